@@ -1,0 +1,382 @@
+"""Train the demo pair: a target and a draft that imitates it, on Python source found on any machine after `make`.
+
+    python scripts/train_demo_pair.py --work /tmp/demo-pair --out assets/demo
+    python scripts/train_demo_pair.py --smoke --work /tmp/smoke --out /tmp/smoke/demo     # half a minute, for the tests
+
+Stages, each skipped when its result already lies in `--work`, so that an interrupted run goes on where it stopped:
+corpus -> tokenizer -> token ids -> target (cross-entropy) -> text the target writes -> draft (distilled from the target
+on corpus and on that text) -> model card. Measured acceptance is `scripts/measure_demo_assets.py`'s job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import math
+import random
+import sysconfig
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+PACKAGES = (
+    "accelerate altair click huggingface_hub jinja2 jsonschema markdown_it mpmath narwhals networkx numpy packaging "
+    "pandas PIL pydantic pygments regex requests rich safetensors scipy starlette streamlit sympy tokenizers torch "
+    "tqdm transformers typer urllib3 uvicorn websockets"
+).split()
+END = "<|endoftext|>"
+HELD_OUT_SHARE = 0.02
+# GPT-4-style splitting, with a line break and its indentation as one piece: Python's layout costs few tokens.
+SPLIT = (
+    r"""\r?\n[ \t]*|[^\S\r\n]?[A-Za-z_][A-Za-z_0-9]*|[^\S\r\n]?\d{1,3}|[^\S\r\n]?[^\s\w]+|[^\S\r\n]+(?=\S)|\s+|\w+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Sizes and budgets; tokens are counted after tokenisation."""
+
+    vocab: int = 4096
+    target: tuple[int, int, int, int] = (384, 10, 6, 1024)  # hidden, layers, heads, intermediate
+    draft: tuple[int, int, int, int] = (192, 1, 3, 512)
+    context: int = 512
+    batch: int = 16
+    target_tokens: int = 13_000_000
+    generated_tokens: int = 1_200_000
+    draft_tokens: int = 8_000_000
+    draft_batch: int = 16
+    package_bytes: int = 10_000_000
+    tokenizer_bytes: int = 20_000_000
+
+    @classmethod
+    def smoke(cls) -> Recipe:
+        return cls(
+            vocab=512, target=(64, 2, 2, 128), draft=(32, 1, 1, 64), context=64, batch=4, target_tokens=8_000,
+            generated_tokens=2_000, draft_tokens=6_000, draft_batch=4, package_bytes=60_000, tokenizer_bytes=200_000,
+        )  # fmt: skip
+
+
+# ---- corpus and tokenizer
+
+
+def corpus_roots() -> dict[str, Path]:
+    roots = {"stdlib": Path(sysconfig.get_path("stdlib"))}
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations:
+            roots[name] = Path(next(iter(spec.submodule_search_locations)))
+    return roots
+
+
+def is_held_out(name: str) -> bool:
+    """Split by file, by a hash of its name: the same on every machine and for every subset."""
+    return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32 < HELD_OUT_SHARE
+
+
+def looks_written_by_hand(text: str) -> bool:
+    lines = text.splitlines()
+    return 10 <= len(lines) and len(text) / len(lines) < 70 and text.count("\\x") < 50
+
+
+def collect_corpus(recipe: Recipe) -> list[tuple[str, str]]:
+    """Return (name, text) of readable source files, at most `package_bytes` of each package, without duplicates."""
+    seen: set[bytes] = set()
+    files: list[tuple[str, str]] = []
+    for package, root in corpus_roots().items():
+        paths = [p for p in root.rglob("*.py") if "site-packages" not in p.relative_to(root).parts]
+        paths.sort(key=lambda p: hashlib.sha256(p.relative_to(root).as_posix().encode()).digest())
+        taken = 0
+        for path in paths:
+            if taken >= recipe.package_bytes:
+                break
+            if not 500 <= path.stat().st_size <= 150_000:
+                continue
+            try:
+                text = path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                continue
+            digest = hashlib.sha256(text.encode()).digest()
+            if digest in seen or not looks_written_by_hand(text):
+                continue
+            seen.add(digest)
+            files.append((f"{package}/{path.relative_to(root).as_posix()}", text.expandtabs(4)))
+            taken += len(text)
+    random.Random(0).shuffle(files)
+    return files
+
+
+def train_tokenizer(texts: list[str], recipe: Recipe) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=recipe.vocab,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    sample, size = [], 0
+    for text in texts:
+        sample.append(text)
+        size += len(text)
+        if size > recipe.tokenizer_bytes:
+            break
+    tokenizer.train_from_iterator(sample, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=END, eos_token=END, pad_token=END, model_max_length=recipe.context
+    )
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> np.ndarray:
+    """Token ids of all texts, each led by END -> uint16 [total]."""
+    ids: list[int] = []
+    for batch in (texts[i : i + 256] for i in range(0, len(texts), 256)):
+        for encoding in tokenizer.backend_tokenizer.encode_batch(batch):
+            ids.append(0)
+            ids.extend(encoding.ids)
+    return np.array(ids, dtype=np.uint16)
+
+
+# ---- models and training
+
+
+def build(shape: tuple[int, int, int, int], recipe: Recipe) -> LlamaForCausalLM:
+    hidden, layers, heads, intermediate = shape
+    config = LlamaConfig(
+        vocab_size=recipe.vocab, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=heads, intermediate_size=intermediate, max_position_embeddings=recipe.context,
+        tie_word_embeddings=True, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+class Optimizer:
+    """Muon on the matrices, AdamW on embeddings and norms; warm-up, constant, then linear decay to zero."""
+
+    def __init__(self, model, *, steps: int, muon_lr: float, adam_lr: float) -> None:
+        matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+        others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+        self.parts = [
+            torch.optim.Muon(matrices, lr=muon_lr, momentum=0.95, weight_decay=0.01),
+            torch.optim.AdamW(others, lr=adam_lr, betas=(0.9, 0.95), weight_decay=0.0),
+        ]
+        self.steps, self.rates = steps, (muon_lr, adam_lr)
+        self.model = model
+
+    def step(self, index: int) -> None:
+        warm = min(1.0, (index + 1) / max(1, self.steps // 40))
+        decay = min(1.0, (self.steps - index) / max(1.0, 0.4 * self.steps))
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for part, rate in zip(self.parts, self.rates, strict=True):
+            part.param_groups[0]["lr"] = rate * warm * decay
+            part.step()
+            part.zero_grad(set_to_none=True)
+
+    def state(self) -> list[dict]:
+        return [part.state_dict() for part in self.parts]
+
+    def load(self, states: list[dict]) -> None:
+        for part, state in zip(self.parts, states, strict=True):
+            part.load_state_dict(state)
+
+
+def batches(ids: np.ndarray, recipe: Recipe, batch: int, seed: int):
+    """Endless int64 [batch, context + 1] windows, every window once per epoch in random order."""
+    count = (len(ids) - 1) // recipe.context
+    epoch = 0
+    queue: list[int] = []
+    while True:
+        while len(queue) < batch:
+            order = list(range(count))
+            random.Random(seed + epoch).shuffle(order)
+            queue.extend(order)
+            epoch += 1
+        rows = [ids[i * recipe.context : (i + 1) * recipe.context + 1] for i in queue[:batch]]
+        del queue[:batch]
+        rows = [r for r in rows if len(r) == recipe.context + 1]
+        if rows:
+            yield torch.from_numpy(np.stack(rows).astype(np.int64))
+
+
+def autocast(device: str):
+    return torch.autocast(device, dtype=torch.bfloat16)
+
+
+@torch.inference_mode()
+def held_out_loss(model, ids: np.ndarray, recipe: Recipe, device: str, windows: int = 64) -> float:
+    """Mean cross-entropy (nats per token) over the first windows of the held-out ids."""
+    total, seen = 0.0, 0
+    for i in range(0, min(windows, (len(ids) - 1) // recipe.context)):
+        x = torch.from_numpy(ids[i * recipe.context : (i + 1) * recipe.context + 1].astype(np.int64))[None].to(device)
+        with autocast(device):
+            logits = model(x[:, :-1], use_cache=False).logits
+        total += F.cross_entropy(logits[0].float(), x[0, 1:]).item()
+        seen += 1
+    return total / seen
+
+
+def train_target(recipe: Recipe, ids: np.ndarray, held: np.ndarray, work: Path, device: str, fast: bool):
+    torch.manual_seed(0)
+    model = build(recipe.target, recipe).to(device)
+    steps = math.ceil(recipe.target_tokens / (recipe.batch * recipe.context))
+    optimizer = Optimizer(model, steps=steps, muon_lr=0.02, adam_lr=3e-3)
+    checkpoint = work / "target.ckpt"
+    start = 0
+    if checkpoint.exists():
+        saved = torch.load(checkpoint, weights_only=True, map_location=device)
+        model.load_state_dict(saved["model"])
+        optimizer.load(saved["optimizer"])
+        start = saved["step"]
+    forward = torch.compile(model) if fast else model
+    feed = batches(ids, recipe, recipe.batch, seed=1)
+    for _ in range(start):
+        next(feed)
+    began = last = time.perf_counter()
+    for step in range(start, steps):
+        x = next(feed).to(device)
+        with autocast(device):
+            logits = forward(x[:, :-1], use_cache=False).logits
+            loss = F.cross_entropy(logits.float().flatten(0, 1), x[:, 1:].flatten())
+        loss.backward()
+        optimizer.step(step)
+        if step % 20 == 0:
+            rate = (step + 1 - start) * recipe.batch * recipe.context / (time.perf_counter() - began)
+            print(f"target {step}/{steps} loss {loss.item():.3f} {rate:.0f} tokens/s", flush=True)
+        if time.perf_counter() - last > 240:
+            last = time.perf_counter()
+            state = {"model": model.state_dict(), "optimizer": optimizer.state(), "step": step + 1}
+            torch.save(state, checkpoint.with_suffix(".tmp"))
+            checkpoint.with_suffix(".tmp").rename(checkpoint)
+    model.eval()
+    return model, held_out_loss(model, held, recipe, device)
+
+
+@torch.inference_mode()
+def write_text(model, ids: np.ndarray, recipe: Recipe, device: str) -> np.ndarray:
+    """Let the target continue training prompts at temperatures 0 to 1 -> uint16 [rows, context + 1]."""
+    generator = torch.Generator(device).manual_seed(2)
+    prompt, rows, batch = recipe.context // 8, [], 64
+    count = math.ceil(recipe.generated_tokens / (recipe.context + 1))
+    temperatures = torch.tensor([0.0, 0.6, 1.0, 1.0], device=device).repeat(batch // 4)[:, None]
+    chooser = random.Random(3)
+    while len(rows) * batch < count:
+        starts = [chooser.randrange(len(ids) - prompt) for _ in range(batch)]
+        x = torch.from_numpy(np.stack([ids[s : s + prompt] for s in starts]).astype(np.int64)).to(device)
+        out, cache = [x], None
+        for _ in range(recipe.context + 1 - prompt):
+            with autocast(device):
+                result = model(x, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cache = result.past_key_values
+            logits = result.logits[:, -1].float()
+            noise = -torch.empty_like(logits).exponential_(generator=generator).log()
+            x = (logits + temperatures * noise).argmax(-1, keepdim=True)  # Gumbel-max; no noise at temperature 0
+            out.append(x)
+        rows.append(torch.cat(out, 1).cpu().numpy().astype(np.uint16))
+        print(f"written {len(rows) * batch}/{count} rows", flush=True)
+    return np.concatenate(rows)
+
+
+def distil_draft(recipe: Recipe, target, ids, written, held, device: str, fast: bool):
+    """Minimise KL(target || draft) token by token, half on corpus windows, half on the target's own text."""
+    torch.manual_seed(4)
+    draft = build(recipe.draft, recipe).to(device)
+    rows = recipe.draft_batch
+    steps = math.ceil(recipe.draft_tokens / (rows * recipe.context))
+    optimizer = Optimizer(draft, steps=steps, muon_lr=0.02, adam_lr=6e-3)
+    feed, chooser = batches(ids, recipe, rows // 2, seed=5), np.random.default_rng(6)
+    student = torch.compile(draft) if fast else draft
+    teacher = torch.compile(target) if fast else target
+    began = time.perf_counter()
+    for step in range(steps):
+        own = torch.from_numpy(written[chooser.integers(len(written), size=rows - rows // 2)].astype(np.int64))
+        x = torch.cat([next(feed), own])[:, :-1].to(device)
+        with autocast(device):
+            with torch.no_grad():
+                wanted = teacher(x, use_cache=False).logits.float().log_softmax(-1)
+            given = student(x, use_cache=False).logits.float().log_softmax(-1)
+        loss = F.kl_div(given.flatten(0, 1), wanted.flatten(0, 1), reduction="batchmean", log_target=True)
+        loss.backward()
+        optimizer.step(step)
+        if step % 20 == 0:
+            overlap = torch.minimum(given.detach().exp(), wanted.exp()).sum(-1).mean().item()
+            rate = (step + 1) * rows * recipe.context / (time.perf_counter() - began)
+            print(f"draft {step}/{steps} KL {loss.item():.3f} overlap {overlap:.3f} {rate:.0f} tokens/s", flush=True)
+    draft.eval()
+    return draft, held_out_loss(draft, held, recipe, device)
+
+
+def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write config, bf16 safetensors without the tied copy, and the tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.config.dtype = torch.bfloat16
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    weights = {k: v.to(torch.bfloat16).contiguous().cpu() for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    tokenizer.save_pretrained(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="folder for intermediate results (several hundred MB)")
+    parser.add_argument("--out", type=Path, required=True, help="folder that receives target/ and draft/")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes: proves that every stage runs")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the training forward (needs a C compiler)")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    args = parser.parse_args()
+    recipe = Recipe.smoke() if args.smoke else Recipe()
+    args.work.mkdir(parents=True, exist_ok=True)
+
+    if not (args.work / "held_out.npy").exists():
+        files = collect_corpus(recipe)
+        train = [text for name, text in files if not is_held_out(name)]
+        held = [text for name, text in files if is_held_out(name)] or train[:1]
+        tokenizer = train_tokenizer(train, recipe)
+        tokenizer.save_pretrained(args.work / "tokenizer")
+        names = {"train": [n for n, _ in files if not is_held_out(n)], "held_out": [n for n, _ in files if is_held_out(n)]}
+        (args.work / "files.json").write_text(json.dumps(names))
+        np.save(args.work / "train.npy", encode(tokenizer, train))
+        np.save(args.work / "held_out.npy", encode(tokenizer, held))
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(args.work / "tokenizer")
+    ids, held = np.load(args.work / "train.npy"), np.load(args.work / "held_out.npy")
+    names = json.loads((args.work / "files.json").read_text())
+    print(f"corpus: {len(ids):,} training tokens, {len(held):,} held out", flush=True)
+    facts = {"recipe": asdict(recipe), "train_tokens": len(ids), "held_out_tokens": len(held)}
+    facts |= {"train_files": len(names["train"]), "held_out_files": len(names["held_out"])}
+
+    done = args.work / "target.json"
+    if not done.exists():
+        target, loss = train_target(recipe, ids, held, args.work, args.device, args.compile)
+        save_model(target, tokenizer, args.out / "target")
+        done.write_text(json.dumps({"target_held_out_loss": loss}))
+    target = LlamaForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32).to(args.device).eval()
+
+    if not (args.work / "written.npy").exists():
+        np.save(args.work / "written.npy", write_text(target, ids, recipe, args.device))
+    written = np.load(args.work / "written.npy")
+
+    draft, draft_loss = distil_draft(recipe, target, ids, written, held, args.device, args.compile)
+    save_model(draft, tokenizer, args.out / "draft")
+    facts |= json.loads(done.read_text()) | {"draft_held_out_loss": draft_loss, "written_tokens": int(written.size)}
+    facts |= {"target_parameters": sum(p.numel() for p in target.parameters())}
+    facts |= {"draft_parameters": sum(p.numel() for p in draft.parameters())}
+    (args.out / "training.json").write_text(json.dumps(facts, indent=2))
+    print(json.dumps(facts), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Sequoia's engine: optimal token trees, lossless verification, decoding, measurement. No Streamlit, no plotting.
+
+The ladder (each module imports only from the ones named; a test enforces it):
+
+    files, tree, sampling           -
+    vector_files, acceptance        files
+    construction                    acceptance, tree
+    formats                         files, acceptance, tree
+    models                          -
+    hardware                        files, models
+    planning                        acceptance, tree, construction, hardware
+    verification                    tree, sampling
+    engine                          tree, sampling, verification, models
+    measurement                     files, acceptance, sampling, models, engine
+    benchmark                       all but cli
+    cli                             all
+
+Names below are loaded on first use, so that a command that needs no model does not pay for torch.
+"""
+
+from importlib import import_module
+
+_HOME = {
+    "AcceptanceVector": "acceptance",
+    "TokenTree": "tree",
+    "SamplingConfig": "sampling",
+    "node_scores": "construction",
+    "expected_tokens": "construction",
+    "expected_tokens_table": "construction",
+    "optimal_tree": "construction",
+    "HardwareProfile": "hardware",
+    "measure_profile": "hardware",
+    "SpeedupSurface": "planning",
+    "speedup_surface": "planning",
+    "best_shape": "planning",
+    "predicted_speedup": "planning",
+    "load_pair": "models",
+    "DecodeStep": "engine",
+    "decode": "engine",
+    "autoregressive": "engine",
+    "measure_acceptance": "measurement",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,377 @@
+"""The command line: every command of the engine, with `--json` for exactly one JSON object on stdout.
+
+Bad input ends with exit code 2 and one line on stderr. Heavy modules are imported inside the commands that need them,
+so that those without a model start at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+from typer.exceptions import TyperException
+
+from .acceptance import AcceptanceVector
+from .tree import TokenTree
+
+if TYPE_CHECKING:
+    from .models import ModelPair
+    from .sampling import SamplingConfig
+
+ASSETS = Path(__file__).resolve().parent.parent / "assets"
+FORMATS = "native, growmap, umbrella, choices or vllm"
+
+app = typer.Typer(add_completion=False, no_args_is_help=False, help="Sequoia: token trees for speculative decoding.")
+
+Acceptance = Annotated[Path, typer.Option("--acceptance", help="Acceptance vector (JSON, CSV, .npy, .safetensors, .pt).")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
+Out = Annotated[Path | None, typer.Option("--out", help="File to write.")]
+Target = Annotated[str | None, typer.Option("--target", help="Target model: local folder or hub id. Default: demo pair.")]
+Draft = Annotated[str | None, typer.Option("--draft", help="Draft model: local folder or hub id. Default: demo pair.")]
+Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cuda; default: CUDA where there is one.")]
+Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
+Prompts = Annotated[Path | None, typer.Option("--prompts", help="JSONL with a text per line, or plain text lines.")]
+PromptCount = Annotated[int | None, typer.Option("--prompt-count", help="Use only the first this many prompts.")]
+Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
+TopP = Annotated[float, typer.Option("--top-p", help="Nucleus mass, above 0 and at most 1.")]
+MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Tokens to generate per prompt.")]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return the exit code (0 done, 2 bad input, 130 interrupted)."""
+    try:
+        result = typer.main.get_command(app)(args=arguments, prog_name="sequoia_core", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except TyperException as error:
+        return _fail(error.format_message())
+    except (ValueError, FloatingPointError) as error:
+        return _fail(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+
+
+def _fail(message: str) -> int:
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+def _report(result: dict, as_json: bool) -> None:
+    """Print a result: one JSON object, or a table for people (long lists shortened)."""
+    if as_json:
+        print(json.dumps(result, allow_nan=False))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False)
+    for key, value in result.items():
+        table.add_row(key, value if isinstance(value, str) else _short(value))
+    Console().print(table, markup=False)
+
+
+def _short(value: object) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 400 else text[:400] + " …"
+
+
+def _progress(as_json: bool):
+    """Return a progress callback that writes to a terminal, or None where nobody watches."""
+    if as_json or not sys.stderr.isatty():
+        return None
+
+    def show(fraction: float, message: str) -> None:
+        end = "\n" if fraction >= 1.0 else ""
+        print(f"\r{fraction:5.0%} {message:<50}", end=end, file=sys.stderr, flush=True)
+
+    return show
+
+
+def _check_out(out: Path | None) -> None:
+    """Refuse an unwritable place before the work, not after it."""
+    if out is not None and not out.resolve().parent.is_dir():
+        raise ValueError(f"--out {out}: found no folder {out.resolve().parent}, expected an existing one")
+
+
+def _pair(target: str | None, draft: str | None, device: str | None = None, dtype: str | None = None) -> ModelPair:
+    from transformers.utils import logging
+
+    from .models import load_pair
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    return load_pair(target, draft, device, dtype)
+
+
+def _prompt_ids(pair: ModelPair, prompts: Path | None, count: int | None, room: int) -> list[list[int]]:
+    from .measurement import load_prompts
+
+    texts = load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl")
+    if count is not None and count < 1:
+        raise ValueError(f"--prompt-count: found {count}, expected at least 1")
+    context = min(pair.target.max_context, pair.draft.max_context)
+    encoded = [pair.tokenizer.encode(text) for text in texts[:count]]
+    for text, ids in zip(texts, encoded, strict=False):
+        if not ids or len(ids) + room > context:
+            raise ValueError(
+                f"prompt {text[:40]!r}: found {len(ids)} tokens, expected 1 to {context - room} "
+                f"(context {context} less {room} new tokens)"
+            )
+    return encoded
+
+
+def _json_probs(vector: AcceptanceVector) -> dict:
+    interval = vector.interval()
+    low, high = (a.tolist() for a in interval) if interval else (None, None)
+    return {"probs": vector.probs.tolist(), "trials": vector.trials, "ci_low": low, "ci_high": high}
+
+
+def shipped_vector(temperature: float) -> tuple[AcceptanceVector, str]:
+    """Return the demo pair's shipped vector measured nearest to this temperature, and its name."""
+    name = "demo-t0.json" if temperature < 0.3 else "demo-t0.6.json"
+    return AcceptanceVector.load(ASSETS / "acceptance" / name), name
+
+
+@app.command("tree")
+def tree_command(
+    acceptance: Acceptance,
+    size: Annotated[int, typer.Option("--size", help="Nodes including the root.")],
+    depth: Annotated[int | None, typer.Option("--depth", help="Edges on the longest path; default: no limit.")] = None,
+    out: Out = None,
+    format: Annotated[str, typer.Option("--format", help=FORMATS)] = "native",
+    as_json: Json = False,
+) -> None:
+    """Build the optimal tree for an acceptance vector."""
+    from .construction import expected_tokens, optimal_tree
+    from .formats import export_tree
+
+    _check_out(out)
+    vector = AcceptanceVector.load(acceptance)
+    tree = optimal_tree(vector, size=size, depth=depth)
+    if out is not None:
+        export_tree(tree, format, out, acceptance=vector)
+    _report(_describe(tree) | {"expected_tokens": expected_tokens(tree, vector)}, as_json)
+
+
+def _describe(tree: TokenTree) -> dict:
+    return {
+        "size": tree.size,
+        "depth": tree.depth,
+        "parents": tree.parents.tolist(),
+        "child_ranks": tree.child_ranks.tolist(),
+    }
+
+
+@app.command("table")
+def table_command(
+    acceptance: Acceptance,
+    max_size: Annotated[int, typer.Option("--max-size")],
+    max_depth: Annotated[int, typer.Option("--max-depth")],
+    as_json: Json = False,
+) -> None:
+    """Compute G(n, d), the most expected tokens for every size and depth."""
+    from .construction import expected_tokens_table
+
+    vector = AcceptanceVector.load(acceptance)
+    started = time.perf_counter()
+    table = expected_tokens_table(vector, max_size=max_size, max_depth=max_depth)
+    seconds = time.perf_counter() - started
+    rows = [[None if np.isneginf(value) else value for value in row] for row in table.tolist()]
+    _report({"expected_tokens": rows, "seconds": seconds}, as_json)
+
+
+@app.command("score")
+def score_command(
+    acceptance: Acceptance,
+    tree: Annotated[Path, typer.Option("--tree", help="Tree file in any format that can be imported.")],
+    as_json: Json = False,
+) -> None:
+    """Score somebody's tree under a vector, beside the best tree of the same size and depth."""
+    from .construction import best_expected_tokens, expected_tokens
+    from .formats import import_tree
+
+    vector, shape = AcceptanceVector.load(acceptance), import_tree(tree)
+    result = {
+        "size": shape.size,
+        "depth": shape.depth,
+        "expected_tokens": expected_tokens(shape, vector),
+        "optimal_expected_tokens": best_expected_tokens(shape, vector),
+    }
+    _report(result, as_json)
+
+
+@app.command("measure")
+def measure_command(
+    target: Target = None,
+    draft: Draft = None,
+    prompts: Prompts = None,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    width: Annotated[int, typer.Option("--width", help="Ranks to measure.")] = 32,
+    out: Out = None,
+    max_new_tokens: MaxNewTokens = 128,
+    prompt_count: PromptCount = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a pair's acceptance vector on text the target writes."""
+    from .measurement import measure_acceptance
+    from .sampling import SamplingConfig
+
+    sampling = SamplingConfig(temperature, top_p)
+    _check_out(out)
+    pair = _pair(target, draft, device, dtype)
+    ids = _prompt_ids(pair, prompts, prompt_count, max_new_tokens)
+    started = time.perf_counter()
+    vector = measure_acceptance(
+        ids, target=pair.target, draft=pair.draft, sampling=sampling, width=width, max_new_tokens=max_new_tokens,
+        progress=_progress(as_json),
+    )  # fmt: skip
+    if out is not None:
+        vector.save(out)
+    _report(_json_probs(vector) | {"seconds": time.perf_counter() - started}, as_json)
+
+
+@app.command("profile")
+def profile_command(
+    target: Target = None,
+    draft: Draft = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    sizes: Annotated[str, typer.Option("--sizes", help="Tokens per target pass, separated by commas.")] = "1,2,4,8,16,32,64",
+    context: Annotated[int, typer.Option("--context", help="Tokens already in the cache.")] = 128,
+    out: Out = None,
+    repeats: Annotated[int, typer.Option("--repeats")] = 9,
+    as_json: Json = False,
+) -> None:
+    """Measure how long passes of the pair take on this machine."""
+    from .hardware import measure_profile
+
+    try:
+        wanted = [int(part) for part in sizes.split(",")]
+    except ValueError as error:
+        raise ValueError(f"--sizes: found {sizes!r}, expected whole numbers separated by commas") from error
+    _check_out(out)
+    pair = _pair(target, draft, device, dtype)
+    profile = measure_profile(
+        target=pair.target, draft=pair.draft, sizes=wanted, context=context, repeats=repeats,
+        progress=_progress(as_json),
+    )  # fmt: skip
+    if out is not None:
+        profile.save(out)
+    _report(profile.to_json(), as_json)
+
+
+@app.command("plan")
+def plan_command(
+    acceptance: Acceptance,
+    profile: Annotated[Path, typer.Option("--profile", help="Hardware profile written by the profile command.")],
+    max_size: Annotated[int | None, typer.Option("--max-size", help="Default: largest size profiled.")] = None,
+    max_depth: Annotated[int, typer.Option("--max-depth")] = 16,
+    as_json: Json = False,
+) -> None:
+    """Choose the tree size and depth with the largest predicted speedup."""
+    from .hardware import HardwareProfile
+    from .planning import best_shape, speedup_surface
+
+    surface = speedup_surface(
+        AcceptanceVector.load(acceptance), HardwareProfile.load(profile), max_size=max_size, max_depth=max_depth
+    )
+    best = best_shape(surface)
+    result = {
+        "size": best.size,
+        "depth": best.depth,
+        "predicted_speedup": best.predicted_speedup,
+        "expected_tokens": best.expected_tokens,
+    }
+    _report(result, as_json)
+
+
+@app.command("generate")
+def generate_command(
+    prompt: Annotated[str, typer.Option("--prompt")],
+    target: Target = None,
+    draft: Draft = None,
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    tree: Annotated[Path | None, typer.Option("--tree", help="Tree file; default: planned from shipped measurements.")] = None,
+    verifier: Annotated[str, typer.Option("--verifier", help="sequoia, specinfer or topk.")] = "sequoia",
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: Json = False,
+) -> None:
+    """Decode a prompt with a token tree."""
+    import torch
+
+    from .engine import decode
+    from .formats import import_tree
+    from .sampling import SamplingConfig
+    from .verification import choose_verifier
+
+    sampling = SamplingConfig(temperature, top_p)
+    choose_verifier(verifier, greedy=sampling.greedy)
+    shape = _default_tree(sampling) if tree is None else import_tree(tree)
+    pair = _pair(target, draft, device, dtype)
+    started = time.perf_counter()
+    steps = list(
+        decode(
+            pair.tokenizer.encode(prompt), target=pair.target, draft=pair.draft, tree=shape, sampling=sampling,
+            max_new_tokens=max_new_tokens, verifier=verifier, generator=torch.Generator().manual_seed(seed),
+        )
+    )  # fmt: skip
+    seconds = time.perf_counter() - started
+    tokens = [token for step in steps for token in step.new_tokens]
+    result = {
+        "text": pair.tokenizer.decode(tokens),
+        "tokens": tokens,
+        "steps": len(steps),
+        "tokens_per_step": len(tokens) / len(steps),
+        "seconds": seconds,
+        "finished": steps[-1].finished,
+        "tree": {"size": shape.size, "depth": shape.depth},
+    }
+    _report(result, as_json)
+
+
+def _default_tree(sampling: SamplingConfig) -> TokenTree:
+    """Plan a tree from the demo pair's shipped vector and profile."""
+    from .benchmark import plan_tree
+    from .hardware import HardwareProfile
+
+    vector, _ = shipped_vector(sampling.temperature)
+    return plan_tree(vector, HardwareProfile.load(ASSETS / "profiles" / "cpu-2core.json"))
+
+
+@app.command("bench")
+def bench_command(
+    target: Target = None,
+    draft: Draft = None,
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    prompts: Prompts = None,
+    prompt_count: PromptCount = 8,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Race autoregressive, transformers' own and assisted generation, the best chain and the planned tree."""
+    from .benchmark import bench
+    from .files import json_bytes, write_atomic
+    from .sampling import SamplingConfig
+
+    sampling = SamplingConfig(temperature)
+    _check_out(out)
+    pair = _pair(target, draft, device, dtype)
+    ids = _prompt_ids(pair, prompts, prompt_count, max_new_tokens)
+    result = bench(pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, progress=_progress(as_json))
+    if out is not None:
+        write_atomic(out, json_bytes(result))
+    _report(result, as_json)

@@ -1,0 +1,370 @@
+"""The decode loop: draft a tree, verify it in one target pass, walk it, commit the accepted path.
+
+A generator of one frozen record per step; running to the end is `[token for step in decode(...) for token in step.new_tokens]`.
+The autoregressive baseline is the same loop with a tree of one node, so both share model, cache, dtype and sampler.
+Knows nothing of acceptance vectors, hardware or Streamlit. Shapes: n = tree nodes, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from .models import LanguageModel, TreeCache
+from .sampling import SamplingConfig, check_logits, probabilities
+from .tree import TokenTree
+from .verification import Trial, Verifier, Walk, choose_verifier, walk_greedily, walk_tree
+
+ROOT_ONLY = TokenTree(np.array([-1]))
+PREFILL_CHUNK = 512  # bounds the mask of a long prompt to 512 x context
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStep:
+    """One draft-verify-commit round.
+
+    Attributes:
+        index: 0 for the first step.
+        tokens: token of every node [n], root first.
+        outcomes: per node [n] "accepted", "rejected" or "not reached"; the root counts as accepted.
+        draft_probs, target_probs: what each model gave the node's token after its parent [n]; 1 for the root. At
+            temperature 0 these are the probabilities at temperature 1, the walk itself goes by argmax.
+        accepted_path: node ids, root first.
+        bonus_token: sampled by the target after the last accepted node.
+        new_tokens: what this step committed: accepted path, then bonus token, cut at EOS and at the wished-for length.
+        trials: every decision in order, with its arithmetic.
+        draft_sec, verify_sec, walk_sec, commit_sec: wall time of the phases in seconds.
+        finished: None, or why the run ends here: "eos", "length" or "context".
+    """
+
+    index: int
+    tokens: tuple[int, ...]
+    outcomes: tuple[str, ...]
+    draft_probs: tuple[float, ...]
+    target_probs: tuple[float, ...]
+    accepted_path: tuple[int, ...]
+    bonus_token: int
+    new_tokens: list[int]
+    trials: tuple[Trial, ...]
+    draft_sec: float
+    verify_sec: float
+    walk_sec: float
+    commit_sec: float
+    finished: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.draft_sec + self.verify_sec + self.walk_sec + self.commit_sec
+
+
+def decode(
+    prompt_ids: Sequence[int],
+    *,
+    target: LanguageModel,
+    draft: LanguageModel | None,
+    tree: TokenTree,
+    sampling: SamplingConfig | None = None,
+    max_new_tokens: int = 128,
+    verifier: str = "sequoia",
+    generator: torch.Generator | None = None,
+    cancel: threading.Event | None = None,
+) -> Iterator[DecodeStep]:
+    """Decode with a static token tree (paper §3, Algorithm 2); the output follows the warped target exactly.
+
+    Args:
+        prompt_ids: int [L], at least one token.
+        draft: may be None only for a tree of one node.
+        sampling: warps the target; the draft is sampled at the same temperature. None is greedy.
+        verifier: "sequoia", "specinfer" or "topk"; at temperature 0 all of them compare with the argmax.
+        generator: the only source of randomness; None seeds a fresh one.
+        cancel: looked at between phases; a cancelled run ends without a further record.
+
+    Returns:
+        An iterator of `DecodeStep`; it stops at EOS, at exactly `max_new_tokens`, or at the models' context limit.
+
+    Raises:
+        ValueError: at once, for a prompt, tree or option that cannot be decoded.
+        FloatingPointError: during the run, naming the step, when a model returns logits that are not finite.
+    """
+    sampling = sampling or SamplingConfig()
+    prompt = [int(token) for token in prompt_ids]
+    context = target.max_context if draft is None else min(target.max_context, draft.max_context)
+    if not prompt:
+        raise ValueError("prompt: found no tokens, expected at least one")
+    outside = next((token for token in prompt if not 0 <= token < target.vocab_size), None)
+    if outside is not None:
+        raise ValueError(f"prompt: found token {outside}, expected ids from 0 to {target.vocab_size - 1}")
+    if len(prompt) >= context:
+        raise ValueError(f"prompt: found {len(prompt)} tokens, expected fewer than the models' context of {context}")
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens: found {max_new_tokens}, expected at least 1")
+    if tree.size > 1 and draft is None:
+        raise ValueError(f"draft: found none for a tree of {tree.size} nodes, expected a draft model")
+    widest = int(tree.child_counts.max(initial=0))
+    if widest > target.vocab_size:
+        raise ValueError(f"tree: found {widest} children of one node, expected at most {target.vocab_size} tokens")
+    run = _Run(prompt, target, draft, tree, sampling, choose_verifier(verifier, greedy=sampling.greedy), generator)
+    run.limit = min(context, len(prompt) + max_new_tokens)
+    run.limit_reason = "length" if len(prompt) + max_new_tokens <= context else "context"
+    return run.steps(cancel or threading.Event())
+
+
+def autoregressive(
+    prompt_ids: Sequence[int],
+    *,
+    target: LanguageModel,
+    sampling: SamplingConfig | None = None,
+    max_new_tokens: int = 128,
+    generator: torch.Generator | None = None,
+    cancel: threading.Event | None = None,
+) -> Iterator[DecodeStep]:
+    """Decode one token per target pass: the baseline, on the same code path as `decode`. Same arguments and errors."""
+    return decode(
+        prompt_ids, target=target, draft=None, tree=ROOT_ONLY, sampling=sampling, max_new_tokens=max_new_tokens,
+        generator=generator, cancel=cancel,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """What drafting below one level needs, computed once per tree.
+
+    Attributes:
+        nodes: the level's nodes that have children [m]; only these are forwarded.
+        tail: float32 [m, slots + m], additive mask over root, earlier forwarded nodes and these.
+        widest: most children of one node.
+        children, rows, columns: int64 [c]: node ids of the next level, and where their tokens lie in the draws [m, widest].
+    """
+
+    nodes: torch.Tensor
+    tail: torch.Tensor
+    widest: int
+    children: torch.Tensor
+    rows: torch.Tensor
+    columns: torch.Tensor
+
+
+def _additive(visible: np.ndarray) -> torch.Tensor:
+    return torch.zeros(visible.shape).masked_fill_(torch.from_numpy(~visible), -torch.inf)
+
+
+def _plan_levels(tree: TokenTree) -> tuple[list[_Level], dict[int, int]]:
+    """Return the draft passes of one step and the draft-cache slot of each forwarded node, counted from the root."""
+    mask, counts, ranks = tree.ancestor_mask, tree.child_counts, tree.child_ranks
+    levels: list[_Level] = []
+    forwarded: list[int] = []
+    for level in tree.levels[:-1]:
+        nodes = level[counts[level] > 0]
+        forwarded.extend(nodes.tolist())
+        children = np.concatenate([np.asarray(tree.children(int(node))) for node in nodes])
+        levels.append(
+            _Level(
+                nodes=torch.from_numpy(nodes),
+                tail=_additive(mask[np.ix_(nodes, forwarded)]),
+                widest=int(counts[nodes].max()),
+                children=torch.from_numpy(children),
+                rows=torch.from_numpy(np.repeat(np.arange(len(nodes)), counts[nodes])),
+                columns=torch.from_numpy(ranks[children].astype(np.int64) - 1),
+            )
+        )
+    return levels, {node: slot for slot, node in enumerate(forwarded)}
+
+
+class _Run:
+    """State of one decode: the committed sequence, both caches, and what was precomputed for the tree."""
+
+    limit: int
+    limit_reason: str
+
+    def __init__(
+        self,
+        prompt: list[int],
+        target: LanguageModel,
+        draft: LanguageModel | None,
+        tree: TokenTree,
+        sampling: SamplingConfig,
+        verifier: Verifier,
+        generator: torch.Generator | None,
+    ) -> None:
+        self.sequence = prompt
+        self.target, self.draft, self.tree = target, draft, tree
+        self.sampling, self.verifier = sampling, verifier
+        # At temperature 0 the most likely children do not depend on the temperature; 1 keeps the shown numbers useful.
+        self.draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
+        self.levels, self.draft_slots = _plan_levels(tree)
+        self.depths = torch.from_numpy(tree.depths.astype(np.int64))
+        self.parents = torch.from_numpy(tree.parents.astype(np.int64)).clamp_min(0)
+        self.tail = _additive(tree.ancestor_mask)
+        self.generator = generator or torch.Generator()
+        if generator is None:
+            self.generator.seed()
+        self.draft_generator = self.generator
+        if draft is not None and torch.device(draft.device).type != self.generator.device.type:
+            seed = int(torch.randint(2**62, (), generator=self.generator))
+            self.draft_generator = torch.Generator(draft.device).manual_seed(seed)
+
+    def steps(self, cancel: threading.Event) -> Iterator[DecodeStep]:
+        self.target_cache = self.target.new_cache(self.limit + self.tree.size)
+        self._prefill(self.target, self.target_cache)
+        if self.draft is not None:
+            self.draft_cache = self.draft.new_cache(self.limit + len(self.draft_slots) + 1)
+            self._prefill(self.draft, self.draft_cache)
+        index, finished = 0, None
+        while finished is None and not cancel.is_set():
+            try:
+                started = time.perf_counter()
+                tokens, draft_probs = self._draft_tree()
+                drafted = self._clock(self.draft)
+                if cancel.is_set():
+                    return
+                logits = self._verify(tokens)
+                verified = self._clock(self.target)
+                if cancel.is_set():
+                    return
+                node_tokens = tokens.tolist()
+                walk, target_probs = self._walk(node_tokens, logits)
+            except FloatingPointError as error:
+                raise FloatingPointError(f"step {index}: {error}") from error
+            walked = time.perf_counter()
+            new_tokens, finished = self._commit(walk, node_tokens)
+            committed = time.perf_counter()
+            yield DecodeStep(
+                index=index,
+                tokens=tuple(node_tokens),
+                outcomes=_outcomes(self.tree.size, walk),
+                draft_probs=tuple(draft_probs.tolist()),
+                target_probs=tuple(target_probs),
+                accepted_path=walk.path,
+                bonus_token=walk.bonus_token,
+                new_tokens=new_tokens,
+                trials=walk.trials,
+                draft_sec=drafted - started,
+                verify_sec=verified - drafted,
+                walk_sec=walked - verified,
+                commit_sec=committed - walked,
+                finished=finished,
+            )
+            index += 1
+
+    def _clock(self, model: LanguageModel | None) -> float:
+        if model is not None and torch.device(model.device).type == "cuda":
+            torch.cuda.synchronize(model.device)
+        return time.perf_counter()
+
+    @torch.inference_mode()
+    def _prefill(self, model: LanguageModel, cache: TreeCache) -> None:
+        """Forward all of the prompt but its last token, which is the first root."""
+        ids = torch.tensor(self.sequence[:-1], dtype=torch.int64)
+        for start in range(0, len(ids), PREFILL_CHUNK):
+            chunk = ids[start : start + PREFILL_CHUNK]
+            tail = _additive(np.tri(len(chunk), dtype=bool))
+            model.forward(chunk, torch.arange(start, start + len(chunk)), cache=cache, tail=tail, keep=1)
+
+    @torch.inference_mode()
+    def _draft_tree(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Fill the tree level by level -> tokens int64 [n], draft probabilities float32 [n]; keep the draft's rows."""
+        tokens = torch.empty(self.tree.size, dtype=torch.int64)
+        node_probs = torch.ones(self.tree.size)
+        tokens[0] = self.sequence[-1]
+        self.draft_rows: list[torch.Tensor] = []
+        for depth, level in enumerate(self.levels):
+            if depth == 0:
+                unseen = self.sequence[self.draft_cache.length :]  # the last accepted leaf, if any, and the root
+                ids = torch.tensor(unseen)
+                positions = torch.arange(self.draft_cache.length, len(self.sequence))
+                tail = _additive(np.tri(len(unseen), dtype=bool))
+                self.root_slot = len(self.sequence) - 1
+            else:
+                ids = tokens[level.nodes]
+                positions = torch.full((len(ids),), self._position(depth))
+                tail = level.tail
+            logits = self.draft.forward(ids, positions, cache=self.draft_cache, tail=tail, keep=len(level.nodes))
+            check_logits(logits, "draft")
+            probs = probabilities(logits, self.draft_sampling)
+            drawn = self.verifier.fill(probs, level.widest, self.draft_generator)
+            tokens[level.children] = drawn[level.rows, level.columns].cpu()
+            node_probs[level.children] = probs.gather(1, drawn)[level.rows, level.columns].cpu()
+            self.draft_rows.append(probs)
+        return tokens, node_probs
+
+    def _position(self, depth: int) -> int:
+        # Nodes past the context limit get its last position: whatever they hold is cut before it is committed.
+        return min(len(self.sequence) - 1 + depth, self.limit - 1)
+
+    @torch.inference_mode()
+    def _verify(self, tokens: torch.Tensor) -> torch.Tensor:
+        """One target pass over all nodes -> logits float [n, V]."""
+        positions = (self.depths + len(self.sequence) - 1).clamp_max(self.limit - 1)
+        logits = self.target.forward(
+            tokens, positions, cache=self.target_cache, tail=self.tail, keep=self.tree.size
+        )
+        check_logits(logits, "target")
+        return logits
+
+    @torch.inference_mode()
+    def _walk(self, tokens: list[int], logits: torch.Tensor) -> tuple[Walk, list[float]]:
+        """Decide the accepted path; also return the target's probability of every node's token [n]."""
+        if self.sampling.greedy:
+            walk = walk_greedily(self.tree, tokens, logits.argmax(-1).tolist())
+            rows = logits.float().softmax(-1) if self.tree.size > 1 else None
+        else:
+            rows = probabilities(logits, self.sampling)
+            walk = walk_tree(
+                self.tree,
+                tokens,
+                target_row=lambda node: _float64(rows[node]),
+                draft_row=self._draft_row,
+                rule=self.verifier.rule,
+                uniform=lambda: torch.rand((), generator=self.generator, dtype=torch.float64).item(),
+            )
+        if self.tree.size == 1:
+            return walk, [1.0]
+        shown = rows[self.parents.to(rows.device), torch.tensor(tokens, device=rows.device)]
+        shown[0] = 1.0
+        return walk, shown.tolist()
+
+    def _draft_row(self, node: int) -> np.ndarray:
+        slot = self.draft_slots[node]
+        for rows in self.draft_rows:
+            if slot < len(rows):
+                return _float64(rows[slot])
+            slot -= len(rows)
+        raise AssertionError(f"node {node} was offered children but never forwarded by the draft")
+
+    @torch.inference_mode()
+    def _commit(self, walk: Walk, tokens: list[int]) -> tuple[list[int], str | None]:
+        """Extend the sequence, keep the accepted path's cache entries, and say whether the run is over."""
+        new = [tokens[node] for node in walk.path[1:]] + [walk.bonus_token]
+        finished = None
+        end = next((i for i, token in enumerate(new) if token in self.target.eos_ids), None)
+        if end is not None:
+            new, finished = new[: end + 1], "eos"
+        room = self.limit - len(self.sequence)
+        if len(new) > room or (len(new) == room and finished is None):
+            new, finished = new[:room], self.limit_reason
+        if finished is None:
+            self.target_cache.keep(len(self.sequence) - 1, list(walk.path))
+            if self.levels:
+                kept = [self.draft_slots[node] for node in walk.path if node in self.draft_slots]
+                self.draft_cache.keep(self.root_slot, kept)
+        self.sequence = self.sequence + new
+        return new, finished
+
+
+def _float64(row: torch.Tensor) -> np.ndarray:
+    values = row.double().cpu().numpy()
+    return values / values.sum()
+
+
+def _outcomes(size: int, walk: Walk) -> tuple[str, ...]:
+    outcomes = ["not reached"] * size
+    for trial in walk.trials:
+        outcomes[trial.node] = "rejected"
+    for node in walk.path:
+        outcomes[node] = "accepted"
+    return tuple(outcomes)

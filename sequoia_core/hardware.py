@@ -1,0 +1,277 @@
+"""What time the two models take on this machine: t(n), draft cost, and how to measure them.
+
+Knows seconds, not acceptance. Times are medians of repeats after warm-up, device-synchronised, with raw samples kept.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .files import json_bytes, read_bytes, write_atomic
+
+if TYPE_CHECKING:
+    from .models import LanguageModel
+
+FORMAT, VERSION = "sequoia-profile", 1
+DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
+DRAFT_WIDTHS = (1, 2, 4, 8, 16)
+MAX_FILE_BYTES = 1_000_000
+
+
+def _vector(name: str, values, dtype) -> np.ndarray:
+    try:
+        array = np.array(values, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: found {str(values)[:60]}, expected a list of numbers") from error
+    if array.ndim != 1 or not np.all(np.isfinite(array)) or np.any(array <= 0):
+        raise ValueError(f"{name}: found {str(values)[:60]}, expected a list of positive finite numbers")
+    array.setflags(write=False)
+    return array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HardwareProfile:
+    """Measured pass times of a pair on one device.
+
+    Args:
+        sizes: int64 [k], tokens in one target pass, increasing, starting at 1.
+        verify_sec: float64 [k], seconds of a target pass over that many tokens.
+        draft_sec: seconds of one draft pass over one token.
+        device, dtype: what was measured, in words.
+        context: tokens already in the cache during measurement.
+        draft_widths, draft_width_sec: int64 [j] and float64 [j], draft passes over several tokens; may be empty.
+        verify_samples: float64 [k][r] raw seconds, for the spread; may be empty.
+        meta: anything else worth keeping, such as model names and versions.
+
+    Raises:
+        ValueError: naming the field, what was found and what was expected.
+    """
+
+    sizes: np.ndarray
+    verify_sec: np.ndarray
+    draft_sec: float
+    device: str = "unknown"
+    dtype: str = "unknown"
+    context: int = 0
+    draft_widths: np.ndarray = ()
+    draft_width_sec: np.ndarray = ()
+    verify_samples: tuple[tuple[float, ...], ...] = ()
+    meta: dict = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("sizes", np.int64), ("verify_sec", np.float64)):
+            object.__setattr__(self, name, _vector(name, getattr(self, name), dtype))
+        for name, dtype in (("draft_widths", np.int64), ("draft_width_sec", np.float64)):
+            object.__setattr__(self, name, _vector(name, getattr(self, name), dtype))
+        if len(self.sizes) < 2 or self.sizes[0] != 1 or np.any(np.diff(self.sizes) <= 0):
+            raise ValueError(f"sizes: found {self.sizes.tolist()[:8]}, expected at least two increasing sizes from 1 up")
+        if len(self.verify_sec) != len(self.sizes):
+            raise ValueError(f"verify_sec: found {len(self.verify_sec)} times, expected one for each of {len(self.sizes)} sizes")
+        if len(self.draft_width_sec) != len(self.draft_widths):
+            raise ValueError(
+                f"draft_width_sec: found {len(self.draft_width_sec)} times, expected one for each of "
+                f"{len(self.draft_widths)} widths"
+            )
+        if not (isinstance(self.draft_sec, (int, float)) and math.isfinite(self.draft_sec) and self.draft_sec > 0):
+            raise ValueError(f"draft_sec: found {self.draft_sec!r}, expected a positive number of seconds")
+
+    @property
+    def max_size(self) -> int:
+        """Largest tree the profile can speak about."""
+        return int(self.sizes[-1])
+
+    @property
+    def smooth_verify_sec(self) -> np.ndarray:
+        """Closest never-decreasing times (isotonic regression): noise must not make a larger pass look cheaper."""
+        from scipy.optimize import isotonic_regression
+
+        return isotonic_regression(self.verify_sec).x
+
+    def t(self, n: int | np.ndarray) -> np.ndarray:
+        """Return t(n), a target pass over n tokens ÷ over one, interpolated between measured sizes.
+
+        Args:
+            n: tokens, any shape, 1 to `max_size`.
+
+        Returns:
+            float64, same shape.
+
+        Raises:
+            ValueError: beyond what was measured.
+        """
+        n = np.asarray(n)
+        if n.size and (n.min() < 1 or n.max() > self.max_size):
+            raise ValueError(f"size: found {n.min()} to {n.max()}, expected 1 to {self.max_size} as profiled")
+        smooth = self.smooth_verify_sec
+        return np.interp(n, self.sizes, smooth) / smooth[0]
+
+    @property
+    def c(self) -> float:
+        """One draft pass over one token ÷ one target pass over one token."""
+        return float(self.draft_sec / self.smooth_verify_sec[0])
+
+    def draft_cost(self, width: float | np.ndarray) -> np.ndarray:
+        """Return one draft pass over `width` tokens ÷ a target pass over one; `c` where widths were not measured."""
+        if len(self.draft_widths) == 0:
+            return np.full(np.shape(width), self.c)
+        return np.interp(width, self.draft_widths, self.draft_width_sec) / self.smooth_verify_sec[0]
+
+    def to_json(self) -> dict:
+        return {
+            "format": FORMAT, "version": VERSION, "sizes": self.sizes.tolist(), "verify_sec": self.verify_sec.tolist(),
+            "draft_sec": self.draft_sec, "device": self.device, "dtype": self.dtype, "context": self.context,
+            "draft_widths": self.draft_widths.tolist(), "draft_width_sec": self.draft_width_sec.tolist(),
+            "verify_samples": [list(row) for row in self.verify_samples], "meta": self.meta,
+        }  # fmt: skip
+
+    def to_bytes(self) -> bytes:
+        """Return the native JSON file's content."""
+        return json_bytes(self.to_json())
+
+    def save(self, path: str | Path) -> None:
+        """Write native JSON; the file appears whole or not at all."""
+        write_atomic(path, self.to_bytes())
+
+    @classmethod
+    def loads(cls, data: bytes, name: str) -> HardwareProfile:
+        """Read native JSON from bytes; errors name `name`."""
+        if len(data) > MAX_FILE_BYTES:
+            raise ValueError(f"{name}: found {len(data)} bytes, expected a profile of at most {MAX_FILE_BYTES}")
+        try:
+            content = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{name}: found no readable JSON, expected a {FORMAT} file") from error
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            found = content.get("format") if isinstance(content, dict) else type(content).__name__
+            raise ValueError(f"{name}: found {str(found)[:40]!r}, expected a file with format {FORMAT!r}")
+        if content.get("version") != VERSION:
+            raise ValueError(f"{name}: found version {content.get('version')!r}, expected {VERSION}")
+        known = {key: content[key] for key in cls.__dataclass_fields__ if key in content}
+        missing = {"sizes", "verify_sec", "draft_sec"} - set(known)
+        if missing:
+            raise ValueError(f"{name}: found no {', '.join(sorted(missing))}, expected a complete profile")
+        try:
+            known["verify_samples"] = tuple(tuple(map(float, row)) for row in known.get("verify_samples", ()))
+            return cls(**known)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name}: {error}") from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> HardwareProfile:
+        """Read a native JSON profile.
+
+        Raises:
+            ValueError: naming the file, what was found and what was expected.
+        """
+        return cls.loads(read_bytes(path, limit=MAX_FILE_BYTES), str(path))
+
+
+def describe_device(device) -> str:
+    """Name a device as a person would: the GPU's name, or the processor with its cores."""
+    import torch
+
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    name = "CPU"
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.split(":", 1)[1].strip()
+                break
+    except OSError:
+        pass
+    return f"{name}, {torch.get_num_threads()} threads"
+
+
+def measure_profile(
+    *,
+    target: LanguageModel,
+    draft: LanguageModel,
+    sizes: Sequence[int] = DEFAULT_SIZES,
+    context: int = 128,
+    repeats: int = 9,
+    progress: Callable[[float, str], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> HardwareProfile:
+    """Time target passes over `sizes` tokens and draft passes over a few, with `context` tokens in the cache.
+
+    Sizes are interleaved within each repeat, so that a slow moment of the machine touches all of them.
+
+    Raises:
+        ValueError: for sizes or a context that the models cannot hold, or when cancelled before the first full repeat.
+    """
+    sizes = sorted(set(int(n) for n in sizes) | {1})
+    if sizes[0] < 1 or len(sizes) < 2:
+        raise ValueError(f"sizes: found {sizes}, expected positive numbers with at least one above 1")
+    room = min(target.max_context, draft.max_context)
+    if not 1 <= context < room:
+        raise ValueError(f"context: found {context}, expected 1 to {room - 1} as the models allow")
+    if repeats < 1:
+        raise ValueError(f"repeats: found {repeats}, expected at least 1")
+    widths = [w for w in DRAFT_WIDTHS if w <= sizes[-1]]
+    timers = {("verify", n): _PassTimer(target, n, context, sizes[-1]) for n in sizes}
+    timers |= {("draft", w): _PassTimer(draft, w, context, widths[-1]) for w in widths}
+    samples: dict[tuple[str, int], list[float]] = {key: [] for key in timers}
+    for repeat in range(-2, repeats):  # two rounds of warm-up
+        if cancel is not None and cancel.is_set():
+            break
+        for key, timer in timers.items():
+            seconds = timer.run()
+            if repeat >= 0:
+                samples[key].append(seconds)
+        if progress is not None:
+            progress((repeat + 3) / (repeats + 2), f"profiling, round {repeat + 3} of {repeats + 2}")
+    if not samples["verify", 1]:
+        raise ValueError("profile: found it cancelled before the first round, expected at least one")
+    median = {key: float(np.median(values)) for key, values in samples.items()}
+    return HardwareProfile(
+        sizes=np.array(sizes),
+        verify_sec=np.array([median["verify", n] for n in sizes]),
+        draft_sec=median["draft", 1],
+        device=describe_device(target.device),
+        dtype=str(target.dtype).removeprefix("torch."),
+        context=context,
+        draft_widths=np.array(widths),
+        draft_width_sec=np.array([median["draft", w] for w in widths]),
+        verify_samples=tuple(tuple(samples["verify", n]) for n in sizes),
+        meta={"target": target.name, "draft": draft.name, "repeats": len(samples["verify", 1])},
+    )
+
+
+class _PassTimer:
+    """Times one forward over n tokens on top of a filled cache, again and again."""
+
+    def __init__(self, model: LanguageModel, n: int, context: int, room: int) -> None:
+        import torch
+
+        self.torch, self.model, self.context = torch, model, context
+        generator = torch.Generator().manual_seed(n)
+        self.cache = model.new_cache(context + room)
+        fill = torch.randint(model.vocab_size, (context,), generator=generator)
+        causal = torch.full((context, context), -torch.inf).triu(1)
+        model.forward(fill, torch.arange(context), cache=self.cache, tail=causal, keep=1)
+        self.tokens = torch.randint(model.vocab_size, (n,), generator=generator)
+        self.positions = torch.full((n,), context).clamp_max(model.max_context - 1)
+        self.tail = torch.full((n, n), -torch.inf).fill_diagonal_(0.0)
+        self.keep = n
+
+    def run(self) -> float:
+        cuda = self.torch.device(self.model.device).type == "cuda"
+        if cuda:
+            self.torch.cuda.synchronize(self.model.device)
+        started = time.perf_counter()
+        self.model.forward(self.tokens, self.positions, cache=self.cache, tail=self.tail, keep=self.keep)
+        if cuda:
+            self.torch.cuda.synchronize(self.model.device)
+        seconds = time.perf_counter() - started
+        self.cache.keep(self.context, [])
+        return seconds

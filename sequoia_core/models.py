@@ -1,0 +1,299 @@
+"""Language models behind one small protocol, their KV cache, and loading a target/draft pair.
+
+Knows Hugging Face models and how to drive their own forward with a tree mask; knows nothing of trees, sampling or
+verification. Shapes: q = tokens in one forward, kv = cached tokens including those q, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+DEMO_PAIR = Path(__file__).resolve().parent.parent / "assets" / "demo"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class LanguageModel(Protocol):
+    """What the engine needs of a model; tests implement it with a table of logits."""
+
+    name: str
+    vocab_size: int
+    max_context: int
+    eos_ids: frozenset[int]
+    device: torch.device
+    dtype: torch.dtype
+
+    def new_cache(self, capacity: int) -> TreeCache:
+        """Return an empty cache with room for `capacity` tokens."""
+        ...
+
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, *, cache: TreeCache, tail: torch.Tensor, keep: int
+    ) -> torch.Tensor:
+        """Append tokens to the cache and return logits.
+
+        Args:
+            token_ids, positions: int64 [q].
+            cache: receives q new slots.
+            tail: float32 [q, t], additive mask (0 or -inf) over the last t slots, the new ones included; every slot
+                before them is visible.
+            keep: how many of the last rows of logits are wanted.
+
+        Returns:
+            float [keep, V].
+        """
+        ...
+
+
+class _Layer(CacheLayerMixin):
+    """One layer's view into the cache's buffer."""
+
+    def __init__(self, cache: TreeCache, index: int) -> None:
+        super().__init__()
+        self.cache, self.index = cache, index
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states, value_states) -> None:  # allocated by TreeCache on the first update
+        pass
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        return self.cache.write(self.index, key_states, value_states)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.cache.length + self.cache.pending, 0
+
+    def get_seq_length(self) -> int:
+        return self.cache.length
+
+    def get_max_length(self) -> int:
+        return self.cache.capacity
+
+
+class TreeCache(Cache):
+    """A KV cache allocated once, whose slots can be kept selectively: a tree goes in, its accepted path stays.
+
+    All layers live in one tensor [2 * layers, heads, capacity, head_dim], so that committing a path is one gather.
+    """
+
+    def __init__(self, layer_count: int, capacity: int) -> None:
+        super().__init__(layers=[_Layer(self, i) for i in range(layer_count)])
+        self.capacity = capacity
+        self.length = 0
+        self.pending = 0
+        self.positions = torch.zeros(capacity, dtype=torch.int64)
+        self._buffer: torch.Tensor | None = None
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        return self.length
+
+    def begin(self, positions: torch.Tensor) -> None:
+        """Announce a forward over q tokens at these positions, int64 [q]."""
+        self.pending = len(positions)
+        if self.length + self.pending > self.capacity:
+            raise ValueError(
+                f"cache: found {self.length} + {self.pending} tokens, expected at most {self.capacity} slots"
+            )
+        self.positions[self.length : self.length + self.pending] = positions
+
+    def end(self) -> None:
+        """Make the announced tokens part of the cache."""
+        self.length += self.pending
+        self.pending = 0
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store keys and values [1, heads, q, head_dim]; return views [1, heads, kv, head_dim] of all so far."""
+        if self._buffer is None:
+            _, heads, _, width = keys.shape
+            self._buffer = torch.zeros(
+                2 * len(self.layers), heads, self.capacity, width, dtype=keys.dtype, device=keys.device
+            )
+        stop = self.length + keys.shape[2]
+        pair = self._buffer[2 * layer : 2 * layer + 2]
+        if keys.shape[1:2] + keys.shape[3:] != pair.shape[1:2] + pair.shape[3:] or keys.shape != values.shape:
+            raise ValueError(
+                f"layer {layer}: found keys {tuple(keys.shape)} and values {tuple(values.shape)}, expected all layers alike"
+            )
+        pair[0, :, self.length : stop] = keys[0]
+        pair[1, :, self.length : stop] = values[0]
+        return pair[0:1, :, :stop], pair[1:2, :, :stop]
+
+    def keep(self, start: int, slots: list[int]) -> None:
+        """Keep of the slots from `start` on only `start + slots[i]`, moved to `start + i`; forget the rest.
+
+        Only slots that really move are copied; `slots` must increase.
+        """
+        moved = next((i for i, slot in enumerate(slots) if slot != i), len(slots))
+        if moved < len(slots):
+            source = torch.tensor(slots[moved:]) + start
+            stop = start + len(slots)
+            self.positions[start + moved : stop] = self.positions[source]
+            if self._buffer is not None:
+                self._buffer[:, :, start + moved : stop] = self._buffer.index_select(2, source.to(self._buffer.device))
+        self.length = start + len(slots)
+
+
+class HuggingFaceModel:
+    """Any `AutoModelForCausalLM`, driven through its own forward with explicit positions and a 4-D mask."""
+
+    def __init__(self, model: PreTrainedModel, name: str, eos_ids: frozenset[int] | None = None) -> None:
+        self.model = model.eval()
+        self.name = name
+        config = model.config.get_text_config()
+        self.vocab_size = int(config.vocab_size)
+        self.max_context = int(getattr(config, "max_position_embeddings", None) or 2048)
+        self.eos_ids = _eos_ids(model) if eos_ids is None else eos_ids
+        self.device, self.dtype = model.device, model.dtype
+        self.parameters = sum(p.numel() for p in model.parameters())
+        self._layer_count = int(config.num_hidden_layers)
+        kinds = list(getattr(config, "layer_types", None) or [])
+        self._window = getattr(config, "sliding_window", None)
+        if self._window is not None and not getattr(config, "use_sliding_window", True):
+            self._window = None
+        unknown = set(kinds) - {"full_attention", "sliding_attention"}
+        if unknown:
+            raise ValueError(
+                f"{name}: found layers of kind {', '.join(sorted(unknown))}, expected full or sliding-window attention "
+                "(a tree needs a mask over cached tokens)"
+            )
+        self._kinds = kinds if self._window is not None else []
+
+    def new_cache(self, capacity: int) -> TreeCache:
+        return TreeCache(self._layer_count, capacity)
+
+    def _mask(self, cache: TreeCache, tail: torch.Tensor, *, windowed: bool) -> torch.Tensor:
+        queries, spec = tail.shape
+        total = cache.length + queries
+        mask = torch.zeros(1, 1, queries, total, dtype=self.dtype)
+        mask[0, 0, :, total - spec :] = tail
+        if windowed:
+            keys = cache.positions[:total]
+            too_old = keys[None, :] <= keys[cache.length :, None] - self._window
+            mask[0, 0].masked_fill_(too_old, -torch.inf)
+        return mask.to(self.device)
+
+    @torch.inference_mode()
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, *, cache: TreeCache, tail: torch.Tensor, keep: int
+    ) -> torch.Tensor:
+        cache.begin(positions)
+        if set(self._kinds) == {"full_attention", "sliding_attention"}:  # such models take one mask per kind of layer
+            mask = {
+                "full_attention": self._mask(cache, tail, windowed=False),
+                "sliding_attention": self._mask(cache, tail, windowed=True),
+            }
+        else:
+            mask = self._mask(cache, tail, windowed=self._window is not None and "full_attention" not in self._kinds)
+        output = self.model(
+            input_ids=token_ids[None].to(self.device),
+            position_ids=positions[None].to(self.device),
+            attention_mask=mask,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=keep,
+        )
+        cache.end()
+        return output.logits[0, -keep:]
+
+
+def _eos_ids(model: PreTrainedModel) -> frozenset[int]:
+    generation = getattr(model, "generation_config", None)
+    ids = getattr(generation, "eos_token_id", None)
+    if ids is None:
+        ids = model.config.get_text_config().eos_token_id
+    if ids is None:
+        return frozenset()
+    return frozenset(int(i) for i in ([ids] if isinstance(ids, int) else ids))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPair:
+    """A target, the draft that speaks for it, and their common tokenizer."""
+
+    target: HuggingFaceModel
+    draft: HuggingFaceModel
+    tokenizer: PreTrainedTokenizerBase
+
+
+def load_pair(
+    target: str | os.PathLike | None = None,
+    draft: str | os.PathLike | None = None,
+    device: str | None = None,
+    dtype: str | torch.dtype | None = None,
+) -> ModelPair:
+    """Load a target and a draft from local folders or hub ids.
+
+    Args:
+        target, draft: None, None loads the shipped demo pair; otherwise both are needed.
+        device: such as "cpu" or "cuda"; None takes CUDA where there is one.
+        dtype: "float32", "bfloat16" or "float16"; None takes float32 on CPU and bfloat16 elsewhere.
+
+    Raises:
+        ValueError: naming the model, what was found and what was expected; nothing stays half-loaded.
+    """
+    if (target is None) != (draft is None):
+        raise ValueError("found only one of target and draft, expected both (or neither, for the demo pair)")
+    target, draft = target or DEMO_PAIR / "target", draft or DEMO_PAIR / "draft"
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if dtype is None:
+        dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    elif isinstance(dtype, str):
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype: found {dtype!r}, expected one of {', '.join(DTYPES)}")
+        dtype = DTYPES[dtype]
+    target_tokenizer, draft_tokenizer = _load_tokenizer(target), _load_tokenizer(draft)
+    _check_same_tokens(target_tokenizer, draft_tokenizer, str(target), str(draft))
+    pair = ModelPair(_load_model(target, device, dtype), _load_model(draft, device, dtype), target_tokenizer)
+    if pair.draft.vocab_size != pair.target.vocab_size:
+        raise ValueError(
+            f"{draft}: found a vocabulary of {pair.draft.vocab_size} logits, expected {pair.target.vocab_size} as {target} has"
+        )
+    return pair
+
+
+def _explain(path: str | os.PathLike, error: Exception, wanted: str) -> ValueError:
+    first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    where = "folder" if Path(path).exists() else "hub model (no such local folder)"
+    return ValueError(f"{path}: found a {where} that does not load ({first_line[:300]}), expected {wanted}")
+
+
+def _load_tokenizer(path: str | os.PathLike) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise _explain(path, error, "a tokenizer that transformers can read") from error
+
+
+def _load_model(path: str | os.PathLike, device: str, dtype: torch.dtype) -> HuggingFaceModel:
+    try:
+        config = AutoConfig.from_pretrained(str(path), trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(
+            str(path), config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False,
+            attn_implementation="sdpa",
+        )  # fmt: skip
+        model = model.to(device)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise _explain(path, error, "a causal language model with safetensors weights") from error
+    return HuggingFaceModel(model, name=str(path) if not Path(path).is_relative_to(DEMO_PAIR) else f"demo {Path(path).name}")
+
+
+def _check_same_tokens(a, b, name_a: str, name_b: str) -> None:
+    """Refuse a pair whose token ids mean different things; extra tokens at the end of one of them are harmless."""
+    vocab_a, vocab_b = a.get_vocab(), b.get_vocab()
+    if vocab_a == vocab_b:
+        return
+    by_id_a, by_id_b = {i: t for t, i in vocab_a.items()}, {i: t for t, i in vocab_b.items()}
+    for index in range(min(max(by_id_a), max(by_id_b)) + 1):
+        if by_id_a.get(index) != by_id_b.get(index):
+            raise ValueError(
+                f"tokenizers differ: id {index} is {by_id_a.get(index)!r} in {name_a} and {by_id_b.get(index)!r} in "
+                f"{name_b}; expected a draft with the target's tokenizer"
+            )

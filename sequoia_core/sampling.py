@@ -1,0 +1,123 @@
+"""From logits to probabilities to tokens, and the residual that speculative sampling leaves.
+
+Knows rows of a vocabulary, nothing of trees or models. Shapes: m = rows, V = vocabulary, k = draws.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingConfig:
+    """How the target is sampled; speculation preserves exactly this distribution.
+
+    Args:
+        temperature: divides the logits; 0 takes the most likely token.
+        top_p: keep the smallest set of most likely tokens whose probability reaches this, 0 < top_p <= 1.
+        top_k: keep this many most likely tokens; 0 keeps all.
+
+    Raises:
+        ValueError: naming the option, the value found and the range expected.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature <= 100.0:
+            raise ValueError(f"temperature: found {self.temperature}, expected a number from 0 to 100")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p: found {self.top_p}, expected a number above 0 and at most 1")
+        if self.top_k < 0:
+            raise ValueError(f"top_k: found {self.top_k}, expected 0 (off) or a positive count")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+def check_logits(logits: torch.Tensor, who: str) -> None:
+    """Raise FloatingPointError when a row holds NaN or has no finite logit; float [m, V]."""
+    if not torch.isfinite(logits.amax(-1)).all():  # NaN and +inf propagate through max; an all -inf row shows as -inf
+        raise FloatingPointError(f"the {who} model returned logits that are not finite")
+
+
+def probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tensor:
+    """Warp logits to probabilities.
+
+    Args:
+        logits: float [m, V] of any float dtype.
+        sampling: at temperature 0 the result is one-hot at the (first) largest logit.
+
+    Returns:
+        float32 [m, V]; rows sum to 1.
+    """
+    if sampling.greedy:
+        return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).float()
+    scaled = logits.float() / sampling.temperature
+    if 0 < sampling.top_k < scaled.shape[-1]:
+        smallest_kept = scaled.topk(sampling.top_k, dim=-1).values[..., -1:]
+        scaled = scaled.masked_fill(scaled < smallest_kept, -torch.inf)
+    probs = scaled.softmax(-1)
+    if sampling.top_p < 1.0:
+        ordered, index = probs.sort(dim=-1, descending=True)
+        before = ordered.cumsum(-1) - ordered  # mass ahead of each token: the first is always kept
+        probs = probs.scatter(-1, index, ordered.masked_fill(before >= sampling.top_p, 0.0))
+        probs = probs / probs.sum(-1, keepdim=True)
+    return probs
+
+
+def sample_without_replacement(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
+    """Draw k distinct tokens per row in order, by an exponential race (the same law as Gumbel top-k).
+
+    When a row's mass is used up before k tokens are drawn, the rest are uniform over the tokens not yet drawn, as the
+    verifier assumes (Algorithm 2).
+
+    Args:
+        probs: float32 [m, V]; rows sum to 1. `k <= V`.
+
+    Returns:
+        int64 [m, k], in the order drawn.
+    """
+    if k > probs.shape[-1]:
+        raise ValueError(f"children: found {k} of one node, expected at most the vocabulary of {probs.shape[-1]}")
+    noise = torch.empty_like(probs).exponential_(generator=generator).clamp_min_(torch.finfo(torch.float32).tiny)
+    keys, tokens = (probs / noise).topk(k, dim=-1)
+    if (keys[:, -1] > 0).all():
+        return tokens
+    left = noise.masked_fill(probs > 0, torch.inf).argsort(-1)  # tokens without mass, in uniformly random order
+    drawn = (keys > 0).sum(-1, keepdim=True)
+    slots = torch.arange(k, device=probs.device)
+    return torch.where(slots < drawn, tokens, left.gather(-1, (slots - drawn).clamp_min(0)))
+
+
+def sample_with_replacement(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
+    """Draw k independent tokens per row -> int64 [m, k]; `probs` float32 [m, V]."""
+    return torch.multinomial(probs, k, replacement=True, generator=generator)
+
+
+def take_most_likely(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
+    """Take the k most likely tokens per row, most likely first -> int64 [m, k]; `probs` float [m, V]."""
+    return probs.topk(k, dim=-1).indices
+
+
+def sample_row(probs: np.ndarray, uniform: float) -> int:
+    """Invert the cumulative distribution of float64 [V] at `uniform` in [0, 1)."""
+    cumulative = np.cumsum(probs)
+    token = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    return min(token, int(np.flatnonzero(probs)[-1]))  # rounding must not fall past the last possible token
+
+
+def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
+    """Return normalised max(target - draft, 0), float64 [V]; `target` itself where nothing is left.
+
+    Nothing is left only when both rows are equal, and then rejection has probability zero.
+    """
+    rest = np.maximum(target - draft, 0.0)
+    total = rest.sum()
+    return rest / total if total > 0.0 else target

@@ -1,0 +1,151 @@
+"""The token tree: one frozen record of parallel arrays.
+
+Knows shape only: no tokens, no probabilities, no models. Shapes: n = nodes including the root.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+MAX_SIZE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenTree:
+    """A rooted tree whose siblings are ordered by rank.
+
+    Nodes are numbered breadth-first with siblings contiguous in rank order, which is the same as saying that `parents`
+    never decreases after the root. Node 0 is the root: the last committed token, not speculated.
+
+    Args:
+        parents: int [n], `parents[0] == -1` and `parents[i] < i`; stored as read-only int32.
+
+    Raises:
+        ValueError: naming the first node that breaks a rule.
+    """
+
+    parents: np.ndarray
+
+    def __post_init__(self) -> None:
+        raw = np.asarray(self.parents)
+        if raw.ndim != 1 or raw.size == 0 or (raw.dtype.kind not in "iu"):
+            raise ValueError(f"parents: found shape {raw.shape} of {raw.dtype}, expected a 1-D list of integers")
+        if raw.size > MAX_SIZE:
+            raise ValueError(f"parents: found {raw.size} nodes, expected at most {MAX_SIZE}")
+        if raw[0] != -1:
+            raise ValueError(f"node 0: found parent {raw[0]}, expected -1 for the root")
+        bad = np.flatnonzero((raw[1:] < 0) | (raw[1:] >= np.arange(1, raw.size))) + 1
+        if bad.size:
+            raise ValueError(f"node {bad[0]}: found parent {raw[bad[0]]}, expected a node from 0 to {bad[0] - 1}")
+        bad = np.flatnonzero(np.diff(raw) < 0) + 1
+        if bad.size:
+            raise ValueError(
+                f"node {bad[0]}: found parent {raw[bad[0]]} after parent {raw[bad[0] - 1]}, expected breadth-first order "
+                "with siblings side by side"
+            )
+        parents = raw.astype(np.int32)
+        parents.setflags(write=False)
+        object.__setattr__(self, "parents", parents)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenTree) and np.array_equal(self.parents, other.parents)
+
+    def __hash__(self) -> int:
+        return hash(self.parents.tobytes())
+
+    @classmethod
+    def from_links(cls, parents: np.ndarray, ranks: np.ndarray) -> tuple[TokenTree, np.ndarray]:
+        """Renumber nodes given in any order with the root first.
+
+        Args:
+            parents: int [n], parent of each node in the caller's numbering; -1 for node 0 only.
+            ranks: int [n], order of each node among its siblings (any increasing numbers).
+
+        Returns:
+            The tree and `order` int64 [n]: the caller's node that became node i.
+
+        Raises:
+            ValueError: when some node is not connected to the root.
+        """
+        n = len(parents)
+        children: list[list[int]] = [[] for _ in range(n)]
+        for node in np.argsort(ranks, kind="stable"):
+            if node != 0:
+                if not 0 <= parents[node] < n:
+                    raise ValueError(f"node {node}: found parent {parents[node]}, expected a node from 0 to {n - 1}")
+                children[parents[node]].append(int(node))
+        order, links = [0], [-1]
+        for new, old in enumerate(order):  # grows while it is walked: breadth-first
+            order.extend(children[old])
+            links.extend([new] * len(children[old]))
+        if len(order) != n:
+            lost = sorted(set(range(n)) - set(order))[0]
+            raise ValueError(f"node {lost}: found no path to the root, expected one connected tree")
+        return cls(np.array(links)), np.array(order)
+
+    @property
+    def size(self) -> int:
+        """Nodes including the root: tokens in one target pass."""
+        return len(self.parents)
+
+    @property
+    def depths(self) -> np.ndarray:
+        """Edges from the root, int32 [n]."""
+        depths = np.zeros(self.size, dtype=np.int32)
+        start, stop = 0, 1
+        while stop < self.size:  # one pass per level: breadth-first order keeps a level contiguous
+            start, stop = stop, int(np.searchsorted(self.parents, stop, side="left"))
+            depths[start:stop] = depths[start - 1] + 1
+        return depths
+
+    @property
+    def depth(self) -> int:
+        """Edges on the longest path = draft passes per step."""
+        return int(self.depths[-1])
+
+    @property
+    def child_ranks(self) -> np.ndarray:
+        """Rank of each node among its siblings, from 1; 0 for the root. int32 [n]."""
+        first = np.searchsorted(self.parents, self.parents, side="left")
+        ranks = (np.arange(self.size) - first + 1).astype(np.int32)
+        ranks[0] = 0
+        return ranks
+
+    @property
+    def levels(self) -> list[np.ndarray]:
+        """Node ids of each level, root level first; each int64 [width]."""
+        return np.split(np.arange(self.size), np.flatnonzero(np.diff(self.depths)) + 1)
+
+    @property
+    def child_counts(self) -> np.ndarray:
+        """Children of each node, int64 [n]."""
+        return np.bincount(self.parents[1:], minlength=self.size)
+
+    def children(self, node: int) -> range:
+        """Return the children of a node in rank order."""
+        start, stop = np.searchsorted(self.parents, [node, node + 1], side="left")
+        return range(int(start), int(stop))
+
+    @property
+    def ancestor_mask(self) -> np.ndarray:
+        """bool [n, n]: row i is true at i and at every ancestor of i."""
+        mask = np.eye(self.size, dtype=bool)
+        for node in range(1, self.size):
+            mask[node] |= mask[self.parents[node]]
+        return mask
+
+    def path_to(self, node: int) -> list[int]:
+        """Return node ids from the root to `node`, both included."""
+        path = [node]
+        while path[-1] != 0:
+            path.append(int(self.parents[path[-1]]))
+        return path[::-1]
+
+    def paths(self) -> list[tuple[int, ...]]:
+        """Return for each node its 1-based ranks from the root down; `()` for the root."""
+        ranks, paths = self.child_ranks.tolist(), [()]
+        for node in range(1, self.size):
+            paths.append((*paths[self.parents[node]], ranks[node]))
+        return paths

@@ -1,0 +1,194 @@
+"""Verifiers: given a drafted tree and both models' rows, decide which path the target accepts.
+
+A verifier is a fill (how children are drawn from the draft's row) together with the rule that is exact for that fill.
+Rules work on one node in float64 and are generators, so that a walk pays only for the children it looks at and a test
+can enumerate the whole law. P = target row, Q = draft row, V = vocabulary, k = children of the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from .sampling import (
+    residual,
+    sample_row,
+    sample_with_replacement,
+    sample_without_replacement,
+    take_most_likely,
+)
+from .tree import TokenTree
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One child put to the target: accepted when `uniform < target_mass / draft_mass`.
+
+    Attributes:
+        target_mass: R[s], what the (residual) target gives the child's token.
+        draft_mass: D[s], what the (remaining) draft gave it.
+        rest: float64 [V], the target's residual should this child be rejected.
+    """
+
+    target_mass: float
+    draft_mass: float
+    rest: np.ndarray
+
+    @property
+    def accept_prob(self) -> float:
+        if self.draft_mass <= 0.0:  # only possible through rounding: the fill never draws a token without mass
+            return 1.0 if self.target_mass > 0.0 else 0.0
+        return min(1.0, self.target_mass / self.draft_mass)
+
+
+Rule = Callable[[np.ndarray, np.ndarray, Sequence[int]], Iterator[Offer]]
+
+
+def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
+    """Offer children drawn without replacement (Sequoia, Algorithm 2).
+
+    Args:
+        target, draft: float64 [V] rows P and Q, each summing to 1.
+        children: tokens [k] in the order drawn.
+    """
+    left, mass = target, draft.copy()
+    for position, token in enumerate(children):
+        rest = residual(left, mass)
+        yield Offer(float(left[token]), float(mass[token]), rest)
+        left = rest
+        mass[token] = 0.0
+        total = mass.sum()
+        if total <= 0.0:  # exhausted: uniform over the tokens not rejected so far
+            mass[:] = 1.0
+            mass[list(children[: position + 1])] = 0.0
+            total = mass.sum()
+        if total > 0.0:
+            mass /= total
+
+
+def specinfer_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
+    """Offer children drawn with replacement: the draft row stays as it is (SpecInfer, multi-step speculative sampling)."""
+    left = target
+    for token in children:
+        rest = residual(left, draft)
+        yield Offer(float(left[token]), float(draft[token]), rest)
+        left = rest
+
+
+def topk_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
+    """Offer the draft's most likely tokens: a child is accepted when the target's own sample is that child.
+
+    Written as one child after another: accept child s with probability R[s], else condition R on "not s".
+    """
+    left = target
+    for token in children:
+        rest = left.copy()
+        rest[token] = 0.0
+        total = rest.sum()
+        rest = rest / total if total > 0.0 else left
+        yield Offer(float(left[token]), 1.0, rest)
+        left = rest
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """A fill and the rule that makes it lossless."""
+
+    name: str
+    fill: Callable[[torch.Tensor, int, torch.Generator | None], torch.Tensor]
+    rule: Rule
+
+
+VERIFIERS = {
+    "sequoia": Verifier("sequoia", sample_without_replacement, sequoia_rule),
+    "specinfer": Verifier("specinfer", sample_with_replacement, specinfer_rule),
+    "topk": Verifier("topk", take_most_likely, topk_rule),
+}
+GREEDY = Verifier("greedy", take_most_likely, topk_rule)  # every verifier at temperature 0
+
+
+def choose_verifier(name: str, *, greedy: bool) -> Verifier:
+    """Return the verifier of that name; at temperature 0 all of them are the greedy one.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    if name not in VERIFIERS:
+        raise ValueError(f"verifier: found {name!r}, expected one of {', '.join(VERIFIERS)}")
+    return GREEDY if greedy else VERIFIERS[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The arithmetic of one decision: node offered, uniform drawn, R[s] and D[s]."""
+
+    node: int
+    uniform: float
+    target_mass: float
+    draft_mass: float
+
+    @property
+    def accepted(self) -> bool:
+        return self.uniform * self.draft_mass < self.target_mass
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What verification decided: the accepted path (root first), the bonus token, and every trial in order."""
+
+    path: tuple[int, ...]
+    bonus_token: int
+    trials: tuple[Trial, ...]
+
+
+def walk_tree(
+    tree: TokenTree,
+    tokens: Sequence[int],
+    *,
+    target_row: Callable[[int], np.ndarray],
+    draft_row: Callable[[int], np.ndarray],
+    rule: Rule,
+    uniform: Callable[[], float],
+) -> Walk:
+    """Descend from the root as long as a child is accepted, then sample the bonus token.
+
+    Args:
+        tokens: token of every node [n].
+        target_row, draft_row: node -> float64 [V]; asked only for the nodes visited.
+        uniform: fresh draws from [0, 1).
+    """
+    path, trials, node = [0], [], 0
+    while True:
+        left = target_row(node)
+        children = tree.children(node)
+        descended = False
+        if children:
+            for child, offer in zip(
+                children, rule(left, draft_row(node), [tokens[child] for child in children]), strict=True
+            ):
+                # a zero draft mass is the rounding case of Offer.accept_prob: decide by the target alone
+                trials.append(Trial(child, uniform(), offer.target_mass, offer.draft_mass or 1e-300))
+                if trials[-1].accepted:
+                    path.append(child)
+                    node, descended = child, True
+                    break
+                left = offer.rest
+        if not descended:
+            return Walk(tuple(path), sample_row(left, uniform()), tuple(trials))
+
+
+def walk_greedily(tree: TokenTree, tokens: Sequence[int], choices: Sequence[int]) -> Walk:
+    """Descend to the child that equals the target's argmax; `choices` holds that argmax for every node [n]."""
+    path, trials, node = [0], [], 0
+    while True:
+        for child in tree.children(node):
+            trials.append(Trial(child, 0.0, float(tokens[child] == choices[node]), 1.0))
+            if trials[-1].accepted:
+                path.append(child)
+                node = child
+                break
+        else:
+            return Walk(tuple(path), int(choices[node]), tuple(trials))

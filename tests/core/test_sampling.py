@@ -1,0 +1,133 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from sequoia_core.sampling import (
+    SamplingConfig,
+    check_logits,
+    probabilities,
+    residual,
+    sample_row,
+    sample_with_replacement,
+    sample_without_replacement,
+    take_most_likely,
+)
+
+FALSE_ALARM = 1e-6  # each statistical test here fails by chance once in a million runs; seeds are fixed besides
+
+
+def draw_law(probs: np.ndarray, k: int) -> dict[tuple[int, ...], float]:
+    """Exact law of k ordered draws without replacement, uniform over undrawn tokens once the mass is used up."""
+    law = {}
+    for tokens in itertools.permutations(range(len(probs)), k):
+        p, left = 1.0, probs.copy()
+        for position, token in enumerate(tokens):
+            if left.sum() <= 0:
+                left = np.ones(len(probs))
+                left[list(tokens[:position])] = 0.0
+            p *= left[token] / left.sum()
+            left[token] = 0.0
+        law[tokens] = p
+    return law
+
+
+@pytest.mark.parametrize(
+    "probs", [[0.5, 0.3, 0.15, 0.05], [1.0, 0.0, 0.0, 0.0], [0.4, 0.0, 0.6, 0.0]], ids=["full", "one-hot", "two"]
+)
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_draws_without_replacement_follow_the_sequential_law(probs, k):
+    law = draw_law(np.array(probs), k)
+    count = 40_000
+    rows = torch.tensor(probs).repeat(count, 1)
+    drawn = sample_without_replacement(rows, k, torch.Generator().manual_seed(k))
+    seen = dict.fromkeys(law, 0)
+    for tokens in map(tuple, drawn.tolist()):
+        seen[tokens] += 1
+    possible = [t for t in law if law[t] > 0]
+    assert sum(seen[t] for t in possible) == count
+    if len(possible) > 1:
+        expected = np.array([law[t] for t in possible])
+        test = chisquare([seen[t] for t in possible], expected / expected.sum() * count)
+        assert test.pvalue > FALSE_ALARM
+
+
+def test_tiny_probabilities_do_not_tie():
+    logits = torch.tensor([[0.0, -80.0, -81.0, -95.0]], dtype=torch.float16)
+    probs = probabilities(logits, SamplingConfig(1.0))
+    drawn = sample_without_replacement(probs.repeat(2000, 1), 3, torch.Generator().manual_seed(0))
+    second = np.bincount(drawn[:, 1], minlength=4) / 2000
+    assert (drawn[:, 0] == 0).all() and second[1] == pytest.approx(1 / (1 + np.exp(-1)), abs=0.06)
+
+
+def test_fresh_noise_every_call_and_the_same_from_the_same_seed():
+    probs = torch.full((1, 50), 0.02)
+    generator = torch.Generator().manual_seed(3)
+    first, second = (sample_without_replacement(probs, 10, generator) for _ in range(2))
+    assert not torch.equal(first, second)
+    assert torch.equal(first, sample_without_replacement(probs, 10, torch.Generator().manual_seed(3)))
+
+
+def test_too_many_children_are_refused():
+    with pytest.raises(ValueError, match="found 5"):
+        sample_without_replacement(torch.full((1, 4), 0.25), 5)
+
+
+def test_with_replacement_repeats_and_most_likely_is_ordered():
+    probs = torch.tensor([[0.9, 0.06, 0.04]])
+    drawn = sample_with_replacement(probs, 200, torch.Generator().manual_seed(0))
+    assert (drawn == 0).sum() > 100
+    assert take_most_likely(probs, 2).tolist() == [[0, 1]]
+
+
+def test_temperature_zero_is_one_hot_at_the_argmax():
+    assert probabilities(torch.tensor([[1.0, 3.0, 2.0]]), SamplingConfig(0.0)).tolist() == [[0.0, 1.0, 0.0]]
+
+
+def test_top_p_keeps_the_head_and_drops_the_tail():
+    logits = torch.tensor([[0.1, 0.5, 0.25, 0.15]]).log()
+    kept = probabilities(logits, SamplingConfig(1.0, top_p=0.7))
+    np.testing.assert_allclose(kept, [[0, 2 / 3, 1 / 3, 0]], atol=1e-6)
+    np.testing.assert_allclose(probabilities(logits, SamplingConfig(1.0, top_p=1e-9)), [[0, 1, 0, 0]], atol=1e-6)
+
+
+def test_top_k_keeps_the_most_likely():
+    logits = torch.tensor([[0.1, 0.5, 0.25, 0.15]]).log()
+    np.testing.assert_allclose(probabilities(logits, SamplingConfig(1.0, top_k=2)), [[0, 2 / 3, 1 / 3, 0]], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("temperature", [0.01, 0.6, 2.0])
+def test_probabilities_are_float32_and_never_nan(dtype, temperature):
+    logits = torch.tensor([[0.0, -torch.inf, 30.0, -torch.inf], [5.0, 5.0, 5.0, 5.0]], dtype=dtype)
+    probs = probabilities(logits, SamplingConfig(temperature, top_p=0.9))
+    assert probs.dtype == torch.float32 and torch.isfinite(probs).all()
+    np.testing.assert_allclose(probs.sum(-1), 1.0, atol=1e-5)
+
+
+def test_logits_that_are_not_finite_are_reported():
+    check_logits(torch.tensor([[0.0, -torch.inf]]), "target")
+    for bad in (torch.nan, torch.inf):
+        with pytest.raises(FloatingPointError, match="target"):
+            check_logits(torch.tensor([[0.0, bad]]), "target")
+    with pytest.raises(FloatingPointError):
+        check_logits(torch.full((1, 3), -torch.inf), "draft")
+
+
+def test_residual_of_equal_rows_is_not_nan():
+    row = np.array([0.25, 0.75])
+    assert residual(row, row).tolist() == row.tolist()
+    assert residual(np.array([1.0, 0.0]), np.array([0.5, 0.5])).tolist() == [1.0, 0.0]
+
+
+def test_sample_row_inverts_the_cumulative_distribution():
+    row = np.array([0.0, 0.25, 0.75, 0.0])
+    assert [sample_row(row, u) for u in (0.0, 0.2499, 0.25, 0.9999999)] == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("options", [{"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0}, {"top_p": 1.1}, {"top_k": -1}])
+def test_options_out_of_range_are_named(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        SamplingConfig(**options)

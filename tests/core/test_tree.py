@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+
+from sequoia_core.tree import TokenTree
+
+PARENTS = np.array([-1, 0, 0, 0, 1, 1, 2, 4, 4])
+
+
+def test_derived_arrays_of_a_small_tree():
+    tree = TokenTree(PARENTS)
+    assert (tree.size, tree.depth) == (9, 3)
+    assert tree.depths.tolist() == [0, 1, 1, 1, 2, 2, 2, 3, 3]
+    assert tree.child_ranks.tolist() == [0, 1, 2, 3, 1, 2, 1, 1, 2]
+    assert [level.tolist() for level in tree.levels] == [[0], [1, 2, 3], [4, 5, 6], [7, 8]]
+    assert tree.child_counts.tolist() == [3, 2, 1, 0, 2, 0, 0, 0, 0]
+    assert list(tree.children(1)) == [4, 5] and list(tree.children(8)) == []
+    assert tree.paths()[7:] == [(1, 1, 1), (1, 1, 2)] and tree.paths()[0] == ()
+    assert tree.path_to(8) == [0, 1, 4, 8]
+
+
+def test_ancestor_mask_holds_exactly_the_path_to_each_node():
+    tree = TokenTree(PARENTS)
+    for node in range(tree.size):
+        assert np.flatnonzero(tree.ancestor_mask[node]).tolist() == sorted(tree.path_to(node))
+
+
+def test_root_alone():
+    tree = TokenTree(np.array([-1]))
+    assert (tree.size, tree.depth, tree.paths(), len(tree.levels)) == (1, 0, [()], 1)
+    assert tree.ancestor_mask.tolist() == [[True]]
+
+
+@pytest.mark.parametrize(
+    ("parents", "message"),
+    [
+        ([], "1-D"),
+        ([[-1]], "1-D"),
+        ([-1.0, 0.5], "integers"),
+        ([0, 0], "node 0"),
+        ([-1, 1], "node 1"),
+        ([-1, 0, 5], "node 2"),
+        ([-1, 0, 1, 0], "node 3.*breadth-first"),
+    ],
+)
+def test_bad_parents_are_named(parents, message):
+    with pytest.raises(ValueError, match=message):
+        TokenTree(np.array(parents))
+
+
+def test_from_links_renumbers_any_order():
+    tree, order = TokenTree.from_links(np.array([-1, 3, 0, 0, 3]), np.array([0, 2, 2, 1, 1]))
+    assert tree.parents.tolist() == [-1, 0, 0, 1, 1]
+    assert order.tolist() == [0, 3, 2, 4, 1]
+    with pytest.raises(ValueError, match="node 1: found no path"):
+        TokenTree.from_links(np.array([-1, 2, 1]), np.array([0, 1, 1]))
+
+
+def test_equality_hash_and_immutability():
+    assert TokenTree(PARENTS) == TokenTree(PARENTS.tolist()) and hash(TokenTree(PARENTS)) == hash(TokenTree(PARENTS))
+    with pytest.raises(ValueError):
+        TokenTree(PARENTS).parents[1] = 5
