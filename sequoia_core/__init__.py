@@ -3,9 +3,10 @@
 The ladder (each module imports only from the ones named; a test enforces it):
 
     files, tree, sampling           -
-    vector_files, acceptance        files
+    vector_files                    files
+    acceptance                      files, vector_files
     construction                    acceptance, tree
-    formats                         files, acceptance, tree
+    formats                         files, acceptance, tree, construction
     models                          -
     hardware                        files, models
     planning                        acceptance, tree, construction, hardware

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "sequoia-profile", 1
 DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
-DRAFT_WIDTHS = (1, 2, 4, 8, 16)
+DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32)
 MAX_FILE_BYTES = 1_000_000
 
 

@@ -1,0 +1,171 @@
+"""Read files that may be hostile, write files that are never half there.
+
+Knows bytes and containers only: what a vector, a tree or a profile is, its own module says. Every fault is a
+one-line ValueError; the callers put the file's name in front.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickletools
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+MAX_BYTES = 64 * 2**20
+
+# What torch.save writes for plain dense tensors; anything else (a call, an exotic tensor) has no business here.
+_TENSOR_PARTS = re.compile(
+    r"torch\._utils _rebuild_(tensor_v2|parameter)|torch \w+Storage|collections OrderedDict|torch Size"
+)
+
+
+def read_bytes(path: str | Path, *, limit: int = MAX_BYTES) -> bytes:
+    """Return a file's content, refusing one that is missing, not a plain file, or larger than `limit` bytes.
+
+    Raises:
+        ValueError: naming the file, what was found and what was expected.
+    """
+    path = Path(path)
+    try:
+        if not path.exists():
+            raise ValueError(f"{path}: found no such file, expected a readable file")
+        if not path.is_file():
+            raise ValueError(f"{path}: found a folder or device, expected a plain file")
+        if path.stat().st_size > limit:
+            raise ValueError(f"{path}: found {path.stat().st_size:,} bytes, expected at most {limit:,}")
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror}), expected a readable file") from error
+
+
+def write_atomic(path: str | Path, data: bytes) -> None:
+    """Write a file whole or not at all: to a temporary file beside it, then rename.
+
+    Raises:
+        ValueError: when it cannot be written (folder missing, read-only, disk full); nothing is left behind.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            temporary.write_bytes(data)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written ({error.strerror}), expected a writable place") from error
+
+
+def json_bytes(fields: Mapping[str, Any]) -> bytes:
+    """Return a JSON object with one line per key: readable, and short even for long arrays.
+
+    Raises:
+        ValueError: when a number is not finite or a value has no JSON form.
+    """
+    try:
+        lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in fields.items()]
+    except TypeError as error:
+        raise ValueError(f"found a value without a JSON form ({error}), expected plain numbers and text") from error
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return the first fault of a pydantic error as one line: where, what was found, what was expected."""
+    fault = error.errors(include_url=False, include_context=False)[0]
+    where = ".".join(str(part) for part in fault["loc"]) or "JSON"
+    if fault["type"] == "json_invalid":
+        return f"found {fault['msg'].removeprefix('Invalid ')}, expected a complete JSON object"
+    if fault["type"] == "missing":
+        return f"{where}: found nothing, expected this key"
+    found = fault["input"] if isinstance(fault["input"], str | int | float | None) else type(fault["input"]).__name__
+    return f"{where}: found {str(found)[:40]!r}, expected: {fault['msg']}"
+
+
+def kind_of(data: bytes) -> str:
+    """Name what a file's first bytes say it is."""
+    head = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
+    if not head:
+        return "an empty file"
+    if data.startswith(b"PK"):
+        return "an .npz archive" if b".npy" in data[:200] else "a zip archive"
+    if data.startswith(b"\x93NUMPY"):
+        return "a NumPy array"
+    if data[8:9] == b"{" and int.from_bytes(data[:8], "little") <= len(data):
+        return "a safetensors file"
+    if data.startswith(b"\x80"):
+        return "a bare pickle"
+    if head.startswith(b"<"):
+        return "HTML or XML"
+    if head.startswith((b"{", b"[")):
+        return "JSON"
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "text"
+    return "binary data" if b"\0" in head else "text"
+
+
+def load_torch(data: bytes, expected: str) -> Any:
+    """Load what `torch.save` wrote, on the CPU, running no code and reserving no memory that the file does not fill.
+
+    Args:
+        data: content of a `.pt` file.
+        expected: what the caller wants, for the error message.
+
+    Raises:
+        ValueError: when the archive or its pickle holds more than plain tensors, numbers and containers.
+    """
+    if kind_of(data) != "a zip archive":
+        raise ValueError(f"found {kind_of(data)}, expected {expected} saved by torch.save (version 1.6 or later)")
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = archive.infolist()
+            # torch stores without compression: then no entry can unpack to more than the file holds.
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+                raise ValueError(f"found a compressed archive, expected {expected} as torch.save writes it")
+            total = sum(entry.file_size for entry in entries)
+            if total > len(data):
+                raise ValueError(f"found an archive that claims {total:,} bytes in {len(data):,}, expected {expected}")
+            pickles = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
+            if len(pickles) != 1:
+                raise ValueError(f"found a zip archive without one data.pkl, expected {expected}")
+            code = archive.read(pickles[0])
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise ValueError(f"found a damaged archive ({one_line(error)}), expected {expected}") from error
+    _check_pickle(code, expected)
+
+    import torch
+
+    def on_cpu(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage:
+        if storage.nbytes() > len(data):  # older torch trusts the pickle's claim
+            raise ValueError(f"a tensor of {storage.nbytes():,} bytes in a file of {len(data):,}")
+        return storage
+
+    try:
+        return torch.load(io.BytesIO(data), weights_only=True, map_location=on_cpu)
+    except Exception as error:  # whatever a damaged pickle provokes inside torch, the user needs one line
+        raise ValueError(f"found a damaged file ({one_line(error)}), expected {expected}") from error
+
+
+def _check_pickle(code: bytes, expected: str) -> None:
+    """Refuse a pickle that names anything but tensor parts, before any unpickler sees it."""
+    try:
+        for opcode, argument, _ in pickletools.genops(code):
+            if opcode.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"):
+                raise ValueError(f"found a pickled object ({opcode.name}), expected {expected}")
+            if opcode.name == "GLOBAL" and not _TENSOR_PARTS.fullmatch(argument):
+                raise ValueError(f"found a pickled {argument.replace(' ', '.')[:60]}, expected {expected}")
+    except (EOFError, IndexError, UnicodeDecodeError) as error:
+        raise ValueError(f"found a damaged pickle ({one_line(error)}), expected {expected}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """Return the first line of an error's message."""
+    text = str(error) or type(error).__name__
+    return text.splitlines()[0][:160]

@@ -1,0 +1,114 @@
+"""Which tree pays on this hardware: expected tokens set against measured time.
+
+Knows acceptance, shapes and pass times; runs no model. Shapes: N = largest tree size, D = largest depth in edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .acceptance import AcceptanceVector
+from .construction import expected_tokens, expected_tokens_table
+from .hardware import HardwareProfile
+from .tree import TokenTree
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpeedupSurface:
+    """Predicted speedup of the best tree of every size and depth.
+
+    Args:
+        expected_tokens: float64 [N + 1, D + 1], G(n, d) at [n, d]; -inf where no such tree exists.
+        speedup: float64 [N + 1, D + 1], against autoregressive decoding of the same target; NaN where no such tree
+            exists. `speedup[1, 0]` is 1: no speculation.
+    """
+
+    expected_tokens: np.ndarray
+    speedup: np.ndarray
+
+    @property
+    def max_size(self) -> int:
+        return self.speedup.shape[0] - 1
+
+    @property
+    def max_depth(self) -> int:
+        return self.speedup.shape[1] - 1
+
+
+class BestShape(NamedTuple):
+    """The shape with the largest predicted speedup; size 1 means that speculation does not pay."""
+
+    size: int
+    depth: int
+    predicted_speedup: float
+    expected_tokens: float
+
+
+def step_cost(size: int | np.ndarray, depth: int | np.ndarray, profile: HardwareProfile) -> np.ndarray:
+    """Return t(n) + d c, the time of one step ÷ the time of one autoregressive token (paper §3.3).
+
+    Where the profile knows draft passes over several tokens, c is taken at the tree's mean level width (n - 1) / d
+    rather than for a single token: on a small machine a wide draft pass is not free.
+
+    Args:
+        size: n, any shape.
+        depth: d, any shape that broadcasts with it.
+
+    Returns:
+        float64, the broadcast shape.
+
+    Raises:
+        ValueError: for sizes beyond what was profiled.
+    """
+    size, depth = np.asarray(size), np.asarray(depth)
+    mean_width = (size - 1) / np.maximum(depth, 1)
+    return profile.t(size) + depth * profile.draft_cost(mean_width)
+
+
+def speedup_surface(
+    acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None, max_depth: int = 16
+) -> SpeedupSurface:
+    """Return Speedup(n, d) = G(n, d) / (t(n) + d c) for every size and depth (paper §3.3).
+
+    c is the draft's cost at the mean level width, see `step_cost`.
+
+    Args:
+        max_size: N; None for the largest size profiled.
+        max_depth: D.
+
+    Raises:
+        ValueError: for sizes beyond what was profiled, or a table too large to compute.
+    """
+    max_size = profile.max_size if max_size is None else max_size
+    if max_size > profile.max_size:
+        raise ValueError(f"max_size: found {max_size}, expected at most {profile.max_size}, the largest size profiled")
+    table = expected_tokens_table(acceptance, max_size=max_size, max_depth=max_depth)
+    speedup = np.full_like(table, np.nan)
+    sizes, depths = np.arange(1, max_size + 1)[:, None], np.arange(max_depth + 1)[None, :]
+    speedup[1:] = np.where(np.isneginf(table[1:]), np.nan, table[1:] / step_cost(sizes, depths, profile))
+    return SpeedupSurface(expected_tokens=table, speedup=speedup)
+
+
+def best_shape(surface: SpeedupSurface) -> BestShape:
+    """Return the shape with the largest predicted speedup; among equals the smallest, then the shallowest."""
+    size, depth = np.unravel_index(np.nanargmax(surface.speedup), surface.speedup.shape)
+    return BestShape(
+        size=int(size),
+        depth=int(depth),
+        predicted_speedup=float(surface.speedup[size, depth]),
+        expected_tokens=float(surface.expected_tokens[size, depth]),
+    )
+
+
+def predicted_speedup(tree: TokenTree, acceptance: AcceptanceVector, profile: HardwareProfile) -> float:
+    """Return F(T) / (t(n) + d c) for this very tree, against autoregressive decoding of the same target.
+
+    c is the draft's cost at the tree's mean level width, as for the surface, so the two can be compared.
+
+    Raises:
+        ValueError: when the tree is larger than what was profiled.
+    """
+    return expected_tokens(tree, acceptance) / float(step_cost(tree.size, tree.depth, profile))
