@@ -4,7 +4,7 @@ BIN := .venv/bin
 PORT ?= 8501
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: run test lint bench clean
+.PHONY: run test lint screenshots bench clean
 
 run: .venv/runtime
 	$(BIN)/streamlit run app.py --server.port $(PORT)
@@ -14,6 +14,9 @@ test: .venv/develop  # SLOW=1 adds the proofs that take minutes
 
 lint: .venv/develop
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+screenshots: .venv/develop  # renews the pictures of the README; needs Chromium
+	SEQUOIA_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/e2e/test_journey.py
 
 bench: .venv/runtime
 	$(BIN)/python -m sequoia_core bench --temperature 0 --max-new-tokens 128

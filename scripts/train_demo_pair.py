@@ -11,6 +11,7 @@ on corpus and on that text) -> model card. Measured acceptance is `scripts/measu
 from __future__ import annotations
 
 import argparse
+import copy
 import hashlib
 import importlib.util
 import json
@@ -50,10 +51,10 @@ class Recipe:
     draft: tuple[int, int, int, int] = (192, 1, 3, 512)
     context: int = 512
     batch: int = 16
-    target_tokens: int = 13_000_000
-    generated_tokens: int = 1_200_000
-    draft_tokens: int = 8_000_000
-    draft_batch: int = 16
+    target_tokens: int = 10_500_000
+    generated_tokens: int = 400_000
+    draft_tokens: int = 5_000_000
+    draft_batch: int = 8
     package_bytes: int = 10_000_000
     tokenizer_bytes: int = 20_000_000
 
@@ -267,19 +268,20 @@ def train_target(recipe: Recipe, ids: np.ndarray, held: np.ndarray, work: Path, 
 
 @torch.inference_mode()
 def write_text(model, ids: np.ndarray, recipe: Recipe, device: str) -> np.ndarray:
-    """Let the target continue training prompts at temperatures 0 to 1 -> uint16 [rows, context + 1]."""
+    """Let the target continue training prompts at temperatures 0 to 1 -> uint16 [rows, context // 2 + 1]."""
+    writer = copy.deepcopy(model).to(torch.bfloat16)
     generator = torch.Generator(device).manual_seed(2)
-    prompt, rows, batch = recipe.context // 8, [], 64
-    count = math.ceil(recipe.generated_tokens / (recipe.context + 1))
+    length, batch, rows = recipe.context // 2 + 1, 64, []
+    prompt = length // 8
+    count = math.ceil(recipe.generated_tokens / length)
     temperatures = torch.tensor([0.0, 0.6, 1.0, 1.0], device=device).repeat(batch // 4)[:, None]
     chooser = random.Random(3)
     while len(rows) * batch < count:
         starts = [chooser.randrange(len(ids) - prompt) for _ in range(batch)]
         x = torch.from_numpy(np.stack([ids[s : s + prompt] for s in starts]).astype(np.int64)).to(device)
         out, cache = [x], None
-        for _ in range(recipe.context + 1 - prompt):
-            with autocast(device):
-                result = model(x, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        for _ in range(length - prompt):
+            result = writer(x, past_key_values=cache, use_cache=True, logits_to_keep=1)
             cache = result.past_key_values
             logits = result.logits[:, -1].float()
             noise = -torch.empty_like(logits).exponential_(generator=generator).log()
@@ -291,19 +293,22 @@ def write_text(model, ids: np.ndarray, recipe: Recipe, device: str) -> np.ndarra
 
 
 def distil_draft(recipe: Recipe, target, ids, written, held, device: str, fast: bool):
-    """Minimise KL(target || draft) token by token, half on corpus windows, half on the target's own text."""
+    """Minimise KL(target || draft) token by token, in turns on corpus windows and on the target's own text."""
     torch.manual_seed(4)
     draft = build(recipe.draft, recipe).to(device)
-    rows = recipe.draft_batch
-    steps = math.ceil(recipe.draft_tokens / (rows * recipe.context))
+    step_tokens = recipe.draft_batch * recipe.context
+    steps = math.ceil(recipe.draft_tokens / step_tokens)
     optimizer = Optimizer(draft, steps=steps, muon_lr=0.02, adam_lr=6e-3)
-    feed, chooser = batches(ids, recipe, rows // 2, seed=5), np.random.default_rng(6)
+    feed, chooser = batches(ids, recipe, recipe.draft_batch, seed=5), np.random.default_rng(6)
     student = torch.compile(draft) if fast else draft
     teacher = torch.compile(target) if fast else target
     began = time.perf_counter()
     for step in range(steps):
-        own = torch.from_numpy(written[chooser.integers(len(written), size=rows - rows // 2)].astype(np.int64))
-        x = torch.cat([next(feed), own])[:, :-1].to(device)
+        if step % 2:
+            x = torch.from_numpy(written[chooser.integers(len(written), size=2 * recipe.draft_batch)].astype(np.int64))
+        else:
+            x = next(feed)
+        x = x[:, :-1].to(device)
         with autocast(device):
             with torch.no_grad():
                 wanted = teacher(x, use_cache=False).logits.float().log_softmax(-1)
@@ -311,10 +316,14 @@ def distil_draft(recipe: Recipe, target, ids, written, held, device: str, fast: 
         loss = F.kl_div(given.flatten(0, 1), wanted.flatten(0, 1), reduction="batchmean", log_target=True)
         loss.backward()
         optimizer.step(step)
-        if step % 20 == 0:
+        if step % 50 < 2:
             overlap = torch.minimum(given.detach().exp(), wanted.exp()).sum(-1).mean().item()
-            rate = (step + 1) * rows * recipe.context / (time.perf_counter() - began)
-            print(f"draft {step}/{steps} KL {loss.item():.3f} overlap {overlap:.3f} {rate:.0f} tokens/s", flush=True)
+            kind = "own text" if step % 2 else "corpus"
+            rate = (step + 1) * step_tokens / (time.perf_counter() - began)
+            print(
+                f"draft {step}/{steps} {kind} KL {loss.item():.3f} overlap {overlap:.3f} {rate:.0f} tokens/s",
+                flush=True,
+            )
     draft.eval()
     return draft, held_out_loss(draft, held, recipe, device)
 
@@ -325,7 +334,9 @@ def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, fold
     model.config.dtype = torch.bfloat16
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
-    weights = {k: v.to(torch.bfloat16).contiguous().cpu() for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    weights = {
+        k: v.to(torch.bfloat16).contiguous().cpu() for k, v in model.state_dict().items() if k != "lm_head.weight"
+    }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save_pretrained(folder)
 
@@ -335,7 +346,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder for intermediate results (several hundred MB)")
     parser.add_argument("--out", type=Path, required=True, help="folder that receives target/ and draft/")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: proves that every stage runs")
-    parser.add_argument("--compile", action="store_true", help="torch.compile the training forward (needs a C compiler)")
+    parser.add_argument(
+        "--compile", action="store_true", help="torch.compile the training forward (needs a C compiler)"
+    )
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     args = parser.parse_args()
     recipe = Recipe.smoke() if args.smoke else Recipe()
@@ -347,7 +360,10 @@ def main() -> None:
         held = [text for name, text in files if is_held_out(name)] or train[:1]
         tokenizer = train_tokenizer(train, recipe)
         tokenizer.save_pretrained(args.work / "tokenizer")
-        names = {"train": [n for n, _ in files if not is_held_out(n)], "held_out": [n for n, _ in files if is_held_out(n)]}
+        names = {
+            "train": [n for n, _ in files if not is_held_out(n)],
+            "held_out": [n for n, _ in files if is_held_out(n)],
+        }
         (args.work / "files.json").write_text(json.dumps(names))
         np.save(args.work / "train.npy", encode(tokenizer, train))
         np.save(args.work / "held_out.npy", encode(tokenizer, held))

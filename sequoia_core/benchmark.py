@@ -202,9 +202,7 @@ def bench(
     )
     profile = measure_profile(target=pair.target, draft=pair.draft)
     trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
-    lanes = race(
-        pair, raced, trees=trees, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress
-    )
+    lanes = race(pair, raced, trees=trees, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress)
     result: dict = {name: lane.summary() for name, lane in lanes.items()}
     ratios = lanes["sequoia"].rates / lanes["autoregressive"].rates
     result["predicted_speedup"] = predicted_speedup(trees["sequoia"], acceptance, profile)

@@ -28,10 +28,14 @@ FORMATS = "native, growmap, umbrella, choices or vllm"
 
 app = typer.Typer(add_completion=False, no_args_is_help=False, help="Sequoia: token trees for speculative decoding.")
 
-Acceptance = Annotated[Path, typer.Option("--acceptance", help="Acceptance vector (JSON, CSV, .npy, .safetensors, .pt).")]
+Acceptance = Annotated[
+    Path, typer.Option("--acceptance", help="Acceptance vector (JSON, CSV, .npy, .safetensors, .pt).")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 Out = Annotated[Path | None, typer.Option("--out", help="File to write.")]
-Target = Annotated[str | None, typer.Option("--target", help="Target model: local folder or hub id. Default: demo pair.")]
+Target = Annotated[
+    str | None, typer.Option("--target", help="Target model: local folder or hub id. Default: demo pair.")
+]
 Draft = Annotated[str | None, typer.Option("--draft", help="Draft model: local folder or hub id. Default: demo pair.")]
 Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cuda; default: CUDA where there is one.")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
@@ -107,15 +111,19 @@ def _pair(target: str | None, draft: str | None, device: str | None = None, dtyp
     return load_pair(target, draft, device, dtype)
 
 
-def _prompt_ids(pair: ModelPair, prompts: Path | None, count: int | None, room: int) -> list[list[int]]:
+def _prompt_texts(prompts: Path | None, count: int | None) -> list[str]:
     from .measurement import load_prompts
 
-    texts = load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl")
     if count is not None and count < 1:
         raise ValueError(f"--prompt-count: found {count}, expected at least 1")
+    return load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl")[:count]
+
+
+def _encode(pair: ModelPair, texts: list[str], room: int) -> list[list[int]]:
+    """Return token ids of each prompt, refusing one that leaves no room for the new tokens."""
     context = min(pair.target.max_context, pair.draft.max_context)
-    encoded = [pair.tokenizer.encode(text) for text in texts[:count]]
-    for text, ids in zip(texts, encoded, strict=False):
+    encoded = [pair.tokenizer.encode(text) for text in texts]
+    for text, ids in zip(texts, encoded, strict=True):
         if not ids or len(ids) + room > context:
             raise ValueError(
                 f"prompt {text[:40]!r}: found {len(ids)} tokens, expected 1 to {context - room} "
@@ -225,8 +233,9 @@ def measure_command(
 
     sampling = SamplingConfig(temperature, top_p)
     _check_out(out)
+    texts = _prompt_texts(prompts, prompt_count)
     pair = _pair(target, draft, device, dtype)
-    ids = _prompt_ids(pair, prompts, prompt_count, max_new_tokens)
+    ids = _encode(pair, texts, max_new_tokens)
     started = time.perf_counter()
     vector = measure_acceptance(
         ids, target=pair.target, draft=pair.draft, sampling=sampling, width=width, max_new_tokens=max_new_tokens,
@@ -243,7 +252,9 @@ def profile_command(
     draft: Draft = None,
     device: Device = None,
     dtype: Dtype = None,
-    sizes: Annotated[str, typer.Option("--sizes", help="Tokens per target pass, separated by commas.")] = "1,2,4,8,16,32,64",
+    sizes: Annotated[
+        str, typer.Option("--sizes", help="Tokens per target pass, separated by commas.")
+    ] = "1,2,4,8,16,32,64",
     context: Annotated[int, typer.Option("--context", help="Tokens already in the cache.")] = 128,
     out: Out = None,
     repeats: Annotated[int, typer.Option("--repeats")] = 9,
@@ -301,7 +312,9 @@ def generate_command(
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     seed: Annotated[int, typer.Option("--seed")] = 0,
-    tree: Annotated[Path | None, typer.Option("--tree", help="Tree file; default: planned from shipped measurements.")] = None,
+    tree: Annotated[
+        Path | None, typer.Option("--tree", help="Tree file; default: planned from shipped measurements.")
+    ] = None,
     verifier: Annotated[str, typer.Option("--verifier", help="sequoia, specinfer or topk.")] = "sequoia",
     device: Device = None,
     dtype: Dtype = None,
@@ -369,8 +382,9 @@ def bench_command(
 
     sampling = SamplingConfig(temperature)
     _check_out(out)
+    texts = _prompt_texts(prompts, prompt_count)
     pair = _pair(target, draft, device, dtype)
-    ids = _prompt_ids(pair, prompts, prompt_count, max_new_tokens)
+    ids = _encode(pair, texts, max_new_tokens)
     result = bench(pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, progress=_progress(as_json))
     if out is not None:
         write_atomic(out, json_bytes(result))

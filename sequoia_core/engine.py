@@ -1,6 +1,6 @@
 """The decode loop: draft a tree, verify it in one target pass, walk it, commit the accepted path.
 
-A generator of one frozen record per step; running to the end is `[token for step in decode(...) for token in step.new_tokens]`.
+A generator of one frozen record per step; to the end: `[token for step in decode(...) for token in step.new_tokens]`.
 The autoregressive baseline is the same loop with a tree of one node, so both share model, cache, dtype and sampler.
 Knows nothing of acceptance vectors, hardware or Streamlit. Shapes: n = tree nodes, V = vocabulary.
 """
@@ -138,7 +138,7 @@ class _Level:
         nodes: the level's nodes that have children [m]; only these are forwarded.
         tail: float32 [m, slots + m], additive mask over root, earlier forwarded nodes and these.
         widest: most children of one node.
-        children, rows, columns: int64 [c]: node ids of the next level, and where their tokens lie in the draws [m, widest].
+        children, rows, columns: int64 [c]: nodes of the next level, and where their tokens lie in the draws [m, widest].
     """
 
     nodes: torch.Tensor
@@ -300,9 +300,7 @@ class _Run:
     def _verify(self, tokens: torch.Tensor) -> torch.Tensor:
         """One target pass over all nodes -> logits float [n, V]."""
         positions = (self.depths + len(self.sequence) - 1).clamp_max(self.limit - 1)
-        logits = self.target.forward(
-            tokens, positions, cache=self.target_cache, tail=self.tail, keep=self.tree.size
-        )
+        logits = self.target.forward(tokens, positions, cache=self.target_cache, tail=self.tail, keep=self.tree.size)
         check_logits(logits, "target")
         return logits
 

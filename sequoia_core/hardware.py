@@ -73,9 +73,13 @@ class HardwareProfile:
         for name, dtype in (("draft_widths", np.int64), ("draft_width_sec", np.float64)):
             object.__setattr__(self, name, _vector(name, getattr(self, name), dtype))
         if len(self.sizes) < 2 or self.sizes[0] != 1 or np.any(np.diff(self.sizes) <= 0):
-            raise ValueError(f"sizes: found {self.sizes.tolist()[:8]}, expected at least two increasing sizes from 1 up")
+            raise ValueError(
+                f"sizes: found {self.sizes.tolist()[:8]}, expected at least two increasing sizes from 1 up"
+            )
         if len(self.verify_sec) != len(self.sizes):
-            raise ValueError(f"verify_sec: found {len(self.verify_sec)} times, expected one for each of {len(self.sizes)} sizes")
+            raise ValueError(
+                f"verify_sec: found {len(self.verify_sec)} times, expected one for each of {len(self.sizes)} sizes"
+            )
         if len(self.draft_width_sec) != len(self.draft_widths):
             raise ValueError(
                 f"draft_width_sec: found {len(self.draft_width_sec)} times, expected one for each of "

@@ -1,7 +1,7 @@
 """Acceptance vectors measured on a real pair, on text the target itself would write.
 
-Knows models and acceptance, not trees: it asks at every position what a wide node would have done there, in expectation
-over the accept/reject coin (Rao-Blackwell), so few positions say much. Shapes: N = positions, V = vocabulary, W = ranks.
+Knows models and acceptance, not trees: it asks at every position what a wide node would have done there, in
+expectation over the accept/reject coin (Rao-Blackwell), so few positions say much. Shapes: N = positions, V = vocabulary, W = ranks.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def measure_acceptance(
 ) -> AcceptanceVector:
     """Measure how often the child of each rank is the accepted one, over continuations the target writes.
 
-    For each prompt the target continues at `sampling`; both models then read the continuation in one pass each. A vector
-    measured on other text would understate tokens per step, since the draft is asked about what the target writes.
+    For each prompt the target continues at `sampling`; both models then read the continuation in one pass each. A
+    vector measured on other text would understate tokens per step: the draft is asked about what the target writes.
 
     Args:
         prompts: token ids, one list per prompt.
@@ -171,7 +171,7 @@ def rank_acceptance(
 
 
 def repeated_share(tokens: Sequence[int], length: int = 4) -> float:
-    """Return the share of n-grams that occurred before: near 1 for text that loops, which is trivially easy to draft."""
+    """Return the share of n-grams that occurred before: near 1 for text that loops (and is easy to draft)."""
     grams = [tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1)]
     return 1.0 - len(set(grams)) / len(grams) if grams else 0.0
 

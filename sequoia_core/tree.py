@@ -42,8 +42,8 @@ class TokenTree:
         bad = np.flatnonzero(np.diff(raw) < 0) + 1
         if bad.size:
             raise ValueError(
-                f"node {bad[0]}: found parent {raw[bad[0]]} after parent {raw[bad[0] - 1]}, expected breadth-first order "
-                "with siblings side by side"
+                f"node {bad[0]}: found parent {raw[bad[0]]} after parent {raw[bad[0] - 1]}, expected breadth-first "
+                "order with siblings side by side"
             )
         parents = raw.astype(np.int32)
         parents.setflags(write=False)

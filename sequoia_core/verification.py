@@ -70,7 +70,7 @@ def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int])
 
 
 def specinfer_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
-    """Offer children drawn with replacement: the draft row stays as it is (SpecInfer, multi-step speculative sampling)."""
+    """Offer children drawn with replacement: the draft row stays as it is (SpecInfer, multi-step sampling)."""
     left = target
     for token in children:
         rest = residual(left, draft)

@@ -7,8 +7,12 @@ import torch
 
 from sequoia_core.models import HuggingFaceModel, load_pair
 
+torch.set_num_threads(1)  # tiny models lose more to waiting threads than they gain
 
-def tiny_llama(seed: int, *, vocab: int = 64, layers: int = 2, context: int = 256, scale: float = 4.0) -> HuggingFaceModel:
+
+def tiny_llama(
+    seed: int, *, vocab: int = 64, layers: int = 2, context: int = 256, scale: float = 4.0
+) -> HuggingFaceModel:
     """Return a random Llama; `scale` sharpens its logits so that argmax is far from a tie."""
     from transformers import LlamaConfig, LlamaForCausalLM
 

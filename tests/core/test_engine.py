@@ -57,7 +57,9 @@ def test_a_draft_equal_to_the_target_is_always_accepted(tree, tiny_target):
 def test_sampled_runs_repeat_with_the_seed_and_differ_without(verifier, tiny_target, tiny_draft):
     def sample(seed):
         options = {"sampling": SamplingConfig(0.8, 0.95), "verifier": verifier}
-        return tokens_of(run(tiny_target, tiny_draft, TREES["ragged"], generator=torch.Generator().manual_seed(seed), **options))
+        return tokens_of(
+            run(tiny_target, tiny_draft, TREES["ragged"], generator=torch.Generator().manual_seed(seed), **options)
+        )
 
     assert sample(1) == sample(1) != sample(2)
     assert len(sample(3)) == 40
@@ -96,7 +98,9 @@ def test_stops_cleanly_at_the_context_limit():
 def test_cancel_ends_the_run_between_phases(tiny_target, tiny_draft):
     cancel = threading.Event()
     steps = []
-    for step in decode(PROMPT, target=tiny_target, draft=tiny_draft, tree=TREES["binary"], max_new_tokens=200, cancel=cancel):
+    for step in decode(
+        PROMPT, target=tiny_target, draft=tiny_draft, tree=TREES["binary"], max_new_tokens=200, cancel=cancel
+    ):
         steps.append(step)
         if len(steps) == 3:
             cancel.set()
@@ -112,7 +116,9 @@ def test_a_record_tells_the_whole_step(tiny_target, tiny_draft):
         path = step.accepted_path
         assert path[0] == 0 and all(tree.parents[b] == a for a, b in zip(path, path[1:], strict=False))
         assert [n for n, o in enumerate(step.outcomes) if o == "accepted"] == sorted(path)
-        assert {t.node for t in step.trials if not t.accepted} == {n for n, o in enumerate(step.outcomes) if o == "rejected"}
+        assert {t.node for t in step.trials if not t.accepted} == {
+            n for n, o in enumerate(step.outcomes) if o == "rejected"
+        }
         committed = [step.tokens[node] for node in path[1:]] + [step.bonus_token]
         assert committed[: len(step.new_tokens)] == step.new_tokens
         assert all(0 <= p <= 1 for p in step.draft_probs + step.target_probs) and step.seconds > 0
@@ -161,7 +167,13 @@ def test_caches_do_not_grow(tiny_target, tiny_draft):
     ],
 )
 def test_what_cannot_be_decoded_is_refused_at_once(options, message, tiny_target, tiny_draft):
-    arguments = {"prompt": PROMPT, "count": 5, "tree": chain_tree(2), "draft": tiny_draft, "verifier": "sequoia"} | options
+    arguments = {
+        "prompt": PROMPT,
+        "count": 5,
+        "tree": chain_tree(2),
+        "draft": tiny_draft,
+        "verifier": "sequoia",
+    } | options
     with pytest.raises(ValueError, match=message):
         decode(
             arguments["prompt"], target=tiny_target, draft=arguments["draft"], tree=arguments["tree"],
@@ -190,7 +202,9 @@ def test_nan_logits_name_the_step(tiny_target, tiny_draft):
 def test_long_prompts_are_prefilled_in_chunks(monkeypatch, tiny_target, tiny_draft):
     monkeypatch.setattr("sequoia_core.engine.PREFILL_CHUNK", 5)
     prompt = list(range(1, 33))
-    assert tokens_of(run(tiny_target, tiny_draft, TREES["binary"], prompt=prompt)) == greedy_reference(tiny_target, prompt, 40)
+    assert tokens_of(run(tiny_target, tiny_draft, TREES["binary"], prompt=prompt)) == greedy_reference(
+        tiny_target, prompt, 40
+    )
 
 
 @pytest.mark.parametrize("tree", [TREES["ragged"], k_ary_tree(2, 4)], ids=["ragged", "binary"])

@@ -52,7 +52,9 @@ def test_bad_tables_are_refused_with_the_reason(changes, message):
 
 def test_file_round_trip(tmp_path):
     path = tmp_path / "p.json"
-    written = profile(draft_widths=[1, 4], draft_width_sec=[0.001, 0.002], verify_samples=((0.01,), (0.02,), (0.03,)), meta={"a": 1})
+    written = profile(
+        draft_widths=[1, 4], draft_width_sec=[0.001, 0.002], verify_samples=((0.01,), (0.02,), (0.03,)), meta={"a": 1}
+    )
     written.save(path)
     assert HardwareProfile.load(path).to_json() == written.to_json()
 

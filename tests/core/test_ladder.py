@@ -53,7 +53,9 @@ def test_a_module_imports_only_what_the_ladder_allows(module):
 
 def loaded_after(code: str) -> set[str]:
     program = f"import sys\n{code}\nprint(*sys.modules)"
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=CORE.parent)
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=CORE.parent
+    )
     return set(output.stdout.split())
 
 

@@ -67,7 +67,12 @@ def test_measured_vector_has_the_shape_and_sums_it_claims(temperature, tiny_targ
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_equal_to_the_target_accepts_the_first_child(temperature, tiny_target):
     vector = measure_acceptance(
-        PROMPTS, target=tiny_target, draft=tiny_llama(1), sampling=SamplingConfig(temperature), width=3, max_new_tokens=15
+        PROMPTS,
+        target=tiny_target,
+        draft=tiny_llama(1),
+        sampling=SamplingConfig(temperature),
+        width=3,
+        max_new_tokens=15,
     )
     assert vector.probs[0] == pytest.approx(1.0, abs=1e-4)
 

@@ -127,7 +127,9 @@ def test_sample_row_inverts_the_cumulative_distribution():
     assert [sample_row(row, u) for u in (0.0, 0.2499, 0.25, 0.9999999)] == [1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("options", [{"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0}, {"top_p": 1.1}, {"top_k": -1}])
+@pytest.mark.parametrize(
+    "options", [{"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0}, {"top_p": 1.1}, {"top_k": -1}]
+)
 def test_options_out_of_range_are_named(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         SamplingConfig(**options)

@@ -27,7 +27,11 @@ def most_likely_law(draft, k):
     return {tuple(np.argsort(-draft, kind="stable")[:k].tolist()): 1.0}
 
 
-FILLS = {"sequoia": (draw_law, sequoia_rule), "specinfer": (replacement_law, specinfer_rule), "topk": (most_likely_law, topk_rule)}
+FILLS = {
+    "sequoia": (draw_law, sequoia_rule),
+    "specinfer": (replacement_law, specinfer_rule),
+    "topk": (most_likely_law, topk_rule),
+}
 
 
 def next_token_law(target, draft, k, fills, rule):
@@ -72,7 +76,9 @@ def test_a_wrong_pairing_is_caught_by_the_same_check():
 
     def min_one_p_over_q(target, draft, children):
         for token in children:
-            yield Offer(target[token], draft[token], np.maximum(target - draft, 0) / np.maximum(target - draft, 0).sum())
+            yield Offer(
+                target[token], draft[token], np.maximum(target - draft, 0) / np.maximum(target - draft, 0).sum()
+            )
 
     law, _ = next_token_law(target, draft, 2, most_likely_law, min_one_p_over_q)
     assert np.abs(law - target).max() > 0.05

@@ -1,0 +1,64 @@
+"""Race every way of decoding on a pair: a table, a dated file in results/, and one JSON line last.
+
+    python benchmarks/decode.py --temperature 0 --prompts 24
+
+Methods take turns on each prompt, EOS is off so that all write equally much, and the planned tree comes from a vector
+and a profile measured in the same run (see `sequoia_core.benchmark`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from datetime import date
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from sequoia_core.benchmark import bench  # noqa: E402
+from sequoia_core.measurement import load_prompts  # noqa: E402
+from sequoia_core.models import load_pair  # noqa: E402
+from sequoia_core.sampling import SamplingConfig  # noqa: E402
+
+METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--prompts", type=int, default=32, help="how many of the shipped prompts; a quarter calibrates")
+    parser.add_argument("--target")
+    parser.add_argument("--draft")
+    parser.add_argument("--dtype")
+    args = parser.parse_args()
+    pair = load_pair(args.target, args.draft, dtype=args.dtype)
+    texts = load_prompts(ROOT / "assets" / "prompts" / "prompts.jsonl")[: args.prompts]
+    result = bench(
+        pair, [pair.tokenizer.encode(text) for text in texts], sampling=SamplingConfig(args.temperature),
+        max_new_tokens=args.max_new_tokens,
+    )  # fmt: skip
+    result["settings"] |= {"date": date.today().isoformat(), "python": platform.python_version()}
+    base = result["autoregressive"]["tokens_per_sec"]
+    print(f"{'method':<16}{'tokens/s':>10}{'quartiles':>16}{'tokens/step':>13}{'ratio':>8}")
+    for name in METHODS:
+        row = result[name]
+        low, high = row["tokens_per_sec_quartiles"]
+        print(
+            f"{name:<16}{row['tokens_per_sec']:>10.1f}{low:>9.1f}–{high:<6.1f}{row['tokens_per_step']:>13.2f}"
+            f"{row['tokens_per_sec'] / base:>7.2f}×"
+        )
+    print(
+        f"tree {result['tree']}, predicted {result['predicted_speedup']:.2f}×, "
+        f"measured {result['measured_speedup']:.2f}×"
+    )
+    out = ROOT / "benchmarks" / "results" / f"decode-t{args.temperature:g}-{date.today().isoformat()}.json"
+    out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

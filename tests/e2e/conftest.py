@@ -1,0 +1,84 @@
+"""A real server on a free port and a real browser; without Chromium the tests are skipped and say how to get it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+QUIET = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        message = "browser tests need Chromium (Debian, Ubuntu: sudo apt-get install chromium)"
+        if os.environ.get("SEQUOIA_BROWSER") == "required":
+            pytest.fail(message)
+        pytest.skip(message)
+    return path
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve the app as `make run` does; yields its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = (tmp_path_factory.mktemp("server") / "log").open("w+")
+    options = {"port": port, "headless": "true", "fileWatcherType": "none"}
+    command = [sys.executable, "-m", "streamlit", "run", "app.py", *(f"--server.{k}={v}" for k, v in options.items())]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        for _ in range(300):
+            try:
+                urllib.request.urlopen(f"http://localhost:{port}/_stcore/health", timeout=1)
+                break
+            except OSError:
+                assert process.poll() is None, Path(log.name).read_text()
+                time.sleep(0.2)
+        yield f"http://localhost:{port}"
+        assert process.poll() is None, f"the server died: {Path(log.name).read_text()}"
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture
+def page(chromium: str) -> Iterator:
+    """A browser page that fails the test on page errors, console errors and requests to anywhere else."""
+    from playwright.sync_api import sync_playwright
+
+    faults: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=QUIET.split())
+        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        page.set_default_timeout(60_000)
+        page.on("pageerror", lambda error: faults.append(f"page error: {error}"))
+        page.on(
+            "console", lambda message: faults.append(f"console: {message.text}") if message.type == "error" else None
+        )
+        page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url.startswith(("http://localhost:", "data:", "blob:"))
+                else faults.append(f"request left the machine: {request.url}")
+            ),
+        )
+        yield page
+        browser.close()
+    assert not faults, "\n".join(faults)

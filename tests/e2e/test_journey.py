@@ -1,0 +1,93 @@
+"""The whole journey of a newcomer in Chromium: one button, then every page, an own vector, and a live decode.
+
+Screenshots go to the folder named by SEQUOIA_SCREENSHOTS (`make screenshots` renews those of the README).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+LONG_MS = 240_000
+
+
+def settle(page) -> None:
+    """Wait until the script has run and its results are on the page."""
+    page.wait_for_selector('[data-testid="stApp"][data-test-connection-state="CONNECTED"]')
+    page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]', timeout=LONG_MS)
+    page.wait_for_timeout(400)
+    assert page.locator('[data-testid="stException"]').count() == 0, page.locator(
+        '[data-testid="stException"]'
+    ).inner_text()
+
+
+@pytest.fixture
+def shot(page, tmp_path):
+    folder = Path(os.environ.get("SEQUOIA_SCREENSHOTS") or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def take(name: str) -> None:
+        path = folder / f"{name}.png"
+        page.screenshot(path=path, full_page=False)
+        assert path.stat().st_size > 10_000
+
+    return take
+
+
+def go(page, name: str) -> None:
+    page.get_by_test_id("stSidebarNav").get_by_role("link", name=name, exact=True).click()
+    settle(page)
+    assert page.get_by_role("heading", name=re.compile(name, re.I)).first.is_visible()
+
+
+def metric(page, label: str) -> str:
+    """Return the text of the figure under a label."""
+    return page.get_by_test_id("stMetric").filter(has_text=label).first.inner_text()
+
+
+@pytest.mark.timeout(600)
+def test_from_one_button_to_a_live_decode(page, server, shot, tmp_path):
+    page.goto(server)
+    settle(page)
+    shot("overview-start")
+
+    page.locator(".st-key-chain_start button").click()
+    page.get_by_text("Measured speedup").first.wait_for(timeout=LONG_MS)
+    settle(page)
+    assert re.search(r"\d\.\d\d×", metric(page, "Measured speedup"))
+    assert float(re.search(r"(\d+\.\d\d)", metric(page, "Tokens per step"))[1]) > 1.0
+    shot("overview")
+
+    go(page, "Acceptance")
+    page.get_by_text("measured here").first.wait_for()
+    shot("acceptance")
+    go(page, "Tree")
+    assert page.locator(".js-plotly-plot").count() >= 1
+    shot("tree")
+    go(page, "Hardware")
+    page.get_by_text("measured here").first.wait_for()
+    shot("hardware")
+
+    own = tmp_path / "own.csv"
+    own.write_text("rank;prob\n1;0,7\n2;0,1\n3;0,05\n")
+    go(page, "Acceptance")
+    page.get_by_text("Upload", exact=False).first.click()
+    settle(page)
+    page.locator('input[type="file"]').set_input_files(own)
+    page.get_by_text("own.csv").first.wait_for()
+    settle(page)
+    go(page, "Tree")
+    assert page.get_by_text("own.csv").count() >= 1 or page.get_by_test_id("stMetric").count() >= 2
+
+    go(page, "Decode")
+    page.locator(".st-key-decode_start button").click()
+    page.get_by_text("Decoding with the tree").first.wait_for(timeout=LONG_MS)
+    page.locator(".st-key-decode_stop button:not([disabled])").wait_for(timeout=LONG_MS)
+    page.locator(".st-key-decode_start button:not([disabled])").wait_for(timeout=LONG_MS)
+    settle(page)
+    assert re.search(r"\d\.\d\d×", metric(page, "Speedup"))
+    page.wait_for_timeout(1_000)
+    shot("decode")
