@@ -138,7 +138,7 @@ class _Level:
         nodes: the level's nodes that have children [m]; only these are forwarded.
         tail: float32 [m, slots + m], additive mask over root, earlier forwarded nodes and these.
         widest: most children of one node.
-        children, rows, columns: int64 [c]: nodes of the next level, and where their tokens lie in the draws [m, widest].
+        children, rows, columns: int64 [c]: nodes of the next level; where their tokens lie in the draws [m, widest].
     """
 
     nodes: torch.Tensor

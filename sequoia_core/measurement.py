@@ -1,7 +1,8 @@
 """Acceptance vectors measured on a real pair, on text the target itself would write.
 
 Knows models and acceptance, not trees: it asks at every position what a wide node would have done there, in
-expectation over the accept/reject coin (Rao-Blackwell), so few positions say much. Shapes: N = positions, V = vocabulary, W = ranks.
+expectation over the accept/reject coin (Rao-Blackwell), so few positions say much.
+Shapes: N = positions, V = vocabulary, W = ranks.
 """
 
 from __future__ import annotations
