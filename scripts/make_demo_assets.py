@@ -44,7 +44,8 @@ def write_prompts(work: Path) -> None:
         chooser.shuffle(starts)
         for end in starts:
             for begin in range(max(0, end - 3), -1, -1):
-                text = "".join(lines[begin : end + 1])
+                # without the last line break: the tokenizer joins it with the indentation that follows
+                text = "".join(lines[begin : end + 1]).rstrip()
                 count = len(tokenizer.encode(text))
                 if SHORTEST <= count <= LONGEST and lines[begin].strip():
                     rows.append({"text": text, "source": name})

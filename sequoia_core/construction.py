@@ -224,6 +224,11 @@ def chain_tree(length: int) -> TokenTree:
     return independent_chains(1, length)
 
 
+def chain_limit(acceptance: AcceptanceVector) -> float:
+    """Return 1 / (1 - p1), the tokens per step that no chain exceeds; inf when the first choice is always accepted."""
+    return float(1.0 / (1.0 - acceptance.probs[0])) if acceptance.probs[0] < 1.0 else float("inf")
+
+
 def independent_chains(count: int, length: int) -> TokenTree:
     """Return `count` chains of `length` tokens that share only the root (SpecInfer's k x l tree)."""
     return branching_tree([count, *[1] * (length - 1)] if length else [])

@@ -9,6 +9,7 @@ from sequoia_core.acceptance import AcceptanceVector
 from sequoia_core.construction import (
     best_expected_tokens,
     branching_tree,
+    chain_limit,
     chain_tree,
     expected_tokens,
     expected_tokens_table,
@@ -91,7 +92,8 @@ def test_expected_tokens_by_hand():
 
 def test_known_limits():
     vector = AcceptanceVector(np.array([0.7, 0.1]))
-    assert expected_tokens(chain_tree(400), vector) == pytest.approx(1 / 0.3)
+    assert expected_tokens(chain_tree(400), vector) == pytest.approx(chain_limit(vector)) == pytest.approx(1 / 0.3)
+    assert chain_limit(AcceptanceVector(np.array([1.0]))) == np.inf
     gain = expected_tokens(independent_chains(2, 400), vector) - expected_tokens(chain_tree(400), vector)
     assert 0 < gain <= 1  # k independent chains add at most one token to one chain (paper §3.1)
     nothing = AcceptanceVector(np.zeros(3))

@@ -1,0 +1,89 @@
+"""What the page tests share: a small stand-in for `assets/`, pages run alone, and a way to wait for the worker."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from sequoia_core import AcceptanceVector, HardwareProfile
+from ui import session
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted((ROOT / "pages").glob("*.py"))
+TIMEOUT_SEC = 60  # torch loads in the first test that touches it
+
+
+def vector(scale: float = 0.55, ranks: int = 8) -> AcceptanceVector:
+    """A vector with per-prompt sums that is not monotone, as measured ones are."""
+    probs = scale * 0.4 ** np.arange(ranks)
+    probs[3], probs[4] = probs[4], probs[3]
+    trials = np.array([40, 60, 50])
+    sums = np.array([probs * count * factor for count, factor in zip(trials, (0.9, 1.05, 1.0), strict=True)])
+    meta = {"target": "big", "draft": "small", "temperature": 0.0}
+    return AcceptanceVector(
+        sums.sum(0) / trials.sum(), trials=int(trials.sum()), prompt_sums=sums, prompt_trials=trials, meta=meta
+    )
+
+
+def profile(slope: float = 0.02) -> HardwareProfile:
+    """A profile whose pass time grows with `slope` per token, with two noisy repeats."""
+    sizes = np.array([1, 2, 4, 8, 16, 32, 64])
+    seconds = 0.01 * (1 + slope * sizes)
+    samples = tuple((float(s), float(1.1 * s)) for s in seconds)
+    return HardwareProfile(sizes, seconds, 0.001, device="test device", dtype="float32", verify_samples=samples)
+
+
+@pytest.fixture
+def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder like `assets/` that the session reads instead of the shipped one."""
+    for kind in ("acceptance", "profiles", "prompts"):
+        (tmp_path / kind).mkdir()
+    vector().save(tmp_path / "acceptance" / "demo-t0.json")
+    vector(0.4, 5).save(tmp_path / "acceptance" / "other.json")
+    profile().save(tmp_path / "profiles" / "cpu-2core.json")
+    lines = [json.dumps({"text": f"def f{i}():", "source": "test"}) for i in range(3)]
+    (tmp_path / "prompts" / "prompts.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr(session, "ASSETS", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A model pair that nothing runs: the tests replace what would."""
+    fake = SimpleNamespace(target=None, draft=None, tokenizer=SimpleNamespace(encode=lambda text: [len(text)]))
+    monkeypatch.setattr("ui.jobs.shared_pair", lambda target=None, draft=None: fake)
+    return fake
+
+
+def open_page(name: str, **query: str) -> AppTest:
+    """Run one page alone, as a cold deep link does."""
+    page = AppTest.from_file(str(ROOT / "pages" / f"{name}.py"), default_timeout=TIMEOUT_SEC)
+    for key, value in query.items():
+        page.query_params[key] = value
+    return settled(page.run())
+
+
+def settled(page: AppTest) -> AppTest:
+    """Return the page after checking that nothing was raised."""
+    assert not page.exception, [error.message for error in page.exception]
+    return page
+
+
+def metrics(page: AppTest) -> dict[str, tuple[str, str]]:
+    """Return label -> (value, what it is compared with)."""
+    return {metric.label: (metric.value, metric.delta) for metric in page.metric}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for the worker thread."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.01)

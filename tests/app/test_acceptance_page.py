@@ -1,0 +1,166 @@
+"""The acceptance page: shipped, uploaded and measured vectors, and what happens when one is broken."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from sequoia_core import AcceptanceVector
+from tests.app.conftest import ROOT, TIMEOUT_SEC, metrics, open_page, settled, vector, wait_for
+from ui import jobs, session
+
+pytestmark = pytest.mark.usefixtures("assets")
+
+
+def test_the_default_says_what_it_was_measured_on() -> None:
+    page = open_page("acceptance")
+    assert "shipped with the app, measured on big ← small, temperature 0" in page.markdown[0].value
+    shown = metrics(page)
+    assert shown["First choice accepted"][0] == f"{vector().probs[0]:.1%}"
+    assert shown["Best possible chain"] == (f"{1 / (1 - vector().probs[0]):.2f}", "tokens/step, vs 1.00")
+    assert shown["Positions measured"][0] == "150"
+    assert len(page.get("plotly_chart")) == 2
+
+
+def test_another_shipped_vector_is_used_and_overlaid() -> None:
+    page = open_page("acceptance")
+    settled(page.selectbox(key="acceptance_shipped").select("other").run())
+    assert len(page.session_state["studio_acceptance"]) == 5
+    settled(page.multiselect(key="acceptance_compare").select("demo-t0").run())
+    assert page.get("plotly_chart")[0].proto.spec.count('"lines+markers"') == 2
+
+
+def upload(page, name: str, content: bytes):
+    settled(page.segmented_control(key="acceptance_way").set_value("Upload").run())
+    page.file_uploader(key="acceptance_file").upload(name, content)
+    return settled(page.run())
+
+
+def test_an_upload_is_used_and_its_assumption_shown() -> None:
+    page = upload(open_page("acceptance"), "mine.csv", b"0.7\n0.1\n")
+    assert page.session_state["studio_acceptance"].probs.tolist() == [0.7, 0.1]
+    assert "your file mine.csv" in page.markdown[0].value
+    import io
+
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([0.0, 0.6, 0.3, 0.1]))
+    page = upload(open_page("acceptance"), "reference.npy", buffer.getvalue())
+    assert page.session_state["studio_acceptance"].probs.tolist() == [0.6, 0.3]
+    assert any("rejection" in caption.value for caption in page.caption)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("x.csv", b"a,b\nnope"), ("x.json", b"{"), ("x.npy", b"<html>"), ("x.pt", b""), ("x.csv", b"0.9\n0.9\n")],
+)
+def test_a_broken_upload_leaves_the_previous_vector(name: str, content: bytes) -> None:
+    page = upload(open_page("acceptance"), name, content)
+    assert len(page.error) == 1 and name in page.error[0].value and "\n" not in page.error[0].value
+    assert "studio_acceptance" not in page.session_state
+    assert metrics(page)["First choice accepted"][0] == f"{vector().probs[0]:.1%}"
+
+
+def test_a_perfect_vector_has_no_ceiling() -> None:
+    page = upload(open_page("acceptance"), "one.csv", b"1.0\n")
+    assert metrics(page)["Best possible chain"][0] == "∞"
+
+
+def start_measuring(page):
+    settled(page.segmented_control(key="acceptance_way").set_value("Measure").run())
+    button = next(b for b in page.button if b.label.startswith("Measure on"))
+    return settled(button.click().run())
+
+
+def test_measuring_shows_progress_and_is_adopted(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, seen = threading.Event(), {}
+
+    def measure(prompts, *, progress, cancel, sampling, width, **rest):
+        seen.update(prompts=prompts, sampling=sampling, width=width)
+        progress(0.25, "prompt 1 of 3")
+        assert go.wait(20)
+        return AcceptanceVector(np.array([0.8, 0.1]), trials=99)
+
+    monkeypatch.setattr("sequoia_core.measure_acceptance", measure)
+    page = start_measuring(open_page("acceptance"))
+    job = page.session_state["studio_jobs"]["measure"]
+    wait_for(lambda: job.fraction > 0)
+    settled(page.run())
+    assert any("prompt 1 of 3" in bar.text for bar in page.progress)
+    assert next(b for b in page.button if b.label.startswith("Measure on")).disabled
+    go.set()
+    wait_for(lambda: not job.active)
+    settled(page.run())
+    assert page.session_state["studio_acceptance"].trials == 99
+    assert "measured here on the demo pair at temperature 0, top-p 1" in "".join(m.value for m in page.markdown)
+    assert len(seen["prompts"]) == 3 and seen["width"] == 32 and seen["sampling"].temperature == 0.0
+    settled(page.segmented_control(key="acceptance_way").set_value("Shipped").run())
+    settled(page.selectbox(key="acceptance_shipped").select("other").run())
+    assert page.session_state["studio_acceptance"].trials == 150  # an old measurement does not come back by itself
+
+
+def test_a_measurement_that_ends_on_another_page_is_used_there(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = AcceptanceVector(np.array([0.9]), trials=5)
+    monkeypatch.setattr("sequoia_core.measure_acceptance", lambda *args, **options: found)
+    job = start_measuring(open_page("acceptance")).session_state["studio_jobs"]["measure"]
+    wait_for(lambda: not job.active)
+    other = AppTest.from_file(str(ROOT / "pages" / "tree.py"), default_timeout=TIMEOUT_SEC)
+    other.session_state["studio_jobs"] = {"measure": job}
+    settled(other.run())
+    assert other.session_state["studio_acceptance"] is found
+
+
+def test_cancelling_keeps_what_was_measured(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(prompts, *, progress, cancel, **rest):
+        progress(0.1, "prompt 1 of 3")
+        assert cancel.wait(20)
+        return AcceptanceVector(np.array([0.5]), trials=7)
+
+    monkeypatch.setattr("sequoia_core.measure_acceptance", measure)
+    page = start_measuring(open_page("acceptance"))
+    job = page.session_state["studio_jobs"]["measure"]
+    wait_for(lambda: job.state == "running")
+    page.button(key="measure_cancel").click().run()
+    wait_for(lambda: job.state == "cancelled")
+    settled(page.run())
+    assert page.session_state["studio_acceptance"].trials == 7
+
+
+def test_a_failed_measurement_names_its_cause(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(*args, **options):
+        raise ValueError("vocabulary: found 10 and 12, expected equal")
+
+    monkeypatch.setattr("sequoia_core.measure_acceptance", measure)
+    page = start_measuring(open_page("acceptance"))
+    job = page.session_state["studio_jobs"]["measure"]
+    wait_for(lambda: job.state == "failed")
+    settled(page.run())
+    assert "vocabulary: found 10 and 12, expected equal" in page.error[0].value
+    assert "studio_acceptance" not in page.session_state
+
+
+def test_a_full_queue_says_busy(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*args, **options):
+        raise jobs.Busy("The engine is busy: 1 job runs and 4 wait.")
+
+    monkeypatch.setattr(jobs.EngineQueue, "submit", busy)
+    page = start_measuring(open_page("acceptance"))
+    assert "busy" in page.warning[0].value
+
+
+def test_no_vector_at_all_is_explained(assets) -> None:
+    for path in (assets / "acceptance").glob("*.json"):
+        path.unlink()
+    page = open_page("acceptance")
+    assert "No acceptance vector" in page.error[0].value
+
+
+def test_names_of_models_are_checked_before_loading(tmp_path) -> None:
+    assert session.pair_problem("", "") is None
+    assert "Draft: nothing given" in session.pair_problem("owner/model", "")
+    assert "no such folder" in session.pair_problem("/no/such/folder", "owner/model")
+    assert "no config.json" in session.pair_problem(str(tmp_path), "owner/model")
+    assert "hub id" in session.pair_problem("owner/model", "<img src=x>")
+    assert session.pair_problem("owner/model", "owner/small-model_2.1") is None

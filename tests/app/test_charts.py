@@ -1,0 +1,107 @@
+"""Figures say what the core computed: counts, positions, units; no streamlit needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from sequoia_core import AcceptanceVector, best_shape, node_scores, optimal_tree, speedup_surface
+from sequoia_core.construction import chain_tree, k_ary_tree
+from tests.app.conftest import profile, vector
+from ui import charts
+
+
+def trace(figure: go.Figure, name: str):
+    return next(trace for trace in figure.data if trace.name == name)
+
+
+def test_charts_do_not_import_streamlit() -> None:
+    code = "import sys, ui.charts; assert 'streamlit' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("color_by", ["score", "rank", "depth"])
+def test_a_tree_is_two_traces_with_a_gap_after_every_edge(color_by: str) -> None:
+    tree = optimal_tree(vector(), size=20, depth=4)
+    figure = charts.tree_figure(tree, vector(), color_by)
+    edges, nodes = figure.data
+    x = np.array(edges.x, dtype=float).reshape(-1, 3)
+    assert len(figure.data) == 2 and len(nodes.x) == 20 and x.shape == (19, 3)
+    assert np.isnan(x[:, 2]).all() and not np.isnan(x[:, :2]).any()
+    assert nodes.customdata[0][0] == "root" and nodes.customdata[-1][0].startswith("root → ")
+    assert float(nodes.customdata[5][3]) == pytest.approx(node_scores(tree, vector())[5], rel=1e-2)
+
+
+def test_a_tree_of_one_node_and_a_worthless_tree_draw() -> None:
+    assert len(charts.tree_figure(chain_tree(0), vector()).data[1].x) == 1
+    nothing = AcceptanceVector(np.zeros(3))
+    assert np.isfinite(charts.tree_figure(chain_tree(4), nothing).data[1].marker.color).all()
+
+
+def test_large_trees_are_drawn_by_the_graphics_card() -> None:
+    assert isinstance(charts.tree_figure(k_ary_tree(2, 9), vector()).data[1], go.Scattergl)
+    assert isinstance(charts.tree_figure(k_ary_tree(2, 5), vector()).data[1], go.Scatter)
+
+
+def test_acceptance_shows_intervals_and_overlays() -> None:
+    one = charts.acceptance_figure({"a": vector()})
+    assert isinstance(one.data[0], go.Bar) and one.data[0].error_y.array is not None
+    assert list(one.data[0].y) == pytest.approx(vector().probs)
+    two = charts.acceptance_figure({"a": vector(), "b": AcceptanceVector(np.array([0.5, 0.0]))}, log=True)
+    assert [data.mode for data in two.data] == ["lines+markers"] * 2
+    assert two.data[1].error_y.array is None and np.isnan(two.data[1].y[1])  # nothing at 0 on a log axis
+
+
+def test_rejection_carries_the_fit_where_there_is_one() -> None:
+    figure = charts.rejection_figure({"a": vector(), "one rank": AcceptanceVector(np.array([0.5]))})
+    assert [data.mode for data in figure.data] == ["markers", "lines", "markers"]
+    assert figure.data[0].y[0] == pytest.approx(1 - vector().probs[0])
+    assert f"{vector().fit_power_law().b:.2f}" in figure.data[1].name
+
+
+def test_growth_marks_the_tree_and_the_ceiling() -> None:
+    curve = (np.array([1, 2, 4]), np.array([1.0, 1.5, 1.9]))
+    figure = charts.growth_figure({"best": curve, "chain": curve}, here=(4, 1.9), ceiling=2.5)
+    assert trace(figure, "this tree").x == (4,) and figure.layout.shapes[0].y0 == 2.5
+    assert not charts.growth_figure({"best": curve}, ceiling=float("inf")).layout.shapes
+
+
+def test_verify_times_are_in_passes_of_one_token() -> None:
+    figure = charts.verify_time_figure(profile(), here=8)
+    points = trace(figure, "measured, median")
+    assert points.y[0] == pytest.approx(1.0) and max(points.error_y.array) > 0
+    assert trace(figure, "best shape, t(8) = 1.14").x == (8,)
+
+
+def test_the_heatmap_stars_the_optimum() -> None:
+    surface = speedup_surface(vector(), profile(), max_depth=8)
+    best = best_shape(surface)
+    figure = charts.speedup_heatmap(surface, best, here=(3, 2))
+    heat = figure.data[0]
+    assert heat.z.shape == (8, 63) and heat.z[best.depth - 1, best.size - 2] == pytest.approx(best.predicted_speedup)
+    assert np.nanmax(heat.z) == pytest.approx(best.predicted_speedup)
+    star = trace(figure, f"best: n = {best.size}, d = {best.depth}")
+    assert (star.x[0], star.y[0]) == (best.size, best.depth) and trace(figure, "tree in use").x == (3,)
+
+
+def test_without_speculation_the_heatmap_says_so() -> None:
+    surface = speedup_surface(AcceptanceVector(np.zeros(4)), profile(), max_depth=4)
+    assert trace(charts.speedup_heatmap(surface, best_shape(surface)), "best: no speculation").x == (1,)
+
+
+def test_the_surface_peaks_where_the_heatmap_does() -> None:
+    surface = speedup_surface(vector(), profile(), max_depth=8)
+    best = best_shape(surface)
+    hill, peak = charts.speedup_surface_3d(surface, best).data
+    assert isinstance(hill, go.Surface) and peak.z[0] == pytest.approx(np.nanmax(hill.z))
+
+
+def test_every_figure_becomes_json() -> None:
+    surface = speedup_surface(vector(), profile(), max_depth=4)
+    for figure in (charts.tree_figure(chain_tree(3), vector()), charts.speedup_heatmap(surface, best_shape(surface))):
+        assert figure.to_json()
+        assert figure.layout.paper_bgcolor == "rgba(0,0,0,0)"  # the page's theme shows through

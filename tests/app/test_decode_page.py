@@ -1,0 +1,294 @@
+"""The decode page: its five states, the real engine behind it, and what must never break it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from sequoia_core.tree import TokenTree
+from tests.app.conftest import metrics, open_page, settled, wait_for
+from ui import jobs, runs, token_tree, work
+
+HOSTILE = '<img src=x onerror="alert(1)"> ![](http://x) $$x$$ \u202e שלום 🙂 \x00 :material/home: {braces}'
+
+
+@pytest.fixture
+def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> SimpleNamespace:
+    """Two random models with 64 tokens, and a tokenizer of 64 letters."""
+    tokenizer = SimpleNamespace(
+        encode=lambda text: [ord(letter) % 64 for letter in text],
+        decode=lambda ids, skip_special_tokens=False: "".join(chr(48 + token) for token in ids),
+    )
+    pair = SimpleNamespace(target=tiny_target, draft=tiny_draft, tokenizer=tokenizer)
+    monkeypatch.setattr(jobs, "shared_pair", lambda target=None, draft=None: pair)
+    return pair
+
+
+@pytest.fixture
+def released() -> threading.Event:
+    """Lets go of held work at the end, so that the next test finds an idle engine."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def a_record(index: int, tree: TokenTree, piece: str = "x") -> dict:
+    size = tree.size
+    return {
+        "index": index,
+        "tokens": [piece] * size,
+        "outcomes": "A" + "N" * (size - 1),
+        "draft": [0.5] * size,
+        "target": [0.5] * size,
+        "path": [0],
+        "bonus": piece,
+        "pieces": [piece],
+        "trials": [],
+        "seconds": [0.001, 0.002, 0.0001, 0.0001],
+        "finished": None,
+    }
+
+
+def held_work(monkeypatch: pytest.MonkeyPatch, released: threading.Event, *, steps: int = 2, error: str = "") -> None:
+    """Replace the work: some steps, then wait for the cancel, the release or fail."""
+
+    def decode_work(request: runs.DecodeRequest):
+        def perform(context: jobs.JobContext):
+            run = request.header()
+            for index in range(steps):
+                run["steps"].append(a_record(index, request.tree))
+                context.append(run["steps"][-1])
+            context.keep(run)
+            if error:
+                raise FloatingPointError(error)
+            while not (released.is_set() or context.cancel.is_set()):
+                released.wait(0.01)
+            return run
+
+        return perform
+
+    monkeypatch.setattr(work, "decode_work", decode_work)
+
+
+def payload(page: AppTest) -> dict:
+    """Return what the live tree was sent, parsed as strictly as a browser does."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(page.get("bidi_component")[0].proto.json, parse_constant=refuse)
+
+
+def start(page: AppTest, prompt: str | None = None) -> AppTest:
+    if prompt is not None:
+        page.text_area(key="decode_prompt").set_value(prompt)
+    return settled(page.button(key="decode_start").click().run())
+
+
+def finish(page: AppTest) -> AppTest:
+    job = page.session_state["studio_jobs"]["decode"]
+    wait_for(lambda: not job.active)
+    return settled(page.run())
+
+
+def test_empty_state_invites_and_names_the_tree(assets) -> None:
+    page = open_page("decode")
+    assert "Nothing decoded yet" in page.info[0].value
+    assert not page.button(key="decode_start").disabled and page.button(key="decode_stop").disabled
+    assert any("tokens per step" in element.value and "predicted" in element.value for element in page.markdown)
+
+
+def test_a_recorded_run_can_be_replayed_before_the_first(assets) -> None:
+    tree = TokenTree(np.array([-1, 0, 0]))
+    run = runs.DecodeRequest("prompt", tree).header() | {"steps": [a_record(i, tree) for i in range(3)], "text": "xxx"}
+    (assets / "runs").mkdir()
+    (assets / "runs" / "recorded.json").write_bytes(runs.run_to_bytes(run))
+    page = open_page("decode")
+    assert "recorded run" in page.info[0].value
+    sent = payload(page)
+    assert sent["layout"]["parents"] == [-1, 0, 0] and len(sent["steps"]) == 3 and not sent["running"]
+
+
+def test_a_real_run_from_start_to_verdict(assets, tiny_pair) -> None:
+    page = open_page("decode", tokens="32")
+    page = finish(start(page))
+    assert not page.error
+    shown = metrics(page)
+    assert shown["Tokens per step"][1].startswith("expected")
+    assert shown["Tokens per second"][1].startswith("autoregressive")
+    assert shown["Speedup"][0].endswith("×") and shown["Speedup"][1].startswith("predicted")
+    assert "32 tokens" in shown["Accepted share"][1]
+    assert any(element.value.startswith("The prediction ") for element in page.markdown)
+    run = page.session_state["studio_last_run"]
+    assert run["baseline"]["tokens"] == 32 and page.code[0].value == run["text"]
+    assert "".join(piece for step in run["steps"] for piece in step["pieces"]) == run["text"]
+    assert payload(page)["total"] == len(run["steps"])
+    assert page.button(key="decode_stop").disabled and not page.button(key="decode_start").disabled
+
+
+def test_hostile_prompts_and_tokens_stay_literal(assets, tiny_pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny_pair.tokenizer, "decode", lambda ids, skip_special_tokens=False: HOSTILE * len(ids))
+    page = open_page("decode", tokens="16")
+    page = finish(start(page, HOSTILE))
+    assert not page.error and payload(page)["total"] > 0
+    for element in [*page.markdown, *page.caption, *page.info, *page.warning]:
+        assert "onerror" not in element.value and "http://x" not in element.value
+
+
+@pytest.mark.parametrize("prompt", ["", "   \n\t", "x" * 1_048_576])
+def test_prompts_that_cannot_be_decoded_get_a_message(prompt: str, assets, tiny_pair) -> None:
+    page = start(open_page("decode"), prompt)
+    assert len(page.error) == 1 and ("empty" in page.error[0].value or "1,048,576 characters" in page.error[0].value)
+    assert "studio_jobs" not in page.session_state
+
+
+def test_a_prompt_longer_than_the_context_says_so(assets, tiny_pair) -> None:
+    page = finish(start(open_page("decode", tokens="16"), "a" * 1_000))
+    assert "found 1000 tokens" in page.error[0].value and "256" in page.error[0].value
+    page = finish(start(page, "a"))
+    assert not page.error and metrics(page)["Tokens per step"][0] != "–"
+
+
+def test_stop_keeps_what_was_decoded(assets, monkeypatch: pytest.MonkeyPatch, released) -> None:
+    held_work(monkeypatch, released, steps=2)
+    page = start(open_page("decode"))
+    job = page.session_state["studio_jobs"]["decode"]
+    wait_for(lambda: job.step_count == 2)
+    page = settled(page.run())
+    assert page.button(key="decode_start").disabled and payload(page)["running"]
+    page = settled(page.button(key="decode_stop").click().run())
+    page = finish(page)
+    assert "Stopped after 2 steps" in page.warning[0].value and payload(page)["total"] == 2
+    assert not page.button(key="decode_start").disabled
+
+
+def test_a_failure_names_the_step_and_keeps_the_earlier_ones(assets, monkeypatch: pytest.MonkeyPatch, released) -> None:
+    held_work(monkeypatch, released, steps=3, error="logits are NaN")
+    page = finish(start(open_page("decode")))
+    assert "step 3" in page.error[0].value and "NaN" in page.error[0].value and "3 steps" in page.error[0].value
+    assert payload(page)["total"] == 3
+    assert not page.button(key="decode_start").disabled
+
+
+def test_starting_twice_makes_one_job_and_leaving_the_page_keeps_it(
+    assets, monkeypatch: pytest.MonkeyPatch, released
+) -> None:
+    held_work(monkeypatch, released)
+    page = start(open_page("decode"))
+    first = page.session_state["studio_jobs"]["decode"]
+    page.session_state["decode_start"] = True  # a second click that was already on its way
+    page = settled(page.run())
+    assert page.session_state["studio_jobs"]["decode"] is first and first.active
+    wait_for(lambda: first.step_count == 2)
+    again = AppTest.from_file(str(page._script_path), default_timeout=60)
+    again.session_state["studio_jobs"] = {"decode": first}
+    again = settled(again.run())
+    assert payload(again)["total"] == 2 and again.button(key="decode_start").disabled
+
+
+def test_a_queued_run_shows_its_place_and_a_full_queue_says_busy(
+    assets, monkeypatch: pytest.MonkeyPatch, released
+) -> None:
+    held_work(monkeypatch, released)
+    queue = jobs.engine_queue()
+    others = [queue.submit("other", lambda context: released.wait(30))]
+    wait_for(lambda: others[0].state == "running")
+    page = start(open_page("decode"))
+    assert "number 1 in line" in page.info[0].value
+    others += [queue.submit("other", lambda context: None) for _ in range(3)]
+    late = start(open_page("decode"))
+    assert "busy" in late.warning[0].value and "studio_jobs" not in late.session_state
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {
+            "temperature": "99",
+            "tokens": "-3",
+            "top_p": "nan",
+            "verifier": "../../etc/passwd",
+            "source": "x",
+            "seed": "a",
+        },
+        {"chain": "1e9", "source": "chain", "temperature": "inf"},
+    ],
+)
+def test_bad_links_fall_back_to_defaults(query: dict[str, str], assets) -> None:
+    page = open_page("decode", **query)
+    assert page.slider(key="temperature").value == 0.0 and page.slider(key="tokens").value == 128
+    assert page.selectbox(key="verifier").value == "sequoia"
+
+
+def test_every_tree_source(assets, tiny_pair) -> None:
+    page = open_page("decode", tokens="16")
+    for source, words in (("best", "best tree for this hardware"), ("chain", "chain of 4: n = 5, d = 4")):
+        page = settled(page.selectbox(key="source").set_value(source).run())
+        assert any(words in element.value for element in page.markdown)
+    page = settled(page.selectbox(key="source").set_value("file").run())
+    assert "Upload a tree file" in page.warning[0].value and page.button(key="decode_start").disabled
+    broken = page.file_uploader(key="decode_tree_file").upload("tree.json", b"<html>")
+    page = settled(broken.run())
+    assert page.button(key="decode_start").disabled and page.warning
+
+
+class Mount:
+    """Stands in for the component: keeps what it was sent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.state: dict = {}
+        self.sent: list[dict] = []
+        monkeypatch.setattr(st, "session_state", self.state)
+        monkeypatch.setattr(token_tree, "_COMPONENT", lambda **given: self.sent.append(given["data"]))
+
+    def show(self, steps: list[dict], epoch: str = "run 1") -> dict:
+        token_tree.live_tree(
+            key="t",
+            epoch=epoch,
+            tree=TokenTree(np.array([-1, 0, 0])),
+            prompt="p",
+            greedy=True,
+            steps_since=lambda index: steps[index:],
+            total=len(steps),
+            running=True,
+        )
+        return self.sent[-1]
+
+
+def test_the_layout_travels_once_and_then_only_new_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    mount, tree = Mount(monkeypatch), TokenTree(np.array([-1, 0, 0]))
+    steps = [a_record(index, tree) for index in range(10)]
+    first = mount.show(steps[:4])
+    assert first["layout"]["across"] == [0.5, 0.0, 1.0] and [step["index"] for step in first["steps"]] == [0, 1, 2, 3]
+    second = mount.show(steps[:7])
+    assert second["layout"] is None and [step["index"] for step in second["steps"]] == [2, 3, 4, 5, 6]
+    assert second["from"] == 2 and second["total"] == 7
+    assert mount.show(steps, epoch="run 2")["layout"] is not None
+
+
+def test_a_gap_or_a_remount_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    mount, tree = Mount(monkeypatch), TokenTree(np.array([-1, 0, 0]))
+    steps = [a_record(index, tree) for index in range(10)]
+    mount.show(steps)
+    mount.state["t"] = {"resync": {"epoch": "run 1", "have": 5}}
+    token_tree._resync("t")
+    gap = mount.show(steps)
+    assert gap["layout"] is None and gap["from"] <= 5 and gap["steps"][-1]["index"] == 9
+    mount.state["t"] = {"resync": {"epoch": "run 1", "have": 0}}
+    token_tree._resync("t")
+    remount = mount.show(steps)
+    assert remount["layout"] is not None and len(remount["steps"]) == 10
+
+
+def test_one_message_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_tree, "NODES_PER_UPDATE", 12)
+    mount, tree = Mount(monkeypatch), TokenTree(np.array([-1, 0, 0]))
+    steps = [a_record(index, tree) for index in range(10)]
+    seen = {step["index"] for _ in range(6) for step in mount.show(steps)["steps"]}
+    assert all(len(sent["steps"]) <= 4 for sent in mount.sent) and seen == set(range(10))

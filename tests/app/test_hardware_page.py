@@ -1,0 +1,103 @@
+"""The hardware page: profile shipped, uploaded, measured or missing; the optimum goes to the tree."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from sequoia_core import AcceptanceVector, HardwareProfile, best_shape, speedup_surface
+from tests.app.conftest import metrics, open_page, profile, settled, vector, wait_for
+
+pytestmark = pytest.mark.usefixtures("assets")
+PAGE = "hardware"
+
+
+def text(page) -> str:
+    return " ".join(markdown.value for markdown in page.markdown)
+
+
+def test_the_default_profile_predicts_and_says_where_it_comes_from() -> None:
+    page = open_page(PAGE)
+    best = best_shape(speedup_surface(vector(), profile()))
+    shown = metrics(page)
+    assert shown["Best predicted speedup"][0] == f"{best.predicted_speedup:.2f}×"
+    assert shown["Best shape"] == (f"n = {best.size}, d = {best.depth}", f"{best.expected_tokens:.2f} tokens per step")
+    assert shown["Draft cost c"][0] == f"{profile().c:.3f}"
+    assert "shipped with the app, measured on test device in float32" in text(page)
+    assert "is the limit" in text(page)
+    assert '"type":"heatmap"' in page.get("plotly_chart")[1].proto.spec
+
+
+def test_the_surface_can_be_turned_around_and_linked_to() -> None:
+    page = open_page(PAGE)
+    settled(page.toggle(key="hardware_3d").set_value(True).run())
+    assert '"type":"surface"' in page.get("plotly_chart")[1].proto.spec
+    assert '"type":"surface"' in open_page(PAGE, hardware_3d="true").get("plotly_chart")[1].proto.spec
+
+
+def test_use_this_shape_sets_the_tree() -> None:
+    page = open_page(PAGE)
+    settled(page.button(key="hardware_use").click().run())
+    best = best_shape(speedup_surface(vector(), profile()))
+    assert page.session_state["studio_shape"] == (best.size, best.depth)
+    assert page.session_state["studio_shape_to_show"]
+
+
+def test_where_speculation_does_not_pay_the_page_says_so(assets) -> None:
+    AcceptanceVector(np.zeros(3)).save(assets / "acceptance" / "demo-t0.json")
+    page = open_page(PAGE)
+    assert metrics(page)["Best predicted speedup"][0] == "1.00×" and "will not pay" in text(page)
+    settled(page.button(key="hardware_use").click().run())
+    assert page.session_state["studio_shape"] == (1, 1)
+
+
+def test_no_profile_is_an_invitation(assets) -> None:
+    (assets / "profiles" / "cpu-2core.json").unlink()
+    page = open_page(PAGE)
+    assert "No hardware profile yet" in page.info[0].value and not page.metric
+
+
+def upload(page, name: str, content: bytes):
+    settled(page.segmented_control(key="hardware_way").set_value("Upload").run())
+    page.file_uploader(key="hardware_file").upload(name, content)
+    return settled(page.run())
+
+
+def test_an_uploaded_profile_is_used() -> None:
+    page = upload(open_page(PAGE), "gpu.json", json.dumps(profile(0.001).to_json()).encode())
+    assert "your file gpu.json" in text(page)
+    assert page.session_state["studio_profile"].t(64) < profile().t(64)
+
+
+@pytest.mark.parametrize("content", [b"{}", b"\x00", b'{"format": "sequoia-profile", "version": 1, "sizes": [1]}'])
+def test_a_broken_profile_leaves_the_previous_one(content: bytes) -> None:
+    page = upload(open_page(PAGE), "bad.json", content)
+    assert "bad.json" in page.error[0].value and "studio_profile" not in page.session_state
+    assert metrics(page)["Draft cost c"][0] == f"{profile().c:.3f}"
+
+
+def test_measuring_queues_on_the_engine_and_is_adopted(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, seen = threading.Event(), {}
+
+    def measure(*, sizes, context, repeats, progress, cancel, **rest) -> HardwareProfile:
+        seen.update(sizes=sizes, context=context, repeats=repeats)
+        progress(0.5, "profiling, round 3 of 11")
+        assert go.wait(20)
+        return profile(0.05)
+
+    monkeypatch.setattr("sequoia_core.measure_profile", measure)
+    page = settled(open_page(PAGE).segmented_control(key="hardware_way").set_value("Measure").run())
+    settled(next(b for b in page.button if b.label.startswith("Measure this machine")).click().run())
+    job = page.session_state["studio_jobs"]["profile"]
+    wait_for(lambda: job.fraction > 0)
+    settled(page.run())
+    assert any("round 3 of 11" in bar.text for bar in page.progress)
+    go.set()
+    wait_for(lambda: not job.active)
+    settled(page.run())
+    assert seen == {"sizes": [1, 2, 4, 8, 16, 32, 64], "context": 128, "repeats": 9}
+    assert "measured here on the demo pair" in text(page)
+    assert metrics(page)["Draft cost c"][0] == f"{profile(0.05).c:.3f}"

@@ -1,0 +1,168 @@
+"""The engine queue: order, bound, cancel, failures that keep earlier steps, and no output mixed between jobs."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from ui.jobs import Busy, EngineQueue, Job, JobContext
+
+
+@pytest.fixture
+def queue():
+    engine = EngineQueue()
+    yield engine
+    engine.close()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.005)
+
+
+def held(release: threading.Event) -> Callable[[JobContext], str]:
+    def work(context: JobContext) -> str:
+        while not release.wait(0.005):
+            if context.cancel.is_set():
+                return "stopped"
+        return "finished"
+
+    return work
+
+
+def test_a_job_reports_progress_and_result(queue: EngineQueue) -> None:
+    seen = threading.Event()
+    go = threading.Event()
+
+    def work(context: JobContext) -> int:
+        context.progress(0.1, "begun")
+        time.sleep(0.02)
+        context.progress(0.5, "halfway")
+        seen.set()
+        go.wait(5)
+        return 42
+
+    job = queue.submit("count", work, info={"a": 1})
+    assert seen.wait(5)
+    assert (job.state, job.position, job.fraction, job.message) == ("running", 0, 0.5, "halfway")
+    assert job.eta_sec is not None and job.eta_sec >= 0.02
+    go.set()
+    wait_for(lambda: job.state == "done")
+    assert (job.result, job.fraction, job.error, job.info) == (42, 1.0, None, {"a": 1})
+    assert job.eta_sec is None
+
+
+def test_one_runs_four_wait_the_rest_are_told_busy(queue: EngineQueue) -> None:
+    release = threading.Event()
+    first = queue.submit("first", held(release))
+    wait_for(lambda: first.state == "running")
+    waiting = [queue.submit(f"waiting {i}", held(release)) for i in range(4)]
+    assert [job.position for job in waiting] == [1, 2, 3, 4]
+    with pytest.raises(Busy, match="4 wait"):
+        queue.submit("too many", held(release))
+    waiting[1].cancel()
+    assert [job.position for job in waiting] == [1, 0, 2, 3]
+    late = queue.submit("late", held(release))
+    assert late.position == 4
+    release.set()
+    wait_for(lambda: late.state == "done")
+    assert [job.state for job in waiting] == ["done", "cancelled", "done", "done"]
+
+
+def test_cancel_while_running_keeps_what_it_had(queue: EngineQueue) -> None:
+    job = queue.submit("long", held(threading.Event()))
+    wait_for(lambda: job.state == "running")
+    job.cancel()
+    wait_for(lambda: job.state == "cancelled")
+    assert job.result == "stopped"
+    after = queue.submit("after", lambda context: "ok")
+    wait_for(lambda: after.state == "done")
+
+
+def test_a_failure_names_its_step_keeps_earlier_ones_and_the_next_job_runs(queue: EngineQueue) -> None:
+    def work(context: JobContext) -> None:
+        for index in range(3):
+            context.append(index)
+        raise RuntimeError("logits are\nNaN")
+
+    job = queue.submit("breaks", work)
+    wait_for(lambda: job.state == "failed")
+    assert job.error == "step 3: RuntimeError: logits are NaN"
+    assert job.steps_since(0) == [0, 1, 2]
+    after = queue.submit("after", lambda context: "ok")
+    wait_for(lambda: after.state == "done")
+
+
+def test_user_mistakes_and_out_of_memory_read_as_sentences(queue: EngineQueue) -> None:
+    def mistake(context: JobContext) -> None:
+        raise ValueError("prompt: found 900 tokens, expected at most 512")
+
+    def memory(context: JobContext) -> None:
+        raise MemoryError
+
+    jobs = [queue.submit("mistake", mistake), queue.submit("memory", memory)]
+    wait_for(lambda: all(not job.active for job in jobs))
+    assert jobs[0].error == "prompt: found 900 tokens, expected at most 512"
+    assert jobs[1].error == "out of memory. Try a smaller tree or a shorter prompt."
+
+
+def test_the_ring_is_bounded_and_indices_stay_true() -> None:
+    job = Job("ring", lambda context: None)
+    context = JobContext(job)
+    total = job.ring.maxlen + 10
+    for index in range(total):
+        context.append(index)
+    assert job.steps_since(total - 3) == [total - 3, total - 2, total - 1]
+    assert job.steps_since(0)[0] == 10
+    assert job.steps_since(total) == []
+
+
+def test_twenty_sessions_never_share_output(queue: EngineQueue) -> None:
+    jobs, busy = [], 0
+    release = threading.Event()
+    for owner in range(20):
+
+        def work(context: JobContext, owner: int = owner) -> int:
+            release.wait(5)
+            for _ in range(5):
+                context.append(owner)
+            return owner
+
+        try:
+            jobs.append((owner, queue.submit(str(owner), work)))
+        except Busy:
+            busy += 1
+        if owner == 0:
+            wait_for(lambda: jobs[0][1].state == "running")
+    release.set()
+    wait_for(lambda: all(job.state == "done" for _, job in jobs))
+    assert len(jobs) == 5 and busy == 15
+    assert all(job.steps_since(0) == [owner] * 5 and job.result == owner for owner, job in jobs)
+
+
+def test_close_cancels_running_and_waiting() -> None:
+    engine = EngineQueue()
+    jobs = [engine.submit("running", held(threading.Event())), engine.submit("waiting", held(threading.Event()))]
+    wait_for(lambda: jobs[0].state == "running")
+    engine.close()
+    wait_for(lambda: all(job.state == "cancelled" for job in jobs))
+
+
+def test_partial_results_survive_a_failure_and_a_cancel_before_anything_is_no_failure(queue: EngineQueue) -> None:
+    def breaks(context: JobContext) -> None:
+        context.keep(["first part"])
+        raise RuntimeError("second part")
+
+    def nothing_yet(context: JobContext) -> None:
+        context.cancel.wait(5)
+        raise ValueError("cancelled before the first prompt was complete")
+
+    job, early = queue.submit("breaks", breaks), queue.submit("early", nothing_yet)
+    wait_for(lambda: early.state == "running")
+    early.cancel()
+    wait_for(lambda: not early.active)
+    assert (job.state, job.result) == ("failed", ["first part"])
+    assert (early.state, early.error, early.result) == ("cancelled", None, None)

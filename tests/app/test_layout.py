@@ -1,0 +1,53 @@
+"""The layout: leaves evenly spaced, parents centred, no overlap, fast on the largest trees."""
+
+import time
+
+import numpy as np
+import pytest
+
+from sequoia_core.tree import TokenTree
+from ui.layout import tidy_layout
+
+
+def random_tree(size: int, seed: int) -> TokenTree:
+    generator = np.random.default_rng(seed)
+    parents = [-1, *sorted(int(generator.integers(0, i)) for i in range(1, size))]
+    links = np.array(parents)
+    links[1:] = np.minimum(links[1:], np.arange(size - 1))
+    return TokenTree(links)
+
+
+def test_known_tree() -> None:
+    tree = TokenTree(np.array([-1, 0, 0, 1, 1, 2]))
+    expected = [[1.25, 0], [0.5, 1], [2, 1], [0, 2], [1, 2], [2, 2]]
+    np.testing.assert_allclose(tidy_layout(tree), expected)
+
+
+def test_single_node_and_chain_are_a_straight_line() -> None:
+    np.testing.assert_array_equal(tidy_layout(TokenTree(np.array([-1]))), [[0, 0]])
+    chain = tidy_layout(TokenTree(np.arange(-1, 5)))
+    np.testing.assert_array_equal(chain, np.column_stack([np.zeros(6), np.arange(6)]))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_leaves_are_one_apart_and_parents_centred(seed: int) -> None:
+    tree = random_tree(60, seed)
+    place = tidy_layout(tree)
+    is_leaf = tree.child_counts == 0
+    np.testing.assert_allclose(np.sort(place[is_leaf, 0]), np.arange(is_leaf.sum()))
+    for node in np.flatnonzero(~is_leaf):
+        across = place[list(tree.children(int(node))), 0]
+        assert np.all(np.diff(across) > 0), "siblings keep their rank order"
+        assert place[node, 0] == pytest.approx((across[0] + across[-1]) / 2)
+    for level in tree.levels:
+        assert np.all(np.diff(place[level, 0]) > 0), "no two nodes of a level meet, no edges cross"
+    np.testing.assert_array_equal(place[:, 1], tree.depths)
+
+
+def test_large_trees_stay_cheap() -> None:
+    wide = random_tree(20_000, seed=1)
+    deep = TokenTree(np.arange(-1, 2_047))
+    started = time.perf_counter()
+    tidy_layout(wide)
+    tidy_layout(deep)
+    assert time.perf_counter() - started < 5

@@ -1,0 +1,108 @@
+"""The overview: where things stand, and the whole chain with a real engine, a cancel and a failure."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.app.conftest import ROOT, metrics, open_page, settled, wait_for
+from ui import jobs, work
+
+
+@pytest.fixture
+def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> SimpleNamespace:
+    """Two random models, a tokenizer of 64 letters, and a chain of a second or so."""
+    tokenizer = SimpleNamespace(
+        encode=lambda text: [ord(letter) % 64 for letter in text][:32],
+        decode=lambda ids, skip_special_tokens=False: "".join(chr(48 + token) for token in ids),
+    )
+    pair = SimpleNamespace(target=tiny_target, draft=tiny_draft, tokenizer=tokenizer)
+    monkeypatch.setattr(jobs, "shared_pair", lambda target=None, draft=None: pair)
+    monkeypatch.setattr(work, "CHAIN_PROMPT_TOKENS", 8)
+    monkeypatch.setattr(work, "CHAIN_TOKENS", 16)
+    monkeypatch.setattr(work, "CHAIN_SIZES", (1, 2, 4))
+    return pair
+
+
+def run_chain(page: AppTest) -> AppTest:
+    page = settled(page.button(key="chain_start").click().run())
+    job = page.session_state["studio_jobs"]["chain"]
+    wait_for(lambda: not job.active)
+    return settled(page.run())
+
+
+def test_it_says_where_the_user_stands(assets) -> None:
+    page = open_page("overview")
+    shown = metrics(page)
+    assert shown["First guess accepted"][0].endswith("%") and shown["Predicted speedup"][0].endswith("×")
+    assert shown["Measured speedup"] == ("–", "nothing decoded yet")
+    assert "demo pair" in page.button(key="chain_start").label
+
+
+def test_without_a_profile_it_says_so(assets) -> None:
+    for path in (assets / "profiles").iterdir():
+        path.unlink()
+    assert metrics(open_page("overview"))["Predicted speedup"] == ("–", "no profile yet")
+
+
+def test_the_whole_chain_reaches_the_other_pages(assets, tiny_pair) -> None:
+    page = run_chain(open_page("overview"))
+    assert not page.error
+    stages = [element.value for element in page.markdown if "check_circle" in element.value]
+    assert [stage.name in text for stage, text in zip(work.CHAIN_STAGES, stages, strict=False)] == [True] * 4
+    shown = metrics(page)
+    assert shown["Measured speedup"][0].endswith("×") and "16 tokens" in shown["Measured speedup"][1]
+    assert shown["Tokens per step"][1].startswith("expected")
+    assert any(element.value.startswith("The prediction ") for element in page.markdown)
+    state = page.session_state
+    assert "measured here" in state["studio_acceptance_source"] and "measured here" in state["studio_profile_source"]
+    assert state["studio_last_run"]["baseline"]["tokens"] == 16
+    assert state["studio_profile"].max_size == 4
+    decode = AppTest.from_file(str(ROOT / "pages" / "decode.py"), default_timeout=60)
+    for name in ("studio_acceptance", "studio_acceptance_source", "studio_profile", "studio_profile_source"):
+        decode.session_state[name] = state[name]
+    decode.session_state["studio_last_run"] = state["studio_last_run"]
+    decode.session_state["studio_jobs"] = state["studio_jobs"]
+    decode = settled(decode.run())
+    assert "last run" in " ".join(element.value for element in decode.caption)
+    assert "16 tokens" in metrics(decode)["Accepted share"][1]
+
+
+def test_a_cancel_keeps_the_finished_stages(assets, tiny_pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sequoia_core
+
+    def waits_for_the_cancel(*, cancel, **options):
+        cancel.wait(20)
+        raise ValueError("cancelled before the first full repeat")
+
+    monkeypatch.setitem(vars(sequoia_core), "measure_profile", waits_for_the_cancel)
+    page = settled(open_page("overview").button(key="chain_start").click().run())
+    job = page.session_state["studio_jobs"]["chain"]
+    wait_for(lambda: job.result is not None and job.result.acceptance is not None)
+    page = settled(page.run())
+    page = settled(page.button(key="chain_cancel").click().run())
+    wait_for(lambda: not job.active)
+    page = settled(page.run())
+    assert job.state == "cancelled" and "Stopped" in page.warning[0].value
+    assert page.session_state["studio_acceptance"] is job.result.acceptance
+    assert "studio_profile" not in page.session_state and "studio_last_run" not in page.session_state
+    assert not page.button(key="chain_start").disabled
+
+
+def test_a_pair_that_cannot_be_loaded_is_named(assets, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(target=None, draft=None):
+        raise ValueError("assets/demo/target: found no such folder, expected a model")
+
+    monkeypatch.setattr(jobs, "shared_pair", missing)
+    page = run_chain(open_page("overview"))
+    assert "found no such folder" in page.error[0].value
+    assert not page.button(key="chain_start").disabled
+
+
+def test_the_chain_measures_on_other_prompts_than_it_decodes(assets, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(work, "chain_work", lambda prompts, **pair: given.extend(prompts) or (lambda context: None))
+    open_page("overview").button(key="chain_start").click().run()
+    assert len(given) == work.CHAIN_PROMPTS + 1 and len(set(given)) == len(given)

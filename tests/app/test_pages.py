@@ -1,0 +1,69 @@
+"""Every page on disk runs alone, as a cold link does, and through the router; a new page is found by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.app.conftest import PAGES, ROOT, TIMEOUT_SEC, settled
+from ui import session
+
+BY_NAME = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+
+
+def test_there_are_pages() -> None:
+    assert {"acceptance", "tree", "hardware"} <= {path.stem for path in PAGES}
+
+
+def check(page: AppTest) -> None:
+    settled(page)
+    assert len(page.title) == 1 and not page.error
+    sidebar = " ".join(element.value for element in [*page.sidebar.markdown, *page.sidebar.caption])
+    assert "Model pair" in sidebar and "idle" in sidebar
+    keys = [element.key for kind in ("button", "slider", "selectbox", "toggle") for element in page.get(kind)]
+    assert len(keys) == len(set(keys)) or None in keys
+
+
+@BY_NAME
+def test_alone(path: Path, assets: Path) -> None:
+    check(AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC).run())
+
+
+@BY_NAME
+def test_through_the_router(path: Path, assets: Path) -> None:
+    app = settled(AppTest.from_file(str(ROOT / "app.py"), default_timeout=TIMEOUT_SEC).run())
+    check(app.switch_page(str(path.relative_to(ROOT))).run())
+
+
+@BY_NAME
+def test_alone_with_what_really_ships(path: Path) -> None:
+    check(AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC).run())
+
+
+@BY_NAME
+def test_with_nothing_shipped_it_explains(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "ASSETS", tmp_path)
+    settled(AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC).run())
+
+
+@BY_NAME
+def test_state_travels_between_pages(path: Path, assets: Path) -> None:
+    page = AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC)
+    page.session_state["studio_shape"] = (9, 3)
+    settled(page.run())
+    assert page.session_state["studio_shape"] == (9, 3)
+
+
+def test_shipped_vectors_and_profiles_load() -> None:
+    for name in session.shipped("acceptance"):
+        assert len(session.shipped_acceptance(name)) >= 1
+    for name in session.shipped("profiles"):
+        assert session.shipped_profile(name).max_size >= 2
+
+
+@BY_NAME
+def test_pages_do_not_inject_html(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    assert "unsafe_allow_html" not in source and "st.html" not in source and "use_container_width" not in source

@@ -1,0 +1,171 @@
+"""The tree page: shape by slider, by link and by hardware; import and export; shapes that do not exist."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from sequoia_core import AcceptanceVector, TokenTree, best_shape, expected_tokens, optimal_tree, speedup_surface
+from sequoia_core.construction import chain_tree
+from tests.app.conftest import metrics, open_page, profile, settled, vector
+from ui import session
+
+pytestmark = pytest.mark.usefixtures("assets")
+PAGE = "tree"
+
+
+def best():
+    return best_shape(speedup_surface(vector(), profile()))
+
+
+def sliders(page) -> tuple[int, int]:
+    return page.slider(key="n").value, page.slider(key="depth").value
+
+
+def test_the_default_is_the_best_shape_for_the_hardware() -> None:
+    page = open_page(PAGE)
+    assert sliders(page) == (best().size, best().depth)
+    tree = optimal_tree(vector(), size=best().size, depth=best().depth)
+    shown = metrics(page)
+    assert shown["Expected tokens per step"][0] == f"{expected_tokens(tree, vector()):.2f}"
+    assert shown["Chain of the same depth"][0] == f"{expected_tokens(chain_tree(tree.depth), vector()):.2f}"
+    assert shown["Predicted speedup"][0] == f"{best().predicted_speedup:.2f}×"
+    assert shown["Draft passes per step"] == (f"{tree.depth}", f"the paper's D = {tree.depth + 1} levels")
+    assert "best tree for this acceptance and hardware" in page.markdown[0].value
+    assert len(page.get("plotly_chart")) == 2
+
+
+def test_sliders_design_the_tree_and_the_button_goes_back() -> None:
+    page = open_page(PAGE)
+    page.slider(key="n").set_value(40)
+    settled(page.slider(key="depth").set_value(6).run())
+    assert page.session_state["studio_shape"] == (40, 6)
+    assert "n = 40, d = 6" in page.markdown[0].value
+    settled(page.button(key="tree_best").click().run())
+    assert page.session_state["studio_shape"] is None and sliders(page) == (best().size, best().depth)
+    assert "best tree for this acceptance and hardware" in page.markdown[0].value
+
+
+def test_a_link_reproduces_the_view() -> None:
+    page = open_page(PAGE, n="48", depth="7", tree_color="Depth")
+    assert sliders(page) == (48, 7) and page.session_state["studio_shape"] == (48, 7)
+    assert page.segmented_control(key="tree_color").value == "Depth"
+
+
+@pytest.mark.parametrize("query", [{"n": "1e9"}, {"n": "-3"}, {"n": "x", "depth": "-3", "model": "../../etc/passwd"}])
+def test_a_bad_link_falls_back_to_the_default(query: dict[str, str]) -> None:
+    page = open_page(PAGE, **query)
+    assert sliders(page) == (best().size, best().depth)
+    assert session.JOB_NAMES and "studio_pair" not in page.session_state
+
+
+@pytest.mark.parametrize(("n", "depth"), [(1, 1), (1, 24), (2, 24), (512, 24)])
+def test_extreme_shapes_are_drawn(n: int, depth: int) -> None:
+    page = open_page(PAGE, n=str(n), depth=str(depth))
+    assert f"n = {n}, " in page.markdown[0].value
+
+
+def test_a_shape_that_cannot_exist_is_refused_and_the_last_tree_stays() -> None:
+    page = open_page(PAGE)
+    page.slider(key="n").set_value(64)
+    settled(page.slider(key="depth").set_value(1).run())
+    assert "No tree has 64 nodes within depth 1" in page.warning[0].value
+    assert page.session_state.get("studio_shape") is None
+
+
+def test_a_new_vector_reshapes_a_tree_that_follows_the_hardware() -> None:
+    page = open_page(PAGE)
+    before = sliders(page)
+    page.session_state["studio_acceptance"] = AcceptanceVector(np.array([0.97]))
+    page.session_state["studio_acceptance_source"] = "your file x"
+    page.session_state["studio_shape_to_show"] = True
+    settled(page.run())
+    assert sliders(page) != before and page.session_state.get("studio_shape") is None
+
+
+@pytest.mark.parametrize("probs", [[0.0, 0.0], [1.0], [0.5]])
+def test_odd_vectors_still_have_a_tree(probs: list[float], assets) -> None:
+    AcceptanceVector(np.array(probs)).save(assets / "acceptance" / "demo-t0.json")
+    page = open_page(PAGE)
+    assert float(metrics(page)["Expected tokens per step"][0]) >= 1.0
+
+
+def test_without_a_profile_the_page_works(assets) -> None:
+    (assets / "profiles" / "cpu-2core.json").unlink()
+    page = open_page(PAGE)
+    assert sliders(page) == session.FALLBACK_SHAPE
+    assert metrics(page)["Predicted speedup"] == ("unknown", "no hardware profile")
+    assert page.button(key="tree_best").disabled
+
+
+def test_past_the_profile_no_speedup_is_invented() -> None:
+    assert metrics(open_page(PAGE, n="100", depth="6"))["Predicted speedup"] == (
+        "unknown",
+        "the profile ends at n = 64",
+    )
+
+
+def bring(page, name: str, content: bytes):
+    page.file_uploader(key="tree_file").upload(name, content)
+    return settled(page.run())
+
+
+def native(tree: TokenTree) -> bytes:
+    return json.dumps({"format": "sequoia-tree", "version": 1, "parents": tree.parents.tolist()}).encode()
+
+
+def test_an_imported_tree_is_compared_and_used_until_a_slider_moves() -> None:
+    page = bring(open_page(PAGE), "chain.json", native(chain_tree(5)))
+    shown = metrics(page)
+    assert shown["Imported tree"] == (f"{expected_tokens(chain_tree(5), vector()):.2f}", "tokens/step, n = 6, d = 5")
+    ours = expected_tokens(optimal_tree(vector(), size=6, depth=5), vector())
+    assert shown["Best of that size and depth"][0] == f"{ours:.2f}"
+    assert "studio_tree" not in page.session_state  # looking is not using
+    settled(page.button(key="tree_use_import").click().run())
+    assert page.session_state["studio_tree"] == chain_tree(5)
+    assert "your file chain.json, n = 6, d = 5" in page.markdown[0].value
+    settled(page.slider(key="n").set_value(12).run())
+    assert page.session_state["studio_tree"] is None and "n = 12" in page.markdown[0].value
+
+
+def test_back_from_an_imported_tree_to_the_best_one() -> None:
+    page = bring(open_page(PAGE), "chain.json", native(chain_tree(5)))
+    settled(page.button(key="tree_use_import").click().run())
+    settled(page.button(key="tree_back").click().run())
+    assert page.session_state["studio_tree"] is None
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>", b'{"format": "sequoia-tree", "version": 1, "parents": [-1, 5]}'])
+def test_a_broken_tree_file_leaves_the_tree(content: bytes) -> None:
+    page = bring(open_page(PAGE), "bad.json", content)
+    assert "bad.json" in page.error[0].value and "studio_tree" not in page.session_state
+
+
+def test_a_wider_tree_than_the_vector_has_no_rival() -> None:
+    page = bring(open_page(PAGE), "wide.json", native(TokenTree(np.array([-1] + [0] * 40))))
+    assert metrics(page)["Best of that size and depth"] == ("none", "too wide or too large to find")
+
+
+@pytest.mark.parametrize(
+    "label", ["Reference growmap (.pt)", "UMbreLLa JSON", "Path list (Medusa, EAGLE, TensorRT-LLM)"]
+)
+def test_other_formats_can_be_downloaded(label: str) -> None:
+    page = open_page(PAGE)
+    settled(page.selectbox(key="tree_format").select(label).run())
+    assert page.get("download_button")
+
+
+def test_a_format_that_cannot_hold_the_tree_says_why() -> None:
+    page = open_page(PAGE, n="20", depth="5")
+    settled(page.selectbox(key="tree_format").select("vLLM speculative_token_tree").run())
+    assert page.warning and not page.get("download_button")
+
+
+def test_a_very_long_imported_chain_does_not_stop_the_page() -> None:
+    page = bring(open_page(PAGE), "long.json", native(chain_tree(3000)))
+    settled(page.button(key="tree_use_import").click().run())
+    assert metrics(page)["Draft passes per step"][0] == "3000" and metrics(page)["The next node adds"][0] == "–"
+    page = bring(open_page(PAGE), "huge.json", native(chain_tree(5000)))
+    assert "expected at most 4,096" in page.error[0].value

@@ -1,0 +1,144 @@
+"""What travels to the browser: plain JSON whatever goes in, whole characters, literal text."""
+
+import json
+
+import numpy as np
+import pytest
+
+from sequoia_core.engine import DecodeStep
+from sequoia_core.tree import TokenTree
+from sequoia_core.verification import Trial
+from ui.runs import DecodeRequest, TokenText, explain, load_run, step_record, summarize, tree_of
+from ui.token_tree import to_wire
+
+
+def test_numpy_becomes_plain_json() -> None:
+    value = {
+        "scalar": np.float32(0.5),
+        "count": np.int64(3),
+        "flag": np.bool_(True),
+        "plain_flag": True,
+        "array": np.arange(6, dtype=np.int32).reshape(2, 3),
+        "floats": np.array([1.0, np.nan, np.inf, -np.inf]),
+        "nested": [(np.float64(0.25), {"deep": np.array(2.0)})],
+        "text": np.str_("x"),
+        "none": None,
+        "range": range(2),
+    }
+    wire = to_wire(value)
+    assert json.loads(json.dumps(wire, allow_nan=False)) == {
+        "scalar": 0.5,
+        "count": 3,
+        "flag": True,
+        "plain_flag": True,
+        "array": [[0, 1, 2], [3, 4, 5]],
+        "floats": [1.0, None, None, None],
+        "nested": [[0.25, {"deep": 2.0}]],
+        "text": "x",
+        "none": None,
+        "range": [0, 1],
+    }
+
+    def only_plain(item: object) -> bool:
+        if isinstance(item, dict):
+            return all(type(key) is str and only_plain(part) for key, part in item.items())
+        if isinstance(item, list):
+            return all(map(only_plain, item))
+        return item is None or type(item) in (int, float, str, bool)
+
+    assert only_plain(wire)
+
+
+@pytest.mark.parametrize("value", [{1: "a"}, {"a": object()}, [b"bytes"], {"a": {2}}, 1j, np.array([1j])])
+def test_anything_else_is_refused(value: object) -> None:
+    with pytest.raises(TypeError, match="expected"):
+        to_wire(value)
+
+
+def decode_bytes(ids: list[int]) -> str:
+    return bytes(ids).decode("utf-8", errors="replace")
+
+
+def a_step(new_tokens: list[int], **changes) -> DecodeStep:
+    fields = dict(
+        index=0,
+        tokens=tuple(b"abc"),
+        outcomes=("accepted", "accepted", "not reached"),
+        draft_probs=(1.0, 0.5, 0.2),
+        target_probs=(1.0, float("nan"), 0.1),
+        accepted_path=(0, 1),
+        bonus_token=ord("!"),
+        new_tokens=new_tokens,
+        trials=(Trial(1, np.float64(0.25), np.float32(0.5), 0.5),),
+        draft_sec=0.01,
+        verify_sec=0.02,
+        walk_sec=0.0,
+        commit_sec=0.01,
+    )
+    return DecodeStep(**(fields | changes))
+
+
+def test_step_record_is_wire_ready() -> None:
+    record = step_record(a_step([98, 33]), TokenText(decode_bytes, [97]))
+    wire = json.loads(json.dumps(to_wire(record), allow_nan=False))
+    assert wire["tokens"] == ["a", "b", "c"] and wire["outcomes"] == "AAN"
+    assert wire["pieces"] == ["b", "!"] and wire["bonus"] == "!" and wire["path"] == [0, 1]
+    assert wire["target"] == [1.0, None, 0.1] and wire["trials"] == [[1, 0.25, 0.5, 0.5]]
+
+
+def test_a_run_that_ends_inside_the_path_has_no_bonus() -> None:
+    record = step_record(a_step([98], finished="eos"), TokenText(decode_bytes, [97]))
+    assert record["bonus"] is None and record["pieces"] == ["b"] and record["finished"] == "eos"
+
+
+def test_pieces_add_up_to_the_text_even_across_split_characters() -> None:
+    text = "né 🙂 <img src=x onerror=alert(1)> שלום $$\n\tend"
+    ids = list(text.encode())
+    tokens = TokenText(decode_bytes, [ord(">")])
+    pieces = [piece for at in range(0, len(ids), 3) for piece in tokens.pieces(ids[at : at + 3])]
+    assert "".join(pieces) == text and len(pieces) == len(ids)
+
+
+def test_labels_keep_a_leading_space_that_a_tokenizer_strips() -> None:
+    words = {1: "def", 2: " self", 3: " x"}
+    stripped = TokenText(lambda ids: "".join(words[i] for i in ids).lstrip(), [1])
+    assert [stripped.label(token) for token in (2, 3)] == [" self", " x"]
+
+
+def records(count: int, pieces: int, seconds: float) -> list[dict]:
+    return [{"pieces": ["x"] * pieces, "bonus": "x", "seconds": [seconds / 4, seconds / 2, seconds / 4, 0]}] * count
+
+
+def test_summary_and_its_sentence() -> None:
+    summary = summarize(
+        records(10, 3, 0.02), baseline={"tokens": 30, "seconds": 0.45}, expected_tokens=3.0, predicted_speedup=2.25
+    )
+    assert (summary.tokens, summary.steps, summary.tokens_per_step) == (30, 10, 3.0)
+    assert summary.drafted_share == pytest.approx(2 / 3)
+    assert summary.tokens_per_sec == pytest.approx(150) and summary.speedup == pytest.approx(2.25)
+    assert summary.step_cost == pytest.approx(summary.predicted_cost)
+    sentence = explain(summary)
+    assert sentence.startswith("The prediction held") and "as many tokens as expected (3.00 against 3.00)" in sentence
+    assert "verifying" in sentence
+
+
+def test_a_slow_run_says_so_and_gaps_never_divide_by_zero() -> None:
+    slow = summarize(
+        records(10, 2, 0.08), baseline={"tokens": 20, "seconds": 0.4}, expected_tokens=3.0, predicted_speedup=2.0
+    )
+    assert "slower than plain decoding" in explain(slow) and "missed" in explain(slow)
+    nothing = summarize([])
+    assert (nothing.tokens, nothing.tokens_per_step, nothing.speedup) == (0, None, None)
+    assert explain(nothing) == "No step was decoded."
+    assert "not been measured" in explain(summarize(records(1, 1, 0.01)))
+    assert "nothing was predicted" in explain(summarize(records(1, 1, 0.01), baseline={"tokens": 1, "seconds": 0.1}))
+
+
+def test_recorded_runs_are_checked(tmp_path) -> None:
+    run = DecodeRequest("prompt", TokenTree(np.array([-1, 0, 0]))).header()
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(run, allow_nan=False))
+    assert tree_of(load_run(path)).size == 3
+    path.write_text(json.dumps({"format": "sequoia-tree"}))
+    with pytest.raises(ValueError, match="no recorded run"):
+        load_run(path)

@@ -1,0 +1,1 @@
+"""Streamlit-side helpers: what the pages share; no maths of its own."""

@@ -1,0 +1,119 @@
+"""Small pieces that several pages share: files in and out, and a background job's progress."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from ui import jobs, session
+
+T = TypeVar("T")
+take_ended = session.take_ended  # a page asks for its job here, beside starting and showing it
+
+
+@dataclass(frozen=True, slots=True)
+class Upload(Generic[T]):
+    """One uploaded file: its value or the one-line cause why not, and whether this run is the first to see it."""
+
+    name: str
+    value: T | None
+    error: str | None
+    is_new: bool
+
+
+def file_upload(
+    label: str, types: Sequence[str], loads: Callable[[bytes, str], T], *, key: str, help: str
+) -> Upload[T] | None:
+    """Draw an uploader and read its file once.
+
+    Args:
+        types: extensions accepted, without dots.
+        loads: reads (content, name); raises ValueError for a file it cannot use.
+
+    Returns:
+        None while nothing is uploaded.
+    """
+    file = st.file_uploader(label, type=list(types), key=key, help=help)
+    if file is None:
+        st.session_state.pop(f"{key}_read", None)
+        return None
+    seen = st.session_state.get(f"{key}_read")
+    if seen is not None and seen[0] == file.file_id:
+        return Upload(*seen[1:], is_new=False)
+    value, error = None, None
+    try:
+        value = loads(file.getvalue(), file.name)
+    except ValueError as caught:
+        error = " ".join(str(caught).split())
+    st.session_state[f"{key}_read"] = (file.file_id, file.name, value, error)
+    return Upload(file.name, value, error, is_new=True)
+
+
+def number(value: float) -> str:
+    """Write a count of tokens, also when it has no bound."""
+    return "∞" if math.isinf(value) else f"{value:.2f}"
+
+
+def card(
+    place: DeltaGenerator, label: str, value: str, against: str, *, help: str | None = None, signed: bool = False
+) -> None:
+    """Draw one number with what it compares with.
+
+    Args:
+        against: short enough for a quarter of the page, about 24 characters.
+        signed: `against` begins with + or −, shown as better or worse.
+    """
+    place.metric(
+        label,
+        value,
+        against,
+        border=True,
+        height="stretch",
+        help=help,
+        delta_color="normal" if signed else "off",
+        delta_arrow="auto" if signed else "off",
+    )
+
+
+def start_job(name: str, label: str, work: Callable[[jobs.JobContext], Any], *, info: Any = None) -> None:
+    """Submit work under this session's job name, unless one of that name is still active, and redraw the page."""
+    current = session.job(name)
+    if current is None or not current.active:
+        try:
+            session.set_job(name, jobs.engine_queue().submit(label, work, info=info))
+        except jobs.Busy as busy:
+            st.warning(str(busy), icon=":material/hourglass_top:")
+            return
+    st.rerun()
+
+
+def job_panel(name: str) -> None:
+    """Show the progress of an active job with a cancel button, or the cause why the last one failed."""
+    job = session.job(name)
+    if job is None:
+        return
+    if job.active:
+        st.fragment(_job_progress, run_every=0.5)(name)
+    elif job.state == "failed":
+        st.error(f"{job.label} failed: {job.error}", icon=":material/error:")
+
+
+def _job_progress(name: str) -> None:
+    job = session.job(name)
+    if job is None or not job.active:
+        st.rerun()
+        return
+    if job.position:
+        text = f"Waiting for the engine: {job.position} in line"
+    else:
+        left = "" if job.eta_sec is None else f" · about {job.eta_sec:.0f} s left"
+        text = f"{job.message or 'Loading the model pair'}{left}"
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.progress(job.fraction, text=text)
+        if st.button("Cancel", icon=":material/stop:", key=f"{name}_cancel", disabled=job.cancel_event.is_set()):
+            job.cancel()

@@ -1,0 +1,183 @@
+"""What the engine's worker does for the decode and overview pages: one decode with its baseline, or the whole chain.
+
+Runs on the worker's thread, so no Streamlit here; what it leaves is a run as `ui.runs` describes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ui import jobs
+from ui.jobs import Job, JobContext
+from ui.runs import DecodeRequest, TokenText, step_record
+
+if TYPE_CHECKING:
+    from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
+    from sequoia_core.models import ModelPair
+    from sequoia_core.planning import BestShape
+
+TREE_SHARE = 0.45  # of a decode job's progress; the baseline takes the rest
+WARM_TOKENS = 4
+
+
+def decode_work(request: DecodeRequest) -> Callable[[JobContext], dict[str, Any]]:
+    """Return the work of one decode: the tree run step by step, then the autoregressive baseline of the same length."""
+
+    def work(context: JobContext) -> dict[str, Any]:
+        context.progress(0.0, "Loading the model pair")
+        return _decode(context, jobs.shared_pair(request.target, request.draft), request, context.keep)
+
+    return work
+
+
+def record_run(request: DecodeRequest) -> dict[str, Any]:
+    """Run a request here and now, without a queue, and return the run."""
+    work = decode_work(request)
+    return work(JobContext(Job("record", work)))
+
+
+def _decode(
+    context: JobContext,
+    pair: ModelPair,
+    request: DecodeRequest,
+    keep: Callable[[dict[str, Any]], None],
+    low: float = 0.0,
+    high: float = 1.0,
+) -> dict[str, Any]:
+    """Decode with the tree, then without it; `keep` gets the run early, so that a cancel or failure loses nothing."""
+    import torch
+
+    from sequoia_core import SamplingConfig, autoregressive, decode
+
+    def progress(fraction: float, message: str) -> None:
+        context.progress(low + fraction * (high - low), message)
+
+    prompt = pair.tokenizer.encode(request.prompt)
+    sampling = SamplingConfig(temperature=request.temperature, top_p=request.top_p)
+    common = {"target": pair.target, "sampling": sampling, "cancel": context.cancel}
+    speculative = {**common, "draft": pair.draft, "tree": request.tree, "verifier": request.verifier}
+    run = request.header() | {"device": str(pair.target.device), "target": pair.target.name, "draft": pair.draft.name}
+    keep(run)
+
+    progress(0.0, "Warming up")
+    for _ in decode(prompt, **speculative, max_new_tokens=WARM_TOKENS, generator=torch.Generator().manual_seed(0)):
+        pass
+    text = TokenText(pair.tokenizer.decode, prompt)
+    tokens: list[int] = []
+    generator = torch.Generator().manual_seed(request.seed)
+    for step in decode(prompt, **speculative, max_new_tokens=request.max_new_tokens, generator=generator):
+        record = step_record(step, text)
+        run["steps"].append(record)
+        context.append(record)
+        tokens.extend(step.new_tokens)
+        run["text"] = pair.tokenizer.decode(tokens, skip_special_tokens=True)
+        progress(TREE_SHARE * len(tokens) / request.max_new_tokens, "Decoding with the tree")
+    if tokens and not context.cancel.is_set():
+        run["baseline"] = baseline = {"tokens": 0, "seconds": 0.0}
+        generator = torch.Generator().manual_seed(request.seed)
+        for step in autoregressive(prompt, **common, max_new_tokens=len(tokens), generator=generator):
+            baseline["tokens"] += len(step.new_tokens)
+            baseline["seconds"] += step.seconds
+            share = baseline["tokens"] / len(tokens)
+            progress(TREE_SHARE + (1 - TREE_SHARE) * share, "Decoding the same length without the tree")
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One named part of the whole chain, from `low` to `high` of its progress."""
+
+    name: str
+    low: float
+    high: float
+
+
+CHAIN_STAGES = (
+    Stage("Measure acceptance", 0.0, 0.4),
+    Stage("Profile the hardware", 0.4, 0.6),
+    Stage("Plan the best tree", 0.6, 0.62),
+    Stage("Decode a held-out prompt", 0.62, 1.0),
+)
+CHAIN_PROMPTS, CHAIN_PROMPT_TOKENS, CHAIN_TOKENS = 4, 64, 128
+CHAIN_SIZES, CHAIN_REPEATS = (1, 2, 4, 8, 16, 32, 64), 3
+
+
+@dataclass(frozen=True, slots=True)
+class ChainResult:
+    """What the chain has found so far; later parts are None until their stage is over."""
+
+    acceptance: AcceptanceVector | None = None
+    profile: HardwareProfile | None = None
+    shape: BestShape | None = None
+    tree: TokenTree | None = None
+    run: dict[str, Any] | None = None
+
+
+def chain_work(
+    prompts: Sequence[str], *, target: str | None = None, draft: str | None = None
+) -> Callable[[JobContext], ChainResult]:
+    """Return the work of the whole chain at temperature 0: measure, profile, plan, decode.
+
+    Args:
+        prompts: the last one is decoded, the ones before it are measured on; at least two.
+    """
+
+    def work(context: JobContext) -> ChainResult:
+        from sequoia_core import (
+            SamplingConfig,
+            best_shape,
+            measure_acceptance,
+            measure_profile,
+            optimal_tree,
+            speedup_surface,
+        )
+
+        found = ChainResult()
+
+        def keep(**parts: Any) -> ChainResult:
+            more = replace(found, **parts)
+            context.keep(more)
+            return more
+
+        def stage(index: int) -> Callable[[float, str], None]:
+            part = CHAIN_STAGES[index]
+            context.progress(part.low, part.name)
+            return lambda fraction, message: context.progress(
+                part.low + fraction * (part.high - part.low), f"{part.name}: {message}"
+            )
+
+        context.progress(0.0, "Loading the model pair")
+        pair = jobs.shared_pair(target, draft)
+        models = {"target": pair.target, "draft": pair.draft, "cancel": context.cancel}
+        ids = [pair.tokenizer.encode(prompt) for prompt in prompts]
+        vector = measure_acceptance(
+            ids[:-1], **models, sampling=SamplingConfig(), max_new_tokens=CHAIN_PROMPT_TOKENS, progress=stage(0)
+        )
+        found = keep(acceptance=vector)
+        if context.cancel.is_set():
+            return found
+        profile = measure_profile(**models, sizes=CHAIN_SIZES, repeats=CHAIN_REPEATS, progress=stage(1))
+        found = keep(profile=profile)
+        if context.cancel.is_set():
+            return found
+        stage(2)
+        shape = best_shape(speedup_surface(vector, profile))
+        tree = optimal_tree(vector, size=shape.size, depth=shape.depth)
+        found = keep(shape=shape, tree=tree)
+        stage(3)
+        request = DecodeRequest(
+            prompts[-1],
+            tree,
+            "best tree for this acceptance and hardware",
+            max_new_tokens=CHAIN_TOKENS,
+            target=target,
+            draft=draft,
+            expected_tokens=shape.expected_tokens,
+            predicted_speedup=shape.predicted_speedup,
+        )
+        last = CHAIN_STAGES[3]
+        return keep(run=_decode(context, pair, request, lambda run: keep(run=run), last.low, last.high))
+
+    return work
