@@ -109,6 +109,7 @@ def decode(
     if widest > target.vocab_size:
         raise ValueError(f"tree: found {widest} children of one node, expected at most {target.vocab_size} tokens")
     run = _Run(prompt, target, draft, tree, sampling, choose_verifier(verifier, greedy=sampling.greedy), generator)
+    run.context = context
     run.limit = min(context, len(prompt) + max_new_tokens)
     run.limit_reason = "length" if len(prompt) + max_new_tokens <= context else "context"
     return run.steps(cancel or threading.Event())
@@ -178,6 +179,7 @@ def _plan_levels(tree: TokenTree) -> tuple[list[_Level], dict[int, int]]:
 class _Run:
     """State of one decode: the committed sequence, both caches, and what was precomputed for the tree."""
 
+    context: int
     limit: int
     limit_reason: str
 
@@ -294,12 +296,12 @@ class _Run:
 
     def _position(self, depth: int) -> int:
         # Nodes past the context limit get its last position: whatever they hold is cut before it is committed.
-        return min(len(self.sequence) - 1 + depth, self.limit - 1)
+        return min(len(self.sequence) - 1 + depth, self.context - 1)
 
     @torch.inference_mode()
     def _verify(self, tokens: torch.Tensor) -> torch.Tensor:
         """One target pass over all nodes -> logits float [n, V]."""
-        positions = (self.depths + len(self.sequence) - 1).clamp_max(self.limit - 1)
+        positions = (self.depths + len(self.sequence) - 1).clamp_max(self.context - 1)
         logits = self.target.forward(tokens, positions, cache=self.target_cache, tail=self.tail, keep=self.tree.size)
         check_logits(logits, "target")
         return logits

@@ -125,17 +125,18 @@ def test_a_record_tells_the_whole_step(tiny_target, tiny_draft):
         sequence += step.new_tokens
 
 
-def test_recorded_probabilities_are_those_of_a_plain_forward(tiny_target, tiny_draft):
+def test_recorded_probabilities_are_those_of_a_plain_forward():
     """Positions, tree mask and in-place commits: a wrong one of them would show here, several steps into the run."""
+    target, draft = tiny_llama(1, scale=1.0), tiny_llama(2, layers=1, scale=1.0)  # mild logits keep rounding small
     tree, sampling = TREES["ragged"], SamplingConfig(0.7)
     sequence = list(PROMPT)
-    for step in run(tiny_target, tiny_draft, tree, 30, sampling=sampling, generator=torch.Generator().manual_seed(9)):
+    for step in run(target, draft, tree, 30, sampling=sampling, generator=torch.Generator().manual_seed(9)):
         for node in range(1, tree.size):
             text = sequence[:-1] + [step.tokens[v] for v in tree.path_to(node)]
-            for model, seen in ((tiny_target, step.target_probs), (tiny_draft, step.draft_probs)):
+            for model, seen in ((target, step.target_probs), (draft, step.draft_probs)):
                 with torch.inference_mode():
                     logits = model.model(torch.tensor([text[:-1]])).logits[0, -1]
-                assert seen[node] == pytest.approx(float((logits / 0.7).softmax(-1)[text[-1]]), abs=1e-3)
+                assert seen[node] == pytest.approx(float((logits / 0.7).softmax(-1)[text[-1]]), abs=2e-6)
         sequence += step.new_tokens
 
 
