@@ -263,11 +263,11 @@ def show_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, ac
     """Draw the figures, the live tree and the text of a run."""
     summary = runs.summarize(
         steps,
-        baseline=None if active else run["baseline"],
+        baseline=run["baseline"],
         expected_tokens=run["expected_tokens"],
         predicted_speedup=run["predicted_speedup"],
     )
-    figures(summary, active=active)
+    figures(summary)
     if not active and steps:
         st.markdown(runs.explain(summary))
     live_tree(
@@ -298,7 +298,7 @@ def show_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, ac
             )
 
 
-def figures(summary: runs.RunSummary, *, active: bool) -> None:
+def figures(summary: runs.RunSummary) -> None:
     """Draw what was measured, each number beside what it compares with."""
     places = st.columns(4)
     expected = "no expectation" if summary.expected_tokens is None else f"expected {summary.expected_tokens:.2f}"
@@ -310,7 +310,7 @@ def figures(summary: runs.RunSummary, *, active: bool) -> None:
         help="Committed tokens ÷ target passes, bonus tokens counted. Expected: F of this tree.",
     )
     if summary.baseline_per_sec is None:
-        against = "autoregressive comes next" if active else "autoregressive not measured"
+        against = "autoregressive not measured"
     else:
         against = f"autoregressive {summary.baseline_per_sec:.0f}"
     controls.card(
@@ -318,7 +318,7 @@ def figures(summary: runs.RunSummary, *, active: bool) -> None:
         "Tokens per second",
         number(summary.tokens_per_sec, "{:.0f}"),
         against,
-        help="Both measured in this job, one after the other, on the same model, cache and sampler. Reading the "
+        help="Both measured in this job, taking turns step by step, on the same model and sampler. Reading the "
         "prompt is excluded on both sides.",
     )
     prediction = summary.predicted_speedup

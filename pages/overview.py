@@ -43,10 +43,10 @@ def standing() -> None:
         f"{len(vector)} ranks known",
         help=f"p1, the chance that the draft's first guess is the one accepted: {session.acceptance_source()}.",
     )
-    link(places[0], "acceptance", "How often is the draft right?", ":material/checklist:")
+    link(places[0], "acceptance", "Is the draft right?", ":material/checklist:")
     controls.card(
         places[1],
-        "Expected tokens per step",
+        "Expected tokens",
         f"{expected_tokens(tree, vector):.2f}",
         f"n = {tree.size}, d = {tree.depth}",
         help=f"Per target pass, with the {session.tree_source()}. Autoregressive decoding yields 1.00.",
@@ -59,7 +59,7 @@ def standing() -> None:
         "no profile yet" if hardware is None or best is None else f"best: n = {best.size}, d = {best.depth}",
         help=f"Against autoregressive decoding of the same target (1.00×). {session.profile_source()}",
     )
-    link(places[2], "hardware", "What does this machine allow?", ":material/memory:")
+    link(places[2], "hardware", "What pays here?", ":material/memory:")
     summary = None if last is None else summary_of(last)
     speedup = None if summary is None else summary.speedup
     controls.card(
@@ -198,8 +198,8 @@ if st.button(
     icon=":material/rocket_launch:",
     key="chain_start",
     disabled=running,
-    help="Measures acceptance on 4 prompts, profiles this machine, plans the best tree and decodes 128 tokens with and "
-    "without it. Takes a minute or two on a laptop.",
+    help="Measures acceptance on 8 prompts, profiles this machine, plans the best tree and decodes 128 tokens with and "
+    "without it. Takes about half a minute on a laptop.",
 ):
     start_chain()
 if job is not None:

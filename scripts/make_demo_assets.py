@@ -21,6 +21,7 @@ ASSETS = ROOT / "assets"
 PROMPT_COUNT, SHORTEST, LONGEST = 32, 48, 96  # tokens
 TEMPERATURES = (0.0, 0.6)
 RECORDED_PROMPT = 3
+OPENINGS = ("def ", "class ", "@", "import ", "from ", "#", '"""')  # where a reader would begin, too
 
 
 def write_prompts(work: Path) -> None:
@@ -44,10 +45,12 @@ def write_prompts(work: Path) -> None:
         chooser.shuffle(starts)
         for end in starts:
             for begin in range(max(0, end - 3), -1, -1):
+                if not lines[begin].startswith(OPENINGS):
+                    continue
                 # without the last line break: the tokenizer joins it with the indentation that follows
                 text = "".join(lines[begin : end + 1]).rstrip()
                 count = len(tokenizer.encode(text))
-                if SHORTEST <= count <= LONGEST and lines[begin].strip():
+                if SHORTEST <= count <= LONGEST:
                     rows.append({"text": text, "source": name})
                     per_package[package] = per_package.get(package, 0) + 1
                     break
@@ -93,8 +96,7 @@ def write_profile(pair) -> None:
 
 
 def write_run() -> None:
-    from sequoia_core import AcceptanceVector, HardwareProfile, expected_tokens
-    from sequoia_core.benchmark import plan_tree
+    from sequoia_core import AcceptanceVector, HardwareProfile, expected_tokens, optimal_tree
     from sequoia_core.measurement import load_prompts
     from sequoia_core.planning import predicted_speedup
     from ui.runs import DecodeRequest, run_to_bytes
@@ -102,9 +104,9 @@ def write_run() -> None:
 
     vector = AcceptanceVector.load(ASSETS / "acceptance" / "demo-t0.6.json")
     profile = HardwareProfile.load(ASSETS / "profiles" / "cpu-2core.json")
-    tree = plan_tree(vector, profile)
+    tree = optimal_tree(vector, size=24, depth=6)  # larger than pays on two cores: there is more to see
     request = DecodeRequest(
-        load_prompts(ASSETS / "prompts" / "prompts.jsonl")[RECORDED_PROMPT], tree, "best tree for the demo pair",
+        load_prompts(ASSETS / "prompts" / "prompts.jsonl")[RECORDED_PROMPT], tree, "optimal tree of 24 nodes",
         temperature=0.6, max_new_tokens=128, expected_tokens=expected_tokens(tree, vector),
         predicted_speedup=predicted_speedup(tree, vector, profile),
     )  # fmt: skip

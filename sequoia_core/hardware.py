@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "sequoia-profile", 1
 DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
 DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32)
-DRAFT_PASSES = 4  # draft passes come in a row, and only the first finds the caches cold
+DRAFT_PASSES = 4  # as they come in a row in a step; their mean is one sample
 MAX_FILE_BYTES = 1_000_000
 
 
@@ -270,13 +270,18 @@ class _PassTimer:
         self.keep, self.passes = n, passes
 
     def run(self) -> float:
-        cuda = self.torch.device(self.model.device).type == "cuda"
-        if cuda:
-            self.torch.cuda.synchronize(self.model.device)
+        self._pass()  # whatever ran before has taken the caches; decoding repeats passes of one kind
+        self._wait()
         started = time.perf_counter()
         for _ in range(self.passes):
-            self.cache.keep(self.context, [])
-            self.model.forward(self.tokens, self.positions, cache=self.cache, tail=self.tail, keep=self.keep)
-        if cuda:
-            self.torch.cuda.synchronize(self.model.device)
+            self._pass()
+        self._wait()
         return (time.perf_counter() - started) / self.passes
+
+    def _pass(self) -> None:
+        self.cache.keep(self.context, [])
+        self.model.forward(self.tokens, self.positions, cache=self.cache, tail=self.tail, keep=self.keep)
+
+    def _wait(self) -> None:
+        if self.torch.device(self.model.device).type == "cuda":
+            self.torch.cuda.synchronize(self.model.device)

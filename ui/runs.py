@@ -244,7 +244,10 @@ def explain(summary: RunSummary) -> str:
         )
     tokens = _change(summary.tokens_per_step / summary.expected_tokens, "as many", "more", "fewer")
     cost = _change(summary.step_cost / summary.predicted_cost, "as much", "more", "less")
-    held = "The prediction held" if abs(measured / predicted - 1) <= HELD_WITHIN else "The prediction missed"
+    if abs(measured / predicted - 1) <= HELD_WITHIN:
+        held = "The prediction held"
+    else:
+        held = "The run beat the prediction" if measured > predicted else "The run fell short of the prediction"
     slowest = ("drafting", "verifying", "walking", "committing")[int(np.argmax(summary.phase_share))]
     verdict = " Speculation is slower than plain decoding here." if measured < 1 else ""
     return (

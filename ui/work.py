@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from sequoia_core.models import ModelPair
     from sequoia_core.planning import BestShape
 
-TREE_SHARE = 0.45  # of a decode job's progress; the baseline takes the rest
 WARM_TOKENS = 4
 
 
 def decode_work(request: DecodeRequest) -> Callable[[JobContext], dict[str, Any]]:
-    """Return the work of one decode: the tree run step by step, then the autoregressive baseline of the same length."""
+    """Return the work of one decode: the tree run step by step, and beside it the baseline of the same length."""
 
     def work(context: JobContext) -> dict[str, Any]:
         context.progress(0.0, "Loading the model pair")
@@ -46,7 +45,10 @@ def _decode(
     low: float = 0.0,
     high: float = 1.0,
 ) -> dict[str, Any]:
-    """Decode with the tree, then without it; `keep` gets the run early, so that a cancel or failure loses nothing."""
+    """Decode with the tree and without it, in turns, so that a slow moment of the machine touches both.
+
+    `keep` gets the run early, so that a cancel or failure loses nothing.
+    """
     import torch
 
     from sequoia_core import SamplingConfig, autoregressive, decode
@@ -62,26 +64,30 @@ def _decode(
     keep(run)
 
     progress(0.0, "Warming up")
-    for _ in decode(prompt, **speculative, max_new_tokens=WARM_TOKENS, generator=torch.Generator().manual_seed(0)):
-        pass
+    seeds = [torch.Generator().manual_seed(request.seed) for _ in range(4)]
+    for warm in (
+        decode(prompt, **speculative, max_new_tokens=WARM_TOKENS, generator=seeds[0]),
+        autoregressive(prompt, **common, max_new_tokens=WARM_TOKENS, generator=seeds[1]),
+    ):
+        for _ in warm:
+            pass
     text = TokenText(pair.tokenizer.decode, prompt)
     tokens: list[int] = []
-    generator = torch.Generator().manual_seed(request.seed)
-    for step in decode(prompt, **speculative, max_new_tokens=request.max_new_tokens, generator=generator):
+    run["baseline"] = baseline = {"tokens": 0, "seconds": 0.0}
+    length = request.max_new_tokens
+    plain_steps = autoregressive(prompt, **common, max_new_tokens=length, generator=seeds[3])
+    for step in decode(prompt, **speculative, max_new_tokens=length, generator=seeds[2]):
+        tokens.extend(step.new_tokens)
+        for plain in plain_steps:
+            baseline["tokens"] += len(plain.new_tokens)
+            baseline["seconds"] += plain.seconds
+            if baseline["tokens"] >= len(tokens):
+                break
         record = step_record(step, text)
         run["steps"].append(record)
         context.append(record)
-        tokens.extend(step.new_tokens)
         run["text"] = pair.tokenizer.decode(tokens, skip_special_tokens=True)
-        progress(TREE_SHARE * len(tokens) / request.max_new_tokens, "Decoding with the tree")
-    if tokens and not context.cancel.is_set():
-        run["baseline"] = baseline = {"tokens": 0, "seconds": 0.0}
-        generator = torch.Generator().manual_seed(request.seed)
-        for step in autoregressive(prompt, **common, max_new_tokens=len(tokens), generator=generator):
-            baseline["tokens"] += len(step.new_tokens)
-            baseline["seconds"] += step.seconds
-            share = baseline["tokens"] / len(tokens)
-            progress(TREE_SHARE + (1 - TREE_SHARE) * share, "Decoding the same length without the tree")
+        progress(len(tokens) / length, "Decoding, with the tree and without it in turns")
     return run
 
 
@@ -98,10 +104,10 @@ CHAIN_STAGES = (
     Stage("Measure acceptance", 0.0, 0.4),
     Stage("Profile the hardware", 0.4, 0.6),
     Stage("Plan the best tree", 0.6, 0.62),
-    Stage("Decode a held-out prompt", 0.62, 1.0),
+    Stage("Decode a prompt", 0.62, 1.0),
 )
-CHAIN_PROMPTS, CHAIN_PROMPT_TOKENS, CHAIN_TOKENS = 4, 64, 128
-CHAIN_SIZES, CHAIN_REPEATS = (1, 2, 4, 8, 16, 32, 64), 3
+CHAIN_PROMPTS, CHAIN_PROMPT_TOKENS, CHAIN_TOKENS = 8, 96, 128
+CHAIN_SIZES, CHAIN_REPEATS = (1, 2, 4, 8, 16, 32, 64), 15
 
 
 @dataclass(frozen=True, slots=True)
