@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 ASSETS = ROOT / "assets"
 PROMPT_COUNT, SHORTEST, LONGEST = 32, 48, 96  # tokens
 TEMPERATURES = (0.0, 0.6)
-RECORDED_PROMPT = 3
+RECORDED_PROMPT = 8  # the one that the overview's whole chain decodes
 OPENINGS = ("def ", "class ", "@", "import ", "from ", "#", '"""')  # where a reader would begin, too
 
 
@@ -96,18 +96,21 @@ def write_profile(pair) -> None:
 
 
 def write_run() -> None:
-    from sequoia_core import AcceptanceVector, HardwareProfile, expected_tokens, optimal_tree
+    from sequoia_core import AcceptanceVector, HardwareProfile, expected_tokens
+    from sequoia_core.benchmark import plan_tree
     from sequoia_core.measurement import load_prompts
     from sequoia_core.planning import predicted_speedup
     from ui.runs import DecodeRequest, run_to_bytes
     from ui.work import record_run
 
-    vector = AcceptanceVector.load(ASSETS / "acceptance" / "demo-t0.6.json")
+    vector = AcceptanceVector.load(ASSETS / "acceptance" / "demo-t0.json")
     profile = HardwareProfile.load(ASSETS / "profiles" / "cpu-2core.json")
-    tree = optimal_tree(vector, size=24, depth=6)  # larger than pays on two cores: there is more to see
+    tree = plan_tree(vector, profile)
     request = DecodeRequest(
-        load_prompts(ASSETS / "prompts" / "prompts.jsonl")[RECORDED_PROMPT], tree, "optimal tree of 24 nodes",
-        temperature=0.6, max_new_tokens=128, expected_tokens=expected_tokens(tree, vector),
+        load_prompts(ASSETS / "prompts" / "prompts.jsonl")[RECORDED_PROMPT],
+        tree,
+        "best tree for the demo pair on two cores",
+        max_new_tokens=128, expected_tokens=expected_tokens(tree, vector),
         predicted_speedup=predicted_speedup(tree, vector, profile),
     )  # fmt: skip
     run = record_run(request)

@@ -310,7 +310,8 @@ def rejection_figure(vectors: Mapping[str, AcceptanceVector]) -> go.Figure:
         )
     figure = _figure(*traces, x="children tried k (log scale)", y="P(all k rejected) (log scale)")
     figure.update_xaxes(**_log2_ticks(max(len(vector.probs) for vector in vectors.values())))
-    figure.update_yaxes(type="log", dtick="D2", exponentformat="none")
+    ticks = [digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 5)]  # plotly's own say only "2" and "5"
+    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
     if not any(np.isfinite(trace.y).any() for trace in traces):
         figure.update_yaxes(showticklabels=False)
         figure.add_annotation(
