@@ -85,7 +85,7 @@ def write_profile(pair) -> None:
     from sequoia_core import measure_profile
 
     profile = measure_profile(
-        target=pair.target, draft=pair.draft, sizes=(1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128), repeats=41
+        target=pair.target, draft=pair.draft, sizes=(1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128), repeats=31
     )
     (ASSETS / "profiles").mkdir(exist_ok=True)
     profile.save(ASSETS / "profiles" / "cpu-2core.json")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "sequoia-profile", 1
 DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
 DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32)
-DRAFT_PASSES = 4  # as they come in a row in a step; their mean is one sample
+PASSES = 4  # in a row make one sample: decoding repeats passes of one kind, and the first finds the caches cold
 MAX_FILE_BYTES = 1_000_000
 
 
@@ -224,9 +224,9 @@ def measure_profile(
         raise ValueError(f"repeats: found {repeats}, expected at least 1")
     widths = [w for w in DRAFT_WIDTHS if w <= sizes[-1]]
     timers = {("verify", n): _PassTimer(target, n, context, sizes[-1]) for n in sizes}
-    timers |= {("draft", w): _PassTimer(draft, w, context, widths[-1], passes=DRAFT_PASSES) for w in widths}
+    timers |= {("draft", w): _PassTimer(draft, w, context, widths[-1]) for w in widths}
     samples: dict[tuple[str, int], list[float]] = {key: [] for key in timers}
-    for repeat in range(-2, repeats):  # two rounds of warm-up
+    for repeat in range(-1, repeats):  # one round of warm-up
         if cancel is not None and cancel.is_set():
             break
         for key, timer in timers.items():
@@ -234,7 +234,7 @@ def measure_profile(
             if repeat >= 0:
                 samples[key].append(seconds)
         if progress is not None:
-            progress((repeat + 3) / (repeats + 2), f"profiling, round {repeat + 3} of {repeats + 2}")
+            progress((repeat + 2) / (repeats + 1), f"profiling, round {repeat + 2} of {repeats + 1}")
     if not samples["verify", 1]:
         raise ValueError("profile: found it cancelled before the first round, expected at least one")
     median = {key: float(np.median(values)) for key, values in samples.items()}
@@ -253,9 +253,9 @@ def measure_profile(
 
 
 class _PassTimer:
-    """Times a forward over n tokens on top of a filled cache, the mean of `passes` in a row."""
+    """Times a forward over n tokens on top of a filled cache, the mean of `PASSES` in a row after an untimed one."""
 
-    def __init__(self, model: LanguageModel, n: int, context: int, room: int, *, passes: int = 1) -> None:
+    def __init__(self, model: LanguageModel, n: int, context: int, room: int) -> None:
         import torch
 
         self.torch, self.model, self.context = torch, model, context
@@ -267,16 +267,16 @@ class _PassTimer:
         self.tokens = torch.randint(model.vocab_size, (n,), generator=generator)
         self.positions = torch.full((n,), context).clamp_max(model.max_context - 1)
         self.tail = torch.full((n, n), -torch.inf).fill_diagonal_(0.0)
-        self.keep, self.passes = n, passes
+        self.keep = n
 
     def run(self) -> float:
-        self._pass()  # whatever ran before has taken the caches; decoding repeats passes of one kind
+        self._pass()
         self._wait()
         started = time.perf_counter()
-        for _ in range(self.passes):
+        for _ in range(PASSES):
             self._pass()
         self._wait()
-        return (time.perf_counter() - started) / self.passes
+        return (time.perf_counter() - started) / PASSES
 
     def _pass(self) -> None:
         self.cache.keep(self.context, [])

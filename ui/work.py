@@ -107,7 +107,7 @@ CHAIN_STAGES = (
     Stage("Decode a prompt", 0.62, 1.0),
 )
 CHAIN_PROMPTS, CHAIN_PROMPT_TOKENS, CHAIN_TOKENS = 8, 96, 128
-CHAIN_SIZES, CHAIN_REPEATS = (1, 2, 4, 8, 16, 32, 64), 15
+CHAIN_SIZES, CHAIN_REPEATS = (1, 2, 4, 8, 16, 32, 64), 9
 
 
 @dataclass(frozen=True, slots=True)
