@@ -14,7 +14,7 @@ from .acceptance import AcceptanceVector
 from .tree import TokenTree
 
 MAX_TABLE_CELLS = 2_000_000_000  # n * n * d * B of the dynamic program: about a minute
-BLOCK = 128  # sizes handled at once: keeps the (max, +) product inside the processor's cache
+BLOCK = 64  # sizes handled at once: keeps the (max, +) product inside the processor's cache
 
 
 def node_scores(tree: TokenTree, acceptance: AcceptanceVector) -> np.ndarray:
@@ -171,24 +171,26 @@ def _dynamic_program(probs: np.ndarray, max_size: int, max_depth: int):
         )
     below = np.full(max_size + 1, -np.inf)  # best over j of T[l-1][j, ·]
     below[1:2] = 1.0
-    scratch = np.empty((BLOCK, max_size + 1))
     for _ in range(max_depth):
         best = np.full((branches + 1, max_size + 1), -np.inf)
         best[0, 1:2] = 1.0
-        # subtree[m, y] = below[m - y], -inf for y >= m: a sliding view over the reversed row, nothing is copied
-        padded = np.concatenate([below[::-1], np.full(max_size, -np.inf)])
+        # subtree[y, m] = below[m - y], -inf for m <= y: a sliding view, nothing is copied
+        padded = np.concatenate([np.full(max_size, -np.inf), below])
         subtree = np.lib.stride_tricks.sliding_window_view(padded, max_size + 1)[::-1]
+        largest = int(np.flatnonzero(below > -np.inf)[-1])  # a child's subtree cannot be larger
         for start in range(2, max_size + 1, BLOCK):
             stop = min(start + BLOCK, max_size + 1)
-            rows = np.ascontiguousarray(subtree[start:stop, :stop])
-            work = scratch[: stop - start, :stop]
-            for b in range(1, branches + 1):
+            table = np.ascontiguousarray(subtree[:stop, start:stop])
+            scratch = np.empty_like(table)
+            for b in range(1, min(branches, stop - 2) + 1):
+                first = max(b, start - largest)  # y holds the root and b - 1 children; the rest is the new child's
+                child, work = table[first:], scratch[first:]
                 if probs[b - 1] > 0.0:
-                    np.multiply(rows, probs[b - 1], out=work)
+                    np.multiply(child, probs[b - 1], out=work)
                 else:  # 0 * -inf is NaN: a worthless child still has to be possible
-                    np.copyto(work, np.where(np.isneginf(rows), -np.inf, 0.0))
-                work += best[b - 1, :stop]
-                work.max(axis=1, out=best[b, start:stop])
+                    np.copyto(work, np.where(np.isneginf(child), -np.inf, 0.0))
+                work += best[b - 1, first:stop, None]
+                np.maximum.reduce(work, axis=0, out=best[b, start:stop])
         yield best
         below = best.max(axis=0)
 
