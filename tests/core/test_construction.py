@@ -57,8 +57,8 @@ def vectors():
 @pytest.mark.parametrize("probs", vectors())
 def test_table_and_tree_equal_exhaustive_enumeration(probs):
     vector = AcceptanceVector(probs)
-    table = expected_tokens_table(vector, max_size=8, max_depth=4)
-    for size in range(1, 9):
+    table = expected_tokens_table(vector, max_size=9, max_depth=4)
+    for size in range(1, 10):
         for depth in range(5):
             values = [1.0 + value(forest, probs.tolist()) for forest in forests(size - 1, depth, RANKS)]
             if not values:

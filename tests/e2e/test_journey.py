@@ -93,3 +93,22 @@ def test_from_one_button_to_a_live_decode(page, server, shot, tmp_path):
     assert "70.0%" in metric(page, "First choice accepted")
     go(page, "Tree")
     assert "0.70" not in metric(page, "Chain of the same depth")
+
+
+@pytest.mark.timeout(600)
+def test_measuring_on_the_pages_uses_the_real_pair(page, server):
+    page.goto(server)
+    settle(page)
+    go(page, "Acceptance")
+    page.locator(".st-key-acceptance_way").get_by_text("Measure", exact=True).click()
+    settle(page)
+    page.get_by_role("button", name="Measure on the demo pair").first.click()
+    page.get_by_text("measured here on the demo pair at temperature 0").first.wait_for(timeout=LONG_MS)
+    assert "512" in metric(page, "Positions measured")  # 8 prompts of 64 tokens
+    go(page, "Hardware")
+    page.locator(".st-key-hardware_way").get_by_text("Measure", exact=True).click()
+    settle(page)
+    page.get_by_role("button", name="Measure this machine").first.click()
+    page.get_by_text("measured here on the demo pair").first.wait_for(timeout=LONG_MS)
+    settle(page)
+    assert re.search(r"\d\.\d\d×", metric(page, "Best predicted speedup"))
