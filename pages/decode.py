@@ -7,7 +7,7 @@ import streamlit as st
 
 from sequoia_core import TokenTree, expected_tokens
 from sequoia_core.construction import chain_tree
-from ui import controls, runs, session, work
+from ui import cached, controls, runs, session, work
 from ui.jobs import Job
 from ui.token_tree import live_tree
 
@@ -111,7 +111,7 @@ def tree_control() -> tuple[TokenTree | None, str]:
         shape = session.best()
         if shape is None:
             return None, "There is no hardware profile to choose a shape by. Measure one on the hardware page."
-        return session.best_tree(session.acceptance(), shape.size, shape.depth), "best tree for this hardware"
+        return cached.best_tree(session.acceptance(), shape.size, shape.depth), "best tree for this hardware"
     if source == "chain":
         length = st.slider(
             "Chain length",

@@ -183,7 +183,7 @@ def show_result(run: dict[str, Any]) -> None:
 
 session.setup_page("Overview")
 job = session.job("chain")
-ended = controls.take_ended("chain")
+ended = session.take_ended("chain")
 if ended is not None:
     adopt(ended)
 st.title("Sequoia Studio")

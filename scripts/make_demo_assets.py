@@ -63,7 +63,7 @@ def write_prompts(work: Path) -> None:
 
 
 def encoded_prompts(pair) -> list[list[int]]:
-    from sequoia_core.measurement import load_prompts
+    from sequoia_core.prompts import load_prompts
 
     return [pair.tokenizer.encode(text) for text in load_prompts(ASSETS / "prompts" / "prompts.jsonl")]
 
@@ -98,8 +98,8 @@ def write_profile(pair) -> None:
 def write_run() -> None:
     from sequoia_core import AcceptanceVector, HardwareProfile, expected_tokens
     from sequoia_core.benchmark import plan_tree
-    from sequoia_core.measurement import load_prompts
     from sequoia_core.planning import predicted_speedup
+    from sequoia_core.prompts import load_prompts
     from ui.runs import DecodeRequest, run_to_bytes
     from ui.work import record_run
 

@@ -3,7 +3,7 @@
 The ladder (each module imports only from the ones named; a test enforces it):
 
     files, tree, sampling           -
-    vector_files                    files
+    vector_files, prompts           files
     acceptance                      files, vector_files
     construction                    acceptance, tree
     formats                         files, acceptance, tree, construction
@@ -12,7 +12,7 @@ The ladder (each module imports only from the ones named; a test enforces it):
     planning                        acceptance, tree, construction, hardware
     verification                    tree, sampling
     engine                          tree, sampling, verification, models
-    measurement                     files, acceptance, sampling, models, engine
+    measurement                     acceptance, sampling, models, engine
     benchmark                       all but cli
     cli                             all
 

@@ -112,7 +112,7 @@ def _pair(target: str | None, draft: str | None, device: str | None = None, dtyp
 
 
 def _prompt_texts(prompts: Path | None, count: int | None) -> list[str]:
-    from .measurement import load_prompts
+    from .prompts import load_prompts
 
     if count is not None and count < 1:
         raise ValueError(f"--prompt-count: found {count}, expected at least 1")
@@ -138,10 +138,10 @@ def _json_probs(vector: AcceptanceVector) -> dict:
     return {"probs": vector.probs.tolist(), "trials": vector.trials, "ci_low": low, "ci_high": high}
 
 
-def shipped_vector(temperature: float) -> tuple[AcceptanceVector, str]:
-    """Return the demo pair's shipped vector measured nearest to this temperature, and its name."""
+def _shipped_vector(temperature: float) -> AcceptanceVector:
+    """Return the demo pair's shipped vector measured nearest to this temperature."""
     name = "demo-t0.json" if temperature < 0.3 else "demo-t0.6.json"
-    return AcceptanceVector.load(ASSETS / "acceptance" / name), name
+    return AcceptanceVector.load(ASSETS / "acceptance" / name)
 
 
 @app.command("tree")
@@ -358,7 +358,7 @@ def _default_tree(sampling: SamplingConfig) -> TokenTree:
     from .benchmark import plan_tree
     from .hardware import HardwareProfile
 
-    vector, _ = shipped_vector(sampling.temperature)
+    vector = _shipped_vector(sampling.temperature)
     return plan_tree(vector, HardwareProfile.load(ASSETS / "profiles" / "cpu-2core.json"))
 
 

@@ -47,10 +47,6 @@ def _is_monotone(probs: np.ndarray) -> bool:
     return bool(np.all(np.diff(probs) <= 0.0))
 
 
-def _deepest_useful(size: int, depth: int | None) -> int:
-    return max(0, size - 1) if depth is None else min(depth, max(0, size - 1))
-
-
 def expected_tokens_table(acceptance: AcceptanceVector, *, max_size: int, max_depth: int) -> np.ndarray:
     """Return G(n, d), the largest F over trees of exactly n nodes and at most d edges deep (paper §3.1, Algorithm 1).
 
@@ -94,7 +90,7 @@ def optimal_tree(acceptance: AcceptanceVector, *, size: int, depth: int | None =
         ValueError: for sizes out of range, or when no tree of that size fits in that depth.
     """
     size = _check("size", size, 1, 100_000)
-    depth = _deepest_useful(size, None if depth is None else _check("depth", depth, 0, 100_000))
+    depth = size - 1 if depth is None else min(_check("depth", depth, 0, 100_000), size - 1)
     probs = acceptance.probs
     if _is_monotone(probs):
         parents, ranks, _ = _best_first(probs, size=size, depth=depth)

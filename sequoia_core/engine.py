@@ -352,7 +352,7 @@ class _Run:
             if self.levels:
                 kept = [self.draft_slots[node] for node in walk.path if node in self.draft_slots]
                 self.draft_cache.keep(self.root_slot, kept)
-        self.sequence = self.sequence + new
+        self.sequence.extend(new)
         return new, finished
 
 

@@ -7,21 +7,17 @@ Shapes: N = positions, V = vocabulary, W = ranks.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from .acceptance import AcceptanceVector
 from .engine import autoregressive
-from .files import kind_of, read_bytes
 from .models import LanguageModel
 from .sampling import SamplingConfig, probabilities, sample_without_replacement
 
-MAX_PROMPT_BYTES = 16 * 2**20
 CHUNK = 128  # positions handled at once: bounds the [positions, vocabulary] rows
 
 
@@ -175,34 +171,3 @@ def repeated_share(tokens: Sequence[int], length: int = 4) -> float:
     """Return the share of n-grams that occurred before: near 1 for text that loops (and is easy to draft)."""
     grams = [tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1)]
     return 1.0 - len(set(grams)) / len(grams) if grams else 0.0
-
-
-def load_prompts(path: str | Path) -> list[str]:
-    """Read prompts: JSONL with a "text" (or "prompt") key per line, or plain text with one prompt per line.
-
-    Raises:
-        ValueError: naming the file and line, what was found and what was expected.
-    """
-    data = read_bytes(path, limit=MAX_PROMPT_BYTES)
-    try:
-        lines = data.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: found {kind_of(data)} that is not UTF-8, expected text or JSONL") from error
-    prompts = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        if str(path).endswith((".jsonl", ".json")):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{path}: line {number}: found no JSON, expected an object with a text") from error
-            text = (row.get("text") or row.get("prompt")) if isinstance(row, dict) else None
-            if not isinstance(text, str) or not text:
-                raise ValueError(f'{path}: line {number}: found {line[:40]!r}, expected an object with a "text"')
-            prompts.append(text)
-        else:
-            prompts.append(line)
-    if not prompts:
-        raise ValueError(f"{path}: found no prompts, expected at least one line")
-    return prompts

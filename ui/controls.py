@@ -13,7 +13,6 @@ from streamlit.delta_generator import DeltaGenerator
 from ui import jobs, session
 
 T = TypeVar("T")
-take_ended = session.take_ended  # a page asks for its job here, beside starting and showing it
 
 
 @dataclass(frozen=True, slots=True)

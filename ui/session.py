@@ -6,7 +6,6 @@ fixes a shape or brings a tree.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from sequoia_core.prompts import load_prompts
 from ui import cached, jobs
-from ui.cached import best_tree
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
@@ -64,9 +63,7 @@ def shipped_profile(name: str) -> HardwareProfile:
 def shipped_prompts() -> list[str]:
     """Return the shipped held-out prompts; empty when there are none."""
     path = ASSETS / "prompts" / "prompts.jsonl"
-    if not path.is_file():
-        return []
-    return [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return load_prompts(path) if path.is_file() else []
 
 
 def _acceptance_source(vector: AcceptanceVector) -> str:
@@ -210,10 +207,10 @@ def tree() -> TokenTree:
     if _get("tree") is not None:
         return _get("tree")
     try:
-        return best_tree(acceptance(), *shape())
+        return cached.best_tree(acceptance(), *shape())
     except ValueError:  # a shape chosen for a wider vector may not exist for this one
         plan = best()
-        return best_tree(acceptance(), plan.size, plan.depth) if plan else best_tree(acceptance(), 2, 1)
+        return cached.best_tree(acceptance(), plan.size, plan.depth) if plan else cached.best_tree(acceptance(), 2, 1)
 
 
 def tree_is_own() -> bool:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core.measurement import load_prompts, measure_acceptance, rank_acceptance, repeated_share
+from sequoia_core.measurement import measure_acceptance, rank_acceptance, repeated_share
 from sequoia_core.sampling import SamplingConfig
 from tests.conftest import tiny_llama
 
@@ -101,26 +101,3 @@ def test_repeated_share():
     assert repeated_share([1, 2, 3, 4, 5, 6, 7]) == 0.0
     assert repeated_share([1] * 13) == pytest.approx(0.9)
     assert repeated_share([1]) == 0.0
-
-
-def test_prompts_from_jsonl_and_text(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "one\\ntwo"}\n\n{"prompt": "three"}\n')
-    (tmp_path / "b.txt").write_text("first\n\nsecond\n")
-    assert load_prompts(tmp_path / "a.jsonl") == ["one\ntwo", "three"]
-    assert load_prompts(tmp_path / "b.txt") == ["first", "second"]
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("a.jsonl", b"{", "line 1: found no JSON"),
-        ("a.jsonl", b'{"text": "x"}\n{"words": 1}', "line 2"),
-        ("a.jsonl", b"[1]", "line 1"),
-        ("a.txt", b"\n\n", "no prompts"),
-        ("a.txt", b"\xff\xfe\x00", "UTF-8"),
-    ],
-)
-def test_broken_prompt_files_are_named(name, data, message, tmp_path):
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(ValueError, match=message):
-        load_prompts(tmp_path / name)
