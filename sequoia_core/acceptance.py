@@ -1,8 +1,8 @@
-"""Acceptance vectors: how often the draft's k-th choice is the one accepted.
+"""Acceptance vectors: how often the draft's k-th choice is the one accepted; matrices, where that varies with depth.
 
 Knows the numbers and how sure they are; knows nothing of trees, models or how they were measured. Other tools' files
 are read by `vector_files`.
-Shapes: B = ranks, m = prompts.
+Shapes: B = ranks, L = levels, m = prompts.
 """
 
 from __future__ import annotations
@@ -93,6 +93,10 @@ class AcceptanceVector:
         """Probability that every child is rejected: one minus the sum."""
         return max(0.0, 1.0 - float(self.probs.sum()))
 
+    def at_level(self, level: int) -> np.ndarray:
+        """Return the probabilities at that depth, float64 [B]: here the same at every depth."""
+        return self.probs
+
     def interval(
         self, level: float = 0.95, *, generator: np.random.Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray] | None:
@@ -113,8 +117,8 @@ class AcceptanceVector:
         """
         if not 0 < level < 1:
             raise ValueError(f"level: found {level}, expected a number between 0 and 1")
-        if self.prompt_sums is not None and self.prompt_trials is not None and len(self.prompt_trials) > 1:
-            means = self._resampled_means(generator or np.random.default_rng(0))
+        if self._by_prompt:
+            means = self._resampled_means(generator or np.random.default_rng(0), BOOTSTRAP_RESAMPLES)
             low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
             return low, high
         if self.trials is None:
@@ -142,24 +146,60 @@ class AcceptanceVector:
         prompts = len(self.prompt_trials)
         return max(0, int(np.ceil(prompts * (now / width) ** 2)) - prompts)
 
-    def _resampled_means(self, generator: np.random.Generator) -> np.ndarray:
-        """Return the vector of each bootstrap resample of the prompts, float64 [resamples, B]."""
+    def resamples(self, count: int, *, generator: np.random.Generator | None = None) -> list[AcceptanceVector] | None:
+        """Return vectors that the same measurement might have found, for intervals on anything computed from one.
+
+        Whole prompts are resampled where their sums are known; with only a number of trials, positions are drawn as
+        if independent.
+
+        Args:
+            count: how many vectors.
+            generator: source of the resampling; the same vectors every time by default.
+
+        Returns:
+            `count` vectors of B ranks, or None when nothing is known about the sample.
+
+        Raises:
+            ValueError: when the count is not above 0.
+        """
+        if count < 1:
+            raise ValueError(f"resamples: found {count}, expected at least 1")
+        generator = generator or np.random.default_rng(0)
+        if self._by_prompt:
+            rows = self._resampled_means(generator, count)
+        elif self.trials is not None:
+            outcomes = np.append(self.probs, self.reject)
+            rows = generator.multinomial(self.trials, outcomes / outcomes.sum(), size=count)[:, :-1] / self.trials
+        else:
+            return None
+        return [AcceptanceVector(row) for row in rows]
+
+    @property
+    def _by_prompt(self) -> bool:
+        return self.prompt_trials is not None and len(self.prompt_trials) > 1
+
+    def _resampled_means(self, generator: np.random.Generator, count: int) -> np.ndarray:
+        """Return the vector of each of `count` bootstrap resamples of the prompts, float64 [count, B]."""
         prompts = len(self.prompt_trials)
         batches = []
-        for _ in range(BOOTSTRAP_RESAMPLES // 100):  # in batches: thousands of prompts would fill memory
-            picks = generator.multinomial(prompts, np.full(prompts, 1 / prompts), size=100)
+        for start in range(0, count, 100):  # in batches: thousands of prompts would fill memory
+            picks = generator.multinomial(prompts, np.full(prompts, 1 / prompts), size=min(100, count - start))
             # A resample of only empty prompts has no estimate; it counts as zero trials accepted.
             batches.append((picks @ self.prompt_sums) / np.maximum(picks @ self.prompt_trials, 1)[:, None])
         return np.concatenate(batches)
 
-    def fit_power_law(self) -> PowerLawFit:
+    def fit_power_law(self, first: int = 1) -> PowerLawFit:
         """Fit how fast rejection falls with more children: a straight line through log P(reject all k) over log k.
 
+        Args:
+            first: the first k of the line; a later one fits only the tail.
+
         Raises:
-            ValueError: when fewer than two ranks leave a rejection above 0.
+            ValueError: when fewer than two ranks from there on leave a rejection above 0.
         """
         rejection = 1.0 - np.cumsum(self.probs)
-        usable = np.flatnonzero(rejection > 1e-9)  # below that it is rounding of a vector that sums to 1
+        # below 1e-9 it is rounding of a vector that sums to 1
+        usable = first - 1 + np.flatnonzero(rejection[first - 1 :] > 1e-9)
         if usable.size < 2:
             raise ValueError(f"power law: found {usable.size} ranks with rejection above 0, expected at least 2")
         from scipy import stats  # a second to import; only this method needs it
@@ -212,7 +252,52 @@ class AcceptanceVector:
         return fields | {key: value for key, value in optional.items() if value is not None}
 
 
-def _set(vector: AcceptanceVector, name: str, array: np.ndarray) -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class AcceptanceMatrix:
+    """Acceptance by depth as well as rank, where one vector for all depths is too coarse (design: `P[level, k]`).
+
+    Args:
+        probs: float64 [L, B], `probs[l - 1, k - 1]` = probability that the child of rank k at depth l is the accepted
+            one, given that its parent was accepted; each row obeys an `AcceptanceVector`'s rules. Depths beyond L take
+            the last row. Stored read-only.
+        trials: int64 [L, B], parents seen for each entry, or None when unknown.
+        meta: where the matrix comes from (JSON values).
+
+    Raises:
+        ValueError: naming the level and the rule that it breaks.
+    """
+
+    probs: np.ndarray
+    trials: np.ndarray | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        raw = np.asarray(self.probs)
+        if raw.ndim != 2 or not 1 <= raw.shape[0] <= MAX_RANKS:
+            raise ValueError(f"matrix: found shape {raw.shape}, expected one row of ranks for each of 1 or more levels")
+        rows = []
+        for level, row in enumerate(raw, start=1):
+            try:
+                rows.append(_checked_probs(row))
+            except ValueError as error:
+                raise ValueError(f"level {level}: {error}") from error
+        _set(self, "probs", np.array(rows))
+        if self.trials is None:
+            return
+        trials = np.array(self.trials, dtype=np.int64)
+        if trials.shape != raw.shape or (trials < 0).any():
+            raise ValueError(f"trials: found shape {trials.shape}, expected counts of shape {raw.shape}")
+        _set(self, "trials", trials)
+
+    def __len__(self) -> int:
+        return self.probs.shape[1]
+
+    def at_level(self, level: int) -> np.ndarray:
+        """Return the probabilities of children at depth `level` (from 1), float64 [B]."""
+        return self.probs[min(level, len(self.probs)) - 1]
+
+
+def _set(vector: AcceptanceVector | AcceptanceMatrix, name: str, array: np.ndarray) -> None:
     array.setflags(write=False)
     object.__setattr__(vector, name, array)
 

@@ -1,38 +1,39 @@
-"""Expected tokens, the exact dynamic program for optimal trees, and the plain shapes they are compared with.
+"""Expected tokens, optimal trees of every size and depth, and the plain shapes they are compared with.
 
-Knows acceptance probabilities and tree shapes, not time: hardware enters in `planning`. Shapes: n = tree size with the
-root, d = depth in edges, B = ranks of the acceptance vector.
+Knows acceptance probabilities and tree shapes, not time: hardware enters in `planning`. An `AcceptanceMatrix` may stand
+in for an `AcceptanceVector`. Shapes: n = tree size with the root, d = depth in edges, B = ranks.
 """
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Sequence
 
 import numpy as np
 
-from .acceptance import AcceptanceVector
+from .acceptance import AcceptanceMatrix, AcceptanceVector
+from .search import best_first, dynamic_program, rebuild
 from .tree import TokenTree
 
-MAX_TABLE_CELLS = 2_000_000_000  # n * n * d * B of the dynamic program: about a minute
-BLOCK = 64  # sizes handled at once: keeps the (max, +) product inside the processor's cache
+Acceptance = AcceptanceVector | AcceptanceMatrix
+
+MAX_NODES = 100_000
 
 
-def node_scores(tree: TokenTree, acceptance: AcceptanceVector) -> np.ndarray:
+def node_scores(tree: TokenTree, acceptance: Acceptance) -> np.ndarray:
     """Return f(v), the probability that node v is accepted: the product of p[rank] along its path (paper §3.1).
 
     Returns:
         float64 [n]; 1 for the root, 0 below a rank that the vector does not have.
     """
-    by_rank = np.zeros(max(len(acceptance.probs), int(tree.child_ranks.max())) + 1)
-    by_rank[0] = 1.0
-    by_rank[1 : len(acceptance.probs) + 1] = acceptance.probs
-    scores = by_rank[tree.child_ranks]
-    for level in tree.levels[1:]:
-        scores[level] *= scores[tree.parents[level]]
+    scores = np.ones(tree.size)
+    by_rank = np.zeros(max(len(acceptance), int(tree.child_ranks.max())) + 1)
+    for depth, level in enumerate(tree.levels[1:], start=1):
+        by_rank[1 : len(acceptance) + 1] = acceptance.at_level(depth)
+        scores[level] = by_rank[tree.child_ranks[level]] * scores[tree.parents[level]]
     return scores
 
 
-def expected_tokens(tree: TokenTree, acceptance: AcceptanceVector) -> float:
+def expected_tokens(tree: TokenTree, acceptance: Acceptance) -> float:
     """Return F(T), the tokens one target pass yields on average, bonus token counted (paper Proposition 3.1)."""
     return float(node_scores(tree, acceptance).sum())
 
@@ -43,15 +44,23 @@ def _check(name: str, value: int, low: int, high: int) -> int:
     return int(value)
 
 
-def _is_monotone(probs: np.ndarray) -> bool:
-    return bool(np.all(np.diff(probs) <= 0.0))
+def _rows(acceptance: Acceptance, depth: int) -> np.ndarray:
+    """Return the probabilities below a node with 1 .. depth levels left, float64 [depth, B], as `search` wants them."""
+    if isinstance(acceptance, AcceptanceVector):  # a view: deep trees do not copy the vector once per level
+        return np.broadcast_to(acceptance.probs, (depth, len(acceptance)))
+    return np.array([acceptance.at_level(depth - left) for left in range(depth)]).reshape(depth, len(acceptance))
 
 
-def expected_tokens_table(acceptance: AcceptanceVector, *, max_size: int, max_depth: int) -> np.ndarray:
+def is_monotone(acceptance: Acceptance) -> bool:
+    """Whether no rank is accepted more often than the one before it, so that best-first is exact."""
+    return bool(np.all(np.diff(acceptance.probs, axis=-1) <= 0.0))
+
+
+def expected_tokens_table(acceptance: Acceptance, *, max_size: int, max_depth: int) -> np.ndarray:
     """Return G(n, d), the largest F over trees of exactly n nodes and at most d edges deep (paper §3.1, Algorithm 1).
 
-    Exact for any vector: best-first when the vector never increases, the dynamic program otherwise. Ranks beyond the
-    vector are not used, so a shallow tree can have too few places for n nodes.
+    Exact for any vector or matrix: best-first when ranks never increase, the dynamic program otherwise. Ranks beyond
+    the vector are not used, so a shallow tree can have too few places for n nodes.
 
     Args:
         max_size: largest n, counting the root.
@@ -63,23 +72,26 @@ def expected_tokens_table(acceptance: AcceptanceVector, *, max_size: int, max_de
     Raises:
         ValueError: for sizes out of range or a table too large to compute.
     """
-    max_size, max_depth = _check("max_size", max_size, 1, 100_000), _check("max_depth", max_depth, 0, 100_000)
-    probs = acceptance.probs
+    max_size, max_depth = _check("max_size", max_size, 1, MAX_NODES), _check("max_depth", max_depth, 0, MAX_NODES)
     deepest = min(max_depth, max_size - 1)
     table = np.full((max_size + 1, max_depth + 1), -np.inf)
     table[1, :] = 1.0
-    if _is_monotone(probs):
+    if is_monotone(acceptance):
         for depth in range(1, deepest + 1):
-            scores = _best_first(probs, size=max_size, depth=depth)[2]
+            scores = best_first(_rows(acceptance, depth), max_size)[2]
             table[1 : len(scores) + 1, depth] = np.cumsum(scores)
-    else:
-        for depth, by_branches in enumerate(_dynamic_program(probs, max_size, deepest), start=1):
-            table[:, depth] = by_branches.max(axis=0)
+    elif isinstance(acceptance, AcceptanceVector):
+        for depth, by_branches in enumerate(_until_settled(_rows(acceptance, deepest), max_size), start=1):
+            table[:, depth:] = by_branches.max(axis=1)[:, None]
+    else:  # what a level is worth depends on its depth, so each d is a program of its own
+        for depth in range(1, deepest + 1):
+            *_, top = dynamic_program(_rows(acceptance, depth), max_size)
+            table[:, depth] = top.max(axis=1)
     table[:, deepest + 1 :] = table[:, [deepest]]
     return table
 
 
-def optimal_tree(acceptance: AcceptanceVector, *, size: int, depth: int | None = None) -> TokenTree:
+def optimal_tree(acceptance: Acceptance, *, size: int, depth: int | None = None) -> TokenTree:
     """Return a tree of exactly `size` nodes and at most `depth` edges deep with the largest F.
 
     Args:
@@ -89,21 +101,73 @@ def optimal_tree(acceptance: AcceptanceVector, *, size: int, depth: int | None =
     Raises:
         ValueError: for sizes out of range, or when no tree of that size fits in that depth.
     """
-    size = _check("size", size, 1, 100_000)
-    depth = size - 1 if depth is None else min(_check("depth", depth, 0, 100_000), size - 1)
-    probs = acceptance.probs
-    if _is_monotone(probs):
-        parents, ranks, _ = _best_first(probs, size=size, depth=depth)
+    size = _check("size", size, 1, MAX_NODES)
+    depth = size - 1 if depth is None else min(_check("depth", depth, 0, MAX_NODES), size - 1)
+    rows = _rows(acceptance, depth)
+    if is_monotone(acceptance):
+        parents, ranks, _ = best_first(rows, size)
         if len(parents) == size:
             return TokenTree.from_links(parents, ranks)[0]
     else:
-        levels = list(_dynamic_program(probs, size, depth))
-        if size == 1 or (levels and levels[-1][:, size].max() > -np.inf):
-            return _rebuild(probs, levels, size)
+        program = _until_settled if isinstance(acceptance, AcceptanceVector) else dynamic_program
+        tables = list(program(rows, size))
+        if size == 1:
+            return TokenTree(np.array([-1]))
+        if tables and tables[-1][size].max() > -np.inf:
+            return TokenTree.from_links(*rebuild(rows, tables, size))[0]
     raise ValueError(
-        f"size {size}: found no tree with at most {depth} levels below the root and {len(probs)} ranks per node, "
-        f"expected at most {_capacity(len(probs), depth)} nodes"
+        f"size {size}: found no tree with at most {depth} levels below the root and {len(acceptance)} ranks per node, "
+        f"expected at most {_capacity(len(acceptance), depth)} nodes"
     )
+
+
+def _until_settled(rows: np.ndarray, max_size: int):
+    """Yield the tables of the dynamic program until one more level changes nothing: for equal rows, none ever will."""
+    before = None
+    for table in dynamic_program(rows, max_size):
+        yield table
+        best = table.max(axis=1)
+        if before is not None and np.array_equal(best, before):
+            return
+        before = best
+
+
+def best_first_tree(acceptance: Acceptance, *, size: int, depth: int | None = None) -> TokenTree:
+    """Return the tree that grows by the most likely next node (the rule by which Medusa's trees are chosen).
+
+    Optimal when ranks never increase; on a noisy vector it can stop before a good rank that hides behind a poor one.
+
+    Args:
+        size, depth: as for `optimal_tree`; the tree is smaller where ranks and levels run out.
+    """
+    size = _check("size", size, 1, MAX_NODES)
+    depth = size - 1 if depth is None else min(_check("depth", depth, 0, MAX_NODES), size - 1)
+    parents, ranks, _ = best_first(_rows(acceptance, depth), size)
+    return TokenTree.from_links(parents, ranks)[0]
+
+
+def bootstrap_tables(
+    acceptance: AcceptanceVector,
+    *,
+    max_size: int,
+    max_depth: int,
+    resamples: int = 50,
+    generator: np.random.Generator | None = None,
+) -> np.ndarray | None:
+    """Return G(n, d) for vectors that the same measurement might have found; quantiles over them are its intervals.
+
+    The tree is optimised anew for each, so the spread holds the choice of tree as well as its value.
+
+    Returns:
+        float64 [resamples, max_size + 1, max_depth + 1], or None when nothing is known about the sample.
+
+    Raises:
+        ValueError: as `expected_tokens_table`.
+    """
+    vectors = acceptance.resamples(resamples, generator=generator)
+    if vectors is None:
+        return None
+    return np.array([expected_tokens_table(v, max_size=max_size, max_depth=max_depth) for v in vectors])
 
 
 def best_expected_tokens(tree: TokenTree, acceptance: AcceptanceVector) -> float:
@@ -116,102 +180,29 @@ def best_expected_tokens(tree: TokenTree, acceptance: AcceptanceVector) -> float
     return expected_tokens(optimal_tree(padded, size=tree.size, depth=tree.depth), padded)
 
 
-def _capacity(ranks: int, depth: int) -> int:
-    return sum(ranks**level for level in range(min(depth, 60) + 1))
+def regret_matrix(vectors: Sequence[AcceptanceVector], *, size: int, depth: int) -> np.ndarray:
+    """Return the tokens per step lost when the tree designed for one vector is used where another holds.
 
-
-def _best_first(probs: np.ndarray, *, size: int, depth: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Take the `size` best-scored nodes: optimal when p never increases, since a parent and an elder sibling never
-    score less than the node itself.
+    Args:
+        vectors: m of them, each wide enough for a tree of this shape.
+        size, depth: n and the largest d of every tree.
 
     Returns:
-        parents int [m], ranks int [m] and scores float64 [m] in the order taken; m < size when depth and ranks run out.
+        float64 [m, m]; [i, j] = G of vector j minus F of vector i's best tree under vector j. Zero on the diagonal,
+        never below zero.
+
+    Raises:
+        ValueError: when a vector allows no tree of this shape.
     """
-    ranks_available = len(probs)
-    p = probs.tolist()
-    parents, ranks, scores, depths = [-1], [0], [1.0], [0]
-    heap: list[tuple[float, int, int, int]] = []  # (-score, tie-break, parent, rank)
-    if depth > 0 and ranks_available:
-        heap.append((-p[0], 0, 0, 1))
-    counter = 1
-    while heap and len(parents) < size:
-        negative, _, parent, rank = heapq.heappop(heap)
-        node = len(parents)
-        parents.append(parent)
-        ranks.append(rank)
-        scores.append(-negative)
-        depths.append(depths[parent] + 1)
-        if rank < ranks_available:  # next sibling
-            heapq.heappush(heap, (-scores[parent] * p[rank], counter, parent, rank + 1))
-        if depths[node] < depth:  # first child
-            heapq.heappush(heap, (negative * p[0], counter + 1, node, 1))
-        counter += 2
-    return np.array(parents), np.array(ranks), np.array(scores)
+    ranks = max(len(vector) for vector in vectors)  # ranks that a vector lacks are worth nothing, but may be drafted
+    padded = [AcceptanceVector(np.pad(vector.probs, (0, ranks - len(vector)))) for vector in vectors]
+    trees = [optimal_tree(vector, size=size, depth=depth) for vector in padded]
+    tokens = np.array([[expected_tokens(tree, vector) for vector in padded] for tree in trees])
+    return np.maximum(np.diag(tokens)[None, :] - tokens, 0.0)
 
 
-def _dynamic_program(probs: np.ndarray, max_size: int, max_depth: int):
-    """Yield for each depth l = 1 .. max_depth the array T[l] of Algorithm 1.
-
-    T[l][b, m] is the best F of a tree of m nodes, at most l deep, whose root has exactly b children:
-    T[l][b, m] = max over y of T[l][b-1, y] + p[b] * max_j T[l-1][j, m-y].
-
-    Yields:
-        float64 [B + 1, max_size + 1]; -inf where impossible. No back-pointers: `_rebuild` recomputes the few it needs.
-    """
-    branches = min(len(probs), max_size - 1)
-    if max_size**2 * max_depth * branches > MAX_TABLE_CELLS:
-        raise ValueError(
-            f"size {max_size}, depth {max_depth} and {branches} ranks: found a table of "
-            f"{max_size**2 * max_depth * branches:.1e} steps, expected at most {MAX_TABLE_CELLS:.0e}; "
-            "choose smaller bounds, or smooth the vector so that it never increases"
-        )
-    below = np.full(max_size + 1, -np.inf)  # best over j of T[l-1][j, ·]
-    below[1:2] = 1.0
-    for _ in range(max_depth):
-        best = np.full((branches + 1, max_size + 1), -np.inf)
-        best[0, 1:2] = 1.0
-        # subtree[y, m] = below[m - y], -inf for m <= y: a sliding view, nothing is copied
-        padded = np.concatenate([np.full(max_size, -np.inf), below])
-        subtree = np.lib.stride_tricks.sliding_window_view(padded, max_size + 1)[::-1]
-        largest = int(np.flatnonzero(below > -np.inf)[-1])  # a child's subtree cannot be larger
-        for start in range(2, max_size + 1, BLOCK):
-            stop = min(start + BLOCK, max_size + 1)
-            table = np.ascontiguousarray(subtree[:stop, start:stop])
-            scratch = np.empty_like(table)
-            for b in range(1, min(branches, stop - 2) + 1):
-                first = max(b, start - largest)  # y holds the root and b - 1 children; the rest is the new child's
-                child, work = table[first:], scratch[first:]
-                if probs[b - 1] > 0.0:
-                    np.multiply(child, probs[b - 1], out=work)
-                else:  # 0 * -inf is NaN: a worthless child still has to be possible
-                    np.copyto(work, np.where(np.isneginf(child), -np.inf, 0.0))
-                work += best[b - 1, first:stop, None]
-                np.maximum.reduce(work, axis=0, out=best[b, start:stop])
-        yield best
-        below = best.max(axis=0)
-
-
-def _rebuild(probs: np.ndarray, levels: list[np.ndarray], size: int) -> TokenTree:
-    """Read one optimal tree off the tables T[1..d], asking at each node how its size is shared among its children."""
-    parents, ranks = [-1], [0]
-    todo = [(0, len(levels), size)]  # (node, depth left, size of its subtree)
-    while todo:
-        node, left, m = todo.pop()
-        if m == 1:
-            continue
-        table = levels[left - 1]
-        b = int(table[:, m].argmax())
-        below = levels[left - 2].max(axis=0) if left > 1 else np.where(np.arange(len(table[0])) == 1, 1.0, -np.inf)
-        while b > 0:
-            y = np.arange(1, m)
-            child_value = below[m - y]
-            gain = np.where(np.isneginf(child_value), -np.inf, probs[b - 1] * np.maximum(child_value, 0.0))
-            y_best = int(y[(table[b - 1, 1:m] + gain).argmax()])
-            parents.append(node)
-            ranks.append(b)
-            todo.append((len(parents) - 1, left - 1, m - y_best))
-            m, b = y_best, b - 1
-    return TokenTree.from_links(np.array(parents), np.array(ranks))[0]
+def _capacity(ranks: int, depth: int) -> int:
+    return sum(ranks**level for level in range(min(depth, 60) + 1))
 
 
 # ---- plain shapes to compare with

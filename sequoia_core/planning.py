@@ -85,9 +85,13 @@ def speedup_surface(
     max_size = profile.max_size if max_size is None else max_size
     if max_size > profile.max_size:
         raise ValueError(f"max_size: found {max_size}, expected at most {profile.max_size}, the largest size profiled")
-    table = expected_tokens_table(acceptance, max_size=max_size, max_depth=max_depth)
+    return _surface(expected_tokens_table(acceptance, max_size=max_size, max_depth=max_depth), profile)
+
+
+def _surface(table: np.ndarray, profile: HardwareProfile) -> SpeedupSurface:
+    """Divide G(n, d), float64 [N + 1, D + 1], by the time of each shape."""
     speedup = np.full_like(table, np.nan)
-    sizes, depths = np.arange(1, max_size + 1)[:, None], np.arange(max_depth + 1)[None, :]
+    sizes, depths = np.arange(1, table.shape[0])[:, None], np.arange(table.shape[1])[None, :]
     speedup[1:] = np.where(np.isneginf(table[1:]), np.nan, table[1:] / step_cost(sizes, depths, profile))
     return SpeedupSurface(expected_tokens=table, speedup=speedup)
 
@@ -100,6 +104,61 @@ def best_shape(surface: SpeedupSurface) -> BestShape:
         depth=int(depth),
         predicted_speedup=float(surface.speedup[size, depth]),
         expected_tokens=float(surface.expected_tokens[size, depth]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeSpread:
+    """How sure the best shape is, given how sure the acceptance vector is.
+
+    Args:
+        chosen: the best shape for the vector itself.
+        sizes, depths: lowest and highest n and d that are best within the confidence level.
+        speedup: bounds of the predicted speedup of the chosen shape.
+        agreement: share of the resamples whose best shape is the chosen one.
+        worst_loss: largest speedup that the chosen shape gives away against a resample's own best, within the level.
+    """
+
+    chosen: BestShape
+    sizes: tuple[int, int]
+    depths: tuple[int, int]
+    speedup: tuple[float, float]
+    agreement: float
+    worst_loss: float
+
+
+def shape_spread(
+    acceptance: AcceptanceVector, profile: HardwareProfile, tables: np.ndarray, *, level: float = 0.95
+) -> ShapeSpread:
+    """Choose the best shape for each vector that the same measurement might have found, and compare.
+
+    Args:
+        tables: float64 [resamples, N + 1, D + 1] from `bootstrap_tables`; N at most the largest size profiled.
+        level: confidence, between 0 and 1.
+
+    Raises:
+        ValueError: for tables of sizes beyond what was profiled.
+    """
+    bounds = {"max_size": tables.shape[1] - 1, "max_depth": tables.shape[2] - 1}
+    chosen = best_shape(speedup_surface(acceptance, profile, **bounds))
+    surfaces = [_surface(table, profile) for table in tables]
+    shapes = [best_shape(surface) for surface in surfaces]
+    own = np.array([surface.speedup[chosen.size, chosen.depth] for surface in surfaces])
+    quantiles = [(1 - level) / 2, (1 + level) / 2]
+
+    def whole(values: list[int]) -> tuple[int, int]:
+        low, high = np.quantile(values, quantiles, method="closest_observation")
+        return int(low), int(high)
+
+    low, high = np.quantile(own, quantiles)
+    losses = np.array([shape.predicted_speedup for shape in shapes]) - own
+    return ShapeSpread(
+        chosen=chosen,
+        sizes=whole([shape.size for shape in shapes]),
+        depths=whole([shape.depth for shape in shapes]),
+        speedup=(float(low), float(high)),
+        agreement=float(np.mean([shape[:2] == chosen[:2] for shape in shapes])),
+        worst_loss=float(np.quantile(losses, level)),
     )
 
 

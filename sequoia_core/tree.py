@@ -149,3 +149,15 @@ class TokenTree:
         for node in range(1, self.size):
             paths.append((*paths[self.parents[node]], ranks[node]))
         return paths
+
+    def shared_with(self, other: TokenTree) -> np.ndarray:
+        """Return for each node the node of `other` with the same path of ranks, -1 where there is none; int64 [n]."""
+        found = np.full(self.size, -1, dtype=np.int64)
+        found[0] = 0
+        ranks, counts = self.child_ranks, other.child_counts
+        first = np.searchsorted(other.parents, np.arange(other.size), side="left")
+        for level in self.levels[1:]:
+            twins = found[self.parents[level]]
+            exists = (twins >= 0) & (ranks[level] <= counts[twins])
+            found[level[exists]] = first[twins[exists]] + ranks[level[exists]] - 1
+        return found

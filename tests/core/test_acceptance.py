@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save as save_safetensors
 
-from sequoia_core.acceptance import MAX_RANKS, AcceptanceVector
+from sequoia_core.acceptance import MAX_RANKS, AcceptanceMatrix, AcceptanceVector
 
 PROBS = [0.6, 0.2, 0.05]
 
@@ -489,3 +489,34 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
         AcceptanceVector(np.array([0.1]), meta={"bad": object()}).save(path)
     assert AcceptanceVector.load(path).probs.tolist() == PROBS
     assert os.listdir(tmp_path) == ["v.json"]
+
+
+def test_matrix_rows_obey_the_rules_of_vectors():
+    matrix = AcceptanceMatrix(np.array([[0.5, 0.2], [0.4, 0.1]]), trials=np.array([[9, 9], [4, 0]]))
+    assert matrix.at_level(1).tolist() == [0.5, 0.2]
+    assert matrix.at_level(2).tolist() == matrix.at_level(7).tolist() == [0.4, 0.1]  # deeper: as the last level
+    assert len(matrix) == 2 and not matrix.probs.flags.writeable
+    for probs, message in (
+        ([0.5, 0.2], "shape"),
+        ([[0.5], [1.5]], "level 2: rank 1: found 1.5"),
+        ([[0.5, 0.2], [0.7, 0.7]], "level 2: found a sum"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            AcceptanceMatrix(np.array(probs))
+    with pytest.raises(ValueError, match="trials"):
+        AcceptanceMatrix(np.array([[0.5]]), trials=np.array([1]))
+
+
+def test_resamples_have_the_spread_of_the_sample():
+    generator = np.random.default_rng(3)
+    counts = np.full(40, 25)
+    sums = generator.binomial(25, 0.6, size=(40, 1)).astype(float)
+    by_prompt = AcceptanceVector(sums.sum(0) / counts.sum(), prompt_sums=sums, prompt_trials=counts)
+    by_count = AcceptanceVector(np.array([0.6, 0.1]), trials=1000)
+    for vector in (by_prompt, by_count):
+        found = np.array([v.probs[0] for v in vector.resamples(400)])
+        assert found.mean() == pytest.approx(vector.probs[0], abs=0.01)
+        assert found.std() == pytest.approx(np.sqrt(0.24 / 1000), rel=0.35)
+    assert AcceptanceVector(np.array([0.6])).resamples(3) is None
+    with pytest.raises(ValueError, match="resamples: found 0"):
+        by_count.resamples(0)

@@ -5,9 +5,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from sequoia_core.acceptance import AcceptanceVector
+from sequoia_core.acceptance import AcceptanceMatrix, AcceptanceVector
 from sequoia_core.construction import (
     best_expected_tokens,
+    best_first_tree,
+    bootstrap_tables,
     branching_tree,
     chain_limit,
     chain_tree,
@@ -17,6 +19,7 @@ from sequoia_core.construction import (
     k_ary_tree,
     node_scores,
     optimal_tree,
+    regret_matrix,
 )
 from sequoia_core.tree import TokenTree
 
@@ -39,8 +42,9 @@ def forests(nodes: int, depth: int, ranks: int) -> tuple[tuple, ...]:
 RANKS = 5
 
 
-def value(forest: tuple, probs: list[float]) -> float:
-    return sum(p * (1.0 + value(children, probs)) for p, children in zip(probs, forest, strict=False))
+def value(forest: tuple, rows: list[list[float]]) -> float:
+    """Expected tokens of a forest whose roots take their probabilities from rows[0], their children from rows[1], …"""
+    return sum(p * (1.0 + value(children, rows[1:])) for p, children in zip(rows[0], forest, strict=False))
 
 
 def vectors():
@@ -54,13 +58,26 @@ def vectors():
     yield pytest.param(np.array([1.0, 0, 0, 0, 0]), id="certain")
 
 
-@pytest.mark.parametrize("probs", vectors())
+def matrices():
+    generator = np.random.default_rng(1)
+    for levels in (2, 3, 4):
+        noisy = generator.dirichlet(np.full(RANKS + 1, 0.6), size=levels)[:, :RANKS]
+        yield pytest.param(noisy, id=f"{levels} levels, non-monotone")
+        yield pytest.param(np.sort(noisy)[:, ::-1], id=f"{levels} levels, monotone")
+    holes = noisy.copy()
+    holes[1:3, [0, 3]] = 0.0
+    yield pytest.param(holes, id="zeros by level")
+    yield pytest.param(np.array([[0.1, 0.2, 0, 0, 0], [0, 0, 0, 0, 1.0]]), id="all below the last child")
+
+
+@pytest.mark.parametrize("probs", [*vectors(), *matrices()])
 def test_table_and_tree_equal_exhaustive_enumeration(probs):
-    vector = AcceptanceVector(probs)
+    vector = AcceptanceVector(probs) if probs.ndim == 1 else AcceptanceMatrix(probs)
+    rows = [vector.at_level(level).tolist() for level in range(1, 6)]
     table = expected_tokens_table(vector, max_size=9, max_depth=4)
     for size in range(1, 10):
         for depth in range(5):
-            values = [1.0 + value(forest, probs.tolist()) for forest in forests(size - 1, depth, RANKS)]
+            values = [1.0 + value(forest, rows) for forest in forests(size - 1, depth, RANKS)]
             if not values:
                 assert table[size, depth] == -np.inf
                 with pytest.raises(ValueError, match=f"size {size}"):
@@ -70,6 +87,42 @@ def test_table_and_tree_equal_exhaustive_enumeration(probs):
             tree = optimal_tree(vector, size=size, depth=depth)
             assert tree.size == size and tree.depth <= depth
             assert expected_tokens(tree, vector) == pytest.approx(table[size, depth], abs=1e-12)
+
+
+def test_a_matrix_of_equal_rows_is_its_vector():
+    probs = np.array([0.5, 0.02, 0.2, 0.1])
+    vector, matrix = AcceptanceVector(probs), AcceptanceMatrix(np.tile(probs, (2, 1)))
+    assert np.array_equal(
+        expected_tokens_table(vector, max_size=40, max_depth=6), expected_tokens_table(matrix, max_size=40, max_depth=6)
+    )
+
+
+def test_open_depth_is_as_good_as_any():
+    """The program stops at the level that no longer helps; every deeper bound gives the same value."""
+    vector = AcceptanceVector(np.array([0.6, 0.05, 0.15]))
+    tree = optimal_tree(vector, size=300)
+    assert tree.size == 300
+    assert expected_tokens(tree, vector) == expected_tokens_table(vector, max_size=300, max_depth=299)[300, 299]
+
+
+def test_best_first_is_optimal_only_when_ranks_never_increase():
+    falling, noisy = AcceptanceVector(np.array([0.5, 0.2, 0.1])), AcceptanceVector(np.array([0.5, 0.01, 0.4]))
+    for vector, optimal in ((falling, True), (noisy, False)):
+        tree = best_first_tree(vector, size=4, depth=2)
+        best = expected_tokens_table(vector, max_size=4, max_depth=2)[4, 2]
+        assert tree.size == 4 and (expected_tokens(tree, vector) == pytest.approx(best)) == optimal
+    assert best_first_tree(falling, size=50, depth=1).size == 4  # ranks run out
+
+
+def test_bootstrap_holds_the_spread_of_the_measurement():
+    probs = np.array([0.5, 0.1, 0.12])
+    sure, unsure = (
+        bootstrap_tables(AcceptanceVector(probs, trials=trials), max_size=12, max_depth=3) for trials in (10**6, 100)
+    )
+    exact = expected_tokens_table(AcceptanceVector(probs), max_size=12, max_depth=3)
+    assert sure.shape == (50, 13, 4) and np.abs(sure[:, 12, 3] - exact[12, 3]).max() < 0.02
+    assert unsure[:, 12, 3].std() > 20 * sure[:, 12, 3].std()
+    assert bootstrap_tables(AcceptanceVector(probs), max_size=12, max_depth=3) is None
 
 
 def test_fast_path_equals_the_dynamic_program_on_a_monotone_vector():
@@ -128,4 +181,12 @@ def test_sizes_out_of_range_are_named(options):
 def test_table_too_large_is_refused_not_started():
     vector = AcceptanceVector(np.array([0.01, 0.02] * 16))
     with pytest.raises(ValueError, match="steps"):
-        expected_tokens_table(vector, max_size=20_000, max_depth=64)
+        expected_tokens_table(vector, max_size=50_000, max_depth=64)
+
+
+def test_regret_is_what_the_wrong_tree_loses():
+    wide, deep = AcceptanceVector(np.array([0.3, 0.3, 0.3])), AcceptanceVector(np.array([0.9]))
+    regret = regret_matrix([wide, deep], size=4, depth=3)
+    assert regret.diagonal().tolist() == [0.0, 0.0] and (regret >= 0).all()
+    # the star of three children yields 1.9 under both; the chain yields 1 + .9 + .81 + .729 and 1 + .3 + .09 + .027
+    assert regret[0, 1] == pytest.approx(3.439 - 1.9) and regret[1, 0] == pytest.approx(1.9 - 1.417)

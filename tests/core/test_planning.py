@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from sequoia_core.acceptance import AcceptanceVector
-from sequoia_core.construction import chain_tree, expected_tokens, optimal_tree
+from sequoia_core.construction import bootstrap_tables, chain_tree, expected_tokens, optimal_tree
 from sequoia_core.hardware import HardwareProfile
-from sequoia_core.planning import best_shape, predicted_speedup, speedup_surface
+from sequoia_core.planning import best_shape, predicted_speedup, shape_spread, speedup_surface
 from sequoia_core.tree import TokenTree
 
 VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
@@ -93,3 +93,18 @@ def test_sizes_beyond_the_profile_are_refused():
     with pytest.raises(ValueError, match="size: found 41"):
         predicted_speedup(chain_tree(40), VECTOR, profile())
     assert speedup_surface(VECTOR, profile(), max_size=1, max_depth=0).speedup.tolist()[1] == [1.0]
+
+
+def test_spread_of_the_best_shape_follows_the_sample():
+    measured = profile(verify_sec=(1.0, 1.1, 2.0))
+    spreads = []
+    for trials in (40, 10**7):
+        vector = AcceptanceVector(VECTOR.probs, trials=trials)
+        tables = bootstrap_tables(vector, max_size=32, max_depth=8)
+        spreads.append(shape_spread(vector, measured, tables))
+    vague, sure = spreads
+    assert sure.chosen == vague.chosen == best_shape(speedup_surface(VECTOR, measured, max_depth=8))
+    assert sure.agreement > vague.agreement and sure.worst_loss < 1e-3 <= vague.worst_loss
+    assert sure.speedup[0] <= sure.chosen.predicted_speedup <= sure.speedup[1]
+    assert vague.speedup[1] - vague.speedup[0] > 10 * (sure.speedup[1] - sure.speedup[0])
+    assert vague.sizes[0] <= sure.chosen.size <= vague.sizes[1] and vague.depths[0] <= vague.depths[1]

@@ -59,3 +59,14 @@ def test_equality_hash_and_immutability():
     assert TokenTree(PARENTS) == TokenTree(PARENTS.tolist()) and hash(TokenTree(PARENTS)) == hash(TokenTree(PARENTS))
     with pytest.raises(ValueError):
         TokenTree(PARENTS).parents[1] = 5
+
+
+def test_shared_nodes_are_those_with_the_same_path():
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        first, second = (
+            TokenTree(np.array([-1, *sorted(int(generator.integers(0, i)) for i in range(1, 15))])) for _ in range(2)
+        )
+        found, places = first.shared_with(second), {path: node for node, path in enumerate(second.paths())}
+        assert found.tolist() == [places.get(path, -1) for path in first.paths()]
+    assert first.shared_with(first).tolist() == list(range(15))
