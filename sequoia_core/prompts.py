@@ -1,41 +1,265 @@
-"""Read prompts from the files people have. Knows text, not tokens; imports nothing heavy."""
+"""Read prompts from the files people have: JSONL, CSV, parquet or plain text. Knows text, not tokens.
+
+Imports nothing heavy; parquet needs pyarrow, which is asked for only when such a file comes.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePath
 
-from .files import kind_of, read_bytes
+from .files import kind_of, one_line, read_bytes
 
 MAX_PROMPT_BYTES = 16 * 2**20
+MAX_TEXT_CHARS = 64 * 2**20  # parquet is compressed: what comes out is bounded too
+USUAL_COLUMNS = ("text", "prompt")
+CANDIDATE_ROWS = 100  # rows looked at to tell text from numbers
 
 
-def load_prompts(path: str | Path) -> list[str]:
-    """Read prompts: JSONL with a "text" (or "prompt") key per line, or plain text with one prompt per line.
+def load_prompts(path: str | Path, column: str | None = None) -> list[str]:
+    """Read prompts from a file; see `prompts_from_bytes`.
 
     Raises:
         ValueError: naming the file and line, what was found and what was expected.
     """
-    data = read_bytes(path, limit=MAX_PROMPT_BYTES)
+    return prompts_from_bytes(read_bytes(path, limit=MAX_PROMPT_BYTES), str(path), column)
+
+
+def prompts_from_bytes(data: bytes, name: str, column: str | None = None) -> list[str]:
+    """Read prompts from a file's content, such as an upload.
+
+    The ending of `name` decides: `.jsonl` (one object per line), `.csv` and `.tsv` (with a header), `.parquet`, and
+    anything else is plain text with one prompt per line. Empty lines, cells and rows are left out.
+
+    Args:
+        name: gives the ending, and names the file in errors.
+        column: which column (in JSONL, key) holds the prompts. None takes "text" or "prompt", or the only column of
+            text there is.
+
+    Raises:
+        ValueError: in one line, naming the file, what was found and what was expected.
+    """
     try:
-        lines = data.decode("utf-8-sig").splitlines()
+        if len(data) > MAX_PROMPT_BYTES:
+            raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_PROMPT_BYTES:,}")
+        kind = _kind(name)
+        if kind == "text":
+            if column is not None:
+                raise ValueError(f"found plain text for column {column!r}, expected JSONL, CSV or parquet")
+            prompts = [line for line in _decoded(data).splitlines() if line.strip()]
+        else:
+            prompts = _READERS[kind](data, column)
+        if not prompts:
+            raise ValueError("found no prompts, expected at least one line")
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    return prompts
+
+
+def text_columns(data: bytes, name: str) -> list[str]:
+    """Return the columns of a file that could hold prompts, in the file's order; none for plain text.
+
+    Raises:
+        ValueError: in one line, naming the file, what was found and what was expected.
+    """
+    try:
+        kind = _kind(name)
+        return [] if kind == "text" else _COLUMNS[kind](data)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _kind(name: str) -> str:
+    endings = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv"}
+    return (endings | {".parquet": "parquet"}).get(PurePath(name).suffix.lower(), "text")
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: found {kind_of(data)} that is not UTF-8, expected text or JSONL") from error
-    prompts = []
-    for number, line in enumerate(lines, start=1):
+        raise ValueError(f"found {kind_of(data)} that is not UTF-8, expected text, JSONL, CSV or parquet") from error
+    if "\0" in text:
+        raise ValueError("found binary data, expected text, JSONL, CSV or parquet")
+    return text
+
+
+def _chosen(columns: list[str], candidates: list[str], column: str | None) -> str:
+    """Return the column that holds the prompts, or raise ValueError listing those there are."""
+    if column is not None:
+        if column not in columns:
+            raise ValueError(f"found columns {', '.join(columns) or 'none'}, expected one named {column!r}")
+        return column
+    for usual in USUAL_COLUMNS:
+        for name in columns:
+            if name.strip().lower() == usual:
+                return name
+    if len(candidates) == 1:
+        return candidates[0]
+    raise ValueError(
+        f"found columns {', '.join(columns) or 'none'}, expected one named text or prompt, or a choice of column"
+    )
+
+
+# ---- JSONL
+
+
+def _jsonl_rows(data: bytes) -> Iterator[tuple[int, str, dict]]:
+    """Yield line number, line and object of every line that is not empty."""
+    for number, line in enumerate(_decoded(data).splitlines(), start=1):
         if not line.strip():
             continue
-        if str(path).endswith((".jsonl", ".json")):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{path}: line {number}: found no JSON, expected an object with a text") from error
-            text = (row.get("text") or row.get("prompt")) if isinstance(row, dict) else None
-            if not isinstance(text, str) or not text:
-                raise ValueError(f'{path}: line {number}: found {line[:40]!r}, expected an object with a "text"')
-            prompts.append(text)
-        else:
-            prompts.append(line)
-    if not prompts:
-        raise ValueError(f"{path}: found no prompts, expected at least one line")
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"line {number}: found no JSON, expected an object with a text") from error
+        if not isinstance(row, dict):
+            raise ValueError(f'line {number}: found {line[:40]!r}, expected an object with a "text"')
+        yield number, line, row
+
+
+def _jsonl_prompts(data: bytes, column: str | None) -> list[str]:
+    rows = list(_jsonl_rows(data))
+    keys = (column,) if column is not None else USUAL_COLUMNS
+    if column is None and rows and not any(key in rows[0][2] for key in USUAL_COLUMNS):
+        candidates = _jsonl_columns(data)
+        keys = tuple(candidates) if len(candidates) == 1 else keys
+    prompts = []
+    for number, line, row in rows:
+        text = next((row[key] for key in keys if row.get(key)), None)
+        if not isinstance(text, str):
+            found = ", ".join(row)[:120] or "none"
+            raise ValueError(
+                f'line {number}: found {line[:40]!r} (keys: {found}), expected an object with a "{keys[0]}" of text'
+            )
+        prompts.append(text)
     return prompts
+
+
+def _jsonl_columns(data: bytes) -> list[str]:
+    """Return the keys that hold text in all of the first rows."""
+    keys: list[str] | None = None
+    for seen, (_, _, row) in enumerate(_jsonl_rows(data)):
+        here = [key for key, value in row.items() if isinstance(value, str) and value]
+        keys = here if keys is None else [key for key in keys if key in here]
+        if seen + 1 == CANDIDATE_ROWS:
+            break
+    return keys or []
+
+
+# ---- CSV
+
+
+def _csv_rows(data: bytes, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield line number and cells, the header first; every row as wide as the header."""
+    reader = csv.reader(io.StringIO(_decoded(data), newline=""), delimiter=delimiter, strict=True)
+    width = 0
+    try:
+        for cells in reader:
+            if not cells:
+                continue
+            width = width or len(cells)
+            if len(cells) != width:
+                raise ValueError(f"line {reader.line_num}: found {len(cells)} cells, expected the header's {width}")
+            yield reader.line_num, cells
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: found broken CSV ({error}), expected quoted cells") from error
+
+
+def _csv_prompts(data: bytes, column: str | None, delimiter: str = ",") -> list[str]:
+    rows = _csv_rows(data, delimiter)
+    header = next(rows, (0, []))[1]
+    place = header.index(_chosen(header, _csv_columns(data, delimiter), column))
+    return [cells[place] for _, cells in rows if cells[place].strip()]
+
+
+def _csv_columns(data: bytes, delimiter: str = ",") -> list[str]:
+    """Return the columns whose first cells are not all numbers."""
+    rows = _csv_rows(data, delimiter)
+    header = next(rows, (0, []))[1]
+    textual = [False] * len(header)
+    for (_, cells), _ in zip(rows, range(CANDIDATE_ROWS), strict=False):
+        textual = [known or _is_text_cell(cell) for known, cell in zip(textual, cells, strict=True)]
+    return [name for name, text in zip(header, textual, strict=True) if text]
+
+
+def _is_text_cell(cell: str) -> bool:
+    try:
+        float(cell or 0)
+    except ValueError:
+        return bool(cell.strip())
+    return False
+
+
+# ---- parquet
+
+
+def _parquet_file(data: bytes):
+    """Open a parquet file; its dictionaries stay encoded, so that a repeated text takes its memory once."""
+    try:
+        import pyarrow
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise ValueError(
+            "found parquet but no pyarrow to read it, expected it installed: pip install pyarrow"
+        ) from error
+    try:
+        names = parquet.read_schema(io.BytesIO(data)).names
+        return parquet.ParquetFile(io.BytesIO(data), read_dictionary=names)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise ValueError(f"found {kind_of(data)} that is no parquet ({one_line(error)}), expected parquet") from error
+
+
+def _parquet_columns(data: bytes) -> list[str]:
+    """Return the columns of type string."""
+    schema = _parquet_file(data).schema_arrow
+    return [field.name for field in schema if _is_text(field.type)]
+
+
+def _is_text(kind) -> bool:
+    import pyarrow
+
+    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    return pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+
+
+def _parquet_prompts(data: bytes, column: str | None) -> list[str]:
+    file = _parquet_file(data)
+    import pyarrow
+
+    candidates = _parquet_columns(data)
+    name = _chosen(file.schema_arrow.names, candidates, column)
+    if name not in candidates:
+        kind = file.schema_arrow.field(name).type
+        raise ValueError(f"found column {name} of {kind}, expected text (there is: {', '.join(candidates) or 'none'})")
+    prompts, total = [], 0
+    try:
+        for batch in file.iter_batches(batch_size=1024, columns=[name]):
+            for cell in batch.column(0):
+                text = cell.as_py()
+                if text is None or not text.strip():
+                    continue
+                prompts.append(text)
+                total += len(text)
+                if total > MAX_TEXT_CHARS:
+                    raise ValueError(f"found more than {MAX_TEXT_CHARS:,} characters, expected at most that")
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"found damaged parquet ({one_line(error)}), expected parquet") from error
+    return prompts
+
+
+_READERS = {
+    "jsonl": _jsonl_prompts,
+    "csv": _csv_prompts,
+    "tsv": lambda data, column: _csv_prompts(data, column, "\t"),
+    "parquet": _parquet_prompts,
+}
+_COLUMNS = {
+    "jsonl": _jsonl_columns,
+    "csv": _csv_columns,
+    "tsv": lambda data: _csv_columns(data, "\t"),
+    "parquet": _parquet_columns,
+}
