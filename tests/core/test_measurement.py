@@ -2,52 +2,14 @@ import threading
 
 import numpy as np
 import pytest
-import torch
 
-from sequoia_core.measurement import measure_acceptance, rank_acceptance, repeated_share
+from sequoia_core.acceptance import AcceptanceVector
+from sequoia_core.engine import autoregressive
+from sequoia_core.measurement import CHUNK, is_partial, measure_acceptance, repeated_share
 from sequoia_core.sampling import SamplingConfig
 from tests.conftest import tiny_llama
 
-from .test_sampling import draw_law
-from .test_verification import FILLS, next_token_law
-
 PROMPTS = [[1, 2, 3], [9], [4, 8, 15, 16, 23, 42]]
-
-
-def exact_rank_acceptance(target, draft, width):
-    """The law that `rank_acceptance` estimates, by enumeration of all draws."""
-    by_rank = np.zeros(width)
-    for children, weight in draw_law(draft, width).items():
-        reach = weight
-        if weight:
-            for k, offer in enumerate(FILLS["sequoia"][1](target, draft, children)):
-                by_rank[k] += reach * offer.accept_prob
-                reach *= 1.0 - offer.accept_prob
-    return by_rank
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_rank_acceptance_is_unbiased(seed):
-    generator = np.random.default_rng(seed)
-    target, draft = generator.dirichlet(np.ones(4)), generator.dirichlet(np.ones(4))
-    count = 20_000
-    rows = rank_acceptance(
-        torch.tensor(target).float().repeat(count, 1), torch.tensor(draft).float().repeat(count, 1), 3,
-        torch.Generator().manual_seed(seed),
-    ).numpy()  # fmt: skip
-    exact = exact_rank_acceptance(target, draft, 3)
-    error = np.maximum(rows.std(axis=0), 1e-6) / np.sqrt(count)
-    assert np.all(np.abs(rows.mean(axis=0) - exact) < 5.5 * error + 1e-6)  # false alarm about 1e-7
-    accepted = next_token_law(target, draft, 3, *FILLS["sequoia"])[1]
-    assert exact.sum() == pytest.approx(accepted)
-
-
-def test_rank_acceptance_survives_exhausted_drafts():
-    target = torch.tensor([[0.0, 0.0, 0.5, 0.5], [0.2, 0.3, 0.5, 0.0]])
-    draft = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
-    rows = rank_acceptance(target, draft, 4, torch.Generator().manual_seed(0))
-    assert torch.isfinite(rows).all()
-    torch.testing.assert_close(rows.sum(1), torch.ones(2, dtype=torch.float64))  # all tokens drafted: one is accepted
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -90,11 +52,127 @@ def test_cancel_keeps_the_prompts_that_are_complete(tiny_target, tiny_draft):
         measure_acceptance(PROMPTS, **options)
 
 
+@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
+@pytest.mark.parametrize("cut", [1, 2])
+def test_a_resumed_run_gives_exactly_the_vector_of_an_uninterrupted_one(
+    verifier, cut, tiny_target, tiny_draft, tmp_path
+):
+    options = {
+        "target": tiny_target, "draft": tiny_draft, "sampling": SamplingConfig(0.9, 0.95), "width": 5,
+        "max_new_tokens": 12, "verifier": verifier, "seed": 7,
+    }  # fmt: skip
+    stop, path = threading.Event(), tmp_path / "partial.json"
+
+    def checkpoint(vector):
+        vector.save(path)
+        if len(vector.prompt_trials) == cut:
+            stop.set()
+
+    whole = measure_acceptance(PROMPTS, **options)
+    returned = measure_acceptance(PROMPTS, **options, checkpoint=checkpoint, cancel=stop)
+    partial = AcceptanceVector.load(path)
+    assert returned == partial and is_partial(partial) and not is_partial(whole)
+    saved = []
+    assert measure_acceptance(PROMPTS, **options, resume=partial, checkpoint=saved.append) == whole
+    assert [len(vector.prompt_trials) for vector in saved] == list(range(cut + 1, 4)) and saved[-1] == whole
+    assert measure_acceptance(PROMPTS, **options, resume=whole) == whole
+
+
+def test_more_prompts_continue_a_finished_run(tiny_target, tiny_draft):
+    options = {"target": tiny_target, "draft": tiny_draft, "sampling": SamplingConfig(1.0), "width": 4}
+    options |= {"max_new_tokens": 8}
+    some = measure_acceptance(PROMPTS[:2], **options)
+    assert measure_acceptance(PROMPTS, **options, resume=some) == measure_acceptance(PROMPTS, **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampling": SamplingConfig(0.5)}, "found 1.0 for temperature, expected 0.5"),
+        ({"sampling": SamplingConfig(1.0, 0.9)}, "found 1.0 for top_p, expected 0.9"),
+        ({"width": 5}, "found 4 for width, expected 5"),
+        ({"max_new_tokens": 9}, "found 8 for max_new_tokens, expected 9"),
+        ({"seed": 1}, "found 0 for seed, expected 1"),
+        ({"own_text": True}, 'for source, expected "measured on the user\'s own text"'),
+        ({"verifier": "topk"}, "found 'sequoia' for verifier"),
+        ({"draft": tiny_llama(5)}, "found 'tiny-2' for draft, expected 'tiny-5'"),
+        ({"prompts": [[1, 2, 4], [9, 1]]}, "found other prompts, expected this measurement's first 2"),
+        ({"prompts": [[1, 2, 3]]}, "found 2 prompts measured, expected at most the 1"),
+    ],
+)
+def test_resuming_another_measurement_names_what_differs(changes, message, tiny_target, tiny_draft):
+    options = {"prompts": [[1, 2, 3], [9, 1]], "target": tiny_target, "draft": tiny_draft}
+    options |= {"sampling": SamplingConfig(1.0), "width": 4, "max_new_tokens": 8}
+    partial = measure_acceptance(**options)
+    with pytest.raises(ValueError, match="resume: .*" + message):
+        measure_acceptance(**(options | changes), resume=partial)
+
+
+def test_a_foreign_vector_cannot_be_resumed(tiny_target, tiny_draft):
+    with pytest.raises(ValueError, match="found nothing for source"):
+        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, resume=AcceptanceVector(np.array([0.5])))
+
+
+def test_the_seed_decides_the_random_stream(tiny_target, tiny_draft):
+    options = {"target": tiny_target, "draft": tiny_draft, "sampling": SamplingConfig(1.0), "max_new_tokens": 10}
+    first, again, other = (measure_acceptance(PROMPTS, **options, seed=seed) for seed in (3, 3, 4))
+    assert first == again and not np.array_equal(first.probs, other.probs)
+
+
+def test_own_text_is_read_as_the_targets_text_would_be(tiny_target, tiny_draft):
+    options = {"target": tiny_target, "draft": tiny_draft, "width": 6}
+    steps = autoregressive([9], target=tiny_target, max_new_tokens=20)
+    written = [token for step in steps for token in step.new_tokens]
+    own = measure_acceptance([[9, *written]], **options, own_text=True)
+    generated = measure_acceptance([[9]], **options, max_new_tokens=20)
+    np.testing.assert_array_equal(own.prompt_sums, generated.prompt_sums)
+    assert "own text" in own.meta["source"] and "target wrote" in generated.meta["source"]
+
+
+def test_own_text_beyond_the_context_is_read_in_pieces(tiny_draft):
+    target = tiny_llama(1, context=32)
+    text = np.random.default_rng(0).integers(0, 64, 75).tolist()
+    told = []
+    vector = measure_acceptance(
+        [text, text[:65]], target=target, draft=tiny_draft, width=3, own_text=True, sampling=SamplingConfig(1.0),
+        progress=lambda fraction, message: told.append(fraction),
+    )  # fmt: skip
+    assert vector.prompt_trials.tolist() == [31 + 31 + 10, 31 + 31]  # the first token of a piece has nothing before it
+    assert told == sorted(told) and told[-1] == 1.0
+
+
+def test_positions_share_one_pass_per_chunk(tiny_target, tiny_draft, monkeypatch):
+    passes = {}
+    for model in (tiny_target, tiny_draft):
+        passes[model.name] = []
+
+        def counted(ids, *rest, model=model, forward=model.forward, **options):
+            passes[model.name].append((len(ids), options["keep"]))
+            return forward(ids, *rest, **options)
+
+        monkeypatch.setattr(model, "forward", counted)
+    text = np.random.default_rng(1).integers(0, 64, 200).tolist()
+    measure_acceptance([text], target=tiny_target, draft=tiny_draft, width=2, own_text=True)
+    assert passes == {name: [(CHUNK, CHUNK), (199 - CHUNK, 199 - CHUNK)] for name in ("tiny-1", "tiny-2")}
+    for made in passes.values():
+        made.clear()
+    measure_acceptance([text[:50]], target=tiny_target, draft=tiny_draft, width=2, max_new_tokens=30)
+    assert passes["tiny-2"] == [(49, 1), (30, 30)]  # the prompt, then all positions
+
+
 def test_bad_arguments_are_named(tiny_target, tiny_draft):
     with pytest.raises(ValueError, match="prompts"):
         measure_acceptance([], target=tiny_target, draft=tiny_draft)
     with pytest.raises(ValueError, match="width: found 65"):
         measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, width=65)
+    with pytest.raises(ValueError, match="verifier: found 'magic'"):
+        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, verifier="magic")
+    with pytest.raises(ValueError, match="seed: found -1"):
+        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, seed=-1)
+    with pytest.raises(ValueError, match="text 2: found 1 tokens"):
+        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, own_text=True)
+    with pytest.raises(ValueError, match="text 1: found token 64"):
+        measure_acceptance([[1, 64]], target=tiny_target, draft=tiny_draft, own_text=True)
 
 
 def test_repeated_share():

@@ -1,0 +1,114 @@
+"""Which rank a node accepts, in expectation: each verifier's rule over many pairs of rows at once.
+
+Knows rows of a vocabulary, nothing of text or models. `verification` decides one node for real; this says what it
+would do on average. Shapes: N = positions, V = vocabulary, W = ranks; P = target row, Q = draft row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from .sampling import SamplingConfig, sample_without_replacement, take_most_likely
+
+RankRule = Callable[[torch.Tensor, torch.Tensor, int, torch.Generator | None], torch.Tensor]
+
+
+def rank_acceptance(
+    target: torch.Tensor, draft: torch.Tensor, width: int, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Return P(child of rank k is the accepted one) along one without-replacement draw per row (paper Algorithm 2).
+
+    Args:
+        target, draft: float32 [N, V], rows P and Q.
+        width: ranks W.
+
+    Returns:
+        float64 [N, W]; a row sums to 1 minus the probability that all W children are rejected.
+    """
+    children = sample_without_replacement(draft, width, generator)
+    left, mass = target.double(), draft.double()
+    reached = torch.ones(len(left), 1, dtype=torch.float64, device=left.device)
+    columns = []
+    for k in range(width):
+        token = children[:, k : k + 1]
+        wanted, offered = left.gather(1, token), mass.gather(1, token)
+        accept = torch.where(offered > 0, (wanted / offered.clamp_min(1e-300)).clamp_max(1.0), (wanted > 0).double())
+        columns.append(reached * accept)
+        reached = reached * (1.0 - accept)
+        rest = (left - mass).clamp_min_(0.0)
+        total = rest.sum(1, keepdim=True)
+        left = torch.where(total > 0, rest / total.clamp_min(1e-300), left)
+        mass = mass.scatter(1, token, 0.0)
+        total = mass.sum(1, keepdim=True)
+        if not (total > 0).all():  # exhausted rows go on uniformly over the tokens not rejected so far
+            open_tokens = torch.ones_like(mass).scatter_(1, children[:, : k + 1], 0.0)
+            mass = torch.where(total > 0, mass, open_tokens)
+            total = mass.sum(1, keepdim=True).clamp_min(1e-300)
+        mass = mass / total
+    return torch.cat(columns, 1)
+
+
+def rank_acceptance_with_replacement(
+    target: torch.Tensor, draft: torch.Tensor, width: int, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Return P(child of rank k is the accepted one) for independent draws from Q (SpecInfer, multi-step sampling).
+
+    Exact, without drawing: what is left of P after a rejection does not depend on which token was rejected, so rank k
+    is accepted with probability sum(min(R, Q)). Arguments and result as for `rank_acceptance`.
+    """
+    left, mass = target.double(), draft.double()
+    reached = torch.ones(len(left), 1, dtype=torch.float64, device=left.device)
+    columns = []
+    for _ in range(width):
+        accept = torch.minimum(left, mass).sum(1, keepdim=True).clamp_max(1.0)
+        columns.append(reached * accept)
+        reached = reached * (1.0 - accept)
+        rest = (left - mass).clamp_min_(0.0)
+        total = rest.sum(1, keepdim=True)
+        left = torch.where(total > 0, rest / total.clamp_min(1e-300), left)
+    return torch.cat(columns, 1)
+
+
+def rank_acceptance_of_most_likely(
+    target: torch.Tensor, draft: torch.Tensor, width: int, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Return P(child of rank k is the accepted one) when children are the draft's most likely tokens: P of each.
+
+    With one-hot target rows this is the greedy verifier. Arguments and result as for `rank_acceptance`.
+    """
+    return target.double().gather(1, take_most_likely(draft, width))
+
+
+RANK_RULES: dict[str, RankRule] = {
+    "sequoia": rank_acceptance,
+    "specinfer": rank_acceptance_with_replacement,
+    "topk": rank_acceptance_of_most_likely,
+}
+
+
+def choose_rule(verifier: str, *, greedy: bool) -> RankRule:
+    """Return the acceptance by rank under a verifier; at temperature 0 all of them take the most likely tokens.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    if verifier not in RANK_RULES:
+        raise ValueError(f"verifier: found {verifier!r}, expected one of {', '.join(RANK_RULES)}")
+    return rank_acceptance_of_most_likely if greedy else RANK_RULES[verifier]
+
+
+GREEDY = "greedy"  # what every verifier is at temperature 0
+
+
+def rules_at(sampling: SamplingConfig, verifiers: Sequence[str]) -> dict[str, RankRule]:
+    """Return name -> rule for some verifiers; at temperature 0 the one entry "greedy".
+
+    Raises:
+        ValueError: for an unknown name, or none.
+    """
+    if not verifiers:
+        raise ValueError(f"verifiers: found none, expected some of {', '.join(RANK_RULES)}")
+    rules = {name: choose_rule(name, greedy=sampling.greedy) for name in verifiers}
+    return {GREEDY: choose_rule("topk", greedy=True)} if sampling.greedy else rules
