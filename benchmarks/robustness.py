@@ -1,0 +1,135 @@
+"""Tokens per step of one fixed tree under every verifier over temperatures, and static acceptance against real trees.
+
+    python benchmarks/robustness.py            # about a quarter of an hour on two slow cores
+    python benchmarks/robustness.py --quick    # a minute, to try it
+
+A table, a dated file in results/, and one JSON line last. EOS is off so that all write equally much; intervals are
+95 %, from resampling prompts. The tree is the optimum for the shipped vector at T = 0.6, the same throughout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+from sequoia_core.acceptance import AcceptanceVector  # noqa: E402
+from sequoia_core.construction import expected_tokens, optimal_tree  # noqa: E402
+from sequoia_core.estimates import Estimate  # noqa: E402
+from sequoia_core.models import HuggingFaceModel, load_pair  # noqa: E402
+from sequoia_core.prompts import load_prompts  # noqa: E402
+from sequoia_core.rejection import measure_rejection, sampling_grid  # noqa: E402
+from sequoia_core.robustness import VERIFIERS, VerifierComparison, compare_verifiers  # noqa: E402
+from sequoia_core.sampling import SamplingConfig  # noqa: E402
+from sequoia_core.static_check import static_versus_real  # noqa: E402
+
+VECTOR = ROOT / "assets" / "acceptance" / "demo-t0.6.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--temperatures", default="0,0.3,0.6,1,1.5,2")
+    parser.add_argument("--check-temperatures", default="0,0.6,1", help="of static against real")
+    parser.add_argument("--prompts", type=int, default=32, help="how many of the shipped prompts")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--size", type=int, default=32, help="nodes of the tree")
+    parser.add_argument("--depth", type=int, default=6, help="edges on its longest path")
+    parser.add_argument("--target")
+    parser.add_argument("--draft")
+    parser.add_argument("--dtype")
+    parser.add_argument("--quick", action="store_true", help="4 prompts x 16 tokens; writes no file")
+    args = parser.parse_args()
+    if args.quick:
+        args.prompts, args.max_new_tokens = 4, 16
+    started = time.perf_counter()
+    loaded = load_pair(args.target, args.draft, dtype=args.dtype)
+    target, draft = (
+        HuggingFaceModel(model.model, model.name, eos_ids=frozenset()) for model in (loaded.target, loaded.draft)
+    )
+    texts = load_prompts(ROOT / "assets" / "prompts" / "prompts.jsonl")[: args.prompts]
+    prompts = [loaded.tokenizer.encode(text) for text in texts]
+    tree = optimal_tree(AcceptanceVector.load(VECTOR), size=args.size, depth=args.depth)
+    models = {"target": target, "draft": draft, "max_new_tokens": args.max_new_tokens}
+    samplings = sampling_grid(_numbers(args.temperatures))
+
+    comparison = compare_verifiers(prompts, **models, tree=tree, samplings=samplings)
+    print(f"tokens per step of one tree of {tree.size} nodes and depth {tree.depth}, {len(prompts)} prompts\n")
+    print_comparison(comparison, samplings)
+
+    print("\nstatic acceptance against real trees: fitted on half of the prompts, measured on the other half")
+    names = ("static F", "by depth F", "measured", "static gap", "by depth gap", "same-prompts gap")
+    print(f"{'T':>5}" + "".join(f"{name:>21}" for name in names))
+    checks = []
+    for temperature in _numbers(args.check_temperatures):
+        for fit, held_out in ((prompts[::2], prompts[1::2]), (prompts[1::2], prompts[::2])):
+            check = static_versus_real(fit, held_out, **models, tree=tree, sampling=SamplingConfig(temperature))
+            checks.append(check)
+            cells = (check.static, check.by_depth, check.measured)
+            cells += (check.static_gap, check.by_depth_gap, check.same_prompts_gap)
+            print(f"{temperature:>5g}" + "".join(f"{_cell(cell):>21}" for cell in cells))
+
+    rejection = measure_rejection(prompts, **models, samplings=samplings, width=8)
+    print("\nP(first k children all rejected)")
+    print(f"{'T':>5}  {'verifier':<10}" + "".join(f"{f'k={k}':>8}" for k in (1, 2, 4, 8)))
+    for curve in rejection.curves:
+        values = "".join(f"{curve.rejection[k - 1]:>8.3f}" for k in (1, 2, 4, 8))
+        print(f"{curve.sampling.temperature:>5g}  {curve.verifier:<10}{values}")
+
+    result = {
+        "verifiers": comparison.to_json(),
+        "static_versus_real": [check.to_json() for check in checks],
+        "rejection": rejection.to_json(),
+        "settings": {
+            "date": date.today().isoformat(),
+            "seconds": time.perf_counter() - started,
+            "prompts": len(prompts),
+            "max_new_tokens": args.max_new_tokens,
+            "tree": {"size": tree.size, "depth": tree.depth, "planned_for": VECTOR.name},
+            "planned_expected_tokens": expected_tokens(tree, AcceptanceVector.load(VECTOR)),
+            "device": str(target.device),
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "python": platform.python_version(),
+        },
+    }
+    if not args.quick:
+        out = ROOT / "benchmarks" / "results" / f"robustness-{date.today().isoformat()}.json"
+        out.write_text(json.dumps(result) + "\n")
+    print(json.dumps(result))
+
+
+def print_comparison(comparison: VerifierComparison, samplings: list[SamplingConfig]) -> None:
+    print(f"{'T':>5}" + "".join(f"{name:>20}" for name in VERIFIERS) + f"{'÷ specinfer':>20}{'÷ topk':>20}")
+    for sampling in samplings:
+        if sampling.greedy:
+            run = comparison.run("sequoia", sampling)
+            print(f"{0:>5}{_cell(run.tokens_per_step):>20}  (all verifiers are the greedy one)")
+            continue
+        cells = [comparison.run(name, sampling).tokens_per_step for name in VERIFIERS]
+        cells += [comparison.ratio("sequoia", other, sampling) for other in VERIFIERS[1:]]
+        print(f"{sampling.temperature:>5g}" + "".join(f"{_cell(cell):>20}" for cell in cells))
+
+
+def _cell(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Estimates with intervals from whole prompts drawn again and again (percentile bootstrap).
+
+Positions and steps of one prompt resemble each other, so prompts are the units. Knows numbers only.
+Shapes: m = prompts, r = resamples.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+RESAMPLES = 1000
+LEVEL = 0.95
+
+
+class Estimate(NamedTuple):
+    """A value with its 95 % interval; the bounds are None where a single prompt leaves nothing to resample."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def to_json(self) -> dict[str, float | None]:
+        return self._asdict()
+
+
+def resampled(prompts: int, seed: int = 0) -> np.ndarray:
+    """Return how often each prompt is in each resample, int64 [r, m]; every draw has as many prompts as there are."""
+    return np.random.default_rng(seed).multinomial(prompts, np.full(prompts, 1 / prompts), size=RESAMPLES)
+
+
+def bounds(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the 95 % bounds of resampled values, float64 [r, ...] -> two of float64 [...]."""
+    low, high = np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return low, high
+
+
+def estimate(value: float, samples: np.ndarray) -> Estimate:
+    """Return a value with the bounds of its resamples, float64 [r]."""
+    low, high = bounds(samples)
+    return Estimate(value, float(low), float(high))
+
+
+def ratio_estimate(numerators: np.ndarray, denominators: np.ndarray) -> Estimate:
+    """Estimate sum(numerators) / sum(denominators), number [m] each, with a percentile bootstrap over prompts."""
+    value = float(numerators.sum() / denominators.sum())
+    if len(numerators) < 2:
+        return Estimate(value, None, None)
+    picks = resampled(len(numerators))
+    return estimate(value, (picks @ numerators) / (picks @ denominators))
