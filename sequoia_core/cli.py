@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .sampling import SamplingConfig
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
+MORE_PROMPTS_FOR = 0.01  # half the width of the interval that `measure` says how many more prompts would give
 FORMATS = "native, growmap, umbrella, choices or vllm"
 
 app = typer.Typer(add_completion=False, no_args_is_help=False, help="Sequoia: token trees for speculative decoding.")
@@ -39,7 +40,8 @@ Target = Annotated[
 Draft = Annotated[str | None, typer.Option("--draft", help="Draft model: local folder or hub id. Default: demo pair.")]
 Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cuda; default: CUDA where there is one.")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
-Prompts = Annotated[Path | None, typer.Option("--prompts", help="JSONL with a text per line, or plain text lines.")]
+Prompts = Annotated[Path | None, typer.Option("--prompts", help="JSONL, CSV, parquet, or plain text lines.")]
+Column = Annotated[str | None, typer.Option("--column", help="Column of the prompts; default: text or prompt.")]
 PromptCount = Annotated[int | None, typer.Option("--prompt-count", help="Use only the first this many prompts.")]
 Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Nucleus mass, above 0 and at most 1.")]
@@ -111,12 +113,12 @@ def _pair(target: str | None, draft: str | None, device: str | None = None, dtyp
     return load_pair(target, draft, device, dtype)
 
 
-def _prompt_texts(prompts: Path | None, count: int | None) -> list[str]:
+def _prompt_texts(prompts: Path | None, count: int | None, column: str | None = None) -> list[str]:
     from .prompts import load_prompts
 
     if count is not None and count < 1:
         raise ValueError(f"--prompt-count: found {count}, expected at least 1")
-    return load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl")[:count]
+    return load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl", column)[:count]
 
 
 def _encode(pair: ModelPair, texts: list[str], room: int) -> list[list[int]]:
@@ -217,33 +219,75 @@ def measure_command(
     target: Target = None,
     draft: Draft = None,
     prompts: Prompts = None,
+    column: Column = None,
+    own_text: Annotated[
+        bool, typer.Option("--own-text", help="The prompts are the text to measure on; nothing is generated.")
+    ] = False,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     width: Annotated[int, typer.Option("--width", help="Ranks to measure.")] = 32,
     out: Out = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Partial vector to go on from; default: --out, where it is partial.")
+    ] = None,
     max_new_tokens: MaxNewTokens = 128,
     prompt_count: PromptCount = None,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
     device: Device = None,
     dtype: Dtype = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a pair's acceptance vector on text the target writes."""
+    """Measure a pair's acceptance vector on text the target writes, or on your own.
+
+    With --out the vector so far is saved after each prompt; the same command goes on from there when it was cut.
+    """
     from .measurement import measure_acceptance
     from .sampling import SamplingConfig
 
     sampling = SamplingConfig(temperature, top_p)
     _check_out(out)
-    texts = _prompt_texts(prompts, prompt_count)
+    texts = _prompt_texts(prompts, prompt_count, column)
+    partial = _partial_vector(resume, out)
     pair = _pair(target, draft, device, dtype)
-    ids = _encode(pair, texts, max_new_tokens)
+    ids = [pair.tokenizer.encode(text) for text in texts] if own_text else _encode(pair, texts, max_new_tokens)
     started = time.perf_counter()
-    vector = measure_acceptance(
-        ids, target=pair.target, draft=pair.draft, sampling=sampling, width=width, max_new_tokens=max_new_tokens,
-        progress=_progress(as_json),
-    )  # fmt: skip
+    try:
+        vector = measure_acceptance(
+            ids, target=pair.target, draft=pair.draft, sampling=sampling, width=width, max_new_tokens=max_new_tokens,
+            own_text=own_text, seed=seed, resume=partial, checkpoint=None if out is None else lambda v: v.save(out),
+            progress=_progress(as_json),
+        )  # fmt: skip
+    except ValueError as error:
+        if not str(error).startswith("resume:"):
+            raise
+        source = f"--resume {resume}" if resume is not None else f"--out {out} (partial)"
+        raise ValueError(f"{source}: {str(error).removeprefix('resume: ')}; or choose another file") from error
     if out is not None:
         vector.save(out)
-    _report(_json_probs(vector) | {"seconds": time.perf_counter() - started}, as_json)
+    more = {"more_prompts": vector.more_prompts(2 * MORE_PROMPTS_FOR), "more_prompts_for": f"±{MORE_PROMPTS_FOR}"}
+    resumed = 0 if partial is None else len(partial.prompt_trials)
+    _report(
+        _json_probs(vector)
+        | more
+        | {"source": vector.meta["source"], "prompts": len(ids), "resumed_prompts": resumed}
+        | {"seconds": time.perf_counter() - started},
+        as_json,
+    )
+
+
+def _partial_vector(resume: Path | None, out: Path | None) -> AcceptanceVector | None:
+    """Return the vector to go on from: the one named, or what a cut run left at --out."""
+    from .measurement import is_partial
+
+    if resume is not None:
+        return AcceptanceVector.load(resume)
+    if out is None or not out.is_file():
+        return None
+    try:
+        found = AcceptanceVector.load(out)
+    except ValueError:  # some other file: it is replaced, as it would be without a cut
+        return None
+    return found if is_partial(found) else None
 
 
 @app.command("profile")

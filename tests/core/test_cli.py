@@ -92,6 +92,42 @@ def test_measure(call, prompts, tmp_path):
     assert call("tree", "--acceptance", str(out), "--size", "6")["size"] == 6
 
 
+def test_measure_says_how_many_more_prompts_and_goes_on_from_a_cut_run(call, prompts, tmp_path):
+    whole, cut = tmp_path / "whole.json", tmp_path / "cut.json"
+    options = ["measure", "--temperature", "0.6", "--width", "4", "--prompts", prompts, *SHORT]
+    full = call(*options, "--out", str(whole))
+    assert full["more_prompts"] > 0 and full["more_prompts_for"] == "±0.01" and full["resumed_prompts"] == 0
+    call(*options, "--prompt-count", "2", "--out", str(cut))
+    record = json.loads(cut.read_text())
+    record["meta"]["prompts_wanted"] = 3  # as a run leaves it that was cut after its second prompt
+    cut.write_text(json.dumps(record))
+    assert call(*options, "--out", str(cut))["resumed_prompts"] == 2
+    assert json.loads(cut.read_text()) == json.loads(whole.read_text())
+    assert call(*options, "--out", str(cut))["resumed_prompts"] == 0  # complete: measured anew
+    assert call(*options, "--resume", str(whole))["probs"] == full["probs"]
+
+
+def test_measure_refuses_to_go_on_from_another_measurement(call, prompts, tmp_path, capsys):
+    out = tmp_path / "vector.json"
+    call("measure", "--prompts", prompts, "--width", "4", "--prompt-count", "1", "--out", str(out), *SHORT)
+    before = out.read_text()
+    options = ["measure", "--prompts", prompts, "--width", "5", "--out", str(out), *SHORT]
+    assert main([*options, "--resume", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert f"--resume {out}: found 4 for width, expected 5" in error and error.count("\n") == 1
+    out.write_text(before.replace('"prompts_wanted": 1', '"prompts_wanted": 3'))
+    assert main(options) == 2
+    assert f"--out {out} (partial): found 4 for width" in capsys.readouterr().err
+    assert '"prompts_wanted": 3' in out.read_text()  # what was measured is still there
+
+
+def test_measure_on_own_text_from_a_column(call, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text('id,body\n1,"import os, sys\n\ndef main():\n"\n2,class A:\n')
+    result = call("measure", "--prompts", str(path), "--column", "body", "--own-text", "--width", "3")
+    assert "own text" in result["source"] and result["prompts"] == 2 and len(result["probs"]) == 3
+
+
 def test_profile(call, tmp_path):
     out = tmp_path / "profile.json"
     result = call("profile", "--sizes", "1,3", "--context", "16", "--repeats", "2", "--out", str(out))
@@ -163,6 +199,9 @@ def test_without_json_people_get_a_table(capsys):
         (["generate", "--prompt", "x", "--target", "only-one"], "target and draft"),
         (["measure", "--prompts", "absent.txt"], "absent.txt"),
         (["measure", "--temperature", "-1"], "temperature: found -1"),
+        (["measure", "--column", "words"], "keys: text, source"),
+        (["measure", "--resume", "absent.json"], "absent.json"),
+        (["measure", "--seed", "-1"], "seed: found -1"),
         (["profile", "--sizes", "1,two"], "--sizes: found '1,two'"),
         (["bench", "--prompt-count", "0"], "--prompt-count: found 0"),
         (["dance"], "dance"),
