@@ -2,17 +2,25 @@
 
 The ladder (each module imports only from the ones named; a test enforces it):
 
-    files, tree, sampling           -
+    files, tree, sampling, search   -
     vector_files, prompts           files
     acceptance                      files, vector_files
-    construction                    acceptance, tree
+    variations                      acceptance
+    construction                    acceptance, tree, search
     formats                         files, acceptance, tree, construction
     models                          -
     hardware                        files, models
     planning                        acceptance, tree, construction, hardware
     verification                    tree, sampling
     engine                          tree, sampling, verification, models
-    measurement                     acceptance, sampling, models, engine
+    lossless                        tree, sampling, verification, models, engine
+    ranks                           sampling
+    measurement                     acceptance, sampling, ranks, models, engine
+    outcomes                        acceptance, tree, engine
+    estimates                       -
+    rejection                       acceptance, sampling, estimates, ranks, models, measurement
+    robustness                      tree, sampling, estimates, ranks, models, engine, measurement
+    static_check                    all but benchmark, cli
     benchmark                       all but cli
     cli                             all
 
@@ -23,6 +31,7 @@ from importlib import import_module
 
 _HOME = {
     "AcceptanceVector": "acceptance",
+    "AcceptanceMatrix": "acceptance",
     "TokenTree": "tree",
     "SamplingConfig": "sampling",
     "node_scores": "construction",
@@ -40,6 +49,13 @@ _HOME = {
     "decode": "engine",
     "autoregressive": "engine",
     "measure_acceptance": "measurement",
+    "check_losslessness": "lossless",
+    "acceptance_probability": "lossless",
+    "acceptance_by_depth": "outcomes",
+    "acceptance_by_confidence": "outcomes",
+    "compare_verifiers": "robustness",
+    "measure_rejection": "rejection",
+    "static_versus_real": "static_check",
 }
 __all__ = sorted(_HOME)
 
