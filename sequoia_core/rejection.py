@@ -102,7 +102,7 @@ def measure_rejection(
     progress: Callable[[float, str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> RejectionStudy:
-    """Measure P(the first k children are all rejected) for every way of sampling and verifier (paper §4.3, Figure 4).
+    """Measure P(the first k children are all rejected) for every way of sampling and verifier.
 
     At each way of sampling the target writes one text per prompt, and every verifier is asked about the same positions:
     exactly for SpecInfer and top-k, in expectation along one draw without replacement for Sequoia.
@@ -121,6 +121,7 @@ def measure_rejection(
         raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")
     if not 1 <= width <= target.vocab_size:
         raise ValueError(f"width: found {width}, expected 1 to {target.vocab_size}")
+    samplings = list(dict.fromkeys(samplings))
     lanes = [(sampling, name) for sampling in samplings for name in rules_at(sampling, verifiers)]
     sums: dict[tuple[SamplingConfig, str], list[np.ndarray]] = {lane: [] for lane in lanes}
     counts: dict[tuple[SamplingConfig, str], list[int]] = {lane: [] for lane in lanes}

@@ -145,11 +145,11 @@ def compare_verifiers(
     progress: Callable[[float, str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> VerifierComparison:
-    """Decode the same prompts with the same tree under every verifier, taking turns (paper §4.3, Table 4).
+    """Decode the same prompts with the same tree under every verifier, taking turns (the paper's robustness study).
 
     Args:
         prompts: token ids; they should not be those the tree was planned on.
-        samplings: at temperature 0 there is one run, "greedy".
+        samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one run, "greedy".
         cancel: looked at within every step; prompts complete under every verifier are kept.
 
     Raises:
@@ -158,12 +158,10 @@ def compare_verifiers(
     cancel = cancel or threading.Event()
     if not prompts or not samplings:
         raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")
-    lanes = [(sampling, name) for sampling in samplings for name in rules_at(sampling, verifiers)]
+    lanes = [(sampling, name) for sampling in dict.fromkeys(samplings) for name in rules_at(sampling, verifiers)]
 
     def run(prompt: Sequence[int], lane: tuple[SamplingConfig, str], number: int, length: int) -> list[DecodeStep]:
-        return decode_prompt(
-            prompt, target, draft, tree, *lane, length, seed=seed, number=number, cancel=cancel
-        )  # fmt: skip
+        return decode_prompt(prompt, target, draft, tree, *lane, length, seed=seed, number=number, cancel=cancel)
 
     for lane in lanes:  # warm-up: first calls allocate and pick kernels
         run(prompts[0], lane, 0, min(4, max_new_tokens))

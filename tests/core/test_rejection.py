@@ -44,8 +44,9 @@ def test_curves_agree_with_the_vectors_of_each_verifier(tiny_target, tiny_draft)
 
 def test_a_draft_equal_to_the_target_is_never_rejected_but_by_topk(tiny_target):
     study = measure_rejection(
-        PROMPTS, target=tiny_target, draft=tiny_llama(1), samplings=[SamplingConfig(2.0)], width=2, max_new_tokens=8
+        PROMPTS, target=tiny_target, draft=tiny_llama(1), samplings=[SamplingConfig(2.0)] * 2, width=2, max_new_tokens=8
     )
+    assert len(study.curves) == 3  # asked for twice, measured once
     rejection = {curve.verifier: curve.rejection for curve in study.curves}
     assert rejection["sequoia"][0] == pytest.approx(0.0, abs=1e-4)
     assert rejection["specinfer"][0] == pytest.approx(0.0, abs=1e-4)
