@@ -44,9 +44,21 @@ class Offer:
         return min(1.0, self.target_mass / self.draft_mass)
 
 
+Fill = Callable[[torch.Tensor, int, torch.Generator | None], torch.Tensor]
 Rule = Callable[[np.ndarray, np.ndarray, Sequence[int]], Iterator[Offer]]
 
 
+def exact_for(fill: Fill) -> Callable[[Rule], Rule]:
+    """Tie a rule to the one fill that it is exact for; after any other fill its output would be biased."""
+
+    def tie(rule: Rule) -> Rule:
+        rule.fill = fill
+        return rule
+
+    return tie
+
+
+@exact_for(sample_without_replacement)
 def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
     """Offer children drawn without replacement (Sequoia, Algorithm 2).
 
@@ -69,6 +81,7 @@ def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int])
             mass /= total
 
 
+@exact_for(sample_with_replacement)
 def specinfer_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
     """Offer children drawn with replacement: the draft row stays as it is (SpecInfer, multi-step sampling)."""
     left = target
@@ -78,6 +91,7 @@ def specinfer_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int
         left = rest
 
 
+@exact_for(take_most_likely)
 def topk_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
     """Offer the draft's most likely tokens: a child is accepted when the target's own sample is that child.
 
@@ -95,19 +109,51 @@ def topk_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) ->
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """A fill and the rule that makes it lossless."""
+    """A fill, the rule that is exact for it, and what the pair promises (paper §3.2).
+
+    Attributes:
+        fill: draws children: float [m, V], k -> int64 [m, k].
+        rule: decides on them; must be the one marked `exact_for` that fill.
+        optimal_transport: with one child, acceptance is 1 - ||P - Q||_1 / 2, the most that any rule can reach for a
+            draw from Q.
+        cover: where the draft's support has k tokens and holds the target's, one of k children is always accepted.
+
+    Greedy's promises hold for the rows of temperature 0, both one-hot.
+
+    Raises:
+        ValueError: for a fill and a rule that do not belong together, naming both.
+    """
 
     name: str
-    fill: Callable[[torch.Tensor, int, torch.Generator | None], torch.Tensor]
+    fill: Fill
     rule: Rule
+    optimal_transport: bool
+    cover: bool
+
+    def __post_init__(self) -> None:
+        partner = getattr(self.rule, "fill", None)
+        if partner is None:
+            raise ValueError(
+                f"verifier {self.name!r}: found rule {_name(self.rule)}, expected one tied to a fill by exact_for"
+            )
+        if self.fill is not partner:
+            raise ValueError(
+                f"verifier {self.name!r}: found fill {_name(self.fill)} with rule {_name(self.rule)}, "
+                f"expected fill {_name(partner)} (any other pairing is biased)"
+            )
+
+
+def _name(function: Callable) -> str:
+    return getattr(function, "__name__", repr(function))
 
 
 VERIFIERS = {
-    "sequoia": Verifier("sequoia", sample_without_replacement, sequoia_rule),
-    "specinfer": Verifier("specinfer", sample_with_replacement, specinfer_rule),
-    "topk": Verifier("topk", take_most_likely, topk_rule),
+    "sequoia": Verifier("sequoia", sample_without_replacement, sequoia_rule, optimal_transport=True, cover=True),
+    "specinfer": Verifier("specinfer", sample_with_replacement, specinfer_rule, optimal_transport=True, cover=False),
+    "topk": Verifier("topk", take_most_likely, topk_rule, optimal_transport=False, cover=True),
 }
-GREEDY = Verifier("greedy", take_most_likely, topk_rule)  # every verifier at temperature 0
+# every verifier at temperature 0
+GREEDY = Verifier("greedy", take_most_likely, topk_rule, optimal_transport=True, cover=True)
 
 
 def choose_verifier(name: str, *, greedy: bool) -> Verifier:
