@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+SMALL_TEMPERATURE = 1e-3
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
@@ -59,7 +61,10 @@ def probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tenso
     """
     if sampling.greedy:
         return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).float()
-    scaled = logits.float() / sampling.temperature
+    scaled = logits.float()
+    if sampling.temperature < SMALL_TEMPERATURE:  # the quotient could overflow: let the largest be 0 first
+        scaled = scaled - scaled.amax(-1, keepdim=True)
+    scaled = scaled / max(sampling.temperature, 1e-30)  # a smaller one is 0 in float32, and 0 / 0 no number
     if 0 < sampling.top_k < scaled.shape[-1]:
         smallest_kept = scaled.topk(sampling.top_k, dim=-1).values[..., -1:]
         scaled = scaled.masked_fill(scaled < smallest_kept, -torch.inf)
@@ -86,11 +91,15 @@ def sample_without_replacement(probs: torch.Tensor, k: int, generator: torch.Gen
     """
     if k > probs.shape[-1]:
         raise ValueError(f"children: found {k} of one node, expected at most the vocabulary of {probs.shape[-1]}")
-    noise = torch.empty_like(probs).exponential_(generator=generator).clamp_min_(torch.finfo(torch.float32).tiny)
-    keys, tokens = (probs / noise).topk(k, dim=-1)
+    # CUDA's float32 noise has no value below 6e-8, so tokens rarer than that would never be drawn; CPU's is drawn in
+    # double precision anyway.
+    precision = torch.float64 if probs.is_cuda else torch.float32
+    noise = torch.empty(probs.shape, dtype=precision, device=probs.device).exponential_(generator=generator).float()
+    race = probs / noise.clamp_min_(torch.finfo(torch.float32).tiny)
+    keys, tokens = race.topk(k, dim=-1)
     if (keys[:, -1] > 0).all():
         return tokens
-    left = noise.masked_fill(probs > 0, torch.inf).argsort(-1)  # tokens without mass, in uniformly random order
+    left = noise.masked_fill(race > 0, torch.inf).argsort(-1)  # tokens without mass, in uniformly random order
     drawn = (keys > 0).sum(-1, keepdim=True)
     slots = torch.arange(k, device=probs.device)
     return torch.where(slots < drawn, tokens, left.gather(-1, (slots - drawn).clamp_min(0)))
@@ -98,7 +107,8 @@ def sample_without_replacement(probs: torch.Tensor, k: int, generator: torch.Gen
 
 def sample_with_replacement(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
     """Draw k independent tokens per row -> int64 [m, k]; `probs` float32 [m, V]."""
-    return torch.multinomial(probs, k, replacement=True, generator=generator)
+    # torch inverts a running sum: in float32 its rounding over a large vocabulary is not small beside rare tokens
+    return torch.multinomial(probs.double(), k, replacement=True, generator=generator)
 
 
 def take_most_likely(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:

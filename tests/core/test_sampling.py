@@ -62,6 +62,21 @@ def test_tiny_probabilities_do_not_tie():
     assert (drawn[:, 0] == 0).all() and second[1] == pytest.approx(1 / (1 + np.exp(-1)), abs=0.06)
 
 
+def test_what_underflows_to_zero_is_drawn_last_and_uniformly():
+    logits = torch.tensor([[0.0, -200.0, -300.0, -torch.inf, -1.0]], dtype=torch.float16)
+    probs = probabilities(logits, SamplingConfig(1.0)).repeat(30_000, 1)
+    drawn = sample_without_replacement(probs, 5, torch.Generator().manual_seed(0))
+    assert (drawn.sort(-1).values == torch.arange(5)).all()
+    assert set(drawn[:, :2].unique().tolist()) == {0, 4}
+    assert chisquare(np.bincount(drawn[:, 2], minlength=5)[[1, 2, 3]]).pvalue > FALSE_ALARM
+
+
+def test_draws_stay_distinct_where_the_race_itself_underflows():
+    probs = torch.tensor([[1.0, 1e-45, 2e-45, 0.0]]).repeat(5000, 1)
+    drawn = sample_without_replacement(probs, 4, torch.Generator().manual_seed(0))
+    assert (drawn.sort(-1).values == torch.arange(4)).all() and (drawn[:, 0] == 0).all()
+
+
 def test_fresh_noise_every_call_and_the_same_from_the_same_seed():
     probs = torch.full((1, 50), 0.02)
     generator = torch.Generator().manual_seed(3)
@@ -105,6 +120,27 @@ def test_probabilities_are_float32_and_never_nan(dtype, temperature):
     probs = probabilities(logits, SamplingConfig(temperature, top_p=0.9))
     assert probs.dtype == torch.float32 and torch.isfinite(probs).all()
     np.testing.assert_allclose(probs.sum(-1), 1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("temperature", [1e-2, 1e-6, 1e-37, 1e-45])
+def test_a_tiny_temperature_approaches_the_argmax_without_nan(dtype, temperature):
+    logits = torch.tensor([[100.0, 30_000.0, -torch.inf, 29_000.0], [1.0, 1.0, -1.0, -30_000.0]], dtype=dtype)
+    probs = probabilities(logits, SamplingConfig(temperature))
+    assert probs.dtype == torch.float32
+    assert probs.tolist() == [[0.0, 1.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_tiny_top_p_keeps_exactly_the_most_likely(dtype):
+    logits = torch.tensor([[0.0, 4.0, 2.0, -torch.inf], [-torch.inf, -torch.inf, 0.0, -torch.inf]], dtype=dtype)
+    assert probabilities(logits, SamplingConfig(1.0, top_p=1e-6)).tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
+
+
+@pytest.mark.parametrize("fill", [sample_without_replacement, sample_with_replacement, take_most_likely])
+def test_a_one_hot_row_fills_first_with_its_token(fill):
+    drawn = fill(torch.eye(6)[[4, 0]], 3, torch.Generator().manual_seed(0))
+    assert drawn[:, 0].tolist() == [4, 0] and ((drawn >= 0) & (drawn < 6)).all()
 
 
 def test_logits_that_are_not_finite_are_reported():
