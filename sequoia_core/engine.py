@@ -105,6 +105,11 @@ def decode(
         raise ValueError(f"max_new_tokens: found {max_new_tokens}, expected at least 1")
     if tree.size > 1 and draft is None:
         raise ValueError(f"draft: found none for a tree of {tree.size} nodes, expected a draft model")
+    if draft is not None and draft.vocab_size != target.vocab_size:
+        raise ValueError(
+            f"draft: found a vocabulary of {draft.vocab_size}, expected {target.vocab_size} as the target has "
+            "(load_pair cuts padding off both)"
+        )
     widest = int(tree.child_counts.max(initial=0))
     if widest > target.vocab_size:
         raise ValueError(f"tree: found {widest} children of one node, expected at most {target.vocab_size} tokens")

@@ -143,13 +143,33 @@ class TreeCache(Cache):
 
 
 class HuggingFaceModel:
-    """Any `AutoModelForCausalLM`, driven through its own forward with explicit positions and a 4-D mask."""
+    """Any `AutoModelForCausalLM`, driven through its own forward with explicit positions and a 4-D mask.
 
-    def __init__(self, model: PreTrainedModel, name: str, eos_ids: frozenset[int] | None = None) -> None:
+    Args:
+        vocab_size: V, how many of the model's first rows of logits are real tokens; None takes all. Rows after them
+            are padding: they are cut off before any softmax, so the model's distribution is its own given that the
+            token is below V.
+
+    Raises:
+        ValueError: for a `vocab_size` beyond the model's rows, or layers that cannot attend along a tree.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        name: str,
+        eos_ids: frozenset[int] | None = None,
+        vocab_size: int | None = None,
+    ) -> None:
         self.model = model.eval()
         self.name = name
         config = model.config.get_text_config()
-        self.vocab_size = int(config.vocab_size)
+        rows = int(config.vocab_size)
+        self.vocab_size = rows if vocab_size is None else vocab_size
+        if not 1 <= self.vocab_size <= rows:
+            raise ValueError(
+                f"{name}: found a vocabulary of {self.vocab_size}, expected 1 to its {rows} rows of logits"
+            )
         self.max_context = int(getattr(config, "max_position_embeddings", None) or 2048)
         self.eos_ids = _eos_ids(model) if eos_ids is None else eos_ids
         self.device, self.dtype = model.device, model.dtype
@@ -205,7 +225,7 @@ class HuggingFaceModel:
                 logits_to_keep=keep,
             ).logits  # fmt: skip
         cache.end()
-        return logits[0, -keep:]
+        return logits[0, -keep:, : self.vocab_size]
 
     def _llama_forward(self, ids, places, mask, cache: TreeCache, keep: int) -> torch.Tensor:
         """Call the model's own modules without the argument handling around them, which costs a small model half its
@@ -255,13 +275,18 @@ def load_pair(
 ) -> ModelPair:
     """Load a target and a draft from local folders or hub ids.
 
+    Models are often padded to a rounder number of logits than their tokenizer has tokens, differently so within one
+    family. Both are cut to the ids that the target's tokenizer knows, so that no other token is ever drafted or
+    sampled: the distribution that decoding preserves is the target's own given a real token, whatever the draft.
+
     Args:
         target, draft: None, None loads the shipped demo pair; otherwise both are needed.
         device: such as "cpu" or "cuda"; None takes CUDA where there is one.
         dtype: "float32", "bfloat16" or "float16"; None takes float32 on CPU and bfloat16 elsewhere.
 
     Raises:
-        ValueError: naming the model, what was found and what was expected; nothing stays half-loaded.
+        ValueError: naming the model, what was found and what was expected; nothing stays half-loaded. Also for a draft
+            with fewer rows than the target has real tokens: it could not read them.
     """
     if (target is None) != (draft is None):
         raise ValueError("found only one of target and draft, expected both (or neither, for the demo pair)")
@@ -276,12 +301,20 @@ def load_pair(
     target_tokenizer, draft_tokenizer = _load_tokenizer(target), _load_tokenizer(draft)
     _check_same_tokens(target_tokenizer, draft_tokenizer, str(target), str(draft))
     pair = ModelPair(_load_model(target, device, dtype), _load_model(draft, device, dtype), target_tokenizer)
-    if pair.draft.vocab_size != pair.target.vocab_size:
-        raise ValueError(
-            f"{draft}: found a vocabulary of {pair.draft.vocab_size} logits, expected {pair.target.vocab_size} "
-            f"as {target} has"
-        )
+    _cut_to_real_tokens(pair)
     return pair
+
+
+def _cut_to_real_tokens(pair: ModelPair) -> None:
+    """Drop the rows of logits that the target's tokenizer has no token for, from both models."""
+    by_id = {index: token for token, index in pair.tokenizer.get_vocab().items()}
+    real, readable = min(max(by_id) + 1, pair.target.vocab_size), pair.draft.vocab_size
+    if readable < real:
+        raise ValueError(
+            f"{pair.draft.name}: found a vocabulary of {readable} logits, expected at least {real}: it could not read "
+            f"token {readable} ({by_id.get(readable)!r}) of {pair.target.name}"
+        )
+    pair.target.vocab_size = pair.draft.vocab_size = real
 
 
 def _explain(path: str | os.PathLike, error: Exception, wanted: str) -> ValueError:

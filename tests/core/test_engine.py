@@ -182,6 +182,29 @@ def test_what_cannot_be_decoded_is_refused_at_once(options, message, tiny_target
         )  # fmt: skip
 
 
+def test_vocabularies_of_two_sizes_are_refused_at_once(tiny_target):
+    with pytest.raises(ValueError, match="draft: found a vocabulary of 72, expected 64"):
+        decode(PROMPT, target=tiny_target, draft=tiny_llama(2, vocab=72), tree=chain_tree(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "sampling",
+    [SamplingConfig(0.01), SamplingConfig(1e-6), SamplingConfig(1.0, top_p=1e-6), SamplingConfig(1.0, top_k=1)],
+    ids=["T=0.01", "T=1e-6", "top-p 1e-6", "top-k 1"],
+)
+@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
+def test_half_precision_survives_almost_greedy_sampling(verifier, sampling, dtype):
+    target, draft = (HuggingFaceModel(tiny_llama(seed, layers=1).model.to(dtype), "half") for seed in (1, 2))
+    options = {"sampling": sampling, "verifier": verifier, "generator": torch.Generator().manual_seed(0)}
+    steps = run(target, draft, TREES["wide"], count=20, **options)
+    assert len(tokens_of(steps)) == 20
+    for step in steps:
+        assert np.isfinite(step.draft_probs + step.target_probs).all()
+        if verifier != "specinfer":
+            assert len(set(step.tokens[1:21])) == 20  # siblings never tie into the same token
+
+
 def test_nan_logits_name_the_step(tiny_target, tiny_draft):
     class Broken(HuggingFaceModel):
         calls = 0

@@ -3,7 +3,11 @@ import json
 import pytest
 import torch
 
+from sequoia_core.construction import branching_tree, chain_tree
+from sequoia_core.engine import autoregressive, decode
+from sequoia_core.lossless import check_losslessness
 from sequoia_core.models import DEMO_PAIR, HuggingFaceModel, TreeCache, load_pair
+from sequoia_core.sampling import SamplingConfig
 from tests.conftest import tiny_llama
 
 
@@ -129,3 +133,107 @@ def test_state_space_layers_are_refused_by_name(tiny_target):
     model.config.layer_types = ["linear_attention", "full_attention"]
     with pytest.raises(ValueError, match="linear_attention"):
         HuggingFaceModel(model, "hybrid")
+
+
+def save_padded(folder, *, seed, rows, tokens):
+    """Write a tiny model of `rows` logits whose tokenizer has `tokens` words."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"w{index}": index for index in range(tokens)}
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, unk_token="w0"))).save_pretrained(folder)
+    tiny_llama(seed, vocab=rows, layers=1, scale=1.0).model.save_pretrained(folder)
+    return str(folder)
+
+
+PADDINGS = {"target is larger": (72, 64), "draft is larger": (64, 72), "both padded alike": (72, 72)}
+
+
+@pytest.fixture(params=PADDINGS)
+def padded_pair(request, tmp_path):
+    target_rows, draft_rows = PADDINGS[request.param]
+    return load_pair(
+        save_padded(tmp_path / "target", seed=1, rows=target_rows, tokens=60),
+        save_padded(tmp_path / "draft", seed=2, rows=draft_rows, tokens=60),
+        device="cpu",
+    )
+
+
+def test_padding_beyond_the_tokenizer_is_cut_off_both_models(padded_pair):
+    assert padded_pair.target.vocab_size == padded_pair.draft.vocab_size == len(padded_pair.tokenizer) == 60
+    for model in (padded_pair.target, padded_pair.draft):
+        ids = torch.tensor([3, 14, 15])
+        tail = torch.full((3, 3), -torch.inf).triu(1)
+        logits = model.forward(ids, torch.arange(3), cache=model.new_cache(3), tail=tail, keep=3)
+        with torch.inference_mode():
+            whole = model.model(ids[None]).logits[0]
+        torch.testing.assert_close(logits, whole[:, :60], atol=1e-5, rtol=1e-5)
+
+
+def test_a_padded_pair_is_greedy_as_generate_among_real_tokens(padded_pair):
+    prompt, model = [3, 14, 15, 9], padded_pair.target.model
+    wanted = model.generate(
+        torch.tensor([prompt]), do_sample=False, max_new_tokens=60, pad_token_id=0,
+        suppress_tokens=list(range(60, model.config.vocab_size)) or None,
+    )[0, 4:].tolist()  # fmt: skip
+    pair = {"target": padded_pair.target, "draft": padded_pair.draft}
+    for tree in (chain_tree(3), branching_tree([5, 2, 1])):
+        steps = decode(prompt, tree=tree, max_new_tokens=60, **pair)
+        assert [token for step in steps for token in step.new_tokens] == wanted
+    steps = autoregressive(prompt, target=padded_pair.target, max_new_tokens=60)
+    assert [token for step in steps for token in step.new_tokens] == wanted
+    assert max(wanted) < 60
+
+
+@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
+def test_a_padded_pair_is_lossless_among_real_tokens(verifier, padded_pair):
+    """The law compared with is cut from the model's own softmax; false alarms below 1e-6."""
+    pair = {"target": padded_pair.target, "draft": padded_pair.draft}
+    options = {"sampling": SamplingConfig(1.0), "samples": 600, "generator": torch.Generator().manual_seed(0)}
+    report = check_losslessness([3], tree=branching_tree([3]), verifier=verifier, new_tokens=1, **pair, **options)
+    with torch.inference_mode():
+        law = padded_pair.target.model(torch.tensor([[3]])).logits[0, -1].double().softmax(-1)[:60]
+    law = law / law.sum()
+    assert report.passed and report.degrees_of_freedom > 10
+    for tokens, pooled, expected in zip(report.cells, report.pooled, report.expected, strict=True):
+        assert pooled or expected == pytest.approx(600 * float(law[tokens[0]]), rel=1e-4)
+
+
+def test_a_wide_tree_drafts_all_real_tokens_and_no_other(padded_pair):
+    for step in decode(
+        [3], target=padded_pair.target, draft=padded_pair.draft, tree=branching_tree([60]), max_new_tokens=10,
+        sampling=SamplingConfig(1.0), generator=torch.Generator().manual_seed(0),
+    ):  # fmt: skip
+        assert sorted(step.tokens[1:]) == list(range(60))
+
+
+def test_a_draft_that_cannot_read_a_real_token_is_refused_by_name(tmp_path):
+    target = save_padded(tmp_path / "target", seed=1, rows=72, tokens=70)
+    draft = save_padded(tmp_path / "draft", seed=2, rows=64, tokens=64)
+    with pytest.raises(ValueError, match=r"draft: found a vocabulary of 64 .*at least 70.*token 64 \('w64'\)"):
+        load_pair(target, draft, device="cpu")
+
+
+def test_tokens_that_only_the_draft_knows_are_never_drafted(tmp_path):
+    pair = load_pair(
+        save_padded(tmp_path / "target", seed=1, rows=72, tokens=60),
+        save_padded(tmp_path / "draft", seed=2, rows=72, tokens=66),
+        device="cpu",
+    )
+    assert pair.target.vocab_size == pair.draft.vocab_size == 60
+
+
+def test_a_tokenizer_with_more_tokens_than_the_target_has_logits(tmp_path):
+    pair = load_pair(
+        save_padded(tmp_path / "target", seed=1, rows=64, tokens=66),
+        save_padded(tmp_path / "draft", seed=2, rows=72, tokens=66),
+        device="cpu",
+    )
+    assert pair.target.vocab_size == pair.draft.vocab_size == 64
+
+
+@pytest.mark.parametrize("size", [0, 65])
+def test_a_vocabulary_beyond_the_rows_is_refused(size, tiny_target):
+    with pytest.raises(ValueError, match=f"found a vocabulary of {size}, expected 1 to its 64 rows"):
+        HuggingFaceModel(tiny_target.model, "cut", vocab_size=size)
