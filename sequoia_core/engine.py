@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -159,6 +160,7 @@ def _additive(visible: np.ndarray) -> torch.Tensor:
     return torch.zeros(visible.shape).masked_fill_(torch.from_numpy(~visible), -torch.inf)
 
 
+@lru_cache(maxsize=8)  # many short runs over one tree are common: a benchmark, a proof
 def _plan_levels(tree: TokenTree) -> tuple[list[_Level], dict[int, int]]:
     """Return the draft passes of one step and the draft-cache slot of each forwarded node, counted from the root."""
     mask, counts, ranks = tree.ancestor_mask, tree.child_counts, tree.child_ranks
