@@ -77,6 +77,8 @@ def decode(
 ) -> Iterator[DecodeStep]:
     """Decode with a static token tree (paper §3, Algorithm 2); the output follows the warped target exactly.
 
+    The target's distribution is the one over its `vocab_size` tokens: rows of padding are cut before any softmax.
+
     Args:
         prompt_ids: int [L], at least one token.
         draft: may be None only for a tree of one node.
