@@ -2,9 +2,9 @@
 
 import streamlit as st
 
-from ui import session
+from ui import frame
 
-st.set_page_config(page_icon=session.FAVICON)  # first, or the browser asks a font server for the default page's icon
+st.set_page_config(page_icon=frame.FAVICON)  # first, or the browser asks a font server for the default page's icon
 st.navigation(
     [
         st.Page(
@@ -25,6 +25,12 @@ st.navigation(
             title="Tree",
             icon=":material/account_tree:",
             help="The provably best token tree for an acceptance vector, its expected tokens, and export.",
+        ),
+        st.Page(
+            "pages/regret.py",
+            title="Regret",
+            icon=":material/compare_arrows:",
+            help="What a tree loses where another acceptance vector holds: another temperature, domain or pair.",
         ),
         st.Page(
             "pages/hardware.py",

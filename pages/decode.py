@@ -7,7 +7,7 @@ import streamlit as st
 
 from sequoia_core import TokenTree, expected_tokens
 from sequoia_core.construction import chain_tree
-from ui import cached, controls, runs, session, work
+from ui import cached, controls, frame, runs, session, work
 from ui.jobs import Job
 from ui.token_tree import live_tree
 
@@ -360,7 +360,7 @@ def show_recording() -> None:
         )
 
 
-session.setup_page("Decode")
+frame.setup_page("Decode")
 st.title("Decode")
 st.caption(
     "Does the prediction hold? The draft fills the tree, one target pass verifies it, the accepted path is kept."

@@ -5,7 +5,7 @@ import json
 import streamlit as st
 
 from sequoia_core.planning import BestShape
-from ui import cached, charts, controls, session
+from ui import cached, charts, controls, frame, session
 
 
 def choose_shipped() -> None:
@@ -63,7 +63,7 @@ def measure_profile() -> None:
             help="Each size is timed this often after a warm-up; the median counts, the spread is shown.",
         )
         if st.form_submit_button(
-            f"Measure this machine ({session.device_name()})",
+            f"Measure this machine ({frame.device_name()})",
             icon=":material/speed:",
             type="primary",
             disabled=job is not None and job.active,
@@ -114,7 +114,7 @@ def limit_sentence(best: BestShape, verify: float) -> str:
     )
 
 
-session.setup_page("Hardware")
+frame.setup_page("Hardware")
 st.title("Hardware")
 st.caption("What do drafting and verifying cost on this machine, and which tree shape does that make the fastest?")
 

@@ -7,7 +7,7 @@ from streamlit.delta_generator import DeltaGenerator
 from streamlit.errors import StreamlitPageNotFoundError
 
 from sequoia_core import expected_tokens
-from ui import controls, runs, session, work
+from ui import controls, frame, runs, session, work
 from ui.jobs import Job
 
 POLL_SEC = 0.4
@@ -106,7 +106,7 @@ def adopt(job: Job) -> None:
     if found is None:
         return
     if found.acceptance is not None:
-        session.set_acceptance(found.acceptance, f"measured here on the {job.info}, temperature 0")
+        session.set_acceptance(found.acceptance, f"measured here on the {job.info}, temperature 0", "measured, T = 0")
     if found.profile is not None:
         session.set_profile(found.profile, f"measured here on the {job.info}")
         session.set_shape(None)
@@ -181,7 +181,7 @@ def show_result(run: dict[str, Any]) -> None:
     link(st.container(), "decode", "Watch this run step by step", ":material/play_circle:")
 
 
-session.setup_page("Overview")
+frame.setup_page("Overview")
 job = session.job("chain")
 ended = session.take_ended("chain")
 if ended is not None:

@@ -4,11 +4,14 @@ import numpy as np
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
-from sequoia_core.construction import chain_limit, chain_tree
-from ui import cached, charts, controls, session
+from sequoia_core.construction import chain_limit, chain_tree, node_scores, tree_limit
+from ui import cached, charts, comparison, controls, frame, session
+from ui.layout import subtree_sums, visible_nodes
 
 MAX_IMPORT = 4_096  # nodes a browser still draws
 COLORS = {"Chance to be accepted": "score", "Rank": "rank", "Depth": "depth"}  # the label is what a link carries
+THRESHOLDS = {"everything": 0.0, "f(v) ≥ 0.0001": 1e-4, "f(v) ≥ 0.001": 1e-3, "f(v) ≥ 0.01": 1e-2, "f(v) ≥ 0.1": 0.1}
+OWN_VECTOR = "the vector in use"  # one that is not in the list: a smoothed one
 FORMATS = {
     "Sequoia JSON": ("native", "tree.json"),
     "Reference growmap (.pt)": ("growmap", "growmap.pt"),
@@ -16,6 +19,30 @@ FORMATS = {
     "Path list (Medusa, EAGLE, TensorRT-LLM)": ("choices", "choices.json"),
     "vLLM speculative_token_tree": ("vllm", "vllm_tree.txt"),
 }
+
+
+def vector_control() -> None:
+    """Draw the choice of vector; a link's ?vector=… wins on arrival, other pages' choice afterwards."""
+    names = list(session.vectors())
+    current = session.acceptance_name()
+    options = names if current else [OWN_VECTOR, *names]
+    if "tree_shown" in st.session_state or "vector" not in st.query_params:
+        st.session_state["vector"] = current or OWN_VECTOR
+
+    def use() -> None:
+        if st.session_state["vector"] != OWN_VECTOR:
+            session.use_vector(st.session_state["vector"])
+
+    choice = st.selectbox(
+        "Acceptance vector",
+        options,
+        key="vector",
+        bind="query-params",
+        on_change=use,
+        help="Of the acceptance page; the tree is the best one for it. A link carries the name of a shipped vector.",
+    )
+    if choice not in (current, OWN_VECTOR):  # by a link
+        session.use_vector(choice)
 
 
 def best_for_hardware() -> None:
@@ -85,8 +112,8 @@ def read_tree(data: bytes, name: str) -> TokenTree:
     return tree
 
 
-def bring_tree() -> None:
-    """Read a tree of another tool and set it beside the best one of the same size and depth."""
+def bring_tree() -> tuple[TokenTree, str] | None:
+    """Read a tree of another tool and set it beside the best one of the same size and depth -> tree and file name."""
     upload = controls.file_upload(
         "Tree file",
         ("json", "pt", "txt"),
@@ -96,15 +123,15 @@ def bring_tree() -> None:
     )
     if upload is None:
         st.caption("Bring a tree from another tool to see what it yields with this acceptance vector.")
-        return
+        return None
     if upload.error:
         st.error(f"{upload.error}. The previous tree stays in use.", icon=":material/error:")
-        return
+        return None
     theirs, vector = upload.value, session.acceptance()
-    mine, best = expected_tokens(theirs, vector), cached.best_value(vector, theirs.size, theirs.depth)
+    mine, best = expected_tokens(theirs, vector), cached.best_value(vector, theirs)
     controls.card(st.container(), "Imported tree", f"{mine:.2f}", f"tokens/step, n = {theirs.size}, d = {theirs.depth}")
     if best is None:
-        controls.card(st.container(), "Best of that size and depth", "none", "too wide or too large to find")
+        controls.card(st.container(), "Best of that size and depth", "none", "too large to find")
     elif best - mine < 1e-9:
         controls.card(st.container(), "Best of that size and depth", f"{best:.2f}", "the imported tree is optimal")
     else:
@@ -120,12 +147,101 @@ def bring_tree() -> None:
     ):
         session.set_tree(theirs, f"your file {upload.name}")
         st.rerun()
+    return theirs, upload.name
 
 
 def no_prediction() -> str:
     """Say why no speedup can be predicted for the tree in use."""
     hardware = session.profile()
     return "no hardware profile" if hardware is None else f"the profile ends at n = {hardware.max_size}"
+
+
+def choose_node() -> None:
+    """Show the node that was clicked in the picture."""
+    points = st.session_state["tree_picture"].selection.points
+    if points and "customdata" in points[0]:
+        st.session_state["tree_node"] = int(points[0]["customdata"][-1])
+
+
+def collapsed_nodes(tree: TokenTree) -> set[int]:
+    """Return the nodes folded up by hand, in this very tree; another tree starts unfolded."""
+    held, nodes = st.session_state.get("tree_folds", (None, set()))
+    return nodes if held == tree else set()
+
+
+def picture(tree: TokenTree, vector: AcceptanceVector) -> None:
+    """Draw the tree, with what is hidden folded up, and the arithmetic of one node."""
+    scores, folded = node_scores(tree, vector), collapsed_nodes(tree)
+    left, middle, right = st.columns([3, 2, 1], vertical_alignment="bottom")
+    color_by = left.segmented_control(
+        "Colour by", list(COLORS), default="Chance to be accepted", required=True, key="tree_color", bind="query-params"
+    )
+    hide = middle.selectbox(
+        "Show",
+        list(THRESHOLDS),
+        key="tree_hide",
+        bind="query-params",
+        help="Less likely nodes are folded into the node above them, drawn as a diamond with their number.",
+    )
+    if st.session_state.get("tree_node", 0) >= tree.size:
+        st.session_state["tree_node"] = 0
+    node = right.number_input(
+        "Node",
+        0,
+        tree.size - 1,
+        key="tree_node",
+        help="Click a node, or give its number, breadth-first from the root 0.",
+    )
+    visible = visible_nodes(tree, scores, at_least=THRESHOLDS[hide], collapsed=folded)
+    st.plotly_chart(
+        charts.tree_figure(tree, vector, COLORS[color_by], visible=visible, selected=node),
+        width="stretch",
+        key="tree_picture",
+        on_select=choose_node,
+        selection_mode="points",
+        alt=f"Token tree of {tree.size} nodes in {tree.depth + 1} levels, {int(visible.sum())} of them drawn",
+    )
+    details(tree, vector, int(node), scores, folded)
+
+
+def details(tree: TokenTree, vector: AcceptanceVector, node: int, scores: np.ndarray, folded: set[int]) -> None:
+    """Say what one node is and what it is worth; fold or unfold what is below it."""
+    rank, children = int(tree.child_ranks[node]), len(tree.children(node))
+    below = int(subtree_sums(tree, np.ones(tree.size))[node]) - 1
+    worth = float(subtree_sums(tree, scores)[node])
+    path = " → ".join(["root", *(str(tree.child_ranks[v]) for v in tree.path_to(node)[1:])][:26])
+    chance = vector.probs[rank - 1] if 0 < rank <= len(vector) else float(rank == 0)
+    text = "the last committed token" if node == 0 else f"rank {rank} at depth {tree.depths[node]}, p = {chance:.4g}"
+    with st.container(border=True, horizontal=True, vertical_alignment="center"):
+        st.markdown(
+            f"**Node {node}** &nbsp; {path} &nbsp;·&nbsp; {text} &nbsp;·&nbsp; f(v) = {scores[node]:.4g} &nbsp;·&nbsp; "
+            f"{children} children, {below} nodes below &nbsp;·&nbsp; with them worth {worth:.4g} tokens per step"
+        )
+        label = "Unfold" if node in folded else "Fold up"
+        if st.button(label, key="tree_fold", icon=":material/unfold_less:", disabled=not children):
+            st.session_state["tree_folds"] = (tree, folded ^ {node})
+            st.rerun()
+        if folded and st.button("Unfold all", key="tree_unfold", icon=":material/unfold_more:"):
+            st.session_state["tree_folds"] = (tree, set())
+            st.rerun()
+
+
+def sureness(tree: TokenTree, vector: AcceptanceVector) -> str:
+    """Say how far the measurement behind the vector settles the expected tokens and the best shape."""
+    interval = cached.tokens_interval(vector, tree)
+    if interval is None:
+        return "The vector says nothing about its sample, so there is no interval."
+    told = f"Expected tokens: {interval[0]:.2f} to {interval[1]:.2f} (95%, from the sample behind the vector)."
+    hardware = session.profile()
+    spread = cached.shape_spread(vector, hardware) if hardware is not None else None
+    if spread is None:
+        return told
+    sizes, depths = spread.sizes, spread.depths
+    return told + (
+        f" Best shape for this hardware: n = {spread.chosen.size}, d = {spread.chosen.depth}; measured again it might "
+        f"be n = {sizes[0]} to {sizes[1]}, d = {depths[0]} to {depths[1]}, and this one would lose at most "
+        f"{spread.worst_loss:.2f}× against it."
+    )
 
 
 def take_tree(tree: TokenTree, vector: AcceptanceVector) -> None:
@@ -149,12 +265,27 @@ def take_tree(tree: TokenTree, vector: AcceptanceVector) -> None:
     )
 
 
-session.setup_page("Tree")
+def nearest(tree: TokenTree) -> None:
+    """Show what to type into tools that take numbers and no tree."""
+    from sequoia_core.formats import nearest_parameters
+
+    st.caption("Tools without a tree file take numbers; these come nearest, and are approximate.")
+    settings = nearest_parameters(tree)
+    tools = {name: values for name, values in settings.items() if isinstance(values, dict)}
+    if not tools:
+        st.caption(settings["note"])
+        return
+    lines = [f"{name}: " + ", ".join(f"{key} = {value}" for key, value in tools[name].items()) for name in tools]
+    st.code("\n".join(lines), language=None, wrap_lines=True)
+
+
+frame.setup_page("Tree")
 st.title("Tree")
 st.caption(
     "Which guesses are worth a place in one target pass? The sliders give the provably best tree of a size and depth."
 )
 
+vector_control()
 vector = session.acceptance()
 n, d = shape_controls()
 table = cached.tokens_table(vector, cached.TABLE_SIZE, cached.MAX_DEPTH)
@@ -222,15 +353,9 @@ controls.card(
     help="G(n + 1, d) − G(n, d): worth it only while the target verifies one more token for less.",
 )
 
-color_by = st.segmented_control(
-    "Colour by", list(COLORS), default="Chance to be accepted", required=True, key="tree_color", bind="query-params"
-)
-st.plotly_chart(
-    charts.tree_figure(tree, vector, COLORS[color_by]),
-    width="stretch",
-    key="tree_picture",
-    alt=f"Token tree of {tree.size} nodes in {tree.depth + 1} levels, widest level {max(widths)}",
-)
+st.caption(f":material/straighten: {sureness(tree, vector)}")
+
+picture(tree, vector)
 gain = f"{tokens - chain:.2f} more than" if tokens - chain > 1e-9 else "as many as"
 st.markdown(
     f"Nodes go where a token is likely to be accepted: {tree.size - 1} guesses in {tree.depth} draft passes turn one "
@@ -239,8 +364,14 @@ st.markdown(
 
 st.subheader("Growth with size")
 ceiling = chain_limit(vector)
+curves = cached.growth_curves(vector, d)
 st.plotly_chart(
-    charts.growth_figure(cached.growth_curves(vector, d), here=(tree.size, tokens), ceiling=ceiling),
+    charts.growth_figure(
+        curves,
+        here=(tree.size, tokens),
+        limits={"no chain passes": ceiling, "no tree of these ranks passes": tree_limit(vector)},
+        band=cached.growth_band(vector, d),
+    ),
     width="stretch",
     key="tree_growth",
     alt="Expected tokens per step against tree size: the best tree keeps growing where chains flatten",
@@ -248,12 +379,33 @@ st.plotly_chart(
 limit = (
     "A chain has no limit here" if np.isinf(ceiling) else f"No chain passes {ceiling:.2f} tokens per step, however long"
 )
-st.markdown(f"{limit}; the best tree of depth at most {d} gains with every node, ever more slowly.")
+st.markdown(
+    f"{limit}, and any number of independent chains adds at most one token to that; the best tree of depth at most {d} "
+    "gains with every node, ever more slowly."
+)
+st.download_button(
+    "Download the curves as CSV",
+    "curve,size,expected_tokens\n"
+    + "\n".join(
+        f'"{name}",{n},{value!r}'
+        for name, (sizes, values) in curves.items()
+        for n, value in zip(sizes.tolist(), values.tolist(), strict=True)
+    ),
+    "growth.csv",
+    "text/csv",
+    key="tree_growth_csv",
+    icon=":material/download:",
+    on_click="ignore",
+)
 
 take_away, bring = st.columns(2)
 with take_away.container(border=True, height="stretch"):
     st.subheader("Export")
     take_tree(tree, vector)
+    nearest(tree)
 with bring.container(border=True, height="stretch"):
     st.subheader("Import")
-    bring_tree()
+    imported = bring_tree()
+
+st.subheader("Side by side")
+comparison.section(tree, vector, imported)

@@ -6,7 +6,9 @@ in for an `AcceptanceVector`. Shapes: n = tree size with the root, d = depth in 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from .tree import TokenTree
 Acceptance = AcceptanceVector | AcceptanceMatrix
 
 MAX_NODES = 100_000
+MAX_GROWN = 20_000_000  # nodes grown best-first for one table: a minute
 
 
 def node_scores(tree: TokenTree, acceptance: Acceptance) -> np.ndarray:
@@ -25,11 +28,11 @@ def node_scores(tree: TokenTree, acceptance: Acceptance) -> np.ndarray:
     Returns:
         float64 [n]; 1 for the root, 0 below a rank that the vector does not have.
     """
-    scores = np.ones(tree.size)
-    by_rank = np.zeros(max(len(acceptance), int(tree.child_ranks.max())) + 1)
+    scores, ranks = np.ones(tree.size), tree.child_ranks
+    by_rank = np.zeros(max(len(acceptance), int(ranks.max())) + 1)
     for depth, level in enumerate(tree.levels[1:], start=1):
         by_rank[1 : len(acceptance) + 1] = acceptance.at_level(depth)
-        scores[level] = by_rank[tree.child_ranks[level]] * scores[tree.parents[level]]
+        scores[level] = by_rank[ranks[level]] * scores[tree.parents[level]]
     return scores
 
 
@@ -78,8 +81,15 @@ def expected_tokens_table(acceptance: Acceptance, *, max_size: int, max_depth: i
     table[1, :] = 1.0
     if is_monotone(acceptance):
         for depth in range(1, deepest + 1):
+            if depth * max_size > MAX_GROWN:
+                raise ValueError(
+                    f"max_depth: found {max_depth} for trees of up to {max_size} nodes, expected at most "
+                    f"{MAX_GROWN // max_size}; deeper trees still gain with this vector"
+                )
             scores = best_first(_rows(acceptance, depth), max_size)[2]
-            table[1 : len(scores) + 1, depth] = np.cumsum(scores)
+            table[1 : len(scores) + 1, depth:] = np.cumsum(scores)[:, None]
+            if isinstance(acceptance, AcceptanceVector) and np.array_equal(table[:, depth], table[:, depth - 1]):
+                break  # for equal rows, no deeper level will ever help
     elif isinstance(acceptance, AcceptanceVector):
         for depth, by_branches in enumerate(_until_settled(_rows(acceptance, deepest), max_size), start=1):
             table[:, depth:] = by_branches.max(axis=1)[:, None]
@@ -146,6 +156,36 @@ def best_first_tree(acceptance: Acceptance, *, size: int, depth: int | None = No
     return TokenTree.from_links(parents, ranks)[0]
 
 
+def beam_tree(acceptance: Acceptance, *, width: int, depth: int) -> TokenTree:
+    """Return the tree of a beam search: at every level the `width` most likely nodes below those of the level above.
+
+    Raises:
+        ValueError: for numbers out of range or more than 100,000 nodes.
+    """
+    _check("depth", depth, 0, MAX_NODES)
+    _check("width", width, 1, (MAX_NODES - 1) // max(depth, 1))
+    parents, ranks, level, scores = [-1], [0], [0], [1.0]
+    for below in range(1, depth + 1):
+        probs = acceptance.at_level(below).tolist()
+        heap = [(-scores[node] * probs[0], node, 1) for node in level]
+        heapq.heapify(heap)
+        level = []
+        while heap and len(level) < width:
+            negative, parent, rank = heapq.heappop(heap)
+            level.append(len(parents))
+            parents.append(parent)
+            ranks.append(rank)
+            scores.append(-negative)
+            if rank < len(probs):
+                heapq.heappush(heap, (-scores[parent] * probs[rank], parent, rank + 1))
+    return TokenTree.from_links(np.array(parents), np.array(ranks))[0]
+
+
+def tree_limit(acceptance: AcceptanceVector) -> float:
+    """Return 1 / (1 - sum p), the tokens per step that no tree of these ranks exceeds, however large; inf at sum 1."""
+    return 1.0 / acceptance.reject if acceptance.reject > 0.0 else float("inf")
+
+
 def bootstrap_tables(
     acceptance: AcceptanceVector,
     *,
@@ -180,25 +220,59 @@ def best_expected_tokens(tree: TokenTree, acceptance: AcceptanceVector) -> float
     return expected_tokens(optimal_tree(padded, size=tree.size, depth=tree.depth), padded)
 
 
-def regret_matrix(vectors: Sequence[AcceptanceVector], *, size: int, depth: int) -> np.ndarray:
-    """Return the tokens per step lost when the tree designed for one vector is used where another holds.
+@dataclass(frozen=True, slots=True, eq=False)
+class Regret:
+    """What trees lose where another vector holds than the one they were designed for.
 
     Args:
-        vectors: m of them, each wide enough for a tree of this shape.
+        lost: float64 [m, m]; [i, j] = tokens per step that vector i's best tree loses under vector j. Zero on the
+            diagonal, never below zero.
+        best: float64 [m], what each vector's own best tree yields.
+    """
+
+    lost: np.ndarray
+    best: np.ndarray
+
+    @property
+    def share(self) -> np.ndarray:
+        """The loss as a part of what the vector's own tree yields, float64 [m, m]."""
+        return self.lost / self.best[None, :]
+
+    @property
+    def worst(self) -> tuple[int, int]:
+        """The pair (tree, vector) that loses the most."""
+        tree, vector = np.unravel_index(int(self.lost.argmax()), self.lost.shape)
+        return int(tree), int(vector)
+
+    @property
+    def safest(self) -> int:
+        """The tree whose largest loss is smallest."""
+        return int(self.lost.max(axis=1).argmin())
+
+    @property
+    def mean(self) -> float:
+        """The loss averaged over all pairs of different vectors."""
+        pairs = len(self.best) * (len(self.best) - 1)
+        return float(self.lost.sum() / pairs) if pairs else 0.0
+
+
+def regret_matrix(vectors: Sequence[AcceptanceVector], *, size: int, depth: int) -> Regret:
+    """Set the best tree of each vector against every other vector: how well do trees transfer?
+
+    Args:
+        vectors: m of them.
         size, depth: n and the largest d of every tree.
 
-    Returns:
-        float64 [m, m]; [i, j] = G of vector j minus F of vector i's best tree under vector j. Zero on the diagonal,
-        never below zero.
-
     Raises:
-        ValueError: when a vector allows no tree of this shape.
+        ValueError: for no vectors, or when no tree has this shape.
     """
+    if not vectors:
+        raise ValueError("vectors: found none, expected at least one")
     ranks = max(len(vector) for vector in vectors)  # ranks that a vector lacks are worth nothing, but may be drafted
     padded = [AcceptanceVector(np.pad(vector.probs, (0, ranks - len(vector)))) for vector in vectors]
     trees = [optimal_tree(vector, size=size, depth=depth) for vector in padded]
     tokens = np.array([[expected_tokens(tree, vector) for vector in padded] for tree in trees])
-    return np.maximum(np.diag(tokens)[None, :] - tokens, 0.0)
+    return Regret(lost=np.maximum(np.diag(tokens)[None, :] - tokens, 0.0), best=np.diag(tokens).copy())
 
 
 def _capacity(ranks: int, depth: int) -> int:

@@ -14,16 +14,21 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sequoia_core import AcceptanceVector, HardwareProfile, SpeedupSurface, TokenTree
-    from sequoia_core.planning import BestShape
+    from sequoia_core.construction import Regret
+    from sequoia_core.planning import BestShape, ShapeSpread
 
 MAX_DEPTH = 24
-MAX_SIZE = 512  # past it a slider is no longer a tool; trees of the paper's GPUs have 64 to 128 nodes
+MAX_SIZE = 1024  # the paper's trees have 64 to 128 nodes on a GPU, 768 with offloading
 TABLE_SIZE = MAX_SIZE + 1  # one more, for the value of the next node
+BAND_SIZE = 256  # the largest size with a bootstrap interval: fifty tables of it take a second
 
 _HASH = {
     "sequoia_core.acceptance.AcceptanceVector": lambda vector: vector.probs.tobytes(),
     "sequoia_core.hardware.HardwareProfile": lambda profile: profile.to_json(),
+    "sequoia_core.tree.TokenTree": lambda tree: tree.parents.tobytes(),
 }
+# what depends on how the vector was measured, and not on its values alone
+_SAMPLE_HASH = {**_HASH, "sequoia_core.acceptance.AcceptanceVector": lambda vector: vector.to_bytes()}
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
@@ -62,12 +67,21 @@ def growth_curves(vector: AcceptanceVector, depth: int) -> dict[str, tuple[np.nd
     import numpy as np
 
     from sequoia_core import expected_tokens
-    from sequoia_core.construction import branching_tree, chain_tree, independent_chains
+    from sequoia_core.construction import (
+        beam_tree,
+        best_first_tree,
+        branching_tree,
+        chain_tree,
+        independent_chains,
+        is_monotone,
+    )
 
     table = tokens_table(vector, TABLE_SIZE, MAX_DEPTH)[: MAX_SIZE + 1]
+    widths = np.unique(np.geomspace(1, max((MAX_SIZE - 1) // depth, 1), 24).astype(int)).tolist()
     plain = {
         "one chain": [chain_tree(length) for length in range(depth + 1)],
-        f"independent chains of {depth}": [independent_chains(k, depth) for k in range(1, (MAX_SIZE - 1) // depth + 1)],
+        f"independent chains of {depth}": [independent_chains(k, depth) for k in widths],
+        f"beam of depth {depth}": [beam_tree(vector, width=k, depth=depth) for k in widths],
         "two children everywhere": [
             branching_tree([2] * levels) for levels in range(depth + 1) if 2 ** (levels + 1) - 1 <= MAX_SIZE
         ],
@@ -77,27 +91,83 @@ def growth_curves(vector: AcceptanceVector, depth: int) -> dict[str, tuple[np.nd
         sizes = np.flatnonzero(np.isfinite(table[:, limit]))
         if limit == depth or table[sizes[-1], limit] > 1.01 * table[sizes[-1], depth]:  # else one line hides the other
             curves[f"best tree, d ≤ {limit}"] = (sizes, table[sizes, limit])
+    if not is_monotone(vector):  # else it is the best tree
+        sizes = np.unique(np.geomspace(1, MAX_SIZE, 24).astype(int)).tolist()
+        plain["best first (Medusa)"] = [best_first_tree(vector, size=size, depth=depth) for size in sizes]
     for name, trees in plain.items():
-        curves[name] = (np.array([t.size for t in trees]), np.array([expected_tokens(t, vector) for t in trees]))
+        sizes, first = np.unique([tree.size for tree in trees], return_index=True)
+        curves[name] = (sizes, np.array([expected_tokens(trees[i], vector) for i in first]))
     return curves
 
 
-def best_value(vector: AcceptanceVector, size: int, depth: int) -> float | None:
-    """Return the largest F at this size and depth; None where the vector is too short or n too large."""
-    from sequoia_core import expected_tokens
+def best_value(vector: AcceptanceVector, tree: TokenTree) -> float | None:
+    """Return the largest F at a tree's size and depth; None where that is too much to search."""
+    from sequoia_core.construction import best_expected_tokens
 
     try:
-        return expected_tokens(best_tree(vector, size, depth), vector)
+        return best_expected_tokens(tree, vector)
     except ValueError:
         return None
+
+
+@st.cache_resource(show_spinner="Resampling the measurement…", max_entries=8, hash_funcs=_SAMPLE_HASH)
+def resampled_tables(vector: AcceptanceVector) -> np.ndarray | None:
+    """Return G(n, d) for vectors the same measurement might have found, up to n = BAND_SIZE; None if none is known."""
+    from sequoia_core.construction import bootstrap_tables
+
+    return bootstrap_tables(vector, max_size=BAND_SIZE, max_depth=MAX_DEPTH)
+
+
+def growth_band(vector: AcceptanceVector, depth: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Return (sizes, low, high), the 95% interval of G(n, depth); None when nothing is known of the sample."""
+    import numpy as np
+
+    tables = resampled_tables(vector)
+    if tables is None:
+        return None
+    sizes = np.flatnonzero(np.isfinite(tables[0, :, depth]))
+    low, high = np.quantile(tables[:, sizes, depth], [0.025, 0.975], axis=0)
+    return sizes, low, high
+
+
+@st.cache_resource(show_spinner=False, max_entries=16, hash_funcs=_SAMPLE_HASH)
+def shape_spread(vector: AcceptanceVector, profile: HardwareProfile) -> ShapeSpread | None:
+    """Return how sure the best shape is, cached; None when nothing is known of the sample."""
+    from sequoia_core import planning
+
+    tables = resampled_tables(vector)
+    if tables is None:
+        return None
+    return planning.shape_spread(vector, profile, tables[:, : profile.max_size + 1])
+
+
+@st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)
+def tokens_interval(vector: AcceptanceVector, tree: TokenTree) -> tuple[float, float] | None:
+    """Return the 95% interval of F of this very tree, from the sample behind the vector; None when none is known."""
+    import numpy as np
+
+    from sequoia_core import expected_tokens
+
+    vectors = vector.resamples(100)
+    if vectors is None:
+        return None
+    low, high = np.quantile([expected_tokens(tree, v) for v in vectors], [0.025, 0.975])
+    return float(low), float(high)
+
+
+@st.cache_resource(show_spinner=False, max_entries=32, hash_funcs=_HASH)
+def regret(vectors: tuple[AcceptanceVector, ...], size: int, depth: int) -> Regret:
+    """Return what each vector's tree loses under the others, cached."""
+    from sequoia_core.construction import regret_matrix
+
+    return regret_matrix(vectors, size=size, depth=depth)
 
 
 def next_node_value(vector: AcceptanceVector, size: int, depth: int) -> float | None:
-    """Return G(n + 1, d) - G(n, d); None where the vector has no place for another node or n is too large to search."""
-    try:
-        table = tokens_table(vector, max(size + 1, TABLE_SIZE), max(depth, MAX_DEPTH))
-    except ValueError:
+    """Return G(n + 1, d) - G(n, d); None where no node fits or the tree is off the table."""
+    if size >= TABLE_SIZE or depth > MAX_DEPTH:
         return None
+    table = tokens_table(vector, TABLE_SIZE, MAX_DEPTH)
     here, there = table[size : size + 2, depth].tolist()
     return there - here if math.isfinite(there) and math.isfinite(here) else None
 

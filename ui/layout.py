@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from sequoia_core.tree import TokenTree
@@ -38,3 +40,31 @@ def tidy_layout(tree: TokenTree) -> np.ndarray:
         last = np.append(first[1:], len(level)) - 1
         across[owners] = (across[level[first]] + across[level[last]]) / 2
     return np.column_stack([across, tree.depths.astype(np.float64)])
+
+
+def visible_nodes(
+    tree: TokenTree, scores: np.ndarray, *, at_least: float = 0.0, collapsed: Collection[int] = ()
+) -> np.ndarray:
+    """Say which nodes are drawn: those above a score, not below a collapsed node; bool [n], always with the root.
+
+    Args:
+        scores: float64 [n], f(v).
+        at_least: smallest score drawn.
+        collapsed: nodes whose descendants are hidden.
+    """
+    shown = np.zeros(tree.size, dtype=bool)
+    shown[0] = True
+    closed = np.zeros(tree.size, dtype=bool)
+    closed[[node for node in collapsed if node < tree.size]] = True
+    for level in tree.levels[1:]:
+        above = tree.parents[level]
+        shown[level] = shown[above] & ~closed[above] & (scores[level] >= at_least)
+    return shown
+
+
+def subtree_sums(tree: TokenTree, values: np.ndarray) -> np.ndarray:
+    """Return for each node the sum of `values` over it and its descendants, float64 [n]."""
+    sums = np.array(values, dtype=np.float64)
+    for level in reversed(tree.levels[1:]):
+        np.add.at(sums, tree.parents[level], sums[level])
+    return sums

@@ -1,14 +1,11 @@
-"""What one browser session holds, typed, with defaults from `assets/`; and the frame that every page shares.
+"""What one browser session holds, typed, with defaults from `assets/`.
 
-Knows Streamlit's session state and the sidebar. The tree follows the acceptance vector and the profile until the user
+Knows Streamlit's session state, draws nothing. The tree follows the acceptance vector and the profile until the user
 fixes a shape or brings a tree.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +19,11 @@ if TYPE_CHECKING:
     from sequoia_core.planning import BestShape
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
-FAVICON = str(Path(__file__).with_name("icon.svg"))
 DEFAULT_VECTORS = ("demo-t0", "llama3-70b-8b-cnn")
 DEFAULT_PROFILE = "cpu-2core"
 FALLBACK_SHAPE = (16, 5)  # only without any hardware profile to choose a shape by
+MAX_OWN = 12  # vectors a session keeps of its own
 JOB_NAMES = ("measure", "profile", "decode", "chain")
-HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def _get(name: str, default: Any = None) -> Any:
@@ -76,16 +72,24 @@ def _acceptance_source(vector: AcceptanceVector) -> str:
     )
 
 
-def acceptance_title(name: str) -> str:
-    """Name a shipped vector for a list of choices."""
-    return f"{name}: {_acceptance_source(shipped_acceptance(name)).removeprefix('shipped with the app, measured on ')}"
-
-
 def _profile_source(profile: HardwareProfile) -> str:
     return f"shipped with the app, measured on {profile.device} in {profile.dtype}"
 
 
 # ---- acceptance, profile, tree
+
+
+def vectors() -> dict[str, AcceptanceVector]:
+    """Return every vector this session can choose from by name: its own, newest first, then the shipped ones."""
+    return {**_get("own_vectors", {}), **{name: shipped_acceptance(name) for name in shipped("acceptance")}}
+
+
+def vector_title(name: str) -> str:
+    """Describe one of `vectors()` for a list of choices."""
+    own = _get("own_sources", {})
+    if name in own:
+        return f"{name}: {own[name]}"
+    return f"{name}: {_acceptance_source(shipped_acceptance(name)).removeprefix('shipped with the app, measured on ')}"
 
 
 def acceptance() -> AcceptanceVector:
@@ -107,19 +111,65 @@ def acceptance_source() -> str:
 
 
 def acceptance_name() -> str | None:
-    """Return the shipped vector in use, or None when it is the user's own."""
+    """Return the name among `vectors()` of the vector in use; None when it is a variation of one of them."""
     current = acceptance()
-    return next((name for name in shipped("acceptance") if shipped_acceptance(name) == current), None)
+    return next((name for name, vector in vectors().items() if vector == current), None)
 
 
-def use_shipped_acceptance(name: str) -> None:
-    """Use a shipped vector on every page."""
-    vector = shipped_acceptance(name)
-    set_acceptance(vector, _acceptance_source(vector))
+def use_vector(name: str) -> None:
+    """Use one of `vectors()` on every page."""
+    vector = vectors()[name]
+    own = _get("own_sources", {}).get(name)
+    _use(vector, _acceptance_source(vector) if own is None else own)
+    _set("varied", None)
 
 
-def set_acceptance(vector: AcceptanceVector, source: str) -> None:
-    """Use this vector on every page."""
+def set_acceptance(vector: AcceptanceVector, source: str, name: str) -> None:
+    """Use this vector on every page, and keep it by that name beside the shipped ones.
+
+    Args:
+        source: where it comes from, for people.
+        name: short; numbered when a different vector has it already.
+    """
+    kept, sources = _get("own_vectors", {}), _get("own_sources", {})
+    unique = next(
+        candidate
+        for candidate in (name, *(f"{name} ({i})" for i in range(2, MAX_OWN + 3)))
+        if kept.get(candidate, vector) == vector and candidate not in shipped("acceptance")
+    )
+    kept = {unique: vector, **{key: value for key, value in kept.items() if key != unique}}
+    names = list(kept)[:MAX_OWN]
+    _set("own_vectors", {key: kept[key] for key in names})
+    _set("own_sources", {key: source if key == unique else sources[key] for key in names})
+    _use(vector, source)
+    _set("varied", None)
+
+
+def vary_acceptance(vector: AcceptanceVector, what: str) -> None:
+    """Use a vector derived from the one in use, which `restore_acceptance` brings back."""
+    original = _get("varied") or (acceptance(), acceptance_source())
+    _use(vector, f"{what}, from: {original[1]}")
+    _set("varied", original)
+
+
+def original_acceptance() -> AcceptanceVector:
+    """Return the vector that the one in use was derived from, or the one in use itself."""
+    return (_get("varied") or (acceptance(),))[0]
+
+
+def is_varied() -> bool:
+    """Whether the vector in use was derived from another one here."""
+    return _get("varied") is not None
+
+
+def restore_acceptance() -> None:
+    """Undo every variation."""
+    if _get("varied") is not None:
+        _use(*_get("varied"))
+        _set("varied", None)
+
+
+def _use(vector: AcceptanceVector, source: str) -> None:
     _set("acceptance", vector)
     _set("acceptance_source", source)
     _follow_best_shape()
@@ -246,6 +296,11 @@ def pair_spec() -> tuple[str | None, str | None]:
     return _get("pair", (None, None))
 
 
+def set_pair(target: str | None, draft: str | None) -> None:
+    """Use this pair of models from now on; None twice for the demo pair."""
+    _set("pair", (target, draft))
+
+
 def pair_name() -> str:
     """Name the pair for people, to follow 'the'."""
     target, draft = pair_spec()
@@ -262,6 +317,12 @@ def set_job(name: str, job: jobs.Job) -> None:
     _set("jobs", {**_get("jobs", {}), name: jobs.cancel_with_session(job)})
 
 
+def current_job() -> jobs.Job | None:
+    """Return this session's active job, else the one that ended last."""
+    known = list(_get("jobs", {}).values())
+    return max(known, key=lambda job: (job.active, job.started or 0.0), default=None)
+
+
 def take_ended(name: str) -> jobs.Job | None:
     """Return this session's job once after it ended with something to show, done or cancelled; else None."""
     ended = job(name)
@@ -271,14 +332,18 @@ def take_ended(name: str) -> jobs.Job | None:
     return ended
 
 
-def _adopt_measurements() -> None:
+def adopt_measurements() -> None:
     """Use what a measurement found, on whichever page the user is when it ends."""
-    for name, adopt in (("measure", set_acceptance), ("profile", set_profile)):
+    for name in ("measure", "profile"):
         ended = take_ended(name)
-        if ended is not None and ended.result is not None:
-            adopt(ended.result, ended.info)
-            kept = "in use" if ended.state == "done" else "cancelled, what it had is in use"
-            st.toast(f"{ended.label}: {kept}.", icon=":material/check_circle:")
+        if ended is None or ended.result is None:
+            continue
+        if name == "measure":
+            set_acceptance(ended.result, *ended.info)
+        else:
+            set_profile(ended.result, ended.info)
+        kept = "in use" if ended.state == "done" else "cancelled, what it had is in use"
+        st.toast(f"{ended.label}: {kept}.", icon=":material/check_circle:")
 
 
 def last_run() -> dict[str, Any] | None:
@@ -289,107 +354,3 @@ def last_run() -> dict[str, Any] | None:
 def set_last_run(run: dict[str, Any]) -> None:
     """Keep a finished decode for the other pages."""
     _set("last_run", run)
-
-
-# ---- the frame of every page
-
-
-def setup_page(title: str) -> None:
-    """Set the page's title and draw the sidebar; the first call of every page, so that each works from a cold link."""
-    # a Material favicon would be fetched from a font server: our own keeps the app free of outside requests
-    st.set_page_config(page_title=f"{title} · Sequoia Studio", page_icon=FAVICON, layout="wide")
-    _adopt_measurements()
-    with st.sidebar:
-        _pair_control()
-        active = _current_job()
-        running = active is not None and active.active
-        st.fragment(_job_state, run_every=1.0 if running else None)(running)
-
-
-def _pair_control() -> None:
-    target, draft = pair_spec()
-    st.markdown(
-        f"**Model pair**  \n{'Demo pair, shipped' if target is None else pair_name().removeprefix('pair ')}",
-        help="Target: the model whose output is preserved. Draft: the "
-        "small model that proposes tokens. They must share a vocabulary.",
-    )
-    st.caption(f":material/memory: {device_name()}")
-    with st.popover("Change pair", icon=":material/swap_horiz:", width="stretch"):
-        with st.form("sidebar_pair", border=False):
-            new_target = st.text_input(
-                "Target",
-                value=target or "",
-                key="sidebar_target",
-                placeholder="folder or hub id",
-                help="A local folder with config.json and .safetensors files, or a Hugging Face hub id.",
-            )
-            new_draft = st.text_input(
-                "Draft",
-                value=draft or "",
-                key="sidebar_draft",
-                placeholder="folder or hub id",
-                help="Same kinds of names as the target. Leave both empty for the shipped demo pair.",
-            )
-            if st.form_submit_button("Use this pair", icon=":material/check:", width="stretch"):
-                problem = pair_problem(new_target.strip(), new_draft.strip())
-                if problem:
-                    st.error(problem)
-                else:
-                    _set("pair", (new_target.strip() or None, new_draft.strip() or None))
-                    st.rerun()
-        if jobs.loaded_pair() is not None and st.button(
-            "Unload from memory", icon=":material/eject:", key="sidebar_unload", width="stretch"
-        ):
-            jobs.unload_pair()
-            st.rerun()
-
-
-def pair_problem(target: str, draft: str) -> str | None:
-    """Say what is wrong with two names of models before anything is loaded; None when they look right."""
-    if not target and not draft:
-        return None
-    for role, name in (("Target", target), ("Draft", draft)):
-        if not name:
-            return f"{role}: nothing given. Name both models, or neither for the demo pair."
-        path = Path(name).expanduser()
-        if path.is_dir():
-            if not (path / "config.json").is_file():
-                return f"{role}: the folder has no config.json."
-        elif path.is_absolute() or name.startswith((".", "~")):
-            return f"{role}: no such folder."
-        elif not HUB_ID.fullmatch(name):
-            return f"{role}: found {name!r}, expected a folder or a hub id such as owner/model."
-    return None
-
-
-def _current_job() -> jobs.Job | None:
-    """This session's active job, else the one that ended last."""
-    known = list(_get("jobs", {}).values())
-    return max(known, key=lambda job: (job.active, job.started or 0.0), default=None)
-
-
-def _job_state(was_running: bool) -> None:
-    current = _current_job()
-    if current is not None and current.active:
-        if current.position:
-            st.caption(f":material/hourglass_top: Queued: {current.label} ({current.position} in line)")
-        else:
-            st.progress(current.fraction, text=f":material/sync: {current.label}")
-        return
-    if was_running:
-        st.rerun()  # the page itself has a result or an error to show
-    if current is not None and current.state == "failed":
-        st.caption(f":red[:material/error: {current.label} failed]", help=current.error)
-    else:
-        st.caption(":material/check_circle: Engine idle")
-
-
-@st.cache_resource(show_spinner=False)
-def device_name() -> str:
-    """Name the device the engine will use, without paying for torch where there can be no accelerator."""
-    if Path("/proc/driver/nvidia/version").exists() or sys.platform in ("darwin", "win32"):
-        import torch
-
-        if torch.cuda.is_available():
-            return torch.cuda.get_device_name()
-    return f"CPU, {os.cpu_count()} cores"

@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector
 from tests.app.conftest import ROOT, TIMEOUT_SEC, metrics, open_page, settled, vector, wait_for
-from ui import jobs, session
+from ui import frame, jobs
 
 pytestmark = pytest.mark.usefixtures("assets")
 
@@ -27,7 +27,7 @@ def test_the_default_says_what_it_was_measured_on() -> None:
 
 def test_another_shipped_vector_is_used_and_overlaid() -> None:
     page = open_page("acceptance")
-    settled(page.selectbox(key="acceptance_shipped").select("other").run())
+    settled(page.selectbox(key="acceptance_choice").select("other").run())
     assert len(page.session_state["studio_acceptance"]) == 5
     settled(page.multiselect(key="acceptance_compare").select("demo-t0").run())
     assert page.get("plotly_chart")[0].proto.spec.count('"lines+markers"') == 2
@@ -96,8 +96,8 @@ def test_measuring_shows_progress_and_is_adopted(pair, monkeypatch: pytest.Monke
     assert page.session_state["studio_acceptance"].trials == 99
     assert "measured here on the demo pair at temperature 0, top-p 1" in "".join(m.value for m in page.markdown)
     assert len(seen["prompts"]) == 3 and seen["width"] == 32 and seen["sampling"].temperature == 0.0
-    settled(page.segmented_control(key="acceptance_way").set_value("Shipped").run())
-    settled(page.selectbox(key="acceptance_shipped").select("other").run())
+    settled(page.segmented_control(key="acceptance_way").set_value("Choose").run())
+    settled(page.selectbox(key="acceptance_choice").select("other").run())
     assert page.session_state["studio_acceptance"].trials == 150  # an old measurement does not come back by itself
 
 
@@ -158,9 +158,75 @@ def test_no_vector_at_all_is_explained(assets) -> None:
 
 
 def test_names_of_models_are_checked_before_loading(tmp_path) -> None:
-    assert session.pair_problem("", "") is None
-    assert "Draft: nothing given" in session.pair_problem("owner/model", "")
-    assert "no such folder" in session.pair_problem("/no/such/folder", "owner/model")
-    assert "no config.json" in session.pair_problem(str(tmp_path), "owner/model")
-    assert "hub id" in session.pair_problem("owner/model", "<img src=x>")
-    assert session.pair_problem("owner/model", "owner/small-model_2.1") is None
+    assert frame.pair_problem("", "") is None
+    assert "Draft: nothing given" in frame.pair_problem("owner/model", "")
+    assert "no such folder" in frame.pair_problem("/no/such/folder", "owner/model")
+    assert "no config.json" in frame.pair_problem(str(tmp_path), "owner/model")
+    assert "hub id" in frame.pair_problem("owner/model", "<img src=x>")
+    assert frame.pair_problem("owner/model", "owner/small-model_2.1") is None
+
+
+def what_if(page, kind: str):
+    settled(page.segmented_control(key="acceptance_way").set_value("What-if").run())
+    return settled(page.segmented_control(key="acceptance_suppose").set_value(kind).run())
+
+
+def test_a_supposed_power_law_is_shown_beside_and_used_when_asked() -> None:
+    page = what_if(open_page("acceptance"), "Power law")
+    page.slider(key="acceptance_p1").set_value(0.5)
+    page.slider(key="acceptance_length").set_value(8)
+    settled(page.slider(key="acceptance_b").set_value(1.0).run())
+    assert "if power law 0.5, 1" in page.get("plotly_chart")[0].proto.spec
+    assert "studio_acceptance" not in page.session_state  # looking is not using
+    settled(page.button(key="acceptance_use_supposed").click().run())
+    np.testing.assert_allclose(page.session_state["studio_acceptance"].probs[:2], [0.5, 0.25])
+    assert "supposed, power law 0.5, 1" in "".join(text.value for text in page.markdown)
+
+
+def test_a_weaker_draft_scales_the_vector_in_use() -> None:
+    page = what_if(open_page("acceptance"), "Weaker draft")
+    settled(page.slider(key="acceptance_share").set_value(40).run())
+    settled(page.button(key="acceptance_use_supposed").click().run())
+    np.testing.assert_allclose(page.session_state["studio_acceptance"].probs, 0.4 * vector().probs)
+
+
+def test_smoothing_is_chosen_said_and_taken_back() -> None:
+    page = open_page("acceptance")
+    assert page.segmented_control(key="acceptance_smoothing").value == "None"
+    settled(page.segmented_control(key="acceptance_smoothing").set_value("Isotonic").run())
+    assert np.all(np.diff(page.session_state["studio_acceptance"].probs) <= 0)
+    assert any("isotonic regression" in caption.value for caption in page.caption)
+    assert "as measured" in page.get("plotly_chart")[0].proto.spec
+    settled(page.segmented_control(key="acceptance_smoothing").set_value("Power-law tail").run())
+    settled(page.slider(key="acceptance_tail").set_value(3).run())
+    np.testing.assert_array_equal(page.session_state["studio_acceptance"].probs[:2], vector().probs[:2])
+    assert any("R²" in caption.value for caption in page.caption)
+    settled(page.segmented_control(key="acceptance_smoothing").set_value("None").run())
+    assert page.session_state["studio_acceptance"] == vector()
+    settled(page.segmented_control(key="acceptance_smoothing").set_value("Isotonic").run())
+    settled(page.selectbox(key="acceptance_choice").select("other").run())
+    assert page.segmented_control(key="acceptance_smoothing").value == "None"  # a new vector starts as it is
+
+
+def test_a_tail_that_cannot_be_fitted_says_why() -> None:
+    page = upload(open_page("acceptance"), "full.csv", b"0.5\n0.3\n0.2\n")
+    settled(page.segmented_control(key="acceptance_smoothing").set_value("Power-law tail").run())
+    assert "expected at least 2" in page.error[0].value and "Nothing is smoothed" in page.error[0].value
+    assert page.session_state["studio_acceptance"].probs.tolist() == [0.5, 0.3, 0.2]
+
+
+def test_own_vectors_stay_at_hand_by_name() -> None:
+    page = upload(open_page("acceptance"), "mine.csv", b"0.7\n0.1\n")
+    page = upload(page, "mine.csv", b"0.6\n0.1\n")
+    settled(page.segmented_control(key="acceptance_way").set_value("Choose").run())
+    choice = page.selectbox(key="acceptance_choice")
+    assert choice.value == "mine.csv (2)" and any("mine.csv: your file" in option for option in choice.options)
+    settled(choice.select("mine.csv").run())
+    assert page.session_state["studio_acceptance"].probs[0] == 0.7
+    settled(page.multiselect(key="acceptance_compare").select("mine.csv (2)").run())
+    assert page.get("plotly_chart")[0].proto.spec.count('"lines+markers"') == 2
+
+
+def test_the_page_says_how_many_prompts_would_settle_the_vector() -> None:
+    more = vector().more_prompts(0.02)
+    assert any(f"About {more:,} more prompts" in caption.value for caption in open_page("acceptance").caption)

@@ -13,6 +13,7 @@ from sequoia_core import AcceptanceVector, best_shape, node_scores, optimal_tree
 from sequoia_core.construction import chain_tree, k_ary_tree
 from tests.app.conftest import profile, vector
 from ui import charts
+from ui.layout import visible_nodes
 
 
 def trace(figure: go.Figure, name: str):
@@ -65,9 +66,39 @@ def test_rejection_carries_the_fit_where_there_is_one() -> None:
 
 def test_growth_marks_the_tree_and_the_ceiling() -> None:
     curve = (np.array([1, 2, 4]), np.array([1.0, 1.5, 1.9]))
-    figure = charts.growth_figure({"best": curve, "chain": curve}, here=(4, 1.9), ceiling=2.5)
+    figure = charts.growth_figure({"best": curve, "chain": curve}, here=(4, 1.9), limits={"no chain": 2.5, "off": 9.0})
     assert trace(figure, "this tree").x == (4,) and figure.layout.shapes[0].y0 == 2.5
-    assert not charts.growth_figure({"best": curve}, ceiling=float("inf")).layout.shapes
+    assert len(figure.layout.shapes) == 1  # a guide far above the curves would flatten them
+    assert not charts.growth_figure({"best": curve}, limits={"no chain": float("inf")}).layout.shapes
+    sizes, low, high = np.array([1, 2, 4]), np.array([1.0, 1.4, 1.7]), np.array([1.0, 1.6, 2.1])
+    band = trace(charts.growth_figure({"best": curve}, band=(sizes, low, high)), "95% interval")
+    assert list(band.y) == [1.0, 1.6, 2.1, 1.7, 1.4, 1.0]
+
+
+def test_folded_nodes_are_counted_where_they_are_hidden() -> None:
+    tree = k_ary_tree(2, 3)
+    scores = node_scores(tree, vector())
+    figure = charts.tree_figure(tree, vector(), visible=visible_nodes(tree, scores, collapsed={1}), selected=2)
+    nodes = trace(figure, "nodes")
+    assert len(nodes.x) == 9 and list(nodes.text).count("1 +6") == 1  # node 1, rank 1, hides six
+    assert nodes.customdata[-1][-1] == "14" and trace(figure, "selected").x[0] == nodes.x[2]
+    everything = trace(charts.tree_figure(tree, vector(), visible=np.ones(15, dtype=bool)), "nodes")
+    assert len(everything.x) == 15 and "diamond" not in list(everything.marker.symbol)
+    only_root = visible_nodes(tree, scores, at_least=2.0)
+    assert only_root.tolist() == [True] + [False] * 14
+    assert list(trace(charts.tree_figure(tree, vector(), visible=only_root), "nodes").text) == [" +14"]
+
+
+def test_a_comparison_sets_apart_what_only_one_tree_has() -> None:
+    tree = k_ary_tree(2, 2)
+    shared = tree.shared_with(chain_tree(2)) >= 0
+    figure = charts.comparison_figure(tree, vector(), shared)
+    assert len(trace(figure, "in both: 3").x) == 3 and len(trace(figure, "only in this tree: 4").x) == 4
+
+
+def test_regret_is_a_heatmap_by_name() -> None:
+    heat = charts.regret_figure(["a", "b"], np.array([[0.0, 0.5], [0.25, 0.0]])).data[0]
+    assert heat.x == heat.y == ("a", "b") and heat.text[0][1] == "0.500"
 
 
 def test_verify_times_are_in_passes_of_one_token() -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from sequoia_core import AcceptanceVector, TokenTree, best_shape, expected_tokens, optimal_tree, speedup_surface
-from sequoia_core.construction import chain_tree
+from sequoia_core.construction import chain_tree, node_scores
 from tests.app.conftest import metrics, open_page, profile, settled, vector
 from ui import session
+from ui.comparison import plain_shape
 
 pytestmark = pytest.mark.usefixtures("assets")
 PAGE = "tree"
@@ -143,9 +144,13 @@ def test_a_broken_tree_file_leaves_the_tree(content: bytes) -> None:
     assert "bad.json" in page.error[0].value and "studio_tree" not in page.session_state
 
 
-def test_a_wider_tree_than_the_vector_has_no_rival() -> None:
-    page = bring(open_page(PAGE), "wide.json", native(TokenTree(np.array([-1] + [0] * 40))))
-    assert metrics(page)["Best of that size and depth"] == ("none", "too wide or too large to find")
+def test_a_tree_wider_than_the_vector_is_compared_with_trees_as_wide() -> None:
+    star = TokenTree(np.array([-1] + [0] * 40))
+    page = bring(open_page(PAGE), "wide.json", native(star))
+    assert metrics(page)["Best of that size and depth"] == (
+        f"{expected_tokens(star, vector()):.2f}",
+        "the imported tree is optimal",
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,7 +165,7 @@ def test_other_formats_can_be_downloaded(label: str) -> None:
 def test_a_format_that_cannot_hold_the_tree_says_why() -> None:
     page = open_page(PAGE, n="20", depth="5")
     settled(page.selectbox(key="tree_format").select("vLLM speculative_token_tree").run())
-    assert page.warning and not page.get("download_button")
+    assert page.warning and "tree_download" not in [button.key for button in page.get("download_button")]
 
 
 def test_a_very_long_imported_chain_does_not_stop_the_page() -> None:
@@ -169,3 +174,86 @@ def test_a_very_long_imported_chain_does_not_stop_the_page() -> None:
     assert metrics(page)["Draft passes per step"][0] == "3000" and metrics(page)["The next node adds"][0] == "–"
     page = bring(open_page(PAGE), "huge.json", native(chain_tree(5000)))
     assert "expected at most 4,096" in page.error[0].value
+
+
+def compared(page, with_what: str):
+    return settled(page.selectbox(key="against").select(with_what).run())
+
+
+@pytest.mark.parametrize("shape", ["One chain", "Independent chains", "Beam", "Two children everywhere", "Best first"])
+def test_the_tree_is_set_beside_plain_shapes(shape: str) -> None:
+    page = compared(open_page(PAGE, n="20", depth="5"), shape)
+    tree, other = (
+        optimal_tree(vector(), size=20, depth=5),
+        plain_shape(shape, optimal_tree(vector(), size=20, depth=5), vector()),
+    )
+    shown = metrics(page)
+    assert other.size <= 20 and shown["The other tree"][0] == f"{expected_tokens(other, vector()):.2f}"
+    adds = sum(other.shared_with(tree) < 0)
+    assert shown["It adds"][0] == f"{adds} nodes" and shown["It drops"][0] == f"{20 - other.size + adds} nodes"
+    assert len(page.get("plotly_chart")) == 4
+
+
+@pytest.mark.parametrize("n", ["1", "2", "3"])
+def test_the_smallest_trees_can_be_compared(n: str) -> None:
+    for shape in ("One chain", "Independent chains", "Beam", "Two children everywhere", "Best first"):
+        compared(open_page(PAGE, n=n, depth="1"), shape)
+
+
+def test_another_shape_another_vector_and_an_import_can_be_compared() -> None:
+    page = compared(open_page(PAGE, n="20", depth="5"), "Best tree of another shape")
+    settled(page.number_input(key="against_n").set_value(40).run())
+    assert metrics(page)["The other tree"][1].endswith("n = 40, d = 5")
+    settled(page.number_input(key="against_d").set_value(1).run())
+    assert "found no tree" in page.warning[0].value
+    page = compared(page, "Best tree for another vector")
+    assert page.selectbox(key="against_vector").value == "other" and metrics(page)["The other tree"][0] != "–"
+    page = compared(bring(page, "chain.json", native(chain_tree(5))), "Imported tree")
+    assert metrics(page)["The other tree"][1].endswith("n = 6, d = 5")
+
+
+def test_a_node_can_be_looked_at_and_folded() -> None:
+    page = open_page(PAGE, n="20", depth="5")
+    settled(page.number_input(key="tree_node").set_value(1).run())
+    tree = optimal_tree(vector(), size=20, depth=5)
+    below = sum(1 in tree.path_to(node) for node in range(20)) - 1
+    text = next(element.value for element in page.markdown if "Node 1" in element.value)
+    assert "root → 1" in text and f"f(v) = {vector().probs[0]:.4g}" in text and f"{below} nodes below" in text
+    settled(page.button(key="tree_fold").click().run())
+    assert f'"1 +{below}"' in page.get("plotly_chart")[0].proto.spec
+    settled(page.button(key="tree_unfold").click().run())
+    assert f'"1 +{below}"' not in page.get("plotly_chart")[0].proto.spec
+    settled(page.button(key="tree_fold").click().run())
+    settled(page.slider(key="n").set_value(2).run())  # another tree: the fold and the node's number are gone
+    assert (
+        page.number_input(key="tree_node").value in (0, 1) and "+" not in page.get("plotly_chart")[0].proto.spec[:400]
+    )
+
+
+def test_unlikely_nodes_can_be_hidden() -> None:
+    page = open_page(PAGE, n="60", depth="5", tree_hide="f(v) ≥ 0.01")
+    assert page.selectbox(key="tree_hide").value == "f(v) ≥ 0.01"
+    drawn = json.loads(page.get("plotly_chart")[0].proto.spec)["data"][1]["customdata"]
+    scores = node_scores(optimal_tree(vector(), size=60, depth=5), vector())
+    assert len(drawn) == int((scores >= 0.01).sum()) < 60
+
+
+def test_the_sample_behind_the_vector_gives_intervals(assets) -> None:
+    page = open_page(PAGE, n="20", depth="5")
+    assert any("95%, from the sample" in caption.value for caption in page.caption)
+    assert '"95% interval"' in page.get("plotly_chart")[1].proto.spec
+    AcceptanceVector(np.array([0.6, 0.1])).save(assets / "acceptance" / "demo-t0.json")
+    page = open_page(PAGE, n="6", depth="5")
+    assert any("no interval" in caption.value for caption in page.caption)
+    assert '"95% interval"' not in page.get("plotly_chart")[1].proto.spec
+
+
+def test_a_link_carries_the_vector_and_the_comparison() -> None:
+    page = open_page(PAGE, vector="other", n="12", depth="4", against="Beam")
+    assert len(page.session_state["studio_acceptance"]) == 5 and sliders(page) == (12, 4)
+    assert page.selectbox(key="against").value == "Beam"
+    assert open_page(PAGE, vector="../../etc/passwd").selectbox(key="vector").value == "demo-t0"
+
+
+def test_numbers_for_tools_without_trees_are_shown() -> None:
+    assert "speculative_num_steps = 5" in open_page(PAGE, n="20", depth="5").code[0].value

@@ -7,6 +7,7 @@ import pytest
 
 from sequoia_core.acceptance import AcceptanceMatrix, AcceptanceVector
 from sequoia_core.construction import (
+    beam_tree,
     best_expected_tokens,
     best_first_tree,
     bootstrap_tables,
@@ -20,6 +21,7 @@ from sequoia_core.construction import (
     node_scores,
     optimal_tree,
     regret_matrix,
+    tree_limit,
 )
 from sequoia_core.tree import TokenTree
 
@@ -187,6 +189,26 @@ def test_table_too_large_is_refused_not_started():
 def test_regret_is_what_the_wrong_tree_loses():
     wide, deep = AcceptanceVector(np.array([0.3, 0.3, 0.3])), AcceptanceVector(np.array([0.9]))
     regret = regret_matrix([wide, deep], size=4, depth=3)
-    assert regret.diagonal().tolist() == [0.0, 0.0] and (regret >= 0).all()
+    assert regret.lost.diagonal().tolist() == [0.0, 0.0] and (regret.lost >= 0).all()
     # the star of three children yields 1.9 under both; the chain yields 1 + .9 + .81 + .729 and 1 + .3 + .09 + .027
-    assert regret[0, 1] == pytest.approx(3.439 - 1.9) and regret[1, 0] == pytest.approx(1.9 - 1.417)
+    assert regret.lost[0, 1] == pytest.approx(3.439 - 1.9) and regret.lost[1, 0] == pytest.approx(1.9 - 1.417)
+    assert regret.worst == (0, 1) and regret.safest == 1 and regret.best.tolist() == pytest.approx([1.9, 3.439])
+    assert regret.share[0, 1] == pytest.approx((3.439 - 1.9) / 3.439)
+    assert regret.mean == pytest.approx((3.439 - 1.9 + 1.9 - 1.417) / 2)
+    with pytest.raises(ValueError, match="vectors: found none"):
+        regret_matrix([], size=4, depth=3)
+
+
+def test_a_beam_keeps_the_most_likely_nodes_of_each_level():
+    vector = AcceptanceVector(np.array([0.6, 0.3, 0.05]))
+    tree = beam_tree(vector, width=3, depth=2)
+    assert tree.paths()[1:] == [(1,), (2,), (3,), (1, 1), (1, 2), (2, 1)]  # .36, .18 and .18 beat .09
+    assert beam_tree(vector, width=1, depth=5) == chain_tree(5) and beam_tree(vector, width=9, depth=1).size == 4
+    with pytest.raises(ValueError, match="width"):
+        beam_tree(vector, width=0, depth=3)
+
+
+def test_no_tree_passes_its_limit():
+    vector = AcceptanceVector(np.array([0.5, 0.2, 0.1]))
+    assert tree_limit(vector) == pytest.approx(5.0) and tree_limit(AcceptanceVector(np.array([0.5, 0.5]))) == np.inf
+    assert 4.5 < expected_tokens(k_ary_tree(3, 10), vector) < tree_limit(vector)

@@ -1,0 +1,119 @@
+"""Regret: what does a tree lose when the acceptance it was designed for is not the one that holds?"""
+
+import numpy as np
+import streamlit as st
+
+from ui import cached, charts, controls, frame, session
+
+DEFAULT_SHAPE = (64, 8)  # large enough for trees to differ; those planned for a small CPU are all alike
+MOST = 10  # vectors a matrix stays readable with
+
+
+def shape_controls() -> tuple[int, int]:
+    """Draw the shape that every tree of the matrix has."""
+    left, right = st.columns(2)
+    n = left.slider(
+        "Size n",
+        2,
+        cached.MAX_SIZE,
+        DEFAULT_SHAPE[0],
+        key="regret_n",
+        bind="query-params",
+        help="Tokens in one target pass, the root included; the same for every tree of the matrix.",
+    )
+    d = right.slider(
+        "Depth d, at most",
+        1,
+        cached.MAX_DEPTH,
+        DEFAULT_SHAPE[1],
+        key="regret_d",
+        bind="query-params",
+        help="Edges on the longest path = draft passes per step.",
+    )
+    return n, d
+
+
+def as_csv(names: list[str], lost: np.ndarray) -> str:
+    """Write the matrix with its names: one row per tree, one column per vector."""
+    quoted = ['"' + name.replace('"', '""') + '"' for name in names]
+    rows = [",".join(["tree for \\ used under", *quoted])]
+    rows += [",".join([name, *map(repr, row)]) for name, row in zip(quoted, lost.tolist(), strict=True)]
+    return "\n".join(rows) + "\n"
+
+
+frame.setup_page("Regret")
+st.title("Regret")
+st.caption(
+    "Must the tree be designed anew for every temperature, domain and pair, or does one serve all? "
+    "Each cell is what a tree loses where another vector holds."
+)
+
+vectors = session.vectors()
+if not vectors:
+    session.acceptance()  # says what is missing, and stops
+chosen = st.multiselect(
+    "Acceptance vectors",
+    list(vectors),
+    default=list(vectors)[: min(MOST, 4)],
+    max_selections=MOST,
+    key="regret_vectors",
+    bind="query-params",
+    help="Shipped ones and those of this session: measure or upload more on the acceptance page.",
+)
+n, d = shape_controls()
+if len(chosen) < 2:
+    st.info("Choose at least two vectors.", icon=":material/info:")
+    st.stop()
+picked = tuple(vectors[name] for name in chosen)
+try:
+    regret = cached.regret(picked, n, d)
+except ValueError as error:
+    st.warning(f"{error}. Raise the depth or lower the size.", icon=":material/warning:")
+    st.stop()
+
+tree, holds = (chosen[i] for i in regret.worst)
+first, second, third = st.columns(3)
+controls.card(
+    first,
+    "Largest regret",
+    f"{regret.lost[regret.worst]:.3f} tokens/step",
+    f"{regret.share[regret.worst]:.1%} of that vector's best",
+    help=f"The tree for {tree} where {holds} holds.",
+)
+controls.card(
+    second,
+    "Mean regret",
+    f"{regret.mean:.3f} tokens/step",
+    "over all pairs of two",
+    help="Over all pairs of different vectors, each as likely; a tree under its own vector loses nothing.",
+)
+controls.card(
+    third,
+    "Safest tree",
+    chosen[regret.safest],
+    f"loses at most {regret.lost[regret.safest].max():.3f}",
+    help="The tree whose largest regret over the chosen vectors is smallest.",
+)
+st.plotly_chart(
+    charts.regret_figure(chosen, regret.lost),
+    width="stretch",
+    key="regret_matrix",
+    alt=f"Tokens per step that each row's tree loses under each column's vector; at most {regret.lost.max():.3f}",
+)
+if regret.lost.max() < 1e-9:
+    st.markdown(f"With n = {n} and d ≤ {d} all the chosen vectors want the same tree, or trees equally good.")
+else:
+    st.markdown(
+        f"With n = {n} and d ≤ {d}, the tree for **{tree}** used where **{holds}** holds loses "
+        f"{regret.lost[regret.worst]:.3f} tokens per step, the most of any pair. If you can keep only one tree, take "
+        f"the one for **{chosen[regret.safest]}**."
+    )
+st.download_button(
+    "Download as CSV",
+    as_csv(chosen, regret.lost),
+    f"regret-n{n}-d{d}.csv",
+    "text/csv",
+    key="regret_csv",
+    icon=":material/download:",
+    on_click="ignore",
+)

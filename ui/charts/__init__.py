@@ -1,0 +1,17 @@
+"""Plotly figures of the app's results: plain functions, no streamlit, nothing computed that the core computes."""
+
+from ui.charts.acceptance import acceptance_figure, rejection_figure
+from ui.charts.hardware import speedup_heatmap, speedup_surface_3d, verify_time_figure
+from ui.charts.tree import comparison_figure, growth_figure, regret_figure, tree_figure
+
+__all__ = [
+    "acceptance_figure",
+    "comparison_figure",
+    "growth_figure",
+    "regret_figure",
+    "rejection_figure",
+    "speedup_heatmap",
+    "speedup_surface_3d",
+    "tree_figure",
+    "verify_time_figure",
+]

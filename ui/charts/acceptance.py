@@ -1,0 +1,108 @@
+"""Figures of acceptance vectors. B = ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ui.charts.frame import GREY, SERIES, log2_ticks
+from ui.charts.frame import figure as new_figure
+
+if TYPE_CHECKING:
+    from sequoia_core import AcceptanceVector
+
+
+def acceptance_figure(vectors: Mapping[str, AcceptanceVector], *, log: bool = False, ranks: int = 32) -> go.Figure:
+    """Draw p_k by rank: bars for one vector, points for several, with 95% intervals where trials are known.
+
+    Args:
+        log: logarithmic probability axis.
+        ranks: how many ranks to show at most.
+    """
+    traces: list[object] = []
+    for i, (name, vector) in enumerate(vectors.items()):
+        probs = vector.probs[:ranks]
+        rank, color = np.arange(1, len(probs) + 1), SERIES[i % len(SERIES)]
+        interval = vector.interval()
+        bars = None
+        if interval is not None:
+            low, high = (np.asarray(bound)[: len(probs)] for bound in interval)
+            bars = {
+                "type": "data",
+                "array": np.maximum(high - probs, 0),
+                "arrayminus": np.maximum(probs - low, 0),
+                "color": GREY,
+                "thickness": 1.2,
+                "width": 3,
+            }
+        shown = np.where(probs > 0, probs, np.nan) if log else probs  # a log axis has no place for 0
+        hover = f"{name}<br>rank %{{x}}: %{{y:.4f}}<extra></extra>"
+        if len(vectors) == 1:
+            traces.append(
+                go.Bar(x=rank, y=shown, error_y=bars, marker={"color": color}, name=name, hovertemplate=hover)
+            )
+        else:
+            traces.append(
+                go.Scatter(
+                    x=rank,
+                    y=shown,
+                    error_y=bars,
+                    mode="lines+markers",
+                    name=name,
+                    hovertemplate=hover,
+                    line={"color": color, "width": 1.5},
+                    marker={"color": color, "size": 7, "symbol": i},
+                )
+            )
+    figure = new_figure(*traces, x="rank k, in the order drafted", y="probability of acceptance p<sub>k</sub>")
+    figure.update_xaxes(tick0=1, dtick=max(1, ranks // 8))
+    figure.update_yaxes(rangemode="tozero")
+    if log:
+        figure.update_yaxes(type="log", dtick=1, exponentformat="power")
+    return figure
+
+
+def rejection_figure(vectors: Mapping[str, AcceptanceVector]) -> go.Figure:
+    """Draw on log-log axes the probability that the first k children are all rejected, and the fitted power law."""
+    traces: list[object] = []
+    for i, (name, vector) in enumerate(vectors.items()):
+        rejected = 1.0 - np.cumsum(vector.probs)
+        rank = np.arange(1, len(rejected) + 1)
+        color = SERIES[i % len(SERIES)]
+        traces.append(
+            go.Scatter(
+                x=rank,
+                y=np.where(rejected > 1e-9, rejected, np.nan),
+                mode="markers",
+                name=name,
+                marker={"color": color, "size": 7, "symbol": i},
+                hovertemplate=f"{name}<br>first %{{x}} all rejected: %{{y:.4f}}<extra></extra>",
+            )
+        )
+        try:
+            fit = vector.fit_power_law()
+        except ValueError:
+            continue  # too few ranks, or nothing left to reject: the points are still worth showing
+        traces.append(
+            go.Scatter(
+                x=rank,
+                y=fit.scale * rank ** (-float(fit.b)),
+                mode="lines",
+                line={"color": color, "width": 1.5, "dash": "dash"},
+                name=f"k<sup>−{fit.b:.2f}</sup> (R² {fit.r_squared:.2f})",
+                hoverinfo="skip",
+            )
+        )
+    figure = new_figure(*traces, x="children tried k (log scale)", y="P(all k rejected) (log scale)")
+    figure.update_xaxes(**log2_ticks(max(len(vector.probs) for vector in vectors.values())))
+    ticks = [digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 5)]  # plotly's own say only "2" and "5"
+    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
+    if not any(np.isfinite(trace.y).any() for trace in traces):
+        figure.update_yaxes(showticklabels=False)
+        figure.add_annotation(
+            text="nothing is ever rejected", showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper"
+        )
+    return figure

@@ -1,0 +1,357 @@
+"""Figures of token trees: the tree itself and how it grows. n = tree nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import plotly.graph_objects as go
+
+from sequoia_core.construction import node_scores
+from sequoia_core.tree import TokenTree
+from ui.charts.frame import BLUE, BROWN, FAINT, GREY, RUST, SERIES, decades, log2_ticks
+from ui.charts.frame import figure as new_figure
+from ui.layout import subtree_sums, tidy_layout
+
+if TYPE_CHECKING:
+    from sequoia_core import AcceptanceVector
+
+NODE_SCALE = (
+    "#46327E",
+    "#365C8D",
+    "#277F8E",
+    "#1FA187",
+    "#4AC16D",
+    "#A0DA39",
+)  # Viridis without its ends: seen on both
+GL_FROM = 1_000  # nodes from which SVG marks get slow
+DEEPEST_PATH = 64  # levels a path in a hover text may have
+LABELS_UP_TO = 48  # nodes that still leave room for a rank inside each mark
+NODE_HOVER = (
+    "<b>%{customdata[0]}</b><br>rank %{customdata[1]} · depth %{customdata[2]}"
+    "<br>accepted with f(v) = %{customdata[3]}<br>node %{customdata[5]}, %{customdata[4]} hidden below<extra></extra>"
+)
+
+ColorBy = Literal["score", "rank", "depth"]
+
+
+def tree_figure(
+    tree: TokenTree,
+    acceptance: AcceptanceVector,
+    color_by: ColorBy = "score",
+    *,
+    visible: np.ndarray | None = None,
+    selected: int | None = None,
+) -> go.Figure:
+    """Draw a token tree, root on top: one trace of edges, one of nodes, one more around a selected node.
+
+    Args:
+        color_by: "score" colours by log10 f(v), "rank" and "depth" by those numbers. Area grows with f(v) in all three.
+        visible: bool [n] from `visible_nodes`; what is hidden below a node is counted beside it.
+        selected: node to ring.
+
+    Returns:
+        A figure whose node points carry the node's number as the last of their custom data.
+    """
+    part = _Part.of(tree, visible)
+    scores, ranks, depths = node_scores(tree, acceptance)[part.ids], tree.child_ranks[part.ids], tree.depths[part.ids]
+    value, scale = _colors(color_by, scores, ranks, depths)
+    count = len(part.ids)
+    hidden = part.hidden
+    labels, counted = count <= LABELS_UP_TO, int((hidden > 0).sum()) <= LABELS_UP_TO
+    text = np.where(ranks == 0, "", ranks.astype(str)) if labels else np.full(count, "")
+    if counted:  # many folded nodes would write over each other
+        text = np.where(hidden > 0, np.char.add(np.char.add(text, " +"), hidden.astype(str)), text)
+    texts = labels or (counted and bool(hidden.any()))
+    nodes = part.marks(
+        mode="markers+text" if texts else "markers",
+        marker={
+            "size": _sizes(scores, count, labels),
+            "color": value,
+            "opacity": 1.0,
+            "symbol": np.where(part.ids == 0, "square", np.where(hidden > 0, "diamond", "circle")),
+            "line": {"width": 1 if labels else 0.4, "color": "rgba(125, 135, 129, 0.9)"},
+            **scale,
+        },
+        text=text if texts else None,
+        textposition="middle right" if texts else None,
+        textfont={"size": 10},
+        customdata=_node_texts(tree, part, scores),
+        hovertemplate=NODE_HOVER,
+        showlegend=False,
+        name="nodes",
+        # a click selects; what is not selected stays as it is, the ring below says which one it was
+        selected={"marker": {"opacity": 1.0}},
+        unselected={"marker": {"opacity": 1.0}},
+    )
+    ring = None
+    if selected is not None and selected in part.ids:
+        at = part.xy[np.flatnonzero(part.ids == selected)[0]]
+        ring = go.Scatter(
+            x=[at[0]],
+            y=[at[1]],
+            mode="markers",
+            hoverinfo="skip",
+            showlegend=False,
+            name="selected",
+            marker={"symbol": "circle-open", "size": 26, "color": RUST, "line": {"width": 2.5, "color": RUST}},
+        )
+    return _framed(tree, part.edges(), nodes, ring)
+
+
+def comparison_figure(tree: TokenTree, acceptance: AcceptanceVector, shared: np.ndarray) -> go.Figure:
+    """Draw a token tree with the nodes that another tree lacks set apart by colour and symbol.
+
+    Args:
+        shared: bool [n], true where the other tree has a node of the same path.
+    """
+    part = _Part.of(tree, None)
+    scores = node_scores(tree, acceptance)
+    texts = _node_texts(tree, part, scores)
+    traces = [part.edges()]
+    for name, chosen, color, symbol in (
+        ("in both", shared, BLUE, "circle"),
+        ("only in this tree", ~shared, RUST, "diamond"),
+    ):
+        if chosen.any():
+            traces.append(
+                part.marks(
+                    chosen,
+                    mode="markers",
+                    name=f"{name}: {int(chosen.sum())}",
+                    marker={"size": _sizes(scores, tree.size, False)[chosen], "color": color, "symbol": symbol},
+                    customdata=texts[chosen],
+                    hovertemplate=NODE_HOVER,
+                )
+            )
+    return _framed(tree, *traces)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The nodes of a tree that are drawn.
+
+    Attributes:
+        ids: int64 [m], their numbers in the tree.
+        parents: int64 [m], index among the drawn ones of each one's parent.
+        xy: float64 [m, 2].
+        hidden: int64 [m], nodes hidden below each.
+    """
+
+    ids: np.ndarray
+    parents: np.ndarray
+    xy: np.ndarray
+    hidden: np.ndarray
+
+    @classmethod
+    def of(cls, tree: TokenTree, visible: np.ndarray | None) -> _Part:
+        if visible is None or visible.all():
+            every = np.arange(tree.size)
+            return cls(every, tree.parents.astype(np.int64), tidy_layout(tree), np.zeros(tree.size, dtype=np.int64))
+        ids = np.flatnonzero(visible)  # breadth-first like the tree, so the drawn part is a tree in that order as well
+        place = np.full(tree.size, -1)
+        place[ids] = np.arange(len(ids))
+        parents = np.where(tree.parents[ids] < 0, -1, place[tree.parents[ids]])
+        below = subtree_sums(tree, ~visible)[ids]
+        # counted once, at the lowest drawn node above what is hidden
+        below -= np.bincount(parents[1:], weights=below[1:], minlength=len(ids))
+        return cls(ids, parents, tidy_layout(TokenTree(parents)), below.astype(np.int64))
+
+    def marks(self, chosen: np.ndarray | slice = slice(None), **options) -> go.Scatter | go.Scattergl:
+        return self._kind()(x=self.xy[chosen, 0], y=self.xy[chosen, 1], **options)
+
+    def edges(self) -> go.Scatter | go.Scattergl:
+        links = np.full((len(self.ids) - 1, 3, 2), np.nan)  # parent, child, gap
+        links[:, 0], links[:, 1] = self.xy[self.parents[1:]], self.xy[1:]
+        return self._kind()(
+            x=links[:, :, 0].ravel(),
+            y=links[:, :, 1].ravel(),
+            mode="lines",
+            line={"color": FAINT, "width": 1},
+            hoverinfo="skip",
+            showlegend=False,
+            name="edges",
+        )
+
+    def _kind(self) -> type:
+        return go.Scattergl if len(self.ids) > GL_FROM else go.Scatter
+
+
+def _colors(
+    color_by: ColorBy, scores: np.ndarray, ranks: np.ndarray, depths: np.ndarray
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return the number that colours each node and the marker options of its scale."""
+    value, title = {
+        "score": (np.log10(np.maximum(scores, 1e-12)), "f(v)"),
+        "rank": (ranks.astype(float), "rank"),
+        "depth": (depths.astype(float), "depth"),
+    }[color_by]
+    if color_by == "score":
+        # the last decades of a big tree are all "almost never": clipping keeps the useful ones apart
+        value = np.maximum(value, max(value.min(), -5.0))
+        ticks = [t for t in decades(value.min(), 0.0) if t >= value.min() - 1e-9] or [0.0]
+        ticktext = [f"{10**t:g}" for t in ticks]
+    else:
+        # ranks are small but long-tailed: 1 to 4 must differ, 20 and 30 need not
+        shown = np.unique(np.round(np.geomspace(1, max(value.max(), 1), 6))) if color_by == "rank" else None
+        ticks = shown.tolist() if shown is not None else np.unique(np.linspace(0, value.max(), 6).round()).tolist()
+        ticktext = [f"{t:g}" for t in ticks]
+        if color_by == "rank":
+            value, ticks = np.log2(np.maximum(value, 1)), np.log2(ticks).tolist()
+    return value, {
+        "colorscale": NODE_SCALE,
+        "cmin": min(value.min(), -1.0) if color_by == "score" else 0.0,
+        "cmax": 0.0 if color_by == "score" else max(value.max(), 1.0),
+        "reversescale": color_by != "score",
+        "colorbar": {"title": {"text": title}, "tickvals": ticks, "ticktext": ticktext, "thickness": 10, "len": 0.8},
+    }
+
+
+def _sizes(scores: np.ndarray, count: int, labels: bool) -> np.ndarray:
+    """Marker sizes whose area grows with f(v), smaller in larger trees; float64 [m]."""
+    room = np.clip(260.0 / np.sqrt(count), 5.0, 26.0)
+    sizes = 4.0 + (room - 4.0) * np.sqrt(np.clip(scores, 0.0, 1.0))
+    return np.maximum(sizes, 13.0) if labels else sizes
+
+
+def _node_texts(tree: TokenTree, part: _Part, scores: np.ndarray) -> np.ndarray:
+    """Hover texts of each drawn node: path, rank, depth, f(v), hidden nodes; and its number, last."""
+    if tree.depth > DEEPEST_PATH:  # the texts would grow with the square of the depth
+        paths = ["root", *(f"node {node}" for node in range(1, tree.size))]
+    else:
+        paths = [" → ".join(["root", *map(str, path)]) for path in tree.paths()]
+    return np.column_stack(
+        [
+            np.array(paths)[part.ids],
+            tree.child_ranks[part.ids],
+            tree.depths[part.ids],
+            np.array([f"{score:.3g}" for score in scores]),
+            part.hidden,
+            part.ids,
+        ]
+    )
+
+
+def _framed(tree: TokenTree, *traces: object) -> go.Figure:
+    widths = [len(level) for level in tree.levels]
+    levels = range(0, len(widths), 1 + len(widths) // 28)
+    return new_figure(
+        *traces,
+        x="",
+        y="depth · nodes of the level",
+        height=int(np.clip(140 + 60 * tree.depth, 260, 720)),
+        xaxis={"visible": False},
+        yaxis={
+            "autorange": "reversed",
+            "showgrid": False,
+            "tickvals": list(levels),
+            "ticktext": [f"{level} · {widths[level]} node{'s' * (widths[level] > 1)}" for level in levels],
+        },
+    )
+
+
+def growth_figure(
+    curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    *,
+    here: tuple[int, float] | None = None,
+    limits: Mapping[str, float] | None = None,
+    band: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> go.Figure:
+    """Draw expected tokens per step against tree size.
+
+    Args:
+        curves: name -> (sizes int [k], expected tokens float [k]); the first is drawn strongest.
+        here: (n, F) of the tree on show, marked.
+        limits: text -> expected tokens that some kind of tree cannot exceed, drawn as guides where they are in reach.
+        band: (sizes int [k], low, high float [k]), the interval of the first curve.
+    """
+    traces: list[object] = []
+    if band is not None:
+        sizes, low, high = band
+        traces.append(
+            go.Scatter(
+                x=np.concatenate([sizes, sizes[::-1]]),
+                y=np.concatenate([high, low[::-1]]),
+                fill="toself",
+                fillcolor="rgba(47, 132, 196, 0.22)",
+                line={"width": 0},
+                hoverinfo="skip",
+                name="95% interval",
+            )
+        )
+    for i, (name, (sizes, tokens)) in enumerate(curves.items()):
+        traces.append(
+            go.Scatter(
+                x=sizes,
+                y=tokens,
+                mode="lines",
+                name=name,
+                line={
+                    "color": (*SERIES, BROWN)[i % 7],
+                    "width": 3 if i == 0 else 2,
+                    "dash": ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot", "2px,6px")[i % 7],
+                },
+                hovertemplate=f"{name}<br>n = %{{x}}<br>%{{y:.2f}} tokens per step<extra></extra>",
+            )
+        )
+    if here is not None:
+        traces.append(
+            go.Scatter(
+                x=[here[0]],
+                y=[here[1]],
+                mode="markers",
+                name="this tree",
+                marker={"color": SERIES[0], "size": 13, "symbol": "diamond", "line": {"width": 1, "color": GREY}},
+                hovertemplate="this tree<br>n = %{x}<br>%{y:.2f} tokens per step<extra></extra>",
+            )
+        )
+    figure = new_figure(
+        *traces,
+        x="tree size n (log scale)",
+        y="expected tokens per step",
+        height=440,
+        xaxis=log2_ticks(max(int(sizes[-1]) for sizes, _ in curves.values())),
+        yaxis={"rangemode": "tozero"},
+    )
+    highest = max(float(tokens.max()) for _, tokens in curves.values())
+    for text, limit in (limits or {}).items():
+        if np.isfinite(limit) and limit < 2.0 * highest:  # farther off, a guide would only flatten the curves
+            figure.add_hline(
+                y=limit,
+                line={"color": GREY, "width": 1, "dash": "dot"},
+                annotation={"text": f"{text} {limit:.2f}", "font": {"color": GREY, "size": 11}},
+                annotation_position="top left",
+            )
+    return figure
+
+
+def regret_figure(names: Sequence[str], regret: np.ndarray) -> go.Figure:
+    """Draw the tokens lost when the tree designed for a row is used where a column's vector holds.
+
+    Args:
+        names: m of them.
+        regret: float64 [m, m].
+    """
+    return new_figure(
+        go.Heatmap(
+            x=list(names),
+            y=list(names),
+            z=regret,
+            text=[[f"{value:.3f}" for value in row] for row in regret],
+            texttemplate="%{text}",
+            colorscale=[[0.0, "#F2EFE6"], [0.5, "#E39A5C"], [1.0, "#9C3B1B"]],
+            zmin=0.0,
+            zmax=max(float(regret.max()), 0.01),
+            xgap=2,
+            ygap=2,
+            colorbar={"title": {"text": "tokens lost"}, "thickness": 10, "len": 0.9},
+            hovertemplate="tree for %{y}<br>used under %{x}<br>loses %{z:.4f} tokens per step<extra></extra>",
+        ),
+        x="the vector that holds",
+        y="the vector the tree was designed for",
+        height=int(np.clip(160 + 56 * len(names), 280, 720)),
+        xaxis={"showgrid": False},
+        yaxis={"autorange": "reversed", "showgrid": False},
+    )

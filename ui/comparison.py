@@ -1,0 +1,154 @@
+"""Two trees side by side: the one in use and another shape, what one adds and what it drops.
+
+Draws one section of the tree page. Shapes: n = tree nodes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import streamlit as st
+
+from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
+from sequoia_core.construction import (
+    beam_tree,
+    best_first_tree,
+    branching_tree,
+    chain_tree,
+    independent_chains,
+    node_scores,
+)
+from ui import cached, charts, controls, session
+
+NOTHING = "Nothing"
+OTHER_SHAPE, OTHER_VECTOR, IMPORTED = "Best tree of another shape", "Best tree for another vector", "Imported tree"
+PLAIN = {
+    "One chain": "as deep as this tree",
+    "Independent chains": "SpecInfer's k × l",
+    "Beam": "the same number of nodes at every level",
+    "Two children everywhere": "the full binary tree that fits",
+    "Best first": "grown by the most likely next node, Medusa's rule",
+}
+
+
+def plain_shape(name: str, tree: TokenTree, vector: AcceptanceVector) -> TokenTree:
+    """Return the plain shape of that name nearest to a tree's size and depth, never larger."""
+    size, depth = tree.size, max(tree.depth, 1)
+    width = max((size - 1) // depth, 1)
+    if name == "One chain":
+        return chain_tree(tree.depth)
+    if name == "Independent chains":
+        return independent_chains(width, min(depth, max(size - 1, 1)))
+    if name == "Beam":
+        return beam_tree(vector, width=width, depth=depth)
+    if name == "Two children everywhere":
+        return branching_tree([2] * max(int(math.log2(size + 1)) - 1, 0))
+    return best_first_tree(vector, size=size, depth=depth)
+
+
+def section(tree: TokenTree, vector: AcceptanceVector, imported: tuple[TokenTree, str] | None) -> None:
+    """Draw the comparison of the tree in use with one that the controls choose."""
+    own_name = session.acceptance_name()
+    others = [name for name in session.vectors() if name != own_name]
+    choices = [NOTHING, OTHER_SHAPE, *PLAIN, *([OTHER_VECTOR] if others else []), *([IMPORTED] if imported else [])]
+    left, right = st.columns([1, 1], vertical_alignment="bottom")
+    against = left.selectbox(
+        "Compare the tree in use with",
+        choices,
+        key="against",
+        bind="query-params",
+        help="Plain shapes take the size and depth of the tree in use, as far as they can.",
+    )
+    if against == NOTHING:
+        right.caption("Choose a shape to see both trees, what one adds and what it drops.")
+        return
+    with right:
+        other, name = _chosen(against, tree, vector, others, imported)
+    if other is None:
+        st.warning(name, icon=":material/warning:")
+        return
+    _draw(tree, other, name, vector)
+
+
+def _chosen(
+    against: str,
+    tree: TokenTree,
+    vector: AcceptanceVector,
+    others: list[str],
+    imported: tuple[TokenTree, str] | None,
+) -> tuple[TokenTree | None, str]:
+    """Return the other tree and its name, or None and why there is none; draws the controls it needs."""
+    if against == IMPORTED and imported is not None:
+        return imported
+    if against == OTHER_SHAPE:
+        first, second = st.columns(2)
+        n = first.number_input(
+            "Its size n", 1, cached.MAX_SIZE, min(2 * tree.size, cached.MAX_SIZE), key="against_n", bind="query-params"
+        )
+        d = second.number_input(
+            "Its depth, at most", 1, cached.MAX_DEPTH, max(min(tree.depth, 24), 1), key="against_d", bind="query-params"
+        )
+        try:
+            return cached.best_tree(vector, n, d), f"best tree, n = {n}, d ≤ {d}"
+        except ValueError as error:
+            return None, str(error)
+    if against == OTHER_VECTOR:
+        name = st.selectbox("That vector", others, key="against_vector", bind="query-params")
+        try:
+            return cached.best_tree(session.vectors()[name], tree.size, max(tree.depth, 1)), f"best tree for {name}"
+        except ValueError as error:
+            return None, str(error)
+    st.caption(PLAIN[against])
+    return plain_shape(against, tree, vector), against.lower()
+
+
+def _draw(tree: TokenTree, other: TokenTree, name: str, vector: AcceptanceVector) -> None:
+    here, there = expected_tokens(tree, vector), expected_tokens(other, vector)
+    twins, back = tree.shared_with(other) >= 0, other.shared_with(tree) >= 0
+    dropped, added = float(node_scores(tree, vector)[~twins].sum()), float(node_scores(other, vector)[~back].sum())
+    cards = st.columns(4)
+    controls.card(cards[0], "Tree in use", f"{here:.2f}", _shape(tree))
+    controls.card(
+        cards[1],
+        "The other tree",
+        f"{there:.2f}",
+        f"{there - here:+.3f}, {_shape(other)}",
+        signed=abs(there - here) > 1e-9,
+    )
+    controls.card(
+        cards[2],
+        "It adds",
+        f"{int((~back).sum())} nodes",
+        f"worth {added:.3f} tokens",
+        help="Nodes of the other tree that the tree in use lacks, and the sum of their f(v).",
+    )
+    controls.card(
+        cards[3],
+        "It drops",
+        f"{int((~twins).sum())} nodes",
+        f"worth {dropped:.3f} tokens",
+        help="Nodes of the tree in use that the other one lacks, and the sum of their f(v).",
+    )
+    left, right = st.columns(2)
+    for place, drawn, shared, title, key in (
+        (left, tree, twins, "Tree in use", "compare_here"),
+        (right, other, back, name[0].upper() + name[1:], "compare_there"),
+    ):
+        place.markdown(f"**{title}**")
+        place.plotly_chart(
+            charts.comparison_figure(drawn, vector, shared),
+            width="stretch",
+            key=key,
+            alt=f"{title}: {drawn.size} nodes, {int(np.sum(shared))} of them in both trees",
+        )
+    pay = [session.predicted(one) for one in (tree, other)]
+    if None not in pay:
+        st.markdown(
+            f"On the profiled hardware the tree in use is predicted at {pay[0]:.2f}× and the other at {pay[1]:.2f}× "
+            "autoregressive decoding: more tokens per step pay only while the extra nodes are cheap to verify."
+        )
+
+
+def _shape(tree: TokenTree) -> str:
+    return f"n = {tree.size}, d = {tree.depth}"

@@ -1,0 +1,113 @@
+"""The frame that every page shares: title, sidebar, and what finished jobs leave behind.
+
+Knows Streamlit's layout; what a session holds is `session`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import streamlit as st
+
+from ui import jobs, session
+
+FAVICON = str(Path(__file__).with_name("icon.svg"))
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def setup_page(title: str) -> None:
+    """Set the page's title and draw the sidebar; the first call of every page, so that each works from a cold link."""
+    # a Material favicon would be fetched from a font server: our own keeps the app free of outside requests
+    st.set_page_config(page_title=f"{title} · Sequoia Studio", page_icon=FAVICON, layout="wide")
+    session.adopt_measurements()
+    with st.sidebar:
+        _pair_control()
+        active = session.current_job()
+        running = active is not None and active.active
+        st.fragment(_job_state, run_every=1.0 if running else None)(running)
+
+
+def _pair_control() -> None:
+    target, draft = session.pair_spec()
+    st.markdown(
+        f"**Model pair**  \n{'Demo pair, shipped' if target is None else session.pair_name().removeprefix('pair ')}",
+        help="Target: the model whose output is preserved. Draft: the "
+        "small model that proposes tokens. They must share a vocabulary.",
+    )
+    st.caption(f":material/memory: {device_name()}")
+    with st.popover("Change pair", icon=":material/swap_horiz:", width="stretch"):
+        with st.form("sidebar_pair", border=False):
+            new_target = st.text_input(
+                "Target",
+                value=target or "",
+                key="sidebar_target",
+                placeholder="folder or hub id",
+                help="A local folder with config.json and .safetensors files, or a Hugging Face hub id.",
+            )
+            new_draft = st.text_input(
+                "Draft",
+                value=draft or "",
+                key="sidebar_draft",
+                placeholder="folder or hub id",
+                help="Same kinds of names as the target. Leave both empty for the shipped demo pair.",
+            )
+            if st.form_submit_button("Use this pair", icon=":material/check:", width="stretch"):
+                problem = pair_problem(new_target.strip(), new_draft.strip())
+                if problem:
+                    st.error(problem)
+                else:
+                    session.set_pair(new_target.strip() or None, new_draft.strip() or None)
+                    st.rerun()
+        if jobs.loaded_pair() is not None and st.button(
+            "Unload from memory", icon=":material/eject:", key="sidebar_unload", width="stretch"
+        ):
+            jobs.unload_pair()
+            st.rerun()
+
+
+def pair_problem(target: str, draft: str) -> str | None:
+    """Say what is wrong with two names of models before anything is loaded; None when they look right."""
+    if not target and not draft:
+        return None
+    for role, name in (("Target", target), ("Draft", draft)):
+        if not name:
+            return f"{role}: nothing given. Name both models, or neither for the demo pair."
+        path = Path(name).expanduser()
+        if path.is_dir():
+            if not (path / "config.json").is_file():
+                return f"{role}: the folder has no config.json."
+        elif path.is_absolute() or name.startswith((".", "~")):
+            return f"{role}: no such folder."
+        elif not HUB_ID.fullmatch(name):
+            return f"{role}: found {name!r}, expected a folder or a hub id such as owner/model."
+    return None
+
+
+def _job_state(was_running: bool) -> None:
+    current = session.current_job()
+    if current is not None and current.active:
+        if current.position:
+            st.caption(f":material/hourglass_top: Queued: {current.label} ({current.position} in line)")
+        else:
+            st.progress(current.fraction, text=f":material/sync: {current.label}")
+        return
+    if was_running:
+        st.rerun()  # the page itself has a result or an error to show
+    if current is not None and current.state == "failed":
+        st.caption(f":red[:material/error: {current.label} failed]", help=current.error)
+    else:
+        st.caption(":material/check_circle: Engine idle")
+
+
+@st.cache_resource(show_spinner=False)
+def device_name() -> str:
+    """Name the device the engine will use, without paying for torch where there can be no accelerator."""
+    if Path("/proc/driver/nvidia/version").exists() or sys.platform in ("darwin", "win32"):
+        import torch
+
+        if torch.cuda.is_available():
+            return torch.cuda.get_device_name()
+    return f"CPU, {os.cpu_count()} cores"
