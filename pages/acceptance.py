@@ -369,8 +369,8 @@ st.markdown(
     f"The target takes the draft's first choice {vector.probs[0]:.0%} of the time and one of its {len(vector)} choices "
     f"{accepted:.0%} of the time: a chain can only use the first number, a tree uses all of them."
 )
-with st.expander("Smooth or edit", icon=":material/tune:"):
-    smoothing_controls()
+smoothing_controls()
+with st.expander("Edit the numbers", icon=":material/edit:", key="acceptance_edit"):
     edit_table(vector)
 st.download_button(
     "Download as JSON",

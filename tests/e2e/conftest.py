@@ -57,6 +57,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait(20)
 
 
+def is_fault(message) -> bool:
+    """Whether a console message is an error of ours: on a deep link Streamlit's own client probes for its server."""
+    return message.type == "error" and "/_stcore/" not in message.location.get("url", "")
+
+
 @pytest.fixture
 def page(chromium: str) -> Iterator:
     """A browser page that fails the test on page errors, console errors and requests to anywhere else."""
@@ -68,9 +73,7 @@ def page(chromium: str) -> Iterator:
         page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
         page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: faults.append(f"page error: {error}"))
-        page.on(
-            "console", lambda message: faults.append(f"console: {message.text}") if message.type == "error" else None
-        )
+        page.on("console", lambda message: faults.append(f"console: {message.text}") if is_fault(message) else None)
         page.on(
             "request",
             lambda request: (
@@ -82,3 +85,16 @@ def page(chromium: str) -> Iterator:
         yield page
         browser.close()
     assert not faults, "\n".join(faults)
+
+
+@pytest.fixture
+def shot(page, tmp_path):
+    folder = Path(os.environ.get("SEQUOIA_SCREENSHOTS") or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def take(name: str) -> None:
+        path = folder / f"{name}.png"
+        page.screenshot(path=path, full_page=False)
+        assert path.stat().st_size > 10_000
+
+    return take

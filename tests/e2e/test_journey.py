@@ -5,47 +5,11 @@ Screenshots go to the folder named by SEQUOIA_SCREENSHOTS (`make screenshots` re
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 import pytest
 
-LONG_MS = 240_000
-
-
-def settle(page) -> None:
-    """Wait until the script has run and its results are on the page."""
-    page.wait_for_selector('[data-testid="stApp"][data-test-connection-state="CONNECTED"]')
-    page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]', timeout=LONG_MS)
-    page.wait_for_timeout(400)
-    assert page.locator('[data-testid="stException"]').count() == 0, page.locator(
-        '[data-testid="stException"]'
-    ).inner_text()
-
-
-@pytest.fixture
-def shot(page, tmp_path):
-    folder = Path(os.environ.get("SEQUOIA_SCREENSHOTS") or tmp_path)
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def take(name: str) -> None:
-        path = folder / f"{name}.png"
-        page.screenshot(path=path, full_page=False)
-        assert path.stat().st_size > 10_000
-
-    return take
-
-
-def go(page, name: str) -> None:
-    page.get_by_test_id("stSidebarNav").get_by_role("link", name=name, exact=True).click()
-    settle(page)
-    assert page.get_by_role("heading", name=re.compile(name, re.I)).first.is_visible()
-
-
-def metric(page, label: str) -> str:
-    """Return the text of the figure under a label."""
-    return page.get_by_test_id("stMetric").filter(has_text=label).first.inner_text()
+from .browser import LONG_MS, go, metric, settle
 
 
 @pytest.mark.timeout(600)
