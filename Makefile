@@ -16,7 +16,7 @@ lint: .venv/develop
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 screenshots: .venv/develop  # renews the pictures of the README; needs Chromium
-	SEQUOIA_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/e2e/test_journey.py
+	SEQUOIA_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/e2e
 
 bench: .venv/runtime
 	$(BIN)/python -m sequoia_core bench --temperature 0 --max-new-tokens 128

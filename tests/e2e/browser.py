@@ -31,3 +31,17 @@ def metric(page, label: str) -> str:
 def number(page, label: str) -> float:
     """Return the first number with a decimal point under a label."""
     return float(re.search(r"\d+\.\d+", metric(page, label))[0])
+
+
+def both_themes(page, shot, name: str, *, height: int = 900) -> None:
+    """Take the page from its top in light and in dark, `height` pixels of it."""
+    size = page.viewport_size
+    page.set_viewport_size({"width": size["width"], "height": height})
+    page.mouse.move(700, 300)
+    page.mouse.wheel(0, -10_000)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_timeout(1_500)
+        shot(name if scheme == "light" else f"{name}-dark")
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size(size)

@@ -26,10 +26,8 @@ def test_from_one_button_to_a_live_decode(page, server, shot, tmp_path):
 
     go(page, "Acceptance")
     page.get_by_text("measured here").first.wait_for()
-    shot("acceptance")
     go(page, "Tree")
     assert page.locator(".js-plotly-plot").count() >= 1
-    shot("tree")
     go(page, "Hardware")
     page.get_by_text("measured here").first.wait_for()
     shot("hardware")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from .browser import go, metric, number, settle
+from .browser import both_themes, go, metric, number, settle
 
 
 def choose(page, key: str, option: str) -> None:
@@ -36,15 +36,6 @@ def write_probability(page, row: int, value: str) -> None:
     raise AssertionError("the table did not take the number")
 
 
-def both_themes(page, shot, name: str) -> None:
-    """Take the page in light and in dark."""
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        page.wait_for_timeout(1_500)
-        shot(name if scheme == "light" else f"{name}-dark")
-    page.emulate_media(color_scheme="light")
-
-
 @pytest.mark.timeout(600)
 def test_upload_edit_design_compare_export_and_import(page, server, shot, tmp_path):
     page.goto(server)
@@ -69,7 +60,7 @@ def test_upload_edit_design_compare_export_and_import(page, server, shot, tmp_pa
     page.get_by_text("isotonic regression").first.wait_for()
     settle(page)
     page.mouse.wheel(0, -5_000)
-    both_themes(page, shot, "acceptance-smoothed")
+    both_themes(page, shot, "acceptance", height=1_450)
     page.locator(".st-key-acceptance_smoothing").get_by_text("None", exact=True).click()
     settle(page)
     assert page.get_by_text("as measured").count() == 0
@@ -122,7 +113,7 @@ def test_a_large_tree_can_be_read_node_by_node(page, server, shot):
     page.goto(f"{server}/tree?vector=llama3-70b-8b-cnn&n=128&depth=9&against=Independent+chains")
     settle(page)
     page.locator(".st-key-tree_picture .js-plotly-plot .scatterlayer").first.wait_for()
-    both_themes(page, shot, "tree-128")
+    both_themes(page, shot, "tree", height=1_500)
     page.locator(".st-key-tree_picture .plotly .nsewdrag").first.wait_for()
     points = page.locator(".st-key-tree_picture .scatterlayer .trace").nth(1).locator("path.point")
     assert points.count() == 128
