@@ -347,7 +347,7 @@ with st.container(horizontal=True, vertical_alignment="bottom"):
     log = st.toggle("Log scale", key="acceptance_log", persist_state="session", help="Shows the small ranks apart.")
 shown = {session.acceptance_name() or "in use": vector}
 if session.is_varied():
-    shown["as measured"] = session.original_acceptance()
+    shown["not smoothed"] = session.original_acceptance()
 shown |= {name: session.vectors()[name] for name in compare} | {f"if {name}": v for name, v in supposed.items()}
 left, right = st.columns(2)
 left.subheader("Acceptance by rank")

@@ -196,7 +196,7 @@ def test_smoothing_is_chosen_said_and_taken_back() -> None:
     settled(page.segmented_control(key="acceptance_smoothing").set_value("Isotonic").run())
     assert np.all(np.diff(page.session_state["studio_acceptance"].probs) <= 0)
     assert any("isotonic regression" in caption.value for caption in page.caption)
-    assert "as measured" in page.get("plotly_chart")[0].proto.spec
+    assert "not smoothed" in page.get("plotly_chart")[0].proto.spec
     settled(page.segmented_control(key="acceptance_smoothing").set_value("Power-law tail").run())
     settled(page.slider(key="acceptance_tail").set_value(3).run())
     np.testing.assert_array_equal(page.session_state["studio_acceptance"].probs[:2], vector().probs[:2])

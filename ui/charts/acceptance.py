@@ -58,7 +58,7 @@ def acceptance_figure(vectors: Mapping[str, AcceptanceVector], *, log: bool = Fa
                 )
             )
     figure = new_figure(*traces, x="rank k, in the order drafted", y="probability of acceptance p<sub>k</sub>")
-    figure.update_xaxes(tick0=1, dtick=max(1, ranks // 8))
+    figure.update_xaxes(tick0=1, dtick=max(1, min(ranks, max(len(vector) for vector in vectors.values())) // 8))
     figure.update_yaxes(rangemode="tozero")
     if log:
         figure.update_yaxes(type="log", dtick=1, exponentformat="power")
@@ -98,7 +98,7 @@ def rejection_figure(vectors: Mapping[str, AcceptanceVector]) -> go.Figure:
         )
     figure = new_figure(*traces, x="children tried k (log scale)", y="P(all k rejected) (log scale)")
     figure.update_xaxes(**log2_ticks(max(len(vector.probs) for vector in vectors.values())))
-    ticks = [digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 5)]  # plotly's own say only "2" and "5"
+    ticks = [digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 3, 5, 7)]  # plotly's own say only "2" and "5"
     figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
     if not any(np.isfinite(trace.y).any() for trace in traces):
         figure.update_yaxes(showticklabels=False)
