@@ -246,7 +246,7 @@ def sureness(tree: TokenTree, vector: AcceptanceVector) -> str:
 
 def take_tree(tree: TokenTree, vector: AcceptanceVector) -> None:
     """Offer the tree in the formats of other tools, or say why one of them cannot hold it."""
-    from sequoia_core.formats import tree_to_bytes
+    from sequoia_core.formats import VERSION_NOTES, tree_to_bytes
 
     choice = st.selectbox(
         "Format",
@@ -260,6 +260,8 @@ def take_tree(tree: TokenTree, vector: AcceptanceVector) -> None:
     except ValueError as error:
         st.warning(str(error), icon=":material/warning:")
         return
+    if kind in VERSION_NOTES:
+        st.caption(f":material/info: {VERSION_NOTES[kind]}")
     st.download_button(
         f"Download {name}", data, name, key="tree_download", icon=":material/download:", on_click="ignore"
     )

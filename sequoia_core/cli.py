@@ -157,14 +157,15 @@ def tree_command(
 ) -> None:
     """Build the optimal tree for an acceptance vector."""
     from .construction import expected_tokens, optimal_tree
-    from .formats import export_tree
+    from .formats import VERSION_NOTES, export_tree
 
     _check_out(out)
     vector = AcceptanceVector.load(acceptance)
     tree = optimal_tree(vector, size=size, depth=depth)
     if out is not None:
         export_tree(tree, format, out, acceptance=vector)
-    _report(_describe(tree) | {"expected_tokens": expected_tokens(tree, vector)}, as_json)
+    note = {"warning": VERSION_NOTES[format]} if out is not None and format in VERSION_NOTES else {}
+    _report(_describe(tree) | {"expected_tokens": expected_tokens(tree, vector)} | note, as_json)
 
 
 def _describe(tree: TokenTree) -> dict:

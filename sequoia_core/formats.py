@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 # Format -> usual file ending. `choices`: Medusa's medusa_choices, EAGLE-1's tree_choices, TensorRT-LLM's eagle_choices.
 FORMATS = {"native": ".json", "growmap": ".pt", "umbrella": ".json", "choices": ".json", "vllm": ".txt"}
+VERSION_NOTES = {
+    "choices": "Medusa and EAGLE-1 read path lists; TensorRT-LLM deprecates static choices, and EAGLE-2 takes none.",
+    "vllm": "Newer vLLM releases removed speculative_token_tree: check that yours still has the option.",
+}
 MAX_GROWMAP_SIZE = 2048  # a growmap holds an n x n mask
 MAX_PATH_RANKS = 5_000_000  # path lists grow with n * depth
 

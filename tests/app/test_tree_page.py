@@ -159,7 +159,8 @@ def test_a_tree_wider_than_the_vector_is_compared_with_trees_as_wide() -> None:
 def test_other_formats_can_be_downloaded(label: str) -> None:
     page = open_page(PAGE)
     settled(page.selectbox(key="tree_format").select(label).run())
-    assert page.get("download_button")
+    assert "tree_download" in [button.key for button in page.get("download_button")]
+    assert any("deprecates" in caption.value for caption in page.caption) == label.startswith("Path list")
 
 
 def test_a_format_that_cannot_hold_the_tree_says_why() -> None:

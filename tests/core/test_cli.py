@@ -54,6 +54,7 @@ def test_tree_formats_are_importable(format, call, tmp_path):
     built = call("tree", "--acceptance", VECTOR, "--size", "9", "--out", str(out), "--format", format)
     scored = call("score", "--acceptance", VECTOR, "--tree", str(out))
     assert (scored["size"], scored["depth"]) == (built["size"], built["depth"])
+    assert ("deprecates" in built.get("warning", "")) == (format == "choices")  # who still reads it
 
 
 def test_table(call):
