@@ -6,7 +6,7 @@ import streamlit as st
 from sequoia_core import AcceptanceVector
 from sequoia_core.construction import chain_limit
 from sequoia_core.variations import edited, isotonic, power_law, power_law_tail, weaker
-from ui import charts, controls, frame, session
+from ui import charts, controls, frame, measuring, session
 
 FILE_TYPES = ("json", "csv", "tsv", "txt", "npy", "safetensors", "pt", "pth")
 SMOOTHINGS = ("None", "Isotonic", "Power-law tail")
@@ -37,101 +37,6 @@ def upload_vector() -> None:
         if upload.is_new:
             session.set_acceptance(upload.value, f"your file {upload.name}", upload.name)
         st.success(f"{upload.name}: {len(upload.value)} ranks in use.", icon=":material/check_circle:")
-
-
-def measure_vector() -> None:
-    """Offer the measurement on the model pair, show its progress, and adopt what it found."""
-    shipped = session.shipped_prompts()
-    job = session.job("measure")
-    running = job is not None and job.active
-    with st.form("acceptance_measure"):
-        left, right = st.columns(2)
-        temperature = left.slider(
-            "Temperature",
-            0.0,
-            1.5,
-            0.0,
-            0.1,
-            key="acceptance_temperature",
-            bind="query-params",
-            help="Of the target, as you will decode. 0 is greedy. Acceptance differs by temperature, so measure both.",
-        )
-        top_p = left.slider(
-            "Top-p",
-            0.1,
-            1.0,
-            1.0,
-            0.05,
-            key="acceptance_top_p",
-            help="Nucleus kept of the target's distribution; 1.0 keeps everything. Ignored at temperature 0.",
-        )
-        width = right.slider(
-            "Ranks",
-            1,
-            64,
-            32,
-            key="acceptance_width",
-            help="How many children of a node to ask about. 32 covers the widest node of most optimal trees.",
-        )
-        count = right.slider(
-            "Shipped prompts",
-            0,
-            max(len(shipped), 1),
-            min(8, len(shipped)),
-            key="acceptance_prompts",
-            help="More prompts narrow the intervals; each takes one continuation of the target.",
-        )
-        own = st.text_area(
-            "Your own prompts (optional, one per line)",
-            key="acceptance_own",
-            height=80,
-            help="Used in addition. Text like what you will decode gives the vector that predicts it.",
-        )
-        tokens = st.select_slider(
-            "New tokens per prompt",
-            [32, 64, 128, 256],
-            64,
-            key="acceptance_tokens",
-            help="Positions measured per prompt, on text that the target itself writes.",
-        )
-        if st.form_submit_button(
-            "Measure on the demo pair" if session.pair_spec() == (None, None) else "Measure on your pair",
-            icon=":material/speed:",
-            type="primary",
-            disabled=running,
-        ):
-            texts = shipped[:count] + [line for line in own.splitlines() if line.strip()]
-            if texts:
-                start_measurement(texts, temperature, top_p, width, tokens)
-            else:
-                st.error("No prompts: choose at least one shipped prompt or write your own.")
-    controls.job_panel("measure")
-
-
-def start_measurement(texts: list[str], temperature: float, top_p: float, width: int, tokens: int) -> None:
-    """Queue the measurement; everything the worker needs is bound here, it never looks at the session."""
-    from ui.jobs import JobContext, shared_pair
-
-    spec = session.pair_spec()
-
-    def work(job: JobContext):
-        from sequoia_core import SamplingConfig, measure_acceptance
-
-        pair = shared_pair(*spec)
-        return measure_acceptance(
-            [pair.tokenizer.encode(text) for text in texts],
-            target=pair.target,
-            draft=pair.draft,
-            sampling=SamplingConfig(temperature=temperature, top_p=top_p),
-            width=width,
-            max_new_tokens=tokens,
-            progress=job.progress,
-            cancel=job.cancel,
-        )
-
-    source = f"measured here on the {session.pair_name()} at temperature {temperature:g}, top-p {top_p:g}"
-    name = f"measured, T = {temperature:g}" + (f", top-p {top_p:g}" if top_p < 1 else "")
-    controls.start_job("measure", "Measuring acceptance", work, info=(source, name))
 
 
 def suppose_vector() -> tuple[str, AcceptanceVector]:
@@ -282,7 +187,7 @@ supposed: dict[str, AcceptanceVector] = {}
 if way == "Upload":
     upload_vector()
 elif way == "Measure":
-    measure_vector()
+    measuring.section()
 elif way == "What-if":
     supposed = dict([suppose_vector()])
 else:

@@ -230,3 +230,63 @@ def test_own_vectors_stay_at_hand_by_name() -> None:
 def test_the_page_says_how_many_prompts_would_settle_the_vector() -> None:
     more = vector().more_prompts(0.02)
     assert any(f"About {more:,} more prompts" in caption.value for caption in open_page("acceptance").caption)
+
+
+def file_of_prompts(page, name: str, content: bytes):
+    settled(page.segmented_control(key="acceptance_way").set_value("Measure").run())
+    page.file_uploader(key="acceptance_prompts_file").upload(name, content)
+    return settled(page.run())
+
+
+def test_prompts_come_from_a_file_and_a_column(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+
+    def measure(prompts, *, own_text, resume, **rest):
+        seen.update(prompts=prompts, own_text=own_text, resume=resume)
+        return AcceptanceVector(np.array([0.8]), trials=9)
+
+    monkeypatch.setattr("sequoia_core.measure_acceptance", measure)
+    page = file_of_prompts(open_page("acceptance"), "mine.csv", b"note,question\nab,What?\ncd,Where to?\n")
+    settled(page.selectbox(key="acceptance_column").select("question").run())
+    assert any("2 prompts" in caption.value for caption in page.caption) and page.code[0].value == "What?"
+    page.slider(key="acceptance_prompts").set_value(0)
+    page.toggle(key="acceptance_own_text").set_value(True)
+    settled(next(b for b in page.button if b.label.startswith("Measure on")).click().run())
+    job = page.session_state["studio_jobs"]["measure"]
+    wait_for(lambda: not job.active)
+    settled(page.run())
+    assert seen == {"prompts": [[len("What?")], [len("Where to?")]], "own_text": True, "resume": None}
+    assert "own text" in "".join(text.value for text in page.markdown)
+
+
+@pytest.mark.parametrize(("name", "content"), [("x.parquet", b"nope"), ("x.jsonl", b"{"), ("x.txt", b"\xff\xfe\x00")])
+def test_a_broken_file_of_prompts_says_so(name: str, content: bytes) -> None:
+    page = file_of_prompts(open_page("acceptance"), name, content)
+    assert name in page.error[0].value and "No prompts were read" in page.error[0].value
+
+
+def test_a_cut_measurement_can_be_continued(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def measure(prompts, *, resume, checkpoint, cancel, **rest):
+        seen.append(resume)
+        done = 1 if resume is None else 3
+        cut = AcceptanceVector(np.array([0.5]), trials=7 * done, meta={"prompts": done, "prompts_wanted": 3})
+        checkpoint(cut)
+        if resume is None:
+            assert cancel.wait(20)
+        return cut
+
+    monkeypatch.setattr("sequoia_core.measure_acceptance", measure)
+    page = start_measuring(open_page("acceptance"))
+    job = page.session_state["studio_jobs"]["measure"]
+    wait_for(lambda: job.result is not None)
+    page.button(key="measure_cancel").click().run()
+    wait_for(lambda: job.state == "cancelled")
+    settled(page.run())
+    assert page.checkbox(key="acceptance_resume").value and "1 of 3 prompts" in page.checkbox[0].label
+    job = start_measuring(page).session_state["studio_jobs"]["measure"]
+    wait_for(lambda: job.state == "done")
+    settled(page.run())
+    assert seen[0] is None and seen[1].trials == 7 and page.session_state["studio_acceptance"].trials == 21
+    assert not page.checkbox  # whole: nothing to continue

@@ -98,7 +98,8 @@ def rejection_figure(vectors: Mapping[str, AcceptanceVector]) -> go.Figure:
         )
     figure = new_figure(*traces, x="children tried k (log scale)", y="P(all k rejected) (log scale)")
     figure.update_xaxes(**log2_ticks(max(len(vector.probs) for vector in vectors.values())))
-    ticks = [digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 3, 5, 7)]  # plotly's own say only "2" and "5"
+    # plotly's own labels say only "2" and "5"
+    ticks = [digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 3, 5, 7)]
     figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
     if not any(np.isfinite(trace.y).any() for trace in traces):
         figure.update_yaxes(showticklabels=False)
