@@ -8,7 +8,8 @@ The ladder (each module imports only from the ones named; a test enforces it):
     variations                      acceptance
     construction                    acceptance, tree, search
     formats                         files, acceptance, tree, construction
-    models                          -
+    fused                           -
+    models                          fused
     hardware                        files, models
     planning                        acceptance, tree, construction, hardware
     verification                    tree, sampling

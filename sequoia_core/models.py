@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+from .fused import FusedLlama, fits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -186,9 +188,7 @@ class HuggingFaceModel:
                 "(a tree needs a mask over cached tokens)"
             )
         self._kinds = kinds if self._window is not None else []
-        plain_rotation = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default") == "default"
-        self._is_llama = type(model) is LlamaForCausalLM and plain_rotation and self.device.type == "cpu"
-        self._rotation: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._fused = FusedLlama(model) if fits(model) else None
 
     def new_cache(self, capacity: int) -> TreeCache:
         return TreeCache(self._layer_count, capacity)
@@ -209,6 +209,12 @@ class HuggingFaceModel:
         self, token_ids: torch.Tensor, positions: torch.Tensor, *, cache: TreeCache, tail: torch.Tensor, keep: int
     ) -> torch.Tensor:
         cache.begin(positions)
+        if self._fused is not None:
+            sees_all = len(token_ids) == 1 and not tail.any()  # one new token and nothing hidden from it
+            mask = None if sees_all else self._mask(cache, tail, windowed=False)
+            logits = self._fused.forward(token_ids, positions, mask, cache, keep)
+            cache.end()
+            return logits[:, : self.vocab_size]
         if set(self._kinds) == {"full_attention", "sliding_attention"}:  # such models take one mask per kind of layer
             mask = {
                 "full_attention": self._mask(cache, tail, windowed=False),
@@ -217,35 +223,12 @@ class HuggingFaceModel:
         else:
             mask = self._mask(cache, tail, windowed=self._window is not None and "full_attention" not in self._kinds)
         ids, places = token_ids[None].to(self.device), positions[None].to(self.device)
-        if self._is_llama:
-            logits = self._llama_forward(ids, places, mask, cache, keep)
-        else:
-            logits = self.model(
-                input_ids=ids, position_ids=places, attention_mask=mask, past_key_values=cache, use_cache=True,
-                logits_to_keep=keep,
-            ).logits  # fmt: skip
+        logits = self.model(
+            input_ids=ids, position_ids=places, attention_mask=mask, past_key_values=cache, use_cache=True,
+            logits_to_keep=keep,
+        ).logits  # fmt: skip
         cache.end()
         return logits[0, -keep:, : self.vocab_size]
-
-    def _llama_forward(self, ids, places, mask, cache: TreeCache, keep: int) -> torch.Tensor:
-        """Call the model's own modules without the argument handling around them, which costs a small model half its
-        time; a test holds it equal to the full forward."""
-        base = self.model.model
-        hidden = base.embed_tokens(ids)
-        if self._rotation is None:  # does not depend on the tokens: one table for all positions
-            every = torch.arange(self.max_context, device=self.device)[None]
-            self._rotation = base.rotary_emb(hidden, position_ids=every)
-        rotation = tuple(table[:, places[0]] for table in self._rotation)
-        for layer in base.layers:
-            attended, _ = layer.self_attn(
-                hidden_states=layer.input_layernorm(hidden),
-                position_embeddings=rotation,
-                attention_mask=mask,
-                past_key_values=cache,
-            )
-            hidden = hidden + attended
-            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        return self.model.lm_head(base.norm(hidden[:, -keep:]))
 
 
 def _eos_ids(model: PreTrainedModel) -> frozenset[int]:

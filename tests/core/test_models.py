@@ -52,17 +52,6 @@ def test_forward_in_pieces_equals_one_forward(tiny_target):
     torch.testing.assert_close(torch.cat(rows), whole, atol=1e-2, rtol=1e-4)
 
 
-def test_bare_forward_equals_the_full_one(tiny_target):
-    ids, tail = torch.tensor([5, 6, 7]), torch.full((3, 3), -torch.inf).triu(1)
-    full = HuggingFaceModel(tiny_target.model, "full")
-    full._is_llama = False
-    assert tiny_target._is_llama
-    bare, reference = (
-        m.forward(ids, torch.arange(3), cache=m.new_cache(3), tail=tail, keep=2) for m in (tiny_target, full)
-    )
-    torch.testing.assert_close(bare, reference, atol=0, rtol=0)
-
-
 def test_sliding_window_masks_old_tokens():
     from transformers import MistralConfig, MistralForCausalLM
 
