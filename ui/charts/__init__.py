@@ -2,16 +2,30 @@
 
 from ui.charts.acceptance import acceptance_figure, rejection_figure
 from ui.charts.hardware import speedup_heatmap, speedup_surface_3d, verify_time_figure
+from ui.charts.robustness import (
+    confidence_figure,
+    counts_figure,
+    level_acceptance_figure,
+    ratio_figure,
+    tokens_figure,
+    verifier_rejection_figure,
+)
 from ui.charts.tree import comparison_figure, growth_figure, regret_figure, tree_figure
 
 __all__ = [
     "acceptance_figure",
     "comparison_figure",
+    "confidence_figure",
+    "counts_figure",
     "growth_figure",
+    "level_acceptance_figure",
+    "ratio_figure",
     "regret_figure",
     "rejection_figure",
     "speedup_heatmap",
     "speedup_surface_3d",
+    "tokens_figure",
     "tree_figure",
+    "verifier_rejection_figure",
     "verify_time_figure",
 ]

@@ -1,0 +1,244 @@
+"""Figures of robustness evidence, drawn from the plain rows of `ui.evidence`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ui.charts.frame import BLUE, FAINT, GREEN, GREY, PLUM, RUST, log2_ticks
+from ui.charts.frame import figure as new_figure
+from ui.evidence import NAMES, cell_name
+
+Rows = Sequence[Mapping[str, Any]]
+MARKS = {
+    "sequoia": (BLUE, "circle", "solid"),
+    "specinfer": (RUST, "square", "dash"),
+    "topk": (GREEN, "diamond", "dot"),
+    "greedy": (GREY, "star", "solid"),
+}
+APART = 0.015  # of the axis, between verifiers at one temperature: their intervals must not hide each other
+LEAF = [[0.0, "#F2EFE6"], [0.5, "#9CC9B6"], [1.0, "#1F6A52"]]  # its texts are read on every shade
+NEVER = 0.5  # where a count of 0 stands on a log axis
+MOST_CELLS = 18  # of a losslessness check, with room for a text each
+
+
+def _of(rows: Rows, name: str, value: Any) -> list[Mapping[str, Any]]:
+    return [row for row in rows if row[name] == value]
+
+
+def _column(rows: Rows, name: str) -> np.ndarray:
+    return np.array([np.nan if row[name] is None else row[name] for row in rows], dtype=float)
+
+
+def _bars(rows: Rows, value: str, low: str, high: str) -> dict[str, Any] | None:
+    """Error bars of rows; None where nothing is known of the spread."""
+    middle, below, above = (_column(rows, name) for name in (value, low, high))
+    if np.isnan(below).all():
+        return None
+    return {
+        "type": "data",
+        "array": np.maximum(above - middle, 0.0),
+        "arrayminus": np.maximum(middle - below, 0.0),
+        "thickness": 1.4,
+        "width": 4,
+    }
+
+
+def _series(rows: Rows, verifier: str, x: np.ndarray, value: str, low: str, high: str, hover: str) -> go.Scatter:
+    color, symbol, dash = MARKS.get(verifier, (PLUM, "circle", "solid"))
+    return go.Scatter(
+        x=x,
+        y=_column(rows, value),
+        error_y=_bars(rows, value, low, high),
+        mode="lines+markers",
+        name=NAMES.get(verifier, verifier),
+        line={"color": color, "width": 2, "dash": dash},
+        marker={"color": color, "size": 9, "symbol": symbol},
+        customdata=np.column_stack([_column(rows, low), _column(rows, high), _column(rows, "temperature")]),
+        hovertemplate=hover,
+    )
+
+
+def _over_temperature(rows: Rows, by: str, value: str, low: str, high: str, y: str, hover: str) -> go.Figure:
+    shown = sorted({row["temperature"] for row in rows}) or [0.0, 1.0]
+    span = shown[-1] - shown[0] or 1.0
+    names = [name for name in MARKS if _of(rows, by, name)]
+    traces = []
+    for place, name in enumerate(names):
+        own = sorted(_of(rows, by, name), key=lambda row: row["temperature"])
+        shift = 0.0 if name == "greedy" else APART * span * (place - (len(names) - 1) / 2)
+        traces.append(_series(own, name, _column(own, "temperature") + shift, value, low, high, hover))
+    room = 0.06 * span if len(shown) > 1 else 0.3
+    ticks = {"tickvals": shown, "ticktext": [f"{t:g}" for t in shown], "range": [shown[0] - room, shown[-1] + room]}
+    return new_figure(*traces, x="temperature of the target", y=y, xaxis=ticks)
+
+
+def tokens_figure(runs: Rows) -> go.Figure:
+    """Draw tokens per step with 95% intervals over temperature, one line per verifier; rows of one top-p."""
+    hover = (
+        "%{fullData.name}, T = %{customdata[2]}<br>%{y:.2f} tokens per step"
+        "<br>95%: %{customdata[0]:.2f} to %{customdata[1]:.2f}<extra></extra>"
+    )
+    return _over_temperature(runs, "verifier", "tokens_per_step", "ci_low", "ci_high", "tokens per step", hover)
+
+
+def ratio_figure(ratios: Rows) -> go.Figure:
+    """Draw Sequoia's tokens per step ÷ each rival's over temperature, with 95% intervals and the line of a tie."""
+    hover = (
+        "÷ %{fullData.name}, T = %{customdata[2]}<br>%{y:.2f}×"
+        "<br>95%: %{customdata[0]:.2f} to %{customdata[1]:.2f}<extra></extra>"
+    )
+    figure = _over_temperature(ratios, "other", "value", "low", "high", "Sequoia ÷ the other (log scale)", hover)
+    figure.for_each_trace(lambda trace: trace.update(name=f"÷ {trace.name}"))
+    ticks = [0.2, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4, 6, 8]
+    figure.update_yaxes(type="log", tickvals=ticks, ticktext=["equal" if tick == 1 else f"{tick:g}×" for tick in ticks])
+    figure.add_hline(y=1.0, line={"color": GREY, "width": 1.5, "dash": "dot"})
+    return figure
+
+
+def verifier_rejection_figure(rows: Rows) -> go.Figure:
+    """Draw on log-log axes how often the first k children are all rejected, per verifier; rows of one sampling."""
+    traces = []
+    for name in MARKS:
+        own = [{**row, **_no_zero(row)} for row in _of(rows, "verifier", name)]
+        if own:
+            hover = (
+                "%{fullData.name}, k = %{x}<br>all rejected: %{y:.4f}"
+                "<br>95%: %{customdata[0]:.4f} to %{customdata[1]:.4f}<extra></extra>"
+            )
+            traces.append(_series(own, name, _column(own, "rank"), "rejection", "ci_low", "ci_high", hover))
+    figure = new_figure(*traces, x="children tried k (log scale)", y="P(all k rejected) (log scale)")
+    figure.update_xaxes(**log2_ticks(max((row["rank"] for row in rows), default=1)))
+    ticks = [digit * 10.0**power for power in range(-6, 1) for digit in (1, 1.5, 2, 3, 5, 7)]
+    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
+    return figure
+
+
+def _no_zero(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a log axis has no place for: a rejection of 0 is left out, a lower bound of 0 stops at the point."""
+    value = row["rejection"] if row["rejection"] > 1e-9 else None
+    low = row["ci_low"] if row["ci_low"] is None or row["ci_low"] > 1e-9 else value
+    return {"rejection": value, "ci_low": low}
+
+
+def counts_figure(cells: Rows) -> go.Figure:
+    """Draw how often each text was written and how often the target's law says it should be, most likely first.
+
+    Their texts are anybody's: quoted, and with the characters escaped that plotly would take for markup.
+    """
+    shown = cells[:MOST_CELLS]
+    place = np.arange(len(shown))
+    names = [_escaped(cell_name(cell)) for cell in shown]
+    expected, observed = _column(shown, "expected"), _column(shown, "observed")
+    return new_figure(
+        go.Scatter(
+            x=expected,
+            y=place,
+            mode="markers",
+            name="expected, with the 95% range of chance",
+            marker={"color": GREY, "size": 15, "symbol": "line-ns-open", "line": {"width": 2}},
+            error_x={
+                "type": "data",
+                "array": _column(shown, "expected_high") - expected,
+                "arrayminus": expected - np.maximum(_column(shown, "expected_low"), NEVER),
+                "color": FAINT,
+                "thickness": 7,
+                "width": 0,
+            },
+            customdata=names,
+            hovertemplate="%{customdata}<br>expected %{x:.1f}<extra></extra>",
+        ),
+        go.Scatter(
+            x=np.maximum(observed, NEVER),
+            y=place,
+            mode="markers",
+            name="observed",
+            marker={"color": BLUE, "size": 9},
+            customdata=[[name, int(count)] for name, count in zip(names, observed, strict=True)],
+            hovertemplate="%{customdata[0]}<br>observed %{customdata[1]}<extra></extra>",
+        ),
+        x="times written (log scale)",
+        y="",
+        height=int(130 + 26 * len(shown)),
+        xaxis={"type": "log", "dtick": 1},
+        yaxis={
+            "tickvals": place,
+            "ticktext": names,
+            "range": [len(shown) - 0.4, -0.6],
+            "showgrid": False,
+        },
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def level_acceptance_figure(cells: Rows) -> go.Figure:
+    """Draw acceptance by rank and depth with the parents it was counted over; a cell never seen stays empty."""
+    ranks, depths = max(cell["rank"] for cell in cells), max(cell["depth"] for cell in cells)
+    value, count = np.full((depths, ranks), np.nan), np.zeros((depths, ranks), dtype=int)
+    at = [cell["depth"] - 1 for cell in cells], [cell["rank"] - 1 for cell in cells]
+    value[at], count[at] = _column(cells, "acceptance"), _column(cells, "offered").astype(int)
+    texts = [
+        [f"{p:.2f}<br>of {n:,}" if n else "" for p, n in zip(*pair, strict=True)]
+        for pair in zip(value, count, strict=True)
+    ]
+    return new_figure(
+        go.Heatmap(
+            x=np.arange(1, ranks + 1),
+            y=np.arange(1, depths + 1),
+            z=value,
+            text=texts,
+            textfont={"size": 12},
+            texttemplate="%{text}" if ranks <= 12 else None,
+            customdata=count,
+            colorscale=LEAF,
+            zmin=0.0,
+            zmax=1.0,
+            xgap=2,
+            ygap=2,
+            colorbar={"title": {"text": "accepted"}, "thickness": 10, "len": 0.9},
+            hoverongaps=False,
+            hovertemplate="depth %{y}, rank %{x}<br>accepted %{z:.3f} of %{customdata}<extra></extra>",
+        ),
+        x="rank k, in the order drafted",
+        y="depth of the child",
+        height=int(np.clip(140 + 40 * depths, 380, 900)),
+        xaxis={"dtick": 1 if ranks <= 16 else 4, "showgrid": False},
+        yaxis={"dtick": 1, "autorange": "reversed", "showgrid": False},
+    )
+
+
+def confidence_figure(bins: Rows) -> go.Figure:
+    """Draw how often an offered child was accepted over the draft's probability of it, with 95% intervals."""
+    seen = [row for row in bins if row["offered"]]
+    return new_figure(
+        go.Scatter(
+            x=[0, 1],
+            y=[0, 1],
+            mode="lines",
+            name="accepted as often as the draft thinks",
+            hoverinfo="skip",
+            line={"color": GREY, "width": 1.5, "dash": "dot"},
+        ),
+        go.Scatter(
+            x=_column(seen, "mean_draft"),
+            y=_column(seen, "rate"),
+            error_y=_bars(seen, "rate", "ci_low", "ci_high"),
+            mode="lines+markers",
+            name="measured",
+            line={"color": BLUE, "width": 2},
+            marker={"color": BLUE, "size": 9},
+            customdata=[[row["offered"], row["draft_from"], row["draft_to"]] for row in seen],
+            hovertemplate="draft %{customdata[1]:.1f} to %{customdata[2]:.1f}<br>accepted %{y:.1%} of %{customdata[0]}"
+            "<extra></extra>",
+        ),
+        x="draft probability of the child's token",
+        y="share accepted of those offered",
+        xaxis={"range": [-0.02, 1.02]},
+        yaxis={"range": [-0.02, 1.02]},
+    )

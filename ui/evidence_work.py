@@ -1,0 +1,221 @@
+"""What the engine's worker does for the robustness page; each piece of work leaves a record of `ui.evidence`.
+
+Runs on the worker's thread, so no Streamlit here. What is complete is kept as it comes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ui import evidence, jobs
+from ui.evidence import Row
+from ui.jobs import JobContext
+
+if TYPE_CHECKING:
+    import torch
+
+    from sequoia_core import SamplingConfig, TokenTree
+    from sequoia_core.models import ModelPair
+
+Work = Callable[[JobContext], Row]
+RANKS = 16  # children of a node that the rejection curves ask about
+COMPARED_TOKENS = 2  # of each continuation, in the losslessness check
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is measured on: the pair, the tree, the prompts.
+
+    Attributes:
+        target, draft: folder or hub id; None = the demo pair.
+        pair: its name for people, to follow "the".
+        tree_source: where the tree comes from, for people.
+    """
+
+    pair: str
+    tree: TokenTree
+    tree_source: str
+    prompts: tuple[str, ...]
+    max_new_tokens: int = 48
+    target: str | None = None
+    draft: str | None = None
+
+    def load(self, context: JobContext) -> tuple[ModelPair, list[list[int]]]:
+        """Return the pair and the prompts' tokens."""
+        context.progress(0.0, "Loading the model pair")
+        pair = jobs.shared_pair(self.target, self.draft)
+        return pair, [pair.tokenizer.encode(text) for text in self.prompts]
+
+    def settings(self) -> Row:
+        return {"pair": self.pair, "tree": self.tree.parents.tolist(), "tree_source": self.tree_source}
+
+
+def compare_work(subject: Subject, temperatures: Sequence[float], top_ps: Sequence[float]) -> Work:
+    """Return the work of comparing the verifiers: on the tree by decoding, then rank by rank without a tree."""
+
+    def work(context: JobContext) -> Row:
+        from sequoia_core import compare_verifiers, measure_rejection
+        from sequoia_core.rejection import sampling_grid
+
+        samplings = sampling_grid(temperatures, top_ps)
+        pair, prompts = subject.load(context)
+        models = {
+            "target": pair.target,
+            "draft": pair.draft,
+            "samplings": samplings,
+            "max_new_tokens": subject.max_new_tokens,
+            "cancel": context.cancel,
+        }
+        told = _part(context, 0.02, 0.65, "Decoding with every verifier")
+        found = compare_verifiers(prompts, **models, tree=subject.tree, progress=told)
+        record = evidence.comparison_record(found, **subject.settings())
+        context.keep(record)
+        if context.cancel.is_set():
+            return record
+        told = _part(context, 0.65, 0.72, "Timing without a draft")
+        baseline = _baseline(pair, prompts, samplings, subject.max_new_tokens, context, told)
+        record = evidence.comparison_record(found, baseline=baseline, **subject.settings())
+        context.keep(record)
+        if context.cancel.is_set():
+            return record
+        told = _part(context, 0.72, 1.0, "Rejection by rank")
+        width = min(RANKS, pair.target.vocab_size)
+        study = measure_rejection(prompts, **models, width=width, progress=told)
+        return record | {"rejection": study.rows()}
+
+    return work
+
+
+def _baseline(
+    pair: ModelPair,
+    prompts: Sequence[Sequence[int]],
+    samplings: Sequence[SamplingConfig],
+    max_new_tokens: int,
+    context: JobContext,
+    told: Callable[[float, str], None],
+) -> list[Row]:
+    """Time the target alone at every way of sampling; nothing for those that a cancel leaves incomplete."""
+    from sequoia_core import autoregressive
+
+    rows = []
+    for place, sampling in enumerate(samplings):
+        tokens, seconds = [], []
+        for number, prompt in enumerate([prompts[0], *prompts]):  # the first one warms up
+            started = time.perf_counter()
+            options = {"sampling": sampling, "cancel": context.cancel, "generator": _generator(number)}
+            steps = list(autoregressive(prompt, target=pair.target, max_new_tokens=max_new_tokens, **options))
+            if context.cancel.is_set():
+                return rows
+            if number:
+                tokens.append(sum(len(step.new_tokens) for step in steps))
+                seconds.append(time.perf_counter() - started)
+            told((place + number / len(prompts)) / len(samplings), evidence.sampling_label(_row(sampling)))
+        rows.append(_row(sampling) | evidence.timing(tokens, seconds))
+    return rows
+
+
+def lossless_work(
+    subject: Subject, *, temperature: float, top_p: float, verifier: str, samples: int, seed: int = 0
+) -> Work:
+    """Return the work of decoding the subject's first prompt many times and testing what was written."""
+
+    def work(context: JobContext) -> Row:
+        from sequoia_core import SamplingConfig, check_losslessness
+        from sequoia_core.lossless import FALSE_ALARM
+
+        pair, prompts = subject.load(context)
+        report = check_losslessness(
+            prompts[0],
+            target=pair.target,
+            draft=pair.draft,
+            tree=subject.tree,
+            sampling=SamplingConfig(temperature, top_p),
+            verifier=verifier,
+            samples=samples,
+            new_tokens=COMPARED_TOKENS,
+            generator=_generator(seed),
+            progress=context.progress,
+            cancel=context.cancel,
+        )
+        decode, anchor = pair.tokenizer.decode, list(prompts[0][-1:])
+        lead = decode(anchor)
+        whole = [decode([*anchor, *cell]) for cell in report.cells]  # a token may lose its leading space on its own
+        texts = [
+            text[len(lead) :] if text.startswith(lead) else decode(list(cell))
+            for text, cell in zip(whole, report.cells, strict=True)
+        ]
+        settings = {
+            **subject.settings(),
+            "prompt": subject.prompts[0],
+            "temperature": temperature,
+            "top_p": top_p,
+            "verifier": verifier,
+            "samples_asked": samples,
+            "new_tokens": COMPARED_TOKENS,
+            "seed": seed,
+        }
+        return evidence.losslessness_record(report, texts, false_alarm=FALSE_ALARM, **settings)
+
+    return work
+
+
+def assumption_work(subject: Subject, *, temperature: float, top_p: float, seed: int = 0) -> Work:
+    """Return the work of predicting from every other prompt what the rest yields, then counting in decoding of all."""
+
+    def work(context: JobContext) -> Row:
+        from sequoia_core import (
+            SamplingConfig,
+            acceptance_by_confidence,
+            acceptance_by_depth,
+            decode,
+            static_versus_real,
+        )
+
+        pair, prompts = subject.load(context)
+        common: dict[str, Any] = {
+            "target": pair.target,
+            "draft": pair.draft,
+            "tree": subject.tree,
+            "sampling": SamplingConfig(temperature, top_p),
+            "max_new_tokens": subject.max_new_tokens,
+            "cancel": context.cancel,
+        }
+        told = _part(context, 0.02, 0.65, "Predicting from half of the prompts")
+        check = static_versus_real(prompts[::2], prompts[1::2], **common, seed=seed, progress=told)
+        record = evidence.assumption_record(check, **subject.settings())
+        context.keep(record)
+        told, steps = _part(context, 0.65, 1.0, "Counting by depth and confidence"), []
+        for number, prompt in enumerate(prompts):
+            steps.extend(decode(prompt, **common, generator=_generator(seed + 1 + number)))
+            if context.cancel.is_set():
+                break
+            told((number + 1) / len(prompts), f"prompt {number + 1} of {len(prompts)}")
+        if not steps:
+            return record
+        counts = acceptance_by_depth(steps, subject.tree), acceptance_by_confidence(steps, subject.tree)
+        return evidence.assumption_record(check, *counts, **subject.settings(), steps=len(steps))
+
+    return work
+
+
+def record_now(work: Work) -> Row:
+    """Do the work here and now, without a queue."""
+    return work(JobContext(jobs.Job("record", work)))
+
+
+def _part(context: JobContext, low: float, high: float, name: str) -> Callable[[float, str], None]:
+    context.progress(low, name)
+    return lambda fraction, message: context.progress(low + fraction * (high - low), f"{name}: {message}")
+
+
+def _generator(seed: int) -> torch.Generator:
+    import torch
+
+    return torch.Generator().manual_seed(seed)
+
+
+def _row(sampling: SamplingConfig) -> Row:
+    return {"temperature": sampling.temperature, "top_p": sampling.top_p}
