@@ -2,9 +2,11 @@
 
     python scripts/make_demo_assets.py prompts --work /tmp/demo-pair     # held-out prompts, from the recipe's split
     python scripts/make_demo_assets.py vectors profile run card          # any of them, in this order
+    python scripts/make_demo_assets.py robustness                        # after benchmarks/robustness.py; minutes
 
 prompts: assets/prompts/prompts.jsonl      vectors: assets/acceptance/demo-t*.json
 profile: assets/profiles/cpu-2core.json    run: assets/runs/recorded.json    card: assets/demo/README.md
+robustness: assets/runs/robustness.json, the newest benchmark and two checks of the robustness page
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import json
 import random
 import sys
+from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,6 +122,45 @@ def write_run() -> None:
     print(f"recorded {len(run['steps'])} steps")
 
 
+def write_robustness() -> None:
+    """Put the newest benchmark into the robustness page's form, and record the page's two other checks beside it."""
+    import numpy as np
+
+    from sequoia_core import SamplingConfig, TokenTree
+    from sequoia_core.construction import branching_tree
+    from sequoia_core.files import json_bytes
+    from sequoia_core.prompts import load_prompts
+    from sequoia_core.robustness import TreeRun, VerifierComparison
+    from ui import evidence, evidence_work
+
+    measured = json.loads(max((ROOT / "benchmarks" / "results").glob("robustness-*.json")).read_text())
+    columns = ("steps", "yielded", "committed", "seconds")
+    runs = tuple(
+        TreeRun(run["verifier"], SamplingConfig(run["temperature"], run["top_p"]), *(np.array(run[c]) for c in columns))
+        for run in measured["verifiers"]["runs"]
+    )
+    comparison = VerifierComparison(runs, measured["verifiers"]["settings"])
+    recorded = {"pair": "demo pair", "recorded": measured["settings"]["date"]}
+    source = f"best of its shape for {Path(measured['settings']['tree']['planned_for']).stem}"
+    compared = evidence.comparison_record(
+        comparison, rejection=measured["rejection"]["rejection"], **recorded, tree_source=source
+    )
+    prompts = tuple(load_prompts(ASSETS / "prompts" / "prompts.jsonl"))
+    tree = TokenTree(np.array(comparison.settings["tree"], dtype=np.int32))
+    small = evidence_work.Subject("demo pair", branching_tree([3, 2]), "branching 3 × 2", prompts[:1])
+    whole = evidence_work.Subject("demo pair", tree, source, prompts, 64)
+    checked = evidence_work.record_now(
+        evidence_work.lossless_work(small, temperature=1.0, top_p=1.0, verifier="sequoia", samples=4000)
+    )
+    assumed = evidence_work.record_now(evidence_work.assumption_work(whole, temperature=0.6, top_p=1.0))
+    for record in (checked, assumed):
+        record["settings"] |= {"recorded": date.today().isoformat()}
+    parts = dict(zip(evidence.PARTS, (compared, checked, assumed), strict=True))
+    path = ASSETS / "runs" / "robustness.json"
+    path.write_bytes(json_bytes({"format": evidence.FORMAT, "version": evidence.VERSION, **parts}))
+    print(f"robustness: {len(runs)} runs, p-value {checked['p_value']:.2g}, {path.stat().st_size:,} bytes")
+
+
 def write_card(pair) -> None:
     from sequoia_core import AcceptanceVector, HardwareProfile, autoregressive
     from sequoia_core.measurement import repeated_share
@@ -175,7 +217,7 @@ prompts continued by 128 tokens, {looping:.0%} loop (more than half of their 4-g
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", choices=["prompts", "vectors", "profile", "run", "card"])
+    parser.add_argument("parts", nargs="+", choices=["prompts", "vectors", "profile", "run", "robustness", "card"])
     parser.add_argument("--work", type=Path, help="the recipe's work folder, for prompts")
     args = parser.parse_args()
     if "prompts" in args.parts:
@@ -192,6 +234,8 @@ def main() -> None:
         write_profile(pair)
     if "run" in args.parts:
         write_run()
+    if "robustness" in args.parts:
+        write_robustness()
     if "card" in args.parts:
         write_card(pair)
 
