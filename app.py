@@ -33,6 +33,12 @@ st.navigation(
             help="What a tree loses where another acceptance vector holds: another temperature, domain or pair.",
         ),
         st.Page(
+            "pages/robustness.py",
+            title="Robustness",
+            icon=":material/verified:",
+            help="Evidence on your pair: which verifier wins at which temperature, and is the output still exact?",
+        ),
+        st.Page(
             "pages/hardware.py",
             title="Hardware",
             icon=":material/memory:",

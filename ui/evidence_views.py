@@ -1,0 +1,206 @@
+"""How the robustness page draws a result, whether it was measured here or recorded."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from ui import charts, controls, evidence, evidence_panel
+from ui.evidence import NAMES, Row
+
+
+def show_comparison(record: Row) -> None:
+    """Draw what a comparison found, at one setting and over temperatures."""
+    runs, ratios = record["runs"], record["ratios"]
+    settings = {evidence.sampling_label(row): row for row in runs}
+    shown = st.segmented_control(
+        "Setting on show",
+        list(settings),
+        default="T = 1" if "T = 1" in settings else list(settings)[-1],
+        required=True,
+        key="robustness_shown",
+        bind="query-params",
+        help="For the figures in the boxes and the rejection curves.",
+    )
+    here = settings[shown]
+    run = next(row for row in evidence.at_setting(runs, here) if row["verifier"] in ("sequoia", "greedy"))
+    against = {row["other"]: row for row in evidence.at_setting(ratios, here)}
+    first, *rivals, last = st.columns(4)
+    controls.card(
+        first,
+        "Tokens per step",
+        f"{run['tokens_per_step']:.2f}",
+        evidence.between(run["ci_low"], run["ci_high"]),
+        help=f"Sequoia's, by real decoding at {shown}; without a draft a step yields one token.",
+    )
+    for place, rival in zip(rivals, evidence.RIVALS, strict=True):
+        ratio = against.get(rival)
+        controls.card(
+            place,
+            f"Sequoia ÷ {NAMES[rival]}",
+            "1.00×" if ratio is None else f"{ratio['value']:.2f}×",
+            "the same at T = 0" if ratio is None else evidence.between(ratio["low"], ratio["high"]),
+            help=f"Tokens per step at {shown} on the same prompts. A win only where the interval lies above 1.",
+        )
+    count = evidence.tally(ratios)
+    controls.card(
+        last,
+        "Won, over all settings",
+        f"{count['wins']} of {count.total()}",
+        f"{count['ties'] + count['unknown']} open, {count['loses']} lost",
+        help="Settings × rivals. Open: the interval includes 1, so neither is shown to be better.",
+    )
+    if ratios:
+        st.markdown(evidence.verdict(ratios))
+    if any(row["temperature"] == 0 for row in runs):
+        st.caption("At temperature 0 all verifiers are one and the same: they take the target's most likely token.")
+
+    left, right = st.columns(2)
+    left.subheader("Tokens per step")
+    left.plotly_chart(
+        charts.tokens_figure(evidence.at_top_p(runs, here)),
+        width="stretch",
+        key="robustness_tokens",
+        alt=f"Tokens per step over temperature by verifier; Sequoia {run['tokens_per_step']:.2f} at {shown}",
+    )
+    right.subheader("Sequoia ÷ the others")
+    if ratios:
+        right.plotly_chart(
+            charts.ratio_figure(evidence.at_top_p(ratios, here)),
+            width="stretch",
+            key="robustness_ratios",
+            alt="Sequoia's tokens per step divided by each other verifier's over temperature, with 95% intervals",
+        )
+    else:
+        right.info("Nothing to compare at temperature 0 alone.", icon=":material/info:")
+    left, right = st.columns(2)
+    left.subheader(f"Rejection by rank, {shown}")
+    curves = evidence.at_setting(record["rejection"], here)
+    if curves:
+        left.plotly_chart(
+            charts.verifier_rejection_figure(curves),
+            width="stretch",
+            key="robustness_rejection",
+            alt=f"Probability that the first k children are all rejected at {shown}, by verifier, on log-log axes",
+        )
+        left.caption("Lower is better. Along a straight line every doubling of children rejects less by the same factor.")
+    else:
+        left.info("Not measured: the run was stopped before.", icon=":material/info:")
+    right.subheader("All numbers")
+    right.dataframe(
+        [evidence.run_line(row) for row in runs], hide_index=True, height=340, alt="Tokens per step of every run"
+    )
+    st.caption(
+        f":material/timer: Sequoia at {shown}: {evidence.speed_sentence(run)} Intervals are 95% each by itself: of "
+        "twenty ties one would pass for a win or a loss by chance."
+    )
+    tables = {"Tokens per step": runs, "Ratios": ratios, "Rejection": record["rejection"]}
+    evidence_panel.downloads("comparison", record, tables)
+
+
+def show_losslessness(record: Row) -> None:
+    """Draw a check's verdict, its numbers and the counts behind them."""
+    settings, statistic = record["settings"], record["statistic"]
+    result, first, second, third = st.columns(4)
+    controls.card(
+        result,
+        "Losslessness",
+        "Passed" if record["passed"] else "Failed",
+        f"{record['samples']:,} samples, {NAMES[settings['verifier']]}",
+        help="Passed: nothing was seen that contradicts it.",
+    )
+    controls.card(
+        first,
+        "Statistic G",
+        "∞" if statistic is None else f"{statistic:.1f}",
+        f"{record['degrees_of_freedom']} degrees of freedom",
+        help="2 Σ observed · ln(observed ÷ expected), corrected for small counts. By chance it is about its degrees of "
+        "freedom, the cells compared less one. Infinite where the target cannot have written what was seen.",
+    )
+    controls.card(
+        second,
+        "p-value",
+        f"{record['p_value']:.2g}",
+        f"fails below {record['threshold']:.0e}",
+        help="How often an exactly lossless decoder would deviate at least this much by chance.",
+    )
+    controls.card(
+        third,
+        "False alarms",
+        f"≤ {record['false_alarm']:.0e}",
+        "for a correct verifier",
+        help="How often this check fails although nothing is wrong, at most.",
+    )
+    meaning = (
+        "so nothing here contradicts losslessness; an error too small for this many samples to show would pass as well"
+        if record["passed"]
+        else "too little to be chance: something is wrong"
+    )
+    st.markdown(
+        f"Compared: the first {settings['new_tokens']} tokens of every continuation with the target's own odds, "
+        f"computed without a draft. By chance a lossless decoder deviates at least as much with a probability of "
+        f"{record['p_value']:.2g}, {meaning}."
+    )
+    if record["impossible"]:
+        st.error(
+            f"{record['impossible']:,} continuations have no probability at all under the target.",
+            icon=":material/error:",
+        )
+    st.subheader("Observed and expected")
+    st.plotly_chart(
+        charts.counts_figure(record["cells"]),
+        width="stretch",
+        key="robustness_counts",
+        alt=f"Observed and expected counts of {len(record['cells'])} continuations, most likely first",
+    )
+    rows = evidence.cell_rows(record["cells"])
+    with st.expander(f"The prompt, and all {len(rows)} cells", icon=":material/table:"):
+        st.code(settings["prompt"], language=None, wrap_lines=True)
+        st.dataframe(rows, hide_index=True, alt="Observed and expected counts of every cell")
+    evidence_panel.downloads("losslessness", record, {"Counts": rows})
+
+
+def show_assumption(record: Row) -> None:
+    """Draw predictions beside what decoding measured, and acceptance by depth and by confidence."""
+    found = {row["quantity"]: row for row in record["estimates"]}
+    half = record["settings"]["fit_prompts"]
+    for place, (name, label, help) in zip(
+        st.columns(3),
+        (
+            ("static", "Predicted by the vector", f"F of the tree under one vector, measured on {half} prompts."),
+            ("by_depth", "Predicted by depth", f"F under P[level, k], counted in tree decoding of the same {half}."),
+            ("measured", "Measured", "Tokens per step of real decoding, on the prompts that nothing was fitted on."),
+        ),
+        strict=True,
+    ):
+        row = found[name]
+        label = f"{label}, tokens per step" if name == "measured" else label
+        controls.card(place, label, f"{row['value']:.2f}", evidence.between(row["low"], row["high"]), help=help)
+    st.markdown(evidence.assumption_sentence(found))
+    left, right = st.columns(2)
+    left.subheader("Acceptance by depth and rank")
+    left.plotly_chart(
+        charts.level_acceptance_figure(record["acceptance"]),
+        width="stretch",
+        key="robustness_levels",
+        alt="Share of children accepted by depth and rank, with how many were counted",
+    )
+    left.caption(
+        "Each cell: share accepted, and below how many accepted parents. Were one vector true for all levels, "
+        "every column would have one colour."
+    )
+    right.subheader("Acceptance by draft confidence")
+    if record["confidence"]:
+        right.plotly_chart(
+            charts.confidence_figure(record["confidence"]),
+            width="stretch",
+            key="robustness_confidence",
+            alt="Share of offered children accepted over the draft's probability of their token, and the diagonal",
+        )
+        right.caption(
+            "Where it rises, the draft knows when it is right: a tree that followed its confidence could gain over any "
+            "fixed one. 95% intervals."
+        )
+    else:
+        right.info("Not counted: the run was stopped before.", icon=":material/info:")
+    tables = {"Estimates": record["estimates"], "By depth": record["acceptance"], "By confidence": record["confidence"]}
+    evidence_panel.downloads("assumption", record, tables)
