@@ -1,0 +1,77 @@
+"""Robustness in Chromium on the real demo pair: evidence at once, then a small comparison and a check of one's own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from .browser import LONG_MS, both_themes, go, metric, number, settle
+
+
+def open_section(page, name: str) -> None:
+    page.get_by_role("tab", name=name).click()
+    settle(page)
+
+
+def move_slider(page, key: str, value: str) -> None:
+    """Move a slider by its keys until it says the value; select sliders say it in words."""
+    slider = page.locator(f".st-key-{key}").get_by_role("slider")
+    slider.focus()
+    slider.press("Home")
+    for _ in range(100):
+        if value in (slider.input_value(), slider.get_attribute("aria-valuetext")):
+            return
+        slider.press("ArrowRight")
+    raise AssertionError(f"{key} never said {value}")
+
+
+def start(page, part: str, done: str) -> None:
+    page.locator(f".st-key-robustness_{part}_start button").click()
+    page.get_by_text(done).first.wait_for(timeout=LONG_MS)
+    settle(page)
+
+
+@pytest.mark.timeout(600)
+def test_recorded_evidence_then_ones_own(page, server, shot, tmp_path):
+    page.goto(server)
+    settle(page)
+    go(page, "Robustness")
+    page.get_by_text("recorded on").first.wait_for()  # a newcomer sees evidence before running anything
+    page.locator(".st-key-robustness_tokens .js-plotly-plot").wait_for()
+    assert number(page, "Tokens per step") > 1.0
+    both_themes(page, shot, "robustness", height=1_780)
+    for name in ("Guarantees", "Losslessness", "Assumption"):
+        open_section(page, name)
+        page.wait_for_timeout(1_000)
+        both_themes(page, shot, f"robustness-{name.lower()}", height=1_300)
+    assert "robustness_section=Assumption" in page.url
+
+    open_section(page, "Verifiers")
+    page.get_by_text("Run this comparison").click()
+    box = page.locator(".st-key-robustness_temperatures")
+    box.get_by_role("button", name="Clear all").click()
+    box.locator("input").fill("0.6")
+    page.get_by_role("option", name="0.6", exact=True).click()
+    page.keyboard.press("Escape")
+    move_slider(page, "robustness_comparison_prompts", "2")
+    move_slider(page, "robustness_comparison_tokens", "16")
+    shot("robustness-settings")
+    start(page, "comparison", "measured here on the demo pair, 2 prompts × 16 tokens")
+    assert "of 2" in metric(page, "Won, over all settings")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download JSON").click()
+    download.value.save_as(tmp_path / "comparison.json")
+    held = json.loads((tmp_path / "comparison.json").read_text())["comparison"]
+    assert [run["verifier"] for run in held["runs"]] == ["sequoia", "specinfer", "topk"]
+    assert held["settings"]["prompts"] == 2 and len(held["rejection"]) == 3 * 16
+    assert f"{held['runs'][0]['tokens_per_step']:.2f}" in metric(page, "Tokens per step")
+    both_themes(page, shot, "robustness-own", height=1_500)
+
+    open_section(page, "Losslessness")
+    page.get_by_text("Run this check").click()
+    move_slider(page, "robustness_samples", "200")
+    shot("robustness-check-settings")
+    start(page, "losslessness", "measured here on the demo pair")
+    assert "Passed" in metric(page, "Losslessness") and "200 samples" in metric(page, "Losslessness")
+    page.locator(".st-key-robustness_counts .js-plotly-plot").wait_for()
