@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from .models import LanguageModel, TreeCache
-from .sampling import SamplingConfig, check_logits, probabilities
+from .sampling import SamplingConfig, check_logits, check_probabilities, probabilities
 from .tree import TokenTree
 from .verification import Trial, Verifier, Walk, choose_verifier, walk_greedily, walk_tree
 
@@ -209,7 +209,8 @@ class _Run:
         self.draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
         self.levels, self.draft_slots = _plan_levels(tree)
         self.depths = torch.from_numpy(tree.depths.astype(np.int64))
-        self.parents = torch.from_numpy(tree.parents.astype(np.int64)).clamp_min(0)
+        self.inner = torch.tensor(list(self.draft_slots), dtype=torch.int64)  # nodes that have children
+        self.parent_slots = torch.tensor([self.draft_slots[parent] for parent in tree.parents[1:].tolist()])
         self.tail = _additive(tree.ancestor_mask)
         self.generator = generator or torch.Generator()
         if generator is None:
@@ -295,11 +296,11 @@ class _Run:
                 positions = torch.full((len(ids),), self._position(depth))
                 tail = level.tail
             logits = self.draft.forward(ids, positions, cache=self.draft_cache, tail=tail, keep=len(level.nodes))
-            check_logits(logits, "draft")
             probs = probabilities(logits, self.draft_sampling)
-            drawn = self.verifier.fill(probs, level.widest, self.draft_generator)
-            tokens[level.children] = drawn[level.rows, level.columns].cpu()
-            node_probs[level.children] = probs.gather(1, drawn)[level.rows, level.columns].cpu()
+            check_probabilities(probs, "draft")
+            drawn = self.verifier.fill(probs, level.widest, self.draft_generator)[level.rows, level.columns]
+            tokens[level.children] = drawn.cpu()
+            node_probs[level.children] = probs[level.rows, drawn].cpu()
             self.draft_rows.append(probs)
         return tokens, node_probs
 
@@ -318,24 +319,29 @@ class _Run:
     @torch.inference_mode()
     def _walk(self, tokens: list[int], logits: torch.Tensor) -> tuple[Walk, list[float]]:
         """Decide the accepted path; also return the target's probability of every node's token [n]."""
+        above = logits[self.inner] if self.tree.size > 1 else logits[:0]  # only rows above some node are shown
         if self.sampling.greedy:
-            walk = walk_greedily(self.tree, tokens, logits.argmax(-1).tolist())
-            rows = logits.float().softmax(-1) if self.tree.size > 1 else None
+            walk = walk_greedily(self.tree, tokens, logits.max(-1).indices.tolist().__getitem__)
+            rows = above.softmax(-1, dtype=torch.float32)
         else:
-            rows = probabilities(logits, self.sampling)
+            rows = probabilities(above, self.sampling)
+
+            def target_row(node: int) -> np.ndarray:
+                slot = self.draft_slots.get(node)
+                return _float64(probabilities(logits[node][None], self.sampling)[0] if slot is None else rows[slot])
+
             walk = walk_tree(
                 self.tree,
                 tokens,
-                target_row=lambda node: _float64(rows[node]),
+                target_row=target_row,
                 draft_row=self._draft_row,
                 rule=self.verifier.rule,
                 uniform=lambda: torch.rand((), generator=self.generator, dtype=torch.float64).item(),
             )
         if self.tree.size == 1:
             return walk, [1.0]
-        shown = rows[self.parents.to(rows.device), torch.tensor(tokens, device=rows.device)]
-        shown[0] = 1.0
-        return walk, shown.tolist()
+        shown = rows[self.parent_slots.to(rows.device), torch.tensor(tokens[1:], device=rows.device)]
+        return walk, [1.0, *shown.tolist()]
 
     def _draft_row(self, node: int) -> np.ndarray:
         slot = self.draft_slots[node]

@@ -226,15 +226,21 @@ def walk_tree(
             return Walk(tuple(path), sample_row(left, uniform()), tuple(trials))
 
 
-def walk_greedily(tree: TokenTree, tokens: Sequence[int], choices: Sequence[int]) -> Walk:
-    """Descend to the child that equals the target's argmax; `choices` holds that argmax for every node [n]."""
+def walk_greedily(tree: TokenTree, tokens: Sequence[int], choice: Callable[[int], int]) -> Walk:
+    """Descend to the child that equals the target's argmax.
+
+    Args:
+        tokens: token of every node [n].
+        choice: node -> the target's most likely next token; asked once for each node visited.
+    """
     path, trials, node = [0], [], 0
     while True:
+        wanted = choice(node)
         for child in tree.children(node):
-            trials.append(Trial(child, 0.0, float(tokens[child] == choices[node]), 1.0))
+            trials.append(Trial(child, 0.0, float(tokens[child] == wanted), 1.0))
             if trials[-1].accepted:
                 path.append(child)
                 node = child
                 break
         else:
-            return Walk(tuple(path), int(choices[node]), tuple(trials))
+            return Walk(tuple(path), wanted, tuple(trials))

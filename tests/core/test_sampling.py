@@ -8,6 +8,7 @@ from scipy.stats import chisquare
 from sequoia_core.sampling import (
     SamplingConfig,
     check_logits,
+    check_probabilities,
     probabilities,
     residual,
     sample_row,
@@ -169,3 +170,14 @@ def test_sample_row_inverts_the_cumulative_distribution():
 def test_options_out_of_range_are_named(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         SamplingConfig(**options)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1e-4])
+def test_probabilities_of_broken_logits_are_caught(bad, temperature):
+    logits = torch.zeros(3, 8)
+    check_probabilities(probabilities(logits, SamplingConfig(temperature)), "draft")
+    logits[1, 5] = bad
+    for broken in (logits, torch.full((2, 8), -torch.inf)):
+        with pytest.raises(FloatingPointError, match="the draft model"):
+            check_probabilities(probabilities(broken, SamplingConfig(temperature)), "draft")

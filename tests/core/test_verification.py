@@ -252,7 +252,7 @@ def test_walk_goes_down_while_accepted_and_samples_the_bonus_at_the_leaf():
 
 def test_greedy_walk_follows_the_argmax():
     tree = TokenTree(np.array([-1, 0, 0, 2]))
-    walk = walk_greedily(tree, [9, 4, 5, 6], choices=[5, 0, 6, 7])
+    walk = walk_greedily(tree, [9, 4, 5, 6], choice=[5, 0, 6, 7].__getitem__)
     assert walk.path == (0, 2, 3) and walk.bonus_token == 7
     assert [(t.node, t.accepted) for t in walk.trials] == [(1, False), (2, True), (3, True)]
 

@@ -1,0 +1,97 @@
+"""Where the time of one decode step goes: the two models' forwards against everything around them.
+
+python benchmarks/step.py --dtype bfloat16 --size 64 --depth 8      # a table, one JSON line last
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from sequoia_core import AcceptanceVector, SamplingConfig, autoregressive, decode, load_pair, optimal_tree  # noqa: E402
+from sequoia_core.prompts import load_prompts  # noqa: E402
+
+
+class Clocked:
+    """A language model that adds up the time of its forwards."""
+
+    def __init__(self, model) -> None:
+        self.model, self.sec = model, 0.0
+
+    def __getattr__(self, name: str):
+        return getattr(self.model, name)
+
+    def forward(self, *args, **options) -> torch.Tensor:
+        started = time.perf_counter()
+        logits = self.model.forward(*args, **options)
+        self.sec += time.perf_counter() - started
+        return logits
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--depth", type=int, default=8)
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    args = parser.parse_args()
+    pair = load_pair(dtype=args.dtype)
+    texts = load_prompts(ROOT / "assets" / "prompts" / "prompts.jsonl")[: args.prompts]
+    results = {}
+    for temperature in (0.0, 0.6):
+        name = "demo-t0" if temperature == 0 else "demo-t0.6"
+        tree = optimal_tree(
+            AcceptanceVector.load(ROOT / "assets" / "acceptance" / f"{name}.json"), size=args.size, depth=args.depth
+        )
+        target, draft = Clocked(pair.target), Clocked(pair.draft)
+        options = {"sampling": SamplingConfig(temperature), "max_new_tokens": args.max_new_tokens}
+        rows, plain = [], []
+        for number, text in enumerate([texts[0], *texts]):  # the first run warms up
+            ids = pair.tokenizer.encode(text)[-256:]
+            before = (draft.sec, target.sec)
+            for step in decode(ids, target=target, draft=draft, tree=tree, **options):
+                draft_sec, target_sec = draft.sec - before[0], target.sec - before[1]
+                before = (draft.sec, target.sec)
+                if number and step.index:  # the first step's forwards include the prompt
+                    rows.append(
+                        {
+                            "draft forward": draft_sec,
+                            "draft around it": step.draft_sec - draft_sec,
+                            "verify forward": target_sec,
+                            "verify around it": step.verify_sec - target_sec,
+                            "walk": step.walk_sec,
+                            "commit": step.commit_sec,
+                        }
+                    )
+            if number:
+                steps = autoregressive(ids, target=pair.target, **options)
+                plain.extend(step.seconds for step in steps if step.index)
+        medians = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+        whole = statistics.median(sum(row.values()) for row in rows)
+        outside = statistics.median(
+            1 - (row["draft forward"] + row["verify forward"]) / sum(row.values()) for row in rows
+        )
+        print(f"T = {temperature:g}, {args.dtype}, n = {args.size}, d = {args.depth}, {len(rows)} steps, medians")
+        for key, value in medians.items():
+            print(f"  {key:<17}{value * 1e3:8.2f} ms {value / whole:6.1%}")
+        print(f"  step             {whole * 1e3:8.2f} ms, outside the forwards {outside:.1%}")
+        print(f"  one token alone  {statistics.median(plain) * 1e3:8.2f} ms")
+        results[f"T={temperature:g}"] = {
+            "phases_sec": medians, "step_sec": whole, "outside_forwards": outside,
+            "autoregressive_sec": statistics.median(plain),
+        }  # fmt: skip
+    print(json.dumps({"dtype": args.dtype, "size": args.size, "depth": args.depth, **results}))
+
+
+if __name__ == "__main__":
+    main()
