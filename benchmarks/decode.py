@@ -55,7 +55,16 @@ def main() -> None:
         f"tree {result['tree']}, predicted {result['predicted_speedup']:.2f}×, "
         f"measured {result['measured_speedup']:.2f}×"
     )
-    out = ROOT / "benchmarks" / "results" / f"decode-t{args.temperature:g}-{date.today().isoformat()}.json"
+    for kind in ("not_looping", "looping"):
+        ratios = ", ".join(f"{name} {value:.2f}×" for name, value in result[kind]["over_autoregressive"].items())
+        print(f"{kind.replace('_', ' ')}, {result[kind]['prompts']} prompts, median ratios: {ratios}")
+    print(f"peak memory {result['peak_memory_bytes'] / 2**20:.0f} MiB")
+    out = (
+        ROOT
+        / "benchmarks"
+        / "results"
+        / f"decode-{result['settings']['dtype']}-t{args.temperature:g}-{date.today().isoformat()}.json"
+    )
     out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
 

@@ -27,7 +27,7 @@ import transformers  # noqa: E402
 from sequoia_core.acceptance import AcceptanceVector  # noqa: E402
 from sequoia_core.construction import expected_tokens, optimal_tree  # noqa: E402
 from sequoia_core.estimates import Estimate  # noqa: E402
-from sequoia_core.models import HuggingFaceModel, load_pair  # noqa: E402
+from sequoia_core.models import load_pair  # noqa: E402
 from sequoia_core.prompts import load_prompts  # noqa: E402
 from sequoia_core.rejection import measure_rejection, sampling_grid  # noqa: E402
 from sequoia_core.robustness import VERIFIERS, VerifierComparison, compare_verifiers  # noqa: E402
@@ -54,9 +54,7 @@ def main() -> None:
         args.prompts, args.max_new_tokens = 4, 16
     started = time.perf_counter()
     loaded = load_pair(args.target, args.draft, dtype=args.dtype)
-    target, draft = (
-        HuggingFaceModel(model.model, model.name, eos_ids=frozenset()) for model in (loaded.target, loaded.draft)
-    )
+    target, draft = (model.endless() for model in (loaded.target, loaded.draft))
     texts = load_prompts(ROOT / "assets" / "prompts" / "prompts.jsonl")[: args.prompts]
     prompts = [loaded.tokenizer.encode(text) for text in texts]
     tree = optimal_tree(AcceptanceVector.load(VECTOR), size=args.size, depth=args.depth)

@@ -6,6 +6,8 @@ Knows how to call transformers' own generation beside our engine, and how to pla
 from __future__ import annotations
 
 import copy
+import resource
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,11 +21,12 @@ from .construction import chain_tree, expected_tokens, optimal_tree
 from .engine import autoregressive, decode
 from .hardware import HardwareProfile, measure_profile
 from .measurement import measure_acceptance, repeated_share
-from .models import HuggingFaceModel, ModelPair
+from .models import ModelPair
 from .planning import best_shape, predicted_speedup, speedup_surface
 from .sampling import SamplingConfig
 from .tree import TokenTree
 
+LOOPS_FROM = 0.5  # share of repeated 4-grams from which a text counts as looping, and is trivially easy to draft
 ASSISTANT_TOKENS = (None, 3, 5, 8)  # transformers' default and fixed lengths: the best of them is reported
 
 
@@ -96,8 +99,7 @@ def race(
     Returns:
         method -> lane; `hf_assisted` is the fastest of its settings.
     """
-    target = HuggingFaceModel(pair.target.model, pair.target.name, eos_ids=frozenset())
-    draft = HuggingFaceModel(pair.draft.model, pair.draft.name, eos_ids=frozenset())
+    target, draft = pair.target.endless(), pair.draft.endless()
 
     def ours(tree: TokenTree | None) -> Callable[[Sequence[int], int, int, Lane], None]:
         def run(prompt: Sequence[int], length: int, turn: int, lane: Lane) -> None:
@@ -221,5 +223,26 @@ def bench(
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-    result["repeated_4grams"] = [round(repeated_share(output), 3) for output in lanes["autoregressive"].outputs]
+    repeated = np.array([repeated_share(output) for output in lanes["autoregressive"].outputs])
+    result["repeated_4grams"] = repeated.round(3).tolist()
+    result["not_looping"] = _compared(lanes, repeated <= LOOPS_FROM)
+    result["looping"] = _compared(lanes, repeated > LOOPS_FROM)
+    result["peak_memory_bytes"] = _peak_memory(pair.target.device)
     return result
+
+
+def _compared(lanes: dict[str, Lane], chosen: np.ndarray) -> dict:
+    """Return how many prompts are chosen, bool [prompts], and each method's median speed-up on them, as JSON values."""
+    base = lanes["autoregressive"].rates
+    ratios = (
+        {name: float(np.median((lane.rates / base)[chosen])) for name, lane in lanes.items()} if chosen.any() else {}
+    )
+    return {"prompts": int(chosen.sum()), "over_autoregressive": ratios}
+
+
+def _peak_memory(device: torch.device) -> int:
+    """Return the most memory held so far: of the device where it counts it, else of the whole process."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

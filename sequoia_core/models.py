@@ -6,6 +6,7 @@ verification. Shapes: q = tokens in one forward, kv = cached tokens including th
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,6 +190,12 @@ class HuggingFaceModel:
             )
         self._kinds = kinds if self._window is not None else []
         self._fused = FusedLlama(model) if fits(model) else None
+
+    def endless(self) -> HuggingFaceModel:
+        """Return this model, weights shared, with no end of text: for races in which all must write equally much."""
+        twin = copy.copy(self)
+        twin.eos_ids = frozenset()
+        return twin
 
     def new_cache(self, capacity: int) -> TreeCache:
         return TreeCache(self._layer_count, capacity)

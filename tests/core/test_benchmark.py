@@ -8,6 +8,7 @@ from sequoia_core.models import ModelPair
 from sequoia_core.planning import predicted_speedup
 from sequoia_core.sampling import SamplingConfig
 
+METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia")
 VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
 PROFILE = HardwareProfile(sizes=[1, 8, 32], verify_sec=[0.010, 0.012, 0.020], draft_sec=0.0008)
 
@@ -52,3 +53,6 @@ def test_bench_record_is_complete(tiny_target, tiny_draft):
     )
     assert result["settings"]["prompts"] == 2 and told[-1] == 1.0 and len(result["repeated_4grams"]) == 2
     assert result["measured_speedup"] > 0 and result["predicted_speedup"] >= 1.0
+    assert result["not_looping"]["prompts"] + result["looping"]["prompts"] == 2 and result["peak_memory_bytes"] > 2**20
+    measured = [result[kind]["over_autoregressive"] for kind in ("not_looping", "looping") if result[kind]["prompts"]]
+    assert all(kind["autoregressive"] == 1.0 and set(kind) == set(METHODS) for kind in measured)
