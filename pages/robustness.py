@@ -2,13 +2,15 @@
 
 import streamlit as st
 
-from ui import controls, evidence, evidence_panel, evidence_views, evidence_work, frame, session
-from ui.evidence import NAMES
+from ui import controls, frame, session
+from ui.evidence import panel, records, views, words
+from ui.evidence.words import NAMES
+from ui.evidence.work import assumption_work, compare_work, lossless_work
 
 TEMPERATURES = (0.0, 0.3, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 TOP_PS = (1.0, 0.95, 0.9, 0.8)
 SAMPLES = (200, 500, 1000, 2000, 4000)
-VERIFIERS = ("sequoia", *evidence.RIVALS)
+VERIFIERS = ("sequoia", *words.RIVALS)
 OWN, OWN_PROMPT = -1, "Your own, below"
 PROMISES = {
     "optimal_transport": (
@@ -31,7 +33,7 @@ EXAMPLES = (
 def verifiers_section() -> None:
     """Compare the verifiers on one tree over temperatures."""
     st.caption("Which verifier yields more? The same tree and prompts, decoded for real with each.")
-    with evidence_panel.folded("comparison", "comparison"), st.form("robustness_compare", border=False):
+    with panel.folded("comparison", "comparison"), st.form("robustness_compare", border=False):
         left, right = st.columns([2, 1])
         temperatures = left.multiselect(
             "Temperatures",
@@ -51,21 +53,21 @@ def verifiers_section() -> None:
             bind="query-params",
             help="Nucleus kept of the target's distribution, crossed with the temperatures; 1 keeps everything.",
         )
-        prompts, tokens = evidence_panel.text_controls("comparison", 6)
-        kind = evidence_panel.tree_control("comparison", ["shape", "use"])
-        if evidence_panel.start_button("comparison"):
+        prompts, tokens = panel.text_controls("comparison", 6)
+        kind = panel.tree_control("comparison", ["shape", "use"])
+        if panel.start_button("comparison"):
             try:
                 if not temperatures or not top_ps:
                     raise ValueError("settings: found an empty list, expected at least one temperature and one top-p")
-                subject = evidence_panel.subject(kind, prompts, tokens)
+                subject = panel.subject(kind, prompts, tokens)
             except ValueError as error:
                 st.error(f"{error}.", icon=":material/error:")
             else:
-                work = evidence_work.compare_work(subject, temperatures, top_ps)
-                evidence_panel.start("comparison", "Comparing verifiers", work)
-    record = evidence_panel.on_show("comparison")
+                work = compare_work(subject, temperatures, top_ps)
+                panel.start("comparison", "Comparing verifiers", work)
+    record = panel.on_show("comparison")
     if record is not None:
-        evidence_views.show_comparison(record)
+        views.show_comparison(record)
 
 
 def guarantees_section() -> None:
@@ -124,8 +126,8 @@ def guarantees_section() -> None:
         f"with k = {k:.0f} the best of the three reaches {best:.1%}."
     )
     rows = [{"verifier": name, "acceptance": value} for name, value in found.items()]
-    settings = {"target_row": evidence.read_row(target, "P"), "draft_row": evidence.read_row(draft, "Q"), "k": int(k)}
-    evidence_panel.downloads("guarantees", {"settings": settings, "acceptance": rows}, {"Acceptance": rows})
+    settings = {"target_row": records.read_row(target, "P"), "draft_row": records.read_row(draft, "Q"), "k": int(k)}
+    panel.downloads("guarantees", {"settings": settings, "acceptance": rows}, {"Acceptance": rows})
 
 
 def exact_acceptance(target: str, draft: str, k: int) -> dict[str, float]:
@@ -136,21 +138,21 @@ def exact_acceptance(target: str, draft: str, k: int) -> dict[str, float]:
     """
     from sequoia_core import acceptance_probability
 
-    rows = evidence.read_row(target, "P"), evidence.read_row(draft, "Q")
+    rows = records.read_row(target, "P"), records.read_row(draft, "Q")
     return {name: acceptance_probability(*rows, k, name) for name in VERIFIERS}
 
 
 def losslessness_section() -> None:
     """Decode one prompt many times and test what was written against the target's own law."""
     st.caption("Is the output still exactly the target's? Decode one prompt many times and count what was written.")
-    with evidence_panel.folded("losslessness", "check"), st.form("robustness_lossless", border=False):
+    with panel.folded("losslessness", "check"), st.form("robustness_lossless", border=False):
         shipped = session.shipped_prompts()
         left, right = st.columns(2)
         place = left.selectbox(
             "Prompt",
             [*range(len(shipped)), OWN],
             key="robustness_prompt",
-            format_func=lambda i: OWN_PROMPT if i == OWN else evidence.literal(shipped[i].strip().splitlines()[0]),
+            format_func=lambda i: OWN_PROMPT if i == OWN else words.literal(shipped[i].strip().splitlines()[0]),
             help="Held-out text that ships with the app, or your own.",
         )
         verifier = right.segmented_control(
@@ -170,7 +172,7 @@ def losslessness_section() -> None:
             persist_state="session",
             help=f"Used where the prompt is “{OWN_PROMPT}”.",
         )
-        temperature, top_p = evidence_panel.sampling_controls("losslessness", 1.0)
+        temperature, top_p = panel.sampling_controls("losslessness", 1.0)
         left, middle, right = st.columns(3, vertical_alignment="bottom")
         samples = left.select_slider(
             "Samples",
@@ -184,41 +186,41 @@ def losslessness_section() -> None:
             "Seed", 0, 2**31 - 1, 0, key="robustness_seed", help="Another seed draws other samples."
         )
         with right:
-            kind = evidence_panel.tree_control("losslessness", ["small", "use"])
-        if evidence_panel.start_button("losslessness"):
+            kind = panel.tree_control("losslessness", ["small", "use"])
+        if panel.start_button("losslessness"):
             prompt = own if place == OWN else shipped[place]
             try:
-                subject = evidence_panel.subject(kind, [prompt] if prompt.strip() else [])
+                subject = panel.subject(kind, [prompt] if prompt.strip() else [])
             except ValueError as error:
                 st.error(f"{error}.", icon=":material/error:")
             else:
-                work = evidence_work.lossless_work(
+                work = lossless_work(
                     subject, temperature=temperature, top_p=top_p, verifier=verifier, samples=samples, seed=int(seed)
                 )
-                evidence_panel.start("losslessness", "Checking losslessness", work)
-    record = evidence_panel.on_show("losslessness")
+                panel.start("losslessness", "Checking losslessness", work)
+    record = panel.on_show("losslessness")
     if record is not None:
-        evidence_views.show_losslessness(record)
+        views.show_losslessness(record)
 
 
 def assumption_section() -> None:
     """Test the one vector for all levels: by depth, by confidence, and against real decoding."""
     st.caption("Does one acceptance vector, measured beforehand, really describe every level of the tree?")
-    with evidence_panel.folded("assumption", "test"), st.form("robustness_assume", border=False):
-        temperature, top_p = evidence_panel.sampling_controls("assumption", 0.6)
-        prompts, tokens = evidence_panel.text_controls("assumption", 8)
-        kind = evidence_panel.tree_control("assumption", ["shape", "use"])
-        if evidence_panel.start_button("assumption"):
+    with panel.folded("assumption", "test"), st.form("robustness_assume", border=False):
+        temperature, top_p = panel.sampling_controls("assumption", 0.6)
+        prompts, tokens = panel.text_controls("assumption", 8)
+        kind = panel.tree_control("assumption", ["shape", "use"])
+        if panel.start_button("assumption"):
             try:
-                subject = evidence_panel.subject(kind, prompts, tokens, least=4)
+                subject = panel.subject(kind, prompts, tokens, least=4)
             except ValueError as error:
                 st.error(f"{error}.", icon=":material/error:")
             else:
-                work = evidence_work.assumption_work(subject, temperature=temperature, top_p=top_p)
-                evidence_panel.start("assumption", "Testing the vector", work)
-    record = evidence_panel.on_show("assumption")
+                work = assumption_work(subject, temperature=temperature, top_p=top_p)
+                panel.start("assumption", "Testing the vector", work)
+    record = panel.on_show("assumption")
     if record is not None:
-        evidence_views.show_assumption(record)
+        views.show_assumption(record)
 
 
 frame.setup_page("Robustness")

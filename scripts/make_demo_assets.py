@@ -131,7 +131,7 @@ def write_robustness() -> None:
     from sequoia_core.files import json_bytes
     from sequoia_core.prompts import load_prompts
     from sequoia_core.robustness import TreeRun, VerifierComparison
-    from ui import evidence, evidence_work
+    from ui.evidence import records, work
 
     measured = json.loads(max((ROOT / "benchmarks" / "results").glob("robustness-*.json")).read_text())
     columns = ("steps", "yielded", "committed", "seconds")
@@ -142,22 +142,20 @@ def write_robustness() -> None:
     comparison = VerifierComparison(runs, measured["verifiers"]["settings"])
     recorded = {"pair": "demo pair", "recorded": measured["settings"]["date"]}
     source = f"best of its shape for {Path(measured['settings']['tree']['planned_for']).stem}"
-    compared = evidence.comparison_record(
+    compared = records.comparison_record(
         comparison, rejection=measured["rejection"]["rejection"], **recorded, tree_source=source
     )
     prompts = tuple(load_prompts(ASSETS / "prompts" / "prompts.jsonl"))
     tree = TokenTree(np.array(comparison.settings["tree"], dtype=np.int32))
-    small = evidence_work.Subject("demo pair", branching_tree([3, 2]), "branching 3 × 2", prompts[:1])
-    whole = evidence_work.Subject("demo pair", tree, source, prompts, 64)
-    checked = evidence_work.record_now(
-        evidence_work.lossless_work(small, temperature=1.0, top_p=1.0, verifier="sequoia", samples=4000)
-    )
-    assumed = evidence_work.record_now(evidence_work.assumption_work(whole, temperature=0.6, top_p=1.0))
+    small = work.Subject("demo pair", branching_tree([3, 2]), "branching 3 × 2", prompts[:1])
+    whole = work.Subject("demo pair", tree, source, prompts, 64)
+    checked = work.record_now(work.lossless_work(small, temperature=1.0, top_p=1.0, verifier="sequoia", samples=4000))
+    assumed = work.record_now(work.assumption_work(whole, temperature=0.6, top_p=1.0))
     for record in (checked, assumed):
         record["settings"] |= {"recorded": date.today().isoformat()}
-    parts = dict(zip(evidence.PARTS, (compared, checked, assumed), strict=True))
+    parts = dict(zip(records.PARTS, (compared, checked, assumed), strict=True))
     path = ASSETS / "runs" / "robustness.json"
-    path.write_bytes(json_bytes({"format": evidence.FORMAT, "version": evidence.VERSION, **parts}))
+    path.write_bytes(json_bytes({"format": records.FORMAT, "version": records.VERSION, **parts}))
     print(f"robustness: {len(runs)} runs, p-value {checked['p_value']:.2g}, {path.stat().st_size:,} bytes")
 
 

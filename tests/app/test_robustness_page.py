@@ -17,7 +17,8 @@ from sequoia_core.construction import branching_tree
 from sequoia_core.robustness import TreeRun, VerifierComparison
 from tests.app.conftest import ROOT, metrics, open_page, settled, wait_for
 from tests.conftest import tiny_llama
-from ui import evidence, evidence_work, session
+from ui import session
+from ui.evidence import records, words, work
 
 pytestmark = pytest.mark.usefixtures("assets")
 SECTIONS = ("Verifiers", "Guarantees", "Losslessness", "Assumption")
@@ -94,7 +95,7 @@ def test_recorded_evidence_is_there_at_once_and_says_so(recorded) -> None:
     page = open_page("robustness")
     text = " ".join(element.value for element in page.markdown)
     assert "recorded on" in text and "on the demo pair, 32 prompts × 64 tokens, tree n = 32, d = 6" in text
-    held = evidence.load(recorded)["comparison"]
+    held = records.load(recorded)["comparison"]
     here = next(row for row in held["runs"] if row["temperature"] == 1 and row["verifier"] == "sequoia")
     assert metrics(page)["Tokens per step"][0] == f"{here['tokens_per_step']:.2f}"
     won = sum(row["low"] > 1 for row in held["ratios"])
@@ -205,7 +206,7 @@ def test_a_bad_link_falls_back(recorded, query: dict[str, str]) -> None:
 def test_a_new_result_without_the_setting_on_show_falls_back(recorded, assets) -> None:
     page = open_page("robustness", robustness_shown="T = 2")
     assert page.segmented_control(key="robustness_shown").value == "T = 2"
-    page.session_state["studio_evidence_comparison"] = evidence.comparison_record(
+    page.session_state["studio_evidence_comparison"] = records.comparison_record(
         comparison(), pair="demo pair", tree_source="test"
     )
     assert settled(page.run()).segmented_control(key="robustness_shown").value == "T = 1"
@@ -260,7 +261,7 @@ def test_a_real_check_shows_texts_literally(tiny_pair) -> None:
     spec = page.get("plotly_chart")[0].proto.spec
     assert "<img" not in spec and "&lt;img" in spec and "\u0000" not in spec  # escaped, control characters spelled out
     assert not any("<img" in element.value for element in [*page.markdown, *page.caption])
-    table = list(csv.DictReader(io.StringIO(evidence.to_csv(evidence.cell_rows(record["cells"]), record["settings"]))))
+    table = list(csv.DictReader(io.StringIO(records.to_csv(words.cell_rows(record["cells"]), record["settings"]))))
     assert len(table) == len(record["cells"]) and table[0]["verifier"] == "sequoia" and table[0]["seed"] == "0"
 
 
@@ -302,36 +303,45 @@ def test_a_real_assumption_test_draws_counts_and_gaps(tiny_pair) -> None:
 
 
 def test_a_real_comparison_times_the_target_alone(tiny_pair) -> None:
-    subject = evidence_work.Subject("demo pair", branching_tree([2, 2]), "test", ("a", "bb"), 16)
-    record = evidence_work.record_now(evidence_work.compare_work(subject, [0.0, 1.0], [1.0]))
+    subject = work.Subject("demo pair", branching_tree([2, 2]), "test", ("a", "bb"), 16)
+    record = work.record_now(work.compare_work(subject, [0.0, 1.0], [1.0]))
     assert [run["verifier"] for run in record["runs"]] == ["greedy", "sequoia", "specinfer", "topk"]
     assert all(run["speedup"] > 0 and run["timing_spread"] >= 1 for run in record["runs"])
     assert len(record["baseline"]) == 2 and len(record["rejection"]) == 4 * 16
-    again = json.loads(evidence.to_json("comparison", record))["comparison"]
+    again = json.loads(records.to_json("comparison", record))["comparison"]
     assert again == record  # what is downloaded is what was found, in plain JSON
-    rows = list(csv.DictReader(io.StringIO(evidence.to_csv(record["runs"], record["settings"]))))
+    rows = list(csv.DictReader(io.StringIO(records.to_csv(record["runs"], record["settings"]))))
     assert json.loads(rows[0]["tree"]) == [-1, 0, 0, 1, 1, 2, 2] and rows[0]["target"] == tiny_pair.target.name
 
 
 def test_speed_is_claimed_only_where_it_is_steady() -> None:
     timed = {"speedup": 2.0, "timing_spread": 1.1, "tokens_per_sec": 80.0}
-    assert evidence.speed_sentence(timed).startswith("2.00× the speed")
-    assert "2.0-fold" in evidence.speed_sentence(timed | {"timing_spread": 2.0})
-    assert "without a draft was timed" in evidence.speed_sentence(timed | {"speedup": None})
+    assert words.speed_sentence(timed).startswith("2.00× the speed")
+    assert "80 against 160 tokens/s" in words.speed_sentence(timed | {"speedup": 0.5})  # and that it is slower
+    assert "costs more here than it yields" in words.speed_sentence(timed | {"speedup": 0.5})
+    assert "2.0-fold" in words.speed_sentence(timed | {"timing_spread": 2.0})
+    assert "without a draft was timed" in words.speed_sentence(timed | {"speedup": None})
+
+
+def test_a_check_that_can_hardly_fail_says_so() -> None:
+    record = {"settings": {"new_tokens": 2}, "degrees_of_freedom": 0, "passed": True, "p_value": 1.0}
+    assert "only one outcome" in words.losslessness_sentence(record)
+    assert "nothing here contradicts" in words.losslessness_sentence(record | {"degrees_of_freedom": 3})
+    assert "something is wrong" in words.losslessness_sentence(record | {"passed": False, "p_value": 0.0})
 
 
 def test_no_win_is_claimed_without_an_interval_above_one() -> None:
     row = {"other": "topk", "temperature": 1.0, "top_p": 0.9, "value": 1.5, "low": 1.0, "high": 2.0}
-    found = [evidence.outcome(row | {"low": low, "high": high}) for low, high in ((1.0, 2.0), (1.01, 2), (0.2, 0.9))]
+    found = [words.outcome(row | {"low": low, "high": high}) for low, high in ((1.0, 2.0), (1.01, 2), (0.2, 0.9))]
     assert found == ["ties", "wins", "loses"]
-    assert evidence.outcome(row | {"low": None}) == "unknown"
-    assert "wins" not in evidence.verdict([row]) and "T = 1, top-p 0.9" in evidence.verdict([row])
+    assert words.outcome(row | {"low": None}) == "unknown"
+    assert "wins" not in words.verdict([row]) and "T = 1, top-p 0.9" in words.verdict([row])
 
 
 def test_formulas_stay_text_in_a_file() -> None:
-    rows = list(csv.DictReader(io.StringIO(evidence.to_csv([{"text": "=1+1", "n": -1.5}], {"prompt": "a\nb,c"}))))
+    rows = list(csv.DictReader(io.StringIO(records.to_csv([{"text": "=1+1", "n": -1.5}], {"prompt": "a\nb,c"}))))
     assert rows == [{"text": "'=1+1'", "n": "-1.5", "prompt": repr("a\nb,c")}]
-    assert evidence.to_csv([], {"a": 1}) == ""
+    assert records.to_csv([], {"a": 1}) == ""
 
 
 def test_evidence_of_another_pair_is_marked(recorded) -> None:

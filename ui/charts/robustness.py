@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from ui.charts.frame import BLUE, FAINT, GREEN, GREY, PLUM, RUST, log2_ticks
 from ui.charts.frame import figure as new_figure
-from ui.evidence import NAMES, cell_name
+from ui.evidence.words import NAMES, cell_name
 
 Rows = Sequence[Mapping[str, Any]]
 MARKS = {

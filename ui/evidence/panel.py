@@ -1,6 +1,6 @@
 """Streamlit side of the robustness page's measurements: what is on show, what is asked of the pair, files out.
 
-Each part (`evidence.PARTS`) has a job of its own name, a result of this session or a recorded one, and settings.
+Each part (`records.PARTS`) has a job of its own name, a result of this session or a recorded one, and settings.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core import TokenTree
-from ui import cached, controls, evidence, evidence_work, session
-from ui.evidence import Row
+from ui import cached, controls, session
+from ui.evidence import records, words
+from ui.evidence.words import Row
+from ui.evidence.work import Subject, Work
 
 LENGTHS = (16, 32, 48, 64, 128)
 SHAPE = (32, 6)  # wide and deep enough for verifiers to differ; trees planned for a small CPU are not
@@ -31,7 +33,7 @@ TREES = {
 @st.cache_data(show_spinner=False, max_entries=2)
 def recorded(path: str, modified: int) -> dict[str, Row]:
     """Read the recorded evidence."""
-    return evidence.load(path)
+    return records.load(path)
 
 
 def latest(part: str) -> Row | None:
@@ -54,7 +56,7 @@ def on_show(part: str) -> Row | None:
     controls.job_panel(job_name(part))
     record, job = latest(part), session.job(job_name(part))
     if record is None:
-        st.info("Nothing measured yet: start it above. The defaults take about a minute.", icon=":material/info:")
+        st.info("Nothing measured yet: start it above. The defaults take a minute or two.", icon=":material/info:")
         return None
     settings = record["settings"]
     how = f"recorded on {settings['recorded']} on the" if "recorded" in settings else "measured here on the"
@@ -71,7 +73,7 @@ def _conditions(settings: Mapping) -> str:
     tree = TokenTree(np.array(settings["tree"], dtype=np.int32))
     prompts = settings.get("prompts", settings.get("fit_prompts", 0) + settings.get("held_out_prompts", 0))
     parts = [f"{prompts} prompts × {settings['max_new_tokens']} tokens"] if prompts else []
-    parts += [evidence.sampling_label(settings)] if "temperature" in settings else []
+    parts += [words.sampling_label(settings)] if "temperature" in settings else []
     return ", ".join([*parts, f"tree n = {tree.size}, d = {tree.depth} ({settings['tree_source']})"])
 
 
@@ -80,7 +82,7 @@ def downloads(part: str, record: Row, tables: Mapping[str, Sequence[Row]]) -> No
     with st.container(horizontal=True):
         st.download_button(
             "Download JSON",
-            evidence.to_json(part, record),
+            records.to_json(part, record),
             f"{part}.json",
             "application/json",
             key=f"robustness_{part}_json",
@@ -92,7 +94,7 @@ def downloads(part: str, record: Row, tables: Mapping[str, Sequence[Row]]) -> No
             if rows:
                 st.download_button(
                     f"{name} as CSV",
-                    evidence.to_csv(rows, record["settings"]),
+                    records.to_csv(rows, record["settings"]),
                     f"{part}-{name.lower().replace(' ', '-')}.csv",
                     "text/csv",
                     key=f"robustness_{part}_csv_{name.lower().replace(' ', '_')}",
@@ -126,7 +128,7 @@ def start_button(part: str) -> bool:
     )
 
 
-def start(part: str, label: str, work: evidence_work.Work) -> None:
+def start(part: str, label: str, work: Work) -> None:
     controls.start_job(job_name(part), label, work)
 
 
@@ -202,7 +204,7 @@ def tree_control(part: str, kinds: Sequence[str]) -> str:
     )
 
 
-def subject(kind: str, prompts: Sequence[str], tokens: int = 0, *, least: int = 1) -> evidence_work.Subject:
+def subject(kind: str, prompts: Sequence[str], tokens: int = 0, *, least: int = 1) -> Subject:
     """Collect everything that a job needs: it never looks at the session.
 
     Raises:
@@ -223,4 +225,4 @@ def subject(kind: str, prompts: Sequence[str], tokens: int = 0, *, least: int = 
         tree = cached.best_tree(session.acceptance(), *SHAPE)
         source = f"best of its shape for {session.acceptance_name() or 'the vector in use'}"
     target, draft = session.pair_spec()
-    return evidence_work.Subject(session.pair_name(), tree, source, tuple(prompts), tokens, target, draft)
+    return Subject(session.pair_name(), tree, source, tuple(prompts), tokens, target, draft)

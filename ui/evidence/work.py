@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ui import evidence, jobs
-from ui.evidence import Row
+from ui import jobs
+from ui.evidence import records, words
+from ui.evidence.words import Row
 from ui.jobs import JobContext
 
 if TYPE_CHECKING:
@@ -71,13 +72,13 @@ def compare_work(subject: Subject, temperatures: Sequence[float], top_ps: Sequen
         }
         told = _part(context, 0.02, 0.65, "Decoding with every verifier")
         found = compare_verifiers(prompts, **models, tree=subject.tree, progress=told)
-        record = evidence.comparison_record(found, **subject.settings())
+        record = records.comparison_record(found, **subject.settings())
         context.keep(record)
         if context.cancel.is_set():
             return record
         told = _part(context, 0.65, 0.72, "Timing without a draft")
         baseline = _baseline(pair, prompts, samplings, subject.max_new_tokens, context, told)
-        record = evidence.comparison_record(found, baseline=baseline, **subject.settings())
+        record = records.comparison_record(found, baseline=baseline, **subject.settings())
         context.keep(record)
         if context.cancel.is_set():
             return record
@@ -112,8 +113,8 @@ def _baseline(
             if number:
                 tokens.append(sum(len(step.new_tokens) for step in steps))
                 seconds.append(time.perf_counter() - started)
-            told((place + number / len(prompts)) / len(samplings), evidence.sampling_label(_row(sampling)))
-        rows.append(_row(sampling) | evidence.timing(tokens, seconds))
+            told((place + number / len(prompts)) / len(samplings), words.sampling_label(_row(sampling)))
+        rows.append(_row(sampling) | records.timing(tokens, seconds))
     return rows
 
 
@@ -157,7 +158,7 @@ def lossless_work(
             "new_tokens": COMPARED_TOKENS,
             "seed": seed,
         }
-        return evidence.losslessness_record(report, texts, false_alarm=FALSE_ALARM, **settings)
+        return records.losslessness_record(report, texts, false_alarm=FALSE_ALARM, **settings)
 
     return work
 
@@ -185,7 +186,7 @@ def assumption_work(subject: Subject, *, temperature: float, top_p: float, seed:
         }
         told = _part(context, 0.02, 0.65, "Predicting from half of the prompts")
         check = static_versus_real(prompts[::2], prompts[1::2], **common, seed=seed, progress=told)
-        record = evidence.assumption_record(check, **subject.settings())
+        record = records.assumption_record(check, **subject.settings())
         context.keep(record)
         told, steps = _part(context, 0.65, 1.0, "Counting by depth and confidence"), []
         for number, prompt in enumerate(prompts):
@@ -196,7 +197,7 @@ def assumption_work(subject: Subject, *, temperature: float, top_p: float, seed:
         if not steps:
             return record
         counts = acceptance_by_depth(steps, subject.tree), acceptance_by_confidence(steps, subject.tree)
-        return evidence.assumption_record(check, *counts, **subject.settings(), steps=len(steps))
+        return records.assumption_record(check, *counts, **subject.settings(), steps=len(steps))
 
     return work
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import streamlit as st
 
-from ui import charts, controls, evidence, evidence_panel
-from ui.evidence import NAMES, Row
+from ui import charts, controls
+from ui.evidence import panel, words
+from ui.evidence.words import NAMES, Row
 
 
 def show_comparison(record: Row) -> None:
     """Draw what a comparison found, at one setting and over temperatures."""
     runs, ratios = record["runs"], record["ratios"]
-    settings = {evidence.sampling_label(row): row for row in runs}
+    settings = {words.sampling_label(row): row for row in runs}
     shown = st.segmented_control(
         "Setting on show",
         list(settings),
@@ -22,26 +23,26 @@ def show_comparison(record: Row) -> None:
         help="For the figures in the boxes and the rejection curves.",
     )
     here = settings[shown]
-    run = next(row for row in evidence.at_setting(runs, here) if row["verifier"] in ("sequoia", "greedy"))
-    against = {row["other"]: row for row in evidence.at_setting(ratios, here)}
+    run = next(row for row in words.at_setting(runs, here) if row["verifier"] in ("sequoia", "greedy"))
+    against = {row["other"]: row for row in words.at_setting(ratios, here)}
     first, *rivals, last = st.columns(4)
     controls.card(
         first,
         "Tokens per step",
         f"{run['tokens_per_step']:.2f}",
-        evidence.between(run["ci_low"], run["ci_high"]),
+        words.between(run["ci_low"], run["ci_high"]),
         help=f"Sequoia's, by real decoding at {shown}; without a draft a step yields one token.",
     )
-    for place, rival in zip(rivals, evidence.RIVALS, strict=True):
+    for place, rival in zip(rivals, words.RIVALS, strict=True):
         ratio = against.get(rival)
         controls.card(
             place,
             f"Sequoia ÷ {NAMES[rival]}",
             "1.00×" if ratio is None else f"{ratio['value']:.2f}×",
-            "the same at T = 0" if ratio is None else evidence.between(ratio["low"], ratio["high"]),
+            "the same at T = 0" if ratio is None else words.between(ratio["low"], ratio["high"]),
             help=f"Tokens per step at {shown} on the same prompts. A win only where the interval lies above 1.",
         )
-    count = evidence.tally(ratios)
+    count = words.tally(ratios)
     controls.card(
         last,
         "Won, over all settings",
@@ -50,14 +51,14 @@ def show_comparison(record: Row) -> None:
         help="Settings × rivals. Open: the interval includes 1, so neither is shown to be better.",
     )
     if ratios:
-        st.markdown(evidence.verdict(ratios))
+        st.markdown(words.verdict(ratios))
     if any(row["temperature"] == 0 for row in runs):
         st.caption("At temperature 0 all verifiers are one and the same: they take the target's most likely token.")
 
     left, right = st.columns(2)
     left.subheader("Tokens per step")
     left.plotly_chart(
-        charts.tokens_figure(evidence.at_top_p(runs, here)),
+        charts.tokens_figure(words.at_top_p(runs, here)),
         width="stretch",
         key="robustness_tokens",
         alt=f"Tokens per step over temperature by verifier; Sequoia {run['tokens_per_step']:.2f} at {shown}",
@@ -65,7 +66,7 @@ def show_comparison(record: Row) -> None:
     right.subheader("Sequoia ÷ the others")
     if ratios:
         right.plotly_chart(
-            charts.ratio_figure(evidence.at_top_p(ratios, here)),
+            charts.ratio_figure(words.at_top_p(ratios, here)),
             width="stretch",
             key="robustness_ratios",
             alt="Sequoia's tokens per step divided by each other verifier's over temperature, with 95% intervals",
@@ -74,7 +75,7 @@ def show_comparison(record: Row) -> None:
         right.info("Nothing to compare at temperature 0 alone.", icon=":material/info:")
     left, right = st.columns(2)
     left.subheader(f"Rejection by rank, {shown}")
-    curves = evidence.at_setting(record["rejection"], here)
+    curves = words.at_setting(record["rejection"], here)
     if curves:
         left.plotly_chart(
             charts.verifier_rejection_figure(curves),
@@ -82,19 +83,19 @@ def show_comparison(record: Row) -> None:
             key="robustness_rejection",
             alt=f"Probability that the first k children are all rejected at {shown}, by verifier, on log-log axes",
         )
-        left.caption("Lower is better. Along a straight line every doubling of children rejects less by the same factor.")
+        left.caption("Lower is better. On a straight line each doubling of children helps alike.")
     else:
         left.info("Not measured: the run was stopped before.", icon=":material/info:")
     right.subheader("All numbers")
     right.dataframe(
-        [evidence.run_line(row) for row in runs], hide_index=True, height=340, alt="Tokens per step of every run"
+        [words.run_line(row) for row in runs], hide_index=True, height=340, alt="Tokens per step of every run"
     )
     st.caption(
-        f":material/timer: Sequoia at {shown}: {evidence.speed_sentence(run)} Intervals are 95% each by itself: of "
+        f":material/timer: Sequoia at {shown}: {words.speed_sentence(run)} Intervals are 95% each by itself: of "
         "twenty ties one would pass for a win or a loss by chance."
     )
     tables = {"Tokens per step": runs, "Ratios": ratios, "Rejection": record["rejection"]}
-    evidence_panel.downloads("comparison", record, tables)
+    panel.downloads("comparison", record, tables)
 
 
 def show_losslessness(record: Row) -> None:
@@ -130,16 +131,7 @@ def show_losslessness(record: Row) -> None:
         "for a correct verifier",
         help="How often this check fails although nothing is wrong, at most.",
     )
-    meaning = (
-        "so nothing here contradicts losslessness; an error too small for this many samples to show would pass as well"
-        if record["passed"]
-        else "too little to be chance: something is wrong"
-    )
-    st.markdown(
-        f"Compared: the first {settings['new_tokens']} tokens of every continuation with the target's own odds, "
-        f"computed without a draft. By chance a lossless decoder deviates at least as much with a probability of "
-        f"{record['p_value']:.2g}, {meaning}."
-    )
+    st.markdown(words.losslessness_sentence(record))
     if record["impossible"]:
         st.error(
             f"{record['impossible']:,} continuations have no probability at all under the target.",
@@ -152,11 +144,11 @@ def show_losslessness(record: Row) -> None:
         key="robustness_counts",
         alt=f"Observed and expected counts of {len(record['cells'])} continuations, most likely first",
     )
-    rows = evidence.cell_rows(record["cells"])
+    rows = words.cell_rows(record["cells"])
     with st.expander(f"The prompt, and all {len(rows)} cells", icon=":material/table:"):
         st.code(settings["prompt"], language=None, wrap_lines=True)
         st.dataframe(rows, hide_index=True, alt="Observed and expected counts of every cell")
-    evidence_panel.downloads("losslessness", record, {"Counts": rows})
+    panel.downloads("losslessness", record, {"Counts": rows})
 
 
 def show_assumption(record: Row) -> None:
@@ -174,8 +166,8 @@ def show_assumption(record: Row) -> None:
     ):
         row = found[name]
         label = f"{label}, tokens per step" if name == "measured" else label
-        controls.card(place, label, f"{row['value']:.2f}", evidence.between(row["low"], row["high"]), help=help)
-    st.markdown(evidence.assumption_sentence(found))
+        controls.card(place, label, f"{row['value']:.2f}", words.between(row["low"], row["high"]), help=help)
+    st.markdown(words.assumption_sentence(found))
     left, right = st.columns(2)
     left.subheader("Acceptance by depth and rank")
     left.plotly_chart(
@@ -203,4 +195,4 @@ def show_assumption(record: Row) -> None:
     else:
         right.info("Not counted: the run was stopped before.", icon=":material/info:")
     tables = {"Estimates": record["estimates"], "By depth": record["acceptance"], "By confidence": record["confidence"]}
-    evidence_panel.downloads("assumption", record, tables)
+    panel.downloads("assumption", record, tables)
