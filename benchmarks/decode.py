@@ -58,13 +58,9 @@ def main() -> None:
     for kind in ("not_looping", "looping"):
         ratios = ", ".join(f"{name} {value:.2f}×" for name, value in result[kind]["over_autoregressive"].items())
         print(f"{kind.replace('_', ' ')}, {result[kind]['prompts']} prompts, median ratios: {ratios}")
-    print(f"peak memory {result['peak_memory_bytes'] / 2**20:.0f} MiB")
-    out = (
-        ROOT
-        / "benchmarks"
-        / "results"
-        / f"decode-{result['settings']['dtype']}-t{args.temperature:g}-{date.today().isoformat()}.json"
-    )
+    print(f"peak memory {(result['peak_memory_bytes'] or 0) / 2**20:.0f} MiB")
+    name = f"decode-{result['settings']['dtype']}-t{args.temperature:g}-{date.today().isoformat()}.json"
+    out = ROOT / "benchmarks" / "results" / name
     out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
 

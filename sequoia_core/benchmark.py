@@ -6,7 +6,6 @@ Knows how to call transformers' own generation beside our engine, and how to pla
 from __future__ import annotations
 
 import copy
-import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -240,9 +239,13 @@ def _compared(lanes: dict[str, Lane], chosen: np.ndarray) -> dict:
     return {"prompts": int(chosen.sum()), "over_autoregressive": ratios}
 
 
-def _peak_memory(device: torch.device) -> int:
-    """Return the most memory held so far: of the device where it counts it, else of the whole process."""
+def _peak_memory(device: torch.device) -> int | None:
+    """Return the most memory held so far: of the device where it counts it, else of the process; None on Windows."""
     if torch.device(device).type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
+    try:
+        import resource  # POSIX only
+    except ImportError:
+        return None
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
