@@ -40,7 +40,7 @@ def test_recorded_evidence_then_ones_own(page, server, shot, tmp_path):
     page.get_by_text("recorded on").first.wait_for()  # a newcomer sees evidence before running anything
     page.locator(".st-key-robustness_tokens .js-plotly-plot").wait_for()
     assert number(page, "Tokens per step") > 1.0
-    both_themes(page, shot, "robustness", height=1_780)
+    both_themes(page, shot, "robustness", height=1_830)
     for name in ("Guarantees", "Losslessness", "Assumption"):
         open_section(page, name)
         page.wait_for_timeout(1_000)

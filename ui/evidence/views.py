@@ -83,7 +83,7 @@ def show_comparison(record: Row) -> None:
             key="robustness_rejection",
             alt=f"Probability that the first k children are all rejected at {shown}, by verifier, on log-log axes",
         )
-        left.caption("Lower is better. On a straight line each doubling of children helps alike.")
+        left.caption("Lower is better. A straight line is a power law.")
     else:
         left.info("Not measured: the run was stopped before.", icon=":material/info:")
     right.subheader("All numbers")

@@ -1,0 +1,162 @@
+"""What evidence says in words: who wins, did a prediction hold, how fast, and texts that nobody vouches for.
+
+Knows the plain rows of `records`. No Streamlit here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Row = dict[str, Any]
+RIVALS = ("specinfer", "topk")  # of Sequoia
+NAMES = {"sequoia": "Sequoia", "specinfer": "SpecInfer", "topk": "Top-k", "greedy": "Any verifier"}
+STEADY = 1.3  # upper ÷ lower quartile of seconds per step up to which a timing is worth a claim
+
+
+def sampling_label(row: Mapping[str, Any]) -> str:
+    """Name a way of sampling: temperature, and top-p where it cuts something."""
+    return f"T = {row['temperature']:g}" + (f", top-p {row['top_p']:g}" if row["top_p"] < 1 else "")
+
+
+def at_setting(rows: Sequence[Row], shown: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of the same way of sampling."""
+    return [row for row in rows if sampling_label(row) == sampling_label(shown)]
+
+
+def at_top_p(rows: Sequence[Row], shown: Mapping[str, Any]) -> list[Row]:
+    """Return the rows over temperature that belong with the one on show; temperature 0 belongs with every top-p."""
+    hot = [row["top_p"] for row in rows if row["temperature"] > 0]
+    top_p = shown["top_p"] if shown["temperature"] > 0 else max(hot, default=1.0)
+    return [row for row in rows if row["top_p"] == top_p or row["temperature"] == 0]
+
+
+def outcome(ratio: Mapping[str, Any]) -> str:
+    """Say who wins by the 95% interval of a ratio: "wins", "ties", "loses", or "unknown" without an interval."""
+    if ratio["low"] is None or ratio["high"] is None:
+        return "unknown"
+    return "wins" if ratio["low"] > 1.0 else "loses" if ratio["high"] < 1.0 else "ties"
+
+
+def verdict(ratios: Sequence[Mapping[str, Any]]) -> str:
+    """Say in plain words, a line per rival, where Sequoia wins, ties or loses: no win whose interval includes 1."""
+    parts = []
+    for rival in dict.fromkeys(row["other"] for row in ratios):
+        rows = [row for row in ratios if row["other"] == rival]
+        found = {word: [row for row in rows if outcome(row) == word] for word in ("wins", "ties", "loses", "unknown")}
+        clauses = [
+            f"{said} at {_list(group)}" + (f" ({_range(group)})" if word in ("wins", "loses") else "")
+            for word, said in (
+                ("wins", "**wins**"),
+                ("ties", "no difference is shown"),
+                ("loses", "**loses**"),
+                ("unknown", "one prompt leaves it open"),
+            )
+            if (group := found[word])
+        ]
+        parts.append(f"- Against {NAMES.get(rival, rival)} Sequoia: {'; '.join(clauses)}.")
+    return "\n".join(parts)
+
+
+def _list(rows: Sequence[Mapping[str, Any]]) -> str:
+    names = [sampling_label(row) for row in rows]
+    if all(row["top_p"] == 1 for row in rows):
+        names = [f"T = {names[0].removeprefix('T = ')}", *(name.removeprefix("T = ") for name in names[1:])]
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _range(rows: Sequence[Mapping[str, Any]]) -> str:
+    low, high = min(row["value"] for row in rows), max(row["value"] for row in rows)
+    return f"{low:.2f}×" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f}× to {high:.2f}×"
+
+
+def tally(ratios: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Count the outcomes of a grid."""
+    return Counter(map(outcome, ratios))
+
+
+def between(low: float | None, high: float | None) -> str:
+    """Write a 95% interval for a metric's second line."""
+    return "one prompt: no interval" if low is None or high is None else f"95%: {low:.2f} to {high:.2f}"
+
+
+def speed_sentence(run: Mapping[str, Any]) -> str:
+    """Say how fast a run was, or why that cannot be said."""
+    spread = f"seconds per step vary {run['timing_spread']:.1f}-fold between prompts (middle half)"
+    if run["speedup"] is None:
+        why = "no run without a draft was timed beside it"
+    elif run["timing_spread"] > STEADY:
+        why = spread
+    else:
+        slower = "" if run["speedup"] >= 1 else "; verifying this tree costs more here than it yields, see Hardware"
+        alone = run["tokens_per_sec"] / run["speedup"]
+        return (
+            f"{run['speedup']:.2f}× the speed of decoding without a draft, {run['tokens_per_sec']:.0f} against "
+            f"{alone:.0f} tokens/s, timed one after the other{slower}."
+        )
+    return f"No speedup is claimed: {why}. Tokens per step do not depend on the machine."
+
+
+def assumption_sentence(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Say whether predictions made beforehand held, by the intervals of their gaps."""
+    static, depth, same = (found[name] for name in ("static_gap", "by_depth_gap", "same_prompts_gap"))
+    if static["low"] <= 0.0 <= static["high"]:
+        verdict = "**the vector is not contradicted**"
+    else:
+        verdict = f"**the vector promises too {'much' if static['value'] > 0 else 'little'}**"
+    return (
+        f"Predicted less measured: {_gap(static)} for the vector, {_gap(depth)} by depth; {verdict}. "
+        f"On the very prompts it was measured on, where how hard they are cancels out, it is off by {_gap(same)}."
+    )
+
+
+def _gap(row: Mapping[str, Any]) -> str:
+    return f"{row['value']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"
+
+
+def losslessness_sentence(record: Mapping[str, Any]) -> str:
+    """Say what a check compared and what follows from it."""
+    compared = (
+        f"Compared: the first {record['settings']['new_tokens']} tokens of every continuation with the target's own "
+        "odds, computed without a draft."
+    )
+    if record["degrees_of_freedom"] == 0 and record["passed"]:
+        return f"{compared} Here they leave only one outcome, and every sample was it: a warmer setting tests more."
+    chance = f"By chance a lossless decoder deviates at least as much with a probability of {record['p_value']:.2g}"
+    if record["passed"]:
+        return (
+            f"{compared} {chance}, so nothing here contradicts losslessness; an error too small for this many samples "
+            "to show would pass as well."
+        )
+    return f"{compared} {chance}, too little to be chance: **something is wrong**."
+
+
+def run_line(run: Mapping[str, Any]) -> Row:
+    """Return one run as a line of a table for people."""
+    spread = "" if run["ci_low"] is None else f" ({run['ci_low']:.2f} to {run['ci_high']:.2f})"
+    fast = run["speedup"] is not None and run["timing_spread"] <= STEADY
+    return {
+        "Setting": sampling_label(run),
+        "Verifier": NAMES.get(run["verifier"], run["verifier"]),
+        "Tokens per step": f"{run['tokens_per_step']:.2f}" + spread,
+        "Speedup": f"{run['speedup']:.2f}×" if fast else "unreliable" if run["speedup"] else "not timed",
+    }
+
+
+def cell_rows(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the cells of a losslessness check for a table, their texts shown literally."""
+    return [{"text": cell_name(cell)} | {k: v for k, v in cell.items() if k != "text"} for cell in cells]
+
+
+def literal(text: str, limit: int = 60) -> str:
+    """Write text that nobody vouches for so that it is seen as it is: quoted, control characters spelled out."""
+    quoted = repr(text)
+    return quoted if len(quoted) <= limit else f"{quoted[: limit - 1]}…"
+
+
+def cell_name(cell: Mapping[str, Any]) -> str:
+    """Name a cell of a losslessness check."""
+    if not cell["pooled"]:
+        return literal(cell["text"])
+    return f"{literal(cell['text'])} + any rarer token" if cell["tokens"] else "all rarer texts"
