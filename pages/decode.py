@@ -9,6 +9,7 @@ from sequoia_core import TokenTree, expected_tokens
 from sequoia_core.construction import chain_tree
 from ui import cached, controls, frame, runs, session, work
 from ui.jobs import Job
+from ui.literal import plain
 from ui.token_tree import live_tree
 
 POLL_SEC = 0.15
@@ -248,7 +249,7 @@ def show_job(was_active: bool) -> None:
         st.progress(job.fraction, text=f"{stopping}{left}")
     elif state == "failed":
         kept = f" The {job.step_count} steps before it are kept below." if job.step_count else ""
-        st.error(f"The run failed: {job.error}{kept}", icon=":material/error:")
+        st.error(f"The run failed: {plain(job.error or '')}{kept}", icon=":material/error:")
     elif state == "cancelled":
         st.warning(
             f"Stopped after {job.step_count} steps; what was decoded stays below.", icon=":material/stop_circle:"

@@ -9,6 +9,7 @@ from streamlit.errors import StreamlitPageNotFoundError
 from sequoia_core import expected_tokens
 from ui import controls, frame, runs, session, work
 from ui.jobs import Job
+from ui.literal import plain
 
 POLL_SEC = 0.4
 FALLBACK_PROMPTS = [
@@ -128,7 +129,7 @@ def show_chain(was_active: bool) -> None:
             if st.button("Cancel", icon=":material/stop:", key="chain_cancel", disabled=job.cancel_event.is_set()):
                 job.cancel()
     elif job.state == "failed":
-        st.error(f"The chain failed: {job.error}", icon=":material/error:")
+        st.error(f"The chain failed: {plain(job.error or '')}", icon=":material/error:")
     elif job.state == "cancelled":
         st.warning("Stopped. What was finished before is in use.", icon=":material/stop_circle:")
     stage_list(job, active=active)

@@ -6,6 +6,7 @@ from ui import controls, frame, session
 from ui.evidence import panel, records, views, words
 from ui.evidence.words import NAMES
 from ui.evidence.work import assumption_work, compare_work, lossless_work
+from ui.literal import plain
 
 TEMPERATURES = (0.0, 0.3, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 TOP_PS = (1.0, 0.95, 0.9, 0.8)
@@ -61,7 +62,7 @@ def verifiers_section() -> None:
                     raise ValueError("settings: found an empty list, expected at least one temperature and one top-p")
                 subject = panel.subject(kind, prompts, tokens)
             except ValueError as error:
-                st.error(f"{error}.", icon=":material/error:")
+                st.error(f"{plain(str(error))}.", icon=":material/error:")
             else:
                 work = compare_work(subject, temperatures, top_ps)
                 panel.start("comparison", "Comparing verifiers", work)
@@ -114,7 +115,7 @@ def guarantees_section() -> None:
         found = exact_acceptance(target, draft, int(k))
         ceiling = exact_acceptance(target, draft, 1)["sequoia"]
     except ValueError as error:
-        st.error(f"{error}.", icon=":material/error:")
+        st.error(f"{plain(str(error))}.", icon=":material/error:")
         return
     best = max(found.values())
     for place, (name, value) in zip(st.columns(3), found.items(), strict=True):
@@ -192,7 +193,7 @@ def losslessness_section() -> None:
             try:
                 subject = panel.subject(kind, [prompt] if prompt.strip() else [])
             except ValueError as error:
-                st.error(f"{error}.", icon=":material/error:")
+                st.error(f"{plain(str(error))}.", icon=":material/error:")
             else:
                 work = lossless_work(
                     subject, temperature=temperature, top_p=top_p, verifier=verifier, samples=samples, seed=int(seed)
@@ -214,7 +215,7 @@ def assumption_section() -> None:
             try:
                 subject = panel.subject(kind, prompts, tokens, least=4)
             except ValueError as error:
-                st.error(f"{error}.", icon=":material/error:")
+                st.error(f"{plain(str(error))}.", icon=":material/error:")
             else:
                 work = assumption_work(subject, temperature=temperature, top_p=top_p)
                 panel.start("assumption", "Testing the vector", work)

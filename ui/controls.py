@@ -11,13 +11,17 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from ui import jobs, session
+from ui.literal import plain, safe_name
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Upload(Generic[T]):
-    """One uploaded file: its value or the one-line cause why not, and whether this run is the first to see it."""
+    """One uploaded file: its value or the one-line cause why not, and whether this run is the first to see it.
+
+    Name and cause are safe to write into markdown.
+    """
 
     name: str
     value: T | None
@@ -48,9 +52,10 @@ def file_upload(
     try:
         value = loads(file.getvalue(), file.name)
     except ValueError as caught:
-        error = " ".join(str(caught).split())
-    st.session_state[f"{key}_read"] = (file.file_id, file.name, value, error)
-    return Upload(file.name, value, error, is_new=True)
+        error = plain(" ".join(str(caught).split()))
+    name = safe_name(file.name)
+    st.session_state[f"{key}_read"] = (file.file_id, name, value, error)
+    return Upload(name, value, error, is_new=True)
 
 
 def number(value: float) -> str:
@@ -99,7 +104,7 @@ def job_panel(name: str) -> None:
     if job.active:
         st.fragment(_job_progress, run_every=0.5)(name)
     elif job.state == "failed":
-        st.error(f"{job.label} failed: {job.error}", icon=":material/error:")
+        st.error(f"{job.label} failed: {plain(job.error or '')}", icon=":material/error:")
 
 
 def _job_progress(name: str) -> None:

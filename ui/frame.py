@@ -13,6 +13,7 @@ from pathlib import Path
 import streamlit as st
 
 from ui import jobs, session
+from ui.literal import plain
 
 FAVICON = str(Path(__file__).with_name("icon.svg"))
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -97,7 +98,7 @@ def _job_state(was_running: bool) -> None:
     if was_running:
         st.rerun()  # the page itself has a result or an error to show
     if current is not None and current.state == "failed":
-        st.caption(f":red[:material/error: {current.label} failed]", help=current.error)
+        st.caption(f":red[:material/error: {current.label} failed]", help=plain(current.error or ""))
     else:
         st.caption(":material/check_circle: Engine idle")
 

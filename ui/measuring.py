@@ -12,6 +12,7 @@ import streamlit as st
 from sequoia_core import AcceptanceVector
 from sequoia_core.prompts import prompts_from_bytes, text_columns
 from ui import controls, session
+from ui.literal import plain
 
 PROMPT_TYPES = ("jsonl", "json", "txt", "csv", "tsv", "parquet")
 MAX_PROMPTS = 2_000  # of one file: hours on a laptop
@@ -80,7 +81,7 @@ def prompt_file() -> list[str]:
         try:
             prompts = prompts_from_bytes(data, upload.name, column)
         except ValueError as error:
-            st.error(f"{error}. No prompts were read.", icon=":material/error:")
+            st.error(f"{plain(str(error))}. No prompts were read.", icon=":material/error:")
             return []
         kept = prompts[:MAX_PROMPTS]
         more = f", the first {MAX_PROMPTS:,} are taken" if len(prompts) > MAX_PROMPTS else ""

@@ -13,6 +13,7 @@ import streamlit as st
 
 from sequoia_core.prompts import load_prompts
 from ui import cached, jobs
+from ui.literal import safe_name
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
@@ -304,7 +305,11 @@ def set_pair(target: str | None, draft: str | None) -> None:
 def pair_name() -> str:
     """Name the pair for people, to follow 'the'."""
     target, draft = pair_spec()
-    return "demo pair" if target is None or draft is None else f"pair {Path(target).name} ← {Path(draft).name}"
+    return (
+        "demo pair"
+        if target is None or draft is None
+        else f"pair {safe_name(Path(target).name)} ← {safe_name(Path(draft).name)}"
+    )
 
 
 def job(name: str) -> jobs.Job | None:
