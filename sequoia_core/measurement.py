@@ -76,7 +76,7 @@ def measure_acceptance(
     """
     sampling = sampling or SamplingConfig()
     cancel = cancel or threading.Event()
-    _check_request(prompts, target, width=width, seed=seed, own_text=own_text)
+    _check_request(prompts, target, draft, width=width, seed=seed, own_text=own_text)
     rules = {verifier: choose_rule(verifier, greedy=sampling.greedy)}
     settings: dict[str, Any] = {
         "source": OWN_TEXT if own_text else TARGET_TEXT,
@@ -172,10 +172,20 @@ def vector_from_prompts(
 
 
 def _check_request(
-    prompts: Sequence[Sequence[int]], target: LanguageModel, *, width: int, seed: int, own_text: bool
+    prompts: Sequence[Sequence[int]],
+    target: LanguageModel,
+    draft: LanguageModel,
+    *,
+    width: int,
+    seed: int,
+    own_text: bool,
 ) -> None:
     if not prompts:
         raise ValueError("prompts: found none, expected at least one")
+    if draft.vocab_size != target.vocab_size:
+        raise ValueError(
+            f"draft: found a vocabulary of {draft.vocab_size}, expected {target.vocab_size} as the target has"
+        )
     if not 1 <= width <= target.vocab_size:
         raise ValueError(f"width: found {width}, expected 1 to {target.vocab_size}")
     if seed < 0:

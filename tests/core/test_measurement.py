@@ -6,6 +6,7 @@ import pytest
 from sequoia_core.acceptance import AcceptanceVector
 from sequoia_core.engine import autoregressive
 from sequoia_core.measurement import CHUNK, is_partial, measure_acceptance, repeated_share
+from sequoia_core.models import HuggingFaceModel
 from sequoia_core.sampling import SamplingConfig
 from tests.conftest import tiny_llama
 
@@ -158,6 +159,12 @@ def test_positions_share_one_pass_per_chunk(tiny_target, tiny_draft, monkeypatch
         made.clear()
     measure_acceptance([text[:50]], target=tiny_target, draft=tiny_draft, width=2, max_new_tokens=30)
     assert passes["tiny-2"] == [(49, 1), (30, 30)]  # the prompt, then all positions
+
+
+def test_vocabularies_of_a_pair_must_agree(tiny_target):
+    short = HuggingFaceModel(tiny_llama(2).model, "short", vocab_size=60)
+    with pytest.raises(ValueError, match="draft: found a vocabulary of 60, expected 64"):
+        measure_acceptance(PROMPTS, target=tiny_target, draft=short, width=4, max_new_tokens=4)
 
 
 def test_bad_arguments_are_named(tiny_target, tiny_draft):
