@@ -42,6 +42,10 @@ Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cud
 Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
 Prompts = Annotated[Path | None, typer.Option("--prompts", help="JSONL, CSV, parquet, or plain text lines.")]
 Column = Annotated[str | None, typer.Option("--column", help="Column of the prompts; default: text or prompt.")]
+Chat = Annotated[
+    bool | None,
+    typer.Option("--chat/--raw", help="Use the tokenizer's chat template, or not; default: where it has one."),
+]
 PromptCount = Annotated[int | None, typer.Option("--prompt-count", help="Use only the first this many prompts.")]
 Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Nucleus mass, above 0 and at most 1.")]
@@ -121,10 +125,12 @@ def _prompt_texts(prompts: Path | None, count: int | None, column: str | None = 
     return load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl", column)[:count]
 
 
-def _encode(pair: ModelPair, texts: list[str], room: int) -> list[list[int]]:
+def _encode(pair: ModelPair, texts: list[str], room: int, chat: bool | None) -> list[list[int]]:
     """Return token ids of each prompt, refusing one that leaves no room for the new tokens."""
+    from .prompts import encode_prompt
+
     context = min(pair.target.max_context, pair.draft.max_context)
-    encoded = [pair.tokenizer.encode(text) for text in texts]
+    encoded = [encode_prompt(pair.tokenizer, text, chat=chat) for text in texts]
     for text, ids in zip(texts, encoded, strict=True):
         if not ids or len(ids) + room > context:
             raise ValueError(
@@ -221,6 +227,7 @@ def measure_command(
     draft: Draft = None,
     prompts: Prompts = None,
     column: Column = None,
+    chat: Chat = None,
     own_text: Annotated[
         bool, typer.Option("--own-text", help="The prompts are the text to measure on; nothing is generated.")
     ] = False,
@@ -250,7 +257,7 @@ def measure_command(
     texts = _prompt_texts(prompts, prompt_count, column)
     partial = _partial_vector(resume, out)
     pair = _pair(target, draft, device, dtype)
-    ids = [pair.tokenizer.encode(text) for text in texts] if own_text else _encode(pair, texts, max_new_tokens)
+    ids = [pair.tokenizer.encode(text) for text in texts] if own_text else _encode(pair, texts, max_new_tokens, chat)
     started = time.perf_counter()
     try:
         vector = measure_acceptance(
@@ -361,6 +368,7 @@ def generate_command(
         Path | None, typer.Option("--tree", help="Tree file; default: planned from shipped measurements.")
     ] = None,
     verifier: Annotated[str, typer.Option("--verifier", help="sequoia, specinfer or topk.")] = "sequoia",
+    chat: Chat = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: Json = False,
@@ -370,6 +378,7 @@ def generate_command(
 
     from .engine import decode
     from .formats import import_tree
+    from .prompts import encode_prompt
     from .sampling import SamplingConfig
     from .verification import choose_verifier
 
@@ -380,8 +389,9 @@ def generate_command(
     started = time.perf_counter()
     steps = list(
         decode(
-            pair.tokenizer.encode(prompt), target=pair.target, draft=pair.draft, tree=shape, sampling=sampling,
-            max_new_tokens=max_new_tokens, verifier=verifier, generator=torch.Generator().manual_seed(seed),
+            encode_prompt(pair.tokenizer, prompt, chat=chat), target=pair.target, draft=pair.draft, tree=shape,
+            sampling=sampling, max_new_tokens=max_new_tokens, verifier=verifier,
+            generator=torch.Generator().manual_seed(seed),
         )
     )  # fmt: skip
     seconds = time.perf_counter() - started
@@ -415,6 +425,7 @@ def bench_command(
     temperature: Temperature = 0.0,
     prompts: Prompts = None,
     prompt_count: PromptCount = 8,
+    chat: Chat = None,
     device: Device = None,
     dtype: Dtype = None,
     out: Out = None,
@@ -429,7 +440,7 @@ def bench_command(
     _check_out(out)
     texts = _prompt_texts(prompts, prompt_count)
     pair = _pair(target, draft, device, dtype)
-    ids = _encode(pair, texts, max_new_tokens)
+    ids = _encode(pair, texts, max_new_tokens, chat)
     result = bench(pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, progress=_progress(as_json))
     if out is not None:
         write_atomic(out, json_bytes(result))

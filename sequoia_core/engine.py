@@ -102,8 +102,11 @@ def decode(
     outside = next((token for token in prompt if not 0 <= token < target.vocab_size), None)
     if outside is not None:
         raise ValueError(f"prompt: found token {outside}, expected ids from 0 to {target.vocab_size - 1}")
-    if len(prompt) >= context:
-        raise ValueError(f"prompt: found {len(prompt)} tokens, expected fewer than the models' context of {context}")
+    if len(prompt) > context - tree.size:
+        raise ValueError(
+            f"prompt: found {len(prompt)} tokens, expected at most {context - tree.size}: "
+            f"the models' context of {context} less the tree's {tree.size} nodes"
+        )
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens: found {max_new_tokens}, expected at least 1")
     if tree.size > 1 and draft is None:

@@ -7,6 +7,7 @@ verification. Shapes: q = tokens in one forward, kv = cached tokens including th
 from __future__ import annotations
 
 import copy
+import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,18 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from .fused import FusedLlama, fits
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 DEMO_PAIR = Path(__file__).resolve().parent.parent / "assets" / "demo"
+QUANTISED = {  # method named in a model's config -> (module that runs it, package to install)
+    "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
+    "gptq": ("gptqmodel", "gptqmodel"),
+    "awq": ("gptqmodel", "gptqmodel"),
+    "compressed-tensors": ("compressed_tensors", "compressed-tensors"),
+    "torchao": ("torchao", "torchao"),
+    "hqq": ("hqq", "hqq"),
+    "quanto": ("optimum.quanto", "optimum-quanto"),
+}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -323,16 +333,37 @@ def _load_tokenizer(path: str | os.PathLike) -> PreTrainedTokenizerBase:
 def _load_model(path: str | os.PathLike, device: str, dtype: torch.dtype) -> HuggingFaceModel:
     try:
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=False)
+        quantised = _check_quantisation(config)
         model = AutoModelForCausalLM.from_pretrained(
             str(path), config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False,
-            attn_implementation="sdpa",
+            attn_implementation="sdpa", device_map=device if quantised else None,
         )  # fmt: skip
-        model = model.to(device)
+        if not quantised:  # those are placed as they load and cannot be moved
+            model = model.to(device)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise _explain(path, error, "a causal language model with safetensors weights") from error
     return HuggingFaceModel(
         model, name=str(path) if not Path(path).is_relative_to(DEMO_PAIR) else f"demo {Path(path).name}"
     )
+
+
+def _check_quantisation(config: PretrainedConfig) -> bool:
+    """Say whether weights are quantised, or raise ValueError naming the package that is missing to run them."""
+    settings = getattr(config, "quantization_config", None)
+    if not settings:
+        return False
+    method = settings.get("quant_method") if isinstance(settings, dict) else getattr(settings, "quant_method", None)
+    method = str(getattr(method, "value", method))
+    module, package = QUANTISED.get(method, (None, None))
+    try:
+        missing = module is not None and importlib.util.find_spec(module) is None
+    except ModuleNotFoundError:  # the parent of a dotted name
+        missing = True
+    if missing:
+        raise ValueError(
+            f"weights quantised with {method}, which needs a package that is not here: pip install {package}"
+        )
+    return True
 
 
 def _check_same_tokens(a, b, name_a: str, name_b: str) -> None:

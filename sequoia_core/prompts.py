@@ -1,4 +1,4 @@
-"""Read prompts from the files people have: JSONL, CSV, parquet or plain text. Knows text, not tokens.
+"""Read prompts from the files people have: JSONL, CSV, parquet or plain text; and hand one to a tokenizer.
 
 Imports nothing heavy; parquet needs pyarrow, which is asked for only when such a file comes.
 """
@@ -10,6 +10,7 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path, PurePath
+from typing import Any
 
 from .files import kind_of, one_line, read_bytes
 
@@ -57,6 +58,31 @@ def prompts_from_bytes(data: bytes, name: str, column: str | None = None) -> lis
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     return prompts
+
+
+def encode_prompt(tokenizer: Any, text: str, *, chat: bool | None = None) -> list[int]:
+    """Return a prompt's token ids, as the user's turn of a conversation where the model was tuned for that.
+
+    Args:
+        tokenizer: of transformers.
+        chat: True puts the text into the tokenizer's chat template, False takes it as it is, None does what the
+            tokenizer has a template for.
+
+    Raises:
+        ValueError: when a template is asked for and there is none, or the one there is cannot be used.
+    """
+    template = getattr(tokenizer, "chat_template", None)
+    if chat is False or (chat is None and template is None):
+        return list(tokenizer.encode(text))
+    if template is None:
+        raise ValueError("chat: found a tokenizer without a chat template, expected that of an instruct model")
+    turn = [{"role": "user", "content": text}]
+    try:
+        return list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=True, return_dict=False))
+    except Exception as error:  # a template is a program of the model's author: anything may come out of it
+        raise ValueError(
+            f"chat: found a chat template that fails ({one_line(str(error))}), expected a usable one"
+        ) from error
 
 
 def text_columns(data: bytes, name: str) -> list[str]:

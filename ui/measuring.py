@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from sequoia_core import AcceptanceVector
-from sequoia_core.prompts import prompts_from_bytes, text_columns
+from sequoia_core.prompts import encode_prompt, prompts_from_bytes, text_columns
 from ui import controls, session
 from ui.literal import plain
 
@@ -173,7 +173,7 @@ def start(request: Request) -> None:
 
         pair = shared_pair(*spec)
         return measure_acceptance(
-            [pair.tokenizer.encode(text) for text in request.texts],
+            [encode_prompt(pair.tokenizer, text, chat=False if request.own_text else None) for text in request.texts],
             target=pair.target,
             draft=pair.draft,
             sampling=SamplingConfig(temperature=request.temperature, top_p=request.top_p),

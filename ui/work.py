@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sequoia_core.prompts import encode_prompt
 from ui import jobs
 from ui.jobs import Job, JobContext
 from ui.runs import DecodeRequest, TokenText, step_record
@@ -56,7 +57,7 @@ def _decode(
     def progress(fraction: float, message: str) -> None:
         context.progress(low + fraction * (high - low), message)
 
-    prompt = pair.tokenizer.encode(request.prompt)
+    prompt = encode_prompt(pair.tokenizer, request.prompt)
     sampling = SamplingConfig(temperature=request.temperature, top_p=request.top_p)
     common = {"target": pair.target, "sampling": sampling, "cancel": context.cancel}
     speculative = {**common, "draft": pair.draft, "tree": request.tree, "verifier": request.verifier}
@@ -157,7 +158,7 @@ def chain_work(
         context.progress(0.0, "Loading the model pair")
         pair = jobs.shared_pair(target, draft)
         models = {"target": pair.target, "draft": pair.draft, "cancel": context.cancel}
-        ids = [pair.tokenizer.encode(prompt) for prompt in prompts]
+        ids = [encode_prompt(pair.tokenizer, prompt) for prompt in prompts]
         vector = measure_acceptance(
             ids[:-1], **models, sampling=SamplingConfig(), max_new_tokens=CHAIN_PROMPT_TOKENS, progress=stage(0)
         )

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 import torch
@@ -226,3 +227,13 @@ def test_a_tokenizer_with_more_tokens_than_the_target_has_logits(tmp_path):
 def test_a_vocabulary_beyond_the_rows_is_refused(size, tiny_target):
     with pytest.raises(ValueError, match=f"found a vocabulary of {size}, expected 1 to its 64 rows"):
         HuggingFaceModel(tiny_target.model, "cut", vocab_size=size)
+
+
+@pytest.mark.parametrize(("method", "package"), [("hqq", "hqq"), ("quanto", "optimum-quanto")])
+def test_a_quantised_model_without_its_library_says_what_to_install(method, package, tmp_path):
+    folder = tmp_path / "quantised"
+    shutil.copytree(DEMO_PAIR / "draft", folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": method}}))
+    with pytest.raises(ValueError, match=f"quantised with {method}.*pip install {package}"):
+        load_pair(folder, DEMO_PAIR / "draft")

@@ -1,9 +1,10 @@
+import copy
 import io
 import sys
 
 import pytest
 
-from sequoia_core.prompts import MAX_PROMPT_BYTES, load_prompts, prompts_from_bytes, text_columns
+from sequoia_core.prompts import MAX_PROMPT_BYTES, encode_prompt, load_prompts, prompts_from_bytes, text_columns
 
 CSV = b'id,question,answer\n1,"why, though?",because\n2,"two\nlines",\n3,,empty\n'
 
@@ -126,3 +127,36 @@ def test_without_pyarrow_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match="a.parquet: .*pip install pyarrow"):
         prompts_from_bytes(b"PAR1", "a.parquet")
+
+
+class Instruct:
+    """A tokenizer with a chat template, as far as prompts care."""
+
+    chat_template = "{{ messages }}"
+
+    def encode(self, text):
+        return [1, *range(len(text))]
+
+    def apply_chat_template(self, conversation, *, add_generation_prompt, tokenize, return_dict):
+        assert add_generation_prompt and tokenize and not return_dict
+        assert conversation == [{"role": "user", "content": "hi"}]
+        return [7, 0, 1, 8]
+
+
+def test_instruct_models_get_their_chat_template():
+    tokenizer = Instruct()
+    assert encode_prompt(tokenizer, "hi") == encode_prompt(tokenizer, "hi", chat=True) == [7, 0, 1, 8]
+    assert encode_prompt(tokenizer, "hi", chat=False) == [1, 0, 1]
+    tokenizer.chat_template = None
+    assert encode_prompt(tokenizer, "hi") == [1, 0, 1]
+    with pytest.raises(ValueError, match="without a chat template"):
+        encode_prompt(tokenizer, "hi", chat=True)
+
+
+def test_a_real_chat_template_is_applied_and_a_broken_one_is_named(demo_pair):
+    tokenizer = copy.deepcopy(demo_pair.tokenizer)
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    assert tokenizer.decode(encode_prompt(tokenizer, "x = 1")) == "<user>x = 1<assistant>"
+    tokenizer.chat_template = "{{ raise_exception('no such role') }}"
+    with pytest.raises(ValueError, match="chat template that fails .*no such role"):
+        encode_prompt(tokenizer, "x = 1")

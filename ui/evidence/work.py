@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sequoia_core.prompts import encode_prompt
 from ui import jobs
 from ui.evidence import records, words
 from ui.evidence.words import Row
@@ -48,7 +49,7 @@ class Subject:
         """Return the pair and the prompts' tokens."""
         context.progress(0.0, "Loading the model pair")
         pair = jobs.shared_pair(self.target, self.draft)
-        return pair, [pair.tokenizer.encode(text) for text in self.prompts]
+        return pair, [encode_prompt(pair.tokenizer, text) for text in self.prompts]
 
     def settings(self) -> Row:
         return {"pair": self.pair, "tree": self.tree.parents.tolist(), "tree_source": self.tree_source}
