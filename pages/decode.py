@@ -213,7 +213,6 @@ def controls_panel(job: Job | None) -> None:
         ):
             problem = prompt_problem(prompt)
             if problem is None:
-                target, draft = session.pair_spec()
                 request = runs.DecodeRequest(
                     prompt,
                     tree,
@@ -223,8 +222,7 @@ def controls_panel(job: Job | None) -> None:
                     max_new_tokens=tokens,
                     verifier=verifier,
                     seed=int(seed),
-                    target=target,
-                    draft=draft,
+                    models=session.pair_spec(),
                     expected_tokens=expected,
                     predicted_speedup=prediction,
                 )

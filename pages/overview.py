@@ -96,8 +96,7 @@ def start_chain() -> None:
     prompts = session.shipped_prompts()
     if len(prompts) <= work.CHAIN_PROMPTS:
         prompts = FALLBACK_PROMPTS
-    target, draft = session.pair_spec()
-    chain = work.chain_work(prompts[: work.CHAIN_PROMPTS + 1], target=target, draft=draft)
+    chain = work.chain_work(prompts[: work.CHAIN_PROMPTS + 1], models=session.pair_spec())
     controls.start_job("chain", "Whole chain", chain, info=session.pair_name())
 
 

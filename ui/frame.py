@@ -16,6 +16,7 @@ from ui import jobs, session
 from ui.literal import plain
 
 FAVICON = str(Path(__file__).with_name("icon.svg"))
+DTYPES = {"Default: float32 on CPU": None, "bfloat16": "bfloat16", "float32": "float32", "float16": "float16"}
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -32,35 +33,46 @@ def setup_page(title: str) -> None:
 
 
 def _pair_control() -> None:
-    target, draft = session.pair_spec()
+    spec = session.pair_spec()
     st.markdown(
-        f"**Model pair**  \n{'Demo pair, shipped' if target is None else session.pair_name().removeprefix('pair ')}",
+        f"**Model pair**  \n{'Demo pair, shipped' if spec.is_demo else session.pair_name().removeprefix('pair ')}",
         help="Target: the model whose output is preserved. Draft: the "
         "small model that proposes tokens. They must share a vocabulary.",
     )
-    st.caption(f":material/memory: {device_name()}")
+    st.caption(f":material/memory: {device_name()}, {spec.dtype or 'default precision'}")
     with st.popover("Change pair", icon=":material/swap_horiz:", width="stretch"):
         with st.form("sidebar_pair", border=False):
             new_target = st.text_input(
                 "Target",
-                value=target or "",
+                value=spec.target or "",
                 key="sidebar_target",
                 placeholder="folder or hub id",
                 help="A local folder with config.json and .safetensors files, or a Hugging Face hub id.",
             )
             new_draft = st.text_input(
                 "Draft",
-                value=draft or "",
+                value=spec.draft or "",
                 key="sidebar_draft",
                 placeholder="folder or hub id",
                 help="Same kinds of names as the target. Leave both empty for the shipped demo pair.",
+            )
+            dtype = st.selectbox(
+                "Number format",
+                list(DTYPES),
+                index=list(DTYPES.values()).index(spec.dtype),
+                key="sidebar_dtype",
+                help="bfloat16 halves the bytes of a pass and uses the processor's matrix unit where it has one, so "
+                "that wide trees pay. In float32 greedy output is the same token for token with every tree; in bfloat16 "
+                "near-ties may round the other way.",
             )
             if st.form_submit_button("Use this pair", icon=":material/check:", width="stretch"):
                 problem = pair_problem(new_target.strip(), new_draft.strip())
                 if problem:
                     st.error(problem)
                 else:
-                    session.set_pair(new_target.strip() or None, new_draft.strip() or None)
+                    session.set_pair(
+                        jobs.PairSpec(new_target.strip() or None, new_draft.strip() or None, DTYPES[dtype])
+                    )
                     st.rerun()
         if jobs.loaded_pair() is not None and st.button(
             "Unload from memory", icon=":material/eject:", key="sidebar_unload", width="stretch"

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import streamlit as st
 
@@ -241,14 +241,26 @@ def _release_memory() -> None:
 
 # One pair in memory at a time. Not a Streamlit cache, because the worker has no script run to attach to.
 _PAIR_LOCK = threading.Lock()
-_PAIR: tuple[tuple[str | None, str | None], ModelPair] | None = None
+_PAIR: tuple[PairSpec, ModelPair] | None = None
 
 
-def shared_pair(target: str | None = None, draft: str | None = None) -> ModelPair:
+class PairSpec(NamedTuple):
+    """Which models to load: folders or hub ids, None twice for the demo pair; dtype None leaves it to `load_pair`."""
+
+    target: str | None = None
+    draft: str | None = None
+    dtype: str | None = None
+
+    @property
+    def is_demo(self) -> bool:
+        return self.target is None or self.draft is None
+
+
+def shared_pair(target: str | None = None, draft: str | None = None, dtype: str | None = None) -> ModelPair:
     """Load a model pair once and keep it until another is asked for; call from the worker only.
 
     Args:
-        target, draft: local folder or hub id; None = the shipped demo pair.
+        target, draft, dtype: as in `PairSpec`.
 
     Raises:
         ValueError, OSError: from `load_pair`, with nothing half-loaded kept.
@@ -257,14 +269,15 @@ def shared_pair(target: str | None = None, draft: str | None = None) -> ModelPai
     from sequoia_core import load_pair  # heavy: torch and transformers
 
     with _PAIR_LOCK:
-        if _PAIR is None or _PAIR[0] != (target, draft):
+        spec = PairSpec(target, draft, dtype)
+        if _PAIR is None or _PAIR[0] != spec:
             _PAIR = None  # free the old pair before the new one needs the memory
-            _PAIR = ((target, draft), load_pair(target, draft))
+            _PAIR = (spec, load_pair(target, draft, dtype=dtype))
         return _PAIR[1]
 
 
-def loaded_pair() -> tuple[str | None, str | None] | None:
-    """Return which pair is in memory, as (target, draft) as asked for; None when none is."""
+def loaded_pair() -> PairSpec | None:
+    """Return which pair is in memory; None when none is."""
     held = _PAIR
     return None if held is None else held[0]
 

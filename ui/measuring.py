@@ -44,7 +44,7 @@ def section() -> None:
     with st.form("acceptance_measure"):
         request = settings(from_file)
         if st.form_submit_button(
-            "Measure on the demo pair" if session.pair_spec() == (None, None) else "Measure on your pair",
+            "Measure on the demo pair" if session.pair_spec().is_demo else "Measure on your pair",
             icon=":material/speed:",
             type="primary",
             disabled=job is not None and job.active,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sequoia_core.tree import TokenTree
+from ui.jobs import PairSpec
 
 if TYPE_CHECKING:
     from sequoia_core import DecodeStep
@@ -99,7 +100,7 @@ class DecodeRequest:
     """One decode as asked for, and what was predicted for it.
 
     Attributes:
-        target, draft: folder or hub id; None = the demo pair.
+        models: the pair, and its dtype.
         expected_tokens: F of the tree; predicted_speedup: against autoregressive; None where unknown.
     """
 
@@ -111,8 +112,7 @@ class DecodeRequest:
     max_new_tokens: int = 128
     verifier: str = "sequoia"
     seed: int = 0
-    target: str | None = None
-    draft: str | None = None
+    models: PairSpec = PairSpec()
     expected_tokens: float | None = None
     predicted_speedup: float | None = None
 
@@ -130,8 +130,9 @@ class DecodeRequest:
             "max_new_tokens": self.max_new_tokens,
             "verifier": self.verifier,
             "seed": self.seed,
-            "target": self.target,
-            "draft": self.draft,
+            "target": self.models.target,
+            "draft": self.models.draft,
+            "dtype": self.models.dtype,
             "device": None,
             "expected_tokens": self.expected_tokens,
             "predicted_speedup": self.predicted_speedup,

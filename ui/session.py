@@ -292,24 +292,32 @@ def _follow_best_shape() -> None:
 # ---- model pair, jobs, last run
 
 
-def pair_spec() -> tuple[str | None, str | None]:
-    """Return (target, draft) as folders or hub ids; (None, None) = the demo pair."""
-    return _get("pair", (None, None))
+def pair_spec() -> jobs.PairSpec:
+    """Return which models to load, and in which dtype."""
+    return _get("pair", jobs.PairSpec(dtype=fast_dtype()))
 
 
-def set_pair(target: str | None, draft: str | None) -> None:
-    """Use this pair of models from now on; None twice for the demo pair."""
-    _set("pair", (target, draft))
+def set_pair(spec: jobs.PairSpec) -> None:
+    """Use this pair of models from now on."""
+    _set("pair", spec)
+
+
+@st.cache_resource(show_spinner=False)
+def fast_dtype() -> str | None:
+    """Return bfloat16 where the processor multiplies such matrices itself (AMX), else None: what `load_pair` takes."""
+    flags = Path("/proc/cpuinfo")  # asking torch would cost every first view two seconds
+    try:
+        return "bfloat16" if "amx_bf16" in flags.read_text(encoding="utf-8") else None
+    except OSError:
+        return None
 
 
 def pair_name() -> str:
     """Name the pair for people, to follow 'the'."""
-    target, draft = pair_spec()
-    return (
-        "demo pair"
-        if target is None or draft is None
-        else f"pair {safe_name(Path(target).name)} ← {safe_name(Path(draft).name)}"
-    )
+    spec = pair_spec()
+    if spec.is_demo:
+        return "demo pair"
+    return f"pair {safe_name(Path(spec.target).name)} ← {safe_name(Path(spec.draft).name)}"
 
 
 def job(name: str) -> jobs.Job | None:

@@ -27,7 +27,7 @@ def decode_work(request: DecodeRequest) -> Callable[[JobContext], dict[str, Any]
 
     def work(context: JobContext) -> dict[str, Any]:
         context.progress(0.0, "Loading the model pair")
-        return _decode(context, jobs.shared_pair(request.target, request.draft), request, context.keep)
+        return _decode(context, jobs.shared_pair(*request.models), request, context.keep)
 
     return work
 
@@ -122,9 +122,10 @@ class ChainResult:
     run: dict[str, Any] | None = None
 
 
-def chain_work(
-    prompts: Sequence[str], *, target: str | None = None, draft: str | None = None
-) -> Callable[[JobContext], ChainResult]:
+DEMO = jobs.PairSpec()
+
+
+def chain_work(prompts: Sequence[str], *, models: jobs.PairSpec = DEMO) -> Callable[[JobContext], ChainResult]:
     """Return the work of the whole chain at temperature 0: measure, profile, plan, decode.
 
     Args:
@@ -156,16 +157,16 @@ def chain_work(
             )
 
         context.progress(0.0, "Loading the model pair")
-        pair = jobs.shared_pair(target, draft)
-        models = {"target": pair.target, "draft": pair.draft, "cancel": context.cancel}
+        pair = jobs.shared_pair(*models)
+        both = {"target": pair.target, "draft": pair.draft, "cancel": context.cancel}
         ids = [encode_prompt(pair.tokenizer, prompt) for prompt in prompts]
         vector = measure_acceptance(
-            ids[:-1], **models, sampling=SamplingConfig(), max_new_tokens=CHAIN_PROMPT_TOKENS, progress=stage(0)
+            ids[:-1], **both, sampling=SamplingConfig(), max_new_tokens=CHAIN_PROMPT_TOKENS, progress=stage(0)
         )
         found = keep(acceptance=vector)
         if context.cancel.is_set():
             return found
-        profile = measure_profile(**models, sizes=CHAIN_SIZES, repeats=CHAIN_REPEATS, progress=stage(1))
+        profile = measure_profile(**both, sizes=CHAIN_SIZES, repeats=CHAIN_REPEATS, progress=stage(1))
         found = keep(profile=profile)
         if context.cancel.is_set():
             return found
@@ -179,8 +180,7 @@ def chain_work(
             tree,
             "best tree for this acceptance and hardware",
             max_new_tokens=CHAIN_TOKENS,
-            target=target,
-            draft=draft,
+            models=models,
             expected_tokens=shape.expected_tokens,
             predicted_speedup=shape.predicted_speedup,
         )

@@ -58,7 +58,7 @@ def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def pair(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A model pair that nothing runs: the tests replace what would."""
     fake = SimpleNamespace(target=None, draft=None, tokenizer=SimpleNamespace(encode=lambda text: [len(text)]))
-    monkeypatch.setattr("ui.jobs.shared_pair", lambda target=None, draft=None: fake)
+    monkeypatch.setattr("ui.jobs.shared_pair", lambda *spec: fake)
     return fake
 
 

@@ -26,7 +26,7 @@ def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> Simpl
         decode=lambda ids, skip_special_tokens=False: "".join(chr(48 + token) for token in ids),
     )
     pair = SimpleNamespace(target=tiny_target, draft=tiny_draft, tokenizer=tokenizer)
-    monkeypatch.setattr(jobs, "shared_pair", lambda target=None, draft=None: pair)
+    monkeypatch.setattr(jobs, "shared_pair", lambda *spec: pair)
     return pair
 
 

@@ -19,7 +19,7 @@ def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> Simpl
         decode=lambda ids, skip_special_tokens=False: "".join(chr(48 + token) for token in ids),
     )
     pair = SimpleNamespace(target=tiny_target, draft=tiny_draft, tokenizer=tokenizer)
-    monkeypatch.setattr(jobs, "shared_pair", lambda target=None, draft=None: pair)
+    monkeypatch.setattr(jobs, "shared_pair", lambda *spec: pair)
     monkeypatch.setattr(work, "CHAIN_PROMPT_TOKENS", 8)
     monkeypatch.setattr(work, "CHAIN_TOKENS", 16)
     monkeypatch.setattr(work, "CHAIN_SIZES", (1, 2, 4))
@@ -92,7 +92,7 @@ def test_a_cancel_keeps_the_finished_stages(assets, tiny_pair, monkeypatch: pyte
 
 
 def test_a_pair_that_cannot_be_loaded_is_named(assets, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(target=None, draft=None):
+    def missing(*spec):
         raise ValueError("assets/demo/target: found no such folder, expected a model")
 
     monkeypatch.setattr(jobs, "shared_pair", missing)

@@ -19,6 +19,7 @@ from tests.app.conftest import ROOT, metrics, open_page, settled, wait_for
 from tests.conftest import tiny_llama
 from ui import session
 from ui.evidence import records, words, work
+from ui.jobs import PairSpec
 
 pytestmark = pytest.mark.usefixtures("assets")
 SECTIONS = ("Verifiers", "Guarantees", "Losslessness", "Assumption")
@@ -50,7 +51,7 @@ def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target) -> SimpleNamespace:
         encode=lambda text: [1 + len(text) % 7, 3], decode=lambda ids, **_: "".join(f"{HOSTILE}{i}" for i in ids)
     )
     found = SimpleNamespace(target=tiny_target, draft=tiny_llama(2, layers=1), tokenizer=tokenizer)
-    monkeypatch.setattr("ui.jobs.shared_pair", lambda target=None, draft=None: found)
+    monkeypatch.setattr("ui.jobs.shared_pair", lambda *spec: found)
     return found
 
 
@@ -346,6 +347,6 @@ def test_formulas_stay_text_in_a_file() -> None:
 
 def test_evidence_of_another_pair_is_marked(recorded) -> None:
     page = open_page("robustness")
-    page.session_state["studio_pair"] = ("owner/big", "owner/small")
+    page.session_state["studio_pair"] = PairSpec("owner/big", "owner/small")
     settled(page.run())
     assert session.pair_name() == "demo pair" and "pair big ← small" in page.warning[0].value

@@ -224,5 +224,4 @@ def subject(kind: str, prompts: Sequence[str], tokens: int = 0, *, least: int = 
     else:
         tree = cached.best_tree(session.acceptance(), *SHAPE)
         source = f"best of its shape for {session.acceptance_name() or 'the vector in use'}"
-    target, draft = session.pair_spec()
-    return Subject(session.pair_name(), tree, source, tuple(prompts), tokens, target, draft)
+    return Subject(session.pair_name(), tree, source, tuple(prompts), tokens, session.pair_spec())

@@ -42,13 +42,12 @@ class Subject:
     tree_source: str
     prompts: tuple[str, ...]
     max_new_tokens: int = 48
-    target: str | None = None
-    draft: str | None = None
+    models: jobs.PairSpec = jobs.PairSpec()
 
     def load(self, context: JobContext) -> tuple[ModelPair, list[list[int]]]:
         """Return the pair and the prompts' tokens."""
         context.progress(0.0, "Loading the model pair")
-        pair = jobs.shared_pair(self.target, self.draft)
+        pair = jobs.shared_pair(*self.models)
         return pair, [encode_prompt(pair.tokenizer, text) for text in self.prompts]
 
     def settings(self) -> Row:
