@@ -23,6 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 ASSETS = ROOT / "assets"
 PROMPT_COUNT, SHORTEST, LONGEST = 32, 48, 96  # tokens
 TEMPERATURES = (0.0, 0.6)
+DTYPE = "bfloat16"  # as the app runs them where the processor has a matrix unit
 RECORDED_PROMPT = 8  # the one that the overview's whole chain decodes
 OPENINGS = ("def ", "class ", "@", "import ", "from ", "#", '"""')  # where a reader would begin, too
 
@@ -103,6 +104,7 @@ def write_run() -> None:
     from sequoia_core.benchmark import plan_tree
     from sequoia_core.planning import predicted_speedup
     from sequoia_core.prompts import load_prompts
+    from ui.jobs import PairSpec
     from ui.runs import DecodeRequest, run_to_bytes
     from ui.work import record_run
 
@@ -113,7 +115,7 @@ def write_run() -> None:
         load_prompts(ASSETS / "prompts" / "prompts.jsonl")[RECORDED_PROMPT],
         tree,
         "best tree for the demo pair on two cores",
-        max_new_tokens=128, expected_tokens=expected_tokens(tree, vector),
+        models=PairSpec(dtype=DTYPE), max_new_tokens=128, expected_tokens=expected_tokens(tree, vector),
         predicted_speedup=predicted_speedup(tree, vector, profile),
     )  # fmt: skip
     run = record_run(request)
@@ -207,7 +209,8 @@ prompts continued by 128 tokens, {looping:.0%} loop (more than half of their 4-g
 |---|---|---|---|
 {rows}
 
-**Limits.** Context {shape["context"]} tokens. Weights are stored in bfloat16 and run in float32 on a CPU.
+**Limits.** Context {shape["context"]} tokens. Weights are stored in bfloat16; the library runs them in float32 on a CPU unless told
+otherwise, the app in bfloat16 where the processor has a matrix unit for it (AMX).
 """
     (ASSETS / "demo" / "README.md").write_text(card)
     print(f"looping share {looping:.2f}")
@@ -225,7 +228,7 @@ def main() -> None:
     if {"vectors", "profile", "card"} & set(args.parts):
         from sequoia_core import load_pair
 
-        pair = load_pair(device="cpu")
+        pair = load_pair(device="cpu", dtype=DTYPE)
     if "vectors" in args.parts:
         write_vectors(pair)
     if "profile" in args.parts:

@@ -52,8 +52,8 @@ class Recipe:
     context: int = 512
     batch: int = 16
     target_tokens: int = 10_500_000
-    generated_tokens: int = 400_000
-    draft_tokens: int = 5_000_000
+    generated_tokens: int = 1_000_000
+    draft_tokens: int = 14_000_000
     draft_batch: int = 8
     package_bytes: int = 10_000_000
     tokenizer_bytes: int = 20_000_000

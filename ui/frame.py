@@ -62,8 +62,8 @@ def _pair_control() -> None:
                 index=list(DTYPES.values()).index(spec.dtype),
                 key="sidebar_dtype",
                 help="bfloat16 halves the bytes of a pass and uses the processor's matrix unit where it has one, so "
-                "that wide trees pay. In float32 greedy output is the same token for token with every tree; in bfloat16 "
-                "near-ties may round the other way.",
+                "that wide trees pay. In float32 greedy output is the same with every tree, token for token; in "
+                "bfloat16 near-ties may round the other way.",
             )
             if st.form_submit_button("Use this pair", icon=":material/check:", width="stretch"):
                 problem = pair_problem(new_target.strip(), new_draft.strip())
