@@ -5,7 +5,7 @@
     python scripts/make_demo_assets.py robustness                        # after benchmarks/robustness.py; minutes
 
 prompts: assets/prompts/prompts.jsonl      vectors: assets/acceptance/demo-t*.json
-profile: assets/profiles/cpu-2core.json    run: assets/runs/recorded.json    card: assets/demo/README.md
+profile: assets/profiles/cpu-2core*.json   run: assets/runs/recorded.json    card: assets/demo/README.md
 robustness: assets/runs/robustness.json, the newest benchmark and two checks of the robustness page
 """
 
@@ -24,6 +24,7 @@ ASSETS = ROOT / "assets"
 PROMPT_COUNT, SHORTEST, LONGEST = 32, 48, 96  # tokens
 TEMPERATURES = (0.0, 0.6)
 DTYPE = "bfloat16"  # as the app runs them where the processor has a matrix unit
+PROFILES = {"float32": "cpu-2core", "bfloat16": "cpu-2core-bfloat16"}
 RECORDED_PROMPT = 8  # the one that the overview's whole chain decodes
 OPENINGS = ("def ", "class ", "@", "import ", "from ", "#", '"""')  # where a reader would begin, too
 
@@ -85,18 +86,19 @@ def write_vectors(pair) -> None:
         print(f"T={temperature}: p = {vector.probs[:6].round(4)}, sum {vector.probs.sum():.4f}")
 
 
-def write_profile(pair) -> None:
-    from sequoia_core import measure_profile
+def write_profiles() -> None:
+    from sequoia_core import load_pair, measure_profile
 
-    profile = measure_profile(
-        target=pair.target, draft=pair.draft, sizes=(1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128), repeats=31
-    )
-    (ASSETS / "profiles").mkdir(exist_ok=True)
-    profile.save(ASSETS / "profiles" / "cpu-2core.json")
-    print(
-        f"{profile.device}: target {profile.verify_sec[0] * 1e3:.2f} ms, draft {profile.draft_sec * 1e3:.2f} ms, "
-        f"c {profile.c:.3f}"
-    )
+    for dtype, name in PROFILES.items():
+        pair = load_pair(device="cpu", dtype=dtype)
+        profile = measure_profile(
+            target=pair.target, draft=pair.draft, sizes=(1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128), repeats=31
+        )
+        profile.save(ASSETS / "profiles" / f"{name}.json")
+        print(
+            f"{profile.device}, {dtype}: target {profile.verify_sec[0] * 1e3:.2f} ms, "
+            f"draft {profile.draft_sec * 1e3:.2f} ms, c {profile.c:.3f}, t(16) {float(profile.t(16)):.2f}"
+        )
 
 
 def write_run() -> None:
@@ -109,7 +111,7 @@ def write_run() -> None:
     from ui.work import record_run
 
     vector = AcceptanceVector.load(ASSETS / "acceptance" / "demo-t0.json")
-    profile = HardwareProfile.load(ASSETS / "profiles" / "cpu-2core.json")
+    profile = HardwareProfile.load(ASSETS / "profiles" / f"{PROFILES[DTYPE]}.json")
     tree = plan_tree(vector, profile)
     request = DecodeRequest(
         load_prompts(ASSETS / "prompts" / "prompts.jsonl")[RECORDED_PROMPT],
@@ -166,7 +168,7 @@ def write_card(pair) -> None:
     from sequoia_core.measurement import repeated_share
 
     facts = json.loads((ASSETS / "demo" / "training.json").read_text())
-    profile = HardwareProfile.load(ASSETS / "profiles" / "cpu-2core.json")
+    profile = HardwareProfile.load(ASSETS / "profiles" / f"{PROFILES[DTYPE]}.json")
     outputs = [
         [token for step in autoregressive(ids, target=pair.target) for token in step.new_tokens]
         for ids in encoded_prompts(pair)
@@ -209,8 +211,8 @@ prompts continued by 128 tokens, {looping:.0%} loop (more than half of their 4-g
 |---|---|---|---|
 {rows}
 
-**Limits.** Context {shape["context"]} tokens. Weights are stored in bfloat16; the library runs them in float32 on a CPU unless told
-otherwise, the app in bfloat16 where the processor has a matrix unit for it (AMX).
+**Limits.** Context {shape["context"]} tokens. Weights are stored in bfloat16; the library runs them in float32 on a CPU
+unless told otherwise, the app in bfloat16 where the processor has a matrix unit for it (AMX).
 """
     (ASSETS / "demo" / "README.md").write_text(card)
     print(f"looping share {looping:.2f}")
@@ -225,14 +227,14 @@ def main() -> None:
         if args.work is None:
             parser.error("prompts needs --work")
         write_prompts(args.work)
-    if {"vectors", "profile", "card"} & set(args.parts):
+    if {"vectors", "card"} & set(args.parts):
         from sequoia_core import load_pair
 
         pair = load_pair(device="cpu", dtype=DTYPE)
     if "vectors" in args.parts:
         write_vectors(pair)
     if "profile" in args.parts:
-        write_profile(pair)
+        write_profiles()
     if "run" in args.parts:
         write_run()
     if "robustness" in args.parts:

@@ -384,7 +384,7 @@ def generate_command(
 
     sampling = SamplingConfig(temperature, top_p)
     choose_verifier(verifier, greedy=sampling.greedy)
-    shape = _default_tree(sampling) if tree is None else import_tree(tree)
+    shape = _default_tree(sampling, dtype) if tree is None else import_tree(tree)
     pair = _pair(target, draft, device, dtype)
     started = time.perf_counter()
     steps = list(
@@ -408,13 +408,14 @@ def generate_command(
     _report(result, as_json)
 
 
-def _default_tree(sampling: SamplingConfig) -> TokenTree:
-    """Plan a tree from the demo pair's shipped vector and profile."""
+def _default_tree(sampling: SamplingConfig, dtype: str | None) -> TokenTree:
+    """Plan a tree from the demo pair's shipped vector and its profile in that number format."""
     from .benchmark import plan_tree
     from .hardware import HardwareProfile
 
     vector = _shipped_vector(sampling.temperature)
-    return plan_tree(vector, HardwareProfile.load(ASSETS / "profiles" / "cpu-2core.json"))
+    name = "cpu-2core-bfloat16.json" if dtype == "bfloat16" else "cpu-2core.json"
+    return plan_tree(vector, HardwareProfile.load(ASSETS / "profiles" / name))
 
 
 @app.command("bench")

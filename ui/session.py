@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 DEFAULT_VECTORS = ("demo-t0", "llama3-70b-8b-cnn")
-DEFAULT_PROFILE = "cpu-2core"
+DEFAULT_PROFILES = {"bfloat16": "cpu-2core-bfloat16", None: "cpu-2core"}  # by the dtype that models run in here
 FALLBACK_SHAPE = (16, 5)  # only without any hardware profile to choose a shape by
 MAX_OWN = 12  # vectors a session keeps of its own
 JOB_NAMES = ("measure", "profile", "decode", "chain")
@@ -40,7 +40,7 @@ def _set(name: str, value: Any) -> None:
 
 def shipped(kind: str) -> dict[str, Path]:
     """Return the files of `assets/<kind>` ("acceptance" or "profiles") by name, defaults first."""
-    first = (*DEFAULT_VECTORS, DEFAULT_PROFILE)
+    first = (*DEFAULT_VECTORS, DEFAULT_PROFILES[fast_dtype()])
     paths = {path.stem: path for path in sorted((ASSETS / kind).glob("*.json"))}
     return {name: paths[name] for name in sorted(paths, key=lambda n: first.index(n) if n in first else len(first))}
 
