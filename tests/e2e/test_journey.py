@@ -27,7 +27,7 @@ def test_from_one_button_to_a_live_decode(page, server, shot, tmp_path):
     go(page, "Acceptance")
     page.get_by_text("measured here").first.wait_for()
     go(page, "Tree")
-    assert page.locator(".js-plotly-plot").count() >= 1
+    page.locator(".js-plotly-plot").first.wait_for()  # drawn after the script is done
     go(page, "Hardware")
     page.get_by_text("measured here").first.wait_for()
     shot("hardware")
