@@ -116,8 +116,9 @@ def best_first(rows: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.
     Returns:
         parents int [m], ranks int [m], scores float64 [m] in the order taken; m < size when levels and ranks run out.
     """
-    by_depth = rows[::-1].tolist()  # by_depth[d]: ranks below a node of depth d
     depth, ranks_available = rows.shape
+    # by_depth[d]: ranks below a node of depth d; a vector's rows are one row seen many times, so it is listed once
+    by_depth = [rows[0].tolist()] * depth if depth and rows.strides[0] == 0 else rows[::-1].tolist()
     parents, ranks, scores, depths = [-1], [0], [1.0], [0]
     heap: list[tuple[float, int, int, int]] = []  # (-score, tie-break, parent, rank)
     if depth > 0 and ranks_available:
