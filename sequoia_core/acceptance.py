@@ -123,11 +123,7 @@ class AcceptanceVector:
             return low, high
         if self.trials is None:
             return None
-        z = NormalDist().inv_cdf((1 + level) / 2)
-        shrink = 1 + z**2 / self.trials
-        centre = (self.probs + z**2 / (2 * self.trials)) / shrink
-        half = z / shrink * np.sqrt(self.probs * (1 - self.probs) / self.trials + (z / (2 * self.trials)) ** 2)
-        return np.clip(centre - half, 0.0, 1.0), np.clip(centre + half, 0.0, 1.0)
+        return wilson_interval(self.probs, self.trials, level)
 
     def more_prompts(self, width: float, level: float = 0.95) -> int | None:
         """Return how many more prompts bring every rank's interval (high - low) down to `width`.
@@ -295,6 +291,21 @@ class AcceptanceMatrix:
     def at_level(self, level: int) -> np.ndarray:
         """Return the probabilities of children at depth `level` (from 1), float64 [B]."""
         return self.probs[min(level, len(self.probs)) - 1]
+
+
+def wilson_interval(rate: np.ndarray, trials: int | np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the Wilson bounds of shares of independent trials.
+
+    Args:
+        rate: float64 [B], shares found.
+        trials: how many each rests on, one number or [B], at least 1.
+        level: confidence, between 0 and 1.
+    """
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    shrink = 1 + z**2 / trials
+    centre = (rate + z**2 / (2 * trials)) / shrink
+    half = z / shrink * np.sqrt(rate * (1 - rate) / trials + (z / (2 * trials)) ** 2)
+    return np.clip(centre - half, 0.0, 1.0), np.clip(centre + half, 0.0, 1.0)
 
 
 def _set(vector: AcceptanceVector | AcceptanceMatrix, name: str, array: np.ndarray) -> None:

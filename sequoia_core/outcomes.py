@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from .acceptance import AcceptanceMatrix
+from .acceptance import AcceptanceMatrix, wilson_interval
 from .engine import DecodeStep
 from .tree import TokenTree
 
@@ -111,13 +110,9 @@ class ConfidenceCurve:
         """
         if not 0 < level < 1:
             raise ValueError(f"level: found {level}, expected a number between 0 and 1")
-        z = NormalDist().inv_cdf((1 + level) / 2)
-        trials, rate = np.maximum(self.offered, 1), np.nan_to_num(self.rate)
-        shrink = 1 + z**2 / trials
-        centre = (rate + z**2 / (2 * trials)) / shrink
-        half = z / shrink * np.sqrt(rate * (1 - rate) / trials + (z / (2 * trials)) ** 2)
+        low, high = wilson_interval(np.nan_to_num(self.rate), np.maximum(self.offered, 1), level)
         none = self.offered == 0
-        return np.where(none, 0.0, np.maximum(centre - half, 0.0)), np.where(none, 1.0, np.minimum(centre + half, 1.0))
+        return np.where(none, 0.0, low), np.where(none, 1.0, high)
 
     def rows(self) -> list[dict[str, float | int | None]]:
         """Return one plain row per bin, for a table or a file."""

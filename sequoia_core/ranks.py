@@ -37,9 +37,7 @@ def rank_acceptance(
         accept = torch.where(offered > 0, (wanted / offered.clamp_min(1e-300)).clamp_max(1.0), (wanted > 0).double())
         columns.append(reached * accept)
         reached = reached * (1.0 - accept)
-        rest = (left - mass).clamp_min_(0.0)
-        total = rest.sum(1, keepdim=True)
-        left = torch.where(total > 0, rest / total.clamp_min(1e-300), left)
+        left = _residuals(left, mass)
         mass = mass.scatter(1, token, 0.0)
         total = mass.sum(1, keepdim=True)
         if not (total > 0).all():  # exhausted rows go on uniformly over the tokens not rejected so far
@@ -48,6 +46,13 @@ def rank_acceptance(
             total = mass.sum(1, keepdim=True).clamp_min(1e-300)
         mass = mass / total
     return torch.cat(columns, 1)
+
+
+def _residuals(target: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
+    """`sampling.residual` over rows, float64 [N, V]: where nothing is left a row stays as it is."""
+    rest = (target - draft).clamp_min_(0.0)
+    total = rest.sum(1, keepdim=True)
+    return torch.where(total > 0, rest / total.clamp_min(1e-300), target)
 
 
 def rank_acceptance_with_replacement(
@@ -65,9 +70,7 @@ def rank_acceptance_with_replacement(
         accept = torch.minimum(left, mass).sum(1, keepdim=True).clamp_max(1.0)
         columns.append(reached * accept)
         reached = reached * (1.0 - accept)
-        rest = (left - mass).clamp_min_(0.0)
-        total = rest.sum(1, keepdim=True)
-        left = torch.where(total > 0, rest / total.clamp_min(1e-300), left)
+        left = _residuals(left, mass)
     return torch.cat(columns, 1)
 
 
