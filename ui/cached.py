@@ -45,6 +45,14 @@ def load_profile(path: str, modified: int) -> HardwareProfile:
     return HardwareProfile.load(path)
 
 
+@st.cache_data(show_spinner=False, max_entries=4)
+def uploaded_prompts(data: bytes, name: str, column: str | None) -> list[str]:
+    """Return the prompts of an uploaded file; parsing megabytes anew on every rerun would be felt."""
+    from sequoia_core.prompts import prompts_from_bytes
+
+    return prompts_from_bytes(data, name, column)
+
+
 @st.cache_resource(show_spinner="Searching the best tree…", max_entries=64, hash_funcs=_HASH)
 def best_tree(vector: AcceptanceVector, size: int, depth: int) -> TokenTree:
     """Return the optimal tree, cached."""

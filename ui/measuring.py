@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import streamlit as st
 
 from sequoia_core import AcceptanceVector
-from sequoia_core.prompts import encode_prompt, prompts_from_bytes, text_columns
-from ui import controls, session
+from sequoia_core.prompts import encode_prompt, text_columns
+from ui import cached, controls, session
 from ui.literal import plain
 
 PROMPT_TYPES = ("jsonl", "json", "txt", "csv", "tsv", "parquet")
@@ -79,7 +79,7 @@ def prompt_file() -> list[str]:
                 "Column", columns, usual, key="acceptance_column", help="The one that holds the text."
             )
         try:
-            prompts = prompts_from_bytes(data, upload.name, column)
+            prompts = cached.uploaded_prompts(data, upload.name, column)
         except ValueError as error:
             st.error(f"{plain(str(error))}. No prompts were read.", icon=":material/error:")
             return []

@@ -32,9 +32,9 @@ class Subject:
     """What is measured on: the pair, the tree, the prompts.
 
     Attributes:
-        target, draft: folder or hub id; None = the demo pair.
         pair: its name for people, to follow "the".
         tree_source: where the tree comes from, for people.
+        models: what to load for it.
     """
 
     pair: str
