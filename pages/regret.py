@@ -9,30 +9,6 @@ DEFAULT_SHAPE = (64, 8)  # large enough for trees to differ; those planned for a
 MOST = 10  # vectors a matrix stays readable with
 
 
-def shape_controls() -> tuple[int, int]:
-    """Draw the shape that every tree of the matrix has."""
-    left, right = st.columns(2)
-    n = left.slider(
-        "Size n",
-        2,
-        cached.MAX_SIZE,
-        DEFAULT_SHAPE[0],
-        key="regret_n",
-        bind="query-params",
-        help="Tokens in one target pass, the root included; the same for every tree of the matrix.",
-    )
-    d = right.slider(
-        "Depth d, at most",
-        1,
-        cached.MAX_DEPTH,
-        DEFAULT_SHAPE[1],
-        key="regret_d",
-        bind="query-params",
-        help="Edges on the longest path = draft passes per step.",
-    )
-    return n, d
-
-
 def as_csv(names: list[str], lost: np.ndarray) -> str:
     """Write the matrix with its names: one row per tree, one column per vector."""
     quoted = ['"' + name.replace('"', '""') + '"' for name in names]
@@ -60,7 +36,13 @@ chosen = st.multiselect(
     bind="query-params",
     help="Shipped ones and those of this session: measure or upload more on the acceptance page.",
 )
-n, d = shape_controls()
+n, d = controls.shape_sliders(
+    *st.columns(2),
+    keys=("regret_n", "regret_d"),
+    default=DEFAULT_SHAPE,
+    smallest=2,
+    size_help="the root included; the same for every tree of the matrix.",
+)
 if len(chosen) < 2:
     st.info("Choose at least two vectors.", icon=":material/info:")
     st.stop()

@@ -59,23 +59,8 @@ def shape_controls() -> tuple[int, int]:
         st.session_state["n"], st.session_state["depth"] = session.shape()
     left, middle, right = st.columns([3, 3, 2], vertical_alignment="bottom")
     # the key is the name in the link, hence no page prefix
-    n = left.slider(
-        "Size n",
-        1,
-        cached.MAX_SIZE,
-        default[0],
-        key="n",
-        bind="query-params",
-        help="Tokens in one target pass, the root included: n − 1 are drafted.",
-    )
-    d = middle.slider(
-        "Depth d, at most",
-        1,
-        cached.MAX_DEPTH,
-        default[1],
-        key="depth",
-        bind="query-params",
-        help="Edges on the longest path = draft passes per step. The paper's D counts levels: D = d + 1.",
+    n, d = controls.shape_sliders(
+        left, middle, keys=("n", "depth"), default=default, size_help="the root included: n − 1 are drafted."
     )
     right.button(
         "Best for this hardware",

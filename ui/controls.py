@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from ui import jobs, session
+from ui import cached, jobs, session
 from ui.literal import plain, safe_name
 
 T = TypeVar("T")
@@ -82,6 +82,42 @@ def card(
         delta_color="normal" if signed else "off",
         delta_arrow="auto" if signed else "off",
     )
+
+
+def shape_sliders(
+    left: DeltaGenerator,
+    right: DeltaGenerator,
+    *,
+    keys: tuple[str, str],
+    default: tuple[int, int],
+    size_help: str,
+    smallest: int = 1,
+) -> tuple[int, int]:
+    """Draw the sliders of a tree's shape -> (n, d), both kept in the link.
+
+    Args:
+        keys: of the size and of the depth slider, which are their names in the link.
+        size_help: ends the sentence that begins "Tokens in one target pass, ".
+    """
+    n = left.slider(
+        "Size n",
+        smallest,
+        cached.MAX_SIZE,
+        default[0],
+        key=keys[0],
+        bind="query-params",
+        help=f"Tokens in one target pass, {size_help}",
+    )
+    d = right.slider(
+        "Depth d, at most",
+        1,
+        cached.MAX_DEPTH,
+        default[1],
+        key=keys[1],
+        bind="query-params",
+        help="Edges on the longest path = draft passes per step. The paper's D counts levels: D = d + 1.",
+    )
+    return n, d
 
 
 def start_job(name: str, label: str, work: Callable[[jobs.JobContext], Any], *, info: Any = None) -> None:
