@@ -2,14 +2,17 @@
 
 The ladder (each module imports only from the ones named; a test enforces it):
 
-    files, tree, sampling, search   -
+    files, tree, search, native     -
+    rows                            native
+    sampling                        rows
     vector_files, prompts           files
     acceptance                      files, vector_files
     variations                      acceptance
     construction                    acceptance, tree, search
     formats                         files, acceptance, tree, construction
     fused                           -
-    models                          fused
+    amx_llama                       native, rows
+    models                          amx_llama, fused
     hardware                        files, models
     planning                        acceptance, tree, construction, hardware
     verification                    tree, sampling

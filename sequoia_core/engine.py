@@ -17,7 +17,17 @@ import numpy as np
 import torch
 
 from .models import LanguageModel, TreeCache
-from .sampling import SamplingConfig, check_logits, check_probabilities, probabilities
+from .sampling import (
+    SamplingConfig,
+    chances,
+    check_probabilities,
+    law,
+    most_likely,
+    probabilities,
+    sample_without_replacement,
+    take_most_likely,
+    widened,
+)
 from .tree import TokenTree
 from .verification import Trial, Verifier, Walk, choose_verifier, walk_greedily, walk_tree
 
@@ -147,18 +157,21 @@ class _Level:
     """What drafting below one level needs, computed once per tree.
 
     Attributes:
-        nodes: the level's nodes that have children [m]; only these are forwarded.
+        nodes, counts: the level's nodes that have children and how many, int64 [m]; only these are forwarded.
         tail: float32 [m, slots + m], additive mask over root, earlier forwarded nodes and these.
         widest: most children of one node.
-        children, rows, columns: int64 [c]: nodes of the next level; where their tokens lie in the draws [m, widest].
+        children: the c nodes of the next level; they are numbered one after the other.
+        rows: int64 [c], which of the m nodes is each child's parent.
+        places: int64 [c], where each child's token lies in the draws [m, widest], counted row after row.
     """
 
-    nodes: torch.Tensor
+    nodes: np.ndarray
+    counts: np.ndarray
     tail: torch.Tensor
     widest: int
-    children: torch.Tensor
+    children: slice
     rows: torch.Tensor
-    columns: torch.Tensor
+    places: torch.Tensor
 
 
 def _additive(visible: np.ndarray) -> torch.Tensor:
@@ -171,18 +184,19 @@ def _plan_levels(tree: TokenTree) -> tuple[list[_Level], dict[int, int]]:
     mask, counts, ranks = tree.ancestor_mask, tree.child_counts, tree.child_ranks
     levels: list[_Level] = []
     forwarded: list[int] = []
-    for level in tree.levels[:-1]:
+    for level, below in zip(tree.levels, tree.levels[1:], strict=False):
         nodes = level[counts[level] > 0]
         forwarded.extend(nodes.tolist())
-        children = np.concatenate([np.asarray(tree.children(int(node))) for node in nodes])
+        widest, rows = int(counts[nodes].max()), np.repeat(np.arange(len(nodes)), counts[nodes])
         levels.append(
             _Level(
-                nodes=torch.from_numpy(nodes),
+                nodes=nodes.astype(np.int64),
+                counts=counts[nodes].astype(np.int64),
                 tail=_additive(mask[np.ix_(nodes, forwarded)]),
-                widest=int(counts[nodes].max()),
-                children=torch.from_numpy(children),
-                rows=torch.from_numpy(np.repeat(np.arange(len(nodes)), counts[nodes])),
-                columns=torch.from_numpy(ranks[children].astype(np.int64) - 1),
+                widest=widest,
+                children=slice(int(below[0]), int(below[-1]) + 1),
+                rows=torch.from_numpy(rows),
+                places=torch.from_numpy(rows * widest + ranks[below].astype(np.int64) - 1),
             )
         )
     return levels, {node: slot for slot, node in enumerate(forwarded)}
@@ -211,9 +225,13 @@ class _Run:
         # At temperature 0 the most likely children do not depend on the temperature; 1 keeps the shown numbers useful.
         self.draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
         self.levels, self.draft_slots = _plan_levels(tree)
+        self.plan = None
+        fills = (sample_without_replacement, take_most_likely)
+        if hasattr(draft, "plan_draft") and verifier.fill in fills:
+            self.plan = draft.plan_draft(self.levels, sampled=verifier.fill is fills[0])
         self.depths = torch.from_numpy(tree.depths.astype(np.int64))
-        self.inner = torch.tensor(list(self.draft_slots), dtype=torch.int64)  # nodes that have children
-        self.parent_slots = torch.tensor([self.draft_slots[parent] for parent in tree.parents[1:].tolist()])
+        self.inner = np.array(list(self.draft_slots), dtype=np.int64)  # nodes that have children
+        self.child_starts = np.concatenate([[0], np.cumsum(tree.child_counts[self.inner])]).astype(np.int64)
         self.tail = _additive(tree.ancestor_mask)
         self.generator = generator or torch.Generator()
         if generator is None:
@@ -241,11 +259,11 @@ class _Run:
                 verified = self._clock(self.target)
                 if cancel.is_set():
                     return
-                node_tokens = tokens.tolist()
-                walk, target_probs = self._walk(node_tokens, logits)
+                walk, target_probs = self._walk(tokens, logits)
             except FloatingPointError as error:
                 raise FloatingPointError(f"step {index}: {error}") from error
             walked = time.perf_counter()
+            node_tokens = tokens.tolist()
             new_tokens, finished = self._commit(walk, node_tokens)
             committed = time.perf_counter()
             yield DecodeStep(
@@ -283,9 +301,21 @@ class _Run:
     @torch.inference_mode()
     def _draft_tree(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Fill the tree level by level -> tokens int64 [n], draft probabilities float32 [n]; keep the draft's rows."""
+        if self.plan is not None:
+            self.root_slot = len(self.sequence) - 1
+            grown = self.plan.grow(
+                self.sequence[self.draft_cache.length :], self.draft_cache, place=self.root_slot, limit=self.context,
+                temperature=self.draft_sampling.temperature, generator=self.draft_generator,
+            )  # fmt: skip
+            if grown is None:
+                raise FloatingPointError("the draft model returned logits that are not finite")
+            tokens, node_probs, rows = grown
+            self.draft_rows = [rows]
+            return tokens, node_probs
         tokens = torch.empty(self.tree.size, dtype=torch.int64)
         node_probs = torch.ones(self.tree.size)
-        tokens[0] = self.sequence[-1]
+        known = tokens.numpy()  # the same memory: single entries cost less there
+        known[0] = self.sequence[-1]
         self.draft_rows: list[torch.Tensor] = []
         for depth, level in enumerate(self.levels):
             if depth == 0:
@@ -295,15 +325,15 @@ class _Run:
                 tail = _additive(np.tri(len(unseen), dtype=bool))
                 self.root_slot = len(self.sequence) - 1
             else:
-                ids = tokens[level.nodes]
+                ids = torch.from_numpy(known[level.nodes])
                 positions = torch.full((len(ids),), self._position(depth))
                 tail = level.tail
             logits = self.draft.forward(ids, positions, cache=self.draft_cache, tail=tail, keep=len(level.nodes))
             probs = probabilities(logits, self.draft_sampling)
             check_probabilities(probs, "draft")
-            drawn = self.verifier.fill(probs, level.widest, self.draft_generator)[level.rows, level.columns]
-            tokens[level.children] = drawn.cpu()
-            node_probs[level.children] = probs[level.rows, drawn].cpu()
+            drawn = self.verifier.fill(probs, level.widest, self.draft_generator).take(level.places.to(probs.device))
+            tokens[level.children] = drawn
+            node_probs[level.children] = probs.take(level.rows.to(probs.device) * probs.shape[1] + drawn)
             self.draft_rows.append(probs)
         return tokens, node_probs
 
@@ -314,43 +344,35 @@ class _Run:
     @torch.inference_mode()
     def _verify(self, tokens: torch.Tensor) -> torch.Tensor:
         """One target pass over all nodes -> logits float [n, V]."""
-        positions = (self.depths + len(self.sequence) - 1).clamp_max(self.context - 1)
-        logits = self.target.forward(tokens, positions, cache=self.target_cache, tail=self.tail, keep=self.tree.size)
-        check_logits(logits, "target")
-        return logits
+        positions = (self.depths + (len(self.sequence) - 1)).clamp_max_(self.context - 1)
+        return self.target.forward(tokens, positions, cache=self.target_cache, tail=self.tail, keep=self.tree.size)
 
     @torch.inference_mode()
-    def _walk(self, tokens: list[int], logits: torch.Tensor) -> tuple[Walk, list[float]]:
+    def _walk(self, tokens: torch.Tensor, logits: torch.Tensor) -> tuple[Walk, list[float]]:
         """Decide the accepted path; also return the target's probability of every node's token [n]."""
-        above = logits[self.inner] if self.tree.size > 1 else logits[:0]  # only rows above some node are shown
+        shown = [1.0]
+        if self.tree.size > 1:
+            sampling = self.draft_sampling if self.sampling.greedy else self.sampling
+            shown += chances(logits, sampling, self.inner, self.child_starts, tokens[1:], "target").tolist()
         if self.sampling.greedy:
-            walk = walk_greedily(self.tree, tokens, logits.max(-1).indices.tolist().__getitem__)
-            rows = above.softmax(-1, dtype=torch.float32)
-        else:
-            rows = probabilities(above, self.sampling)
-
-            def target_row(node: int) -> np.ndarray:
-                slot = self.draft_slots.get(node)
-                return _float64(probabilities(logits[node][None], self.sampling)[0] if slot is None else rows[slot])
-
-            walk = walk_tree(
-                self.tree,
-                tokens,
-                target_row=target_row,
-                draft_row=self._draft_row,
-                rule=self.verifier.rule,
-                uniform=lambda: torch.rand((), generator=self.generator, dtype=torch.float64).item(),
-            )
-        if self.tree.size == 1:
-            return walk, [1.0]
-        shown = rows[self.parent_slots.to(rows.device), torch.tensor(tokens[1:], device=rows.device)]
-        return walk, [1.0, *shown.tolist()]
+            choices = most_likely(logits, "target").tolist()
+            return walk_greedily(self.tree, tokens.tolist(), choices.__getitem__), shown
+        uniforms = torch.rand(self.tree.size, generator=self.generator, dtype=torch.float64).tolist()  # enough for all
+        walk = walk_tree(
+            self.tree,
+            tokens.tolist(),
+            target_row=lambda node: law(logits[node], self.sampling, "target"),
+            draft_row=self._draft_row,
+            rule=self.verifier.rule,
+            uniform=iter(uniforms).__next__,
+        )
+        return walk, shown
 
     def _draft_row(self, node: int) -> np.ndarray:
         slot = self.draft_slots[node]
         for rows in self.draft_rows:
             if slot < len(rows):
-                return _float64(rows[slot])
+                return widened(rows[slot])
             slot -= len(rows)
         raise AssertionError(f"node {node} was offered children but never forwarded by the draft")
 
@@ -372,11 +394,6 @@ class _Run:
                 self.draft_cache.keep(self.root_slot, kept)
         self.sequence.extend(new)
         return new, finished
-
-
-def _float64(row: torch.Tensor) -> np.ndarray:
-    values = row.double().cpu().numpy()
-    return values / values.sum()
 
 
 def _outcomes(size: int, walk: Walk) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
 """A Llama forward on CPU with as few operations as PyTorch offers: small models spend most of a pass between kernels.
 
-Knows one architecture and one device; everything else goes through the model's own forward. Where the processor
-multiplies bfloat16 matrices itself (AMX), weights are kept in the layout its kernels want: a pass over 16 tokens then
-costs little more than a pass over one. Shapes: q = tokens in one forward, H, K = query and key heads, D = hidden size.
+Knows one architecture and one device; everything else goes through the model's own forward (and bfloat16 on processors
+with AMX through `amx_llama`). Shapes: q = tokens in one forward, H, K = query and key heads, D = hidden size.
 """
 
 from __future__ import annotations
@@ -13,9 +12,6 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 from transformers import LlamaForCausalLM
-
-MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a copy: not for models that fill the memory
-ROWS = 16  # tokens per pass that the packed layout is chosen for
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 
@@ -42,21 +38,10 @@ def fits(model: torch.nn.Module) -> bool:
     return rotation == "default" and not biased and config.hidden_act == "silu" and plain and len(layers) > 0
 
 
-def can_pack() -> bool:
-    """Whether bfloat16 weights can be kept in the layout of the processor's matrix unit (AMX, through oneDNN)."""
-    return (
-        torch.backends.mkldnn.is_available()
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        and hasattr(torch.cpu, "_is_amx_tile_supported")
-        and torch.cpu._is_amx_tile_supported()
-    )
-
-
 class FusedLlama:
     """The layers of a Llama with query, key and value in one product, gate and up in another.
 
-    In float32 the model's own weights become views of the joined ones, so nothing is held twice. In packed bfloat16 the
-    copy costs as much again as the model.
+    The model's own weights become views of the joined ones, so nothing is held twice.
 
     Args:
         model: one that `fits`.
@@ -64,21 +49,19 @@ class FusedLlama:
 
     def __init__(self, model: LlamaForCausalLM) -> None:
         base, config = model.model, model.config
-        size = sum(p.numel() * p.element_size() for p in model.parameters())
-        self.packed = model.dtype == torch.bfloat16 and can_pack() and size <= MAX_PACKED_BYTES
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = base.layers[0].self_attn.head_dim
         self.eps = config.rms_norm_eps
         self.embedding, self.norm = base.embed_tokens.weight, base.norm.weight
-        self.head = self._linear([model.lm_head], join=False)
+        self.head = model.lm_head
         self.layers = [
             (
                 layer.input_layernorm.weight,
-                self._linear([layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]),
-                self._linear([layer.self_attn.o_proj], join=False),
+                self._joined(layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj),
+                layer.self_attn.o_proj,
                 layer.post_attention_layernorm.weight,
-                self._linear([layer.mlp.gate_proj, layer.mlp.up_proj]),
-                self._linear([layer.mlp.down_proj], join=False),
+                self._joined(layer.mlp.gate_proj, layer.mlp.up_proj),
+                layer.mlp.down_proj,
             )
             for layer in base.layers
         ]
@@ -90,19 +73,13 @@ class FusedLlama:
             [-sin[0, :, :half], sin[0, :, half:]], -1
         )  # signed, so that a roll stands for the rotation
 
-    def _linear(self, parts: list[torch.nn.Linear], *, join: bool = True) -> Linear:
+    @staticmethod
+    def _joined(*parts: torch.nn.Linear) -> Linear:
         """Return x -> x W^T for the parts' weights one below the other."""
-        weight = torch.cat([part.weight.detach() for part in parts]) if join else parts[0].weight.detach()
-        if self.packed:
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight.clone() if not join else weight, ROWS)
-            product = torch.ops.mkldnn._linear_pointwise
-            return lambda x: product(x, packed, None, "none", [], "")
-        if join:
-            start = 0
-            for part in parts:
-                stop = start + part.out_features
-                part.weight = torch.nn.Parameter(weight[start:stop], requires_grad=False)
-                start = stop
+        weight, start = torch.cat([part.weight.detach() for part in parts]), 0
+        for part in parts:
+            part.weight = torch.nn.Parameter(weight[start : start + part.out_features], requires_grad=False)
+            start += part.out_features
         return lambda x: F.linear(x, weight)
 
     def forward(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +18,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from .amx_llama import DraftLevel, NativeCache, NativeDraft, NativeLlama
 from .fused import FusedLlama, fits
 
 if TYPE_CHECKING:
@@ -199,7 +201,9 @@ class HuggingFaceModel:
                 "(a tree needs a mask over cached tokens)"
             )
         self._kinds = kinds if self._window is not None else []
-        self._fused = FusedLlama(model) if fits(model) else None
+        plain = fits(model)
+        self._native = NativeLlama(model) if plain and NativeLlama.takes(model) else None
+        self._fused = FusedLlama(model) if plain and self._native is None else None
 
     def endless(self) -> HuggingFaceModel:
         """Return this model, weights shared, with no end of text: for races in which all must write equally much."""
@@ -207,8 +211,18 @@ class HuggingFaceModel:
         twin.eos_ids = frozenset()
         return twin
 
-    def new_cache(self, capacity: int) -> TreeCache:
-        return TreeCache(self._layer_count, capacity)
+    def new_cache(self, capacity: int) -> TreeCache | NativeCache:
+        return TreeCache(self._layer_count, capacity) if self._native is None else NativeCache(self._native, capacity)
+
+    def plan_draft(self, levels: Sequence[DraftLevel], *, sampled: bool) -> NativeDraft | None:
+        """Return what drafts trees of this shape in one call, or None where each level needs a forward of its own.
+
+        Args:
+            sampled: children are drawn without replacement; otherwise the most likely are taken.
+        """
+        if self._native is None or not levels:
+            return None
+        return NativeDraft(self._native, levels, size=self.vocab_size, sampled=sampled)
 
     def _mask(self, cache: TreeCache, tail: torch.Tensor, *, windowed: bool) -> torch.Tensor:
         queries, spec = tail.shape
@@ -225,6 +239,8 @@ class HuggingFaceModel:
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, *, cache: TreeCache, tail: torch.Tensor, keep: int
     ) -> torch.Tensor:
+        if self._native is not None:
+            return self._native.forward(token_ids, positions, tail, cache, keep)[:, : self.vocab_size]
         cache.begin(positions)
         if self._fused is not None:
             sees_all = len(token_ids) == 1 and not tail.any()  # one new token and nothing hidden from it

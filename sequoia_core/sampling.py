@@ -1,14 +1,18 @@
 """From logits to probabilities to tokens, and the residual that speculative sampling leaves.
 
-Knows rows of a vocabulary, nothing of trees or models. Shapes: m = rows, V = vocabulary, k = draws.
+Knows rows of a vocabulary, nothing of trees or models. On CPU most of it runs in compiled code where that can be built
+(`rows`), with the same laws. Shapes: m = rows, V = vocabulary, k = draws.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+
+from . import rows
 
 SMALL_TEMPERATURE = 1e-3
 
@@ -42,9 +46,29 @@ class SamplingConfig:
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
+    @property
+    def plain(self) -> bool:
+        """Whether a softmax over the temperature is all there is to it."""
+        return not self.greedy and not self.top_k and self.top_p == 1.0
+
+
+def most_likely(logits: torch.Tensor, who: str) -> torch.Tensor:
+    """Return the place of each row's first largest logit, int64 [m] on CPU; float [m, V].
+
+    Raises:
+        FloatingPointError: when a row holds NaN, +inf, or nothing finite.
+    """
+    if rows.fit(logits):
+        places = rows.best(logits)
+        if places is None:
+            raise FloatingPointError(f"the {who} model returned logits that are not finite")
+        return places
+    check_logits(logits, who)
+    return logits.max(-1).indices.cpu()
+
 
 def check_logits(logits: torch.Tensor, who: str) -> None:
-    """Raise FloatingPointError when a row holds NaN or has no finite logit; float [m, V]."""
+    """Raise FloatingPointError when a row holds NaN, +inf, or nothing finite; float [m, V]."""
     if not torch.isfinite(logits.amax(-1)).all():  # NaN and +inf propagate through max; an all -inf row shows as -inf
         raise FloatingPointError(f"the {who} model returned logits that are not finite")
 
@@ -54,7 +78,7 @@ def check_probabilities(probs: torch.Tensor, who: str) -> None:
 
     A softmax makes all of such a row NaN, so one column tells, at a tenth of the cost of looking through the logits.
     """
-    if not torch.isfinite(probs[:, 0]).all():
+    if not math.isfinite(probs[:, 0].sum()):
         raise FloatingPointError(f"the {who} model returned logits that are not finite")
 
 
@@ -68,9 +92,11 @@ def probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tenso
     Returns:
         float32 [m, V]; rows sum to 1.
     """
+    if sampling.plain and rows.fit(logits):
+        return rows.soften(logits, sampling.temperature)
     if sampling.greedy:
         return torch.nn.functional.one_hot(logits.max(-1).indices, logits.shape[-1]).float()
-    if sampling.temperature == 1.0 and not sampling.top_k and sampling.top_p == 1.0:
+    if sampling.plain and sampling.temperature == 1.0:
         return logits.softmax(-1, dtype=torch.float32)
     scaled = logits.float()
     if sampling.temperature < SMALL_TEMPERATURE:  # the quotient could overflow: let the largest be 0 first
@@ -89,7 +115,7 @@ def probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tenso
 
 
 def sample_without_replacement(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Draw k distinct tokens per row in order, by an exponential race (the same law as Gumbel top-k).
+    """Draw k distinct tokens per row in order: one by one, or by an exponential race, which has the same law.
 
     When a row's mass is used up before k tokens are drawn, the rest are uniform over the tokens not yet drawn, as the
     verifier assumes (Algorithm 2).
@@ -102,6 +128,8 @@ def sample_without_replacement(probs: torch.Tensor, k: int, generator: torch.Gen
     """
     if k > probs.shape[-1]:
         raise ValueError(f"children: found {k} of one node, expected at most the vocabulary of {probs.shape[-1]}")
+    if rows.fit(probs):
+        return rows.draw(probs, torch.rand(len(probs), k, dtype=torch.float64, generator=generator))
     noise = _exponential(probs, generator)
     race = probs / noise.clamp_min_(torch.finfo(torch.float32).tiny)
     keys, tokens = _largest(race, k)
@@ -139,14 +167,73 @@ def sample_with_replacement(probs: torch.Tensor, k: int, generator: torch.Genera
 
 def take_most_likely(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
     """Take the k most likely tokens per row, most likely first -> int64 [m, k]; `probs` float [m, V]."""
-    return _largest(probs, k)[1]
+    return rows.largest(probs, k) if rows.fit(probs) else _largest(probs, k)[1]
 
 
 def sample_row(probs: np.ndarray, uniform: float) -> int:
     """Invert the cumulative distribution of float64 [V] at `uniform` in [0, 1)."""
+    if rows.library() is not None:
+        return rows.invert(probs, uniform)
     cumulative = np.cumsum(probs)
     token = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
     return min(token, int(np.flatnonzero(probs)[-1]))  # rounding must not fall past the last possible token
+
+
+def widened(probs: torch.Tensor) -> np.ndarray:
+    """Return one row of probabilities in double precision, float64 [V] summing to 1."""
+    if rows.fit(probs[None]):
+        return rows.widen(probs)
+    values = probs.double().cpu().numpy()
+    return values / values.sum()
+
+
+def law(logits: torch.Tensor, sampling: SamplingConfig, who: str) -> np.ndarray:
+    """Return the warped distribution of one row of logits [V] in double precision, float64 [V] summing to 1.
+
+    Raises:
+        FloatingPointError: when the row holds NaN, +inf, or nothing finite.
+    """
+    if sampling.plain and rows.fit(logits[None]):
+        found = rows.law(logits, sampling.temperature)
+        if found is None:
+            raise FloatingPointError(f"the {who} model returned logits that are not finite")
+        return found
+    probs = probabilities(logits[None], sampling)
+    check_probabilities(probs, who)
+    return widened(probs[0])
+
+
+def chances(
+    logits: torch.Tensor,
+    sampling: SamplingConfig,
+    which: np.ndarray,
+    starts: np.ndarray,
+    tokens: torch.Tensor,
+    who: str,
+) -> torch.Tensor:
+    """Return what the warped rows give certain tokens.
+
+    Args:
+        logits: float [rows, V].
+        which: int64 [m], the rows that matter.
+        starts: int64 [m + 1]; row `which[i]` is asked for tokens starts[i] to starts[i + 1] - 1.
+        tokens: int64 [c], on CPU.
+
+    Returns:
+        float32 [c], on CPU.
+
+    Raises:
+        FloatingPointError: when one of these rows holds NaN, +inf, or nothing finite.
+    """
+    if sampling.plain and rows.fit(logits):
+        found = rows.chances(logits, sampling.temperature, which, starts, tokens)
+        if found is None:
+            raise FloatingPointError(f"the {who} model returned logits that are not finite")
+        return found
+    probs = probabilities(logits[torch.from_numpy(which).to(logits.device)], sampling)
+    check_probabilities(probs, who)
+    lines = torch.from_numpy(np.repeat(np.arange(len(which)), np.diff(starts)))
+    return probs[lines.to(probs.device), tokens.to(probs.device)].cpu()
 
 
 def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
@@ -154,6 +241,8 @@ def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
 
     Nothing is left only when both rows are equal, and then rejection has probability zero.
     """
+    if rows.library() is not None:
+        return rows.residual(target, draft)
     rest = np.maximum(target - draft, 0.0)
     total = rest.sum()
     return rest / total if total > 0.0 else target

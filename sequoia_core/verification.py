@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,19 +24,26 @@ from .sampling import (
 from .tree import TokenTree
 
 
-@dataclass(frozen=True, slots=True)
 class Offer:
     """One child put to the target: accepted when `uniform < target_mass / draft_mass`.
 
     Attributes:
         target_mass: R[s], what the (residual) target gives the child's token.
         draft_mass: D[s], what the (remaining) draft gave it.
-        rest: float64 [V], the target's residual should this child be rejected.
+        rest: float64 [V], the target's residual should this child be rejected; worked out when first asked for.
     """
 
-    target_mass: float
-    draft_mass: float
-    rest: np.ndarray
+    __slots__ = ("target_mass", "draft_mass", "_work_out", "_rest")
+
+    def __init__(self, target_mass: float, draft_mass: float, work_out: Callable[[], np.ndarray]) -> None:
+        self.target_mass, self.draft_mass = float(target_mass), float(draft_mass)
+        self._work_out, self._rest = work_out, None
+
+    @property
+    def rest(self) -> np.ndarray:
+        if self._rest is None:
+            self._rest = self._work_out()
+        return self._rest
 
     @property
     def accept_prob(self) -> float:
@@ -68,9 +76,9 @@ def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int])
     """
     left, mass = target, draft.copy()
     for position, token in enumerate(children):
-        rest = residual(left, mass)
-        yield Offer(float(left[token]), float(mass[token]), rest)
-        left = rest
+        offer = Offer(left[token], mass[token], partial(residual, left, mass))
+        yield offer
+        left = offer.rest
         mass[token] = 0.0
         total = mass.sum()
         if total <= 0.0:  # exhausted: uniform over the tokens not rejected so far
@@ -86,9 +94,9 @@ def specinfer_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int
     """Offer children drawn with replacement: the draft row stays as it is (SpecInfer, multi-step sampling)."""
     left = target
     for token in children:
-        rest = residual(left, draft)
-        yield Offer(float(left[token]), float(draft[token]), rest)
-        left = rest
+        offer = Offer(left[token], draft[token], partial(residual, left, draft))
+        yield offer
+        left = offer.rest
 
 
 @exact_for(take_most_likely)
@@ -99,12 +107,16 @@ def topk_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) ->
     """
     left = target
     for token in children:
-        rest = left.copy()
-        rest[token] = 0.0
-        total = rest.sum()
-        rest = rest / total if total > 0.0 else left
-        yield Offer(float(left[token]), 1.0, rest)
-        left = rest
+        offer = Offer(left[token], 1.0, partial(_without, left, token))
+        yield offer
+        left = offer.rest
+
+
+def _without(row: np.ndarray, token: int) -> np.ndarray:
+    rest = row.copy()
+    rest[token] = 0.0
+    total = rest.sum()
+    return rest / total if total > 0.0 else row
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ def one_token_rule(target, draft, children):
     left = target
     for token in children:
         rest = residual(left, draft)
-        yield Offer(float(left[token]), float(draft[token]), rest)
+        yield Offer(left[token], draft[token], lambda rest=rest: rest)
         left = rest
 
 

@@ -1,0 +1,82 @@
+"""Compile and load the C files beside this one: once per content, compiler and processor, kept in a cache folder.
+
+Everything written in C is optional: without a compiler the same is done in Python, more slowly. SEQUOIA_NATIVE=0 in the
+environment does without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+BUILD_SEC = 60
+
+
+def cache_folder() -> Path:
+    """Where compiled code is kept between runs."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sequoia-studio"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine() + platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
+
+
+def build(sources: list[Path], flags: list[str], folder: Path) -> Path:
+    """Compile C files into one library in a folder, unless that was done before.
+
+    Raises:
+        OSError: without a compiler, when it fails or takes too long, or for a folder that cannot be written; the
+            message says which.
+    """
+    compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    if compiler is None:
+        raise OSError("found no C compiler (cc, gcc or clang)")
+    facts = " ".join([compiler, *flags, _processor()]).encode()
+    content = b"".join(source.read_bytes() for source in sources)
+    built = folder / f"{sources[0].stem}-{hashlib.sha256(content + facts).hexdigest()[:16]}.so"
+    if built.exists():
+        return built
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        fresh = Path(place) / built.name
+        command = [compiler, "-O3", "-shared", "-fPIC", *flags, *map(str, sources), "-o", str(fresh), "-lm"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SEC)
+        except subprocess.TimeoutExpired as error:
+            raise OSError(f"{compiler} took more than {BUILD_SEC} s") from error
+        if done.returncode:
+            raise OSError(f"{compiler} failed: {done.stderr.strip()[:300]}")
+        fresh.replace(built)
+    return built
+
+
+def load(names: list[str], flags: list[str], functions: dict[str, tuple]) -> tuple[ctypes.CDLL | None, str]:
+    """Build and load C files.
+
+    Args:
+        functions: name -> (result type, argument types...).
+
+    Returns:
+        The library, or None and the reason why there is none.
+    """
+    if os.environ.get("SEQUOIA_NATIVE", "1") == "0":
+        return None, "switched off by SEQUOIA_NATIVE=0"
+    try:
+        library = ctypes.CDLL(str(build([FOLDER / name for name in names], flags, cache_folder())))
+    except OSError as error:
+        return None, str(error)
+    for function, (result, *arguments) in functions.items():
+        found = getattr(library, function)
+        found.restype, found.argtypes = result, arguments
+    return library, ""

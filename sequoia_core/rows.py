@@ -1,0 +1,149 @@
+"""Rows of a vocabulary on CPU, by `rows.c` where it can be built: what takes microseconds there takes tens of them in a
+framework. Every function has a twin in `sampling`, which falls back on it; knows arrays only. m = rows, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from .native import load
+
+_POINTER, _COUNT, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+_SINGLE, _REAL = ctypes.c_float, ctypes.c_double
+FLAGS = ["-march=native", "-fno-math-errno", "-fno-trapping-math"]
+if sys.platform == "linux":  # elsewhere compilers come without it, and rows take their turns
+    FLAGS.append("-fopenmp")
+_FUNCTIONS = {
+    "rows_soften": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _SINGLE, _POINTER, _FLAG),
+    "rows_chances": (_FLAG, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT, _COUNT, _SINGLE, _POINTER, _POINTER, _FLAG),
+    "rows_law": (_FLAG, _POINTER, _COUNT, _SINGLE, _POINTER, _POINTER),
+    "rows_best": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER, _FLAG),
+    "rows_largest": (_COUNT, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER),
+    "rows_draw": (_COUNT, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER, _POINTER),
+    "rows_widen": (None, _POINTER, _COUNT, _POINTER),
+    "rows_residual": (None, _POINTER, _POINTER, _COUNT, _POINTER),
+    "rows_invert": (_COUNT, _POINTER, _COUNT, _REAL),
+}
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL | None:  # called before every use: the cache makes it a look-up
+    """Return the functions of `rows.c`, or None where they cannot be built."""
+    return load(["rows.c"], FLAGS, _FUNCTIONS)[0]
+
+
+def fit(rows: torch.Tensor) -> bool:
+    """Whether these rows can be given to the C functions: float32 [m, V] on CPU, each row contiguous."""
+    if library() is None:
+        return False
+    return rows.dtype == torch.float32 and rows.is_cpu and rows.ndim == 2 and rows.stride(1) == 1 and len(rows) > 0
+
+
+def _inverse(temperature: float) -> float:
+    return 1.0 / max(temperature, 1e-30)
+
+
+def soften(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Return the softmax of float32 [m, V] over a temperature; NaN throughout when a row has no finite largest."""
+    count, size = logits.shape
+    probs = torch.empty(count, size)
+    fine = library().rows_soften(
+        logits.data_ptr(), logits.stride(0), count, size, _inverse(temperature), probs.data_ptr(),
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return probs if fine else probs.fill_(torch.nan)
+
+
+def chances(
+    logits: torch.Tensor, temperature: float, which: np.ndarray, starts: np.ndarray, tokens: torch.Tensor
+) -> torch.Tensor | None:
+    """Return the probabilities of certain tokens without making whole rows of them.
+
+    Args:
+        logits: float32 [rows, V].
+        which: int64 [m], the rows that matter.
+        starts: int64 [m + 1]; row `which[i]` is asked for tokens starts[i] to starts[i + 1] - 1.
+        tokens: int64 [c].
+
+    Returns:
+        float32 [c]; None when a row has NaN or nothing finite.
+    """
+    found = torch.empty(len(tokens))
+    fine = library().rows_chances(
+        logits.data_ptr(), logits.stride(0), _address(which), _address(starts), len(which), logits.shape[1],
+        _inverse(temperature), tokens.data_ptr(), found.data_ptr(), torch.get_num_threads(),
+    )  # fmt: skip
+    return found if fine else None
+
+
+def law(logits: torch.Tensor, temperature: float) -> np.ndarray | None:
+    """Return the softmax of one float32 row [V] in double precision; None for one with NaN or nothing finite."""
+    wide, scratch = np.empty(len(logits)), np.empty(len(logits), dtype=np.float32)
+    fine = library().rows_law(
+        logits.data_ptr(), len(logits), _inverse(temperature), _address(scratch), _address(wide)
+    )  # fmt: skip
+    return wide if fine else None
+
+
+def best(logits: torch.Tensor) -> torch.Tensor | None:
+    """Return the place of each row's first largest entry, int64 [m]; None when a row has NaN or nothing finite."""
+    places = torch.empty(len(logits), dtype=torch.int64)
+    threads = torch.get_num_threads()
+    fine = library().rows_best(logits.data_ptr(), logits.stride(0), *logits.shape, places.data_ptr(), threads)
+    return places if fine else None
+
+
+def largest(values: torch.Tensor, k: int) -> torch.Tensor:
+    """Return the places of the k largest of each row, largest first and equal ones in order, int64 [m, k]."""
+    values = values.contiguous()
+    places = torch.empty(len(values), k, dtype=torch.int64)
+    if library().rows_largest(values.data_ptr(), *values.shape, k, places.data_ptr()) < 0:
+        raise MemoryError("no memory for a copy of a row")
+    return places
+
+
+def draw(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """Draw distinct places from each row one by one, uniformly when its mass is used up.
+
+    Args:
+        probs: float32 [m, V].
+        uniforms: float64 [m, k] in [0, 1), one for each draw.
+
+    Returns:
+        int64 [m, k].
+    """
+    probs, uniforms = probs.contiguous(), uniforms.contiguous()
+    places = torch.empty(uniforms.shape, dtype=torch.int64)
+    if library().rows_draw(
+        probs.data_ptr(), *probs.shape, uniforms.shape[1], uniforms.data_ptr(), places.data_ptr()
+    ) < 0:  # fmt: skip
+        raise MemoryError("no memory for a copy of a row")
+    return places
+
+
+def _address(row: np.ndarray) -> int:
+    return row.__array_interface__["data"][0]
+
+
+def widen(row: torch.Tensor) -> np.ndarray:
+    """Return a float32 row [V] in double precision, summing to 1."""
+    wide = np.empty(len(row))
+    library().rows_widen(row.data_ptr(), len(row), _address(wide))
+    return wide
+
+
+def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
+    """Return max(target - draft, 0), float64 [V], summing to 1; `target` where nothing is left."""
+    rest = np.empty_like(target)
+    library().rows_residual(_address(target), _address(draft), len(target), _address(rest))
+    return rest
+
+
+def invert(probs: np.ndarray, uniform: float) -> int:
+    """Return where the running sum of float64 [V] passes `uniform` of its total; never an entry without mass."""
+    return library().rows_invert(_address(probs), len(probs), uniform)

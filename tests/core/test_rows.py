@@ -1,0 +1,169 @@
+"""The compiled row functions against their twins in Python, and the laws they must follow."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core import rows, sampling
+from sequoia_core.sampling import SamplingConfig
+
+pytestmark = pytest.mark.skipif(rows.library() is None, reason="rows.c cannot be built here")
+SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 130, 4096]
+
+
+def logits(count: int, size: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, size, generator=torch.Generator().manual_seed(seed)) * 4
+
+
+@pytest.fixture
+def twins(monkeypatch):
+    """Calls a function of `sampling` twice: with the compiled code and without it."""
+
+    def both(function, *args):
+        compiled = function(*args)
+        with monkeypatch.context() as patch:
+            patch.setattr(rows, "library", lambda: None)
+            return compiled, function(*args)
+
+    return both
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("temperature", [0.05, 0.6, 1.0, 3.0])
+def test_softmax(size, temperature, twins):
+    for count in (1, 5):
+        compiled, plain = twins(sampling.probabilities, logits(count, size), SamplingConfig(temperature))
+        torch.testing.assert_close(compiled, plain, rtol=1e-6 / temperature * 5, atol=1e-30)  # of float32 logits / T
+
+
+def test_a_banned_token_gets_exactly_nothing():
+    row = logits(1, 70)
+    row[0, 3] = -torch.inf
+    row[0, 69] = -1e30
+    found = sampling.probabilities(row, SamplingConfig(1.0))[0]
+    assert found[3] == 0.0 and found[69] == 0.0 and found.sum() == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("place", [0, 20, 66])
+def test_rows_that_are_not_finite_are_found(bad, place):
+    row = logits(2, 67)
+    row[1, place] = bad
+    assert not torch.isfinite(rows.soften(row, 1.0)).any()
+    assert rows.best(row) is None
+    assert rows.law(row[1], 1.0) is None and rows.law(row[0], 1.0) is not None
+    asked = np.array([0, 1]), np.array([0, 1, 2])
+    assert rows.chances(row, 1.0, *asked, torch.tensor([0, 0])) is None
+    assert rows.soften(torch.full((1, 5), -torch.inf), 1.0).isnan().all()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_places_of_the_largest(size, twins):
+    values = logits(6, size)
+    compiled, plain = twins(sampling.most_likely, values, "target")
+    assert compiled.tolist() == plain.tolist()
+    for k in {1, min(3, size), size}:
+        compiled, plain = twins(sampling.take_most_likely, values, k, None)
+        assert compiled.tolist() == plain.tolist()
+
+
+def test_equal_entries_come_in_order():
+    values = torch.zeros(1, 200)
+    values[0, [7, 130, 131]] = 1.0
+    assert rows.largest(values, 5).tolist() == [[7, 130, 131, 0, 1]]
+    assert rows.best(values).tolist() == [7]
+
+
+def test_rows_with_room_between_them():
+    wide = logits(5, 100)
+    cut = wide[:, :70]  # the logits of a padded vocabulary
+    torch.testing.assert_close(rows.soften(cut, 0.5), (cut / 0.5).softmax(-1), rtol=2e-5, atol=1e-30)
+    assert rows.best(cut).tolist() == cut.argmax(-1).tolist()
+    assert rows.largest(cut, 4).tolist() == cut.topk(4).indices.tolist()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_chances_and_law_are_entries_of_the_softmax(size):
+    values, config = logits(4, size), SamplingConfig(0.7)
+    probs = (values.double() / 0.7).softmax(-1)
+    tokens = torch.tensor([0, size - 1, size // 2, 0])
+    which, starts = np.array([1, 3]), np.array([0, 3, 4])
+    wanted = probs[[1, 1, 1, 3], tokens].float()
+    torch.testing.assert_close(
+        sampling.chances(values, config, which, starts, tokens, "target"), wanted, rtol=2e-5, atol=1e-30
+    )
+    law = sampling.law(values[2], config, "target")
+    assert law.sum() == pytest.approx(1.0, abs=1e-14)
+    np.testing.assert_allclose(law, probs[2].numpy(), rtol=2e-5, atol=1e-30)
+
+
+def test_draws_follow_the_law_of_drawing_without_replacement():
+    """Every ordered outcome's frequency against its probability, by enumeration."""
+    probs, count = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0]), 200_000
+    uniforms = torch.rand(count, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    drawn = rows.draw(probs.repeat(count, 1), uniforms).numpy()
+    found = {outcome: 0 for outcome in itertools.permutations(range(5), 3)}
+    for outcome, times in zip(*np.unique(drawn, axis=0, return_counts=True), strict=True):
+        found[tuple(outcome.tolist())] = times
+    for (a, b, c), times in found.items():
+        p = probs.double().numpy()
+        chance = p[a] * p[b] / (1 - p[a]) * p[c] / (1 - p[a] - p[b])
+        assert abs(times - count * chance) <= 5 * math.sqrt(count * chance + 1), (a, b, c)
+
+
+def test_draws_over_many_blocks_follow_their_probabilities():
+    probs, count = logits(1, 300).softmax(-1), 100_000
+    uniforms = torch.rand(count, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    drawn = np.bincount(rows.draw(probs.repeat(count, 1), uniforms)[:, 0].numpy(), minlength=300)
+    wanted = probs[0].double().numpy() * count
+    assert (np.abs(drawn - wanted) <= 5.5 * np.sqrt(wanted + 1)).all()
+
+
+@pytest.mark.parametrize("size", [3, 64, 70])
+def test_draws_beyond_the_mass_are_uniform_over_the_rest(size):
+    probs, count = torch.zeros(60_000, size), 60_000
+    probs[:, 1] = 1.0
+    uniforms = torch.rand(count, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    drawn = rows.draw(probs, uniforms).numpy()
+    assert (drawn[:, 0] == 1).all()
+    wanted = np.full(size, count / (size - 1))
+    wanted[1] = 0
+    assert (np.abs(np.bincount(drawn[:, 1], minlength=size) - wanted) <= 5.5 * np.sqrt(wanted)).all()
+
+
+def test_a_whole_row_is_drawn_without_repeats():
+    probs = logits(20, 90).softmax(-1)
+    probs[:, ::3] = 0.0
+    drawn = sampling.sample_without_replacement(probs, 90, torch.Generator().manual_seed(4))
+    assert all(sorted(row) == list(range(90)) for row in drawn.tolist())
+    assert (probs.gather(1, drawn)[:, :60] > 0).all() and (probs.gather(1, drawn)[:, 60:] == 0).all()
+
+
+def test_extreme_uniforms_stay_inside_the_mass():
+    probs = torch.tensor([[0.0, 0.2, 0.0, 0.8, 0.0]])
+    for uniform in (0.0, 0.2 - 1e-12, 0.2 + 1e-7, 1 - 1e-16, 1.0):
+        assert rows.draw(probs, torch.tensor([[uniform]], dtype=torch.float64)).item() in (1, 3)
+        assert rows.invert(probs[0].double().numpy(), uniform) in (1, 3)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_double_precision_rows(size, twins):
+    target, draft = (sampling.widened(logits(1, size, seed).softmax(-1)[0]) for seed in (1, 2))
+    assert target.sum() == pytest.approx(1.0, abs=1e-14)
+    compiled, plain = twins(sampling.widened, logits(1, size, 1).softmax(-1)[0])
+    np.testing.assert_allclose(compiled, plain, rtol=1e-14)
+    compiled, plain = twins(sampling.residual, target, draft)
+    np.testing.assert_allclose(compiled, plain, rtol=1e-12, atol=1e-18)
+    assert sampling.residual(target, target).tolist() == target.tolist()
+    for uniform in np.random.default_rng(0).random(300):
+        compiled, plain = twins(sampling.sample_row, target, float(uniform))
+        assert compiled == plain
+
+
+def test_a_generator_fixes_the_draws():
+    probs = logits(3, 100).softmax(-1)
+    first, again = (sampling.sample_without_replacement(probs, 4, torch.Generator().manual_seed(5)) for _ in range(2))
+    assert torch.equal(first, again)
