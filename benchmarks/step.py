@@ -69,7 +69,7 @@ def main() -> None:
         for number, text in enumerate([texts[0], *texts]):  # the first run warms up
             ids = pair.tokenizer.encode(text)[-256:]
             before = (draft.sec, target.sec)
-            for step in decode(ids, target=target, draft=draft, tree=tree, **options):
+            for step in decode(ids, target=target, draft=draft, tree=tree, explain=False, **options):
                 draft_sec, target_sec = draft.sec - before[0], target.sec - before[1]
                 before = (draft.sec, target.sec)
                 if number and step.index:  # the first step's forwards include the prompt

@@ -16,7 +16,7 @@ The ladder (each module imports only from the ones named; a test enforces it):
     hardware                        files, models
     planning                        acceptance, tree, construction, hardware
     verification                    tree, sampling
-    engine                          tree, sampling, verification, models
+    engine                          tree, rows, sampling, verification, models
     lossless                        tree, sampling, verification, models, engine
     ranks                           sampling
     measurement                     acceptance, sampling, ranks, models, engine

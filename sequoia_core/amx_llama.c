@@ -20,9 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
-int rows_soften(const float *, int64_t, int64_t, int64_t, float, float *, int);  // see rows.c
-int64_t rows_largest(const float *, int64_t, int64_t, int64_t, int64_t *);
-int64_t rows_draw(const float *, int64_t, int64_t, int64_t, const double *, int64_t *);
+int rows_soften_one(const float *, int64_t, float, float *, const float *);  // see rows.c
+int rows_largest(const float *, int64_t, int64_t, int64_t, int64_t *);
+int rows_draw(const float *, int64_t, int64_t, int64_t, const double *, int64_t *);
 
 typedef uint16_t bf16;
 
@@ -58,7 +58,7 @@ typedef struct {
     bf16 *keys;          // [layers][K][capacity / 16][d / 2][16][2]: 16 keys side by side, two entries of each together
     bf16 *values;        // [layers][K][capacity / 32][d / 16][16][16][2]: two keys together, 32 in a tile
     int rows;            // what the scratch below has room for
-    float *hidden, *projected, *scores;
+    float *hidden, *projected, *scores;         // [q, D], [q, (H + 2 K) d], [threads, 16, capacity]
     bf16 *input, *attended, *inner, *weights;   // the first three in tiles: see `place`
     int32_t *seen, *seen_start;
     float *logits;       // of a drafted level
@@ -171,9 +171,25 @@ static void use_tiles(void) {
     _tile_loadconfig(&config);
 }
 
-// c [16 or 32, 32] = a [16 or 32, k] times the 32 columns of one group. Meanwhile `lines` cache lines per step of `ahead`
-// are fetched.
-static void multiply_group(float *c, const bf16 *a, const bf16 *tiles, int k, int two, const bf16 *ahead, int lines) {
+// c [16, 32] = a [16, k] times the 32 columns of one group. Bound by reading the weights, which the processor fetches ahead.
+static void multiply_one(float *c, const bf16 *a, const bf16 *tiles, int k) {
+    settle();
+    _tile_zero(0);
+    _tile_zero(1);
+    for (int step = 0; step < k / DEEP; step++, tiles += GROUP * TILE, a += TILE) {
+        _tile_loadd(4, a, 64);
+        _tile_loadd(6, tiles, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, tiles + TILE, 64);
+        _tile_dpbf16ps(1, 4, 7);
+    }
+    _tile_stored(0, c, WIDE * 4);
+    _tile_stored(1, c + 16, WIDE * 4);
+}
+
+// c [32, 32] = a [32, k] times the same. Here reading and multiplying take equally long: the weights pass by the first
+// cache, where `a` stays, and with every step `lines` cache lines of `ahead` are fetched into the second.
+static void multiply_two(float *c, const bf16 *a, const bf16 *tiles, int k, const bf16 *ahead, int lines) {
     const int steps = k / DEEP;
     settle();
     _tile_zero(0);
@@ -183,18 +199,16 @@ static void multiply_group(float *c, const bf16 *a, const bf16 *tiles, int k, in
     for (int step = 0; step < steps; step++, tiles += GROUP * TILE, a += TILE) {
         for (int i = 0; i < lines; i++, ahead += 32) _mm_prefetch((const char *)ahead, _MM_HINT_T1);
         _tile_loadd(4, a, 64);
-        _tile_loadd(6, tiles, 64);
+        _tile_stream_loadd(6, tiles, 64);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, tiles + TILE, 64);
+        _tile_stream_loadd(7, tiles + TILE, 64);
         _tile_dpbf16ps(1, 4, 7);
-        if (!two) continue;
         _tile_loadd(5, a + (size_t)steps * TILE, 64);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
     _tile_stored(0, c, WIDE * 4);
     _tile_stored(1, c + 16, WIDE * 4);
-    if (!two) return;
     _tile_stored(2, c + ROWS * WIDE, WIDE * 4);
     _tile_stored(3, c + ROWS * WIDE + 16, WIDE * 4);
 }
@@ -207,18 +221,21 @@ static const bf16 *first_tiles(const Matrix *matrix) {  // of this thread's shar
 }
 
 // This thread's share of a [rows, k] times matrix. `a` and what GATE writes lie in tiles, other results row by row.
-// While one group is multiplied the next one is fetched, after the last the first of the matrix `after`.
+// While many rows are multiplied by one group the next one is fetched, after the last the first of the matrix `after`.
 static void multiply(const Matrix *matrix, const bf16 *a, int rows, enum Then then, void *out, int width,
                      const Matrix *after) {
     const int k = matrix->k, groups = (matrix->n + WIDE - 1) / WIDE, size = k / DEEP * GROUP * TILE;
-    const int thread = omp_get_thread_num(), threads = omp_get_num_threads(), passes = (rows + 2 * ROWS - 1) / (2 * ROWS);
-    const int lines = (GROUP * TILE / 32 + passes - 1) / passes, stop = groups * (thread + 1) / threads;
+    const int thread = omp_get_thread_num(), threads = omp_get_num_threads(), stop = groups * (thread + 1) / threads;
+    const int pairs = rows > ROWS ? (rows + ROWS - 1) / (2 * ROWS) : 1, lines = (GROUP * TILE / 32 + pairs - 1) / pairs;
     const bf16 *tiles = first_tiles(matrix);
     float c[2 * ROWS * WIDE] __attribute__((aligned(64)));
     for (int group = groups * thread / threads; group < stop; group++, tiles += size) {
         const bf16 *ahead = group + 1 < stop ? tiles + size : first_tiles(after);
         for (int first = 0; first < rows; first += 2 * ROWS, ahead += (size_t)(k / DEEP) * lines * 32) {
-            multiply_group(c, a + (size_t)first * k, tiles, k, rows - first > ROWS, ahead, lines);
+            if (rows - first > ROWS)
+                multiply_two(c, a + (size_t)first * k, tiles, k, ahead, lines);
+            else
+                multiply_one(c, a + (size_t)first * k, tiles, k);
             const int count = rows - first < 2 * ROWS ? rows - first : 2 * ROWS;
             for (int row = 0; row < count; row++) {
                 const float *from = c + row * WIDE;
@@ -255,11 +272,18 @@ static void rotate(bf16 *to, const float *x, const float *cosine, const float *s
     }
 }
 
-static inline void store_key(bf16 *keys, const bf16 *key, int slot, int size) {
-    uint32_t *to = (uint32_t *)keys + (size_t)(slot / 16) * 8 * size + slot % 16, pair;
-    for (int i = 0; i < size / 2; i++) {
-        memcpy(&pair, key + 2 * i, 4);
-        to[i * 16] = pair;
+// Store keys [rows, d] in the slots from `slot` on, one entry pair of up to 16 of them at a time.
+static void store_keys(bf16 *keys, const bf16 *from, int slot, int rows, int size) {
+    const __m512i lanes = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                                             _mm512_set1_epi32(size / 2));
+    for (int row = 0; row < rows;) {
+        const int lane = (slot + row) % 16, count = rows - row < 16 - lane ? rows - row : 16 - lane;
+        const __mmask16 some = (__mmask16)(((1u << count) - 1) << lane);
+        const int32_t *first = (const int32_t *)(from + (size_t)row * size) - lane * (size / 2);
+        int32_t *to = (int32_t *)(keys + (size_t)((slot + row) / 16) * 16 * size);
+        for (int i = 0; i < size / 2; i++, to += 16)
+            _mm512_mask_storeu_epi32(to, some, _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), some, lanes, first + i, 4));
+        row += count;
     }
 }
 
@@ -367,15 +391,16 @@ static void attend(Cache *cache, int layer, int head, const int64_t *positions, 
     const float scale = 1.0f / __builtin_sqrtf((float)size);
     float *scores = cache->scores + (size_t)omp_get_thread_num() * ROWS * stride;
     bf16 *weights = cache->weights + (size_t)omp_get_thread_num() * ROWS * stride;
-    bf16 queries[ROWS * WIDEST_HEAD] __attribute__((aligned(64)));
+    bf16 queries[ROWS * WIDEST_HEAD] __attribute__((aligned(64))), fresh[ROWS * WIDEST_HEAD] __attribute__((aligned(64)));
     float sums[ROWS * WIDEST_HEAD] __attribute__((aligned(64)));
 
     for (int row = 0; row < rows; row++) {
         const float *from = cache->projected + (size_t)row * width + (shape->heads + head) * size;
         const size_t angle = (size_t)positions[row] * (size / 2);
-        bf16 key[WIDEST_HEAD];
+        bf16 *key = fresh + (size_t)(row % ROWS) * size;
         rotate(key, from, cache->model->cosines + angle, cache->model->sines + angle, size);
-        store_key(keys, key, length + row, size);
+        if (row % ROWS == ROWS - 1 || row + 1 == rows)
+            store_keys(keys, fresh, length + row - row % ROWS, row % ROWS + 1, size);
         store_value(values, from + (size_t)shape->key_heads * size, length + row, size);
     }
     for (int first = 0; first < rows * share; first += ROWS) {  // token after token, the heads that share keys together
@@ -421,7 +446,7 @@ int sequoia_supported(void) {  // ask the system for the matrix unit's registers
     return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
 }
 
-// weights: per layer q, k, v in one [.., D], output, gate, up, down; then the head. All bfloat16 rows.
+// weights: per layer q, k and v in one [(H + 2 K) d, D], output, gate, up, down; then the head. All bfloat16 rows.
 Model *sequoia_model(const Shape *shape, const bf16 *embedding, const float *cosines, const float *sines,
                      const float *norms, const bf16 *const *weights) {
     const int D = shape->hidden, I = shape->inner, d = shape->head_size, H = shape->heads, K = shape->key_heads;
@@ -522,63 +547,82 @@ static int make_room(Cache *cache, int rows, int threads) {
     return 1;
 }
 
+typedef struct {  // what one pass is about
+    int length, rows, last, keep;
+    const int64_t *ids, *positions;
+    const float *tail;
+    float *logits;
+} Pass;
+
+// Write down which of the last slots each row sees. By one thread; `make_room` was called for as many rows.
+static void prepare(Cache *cache, const Pass *pass) {
+    int32_t *seen = cache->seen;
+    const int prefix = pass->length + pass->rows - pass->last;
+    for (int row = 0; row < pass->rows; row++) {
+        cache->seen_start[row] = (int32_t)(seen - cache->seen);
+        for (int i = 0; i < pass->last; i++)
+            if (pass->tail[(size_t)row * pass->last + i] == 0.0f) *seen++ = prefix + i;
+    }
+    cache->seen_start[pass->rows] = (int32_t)(seen - cache->seen);
+}
+
+// Every thread of a region calls this with the same pass; the logits are whole after the next barrier.
+static void run(Cache *cache, const Pass *pass) {
+    const Model *model = cache->model;
+    const Shape *shape = &model->shape;
+    const int D = shape->hidden, K = shape->key_heads, width = (shape->heads + 2 * K) * shape->head_size;
+    const int rows = pass->rows, prefix = pass->length + rows - pass->last;
+    const int thread = omp_get_thread_num(), count = omp_get_num_threads();
+    const unsigned control = _mm_getcsr();
+    _mm_setcsr(control | 0x8040);  // what is too small for a normal number is 0, as in the matrix unit
+    use_tiles();
+    for (int row = thread; row < rows; row += count)
+        for (int i = 0; i < D; i += 32)
+            _mm_prefetch((const char *)(model->embedding + (size_t)pass->ids[row] * D + i), _MM_HINT_T0);
+    for (int row = thread; row < rows; row += count) {
+        float *to = cache->hidden + (size_t)row * D;
+        const bf16 *from = model->embedding + (size_t)pass->ids[row] * D;
+        for (int i = 0; i < D; i += LANES) _mm512_storeu_ps(to + i, widen(from + i));
+        normalise(cache->input, row, to, model->norms, D, shape->eps);
+    }
+    for (int index = 0; index < shape->layers; index++) {
+        const Layer *layer = &model->layers[index];
+        const float *norm = model->norms + (size_t)(2 * index + 1) * D;
+        const int last_layer = index + 1 == shape->layers;
+        const int first = last_layer ? rows - pass->keep : 0;  // after the last layer only what is wanted
+#pragma omp barrier
+        multiply(&layer->project, cache->input, rows, STORE, cache->projected, width, &layer->output);
+#pragma omp barrier
+        for (int head = thread; head < K; head += count)
+            attend(cache, index, head, pass->positions, rows, pass->length, prefix);
+#pragma omp barrier
+        multiply(&layer->output, cache->attended, rows, ADD, cache->hidden, D, &layer->gate_up);
+#pragma omp barrier
+        for (int row = thread; row < rows; row += count)
+            normalise(cache->input, row, cache->hidden + (size_t)row * D, norm, D, shape->eps);
+#pragma omp barrier
+        multiply(&layer->gate_up, cache->input, rows, GATE, cache->inner, shape->inner, &layer->down);
+#pragma omp barrier
+        multiply(&layer->down, cache->inner, rows, ADD, cache->hidden, D, last_layer ? &model->head : &layer[1].project);
+#pragma omp barrier
+        for (int row = first + thread; row < rows; row += count)
+            normalise(cache->input, row - first, cache->hidden + (size_t)row * D, norm + D, D, shape->eps);
+    }
+#pragma omp barrier
+    multiply(&model->head, cache->input, pass->keep, STORE, pass->logits, shape->vocab, &model->layers[0].project);
+    _tile_release();
+    _mm_setcsr(control);
+}
+
 // Append q tokens to a cache of `length` slots -> logits float32 [keep, V] of the last rows; 0 when memory ran out.
 // tail: float32 [q, last], 0 where a row sees a slot among the last ones (the new ones included), -inf where not.
 int sequoia_forward(Cache *cache, int threads, int length, int rows, const int64_t *ids, const int64_t *positions,
                     int last, const float *tail, int keep, float *logits) {
-    const Model *model = cache->model;
-    const Shape *shape = &model->shape;
-    const int D = shape->hidden, d = shape->head_size, H = shape->heads, K = shape->key_heads;
-    const int prefix = length + rows - last, width = (H + 2 * K) * d;
+    const Pass pass = {length, rows, last, keep, ids, positions, tail, logits};
     if (!make_room(cache, rows, threads)) return 0;
-    int32_t *seen = cache->seen;
-    for (int row = 0; row < rows; row++) {
-        cache->seen_start[row] = (int32_t)(seen - cache->seen);
-        for (int i = 0; i < last; i++)
-            if (tail[(size_t)row * last + i] == 0.0f) *seen++ = prefix + i;
-    }
-    cache->seen_start[rows] = (int32_t)(seen - cache->seen);
-
+    prepare(cache, &pass);
 #pragma omp parallel num_threads(threads)
-    {
-        const int thread = omp_get_thread_num(), count = omp_get_num_threads();
-        const unsigned control = _mm_getcsr();
-        _mm_setcsr(control | 0x8040);  // what is too small for a normal number is 0, as in the matrix unit
-        use_tiles();
-        for (int row = thread; row < rows; row += count)
-            for (int i = 0; i < D; i += 32) _mm_prefetch((const char *)(model->embedding + (size_t)ids[row] * D + i), _MM_HINT_T0);
-        for (int row = thread; row < rows; row += count) {
-            float *to = cache->hidden + (size_t)row * D;
-            for (int i = 0; i < D; i += LANES) _mm512_storeu_ps(to + i, widen(model->embedding + (size_t)ids[row] * D + i));
-            normalise(cache->input, row, to, model->norms, D, shape->eps);
-        }
-        for (int index = 0; index < shape->layers; index++) {
-            const Layer *layer = &model->layers[index];
-            const float *norm = model->norms + (size_t)(2 * index + 1) * D;
-            const int last_layer = index + 1 == shape->layers;
-#pragma omp barrier
-            multiply(&layer->project, cache->input, rows, STORE, cache->projected, width, &layer->output);
-#pragma omp barrier
-            for (int head = thread; head < K; head += count) attend(cache, index, head, positions, rows, length, prefix);
-#pragma omp barrier
-            multiply(&layer->output, cache->attended, rows, ADD, cache->hidden, D, &layer->gate_up);
-#pragma omp barrier
-            for (int row = thread; row < rows; row += count)
-                normalise(cache->input, row, cache->hidden + (size_t)row * D, norm, D, shape->eps);
-#pragma omp barrier
-            multiply(&layer->gate_up, cache->input, rows, GATE, cache->inner, shape->inner, &layer->down);
-#pragma omp barrier
-            multiply(&layer->down, cache->inner, rows, ADD, cache->hidden, D, last_layer ? &model->head : &layer[1].project);
-#pragma omp barrier
-            const int first = last_layer ? rows - keep : 0;  // after the last layer only what is wanted
-            for (int row = first + thread; row < rows; row += count)
-                normalise(cache->input, row - first, cache->hidden + (size_t)row * D, norm + D, D, shape->eps);
-        }
-#pragma omp barrier
-        multiply(&model->head, cache->input, keep, STORE, logits, shape->vocab, &model->layers[0].project);
-        _tile_release();
-        _mm_setcsr(control);
-    }
+    run(cache, &pass);
     return 1;
 }
 
@@ -588,72 +632,92 @@ typedef struct {  // one level of a tree: the nodes that are forwarded, and thei
     const float *tail;              // [forwarded, slots from the root on]
 } Level;
 
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
 // Draft a whole tree, level by level. `tokens` [n] holds the root and receives the rest, `chances` [n] the probability of
 // each; `probs` [forwarded nodes, size] the rows they were drawn from: by `uniforms`, one for each draw, or the most
 // likely where that is NULL. The last `unseen` committed tokens come first, at `place` and before; positions from `limit`
 // on are cut to the last one. -> 1; 0 when memory ran out; -1 when logits are not finite. `seconds` grows by what the
 // forwards took.
 int sequoia_draft(Cache *cache, int threads, int length, int unseen, const int64_t *ids, int64_t place, int64_t limit,
-                  int levels, const Level *level, int64_t size, float inverse, const double *uniforms, float *probs,
+                  int levels, const Level *all, int64_t size, float inverse, const double *uniforms, float *probs,
                   int64_t *tokens, float *chances, double *seconds) {
     const int vocab = cache->model->shape.vocab;
-    int most = unseen, draws = 0;
+    int most = unseen, draws = 0, failed = 0;
     for (int i = 0; i < levels; i++) {
-        if (level[i].forwarded > most) most = level[i].forwarded;
-        if (level[i].forwarded * level[i].widest > draws) draws = level[i].forwarded * level[i].widest;
+        if (all[i].forwarded > most) most = all[i].forwarded;
+        if (all[i].forwarded * all[i].widest > draws) draws = all[i].forwarded * all[i].widest;
     }
-    const size_t wanted = (size_t)most * (vocab + unseen);
+    const size_t wanted = (size_t)most * vocab + (size_t)unseen * unseen;
     if (wanted > cache->logits_size) {
         free(cache->logits);
         cache->logits = malloc(wanted * sizeof(float));
         cache->logits_size = cache->logits ? wanted : 0;
     }
-    float *logits = cache->logits, *tail = logits + (size_t)most * vocab;
     int64_t *given = malloc(((size_t)2 * most + draws) * sizeof(int64_t)), *positions = given + most, *drawn = positions + most;
-    int result = logits && given ? 1 : 0;
-    for (int depth = 0; depth < levels && result == 1; depth++, level++) {
-        const int count = depth ? level->forwarded : unseen;
-        int last = unseen;
-        for (int i = 0; i < count; i++) {
-            given[i] = depth ? tokens[level->nodes[i]] : ids[i];
-            positions[i] = depth ? place + depth : place - unseen + 1 + i;
-            if (positions[i] >= limit) positions[i] = limit - 1;
-        }
-        if (depth) {
-            last = 0;
-            for (int i = 0; i <= depth; i++) last += level[i - depth].forwarded;
-        } else {
-            for (int i = 0; i < unseen * unseen; i++) tail[i] = i % unseen <= i / unseen ? 0.0f : -__builtin_inff();
-        }
-        struct timespec before, after;
-        clock_gettime(CLOCK_MONOTONIC, &before);
-        if (!sequoia_forward(cache, threads, length, count, given, positions, last, depth ? level->tail : tail,
-                             level->forwarded, logits))
-            result = 0;
-        clock_gettime(CLOCK_MONOTONIC, &after);
-        *seconds += (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
-        length += count;
+    if (!cache->logits || !given || !make_room(cache, most, threads)) {
+        free(given);
+        return 0;
+    }
+    float *logits = cache->logits, *causal = logits + (size_t)most * vocab;
+    for (int i = 0; i < unseen * unseen; i++) causal[i] = i % unseen <= i / unseen ? 0.0f : -__builtin_inff();
+    Pass pass = {.length = length, .rows = unseen, .last = unseen, .ids = given, .positions = positions, .tail = causal, .logits = logits};
+    double began = 0.0;
+
+#pragma omp parallel num_threads(threads) reduction(| : failed)
+    for (int depth = 0; depth < levels; depth++) {
+        const Level *level = all + depth;
         const int rows = level->forwarded, widest = level->widest;
-        int failed = 0;
-#pragma omp parallel for num_threads(threads) if (rows > 1) reduction(| : failed)
-        for (int row = 0; row < rows; row++) {
-            float *to = probs + row * size;
-            failed |= rows_soften(logits + (size_t)row * vocab, vocab, 1, size, inverse, to, 1) ? 0 : 2;
-            if (failed) continue;
-            failed |= (uniforms ? rows_draw(to, 1, size, widest, uniforms + (size_t)row * widest, drawn + row * widest)
-                                : rows_largest(to, 1, size, widest, drawn + row * widest)) < 0;
-        }
-        if (result == 1 && failed) result = failed & 2 ? -1 : 0;
-        for (int row = 0, child = level->first_child; row < rows && result == 1; row++)
-            for (int rank = 0; rank < level->counts[row]; rank++, child++) {
-                tokens[child] = drawn[row * widest + rank];
-                chances[child] = probs[row * size + tokens[child]];
+#pragma omp single
+        {
+            began = now();
+            if (depth) {
+                pass.length += pass.rows;
+                pass.last = depth == 1 ? 1 + rows : pass.last + rows;
+                pass.rows = rows;
+                pass.tail = level->tail;
             }
-        probs += rows * size;
-        if (uniforms) uniforms += (size_t)rows * widest;
+            pass.keep = rows;
+            for (int i = 0; i < pass.rows; i++) {
+                given[i] = depth ? tokens[level->nodes[i]] : ids[i];
+                positions[i] = depth ? place + depth : place - unseen + 1 + i;
+                if (positions[i] >= limit) positions[i] = limit - 1;
+            }
+            prepare(cache, &pass);
+        }
+        run(cache, &pass);
+#pragma omp barrier
+#pragma omp master
+        *seconds += now() - began;
+#pragma omp for
+        for (int row = 0; row < rows; row++) {
+            const float *from = logits + (size_t)row * vocab;
+            float *to = probs + row * size;
+            if (!rows_soften_one(from, size, inverse, to, from + vocab)) {
+                failed |= 2;
+                for (int i = 0; i < widest; i++) drawn[row * widest + i] = 0;
+            } else {
+                failed |= (uniforms ? rows_draw(to, 1, size, widest, uniforms + (size_t)row * widest, drawn + row * widest)
+                                    : rows_largest(to, 1, size, widest, drawn + row * widest)) < 0;
+            }
+        }
+#pragma omp single
+        {
+            for (int row = 0, child = level->first_child; row < rows; row++)
+                for (int rank = 0; rank < level->counts[row]; rank++, child++) {
+                    tokens[child] = drawn[row * widest + rank];
+                    chances[child] = probs[row * size + tokens[child]];
+                }
+            probs += rows * size;
+            if (uniforms) uniforms += (size_t)rows * widest;
+        }
     }
     free(given);
-    return result;
+    return failed & 2 ? -1 : !failed;
 }
 
 // Move slot start + slots[i] to start + i; slots increase.

@@ -218,6 +218,10 @@ class NativeDraft:
             )
         )  # fmt: skip
         self._seconds = ctypes.c_double(0.0)
+        self.tokens, self.chances = torch.empty(self.nodes, dtype=torch.int64), torch.ones(self.nodes)
+        self.probs = torch.empty(self.forwarded, size)
+        self._results = self.probs.data_ptr(), self.tokens.data_ptr(), self.chances.data_ptr()
+        self._unseen = (ctypes.c_int64 * 2)()  # the root and at most one accepted leaf before it
 
     @property
     def forward_sec(self) -> float:
@@ -235,7 +239,7 @@ class NativeDraft:
 
         Returns:
             Tokens int64 [n], their probabilities float32 [n], and the rows they were drawn from, float32 [forwarded,
-            V]; None when logits are not finite.
+            V], all of them overwritten by the next call; None when logits are not finite.
 
         Raises:
             ValueError: when the cache has no room.
@@ -244,17 +248,17 @@ class NativeDraft:
         count = len(unseen) + self.forwarded - 1
         if cache.length + count > cache.capacity:
             raise ValueError(f"cache: found {cache.length} + {count} tokens, expected at most {cache.capacity} slots")
-        tokens, chances = torch.empty(self.nodes, dtype=torch.int64), torch.ones(self.nodes)
-        probs = torch.empty(self.forwarded, self.size)
-        tokens[0] = unseen[-1]
+        if len(unseen) > len(self._unseen):
+            self._unseen = (ctypes.c_int64 * len(unseen))()
+        self._unseen[: len(unseen)] = unseen
+        self.tokens[0] = unseen[-1]
         uniforms = torch.rand(self.draws, dtype=torch.float64, generator=generator) if self.sampled else None
         done = self.model.functions.sequoia_draft(
-            cache.address, torch.get_num_threads(), cache.length, len(unseen),
-            (ctypes.c_int64 * len(unseen))(*unseen), place, limit, len(self.levels), self._levels, self.size,
-            1.0 / max(temperature, 1e-30), None if uniforms is None else uniforms.data_ptr(), probs.data_ptr(),
-            tokens.data_ptr(), chances.data_ptr(), ctypes.byref(self._seconds),
+            cache.address, torch.get_num_threads(), cache.length, len(unseen), self._unseen, place, limit,
+            len(self.levels), self._levels, self.size, 1.0 / max(temperature, 1e-30),
+            None if uniforms is None else uniforms.data_ptr(), *self._results, ctypes.byref(self._seconds),
         )  # fmt: skip
         if not done:
             raise MemoryError(f"found no memory to draft {self.nodes} tokens")
         cache.length += count
-        return None if done < 0 else (tokens, chances, probs)
+        return None if done < 0 else (self.tokens, self.chances, self.probs)

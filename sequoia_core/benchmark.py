@@ -108,7 +108,7 @@ def race(
             if tree is None:
                 steps = list(autoregressive(prompt, target=target, **options))
             else:
-                steps = list(decode(prompt, target=target, draft=draft, tree=tree, **options))
+                steps = list(decode(prompt, target=target, draft=draft, tree=tree, explain=False, **options))
             seconds = time.perf_counter() - started
             for name in ("draft_sec", "verify_sec", "walk_sec", "commit_sec"):
                 lane.phase_sec[name] = lane.phase_sec.get(name, 0.0) + sum(getattr(s, name) for s in steps)

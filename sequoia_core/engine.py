@@ -16,6 +16,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from . import rows
 from .models import LanguageModel, TreeCache
 from .sampling import (
     SamplingConfig,
@@ -29,7 +30,7 @@ from .sampling import (
     widened,
 )
 from .tree import TokenTree
-from .verification import Trial, Verifier, Walk, choose_verifier, walk_greedily, walk_tree
+from .verification import Trial, Verifier, Walk, choose_verifier, sequoia_rule, walk_greedily, walk_tree
 
 ROOT_ONLY = TokenTree(np.array([-1]))
 PREFILL_CHUNK = 512  # bounds the mask of a long prompt to 512 x context
@@ -44,7 +45,8 @@ class DecodeStep:
         tokens: token of every node [n], root first.
         outcomes: per node [n] "accepted", "rejected" or "not reached"; the root counts as accepted.
         draft_probs, target_probs: what each model gave the node's token after its parent [n]; 1 for the root. At
-            temperature 0 these are the probabilities at temperature 1, the walk itself goes by argmax.
+            temperature 0 these are the probabilities at temperature 1, the walk itself goes by argmax. Empty where a
+            run was not asked to explain itself.
         accepted_path: node ids, root first.
         bonus_token: sampled by the target after the last accepted node.
         new_tokens: what this step committed: accepted path, then bonus token, cut at EOS and at the wished-for length.
@@ -84,6 +86,7 @@ def decode(
     verifier: str = "sequoia",
     generator: torch.Generator | None = None,
     cancel: threading.Event | None = None,
+    explain: bool = True,
 ) -> Iterator[DecodeStep]:
     """Decode with a static token tree (paper §3, Algorithm 2); the output follows the warped target exactly.
 
@@ -96,6 +99,7 @@ def decode(
         verifier: "sequoia", "specinfer" or "topk"; at temperature 0 all of them compare with the argmax.
         generator: the only source of randomness; None seeds a fresh one.
         cancel: looked at between phases; a cancelled run ends without a further record.
+        explain: also work out what the target gave every node's token, which decoding itself does not need.
 
     Returns:
         An iterator of `DecodeStep`; it stops at EOS, at exactly `max_new_tokens`, or at the models' context limit.
@@ -130,7 +134,7 @@ def decode(
     if widest > target.vocab_size:
         raise ValueError(f"tree: found {widest} children of one node, expected at most {target.vocab_size} tokens")
     run = _Run(prompt, target, draft, tree, sampling, choose_verifier(verifier, greedy=sampling.greedy), generator)
-    run.context = context
+    run.context, run.explain = context, explain
     run.limit = min(context, len(prompt) + max_new_tokens)
     run.limit_reason = "length" if len(prompt) + max_new_tokens <= context else "context"
     return run.steps(cancel or threading.Event())
@@ -206,6 +210,7 @@ class _Run:
     """State of one decode: the committed sequence, both caches, and what was precomputed for the tree."""
 
     context: int
+    explain: bool
     limit: int
     limit_reason: str
 
@@ -229,13 +234,23 @@ class _Run:
         fills = (sample_without_replacement, take_most_likely)
         if hasattr(draft, "plan_draft") and verifier.fill in fills:
             self.plan = draft.plan_draft(self.levels, sampled=verifier.fill is fills[0])
-        self.depths = torch.from_numpy(tree.depths.astype(np.int64))
+        self.depths = tree.depths.astype(np.int64)
         self.inner = np.array(list(self.draft_slots), dtype=np.int64)  # nodes that have children
         self.child_starts = np.concatenate([[0], np.cumsum(tree.child_counts[self.inner])]).astype(np.int64)
+        self.walker = None
+        simple = verifier.rule is sequoia_rule and sampling.plain and (self.plan is not None or tree.size == 1)
+        if rows.library() is not None and (sampling.greedy or simple):
+            slots = [self.draft_slots.get(node, 0) for node in range(tree.size)]
+            firsts = [tree.children(node).start for node in range(tree.size)]
+            self.walker = rows.Walker(*(np.array(a, dtype=np.int64) for a in (firsts, tree.child_counts, slots)))
         self.tail = _additive(tree.ancestor_mask)
         self.generator = generator or torch.Generator()
         if generator is None:
             self.generator.seed()
+        self.target_cuda, self.draft_cuda = (
+            torch.device(model.device) if model is not None and torch.device(model.device).type == "cuda" else None
+            for model in (target, draft)
+        )  # to wait for before looking at the clock
         self.draft_generator = self.generator
         if draft is not None and torch.device(draft.device).type != self.generator.device.type:
             seed = int(torch.randint(2**62, (), generator=self.generator))
@@ -252,14 +267,15 @@ class _Run:
             try:
                 started = time.perf_counter()
                 tokens, draft_probs = self._draft_tree()
-                drafted = self._clock(self.draft)
+                drafted = self._clock(self.draft_cuda)
                 if cancel.is_set():
                     return
                 logits = self._verify(tokens)
-                verified = self._clock(self.target)
+                verified = self._clock(self.target_cuda)
                 if cancel.is_set():
                     return
-                walk, target_probs = self._walk(tokens, logits)
+                walk = self._walk(tokens, logits)
+                target_probs = self._target_probs(tokens, logits) if self.explain else ()
             except FloatingPointError as error:
                 raise FloatingPointError(f"step {index}: {error}") from error
             walked = time.perf_counter()
@@ -270,8 +286,8 @@ class _Run:
                 index=index,
                 tokens=tuple(node_tokens),
                 outcomes=_outcomes(self.tree.size, walk),
-                draft_probs=tuple(draft_probs.tolist()),
-                target_probs=tuple(target_probs),
+                draft_probs=tuple(draft_probs.tolist()) if self.explain else (),
+                target_probs=target_probs,
                 accepted_path=walk.path,
                 bonus_token=walk.bonus_token,
                 new_tokens=new_tokens,
@@ -284,9 +300,9 @@ class _Run:
             )
             index += 1
 
-    def _clock(self, model: LanguageModel | None) -> float:
-        if model is not None and torch.device(model.device).type == "cuda":
-            torch.cuda.synchronize(model.device)
+    def _clock(self, device: torch.device | None) -> float:
+        if device is not None:
+            torch.cuda.synchronize(device)
         return time.perf_counter()
 
     @torch.inference_mode()
@@ -344,36 +360,55 @@ class _Run:
     @torch.inference_mode()
     def _verify(self, tokens: torch.Tensor) -> torch.Tensor:
         """One target pass over all nodes -> logits float [n, V]."""
-        positions = (self.depths + (len(self.sequence) - 1)).clamp_max_(self.context - 1)
+        positions = torch.from_numpy(np.minimum(self.depths + (len(self.sequence) - 1), self.context - 1))
         return self.target.forward(tokens, positions, cache=self.target_cache, tail=self.tail, keep=self.tree.size)
 
     @torch.inference_mode()
-    def _walk(self, tokens: torch.Tensor, logits: torch.Tensor) -> tuple[Walk, list[float]]:
-        """Decide the accepted path; also return the target's probability of every node's token [n]."""
-        shown = [1.0]
-        if self.tree.size > 1:
-            sampling = self.draft_sampling if self.sampling.greedy else self.sampling
-            shown += chances(logits, sampling, self.inner, self.child_starts, tokens[1:], "target").tolist()
+    def _walk(self, tokens: torch.Tensor, logits: torch.Tensor) -> Walk:
+        """Decide the accepted path."""
+        compiled = self.walker is not None and rows.fit(logits)
         if self.sampling.greedy:
-            choices = most_likely(logits, "target").tolist()
-            return walk_greedily(self.tree, tokens.tolist(), choices.__getitem__), shown
-        uniforms = torch.rand(self.tree.size, generator=self.generator, dtype=torch.float64).tolist()  # enough for all
-        walk = walk_tree(
+            if compiled:
+                path, bonus, nodes = self._finite(self.walker.greedily(logits, tokens))
+                accepted = set(path)
+                return Walk(tuple(path), bonus, tuple(Trial(n, 0.0, float(n in accepted), 1.0) for n in nodes))
+            return walk_greedily(self.tree, tokens.tolist(), most_likely(logits, "target").tolist().__getitem__)
+        uniforms = torch.rand(self.tree.size, generator=self.generator, dtype=torch.float64)  # enough for all trials
+        if compiled:
+            draft = logits if self.plan is None else self.draft_rows[0]  # a lone root has no use for any
+            found = self.walker.sampled(logits, self.sampling.temperature, tokens, draft, uniforms)
+            path, bonus, trials = self._finite(found)
+            return Walk(tuple(path), bonus, tuple(Trial(*trial) for trial in trials))
+        return walk_tree(
             self.tree,
             tokens.tolist(),
             target_row=lambda node: law(logits[node], self.sampling, "target"),
             draft_row=self._draft_row,
             rule=self.verifier.rule,
-            uniform=iter(uniforms).__next__,
+            uniform=iter(uniforms.tolist()).__next__,
         )
-        return walk, shown
+
+    @staticmethod
+    def _finite(found):
+        if found is None:
+            raise FloatingPointError("the target model returned logits that are not finite")
+        return found
+
+    @torch.inference_mode()
+    def _target_probs(self, tokens: torch.Tensor, logits: torch.Tensor) -> tuple[float, ...]:
+        """What the target gives every node's token after its parent [n]."""
+        if self.tree.size == 1:
+            return (1.0,)
+        sampling = self.draft_sampling if self.sampling.greedy else self.sampling
+        found = chances(logits, sampling, self.inner, self.child_starts, tokens[1:], "target")
+        return (1.0, *found.tolist())
 
     def _draft_row(self, node: int) -> np.ndarray:
         slot = self.draft_slots[node]
-        for rows in self.draft_rows:
-            if slot < len(rows):
-                return widened(rows[slot])
-            slot -= len(rows)
+        for level in self.draft_rows:
+            if slot < len(level):
+                return widened(level[slot])
+            slot -= len(level)
         raise AssertionError(f"node {node} was offered children but never forwarded by the draft")
 
     @torch.inference_mode()

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LANES = 16, BLOCK = 64, MANY = 4 };  // entries per block of which sums or maxima are kept; rows worth threads
+// Sums and maxima are kept of cells: entry i lies in cell i / 256 * 16 + i % 16, so that 256 entries make 16 cells lane by
+// lane. MANY rows are worth a second thread.
+enum { LANES = 16, BLOCK = 64, STRIPE = 256, MANY = 4 };
 
 typedef float floats __attribute__((vector_size(64), aligned(4)));
 typedef int32_t ints __attribute__((vector_size(64), aligned(4)));
@@ -30,8 +32,14 @@ static inline floats exponential(floats x) {  // of x <= 0; relative error below
 }
 
 static float highest(const float *x, int64_t size) {
-    floats top = (floats){0} - INFINITY;
+    floats top = (floats){0} - INFINITY, other = top;
     int64_t i = 0;
+    for (; i + 2 * LANES <= size; i += 2 * LANES) {
+        const floats v = *(const floats *)(x + i), w = *(const floats *)(x + i + LANES);
+        top = pick(v > top, v, top);
+        other = pick(w > other, w, other);
+    }
+    top = pick(other > top, other, top);
     for (; i + LANES <= size; i += LANES) {
         const floats v = *(const floats *)(x + i);
         top = pick(v > top, v, top);
@@ -43,13 +51,15 @@ static float highest(const float *x, int64_t size) {
 }
 
 // probs [size] = exp((logits - largest) * inverse), or nothing stored where that is NULL -> their sum; not finite for a row
-// that is not.
-static float exponentials(const float *logits, int64_t size, float inverse, float *probs, float *largest) {
+// that is not. Meanwhile the row at `next` is fetched: half of it was written by another core.
+static float exponentials(const float *logits, int64_t size, float inverse, float *probs, float *largest,
+                          const float *next) {
     const float top = *largest = highest(logits, size);
     if (!isfinite(top)) return NAN;
     floats sums = {0};
     int64_t i = 0;
     for (; i + LANES <= size; i += LANES) {
+        __builtin_prefetch(next + i);
         const floats p = exponential((*(const floats *)(logits + i) - top) * inverse);
         if (probs) *(floats *)(probs + i) = p;
         sums += p;
@@ -66,16 +76,20 @@ static float exponentials(const float *logits, int64_t size, float inverse, floa
     return sum;
 }
 
-// probs [rows, size] = softmax(logits * inverse) -> whether all rows were finite.
+// probs [size] = softmax(logits * inverse) -> whether the row was finite; the row at `next` is fetched meanwhile.
+int rows_soften_one(const float *logits, int64_t size, float inverse, float *probs, const float *next) {
+    float top;
+    const float sum = exponentials(logits, size, inverse, probs, &top, next), factor = 1.0f / sum;
+    for (int64_t i = 0; i < size; i++) probs[i] *= factor;
+    return isfinite(sum) != 0;
+}
+
+// probs [rows, size]: the same for many rows -> whether all were finite.
 int rows_soften(const float *logits, int64_t stride, int64_t rows, int64_t size, float inverse, float *probs, int threads) {
     int fine = 1;
 #pragma omp parallel for num_threads(threads) if (rows >= MANY) reduction(& : fine)
-    for (int64_t row = 0; row < rows; row++) {
-        float top, *to = probs + row * size;
-        const float sum = exponentials(logits + row * stride, size, inverse, to, &top), factor = 1.0f / sum;
-        for (int64_t i = 0; i < size; i++) to[i] *= factor;
-        fine &= isfinite(sum) != 0;
-    }
+    for (int64_t row = 0; row < rows; row++)
+        fine &= rows_soften_one(logits + row * stride, size, inverse, probs + row * size, logits + (row + 1) * stride);
     return fine;
 }
 
@@ -87,7 +101,7 @@ int rows_chances(const float *logits, int64_t stride, const int64_t *which, cons
 #pragma omp parallel for num_threads(threads) if (rows >= MANY) reduction(& : fine)
     for (int64_t row = 0; row < rows; row++) {
         float top;
-        const float *line = logits + which[row] * stride, sum = exponentials(line, size, inverse, NULL, &top);
+        const float *line = logits + which[row] * stride, sum = exponentials(line, size, inverse, NULL, &top, line + stride);
         for (int64_t i = starts[row]; i < starts[row + 1]; i++) chances[i] = expf((line[tokens[i]] - top) * inverse) / sum;
         fine &= isfinite(sum) != 0;
     }
@@ -127,79 +141,134 @@ int rows_best(const float *x, int64_t stride, int64_t rows, int64_t size, int64_
     return fine;
 }
 
-static float block_highest(const float *x, int64_t block, int64_t size) {
-    const int64_t from = block * BLOCK, left = size - from;
-    return highest(x + from, left < BLOCK ? left : BLOCK);
+static inline int64_t cell_of(int64_t i) { return i / STRIPE * LANES + i % LANES; }
+
+static inline int64_t first_of(int64_t cell) { return cell / LANES * STRIPE + cell % LANES; }  // the others 16 apart
+
+static float cell_highest(const float *x, int64_t cell, int64_t size) {
+    float top = -INFINITY;
+    for (int64_t i = first_of(cell), n = 0; n < STRIPE / LANES && i < size; n++, i += LANES) top = x[i] > top ? x[i] : top;
+    return top;
 }
 
 // places [rows, k] = the k largest entries of each row, largest first, equal ones in order -> 0, or -1 without memory.
-int64_t rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t *places) {
-    const int64_t blocks = (size + BLOCK - 1) / BLOCK;
-    float *line = malloc((size + blocks) * sizeof(float)), *tops = line + size;
+int rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t *places) {
+    const int64_t count = (size + STRIPE - 1) / STRIPE, cells = count * LANES;
+    float *line = malloc((size + cells + count) * sizeof(float)), *tops = line + size, *stripes = tops + cells;
     if (!line) return -1;
     for (int64_t row = 0; row < rows; row++, x += size, places += k) {
         memcpy(line, x, size * sizeof(float));
-        for (int64_t block = 0; block < blocks; block++) tops[block] = block_highest(line, block, size);
+        for (int64_t stripe = 0; stripe < count; stripe++) {
+            const int64_t from = stripe * STRIPE;
+            float *to = tops + stripe * LANES;
+            if (from + STRIPE > size) {
+                for (int lane = 0; lane < LANES; lane++) to[lane] = cell_highest(line, stripe * LANES + lane, size);
+            } else {
+                floats top = *(const floats *)(line + from);
+                for (int i = LANES; i < STRIPE; i += LANES) {
+                    const floats v = *(const floats *)(line + from + i);
+                    top = pick(v > top, v, top);
+                }
+                *(floats *)to = top;
+            }
+            stripes[stripe] = highest(to, LANES);
+        }
         for (int64_t j = 0; j < k; j++) {
-            const float top = highest(tops, blocks);
-            int64_t block = 0, i;
-            while (block < blocks - 1 && tops[block] != top) block++;
-            for (i = block * BLOCK; i < size - 1 && line[i] != top; i++) {}
-            places[j] = i;
-            line[i] = -INFINITY;
-            tops[block] = block_highest(line, block, size);
+            const float top = highest(stripes, count);
+            int64_t stripe = 0, place = size;
+            while (stripe < count - 1 && stripes[stripe] != top) stripe++;
+            for (int64_t cell = stripe * LANES; cell < (stripe + 1) * LANES; cell++) {
+                if (tops[cell] != top) continue;
+                int64_t i = first_of(cell);
+                while (i < size && line[i] != top) i += LANES;
+                place = i < place ? i : place;
+            }
+            if (place >= size) place = 0;  // only for a row with NaN
+            const int64_t cell = cell_of(place);
+            places[j] = place;
+            line[place] = -INFINITY;
+            tops[cell] = cell_highest(line, cell, size);
+            stripes[cell / LANES] = highest(tops + cell / LANES * LANES, LANES);
         }
     }
     free(line);
     return 0;
 }
 
-static double block_sum(const float *x, int64_t block, int64_t size) {
-    const int64_t from = block * BLOCK, left = size - from;
-    if (left < BLOCK) {
-        double sum = 0.0;
-        for (int64_t i = 0; i < left; i++) sum += x[from + i];
-        return sum;
-    }
-    typedef float eight __attribute__((vector_size(32), aligned(4)));
-    doubles sums = {0};
-    for (int i = 0; i < BLOCK; i += 8) sums += __builtin_convertvector(*(const eight *)(x + from + i), doubles);
+static double cell_sum(const float *x, int64_t cell, int64_t size) {
+    double sum = 0.0;
+    for (int64_t i = first_of(cell), n = 0; n < STRIPE / LANES && i < size; n++, i += LANES) sum += x[i];
+    return sum;
+}
+
+typedef float eight __attribute__((vector_size(32), aligned(4)));
+
+static double added(const double *cells) {  // 16 of them
+    const doubles sums = *(const doubles *)cells + *(const doubles *)(cells + 8);
     return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+// Draw one entry of a row in proportion to its mass: `left` of the total is passed stripe by stripe, cell by cell, entry by
+// entry. Rounding never ends on an entry without mass.
+static int64_t drawn_place(const float *line, const double *stripes, const double *sums, int64_t count, int64_t size,
+                           double left) {
+    int64_t stripe = 0, cell = -1, place = -1, last = 0;
+    for (; stripe < count; stripe++) {
+        if (stripes[stripe] > 0.0) last = stripe;
+        if (left < stripes[stripe]) break;
+        left -= stripes[stripe];
+    }
+    if (stripe == count) stripe = last;
+    for (int64_t i = stripe * LANES; i < (stripe + 1) * LANES; i++) {
+        if (sums[i] <= 0.0) continue;
+        cell = i;
+        if (left < sums[i]) break;
+        left -= sums[i];
+    }
+    if (cell < 0) return -1;
+    for (int64_t i = first_of(cell), n = 0; n < STRIPE / LANES && i < size; n++, i += LANES) {
+        if (line[i] <= 0.0f) continue;
+        place = i;
+        if (left < line[i]) break;
+        left -= line[i];
+    }
+    return place;
 }
 
 // places [rows, k]: k draws without replacement per row, one by one by inverting what is left of the row; when no mass is
 // left, uniformly from the entries not drawn. uniforms [rows, k] in [0, 1) -> 0, or -1 without memory.
-int64_t rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, const double *uniforms, int64_t *places) {
-    const int64_t blocks = (size + BLOCK - 1) / BLOCK;
-    double *sums = malloc(blocks * sizeof(double) + size * sizeof(float));
-    float *line = (float *)(sums + blocks);
+int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, const double *uniforms, int64_t *places) {
+    const int64_t count = (size + STRIPE - 1) / STRIPE, cells = count * LANES;
+    double *sums = malloc((cells + count) * sizeof(double) + size * sizeof(float)), *stripes = sums + cells;
+    float *line = (float *)(stripes + count);
     if (!sums) return -1;
     for (int64_t row = 0; row < rows; row++, probs += size, places += k, uniforms += k) {
         memcpy(line, probs, size * sizeof(float));
-        for (int64_t block = 0; block < blocks; block++) sums[block] = block_sum(line, block, size);
+        for (int64_t stripe = 0; stripe < count; stripe++) {
+            const int64_t from = stripe * STRIPE;
+            double *to = sums + stripe * LANES;
+            if (from + STRIPE > size) {
+                for (int lane = 0; lane < LANES; lane++) to[lane] = cell_sum(line, stripe * LANES + lane, size);
+            } else {
+                doubles low = {0}, high = {0};
+                for (int i = 0; i < STRIPE; i += LANES) {
+                    low += __builtin_convertvector(*(const eight *)(line + from + i), doubles);
+                    high += __builtin_convertvector(*(const eight *)(line + from + i + 8), doubles);
+                }
+                *(doubles *)to = low;
+                *(doubles *)(to + 8) = high;
+            }
+            stripes[stripe] = added(to);
+        }
         for (int64_t j = 0; j < k; j++) {
-            double total = 0.0, left;
-            for (int64_t block = 0; block < blocks; block++) total += sums[block];
-            int64_t found = -1;
-            if (total > 0.0) {
-                int64_t block = 0, last = -1;
-                left = uniforms[j] * total;
-                for (; block < blocks; block++) {
-                    if (sums[block] > 0.0) last = block;
-                    if (left < sums[block]) break;
-                    left -= sums[block];
-                }
-                block = block < blocks ? block : last;  // rounding must not fall past the last entry with mass
-                const int64_t stop = (block + 1) * BLOCK < size ? (block + 1) * BLOCK : size;
-                for (int64_t i = block * BLOCK; i < stop; i++) {
-                    if (line[i] <= 0.0f) continue;
-                    found = i;
-                    if (left < line[i]) break;
-                    left -= line[i];
-                }
-                if (found < 0) found = block * BLOCK;  // only for a row with NaN
+            double mass = 0.0;
+            for (int64_t stripe = 0; stripe < count; stripe++) mass += stripes[stripe];
+            int64_t found = mass > 0.0 ? drawn_place(line, stripes, sums, count, size, uniforms[j] * mass) : -1;
+            if (found >= 0) {
+                const int64_t cell = cell_of(found);
                 line[found] = 0.0f;
-                sums[block] = block_sum(line, block, size);
+                sums[cell] = cell_sum(line, cell, size);
+                stripes[cell / LANES] = added(sums + cell / LANES * LANES);
             } else {
                 int64_t place = (int64_t)(uniforms[j] * (double)(size - j));
                 for (int64_t i = 0; i < size && found < 0; i++) {
@@ -234,9 +303,17 @@ void rows_widen(const float *row, int64_t size, double *wide) {
 // wide [size] = softmax(logits * inverse) of one row in double precision; scratch [size] -> whether the row was finite.
 int rows_law(const float *logits, int64_t size, float inverse, float *scratch, double *wide) {
     float top;
-    const float sum = exponentials(logits, size, inverse, scratch, &top);
+    const float sum = exponentials(logits, size, inverse, scratch, &top, logits);
     rows_widen(scratch, size, wide);
     return isfinite(sum) != 0;
+}
+
+// Take one entry out of probs [size] and scale the others to sum to 1 again -> what they summed to; 0 leaves them as zeros.
+double rows_strike(double *probs, int64_t size, int64_t place) {
+    probs[place] = 0.0;
+    const double sum = total(probs, size), factor = sum > 0.0 ? 1.0 / sum : 0.0;
+    for (int64_t i = 0; i < size; i++) probs[i] *= factor;
+    return sum;
 }
 
 // rest [size] = max(target - draft, 0), scaled to sum to 1; target itself where nothing is left.
@@ -275,4 +352,72 @@ int64_t rows_invert(const double *probs, int64_t size, double uniform) {
     }
     while (last > 1 && probs[last - 1] <= 0.0) last--;
     return last > 0 ? last - 1 : 0;
+}
+
+// Walk down a drafted tree by Sequoia's rule (`verification.walk_tree` with `sequoia_rule`, operation by operation).
+// logits [n, size]; children of node i: counts[i] from firsts[i] on; draft rows [.., size], that of node i at slots[i];
+// tokens [n]; uniforms [n]. Fills path [n], trials: nodes, masses [n, 2] of target and draft; ends = {length of the path,
+// number of trials, bonus token} -> whether the rows on the way were finite; -1 without memory.
+int rows_walk(const float *logits, int64_t stride, int64_t size, float inverse, const int64_t *firsts,
+              const int64_t *counts, const int64_t *slots, const float *draft, const int64_t *tokens,
+              const double *uniforms, int64_t *path, int64_t *nodes, double *masses, int64_t *ends) {
+    double *memory = malloc(size * (3 * sizeof(double) + sizeof(float)));
+    double *left = memory, *mass = left + size, *rest = mass + size;
+    float *scratch = (float *)(rest + size);
+    int64_t node = 0, length = 1, trials = 0;
+    int fine = 1;
+    if (!memory) return -1;
+    path[0] = 0;
+    for (;;) {
+        int64_t next = -1;
+        fine = rows_law(logits + node * stride, size, inverse, scratch, left);
+        if (!fine) break;
+        if (counts[node]) rows_widen(draft + slots[node] * size, size, mass);
+        for (int64_t child = firsts[node]; child < firsts[node] + counts[node]; child++) {
+            const int64_t token = tokens[child];
+            const double target_mass = left[token], draft_mass = mass[token] > 0.0 ? mass[token] : 1e-300;
+            nodes[trials] = child;
+            masses[2 * trials] = target_mass;
+            masses[2 * trials + 1] = draft_mass;
+            if (uniforms[trials++] * draft_mass < target_mass) {
+                next = child;
+                break;
+            }
+            rows_residual(left, mass, size, rest);
+            double *swap = left;
+            left = rest, rest = swap;
+            if (rows_strike(mass, size, token) <= 0.0) {  // exhausted: uniform over the tokens not rejected so far
+                for (int64_t i = 0; i < size; i++) mass[i] = 1.0;
+                for (int64_t i = firsts[node]; i <= child; i++) mass[tokens[i]] = 0.0;
+                const double sum = total(mass, size);
+                for (int64_t i = 0; i < size; i++) mass[i] /= sum > 1.0 ? sum : 1.0;
+            }
+        }
+        if (next < 0) break;
+        path[length++] = node = next;
+    }
+    ends[0] = length, ends[1] = trials;
+    ends[2] = fine ? rows_invert(left, size, uniforms[trials]) : 0;
+    free(memory);
+    return fine;
+}
+
+// Walk down by the target's most likely tokens (`verification.walk_greedily`). Arguments and result as `rows_walk`; a trial is
+// a node looked at.
+int rows_follow(const float *logits, int64_t stride, int64_t size, const int64_t *firsts, const int64_t *counts,
+                const int64_t *tokens, int64_t *path, int64_t *nodes, int64_t *ends) {
+    int64_t node = 0, length = 1, trials = 0, wanted;
+    path[0] = 0;
+    for (;;) {
+        int64_t next = -1;
+        if ((wanted = best_place(logits + node * stride, size)) < 0) return 0;
+        for (int64_t child = firsts[node]; child < firsts[node] + counts[node] && next < 0; child++) {
+            nodes[trials++] = child;
+            if (tokens[child] == wanted) next = child;
+        }
+        if (next < 0) break;
+        path[length++] = node = next;
+    }
+    ends[0] = length, ends[1] = trials, ends[2] = wanted;
+    return 1;
 }

@@ -23,10 +23,13 @@ _FUNCTIONS = {
     "rows_chances": (_FLAG, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT, _COUNT, _SINGLE, _POINTER, _POINTER, _FLAG),
     "rows_law": (_FLAG, _POINTER, _COUNT, _SINGLE, _POINTER, _POINTER),
     "rows_best": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER, _FLAG),
-    "rows_largest": (_COUNT, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER),
-    "rows_draw": (_COUNT, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER, _POINTER),
+    "rows_largest": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER),
+    "rows_draw": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER, _POINTER),
     "rows_widen": (None, _POINTER, _COUNT, _POINTER),
     "rows_residual": (None, _POINTER, _POINTER, _COUNT, _POINTER),
+    "rows_strike": (_REAL, _POINTER, _COUNT, _COUNT),
+    "rows_walk": (_FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 10),
+    "rows_follow": (_FLAG, _POINTER, _COUNT, _COUNT, *[_POINTER] * 6),
     "rows_invert": (_COUNT, _POINTER, _COUNT, _REAL),
 }
 
@@ -42,6 +45,11 @@ def fit(rows: torch.Tensor) -> bool:
     if library() is None:
         return False
     return rows.dtype == torch.float32 and rows.is_cpu and rows.ndim == 2 and rows.stride(1) == 1 and len(rows) > 0
+
+
+def _granted(result: int) -> None:
+    if result < 0:
+        raise MemoryError("no memory for a copy of a row")
 
 
 def _inverse(temperature: float) -> float:
@@ -102,8 +110,7 @@ def largest(values: torch.Tensor, k: int) -> torch.Tensor:
     """Return the places of the k largest of each row, largest first and equal ones in order, int64 [m, k]."""
     values = values.contiguous()
     places = torch.empty(len(values), k, dtype=torch.int64)
-    if library().rows_largest(values.data_ptr(), *values.shape, k, places.data_ptr()) < 0:
-        raise MemoryError("no memory for a copy of a row")
+    _granted(library().rows_largest(values.data_ptr(), *values.shape, k, places.data_ptr()))
     return places
 
 
@@ -119,10 +126,8 @@ def draw(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """
     probs, uniforms = probs.contiguous(), uniforms.contiguous()
     places = torch.empty(uniforms.shape, dtype=torch.int64)
-    if library().rows_draw(
-        probs.data_ptr(), *probs.shape, uniforms.shape[1], uniforms.data_ptr(), places.data_ptr()
-    ) < 0:  # fmt: skip
-        raise MemoryError("no memory for a copy of a row")
+    count = uniforms.shape[1]
+    _granted(library().rows_draw(probs.data_ptr(), *probs.shape, count, uniforms.data_ptr(), places.data_ptr()))
     return places
 
 
@@ -144,6 +149,79 @@ def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
     return rest
 
 
+def strike(probs: np.ndarray, place: int) -> float:
+    """Take one entry out of float64 [V], in place, the others scaled to sum to 1 -> what they summed to before."""
+    return library().rows_strike(_address(probs), len(probs), place)
+
+
 def invert(probs: np.ndarray, uniform: float) -> int:
     """Return where the running sum of float64 [V] passes `uniform` of its total; never an entry without mass."""
     return library().rows_invert(_address(probs), len(probs), uniform)
+
+
+class Walker:
+    """Walks down trees of one shape, in one call each.
+
+    Args:
+        firsts, counts: int64 [n], each node's first child and how many it has.
+        slots: int64 [n], where a node's row lies among the draft's; nodes without children are not looked up.
+    """
+
+    def __init__(self, firsts: np.ndarray, counts: np.ndarray, slots: np.ndarray) -> None:
+        size = len(firsts)
+        self._shape = firsts, counts, slots
+        self._path, self._nodes = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
+        self._masses, self._ends = np.empty((size, 2)), np.empty(3, dtype=np.int64)
+        self._firsts, self._counts, self._slots = (_address(array) for array in self._shape)
+        self._results = [_address(array) for array in (self._path, self._nodes, self._masses, self._ends)]
+
+    def greedily(self, logits: torch.Tensor, tokens: torch.Tensor) -> tuple[list[int], int, list[int]] | None:
+        """Follow the target's most likely tokens, as `verification.walk_greedily` does.
+
+        Args:
+            logits: float32 [n, V].
+            tokens: int64 [n].
+
+        Returns:
+            The path, the token after it and the nodes looked at; None when a row on the way was not finite.
+        """
+        path, nodes, _, ends = self._results
+        if not library().rows_follow(
+            logits.data_ptr(), logits.stride(0), logits.shape[1], self._firsts, self._counts, tokens.data_ptr(), path,
+            nodes, ends,
+        ):  # fmt: skip
+            return None
+        length, trials, bonus = self._ends.tolist()
+        return self._path[:length].tolist(), bonus, self._nodes[:trials].tolist()
+
+    def sampled(
+        self,
+        logits: torch.Tensor,
+        temperature: float,
+        tokens: torch.Tensor,
+        draft: torch.Tensor,
+        uniforms: torch.Tensor,
+    ) -> tuple[list[int], int, list[tuple[int, float, float, float]]] | None:
+        """Decide by Sequoia's rule, as `verification.walk_tree` does with `sequoia_rule`.
+
+        Args:
+            logits: float32 [n, V], the target's.
+            tokens: int64 [n].
+            draft: float32 [.., V], the draft's rows.
+            uniforms: float64 [n] in [0, 1).
+
+        Returns:
+            The path, the bonus token and every trial (node, uniform, target mass, draft mass); None when a row on the
+            way was not finite.
+        """
+        fine = library().rows_walk(
+            logits.data_ptr(), logits.stride(0), logits.shape[1], _inverse(temperature), self._firsts, self._counts,
+            self._slots, draft.data_ptr(), tokens.data_ptr(), uniforms.data_ptr(), *self._results,
+        )  # fmt: skip
+        _granted(fine)
+        if not fine:
+            return None
+        length, trials, bonus = self._ends.tolist()
+        nodes, masses = self._nodes[:trials].tolist(), self._masses[:trials].tolist()
+        drawn = zip(nodes, uniforms[:trials].tolist(), masses, strict=True)
+        return self._path[:length].tolist(), bonus, [(node, uniform, *pair) for node, uniform, pair in drawn]

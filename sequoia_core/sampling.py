@@ -246,3 +246,18 @@ def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
     rest = np.maximum(target - draft, 0.0)
     total = rest.sum()
     return rest / total if total > 0.0 else target
+
+
+def strike(probs: np.ndarray, token: int) -> float:
+    """Take a token out of float64 [V], in place, and scale the others to sum to 1.
+
+    Returns:
+        What the others summed to; when that is 0, all entries are 0 afterwards.
+    """
+    if rows.library() is not None:
+        return rows.strike(probs, token)
+    probs[token] = 0.0
+    total = probs.sum()
+    if total > 0.0:
+        probs /= total
+    return total

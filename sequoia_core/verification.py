@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from .sampling import (
     sample_row,
     sample_with_replacement,
     sample_without_replacement,
+    strike,
     take_most_likely,
 )
 from .tree import TokenTree
@@ -79,14 +81,10 @@ def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int])
         offer = Offer(left[token], mass[token], partial(residual, left, mass))
         yield offer
         left = offer.rest
-        mass[token] = 0.0
-        total = mass.sum()
-        if total <= 0.0:  # exhausted: uniform over the tokens not rejected so far
+        if strike(mass, token) <= 0.0:  # exhausted: uniform over the tokens not rejected so far
             mass[:] = 1.0
             mass[list(children[: position + 1])] = 0.0
-            total = mass.sum()
-        if total > 0.0:
-            mass /= total
+            mass /= max(1.0, mass.sum())
 
 
 @exact_for(sample_with_replacement)
@@ -114,9 +112,7 @@ def topk_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) ->
 
 def _without(row: np.ndarray, token: int) -> np.ndarray:
     rest = row.copy()
-    rest[token] = 0.0
-    total = rest.sum()
-    return rest / total if total > 0.0 else row
+    return rest if strike(rest, token) > 0.0 else row
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +175,7 @@ def choose_verifier(name: str, *, greedy: bool) -> Verifier:
     return GREEDY if greedy else VERIFIERS[name]
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(NamedTuple):
     """The arithmetic of one decision: node offered, uniform drawn, R[s] and D[s]."""
 
     node: int

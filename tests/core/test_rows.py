@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import rows, sampling
+from sequoia_core import TokenTree, rows, sampling
 from sequoia_core.sampling import SamplingConfig
+from sequoia_core.verification import sequoia_rule, walk_greedily, walk_tree
 
 pytestmark = pytest.mark.skipif(rows.library() is None, reason="rows.c cannot be built here")
 SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 130, 4096]
@@ -150,13 +151,21 @@ def test_extreme_uniforms_stay_inside_the_mass():
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_double_precision_rows(size, twins):
+def test_double_precision_rows(size, twins, monkeypatch):
     target, draft = (sampling.widened(logits(1, size, seed).softmax(-1)[0]) for seed in (1, 2))
     assert target.sum() == pytest.approx(1.0, abs=1e-14)
     compiled, plain = twins(sampling.widened, logits(1, size, 1).softmax(-1)[0])
     np.testing.assert_allclose(compiled, plain, rtol=1e-14)
     compiled, plain = twins(sampling.residual, target, draft)
     np.testing.assert_allclose(compiled, plain, rtol=1e-12, atol=1e-18)
+    struck = [draft.copy(), draft.copy()]
+    sums = sampling.strike(struck[0], size // 2), 1.0 - draft[size // 2]
+    assert sums[0] == pytest.approx(sums[1], abs=1e-14) and struck[0][size // 2] == 0.0
+    assert struck[0].sum() == pytest.approx(1.0 if size > 1 else 0.0, abs=1e-14)
+    with monkeypatch.context() as patch:
+        patch.setattr(rows, "library", lambda: None)
+        sampling.strike(struck[1], size // 2)
+    np.testing.assert_allclose(struck[0], struck[1], rtol=1e-12)
     assert sampling.residual(target, target).tolist() == target.tolist()
     for uniform in np.random.default_rng(0).random(300):
         compiled, plain = twins(sampling.sample_row, target, float(uniform))
@@ -167,3 +176,60 @@ def test_a_generator_fixes_the_draws():
     probs = logits(3, 100).softmax(-1)
     first, again = (sampling.sample_without_replacement(probs, 4, torch.Generator().manual_seed(5)) for _ in range(2))
     assert torch.equal(first, again)
+
+
+TREE = TokenTree(np.array([-1, 0, 0, 0, 1, 1, 2, 4, 4, 4, 7]))
+
+
+def walker() -> rows.Walker:
+    firsts = [TREE.children(node).start for node in range(TREE.size)]
+    arrays = firsts, TREE.child_counts, np.arange(TREE.size)  # every node has a draft row of its own
+    return rows.Walker(*(np.array(array, dtype=np.int64) for array in arrays))
+
+
+@pytest.mark.parametrize("size", [4, 5, 40, 300])
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_walks_are_those_of_the_rule(size, temperature):
+    """Decision by decision, rows in which the draft's mass is used up included."""
+    walks, config, depths, bonus = walker(), SamplingConfig(temperature), set(), set()
+    for seed in range(60):
+        generator = torch.Generator().manual_seed(seed)
+        target = torch.randn(TREE.size, size, generator=generator) * 2
+        draft = (target + torch.randn(target.shape, generator=generator) * (seed % 3)).softmax(-1)
+        if seed % 4 == 0:
+            draft = torch.zeros_like(draft).scatter(1, draft.topk(2).indices, 0.5)  # fewer tokens than children
+        tokens = torch.zeros(TREE.size, dtype=torch.int64)
+        for node in range(TREE.size):
+            children = TREE.children(node)
+            drawn = sampling.sample_without_replacement(draft[node : node + 1], len(children), generator)
+            tokens[children.start : children.stop] = drawn[0]
+        uniforms = torch.rand(TREE.size, dtype=torch.float64, generator=generator)
+        path, token, trials = walks.sampled(target, temperature, tokens, draft, uniforms)
+        wanted = walk_tree(
+            TREE, tokens.tolist(), target_row=lambda node: sampling.law(target[node], config, "target"),
+            draft_row=lambda node: sampling.widened(draft[node]), rule=sequoia_rule,
+            uniform=iter(uniforms.tolist()).__next__,
+        )  # fmt: skip
+        assert (tuple(path), token, trials) == (wanted.path, wanted.bonus_token, [tuple(t) for t in wanted.trials])
+        depths.add(len(path)), bonus.add(token)
+    assert len(depths) > 2 and len(bonus) > 1
+
+
+def test_greedy_walks_follow_the_most_likely():
+    walks, depths = walker(), set()
+    for seed in range(60):
+        target = logits(TREE.size, 5, seed)
+        tokens = torch.randint(5, (TREE.size,), generator=torch.Generator().manual_seed(seed))
+        path, token, nodes = walks.greedily(target, tokens)
+        wanted = walk_greedily(TREE, tokens.tolist(), target.argmax(-1).tolist().__getitem__)
+        assert (tuple(path), token, nodes) == (wanted.path, wanted.bonus_token, [t.node for t in wanted.trials])
+        depths.add(len(path))
+    assert len(depths) > 2
+
+
+def test_a_walk_over_a_row_that_is_not_finite_is_none():
+    target = logits(TREE.size, 20)
+    target[0, 3] = torch.nan
+    tokens, uniforms = torch.zeros(TREE.size, dtype=torch.int64), torch.rand(TREE.size, dtype=torch.float64)
+    assert walker().greedily(target, tokens) is None
+    assert walker().sampled(target, 1.0, tokens, target.softmax(-1), uniforms) is None
