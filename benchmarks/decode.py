@@ -1,6 +1,7 @@
 """Race every way of decoding on a pair: a table, a dated file in results/, and one JSON line last.
 
-    python benchmarks/decode.py --temperature 0 --prompts 24
+    python benchmarks/decode.py --dtype bfloat16 --temperature 0 --prompts 28
+    python benchmarks/decode.py --dtype bfloat16 --file assets/prompts/not-looping.jsonl --prompts 32
 
 Methods take turns on each prompt, EOS is off so that all write equally much, and the planned tree comes from a vector
 and a profile measured in the same run (see `sequoia_core.benchmark`).
@@ -23,6 +24,7 @@ from sequoia_core.models import load_pair  # noqa: E402
 from sequoia_core.prompts import load_prompts  # noqa: E402
 from sequoia_core.sampling import SamplingConfig  # noqa: E402
 
+PROMPTS = ROOT / "assets" / "prompts"
 METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia")
 
 
@@ -30,18 +32,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--max-new-tokens", type=int, default=128)
-    parser.add_argument("--prompts", type=int, default=32, help="how many of the shipped prompts; a quarter calibrates")
+    parser.add_argument("--prompts", type=int, default=32, help="how many of the prompts; a quarter calibrates")
+    parser.add_argument("--file", type=Path, default=PROMPTS / "prompts.jsonl", help="prompts, JSON lines")
     parser.add_argument("--target")
     parser.add_argument("--draft")
     parser.add_argument("--dtype")
     args = parser.parse_args()
     pair = load_pair(args.target, args.draft, dtype=args.dtype)
-    texts = load_prompts(ROOT / "assets" / "prompts" / "prompts.jsonl")[: args.prompts]
+    texts = load_prompts(args.file)[: args.prompts]
     result = bench(
         pair, [pair.tokenizer.encode(text) for text in texts], sampling=SamplingConfig(args.temperature),
         max_new_tokens=args.max_new_tokens,
     )  # fmt: skip
-    result["settings"] |= {"date": date.today().isoformat(), "python": platform.python_version()}
+    result["settings"] |= {
+        "prompt_file": args.file.name,
+        "date": date.today().isoformat(),
+        "python": platform.python_version(),
+    }
     base = result["autoregressive"]["tokens_per_sec"]
     print(f"{'method':<16}{'tokens/s':>10}{'quartiles':>16}{'tokens/step':>13}{'ratio':>8}")
     for name in METHODS:
@@ -59,7 +66,8 @@ def main() -> None:
         ratios = ", ".join(f"{name} {value:.2f}×" for name, value in result[kind]["over_autoregressive"].items())
         print(f"{kind.replace('_', ' ')}, {result[kind]['prompts']} prompts, median ratios: {ratios}")
     print(f"peak memory {(result['peak_memory_bytes'] or 0) / 2**20:.0f} MiB")
-    name = f"decode-{result['settings']['dtype']}-t{args.temperature:g}-{date.today().isoformat()}.json"
+    kind = "" if args.file.stem == "prompts" else f"-{args.file.stem}"
+    name = f"decode-{result['settings']['dtype']}-t{args.temperature:g}{kind}-{date.today().isoformat()}.json"
     out = ROOT / "benchmarks" / "results" / name
     out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))

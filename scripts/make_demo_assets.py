@@ -1,10 +1,11 @@
 """Measure the demo pair and write everything that is shipped beside it.
 
-    python scripts/make_demo_assets.py prompts --work /tmp/demo-pair     # held-out prompts, from the recipe's split
+    python scripts/make_demo_assets.py prompts varied --work /tmp/demo-pair     # from the recipe's split
     python scripts/make_demo_assets.py vectors profile run card          # any of them, in this order
     python scripts/make_demo_assets.py robustness                        # after benchmarks/robustness.py; minutes
 
 prompts: assets/prompts/prompts.jsonl      vectors: assets/acceptance/demo-t*.json
+varied: assets/prompts/not-looping.jsonl, held-out prompts whose greedy continuation does not loop
 profile: assets/profiles/cpu-2core*.json   run: assets/runs/recorded.json    card: assets/demo/README.md
 robustness: assets/runs/robustness.json, the newest benchmark and two checks of the robustness page
 """
@@ -12,6 +13,7 @@ robustness: assets/runs/robustness.json, the newest benchmark and two checks of 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import sys
@@ -29,42 +31,85 @@ RECORDED_PROMPT = 8  # the one that the overview's whole chain decodes
 OPENINGS = ("def ", "class ", "@", "import ", "from ", "#", '"""')  # where a reader would begin, too
 
 
-def write_prompts(work: Path) -> None:
-    """Cut prompts that end inside a function, one per held-out file, from as many packages as possible."""
+def held_out_files(work: Path):
+    """Yield name and lines of each held-out file, packages in turns, and the random numbers that ordered them."""
     from train_demo_pair import corpus_roots
-    from transformers import PreTrainedTokenizerFast
 
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(work / "tokenizer")
     names = json.loads((work / "files.json").read_text())["held_out"]
     chooser = random.Random(7)
     chooser.shuffle(names)
     turn = {name: sum(other.split("/")[0] == name.split("/")[0] for other in names[:i]) for i, name in enumerate(names)}
-    names.sort(key=turn.get)  # packages take turns
-    roots, rows, per_package = corpus_roots(), [], {}
+    names.sort(key=turn.get)
+    roots = corpus_roots()
     for name in names:
         package, _, path = name.partition("/")
-        if per_package.get(package, 0) >= 4 or "/test" in path or len(rows) == PROMPT_COUNT:
-            continue
-        lines = (roots[package] / path).read_text(encoding="utf-8").expandtabs(4).splitlines(keepends=True)
-        starts = [i for i, line in enumerate(lines) if line.lstrip().startswith("def ") and line.rstrip().endswith(":")]
-        chooser.shuffle(starts)
-        for end in starts:
-            for begin in range(max(0, end - 3), -1, -1):
-                if not lines[begin].startswith(OPENINGS):
-                    continue
-                # without the last line break: the tokenizer joins it with the indentation that follows
-                text = "".join(lines[begin : end + 1]).rstrip()
-                count = len(tokenizer.encode(text))
-                if SHORTEST <= count <= LONGEST:
-                    rows.append({"text": text, "source": name})
-                    per_package[package] = per_package.get(package, 0) + 1
-                    break
-            else:
+        if "/test" not in path:
+            text = (roots[package] / path).read_text(encoding="utf-8").expandtabs(4)
+            yield name, text.splitlines(keepends=True), chooser
+
+
+def passages(lines: list[str], ends: list[int], tokenizer):
+    """Yield passages of 48 to 96 tokens, each from an opening to the line at one of `ends`."""
+    for end in ends:
+        for begin in range(max(0, end - 3), max(-1, end - 60), -1):
+            if not lines[begin].startswith(OPENINGS):
                 continue
-            break
+            # without the last line break: the tokenizer joins it with the indentation that follows
+            text = "".join(lines[begin : end + 1]).rstrip()
+            if SHORTEST <= len(tokenizer.encode(text)) <= LONGEST:
+                yield text
+                break
+
+
+def read_tokenizer(work: Path):
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast.from_pretrained(work / "tokenizer")
+
+
+def save_prompts(rows: list[dict], name: str) -> None:
     (ASSETS / "prompts").mkdir(parents=True, exist_ok=True)
-    (ASSETS / "prompts" / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    print(f"{len(rows)} prompts from {len(per_package)} packages")
+    (ASSETS / "prompts" / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    packages = {row["source"].split("/")[0] for row in rows}
+    print(f"{len(rows)} prompts from {len(packages)} packages")
+
+
+def write_prompts(work: Path) -> None:
+    """Cut prompts that end inside a function, one per held-out file, from as many packages as possible."""
+    tokenizer, rows, per_package = read_tokenizer(work), [], {}
+    for name, lines, chooser in held_out_files(work):
+        package = name.split("/")[0]
+        if len(rows) == PROMPT_COUNT or per_package.get(package, 0) >= 4:
+            continue
+        ends = [i for i, line in enumerate(lines) if line.lstrip().startswith("def ") and line.rstrip().endswith(":")]
+        chooser.shuffle(ends)
+        text = next(passages(lines, ends, tokenizer), None)
+        if text is not None:
+            rows.append({"text": text, "source": name})
+            per_package[package] = per_package.get(package, 0) + 1
+    save_prompts(rows, "prompts.jsonl")
+
+
+def write_varied_prompts(work: Path, pair) -> None:
+    """Cut prompts that the target continues greedily by 128 tokens without looping or ending, one per held-out file."""
+    from sequoia_core import autoregressive
+    from sequoia_core.benchmark import LOOPS_FROM
+    from sequoia_core.measurement import repeated_share
+
+    tokenizer, rows, tried = read_tokenizer(work), [], 0
+    for name, lines, chooser in held_out_files(work):
+        if len(rows) == PROMPT_COUNT:
+            break
+        ends = chooser.sample(range(len(lines)), len(lines))
+        for text in itertools.islice(passages(lines, ends, tokenizer), 24):
+            tried += 1
+            ids = pair.tokenizer.encode(text)
+            output = [t for step in autoregressive(ids, target=pair.target) for t in step.new_tokens]
+            if len(output) == 128 and repeated_share(output) <= LOOPS_FROM:
+                rows.append({"text": text, "source": name})
+                break
+    print(f"{len(rows)} of {tried} prompts tried do not loop")
+    save_prompts(rows, "not-looping.jsonl")
 
 
 def encoded_prompts(pair) -> list[list[int]]:
@@ -220,17 +265,21 @@ unless told otherwise, the app in bfloat16 where the processor has a matrix unit
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", choices=["prompts", "vectors", "profile", "run", "robustness", "card"])
-    parser.add_argument("--work", type=Path, help="the recipe's work folder, for prompts")
+    parser.add_argument(
+        "parts", nargs="+", choices=["prompts", "varied", "vectors", "profile", "run", "robustness", "card"]
+    )
+    parser.add_argument("--work", type=Path, help="the recipe's work folder, for both kinds of prompts")
     args = parser.parse_args()
+    if {"prompts", "varied"} & set(args.parts) and args.work is None:
+        parser.error("prompts and varied need --work")
     if "prompts" in args.parts:
-        if args.work is None:
-            parser.error("prompts needs --work")
         write_prompts(args.work)
-    if {"vectors", "card"} & set(args.parts):
+    if {"varied", "vectors", "card"} & set(args.parts):
         from sequoia_core import load_pair
 
         pair = load_pair(device="cpu", dtype=DTYPE)
+    if "varied" in args.parts:
+        write_varied_prompts(args.work, pair)
     if "vectors" in args.parts:
         write_vectors(pair)
     if "profile" in args.parts:

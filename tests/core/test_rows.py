@@ -206,8 +206,8 @@ def test_walks_are_those_of_the_rule(size, temperature):
         uniforms = torch.rand(TREE.size, dtype=torch.float64, generator=generator)
         path, token, trials = walks.sampled(target, temperature, tokens, draft, uniforms)
         wanted = walk_tree(
-            TREE, tokens.tolist(), target_row=lambda node: sampling.law(target[node], config, "target"),
-            draft_row=lambda node: sampling.widened(draft[node]), rule=sequoia_rule,
+            TREE, tokens.tolist(), target_row=[sampling.law(row, config, "target") for row in target].__getitem__,
+            draft_row=[sampling.widened(row) for row in draft].__getitem__, rule=sequoia_rule,
             uniform=iter(uniforms.tolist()).__next__,
         )  # fmt: skip
         assert (tuple(path), token, trials) == (wanted.path, wanted.bonus_token, [tuple(t) for t in wanted.trials])
