@@ -232,10 +232,13 @@ static void multiply(const Matrix *matrix, const bf16 *a, int rows, enum Then th
     for (int group = groups * thread / threads; group < stop; group++, tiles += size) {
         const bf16 *ahead = group + 1 < stop ? tiles + size : first_tiles(after);
         for (int first = 0; first < rows; first += 2 * ROWS, ahead += (size_t)(k / DEEP) * lines * 32) {
-            if (rows - first > ROWS)
+            if (rows - first > ROWS) {
                 multiply_two(c, a + (size_t)first * k, tiles, k, ahead, lines);
-            else
+            } else {
                 multiply_one(c, a + (size_t)first * k, tiles, k);
+                for (int i = 0; i < 128 && rows > 2; i++)  // lest reading pauses while many results are written
+                    _mm_prefetch((const char *)(ahead + 32 * i), _MM_HINT_T1);
+            }
             const int count = rows - first < 2 * ROWS ? rows - first : 2 * ROWS;
             for (int row = 0; row < count; row++) {
                 const float *from = c + row * WIDE;
