@@ -22,7 +22,7 @@
 
 int rows_soften_one(const float *, int64_t, float, float *, const float *);  // see rows.c
 int rows_largest(const float *, int64_t, int64_t, int64_t, int64_t *);
-int rows_draw(const float *, int64_t, int64_t, int64_t, const double *, int64_t *);
+int rows_draw(const float *, int64_t, int64_t, int64_t, int, const double *, int64_t *);
 
 typedef uint16_t bf16;
 
@@ -642,13 +642,13 @@ static double now(void) {
 }
 
 // Draft a whole tree, level by level. `tokens` [n] holds the root and receives the rest, `chances` [n] the probability of
-// each; `probs` [forwarded nodes, size] the rows they were drawn from: by `uniforms`, one for each draw, or the most
-// likely where that is NULL. The last `unseen` committed tokens come first, at `place` and before; positions from `limit`
+// each; `probs` [forwarded nodes, size] the rows they were drawn from: by `uniforms`, one for each draw, with or
+// without replacement, or the most likely where that is NULL. The last `unseen` committed tokens come first, at `place` and before; positions from `limit`
 // on are cut to the last one. -> 1; 0 when memory ran out; -1 when logits are not finite. `seconds` grows by what the
 // forwards took.
 int sequoia_draft(Cache *cache, int threads, int length, int unseen, const int64_t *ids, int64_t place, int64_t limit,
-                  int levels, const Level *all, int64_t size, float inverse, const double *uniforms, float *probs,
-                  int64_t *tokens, float *chances, double *seconds) {
+                  int levels, const Level *all, int64_t size, float inverse, int replace, const double *uniforms,
+                  float *probs, int64_t *tokens, float *chances, double *seconds) {
     const int vocab = cache->model->shape.vocab;
     int most = unseen, draws = 0, failed = 0;
     for (int i = 0; i < levels; i++) {
@@ -704,7 +704,7 @@ int sequoia_draft(Cache *cache, int threads, int length, int unseen, const int64
                 failed |= 2;
                 for (int i = 0; i < widest; i++) drawn[row * widest + i] = 0;
             } else {
-                failed |= (uniforms ? rows_draw(to, 1, size, widest, uniforms + (size_t)row * widest, drawn + row * widest)
+                failed |= (uniforms ? rows_draw(to, 1, size, widest, replace, uniforms + (size_t)row * widest, drawn + row * widest)
                                     : rows_largest(to, 1, size, widest, drawn + row * widest)) < 0;
             }
         }

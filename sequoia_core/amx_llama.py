@@ -54,7 +54,7 @@ _FUNCTIONS = {
     ),
     "sequoia_draft": (
         _NUMBER, _POINTER, *[_NUMBER] * 3, _POINTER, ctypes.c_int64, ctypes.c_int64, _NUMBER, _POINTER, ctypes.c_int64,
-        ctypes.c_float, *[_POINTER] * 5,
+        ctypes.c_float, _NUMBER, *[_POINTER] * 5,
     ),
     "sequoia_keep": (None, _POINTER, _NUMBER, _POINTER, _NUMBER),
 }  # fmt: skip
@@ -197,14 +197,14 @@ class NativeDraft:
 
     Args:
         size: how many of the first logits are real tokens.
-        sampled: draw children without replacement; otherwise take the most likely.
+        fill: "without replacement", "with replacement", or "most likely", how children are drawn.
 
     Attributes:
         forward_sec: seconds spent in the model's forwards so far.
     """
 
-    def __init__(self, model: NativeLlama, levels: Sequence[DraftLevel], *, size: int, sampled: bool) -> None:
-        self.model, self.levels, self.size, self.sampled = model, levels, size, sampled
+    def __init__(self, model: NativeLlama, levels: Sequence[DraftLevel], *, size: int, fill: str) -> None:
+        self.model, self.levels, self.size, self.fill = model, levels, size, fill
         self.forwarded = sum(len(level.nodes) for level in levels)
         self.draws = sum(len(level.nodes) * level.widest for level in levels)
         self.nodes = levels[-1].children.stop
@@ -252,11 +252,14 @@ class NativeDraft:
             self._unseen = (ctypes.c_int64 * len(unseen))()
         self._unseen[: len(unseen)] = unseen
         self.tokens[0] = unseen[-1]
-        uniforms = torch.rand(self.draws, dtype=torch.float64, generator=generator) if self.sampled else None
+        uniforms = None
+        if self.fill != "most likely":
+            uniforms = torch.rand(self.draws, dtype=torch.float64, generator=generator)
         done = self.model.functions.sequoia_draft(
             cache.address, torch.get_num_threads(), cache.length, len(unseen), self._unseen, place, limit,
             len(self.levels), self._levels, self.size, 1.0 / max(temperature, 1e-30),
-            None if uniforms is None else uniforms.data_ptr(), *self._results, ctypes.byref(self._seconds),
+            self.fill == "with replacement", None if uniforms is None else uniforms.data_ptr(), *self._results,
+            ctypes.byref(self._seconds),
         )  # fmt: skip
         if not done:
             raise MemoryError(f"found no memory to draft {self.nodes} tokens")

@@ -25,14 +25,31 @@ from .sampling import (
     law,
     most_likely,
     probabilities,
+    sample_with_replacement,
     sample_without_replacement,
     take_most_likely,
     widened,
 )
 from .tree import TokenTree
-from .verification import Trial, Verifier, Walk, choose_verifier, sequoia_rule, walk_greedily, walk_tree
+from .verification import (
+    Trial,
+    Verifier,
+    Walk,
+    choose_verifier,
+    sequoia_rule,
+    specinfer_rule,
+    topk_rule,
+    walk_greedily,
+    walk_tree,
+)
 
 ROOT_ONLY = TokenTree(np.array([-1]))
+FILLS = {  # what a draft can do in one call
+    sample_without_replacement: "without replacement",
+    sample_with_replacement: "with replacement",
+    take_most_likely: "most likely",
+}
+RULES = {sequoia_rule: "sequoia", specinfer_rule: "specinfer", topk_rule: "topk"}  # what compiled walks know
 PREFILL_CHUNK = 512  # bounds the mask of a long prompt to 512 x context
 
 
@@ -231,14 +248,14 @@ class _Run:
         self.draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
         self.levels, self.draft_slots = _plan_levels(tree)
         self.plan = None
-        fills = (sample_without_replacement, take_most_likely)
-        if hasattr(draft, "plan_draft") and verifier.fill in fills:
-            self.plan = draft.plan_draft(self.levels, sampled=verifier.fill is fills[0])
+        if hasattr(draft, "plan_draft") and verifier.fill in FILLS:
+            self.plan = draft.plan_draft(self.levels, fill=FILLS[verifier.fill])
         self.depths = tree.depths.astype(np.int64)
         self.inner = np.array(list(self.draft_slots), dtype=np.int64)  # nodes that have children
         self.child_starts = np.concatenate([[0], np.cumsum(tree.child_counts[self.inner])]).astype(np.int64)
         self.walker = None
-        simple = verifier.rule is sequoia_rule and sampling.plain and (self.plan is not None or tree.size == 1)
+        drafted_at_once = self.plan is not None or tree.size == 1
+        simple = verifier.rule in RULES and sampling.plain and drafted_at_once
         if rows.library() is not None and (sampling.greedy or simple):
             slots = [self.draft_slots.get(node, 0) for node in range(tree.size)]
             firsts = [tree.children(node).start for node in range(tree.size)]
@@ -376,7 +393,9 @@ class _Run:
         uniforms = torch.rand(self.tree.size, generator=self.generator, dtype=torch.float64)  # enough for all trials
         if compiled:
             draft = logits if self.plan is None else self.draft_rows[0]  # a lone root has no use for any
-            found = self.walker.sampled(logits, self.sampling.temperature, tokens, draft, uniforms)
+            found = self.walker.sampled(
+                RULES[self.verifier.rule], logits, self.sampling.temperature, tokens, draft, uniforms
+            )
             path, bonus, trials = self._finite(found)
             return Walk(tuple(path), bonus, tuple(Trial(*trial) for trial in trials))
         return walk_tree(

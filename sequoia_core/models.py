@@ -214,15 +214,15 @@ class HuggingFaceModel:
     def new_cache(self, capacity: int) -> TreeCache | NativeCache:
         return TreeCache(self._layer_count, capacity) if self._native is None else NativeCache(self._native, capacity)
 
-    def plan_draft(self, levels: Sequence[DraftLevel], *, sampled: bool) -> NativeDraft | None:
+    def plan_draft(self, levels: Sequence[DraftLevel], *, fill: str) -> NativeDraft | None:
         """Return what drafts trees of this shape in one call, or None where each level needs a forward of its own.
 
         Args:
-            sampled: children are drawn without replacement; otherwise the most likely are taken.
+            fill: how children are drawn, see `NativeDraft`.
         """
         if self._native is None or not levels:
             return None
-        return NativeDraft(self._native, levels, size=self.vocab_size, sampled=sampled)
+        return NativeDraft(self._native, levels, size=self.vocab_size, fill=fill)
 
     def _mask(self, cache: TreeCache, tail: torch.Tensor, *, windowed: bool) -> torch.Tensor:
         queries, spec = tail.shape

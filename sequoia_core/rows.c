@@ -235,9 +235,11 @@ static int64_t drawn_place(const float *line, const double *stripes, const doubl
     return place;
 }
 
-// places [rows, k]: k draws without replacement per row, one by one by inverting what is left of the row; when no mass is
-// left, uniformly from the entries not drawn. uniforms [rows, k] in [0, 1) -> 0, or -1 without memory.
-int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, const double *uniforms, int64_t *places) {
+// places [rows, k]: k draws per row, one by one by inverting what is left of the row. Without replacement a drawn entry's
+// mass is gone, and when no mass is left draws are uniform over the entries not drawn. uniforms [rows, k] in [0, 1)
+// -> 0, or -1 without memory.
+int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, int replace, const double *uniforms,
+              int64_t *places) {
     const int64_t count = (size + STRIPE - 1) / STRIPE, cells = count * LANES;
     double *sums = malloc((cells + count) * sizeof(double) + size * sizeof(float)), *stripes = sums + cells;
     float *line = (float *)(stripes + count);
@@ -264,12 +266,12 @@ int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, const d
             double mass = 0.0;
             for (int64_t stripe = 0; stripe < count; stripe++) mass += stripes[stripe];
             int64_t found = mass > 0.0 ? drawn_place(line, stripes, sums, count, size, uniforms[j] * mass) : -1;
-            if (found >= 0) {
+            if (found >= 0 && !replace) {
                 const int64_t cell = cell_of(found);
                 line[found] = 0.0f;
                 sums[cell] = cell_sum(line, cell, size);
                 stripes[cell / LANES] = added(sums + cell / LANES * LANES);
-            } else {
+            } else if (found < 0) {
                 int64_t place = (int64_t)(uniforms[j] * (double)(size - j));
                 for (int64_t i = 0; i < size && found < 0; i++) {
                     int taken = 0;
@@ -354,11 +356,14 @@ int64_t rows_invert(const double *probs, int64_t size, double uniform) {
     return last > 0 ? last - 1 : 0;
 }
 
-// Walk down a drafted tree by Sequoia's rule (`verification.walk_tree` with `sequoia_rule`, operation by operation).
+// The rules of `verification`, operation by operation, each exact for one fill.
+enum Rule { SEQUOIA, SPECINFER, TOPK };
+
+// Walk down a drafted tree (`verification.walk_tree`).
 // logits [n, size]; children of node i: counts[i] from firsts[i] on; draft rows [.., size], that of node i at slots[i];
 // tokens [n]; uniforms [n]. Fills path [n], trials: nodes, masses [n, 2] of target and draft; ends = {length of the path,
 // number of trials, bonus token} -> whether the rows on the way were finite; -1 without memory.
-int rows_walk(const float *logits, int64_t stride, int64_t size, float inverse, const int64_t *firsts,
+int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float inverse, const int64_t *firsts,
               const int64_t *counts, const int64_t *slots, const float *draft, const int64_t *tokens,
               const double *uniforms, int64_t *path, int64_t *nodes, double *masses, int64_t *ends) {
     double *memory = malloc(size * (3 * sizeof(double) + sizeof(float)));
@@ -375,7 +380,8 @@ int rows_walk(const float *logits, int64_t stride, int64_t size, float inverse, 
         if (counts[node]) rows_widen(draft + slots[node] * size, size, mass);
         for (int64_t child = firsts[node]; child < firsts[node] + counts[node]; child++) {
             const int64_t token = tokens[child];
-            const double target_mass = left[token], draft_mass = mass[token] > 0.0 ? mass[token] : 1e-300;
+            const double target_mass = left[token], given = rule == TOPK ? 1.0 : mass[token];
+            const double draft_mass = given > 0.0 ? given : 1e-300;
             nodes[trials] = child;
             masses[2 * trials] = target_mass;
             masses[2 * trials + 1] = draft_mass;
@@ -383,11 +389,16 @@ int rows_walk(const float *logits, int64_t stride, int64_t size, float inverse, 
                 next = child;
                 break;
             }
-            rows_residual(left, mass, size, rest);
+            if (rule == TOPK) {
+                memcpy(rest, left, size * sizeof(double));
+                if (rows_strike(rest, size, token) <= 0.0) continue;
+            } else {
+                rows_residual(left, mass, size, rest);
+            }
             double *swap = left;
             left = rest, rest = swap;
-            if (rows_strike(mass, size, token) <= 0.0) {  // exhausted: uniform over the tokens not rejected so far
-                for (int64_t i = 0; i < size; i++) mass[i] = 1.0;
+            if (rule == SEQUOIA && rows_strike(mass, size, token) <= 0.0) {
+                for (int64_t i = 0; i < size; i++) mass[i] = 1.0;  // exhausted: uniform over the tokens not rejected so far
                 for (int64_t i = firsts[node]; i <= child; i++) mass[tokens[i]] = 0.0;
                 const double sum = total(mass, size);
                 for (int64_t i = 0; i < size; i++) mass[i] /= sum > 1.0 ? sum : 1.0;

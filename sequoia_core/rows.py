@@ -24,14 +24,17 @@ _FUNCTIONS = {
     "rows_law": (_FLAG, _POINTER, _COUNT, _SINGLE, _POINTER, _POINTER),
     "rows_best": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER, _FLAG),
     "rows_largest": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER),
-    "rows_draw": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER, _POINTER),
+    "rows_draw": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _FLAG, _POINTER, _POINTER),
     "rows_widen": (None, _POINTER, _COUNT, _POINTER),
     "rows_residual": (None, _POINTER, _POINTER, _COUNT, _POINTER),
     "rows_strike": (_REAL, _POINTER, _COUNT, _COUNT),
-    "rows_walk": (_FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 10),
+    "rows_walk": (_FLAG, _FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 10),
     "rows_follow": (_FLAG, _POINTER, _COUNT, _COUNT, *[_POINTER] * 6),
     "rows_invert": (_COUNT, _POINTER, _COUNT, _REAL),
 }
+
+
+RULES = ("sequoia", "specinfer", "topk")  # in the order of rows.c
 
 
 @lru_cache(maxsize=1)
@@ -114,11 +117,12 @@ def largest(values: torch.Tensor, k: int) -> torch.Tensor:
     return places
 
 
-def draw(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """Draw distinct places from each row one by one, uniformly when its mass is used up.
+def draw(probs: torch.Tensor, uniforms: torch.Tensor, *, replace: bool = False) -> torch.Tensor:
+    """Draw places from each row one by one.
 
     Args:
         probs: float32 [m, V].
+        replace: a place can be drawn again; otherwise draws are uniform over the rest when a row's mass is used up.
         uniforms: float64 [m, k] in [0, 1), one for each draw.
 
     Returns:
@@ -127,7 +131,9 @@ def draw(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     probs, uniforms = probs.contiguous(), uniforms.contiguous()
     places = torch.empty(uniforms.shape, dtype=torch.int64)
     count = uniforms.shape[1]
-    _granted(library().rows_draw(probs.data_ptr(), *probs.shape, count, uniforms.data_ptr(), places.data_ptr()))
+    _granted(
+        library().rows_draw(probs.data_ptr(), *probs.shape, count, replace, uniforms.data_ptr(), places.data_ptr())
+    )
     return places
 
 
@@ -196,15 +202,17 @@ class Walker:
 
     def sampled(
         self,
+        rule: str,
         logits: torch.Tensor,
         temperature: float,
         tokens: torch.Tensor,
         draft: torch.Tensor,
         uniforms: torch.Tensor,
     ) -> tuple[list[int], int, list[tuple[int, float, float, float]]] | None:
-        """Decide by Sequoia's rule, as `verification.walk_tree` does with `sequoia_rule`.
+        """Decide by a rule, as `verification.walk_tree` does.
 
         Args:
+            rule: one of RULES.
             logits: float32 [n, V], the target's.
             tokens: int64 [n].
             draft: float32 [.., V], the draft's rows.
@@ -215,7 +223,8 @@ class Walker:
             way was not finite.
         """
         fine = library().rows_walk(
-            logits.data_ptr(), logits.stride(0), logits.shape[1], _inverse(temperature), self._firsts, self._counts,
+            RULES.index(rule), logits.data_ptr(), logits.stride(0), logits.shape[1], _inverse(temperature),
+            self._firsts, self._counts,
             self._slots, draft.data_ptr(), tokens.data_ptr(), uniforms.data_ptr(), *self._results,
         )  # fmt: skip
         _granted(fine)

@@ -161,6 +161,9 @@ def _exponential(like: torch.Tensor, generator: torch.Generator | None) -> torch
 
 def sample_with_replacement(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
     """Draw k independent tokens per row -> int64 [m, k]; `probs` float32 [m, V]."""
+    if rows.fit(probs):
+        uniforms = torch.rand(len(probs), k, dtype=torch.float64, generator=generator)
+        return rows.draw(probs, uniforms, replace=True)
     # torch inverts a running sum: in float32 its rounding over a large vocabulary is not small beside rare tokens
     return torch.multinomial(probs.double(), k, replacement=True, generator=generator)
 

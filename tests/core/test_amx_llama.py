@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, autoregressive, decode, load_pair, optimal_tree
 from sequoia_core.amx_llama import NativeLlama, library
 from sequoia_core.models import HuggingFaceModel
+from sequoia_core.verification import VERIFIERS
 
 pytestmark = pytest.mark.skipif(library()[0] is None, reason=f"not here: {library()[1]}")
 
@@ -178,15 +179,17 @@ def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, 
         assert found == plain
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("temperature, verifier", [(0.0, "sequoia"), *((0.7, name) for name in VERIFIERS)])
 @pytest.mark.parametrize("tree", TREES)
-def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(tree, temperature, demo_pair, prompts, monkeypatch):
+def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(
+    tree, temperature, verifier, demo_pair, prompts, monkeypatch
+):
     """Same tokens, probabilities and decisions under the same seed."""
 
     def run():
         steps = decode(
             prompts[1], target=demo_pair.target, draft=demo_pair.draft, tree=TREES[tree], max_new_tokens=48,
-            sampling=SamplingConfig(temperature), generator=torch.Generator().manual_seed(6),
+            sampling=SamplingConfig(temperature), verifier=verifier, generator=torch.Generator().manual_seed(6),
         )  # fmt: skip
         return [(s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials) for s in steps]
 

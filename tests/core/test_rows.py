@@ -9,7 +9,7 @@ import torch
 
 from sequoia_core import TokenTree, rows, sampling
 from sequoia_core.sampling import SamplingConfig
-from sequoia_core.verification import sequoia_rule, walk_greedily, walk_tree
+from sequoia_core.verification import VERIFIERS, walk_greedily, walk_tree
 
 pytestmark = pytest.mark.skipif(rows.library() is None, reason="rows.c cannot be built here")
 SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 130, 4096]
@@ -123,6 +123,14 @@ def test_draws_over_many_blocks_follow_their_probabilities():
     assert (np.abs(drawn - wanted) <= 5.5 * np.sqrt(wanted + 1)).all()
 
 
+def test_draws_with_replacement_are_independent():
+    probs, count = torch.tensor([0.6, 0.3, 0.1, 0.0]), 100_000
+    drawn = sampling.sample_with_replacement(probs.repeat(count, 1), 2, torch.Generator().manual_seed(7)).numpy()
+    found = np.bincount(drawn[:, 0] * 4 + drawn[:, 1], minlength=16).reshape(4, 4)
+    wanted = np.outer(probs, probs) * count
+    assert (np.abs(found - wanted) <= 5 * np.sqrt(wanted + 1)).all()
+
+
 @pytest.mark.parametrize("size", [3, 64, 70])
 def test_draws_beyond_the_mass_are_uniform_over_the_rest(size):
     probs, count = torch.zeros(60_000, size), 60_000
@@ -189,7 +197,8 @@ def walker() -> rows.Walker:
 
 @pytest.mark.parametrize("size", [4, 5, 40, 300])
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
-def test_walks_are_those_of_the_rule(size, temperature):
+@pytest.mark.parametrize("name", rows.RULES)
+def test_walks_are_those_of_the_rule(name, size, temperature):
     """Decision by decision, rows in which the draft's mass is used up included."""
     walks, config, depths, bonus = walker(), SamplingConfig(temperature), set(), set()
     for seed in range(60):
@@ -201,13 +210,13 @@ def test_walks_are_those_of_the_rule(size, temperature):
         tokens = torch.zeros(TREE.size, dtype=torch.int64)
         for node in range(TREE.size):
             children = TREE.children(node)
-            drawn = sampling.sample_without_replacement(draft[node : node + 1], len(children), generator)
+            drawn = VERIFIERS[name].fill(draft[node : node + 1], len(children), generator)
             tokens[children.start : children.stop] = drawn[0]
         uniforms = torch.rand(TREE.size, dtype=torch.float64, generator=generator)
-        path, token, trials = walks.sampled(target, temperature, tokens, draft, uniforms)
+        path, token, trials = walks.sampled(name, target, temperature, tokens, draft, uniforms)
         wanted = walk_tree(
             TREE, tokens.tolist(), target_row=[sampling.law(row, config, "target") for row in target].__getitem__,
-            draft_row=[sampling.widened(row) for row in draft].__getitem__, rule=sequoia_rule,
+            draft_row=[sampling.widened(row) for row in draft].__getitem__, rule=VERIFIERS[name].rule,
             uniform=iter(uniforms.tolist()).__next__,
         )  # fmt: skip
         assert (tuple(path), token, trials) == (wanted.path, wanted.bonus_token, [tuple(t) for t in wanted.trials])
@@ -232,4 +241,4 @@ def test_a_walk_over_a_row_that_is_not_finite_is_none():
     target[0, 3] = torch.nan
     tokens, uniforms = torch.zeros(TREE.size, dtype=torch.int64), torch.rand(TREE.size, dtype=torch.float64)
     assert walker().greedily(target, tokens) is None
-    assert walker().sampled(target, 1.0, tokens, target.softmax(-1), uniforms) is None
+    assert walker().sampled("sequoia", target, 1.0, tokens, target.softmax(-1), uniforms) is None
