@@ -224,8 +224,8 @@ class Walker:
         """
         fine = library().rows_walk(
             RULES.index(rule), logits.data_ptr(), logits.stride(0), logits.shape[1], _inverse(temperature),
-            self._firsts, self._counts,
-            self._slots, draft.data_ptr(), tokens.data_ptr(), uniforms.data_ptr(), *self._results,
+            self._firsts, self._counts, self._slots, draft.data_ptr(), tokens.data_ptr(), uniforms.data_ptr(),
+            *self._results,
         )  # fmt: skip
         _granted(fine)
         if not fine:
