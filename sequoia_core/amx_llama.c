@@ -60,7 +60,7 @@ typedef struct {
     int rows;            // what the scratch below has room for
     float *hidden, *projected, *scores;         // [q, D], [q, (H + 2 K) d], [threads, 16, capacity]
     bf16 *input, *attended, *inner, *weights;   // the first three in tiles: see `place`
-    int32_t *seen, *seen_start;
+    int32_t *seen, *seen_start, *run;           // see `prepare`
     float *logits;       // of a drafted level
     size_t logits_size;
 } Cache;
@@ -388,7 +388,7 @@ static float soften(bf16 *weights, float *scores, int count, float scale) {
 static void attend(Cache *cache, int layer, int head, const int64_t *positions, int rows, int length, int prefix) {
     const Shape *shape = &cache->model->shape;
     const int size = shape->head_size, share = shape->heads / shape->key_heads, blocks = (length + rows + DEEP - 1) / DEEP;
-    const int width = (shape->heads + 2 * shape->key_heads) * size, stride = cache->capacity, shared = prefix / DEEP;
+    const int width = (shape->heads + 2 * shape->key_heads) * size, stride = cache->capacity;
     bf16 *keys = cache->keys + ((size_t)layer * shape->key_heads + head) * cache->capacity * size;
     bf16 *values = cache->values + ((size_t)layer * shape->key_heads + head) * cache->capacity * size;
     const float scale = 1.0f / __builtin_sqrtf((float)size);
@@ -424,6 +424,9 @@ static void attend(Cache *cache, int layer, int head, const int64_t *positions, 
             for (int i = 0; i < more; i++) line[prefix + i] = line[cache->seen[start + i]];  // slots lie at or after it
             totals[r] = soften(weights + (size_t)r * stride, line, prefix + more, scale);
         }
+        int run = cache->run[first / share];
+        for (int r = 1; r < count; r++) run = cache->run[(first + r) / share] < run ? cache->run[(first + r) / share] : run;
+        const int shared = (prefix + run) / DEEP;  // blocks of slots that all these rows see: many in a prompt
         weigh(sums, weights, stride, values, shared, size);
         for (int r = 0; r < count; r++) {
             const int row = (first + r) / share, query = head * share + (first + r) % share;
@@ -507,10 +510,10 @@ Cache *sequoia_cache(const Model *model, int capacity) {
 
 static void free_scratch(Cache *cache) {
     free(cache->hidden), free(cache->projected), free(cache->scores), free(cache->input), free(cache->attended);
-    free(cache->inner), free(cache->weights), free(cache->seen), free(cache->seen_start);
+    free(cache->inner), free(cache->weights), free(cache->seen), free(cache->seen_start), free(cache->run);
     cache->hidden = cache->projected = cache->scores = NULL;
     cache->input = cache->attended = cache->inner = cache->weights = NULL;
-    cache->seen = cache->seen_start = NULL;
+    cache->seen = cache->seen_start = cache->run = NULL;
     cache->rows = 0;
 }
 
@@ -537,9 +540,10 @@ static int make_room(Cache *cache, int rows, int threads) {
     cache->inner = ROOM(bf16, count * shape->inner);
     cache->seen = ROOM(int32_t, (size_t)rows * cache->capacity);
     cache->seen_start = ROOM(int32_t, rows + 1);
+    cache->run = ROOM(int32_t, rows);
 #undef ROOM
     if (!cache->hidden || !cache->projected || !cache->scores || !cache->input || !cache->attended || !cache->inner ||
-        !cache->weights || !cache->seen || !cache->seen_start) {
+        !cache->weights || !cache->seen || !cache->seen_start || !cache->run) {
         free_scratch(cache);
         return 0;
     }
@@ -557,14 +561,18 @@ typedef struct {  // what one pass is about
     float *logits;
 } Pass;
 
-// Write down which of the last slots each row sees. By one thread; `make_room` was called for as many rows.
+// Write down which of the last slots each row sees, and how many of them without a gap. By one thread; `make_room` was called for as many rows.
 static void prepare(Cache *cache, const Pass *pass) {
     int32_t *seen = cache->seen;
     const int prefix = pass->length + pass->rows - pass->last;
     for (int row = 0; row < pass->rows; row++) {
+        const float *tail = pass->tail + (size_t)row * pass->last;
+        int run = 0;
+        while (run < pass->last && tail[run] == 0.0f) run++;
+        cache->run[row] = run;
         cache->seen_start[row] = (int32_t)(seen - cache->seen);
         for (int i = 0; i < pass->last; i++)
-            if (pass->tail[(size_t)row * pass->last + i] == 0.0f) *seen++ = prefix + i;
+            if (tail[i] == 0.0f) *seen++ = prefix + i;
     }
     cache->seen_start[pass->rows] = (int32_t)(seen - cache->seen);
 }
