@@ -5,7 +5,7 @@ import json
 import streamlit as st
 
 from sequoia_core.planning import BestShape
-from ui import cached, charts, controls, frame, session
+from ui import cached, charts, controls, frame, literal, session
 
 
 def choose_shipped() -> None:
@@ -154,6 +154,8 @@ if profile is None:
 st.markdown(
     f":material/label: **In use:** {session.profile_source()} &nbsp;·&nbsp; acceptance {session.acceptance_source()}"
 )
+if profile.meta.get("passes_by"):
+    st.caption(literal.plain(f"Target passes in {profile.dtype} by {str(profile.meta['passes_by'])[:120]}."))
 
 surface, best = cached.planned(vector, profile)
 verify = float(profile.t(best.size))

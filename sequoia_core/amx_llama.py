@@ -71,6 +71,11 @@ def library() -> tuple[ctypes.CDLL | None, str]:
     return found, reason
 
 
+def missing() -> str:
+    """Return why there is no compiled code although the processor could run it, or nothing."""
+    return library()[1] if _has_matrix_unit() else ""
+
+
 def _has_matrix_unit() -> bool:
     return hasattr(torch.cpu, "_is_amx_tile_supported") and torch.cpu._is_amx_tile_supported()
 

@@ -217,6 +217,7 @@ def bench(
         "prompts": len(raced),
         "device": profile.device,
         "dtype": profile.dtype,
+        "passes_by": pair.target.forward_by,
         "target": pair.target.name,
         "draft": pair.draft.name,
         "torch": torch.__version__,

@@ -248,7 +248,12 @@ def measure_profile(
         draft_widths=np.array(widths),
         draft_width_sec=np.array([median["draft", w] for w in widths]),
         verify_samples=tuple(tuple(samples["verify", n]) for n in sizes),
-        meta={"target": target.name, "draft": draft.name, "repeats": len(samples["verify", 1])},
+        meta={
+            "target": target.name,
+            "draft": draft.name,
+            "repeats": len(samples["verify", 1]),
+            "passes_by": getattr(target, "forward_by", "unknown"),
+        },
     )
 
 

@@ -18,6 +18,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from . import amx_llama
 from .amx_llama import DraftLevel, NativeCache, NativeDraft, NativeLlama
 from .fused import FusedLlama, fits
 
@@ -204,6 +205,15 @@ class HuggingFaceModel:
         plain = fits(model)
         self._native = NativeLlama(model) if plain and NativeLlama.takes(model) else None
         self._fused = FusedLlama(model) if plain and self._native is None else None
+
+    @property
+    def forward_by(self) -> str:
+        """What runs the passes, in words: compiled code, PyTorch operations of ours, or transformers."""
+        if self._native is not None:
+            return "compiled code for AMX"
+        reason = "" if self.dtype != torch.bfloat16 else amx_llama.missing()
+        path = "transformers" if self._fused is None else "fused PyTorch operations"
+        return f"{path} ({reason})" if self._fused is not None and reason else path
 
     def endless(self) -> HuggingFaceModel:
         """Return this model, weights shared, with no end of text: for races in which all must write equally much."""

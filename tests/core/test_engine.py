@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from sequoia_core import rows
 from sequoia_core.construction import branching_tree, chain_tree, independent_chains, k_ary_tree
 from sequoia_core.engine import autoregressive, decode
 from sequoia_core.models import HuggingFaceModel
@@ -203,6 +204,30 @@ def test_half_precision_survives_almost_greedy_sampling(verifier, sampling, dtyp
         assert np.isfinite(step.draft_probs + step.target_probs).all()
         if verifier != "specinfer":
             assert len(set(step.tokens[1:21])) == 20  # siblings never tie into the same token
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_compiled_rows_are_optional(temperature, tiny_target, tiny_draft, monkeypatch):
+    """Without a compiler: the same greedy text, and sampled runs that still repeat with their seed."""
+
+    def run():
+        steps = decode(
+            PROMPT, target=tiny_target, draft=tiny_draft, tree=TREES["ragged"], max_new_tokens=24,
+            sampling=SamplingConfig(temperature), generator=torch.Generator().manual_seed(3),
+        )  # fmt: skip
+        return [token for step in steps for token in step.new_tokens]
+
+    compiled = run()
+    monkeypatch.setattr(rows, "library", lambda: None)
+    assert run() == (compiled if temperature == 0 else run())
+
+
+def test_an_unexplained_run_is_the_same_without_the_targets_probabilities(tiny_target, tiny_draft):
+    options = {"target": tiny_target, "draft": tiny_draft, "tree": TREES["ragged"], "max_new_tokens": 24}
+    explained, plain = (list(decode(PROMPT, **options, explain=explain)) for explain in (True, False))
+    assert [s.new_tokens for s in plain] == [s.new_tokens for s in explained]
+    assert all(s.target_probs == () == s.draft_probs for s in plain)
+    assert all(len(s.target_probs) == len(s.draft_probs) == TREES["ragged"].size for s in explained)
 
 
 def test_nan_logits_name_the_step(tiny_target, tiny_draft):
