@@ -30,7 +30,7 @@ typedef uint16_t bf16;
 enum { TILE = 512, ROWS = 16, DEEP = 32, GROUP = 2, WIDE = 32, LANES = 16, WIDEST_HEAD = 256 };
 
 typedef struct {
-    int32_t hidden, inner, layers, heads, key_heads, head_size, vocab, reserved;
+    int32_t hidden, inner, layers, heads, key_heads, head_size, vocab, context;
     float eps;
 } Shape;
 
@@ -55,9 +55,10 @@ typedef struct {
 typedef struct {
     const Model *model;
     int capacity;        // slots, a multiple of 32
+    size_t bytes;        // of keys, and of values
     bf16 *keys;          // [layers][K][capacity / 16][d / 2][16][2]: 16 keys side by side, two entries of each together
     bf16 *values;        // [layers][K][capacity / 32][d / 16][16][16][2]: two keys together, 32 in a tile
-    int rows;            // what the scratch below has room for
+    int rows, threads;   // what the scratch below has room for
     float *hidden, *projected, *scores;         // [q, D], [q, (H + 2 K) d], [threads, 16, capacity]
     bf16 *input, *attended, *inner, *weights;   // the first three in tiles: see `place`
     int32_t *seen, *seen_start, *run;           // see `prepare`
@@ -81,7 +82,8 @@ static void give(void *memory, size_t bytes) {
     if (memory) munmap(memory, round_up(bytes ? bytes : 1, (size_t)1 << 21));
 }
 
-// Compilers do not know that the tile instructions read memory: what was stored before must be there.
+// Compilers do not know that the tile instructions read memory: what was stored before must be there. (In older ones these
+// are macros that want their arguments in parentheses.)
 static inline void settle(void) { __asm__ volatile("" ::: "memory"); }
 
 // ---- small vector functions
@@ -180,11 +182,11 @@ static void multiply_one(float *c, const bf16 *a, const bf16 *tiles, int k) {
         _tile_loadd(4, a, 64);
         _tile_loadd(6, tiles, 64);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, tiles + TILE, 64);
+        _tile_loadd(7, (tiles + TILE), 64);
         _tile_dpbf16ps(1, 4, 7);
     }
     _tile_stored(0, c, WIDE * 4);
-    _tile_stored(1, c + 16, WIDE * 4);
+    _tile_stored(1, (c + 16), WIDE * 4);
 }
 
 // c [32, 32] = a [32, k] times the same. Here reading and multiplying take equally long: the weights pass by the first
@@ -201,16 +203,16 @@ static void multiply_two(float *c, const bf16 *a, const bf16 *tiles, int k, cons
         _tile_loadd(4, a, 64);
         _tile_stream_loadd(6, tiles, 64);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_stream_loadd(7, tiles + TILE, 64);
+        _tile_stream_loadd(7, (tiles + TILE), 64);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, a + (size_t)steps * TILE, 64);
+        _tile_loadd(5, (a + (size_t)steps * TILE), 64);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
     _tile_stored(0, c, WIDE * 4);
-    _tile_stored(1, c + 16, WIDE * 4);
-    _tile_stored(2, c + ROWS * WIDE, WIDE * 4);
-    _tile_stored(3, c + ROWS * WIDE + 16, WIDE * 4);
+    _tile_stored(1, (c + 16), WIDE * 4);
+    _tile_stored(2, (c + ROWS * WIDE), WIDE * 4);
+    _tile_stored(3, (c + ROWS * WIDE + 16), WIDE * 4);
 }
 
 enum Then { STORE, ADD, GATE };
@@ -244,7 +246,8 @@ static void multiply(const Matrix *matrix, const bf16 *a, int rows, enum Then th
                 const float *from = c + row * WIDE;
                 if (then == GATE) {
                     const __m512 gate = _mm512_load_ps(from), up = _mm512_load_ps(from + ROWS);
-                    const __m512 low = exponential(_mm512_sub_ps(_mm512_setzero_ps(), gate));
+                    const __m512 minus = _mm512_min_ps(_mm512_sub_ps(_mm512_setzero_ps(), gate), _mm512_set1_ps(80.0f));
+                    const __m512 low = exponential(minus);  // beyond 80 the result is 0 to rounding, and 1 / inf no number
                     narrow((bf16 *)out + place(first + row, group * ROWS, width),
                            _mm512_mul_ps(_mm512_mul_ps(gate, reciprocal(_mm512_add_ps(_mm512_set1_ps(1.0f), low))), up));
                     continue;
@@ -310,14 +313,14 @@ static void score(float *scores, int stride, const bf16 *queries, const bf16 *ke
         _tile_zero(0);
         _tile_zero(1);
         for (int i = 0; i < size / DEEP; i++) {
-            _tile_loadd(4, queries + i * TILE, 64);
-            _tile_loadd(5, keys + i * TILE, 64);
+            _tile_loadd(4, (queries + i * TILE), 64);
+            _tile_loadd(5, (keys + i * TILE), 64);
             _tile_dpbf16ps(0, 4, 5);
-            _tile_loadd(6, keys + ROWS * size + i * TILE, 64);
+            _tile_loadd(6, (keys + ROWS * size + i * TILE), 64);
             _tile_dpbf16ps(1, 4, 6);
         }
-        _tile_stored(0, scores + block * DEEP, stride * 4);
-        _tile_stored(1, scores + block * DEEP + ROWS, stride * 4);
+        _tile_stored(0, (scores + block * DEEP), stride * 4);
+        _tile_stored(1, (scores + block * DEEP + ROWS), stride * 4);
     }
 }
 
@@ -332,22 +335,22 @@ static void weigh(float *sums, const bf16 *weights, int stride, const bf16 *valu
         _tile_zero(3);
         for (int block = 0; block < blocks; block++) {
             const bf16 *tile = values + ((size_t)block * (size / 16) + part) * TILE;
-            _tile_loadd(4, weights + block * DEEP, stride * 2);
+            _tile_loadd(4, (weights + block * DEEP), stride * 2);
             _tile_loadd(5, tile, 64);
             _tile_dpbf16ps(0, 4, 5);
-            _tile_loadd(6, tile + TILE, 64);
+            _tile_loadd(6, (tile + TILE), 64);
             _tile_dpbf16ps(1, 4, 6);
             if (!four) continue;
-            _tile_loadd(7, tile + 2 * TILE, 64);
+            _tile_loadd(7, (tile + 2 * TILE), 64);
             _tile_dpbf16ps(2, 4, 7);
-            _tile_loadd(5, tile + 3 * TILE, 64);
+            _tile_loadd(5, (tile + 3 * TILE), 64);
             _tile_dpbf16ps(3, 4, 5);
         }
-        _tile_stored(0, sums + part * 16, size * 4);
-        _tile_stored(1, sums + part * 16 + 16, size * 4);
+        _tile_stored(0, (sums + part * 16), size * 4);
+        _tile_stored(1, (sums + part * 16 + 16), size * 4);
         if (!four) continue;
-        _tile_stored(2, sums + part * 16 + 32, size * 4);
-        _tile_stored(3, sums + part * 16 + 48, size * 4);
+        _tile_stored(2, (sums + part * 16 + 32), size * 4);
+        _tile_stored(3, (sums + part * 16 + 48), size * 4);
     }
 }
 
@@ -489,21 +492,18 @@ void sequoia_model_free(Model *model) {
     free(model);
 }
 
-static size_t cache_bytes(const Cache *cache) {
-    const Shape *shape = &cache->model->shape;
-    return (size_t)shape->layers * shape->key_heads * cache->capacity * shape->head_size * sizeof(bf16);
-}
-
 Cache *sequoia_cache(const Model *model, int capacity) {
     Cache *cache = calloc(1, sizeof *cache);
     if (!cache) return NULL;
     cache->model = model;
     cache->capacity = (int)round_up(capacity, DEEP);
-    cache->keys = take(cache_bytes(cache));
-    cache->values = take(cache_bytes(cache));
+    const Shape *shape = &model->shape;
+    cache->bytes = (size_t)shape->layers * shape->key_heads * cache->capacity * shape->head_size * sizeof(bf16);
+    cache->keys = take(cache->bytes);
+    cache->values = take(cache->bytes);
     if (cache->keys && cache->values) return cache;
-    give(cache->keys, cache_bytes(cache));
-    give(cache->values, cache_bytes(cache));
+    give(cache->keys, cache->bytes);
+    give(cache->values, cache->bytes);
     free(cache);
     return NULL;
 }
@@ -520,16 +520,17 @@ static void free_scratch(Cache *cache) {
 void sequoia_cache_free(Cache *cache) {
     free_scratch(cache);
     free(cache->logits);
-    give(cache->keys, cache_bytes(cache));
-    give(cache->values, cache_bytes(cache));
+    give(cache->keys, cache->bytes);
+    give(cache->values, cache->bytes);
     free(cache);
 }
 
 static int make_room(Cache *cache, int rows, int threads) {
     const Shape *shape = &cache->model->shape;
-    const size_t count = round_up(rows, 2 * ROWS), size = shape->head_size;
-    if (rows <= cache->rows) return 1;
+    if (rows <= cache->rows && threads <= cache->threads) return 1;
+    rows = rows > cache->rows ? rows : cache->rows;
     free_scratch(cache);
+    const size_t count = round_up(rows, 2 * ROWS), size = shape->head_size;
 #define ROOM(type, entries) aligned_alloc(64, round_up((entries) * sizeof(type), 64))
     cache->hidden = ROOM(float, count * shape->hidden);
     cache->projected = ROOM(float, count * (shape->heads + 2 * shape->key_heads) * size);
@@ -550,7 +551,7 @@ static int make_room(Cache *cache, int rows, int threads) {
     memset(cache->input, 0, count * shape->hidden * sizeof(bf16));  // rows of padding: finite, or the tiles trap
     memset(cache->attended, 0, count * shape->heads * size * sizeof(bf16));
     memset(cache->inner, 0, count * shape->inner * sizeof(bf16));
-    cache->rows = rows;
+    cache->rows = rows, cache->threads = threads;
     return 1;
 }
 
@@ -625,11 +626,15 @@ static void run(Cache *cache, const Pass *pass) {
     _mm_setcsr(control);
 }
 
-// Append q tokens to a cache of `length` slots -> logits float32 [keep, V] of the last rows; 0 when memory ran out.
+// Append q tokens to a cache of `length` slots -> logits float32 [keep, V] of the last rows; 0 when memory ran out;
+// -1 for an id or a position that there is not.
 // tail: float32 [q, last], 0 where a row sees a slot among the last ones (the new ones included), -inf where not.
 int sequoia_forward(Cache *cache, int threads, int length, int rows, const int64_t *ids, const int64_t *positions,
                     int last, const float *tail, int keep, float *logits) {
     const Pass pass = {length, rows, last, keep, ids, positions, tail, logits};
+    const Shape *shape = &cache->model->shape;
+    for (int row = 0; row < rows; row++)
+        if (ids[row] < 0 || ids[row] >= shape->vocab || positions[row] < 0 || positions[row] >= shape->context) return -1;
     if (!make_room(cache, rows, threads)) return 0;
     prepare(cache, &pass);
 #pragma omp parallel num_threads(threads)
@@ -708,9 +713,9 @@ int sequoia_draft(Cache *cache, int threads, int length, int unseen, const int64
         for (int row = 0; row < rows; row++) {
             const float *from = logits + (size_t)row * vocab;
             float *to = probs + row * size;
+            for (int i = 0; i < widest; i++) drawn[row * widest + i] = 0;
             if (!rows_soften_one(from, size, inverse, to, from + vocab)) {
                 failed |= 2;
-                for (int i = 0; i < widest; i++) drawn[row * widest + i] = 0;
             } else {
                 failed |= (uniforms ? rows_draw(to, 1, size, widest, replace, uniforms + (size_t)row * widest, drawn + row * widest)
                                     : rows_largest(to, 1, size, widest, drawn + row * widest)) < 0;

@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from transformers import LlamaForCausalLM
 
-from . import rows
-from .native import load
+from . import native, rows
 
 FLAGS = [
     *rows.FLAGS,
@@ -31,7 +30,7 @@ _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int
 
 class _Shape(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int32) for name in "hidden inner layers heads key_heads head_size vocab reserved".split()),
+        *((name, ctypes.c_int32) for name in "hidden inner layers heads key_heads head_size vocab context".split()),
         ("eps", ctypes.c_float),
     ]
 
@@ -65,7 +64,7 @@ def library() -> tuple[ctypes.CDLL | None, str]:
     """Return the functions of `amx_llama.c`, or None and the reason why there are none."""
     if sys.platform != "linux" or platform.machine() != "x86_64" or not _has_matrix_unit():
         return None, "the processor has no matrix unit for bfloat16 (AMX)"
-    found, reason = load(["amx_llama.c", "rows.c"], FLAGS, _FUNCTIONS)
+    found, reason = native.load(["amx_llama.c", "rows.c"], FLAGS, _FUNCTIONS)
     if found is not None and not found.sequoia_supported():
         return None, "the system does not grant the matrix unit"
     return found, reason
@@ -76,8 +75,10 @@ def missing() -> str:
     return library()[1] if _has_matrix_unit() else ""
 
 
+@lru_cache(maxsize=1)
 def _has_matrix_unit() -> bool:
-    return hasattr(torch.cpu, "_is_amx_tile_supported") and torch.cpu._is_amx_tile_supported()
+    flags = set(native.processor().split())
+    return {"amx_tile", "amx_bf16", "avx512_bf16", "avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags
 
 
 class NativeCache:
@@ -89,7 +90,7 @@ class NativeCache:
         self.address = model.functions.sequoia_cache(model.address, capacity)
         if not self.address:
             raise MemoryError(f"cache: found no memory for {capacity} tokens")
-        weakref.finalize(self, model.functions.sequoia_cache_free, self.address)
+        weakref.finalize(self, model.functions.sequoia_cache_free, self.address).atexit = False
 
     def keep(self, start: int, slots: list[int]) -> None:
         """Keep of the slots from `start` on only `start + slots[i]`, moved to `start + i`; forget the rest."""
@@ -113,12 +114,12 @@ class NativeLlama:
             raise OSError(reason)
         config, base = model.config, model.model
         self.size = base.layers[0].self_attn.head_dim
-        self.vocab = config.vocab_size
+        self.vocab, self.context = config.vocab_size, config.max_position_embeddings
         shape = _Shape(
             config.hidden_size, config.intermediate_size, len(base.layers), config.num_attention_heads,
-            config.num_key_value_heads, self.size, config.vocab_size, 0, config.rms_norm_eps,
+            config.num_key_value_heads, self.size, config.vocab_size, self.context, config.rms_norm_eps,
         )  # fmt: skip
-        every = torch.arange(config.max_position_embeddings)[None]
+        every = torch.arange(self.context)[None]
         cos, sin = base.rotary_emb(torch.zeros(1, dtype=torch.float32), position_ids=every)
         half = self.size // 2
         norms = [norm for layer in base.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
@@ -140,7 +141,8 @@ class NativeLlama:
         )
         if not self.address:
             raise MemoryError("found no memory for packed weights")
-        weakref.finalize(self, self.functions.sequoia_model_free, self.address)
+        # not at exit: another thread may still be inside a pass then, and the system takes the memory anyway
+        weakref.finalize(self, self.functions.sequoia_model_free, self.address).atexit = False
 
     @staticmethod
     def takes(model: LlamaForCausalLM) -> bool:
@@ -149,7 +151,7 @@ class NativeLlama:
         width = model.model.layers[0].self_attn.head_dim
         sizes = (config.hidden_size, config.intermediate_size, width)
         return (
-            model.dtype == torch.bfloat16
+            all(p.dtype == torch.bfloat16 for p in model.parameters())
             and all(size % 32 == 0 for size in sizes)
             and width <= 256
             and size <= MAX_PACKED_BYTES
@@ -170,18 +172,25 @@ class NativeLlama:
             float32 [keep, V].
 
         Raises:
-            ValueError: when the cache has no room.
+            ValueError: when the cache has no room, or for an id or position that there is not.
             MemoryError: when the scratch memory cannot be had.
         """
         count = len(ids)
         if cache.length + count > cache.capacity:
             raise ValueError(f"cache: found {cache.length} + {count} tokens, expected at most {cache.capacity} slots")
-        logits = torch.empty(keep, self.vocab)
-        tail = tail.contiguous()
-        if not self.functions.sequoia_forward(
-            cache.address, torch.get_num_threads(), cache.length, count, ids.contiguous().data_ptr(),
-            positions.contiguous().data_ptr(), tail.shape[1], tail.data_ptr(), keep, logits.data_ptr(),
-        ):  # fmt: skip
+        logits = torch.empty(keep, self.vocab, dtype=torch.float32)
+        ids, positions = ids.to(torch.int64).contiguous(), positions.to(torch.int64).contiguous()
+        tail = tail.to(torch.float32).contiguous()
+        done = self.functions.sequoia_forward(
+            cache.address, torch.get_num_threads(), cache.length, count, ids.data_ptr(), positions.data_ptr(),
+            tail.shape[1], tail.data_ptr(), keep, logits.data_ptr(),
+        )  # fmt: skip
+        if done < 0:
+            raise ValueError(
+                f"found ids {int(ids.min())} to {int(ids.max())} at positions {int(positions.min())} to "
+                f"{int(positions.max())}, expected ids below {self.vocab} and positions below {self.context}"
+            )
+        if not done:
             raise MemoryError(f"found no memory for a pass over {count} tokens")
         cache.length += count
         return logits
@@ -223,8 +232,10 @@ class NativeDraft:
             )
         )  # fmt: skip
         self._seconds = ctypes.c_double(0.0)
-        self.tokens, self.chances = torch.empty(self.nodes, dtype=torch.int64), torch.ones(self.nodes)
-        self.probs = torch.empty(self.forwarded, size)
+        self.tokens = torch.empty(self.nodes, dtype=torch.int64)
+        self.chances = torch.ones(self.nodes, dtype=torch.float32)
+        self.probs = torch.empty(self.forwarded, size, dtype=torch.float32)
+        self._root = self.tokens.numpy()[:1]  # the same memory
         self._results = self.probs.data_ptr(), self.tokens.data_ptr(), self.chances.data_ptr()
         self._unseen = (ctypes.c_int64 * 2)()  # the root and at most one accepted leaf before it
 
@@ -256,7 +267,7 @@ class NativeDraft:
         if len(unseen) > len(self._unseen):
             self._unseen = (ctypes.c_int64 * len(unseen))()
         self._unseen[: len(unseen)] = unseen
-        self.tokens[0] = unseen[-1]
+        self._root[0] = unseen[-1]
         uniforms = None
         if self.fill != "most likely":
             uniforms = torch.rand(self.draws, dtype=torch.float64, generator=generator)

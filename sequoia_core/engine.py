@@ -196,7 +196,7 @@ class _Level:
 
 
 def _additive(visible: np.ndarray) -> torch.Tensor:
-    return torch.zeros(visible.shape).masked_fill_(torch.from_numpy(~visible), -torch.inf)
+    return torch.zeros(visible.shape, dtype=torch.float32).masked_fill_(torch.from_numpy(~visible), -torch.inf)
 
 
 @lru_cache(maxsize=8)  # many short runs over one tree are common: a benchmark, a proof
@@ -346,7 +346,7 @@ class _Run:
             self.draft_rows = [rows]
             return tokens, node_probs
         tokens = torch.empty(self.tree.size, dtype=torch.int64)
-        node_probs = torch.ones(self.tree.size)
+        node_probs = torch.ones(self.tree.size, dtype=torch.float32)
         known = tokens.numpy()  # the same memory: single entries cost less there
         known[0] = self.sequence[-1]
         self.draft_rows: list[torch.Tensor] = []

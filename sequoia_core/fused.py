@@ -32,10 +32,24 @@ def fits(model: torch.nn.Module) -> bool:
     rotation = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     biased = getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False)
     layers = model.model.layers
-    plain = all(
-        type(part) is torch.nn.Linear for layer in layers for part in (layer.self_attn.q_proj, layer.mlp.up_proj)
+    hidden, inner, head = config.hidden_size, config.intermediate_size, getattr(config, "head_dim", None)
+    head = head or hidden // config.num_attention_heads
+    queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
+
+    def plain(part: torch.nn.Module, outputs: int, inputs: int) -> bool:  # neither adapted nor pruned
+        return type(part) is torch.nn.Linear and part.weight.shape == (outputs, inputs)
+
+    linear = plain(model.lm_head, config.vocab_size, hidden) and all(
+        plain(layer.self_attn.q_proj, queries, hidden)
+        and plain(layer.self_attn.k_proj, keys, hidden)
+        and plain(layer.self_attn.v_proj, keys, hidden)
+        and plain(layer.self_attn.o_proj, hidden, queries)
+        and plain(layer.mlp.gate_proj, inner, hidden)
+        and plain(layer.mlp.up_proj, inner, hidden)
+        and plain(layer.mlp.down_proj, hidden, inner)
+        for layer in layers
     )
-    return rotation == "default" and not biased and config.hidden_act == "silu" and plain and len(layers) > 0
+    return rotation == "default" and not biased and config.hidden_act == "silu" and linear and len(layers) > 0
 
 
 class FusedLlama:

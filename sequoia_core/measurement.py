@@ -110,7 +110,7 @@ def measure_acceptance(
             pieces = _pieces(prompts[number], min(target.max_context, draft.max_context))
         else:
             written = continuation(
-                prompts[number], target=target, sampling=sampling, max_new_tokens=max_new_tokens,
+                prompts[number], target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
                 generator=text_generator, told=told, cancel=cancel,
             )  # fmt: skip
             pieces = [(prompts[number], written)]
@@ -231,13 +231,26 @@ def continuation(
     prompt: Sequence[int],
     *,
     target: LanguageModel,
+    draft: LanguageModel,
     sampling: SamplingConfig,
     max_new_tokens: int,
     generator: torch.Generator,
     told: Callable[[float], None],
     cancel: threading.Event,
 ) -> list[int]:
-    """Return the tokens that the target writes after a prompt; `told` hears the fraction after each token."""
+    """Return the tokens that the target writes after a prompt; `told` hears the fraction after each token.
+
+    The text ends where the draft, which is to read it, has no more room.
+
+    Raises:
+        ValueError: for a prompt that leaves the draft no room at all.
+    """
+    room = draft.max_context - len(prompt)
+    if room < 1:
+        raise ValueError(
+            f"prompt: found {len(prompt)} tokens, expected at most {draft.max_context - 1}: the draft's context less 1"
+        )
+    max_new_tokens = min(max_new_tokens, room)
     text: list[int] = []
     for step in autoregressive(
         prompt, target=target, sampling=sampling, max_new_tokens=max_new_tokens, generator=generator, cancel=cancel

@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -24,7 +25,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sequoia-studio"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return what the processor can do: its flags where the system lists them, else its name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -42,23 +44,34 @@ def build(sources: list[Path], flags: list[str], folder: Path) -> Path:
     compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
     if compiler is None:
         raise OSError("found no C compiler (cc, gcc or clang)")
-    facts = " ".join([compiler, *flags, _processor()]).encode()
+    facts = " ".join([compiler, *flags, processor(), *platform.libc_ver()]).encode()
     content = b"".join(source.read_bytes() for source in sources)
     built = folder / f"{sources[0].stem}-{hashlib.sha256(content + facts).hexdigest()[:16]}.so"
-    if built.exists():
-        return built
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _check_ours(folder)
+    if built.exists():
+        _check_ours(built)
+        return built
     with tempfile.TemporaryDirectory(dir=folder) as place:
         fresh = Path(place) / built.name
         command = [compiler, "-O3", "-shared", "-fPIC", *flags, *map(str, sources), "-o", str(fresh), "-lm"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SEC)
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=BUILD_SEC)
         except subprocess.TimeoutExpired as error:
             raise OSError(f"{compiler} took more than {BUILD_SEC} s") from error
         if done.returncode:
             raise OSError(f"{compiler} failed: {done.stderr.strip()[:300]}")
         fresh.replace(built)
     return built
+
+
+def _check_ours(path: Path) -> None:
+    """Raise OSError for a file or folder that someone else could have written: its code would be run."""
+    if not hasattr(os, "geteuid"):
+        return
+    found = path.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OSError(f"{path} belongs to another user or can be written by others")
 
 
 def load(names: list[str], flags: list[str], functions: dict[str, tuple]) -> tuple[ctypes.CDLL | None, str]:
@@ -74,7 +87,7 @@ def load(names: list[str], flags: list[str], functions: dict[str, tuple]) -> tup
         return None, "switched off by SEQUOIA_NATIVE=0"
     try:
         library = ctypes.CDLL(str(build([FOLDER / name for name in names], flags, cache_folder())))
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         return None, str(error)
     for function, (result, *arguments) in functions.items():
         found = getattr(library, function)

@@ -137,8 +137,8 @@ def measure_rejection(
 
             text_generator, draws = prompt_generators(seed, number, draft.device)
             text = continuation(
-                prompt, target=target, sampling=sampling, max_new_tokens=max_new_tokens, generator=text_generator,
-                told=told, cancel=cancel,
+                prompt, target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
+                generator=text_generator, told=told, cancel=cancel,
             )  # fmt: skip
             if cancel.is_set():
                 break

@@ -62,7 +62,7 @@ def _inverse(temperature: float) -> float:
 def soften(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     """Return the softmax of float32 [m, V] over a temperature; NaN throughout when a row has no finite largest."""
     count, size = logits.shape
-    probs = torch.empty(count, size)
+    probs = torch.empty(count, size, dtype=torch.float32)
     fine = library().rows_soften(
         logits.data_ptr(), logits.stride(0), count, size, _inverse(temperature), probs.data_ptr(),
         torch.get_num_threads(),
@@ -84,7 +84,7 @@ def chances(
     Returns:
         float32 [c]; None when a row has NaN or nothing finite.
     """
-    found = torch.empty(len(tokens))
+    found = torch.empty(len(tokens), dtype=torch.float32)
     fine = library().rows_chances(
         logits.data_ptr(), logits.stride(0), _address(which), _address(starts), len(which), logits.shape[1],
         _inverse(temperature), tokens.data_ptr(), found.data_ptr(), torch.get_num_threads(),
@@ -232,5 +232,5 @@ class Walker:
             return None
         length, trials, bonus = self._ends.tolist()
         nodes, masses = self._nodes[:trials].tolist(), self._masses[:trials].tolist()
-        drawn = zip(nodes, uniforms[:trials].tolist(), masses, strict=True)
+        drawn = zip(nodes, uniforms.numpy()[:trials].tolist(), masses, strict=True)
         return self._path[:length].tolist(), bonus, [(node, uniform, *pair) for node, uniform, pair in drawn]

@@ -121,8 +121,8 @@ def static_versus_real(
         if fitting and not cancel.is_set():
             text_generator, draws = prompt_generators(seed, total + place, draft.device)
             text = continuation(
-                prompt, target=target, sampling=sampling, max_new_tokens=max_new_tokens, generator=text_generator,
-                told=lambda share: None, cancel=cancel,
+                prompt, target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
+                generator=text_generator, told=lambda share: None, cancel=cancel,
             )  # fmt: skip
         if cancel.is_set():
             break

@@ -121,6 +121,46 @@ def test_a_full_cache_is_refused_with_the_numbers():
         model.forward(torch.arange(2), torch.arange(4, 6), cache=cache, tail=causal(2), keep=1)
 
 
+@pytest.mark.parametrize("ids, places", [([101], [0]), ([-1], [0]), ([1], [256]), ([1], [-1])])
+def test_ids_and_positions_that_are_not_there_are_refused(ids, places):
+    model = native(llama())
+    with pytest.raises(ValueError, match="expected ids below 101 and positions below 256"):
+        model.forward(torch.tensor(ids), torch.tensor(places), cache=model.new_cache(5), tail=torch.zeros(1, 1), keep=1)
+
+
+def test_large_activations_stay_finite():
+    model = llama()
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.mlp.gate_proj.weight.mul_(3000.0)
+    compiled, ids = native(model), torch.arange(20)
+    found = compiled.forward(ids, ids, cache=compiled.new_cache(20), tail=causal(20), keep=20)
+    assert torch.isfinite(found).all()
+
+
+def test_other_defaults_of_torch_change_nothing():
+    model, ids = native(llama()), torch.arange(20)
+    wanted = model.forward(ids, ids, cache=model.new_cache(20), tail=causal(20), keep=20)
+    torch.set_default_dtype(torch.bfloat16)  # as transformers does for a while when it loads a model
+    threads = torch.get_num_threads()
+    try:
+        cache, tail = model.new_cache(40), causal(20)
+        torch.set_num_threads(1)
+        model.forward(ids[:10], ids[:10], cache=cache, tail=causal(10), keep=10)
+        cache.keep(0, [])
+        torch.set_num_threads(3)
+        assert torch.equal(model.forward(ids.int(), ids, cache=cache, tail=tail, keep=20), wanted)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_num_threads(threads)
+
+
+def test_a_model_with_a_layer_in_another_format_keeps_the_other_path():
+    model = llama().to(torch.bfloat16)
+    model.model.layers[1].mlp.down_proj.float()
+    assert not NativeLlama.takes(model)
+
+
 @pytest.mark.parametrize(
     "changes", [{"hidden_size": 80}, {"intermediate_size": 48}, {"head_dim": 16}], ids=["hidden", "inner", "head"]
 )

@@ -63,6 +63,18 @@ def test_float32_weights_are_shared_not_doubled():
     assert torch.isfinite(model(torch.tensor([[1, 2, 3]])).logits).all()  # and the model still runs by itself
 
 
+class Adapted(torch.nn.Linear):
+    """Stands for an adapter around a layer."""
+
+
+def test_adapted_and_pruned_layers_keep_the_models_own_forward():
+    for part, other in (("o_proj", Adapted(32, 32, bias=False)), ("v_proj", torch.nn.Linear(32, 8, bias=False))):
+        model = llama()
+        assert fits(model)
+        setattr(model.model.layers[1].self_attn, part, other)
+        assert not fits(model)
+
+
 @pytest.mark.parametrize(
     "model",
     [

@@ -75,6 +75,27 @@ def test_a_cache_folder_that_cannot_be_made_is_a_reason(source, tmp_path, monkey
     assert library is None and reason
 
 
+@needs_compiler
+def test_code_that_others_could_have_written_is_not_run(source, tmp_path):
+    built = native.build([source], [], tmp_path / "cache")
+    built.chmod(0o777)
+    with pytest.raises(OSError, match="can be written by others"):
+        native.build([source], [], tmp_path / "cache")
+    built.chmod(0o755)
+    (tmp_path / "cache").chmod(0o777)
+    with pytest.raises(OSError, match="can be written by others"):
+        native.build([source], [], tmp_path / "cache")
+
+
+def test_a_user_without_a_home_is_a_reason(monkeypatch):
+    def none():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(native.Path, "home", none)
+    assert native.load(["rows.c"], [], {}) == (None, "Could not determine home directory.")
+
+
 def test_switched_off(monkeypatch):
     monkeypatch.setenv("SEQUOIA_NATIVE", "0")
     assert native.load(["rows.c"], [], {}) == (None, "switched off by SEQUOIA_NATIVE=0")
