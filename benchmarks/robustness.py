@@ -1,6 +1,6 @@
 """Tokens per step of one fixed tree under every verifier over temperatures, and static acceptance against real trees.
 
-    python benchmarks/robustness.py            # a quarter of an hour on two free cores, twice that on shared ones
+    python benchmarks/robustness.py --dtype bfloat16     # two minutes with AMX; in float32 up to a quarter of an hour
     python benchmarks/robustness.py --quick    # a minute, to try it
 
 A table, a dated file in results/, and one JSON line last. EOS is off so that all write equally much; intervals are

@@ -186,3 +186,11 @@ def test_repeated_share():
     assert repeated_share([1, 2, 3, 4, 5, 6, 7]) == 0.0
     assert repeated_share([1] * 13) == pytest.approx(0.9)
     assert repeated_share([1]) == 0.0
+
+
+def test_text_ends_where_a_draft_with_less_context_has_no_more_room(tiny_target):
+    draft = tiny_llama(2, context=24)
+    vector = measure_acceptance([PROMPTS[2]], target=tiny_target, draft=draft, width=4, max_new_tokens=60)
+    assert vector.trials == 24 - len(PROMPTS[2])
+    with pytest.raises(ValueError, match="found 30 tokens, expected at most 23: the draft's context less 1"):
+        measure_acceptance([list(range(30))], target=tiny_target, draft=draft, width=4, max_new_tokens=10)
