@@ -317,8 +317,8 @@ def figures(summary: runs.RunSummary) -> None:
         "Tokens per second",
         number(summary.tokens_per_sec, "{:.0f}"),
         against,
-        help="Both measured in this job, taking turns step by step, on the same model and sampler. Reading the "
-        "prompt is excluded on both sides.",
+        help="Both measured in this job, taking turns step by step, on the same model and sampler, by the median "
+        "step. Reading the prompt is excluded on both sides.",
     )
     prediction = summary.predicted_speedup
     controls.card(

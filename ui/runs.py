@@ -175,7 +175,8 @@ class RunSummary:
     Attributes:
         tokens, steps: committed tokens and target passes.
         tokens_per_step: their ratio; expected_tokens is its predicted counterpart F.
-        tokens_per_sec, baseline_per_sec: with the tree and without it, prompt reading excluded on both sides.
+        tokens_per_sec, baseline_per_sec: with the tree and without it, prompt reading excluded on both sides; by the
+            median step, since a browser that asks for news makes single steps wait.
         drafted_share: committed tokens that the draft proposed, over all committed tokens.
         speedup: tokens_per_sec / baseline_per_sec; predicted_speedup is what the planner said.
         step_cost: seconds of a step over seconds of an autoregressive token; predicted_cost its counterpart t(n) + d·c.
@@ -212,9 +213,11 @@ def summarize(
     bonus = sum(step["bonus"] is not None for step in steps)
     phases = [sum(step["seconds"][phase] for step in steps) for phase in range(4)]
     seconds = sum(phases)
-    per_sec = _ratio(tokens, seconds)
-    baseline_per_sec = _ratio(baseline["tokens"], baseline["seconds"]) if baseline else None
-    step_sec = _ratio(seconds, len(steps))
+    step_sec = float(np.median([sum(step["seconds"]) for step in steps])) if steps else None
+    per_sec = _ratio(_ratio(tokens, len(steps)), step_sec)
+    baseline_per_sec = None
+    if baseline:
+        baseline_per_sec = _ratio(1.0, baseline.get("median_sec")) or _ratio(baseline["tokens"], baseline["seconds"])
     return RunSummary(
         tokens=tokens,
         steps=len(steps),

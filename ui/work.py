@@ -5,6 +5,7 @@ Runs on the worker's thread, so no Streamlit here; what it leaves is a run as `u
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -74,7 +75,8 @@ def _decode(
             pass
     text = TokenText(pair.tokenizer.decode, prompt)
     tokens: list[int] = []
-    run["baseline"] = baseline = {"tokens": 0, "seconds": 0.0}
+    run["baseline"] = baseline = {"tokens": 0, "seconds": 0.0, "median_sec": None}
+    plain_sec: list[float] = []
     length = request.max_new_tokens
     plain_steps = autoregressive(prompt, **common, max_new_tokens=length, generator=seeds[3])
     for step in decode(prompt, **speculative, max_new_tokens=length, generator=seeds[2]):
@@ -82,8 +84,10 @@ def _decode(
         for plain in plain_steps:
             baseline["tokens"] += len(plain.new_tokens)
             baseline["seconds"] += plain.seconds
+            plain_sec.append(plain.seconds)
             if baseline["tokens"] >= len(tokens):
                 break
+        baseline["median_sec"] = statistics.median(plain_sec) if plain_sec else None
         record = step_record(step, text)
         run["steps"].append(record)
         context.append(record)
