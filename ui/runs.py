@@ -180,7 +180,7 @@ class RunSummary:
         drafted_share: committed tokens that the draft proposed, over all committed tokens.
         speedup: tokens_per_sec / baseline_per_sec; predicted_speedup is what the planner said.
         step_cost: seconds of a step over seconds of an autoregressive token; predicted_cost its counterpart t(n) + d·c.
-        phase_share: draft, verify, walk and commit seconds over all seconds.
+        phase_share: draft, verify, walk and commit, by the median step.
     """
 
     tokens: int
@@ -211,8 +211,7 @@ def summarize(
     """Compute the figures of a run from its step records, so far as there are any."""
     tokens = sum(len(step["pieces"]) for step in steps)
     bonus = sum(step["bonus"] is not None for step in steps)
-    phases = [sum(step["seconds"][phase] for step in steps) for phase in range(4)]
-    seconds = sum(phases)
+    phases = np.median([step["seconds"] for step in steps], axis=0).tolist() if steps else []
     step_sec = float(np.median([sum(step["seconds"]) for step in steps])) if steps else None
     per_sec = _ratio(_ratio(tokens, len(steps)), step_sec)
     baseline_per_sec = None
@@ -230,7 +229,7 @@ def summarize(
         predicted_speedup=predicted_speedup,
         step_cost=None if step_sec is None or baseline_per_sec is None else step_sec * baseline_per_sec,
         predicted_cost=_ratio(expected_tokens, predicted_speedup),
-        phase_share=tuple(phase / seconds for phase in phases) if seconds else None,
+        phase_share=tuple(phase / sum(phases) for phase in phases) if sum(phases) else None,
     )
 
 
