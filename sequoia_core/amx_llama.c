@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-int rows_soften_one(const float *, int64_t, float, float *, const float *);  // see rows.c
+int rows_soften_one(const float *, int64_t, float, float *);  // see rows.c
 int rows_largest(const float *, int64_t, int64_t, int64_t, int64_t *);
 int rows_draw(const float *, int64_t, int64_t, int64_t, int, const double *, int64_t *);
 
@@ -562,7 +562,8 @@ typedef struct {  // what one pass is about
     float *logits;
 } Pass;
 
-// Write down which of the last slots each row sees, and how many of them without a gap. By one thread; `make_room` was called for as many rows.
+// Write down which of the last slots each row sees, and how many of them without a gap. By one thread; `make_room` was
+// called for as many rows.
 static void prepare(Cache *cache, const Pass *pass) {
     int32_t *seen = cache->seen;
     const int prefix = pass->length + pass->rows - pass->last;
@@ -714,7 +715,7 @@ int sequoia_draft(Cache *cache, int threads, int length, int unseen, const int64
             const float *from = logits + (size_t)row * vocab;
             float *to = probs + row * size;
             for (int i = 0; i < widest; i++) drawn[row * widest + i] = 0;
-            if (!rows_soften_one(from, size, inverse, to, from + vocab)) {
+            if (!rows_soften_one(from, size, inverse, to)) {
                 failed |= 2;
             } else {
                 failed |= (uniforms ? rows_draw(to, 1, size, widest, replace, uniforms + (size_t)row * widest, drawn + row * widest)

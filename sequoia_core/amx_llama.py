@@ -7,8 +7,6 @@ or for another architecture the forward is PyTorch's. q = tokens in one forward,
 from __future__ import annotations
 
 import ctypes
-import platform
-import sys
 import weakref
 from collections.abc import Sequence
 from functools import lru_cache
@@ -60,9 +58,9 @@ _FUNCTIONS = {
 
 
 @lru_cache(maxsize=1)
-def library() -> tuple[ctypes.CDLL | None, str]:
+def compiled() -> tuple[ctypes.CDLL | None, str]:
     """Return the functions of `amx_llama.c`, or None and the reason why there are none."""
-    if sys.platform != "linux" or platform.machine() != "x86_64" or not _has_matrix_unit():
+    if not _has_matrix_unit():
         return None, "the processor has no matrix unit for bfloat16 (AMX)"
     found, reason = native.load(["amx_llama.c", "rows.c"], FLAGS, _FUNCTIONS)
     if found is not None and not found.sequoia_supported():
@@ -72,7 +70,7 @@ def library() -> tuple[ctypes.CDLL | None, str]:
 
 def missing() -> str:
     """Return why there is no compiled code although the processor could run it, or nothing."""
-    return library()[1] if _has_matrix_unit() else ""
+    return compiled()[1] if _has_matrix_unit() else ""
 
 
 @lru_cache(maxsize=1)
@@ -92,6 +90,11 @@ class NativeCache:
             raise MemoryError(f"cache: found no memory for {capacity} tokens")
         weakref.finalize(self, model.functions.sequoia_cache_free, self.address).atexit = False
 
+    def check_room(self, count: int) -> None:
+        """Raise ValueError unless so many more tokens fit."""
+        if self.length + count > self.capacity:
+            raise ValueError(f"cache: found {self.length} + {count} tokens, expected at most {self.capacity} slots")
+
     def keep(self, start: int, slots: list[int]) -> None:
         """Keep of the slots from `start` on only `start + slots[i]`, moved to `start + i`; forget the rest."""
         moved = next((i for i, slot in enumerate(slots) if slot != i), len(slots))
@@ -109,7 +112,7 @@ class NativeLlama:
     """
 
     def __init__(self, model: LlamaForCausalLM) -> None:
-        self.functions, reason = library()
+        self.functions, reason = compiled()
         if self.functions is None:
             raise OSError(reason)
         config, base = model.config, model.model
@@ -123,7 +126,7 @@ class NativeLlama:
         cos, sin = base.rotary_emb(torch.zeros(1, dtype=torch.float32), position_ids=every)
         half = self.size // 2
         norms = [norm for layer in base.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
-        self.embedding = base.embed_tokens.weight.detach().contiguous()
+        embedding = base.embed_tokens.weight.detach().contiguous()
         self.tables = (
             cos[0, :, :half].contiguous(),
             sin[0, :, :half].contiguous(),
@@ -137,7 +140,7 @@ class NativeLlama:
         weights = [weight.detach().contiguous() for weight in [*weights, model.lm_head.weight]]
         pointers = (ctypes.c_void_p * len(weights))(*(weight.data_ptr() for weight in weights))
         self.address = self.functions.sequoia_model(
-            ctypes.byref(shape), self.embedding.data_ptr(), *(table.data_ptr() for table in self.tables), pointers
+            ctypes.byref(shape), embedding.data_ptr(), *(table.data_ptr() for table in self.tables), pointers
         )
         if not self.address:
             raise MemoryError("found no memory for packed weights")
@@ -155,7 +158,7 @@ class NativeLlama:
             and all(size % 32 == 0 for size in sizes)
             and width <= 256
             and size <= MAX_PACKED_BYTES
-            and library()[0] is not None
+            and compiled()[0] is not None
         )
 
     def forward(
@@ -176,8 +179,7 @@ class NativeLlama:
             MemoryError: when the scratch memory cannot be had.
         """
         count = len(ids)
-        if cache.length + count > cache.capacity:
-            raise ValueError(f"cache: found {cache.length} + {count} tokens, expected at most {cache.capacity} slots")
+        cache.check_room(count)
         logits = torch.empty(keep, self.vocab, dtype=torch.float32)
         ids, positions = ids.to(torch.int64).contiguous(), positions.to(torch.int64).contiguous()
         tail = tail.to(torch.float32).contiguous()
@@ -262,8 +264,7 @@ class NativeDraft:
             MemoryError: when scratch memory cannot be had.
         """
         count = len(unseen) + self.forwarded - 1
-        if cache.length + count > cache.capacity:
-            raise ValueError(f"cache: found {cache.length} + {count} tokens, expected at most {cache.capacity} slots")
+        cache.check_room(count)
         if len(unseen) > len(self._unseen):
             self._unseen = (ctypes.c_int64 * len(unseen))()
         self._unseen[: len(unseen)] = unseen
@@ -273,7 +274,7 @@ class NativeDraft:
             uniforms = torch.rand(self.draws, dtype=torch.float64, generator=generator)
         done = self.model.functions.sequoia_draft(
             cache.address, torch.get_num_threads(), cache.length, len(unseen), self._unseen, place, limit,
-            len(self.levels), self._levels, self.size, 1.0 / max(temperature, 1e-30),
+            len(self.levels), self._levels, self.size, rows.inverse(temperature),
             self.fill == "with replacement", None if uniforms is None else uniforms.data_ptr(), *self._results,
             ctypes.byref(self._seconds),
         )  # fmt: skip

@@ -22,6 +22,7 @@ from .sampling import (
     SamplingConfig,
     chances,
     check_probabilities,
+    finite,
     law,
     most_likely,
     probabilities,
@@ -256,7 +257,7 @@ class _Run:
         self.walker = None
         drafted_at_once = self.plan is not None or tree.size == 1
         simple = verifier.rule in RULES and sampling.plain and drafted_at_once
-        if rows.library() is not None and (sampling.greedy or simple):
+        if rows.compiled() is not None and (sampling.greedy or simple):
             slots = [self.draft_slots.get(node, 0) for node in range(tree.size)]
             firsts = [tree.children(node).start for node in range(tree.size)]
             self.walker = rows.Walker(*(np.array(a, dtype=np.int64) for a in (firsts, tree.child_counts, slots)))
@@ -340,10 +341,8 @@ class _Run:
                 self.sequence[self.draft_cache.length :], self.draft_cache, place=self.root_slot, limit=self.context,
                 temperature=self.draft_sampling.temperature, generator=self.draft_generator,
             )  # fmt: skip
-            if grown is None:
-                raise FloatingPointError("the draft model returned logits that are not finite")
-            tokens, node_probs, rows = grown
-            self.draft_rows = [rows]
+            tokens, node_probs, probs = finite(grown, "draft")
+            self.draft_rows = [probs]
             return tokens, node_probs
         tokens = torch.empty(self.tree.size, dtype=torch.int64)
         node_probs = torch.ones(self.tree.size, dtype=torch.float32)
@@ -386,7 +385,7 @@ class _Run:
         compiled = self.walker is not None and rows.fit(logits)
         if self.sampling.greedy:
             if compiled:
-                path, bonus, nodes = self._finite(self.walker.greedily(logits, tokens))
+                path, bonus, nodes = finite(self.walker.greedily(logits, tokens), "target")
                 accepted = set(path)
                 return Walk(tuple(path), bonus, tuple(Trial(n, 0.0, float(n in accepted), 1.0) for n in nodes))
             return walk_greedily(self.tree, tokens.tolist(), most_likely(logits, "target").tolist().__getitem__)
@@ -396,7 +395,7 @@ class _Run:
             found = self.walker.sampled(
                 RULES[self.verifier.rule], logits, self.sampling.temperature, tokens, draft, uniforms
             )
-            path, bonus, trials = self._finite(found)
+            path, bonus, trials = finite(found, "target")
             return Walk(tuple(path), bonus, tuple(Trial(*trial) for trial in trials))
         return walk_tree(
             self.tree,
@@ -406,12 +405,6 @@ class _Run:
             rule=self.verifier.rule,
             uniform=iter(uniforms.tolist()).__next__,
         )
-
-    @staticmethod
-    def _finite(found):
-        if found is None:
-            raise FloatingPointError("the target model returned logits that are not finite")
-        return found
 
     @torch.inference_mode()
     def _target_probs(self, tokens: torch.Tensor, logits: torch.Tensor) -> tuple[float, ...]:

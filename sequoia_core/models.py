@@ -211,9 +211,10 @@ class HuggingFaceModel:
         """What runs the passes, in words: compiled code, PyTorch operations of ours, or transformers."""
         if self._native is not None:
             return "compiled code for AMX"
-        reason = "" if self.dtype != torch.bfloat16 else amx_llama.missing()
-        path = "transformers" if self._fused is None else "fused PyTorch operations"
-        return f"{path} ({reason})" if self._fused is not None and reason else path
+        if self._fused is None:
+            return "transformers"
+        reason = amx_llama.missing() if self.dtype == torch.bfloat16 else ""
+        return f"fused PyTorch operations ({reason})" if reason else "fused PyTorch operations"
 
     def endless(self) -> HuggingFaceModel:
         """Return this model, weights shared, with no end of text: for races in which all must write equally much."""

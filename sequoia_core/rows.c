@@ -51,15 +51,13 @@ static float highest(const float *x, int64_t size) {
 }
 
 // probs [size] = exp((logits - largest) * inverse), or nothing stored where that is NULL -> their sum; not finite for a row
-// that is not. Meanwhile the row at `next` is fetched: half of it was written by another core.
-static float exponentials(const float *logits, int64_t size, float inverse, float *probs, float *largest,
-                          const float *next) {
+// that is not.
+static float exponentials(const float *logits, int64_t size, float inverse, float *probs, float *largest) {
     const float top = *largest = highest(logits, size);
     if (!isfinite(top)) return NAN;
     floats sums = {0};
     int64_t i = 0;
     for (; i + LANES <= size; i += LANES) {
-        __builtin_prefetch(next + i);
         const floats p = exponential((*(const floats *)(logits + i) - top) * inverse);
         if (probs) *(floats *)(probs + i) = p;
         sums += p;
@@ -76,10 +74,10 @@ static float exponentials(const float *logits, int64_t size, float inverse, floa
     return sum;
 }
 
-// probs [size] = softmax(logits * inverse) -> whether the row was finite; the row at `next` is fetched meanwhile.
-int rows_soften_one(const float *logits, int64_t size, float inverse, float *probs, const float *next) {
+// probs [size] = softmax(logits * inverse) -> whether the row was finite.
+int rows_soften_one(const float *logits, int64_t size, float inverse, float *probs) {
     float top;
-    const float sum = exponentials(logits, size, inverse, probs, &top, next), factor = 1.0f / sum;
+    const float sum = exponentials(logits, size, inverse, probs, &top), factor = 1.0f / sum;
     for (int64_t i = 0; i < size; i++) probs[i] *= factor;
     return isfinite(sum) != 0;
 }
@@ -89,7 +87,7 @@ int rows_soften(const float *logits, int64_t stride, int64_t rows, int64_t size,
     int fine = 1;
 #pragma omp parallel for num_threads(threads) if (rows >= MANY) reduction(& : fine)
     for (int64_t row = 0; row < rows; row++)
-        fine &= rows_soften_one(logits + row * stride, size, inverse, probs + row * size, logits + (row + 1) * stride);
+        fine &= rows_soften_one(logits + row * stride, size, inverse, probs + row * size);
     return fine;
 }
 
@@ -101,7 +99,7 @@ int rows_chances(const float *logits, int64_t stride, const int64_t *which, cons
 #pragma omp parallel for num_threads(threads) if (rows >= MANY) reduction(& : fine)
     for (int64_t row = 0; row < rows; row++) {
         float top;
-        const float *line = logits + which[row] * stride, sum = exponentials(line, size, inverse, NULL, &top, line + stride);
+        const float *line = logits + which[row] * stride, sum = exponentials(line, size, inverse, NULL, &top);
         for (int64_t i = starts[row]; i < starts[row + 1]; i++) chances[i] = expf((line[tokens[i]] - top) * inverse) / sum;
         fine &= isfinite(sum) != 0;
     }
@@ -128,17 +126,6 @@ static int64_t best_place(const float *x, int64_t size) {
             for (i = block;; i++)
                 if (x[i] == top) return i;
     }
-}
-
-// best [rows] = place of each row's (first) largest entry -> whether all rows had one.
-int rows_best(const float *x, int64_t stride, int64_t rows, int64_t size, int64_t *best, int threads) {
-    int fine = 1;
-#pragma omp parallel for num_threads(threads) if (rows >= MANY) reduction(& : fine)
-    for (int64_t row = 0; row < rows; row++) {
-        best[row] = best_place(x + row * stride, size);
-        fine &= best[row] >= 0;
-    }
-    return fine;
 }
 
 static inline int64_t cell_of(int64_t i) { return i / STRIPE * LANES + i % LANES; }
@@ -305,7 +292,7 @@ void rows_widen(const float *row, int64_t size, double *wide) {
 // wide [size] = softmax(logits * inverse) of one row in double precision; scratch [size] -> whether the row was finite.
 int rows_law(const float *logits, int64_t size, float inverse, float *scratch, double *wide) {
     float top;
-    const float sum = exponentials(logits, size, inverse, scratch, &top, logits);
+    const float sum = exponentials(logits, size, inverse, scratch, &top);
     rows_widen(scratch, size, wide);
     return isfinite(sum) != 0;
 }

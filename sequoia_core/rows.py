@@ -22,7 +22,6 @@ _FUNCTIONS = {
     "rows_soften": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _SINGLE, _POINTER, _FLAG),
     "rows_chances": (_FLAG, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT, _COUNT, _SINGLE, _POINTER, _POINTER, _FLAG),
     "rows_law": (_FLAG, _POINTER, _COUNT, _SINGLE, _POINTER, _POINTER),
-    "rows_best": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER, _FLAG),
     "rows_largest": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER),
     "rows_draw": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _FLAG, _POINTER, _POINTER),
     "rows_widen": (None, _POINTER, _COUNT, _POINTER),
@@ -32,22 +31,19 @@ _FUNCTIONS = {
     "rows_follow": (_FLAG, _POINTER, _COUNT, _COUNT, *[_POINTER] * 6),
     "rows_invert": (_COUNT, _POINTER, _COUNT, _REAL),
 }
-
-
 RULES = ("sequoia", "specinfer", "topk")  # in the order of rows.c
 
 
 @lru_cache(maxsize=1)
-def library() -> ctypes.CDLL | None:  # called before every use: the cache makes it a look-up
+def compiled() -> ctypes.CDLL | None:  # called before every use: the cache makes it a look-up
     """Return the functions of `rows.c`, or None where they cannot be built."""
     return load(["rows.c"], FLAGS, _FUNCTIONS)[0]
 
 
 def fit(rows: torch.Tensor) -> bool:
     """Whether these rows can be given to the C functions: float32 [m, V] on CPU, each row contiguous."""
-    if library() is None:
-        return False
-    return rows.dtype == torch.float32 and rows.is_cpu and rows.ndim == 2 and rows.stride(1) == 1 and len(rows) > 0
+    plain = rows.dtype == torch.float32 and rows.is_cpu and rows.ndim == 2
+    return compiled() is not None and plain and rows.stride(1) == 1 and len(rows) > 0
 
 
 def _granted(result: int) -> None:
@@ -55,7 +51,8 @@ def _granted(result: int) -> None:
         raise MemoryError("no memory for a copy of a row")
 
 
-def _inverse(temperature: float) -> float:
+def inverse(temperature: float) -> float:
+    """Return what logits are multiplied by."""
     return 1.0 / max(temperature, 1e-30)
 
 
@@ -63,8 +60,8 @@ def soften(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     """Return the softmax of float32 [m, V] over a temperature; NaN throughout when a row has no finite largest."""
     count, size = logits.shape
     probs = torch.empty(count, size, dtype=torch.float32)
-    fine = library().rows_soften(
-        logits.data_ptr(), logits.stride(0), count, size, _inverse(temperature), probs.data_ptr(),
+    fine = compiled().rows_soften(
+        logits.data_ptr(), logits.stride(0), count, size, inverse(temperature), probs.data_ptr(),
         torch.get_num_threads(),
     )  # fmt: skip
     return probs if fine else probs.fill_(torch.nan)
@@ -85,9 +82,9 @@ def chances(
         float32 [c]; None when a row has NaN or nothing finite.
     """
     found = torch.empty(len(tokens), dtype=torch.float32)
-    fine = library().rows_chances(
+    fine = compiled().rows_chances(
         logits.data_ptr(), logits.stride(0), _address(which), _address(starts), len(which), logits.shape[1],
-        _inverse(temperature), tokens.data_ptr(), found.data_ptr(), torch.get_num_threads(),
+        inverse(temperature), tokens.data_ptr(), found.data_ptr(), torch.get_num_threads(),
     )  # fmt: skip
     return found if fine else None
 
@@ -95,25 +92,17 @@ def chances(
 def law(logits: torch.Tensor, temperature: float) -> np.ndarray | None:
     """Return the softmax of one float32 row [V] in double precision; None for one with NaN or nothing finite."""
     wide, scratch = np.empty(len(logits)), np.empty(len(logits), dtype=np.float32)
-    fine = library().rows_law(
-        logits.data_ptr(), len(logits), _inverse(temperature), _address(scratch), _address(wide)
+    fine = compiled().rows_law(
+        logits.data_ptr(), len(logits), inverse(temperature), _address(scratch), _address(wide)
     )  # fmt: skip
     return wide if fine else None
-
-
-def best(logits: torch.Tensor) -> torch.Tensor | None:
-    """Return the place of each row's first largest entry, int64 [m]; None when a row has NaN or nothing finite."""
-    places = torch.empty(len(logits), dtype=torch.int64)
-    threads = torch.get_num_threads()
-    fine = library().rows_best(logits.data_ptr(), logits.stride(0), *logits.shape, places.data_ptr(), threads)
-    return places if fine else None
 
 
 def largest(values: torch.Tensor, k: int) -> torch.Tensor:
     """Return the places of the k largest of each row, largest first and equal ones in order, int64 [m, k]."""
     values = values.contiguous()
     places = torch.empty(len(values), k, dtype=torch.int64)
-    _granted(library().rows_largest(values.data_ptr(), *values.shape, k, places.data_ptr()))
+    _granted(compiled().rows_largest(values.data_ptr(), *values.shape, k, places.data_ptr()))
     return places
 
 
@@ -132,7 +121,7 @@ def draw(probs: torch.Tensor, uniforms: torch.Tensor, *, replace: bool = False) 
     places = torch.empty(uniforms.shape, dtype=torch.int64)
     count = uniforms.shape[1]
     _granted(
-        library().rows_draw(probs.data_ptr(), *probs.shape, count, replace, uniforms.data_ptr(), places.data_ptr())
+        compiled().rows_draw(probs.data_ptr(), *probs.shape, count, replace, uniforms.data_ptr(), places.data_ptr())
     )
     return places
 
@@ -144,25 +133,27 @@ def _address(row: np.ndarray) -> int:
 def widen(row: torch.Tensor) -> np.ndarray:
     """Return a float32 row [V] in double precision, summing to 1."""
     wide = np.empty(len(row))
-    library().rows_widen(row.data_ptr(), len(row), _address(wide))
+    compiled().rows_widen(row.data_ptr(), len(row), _address(wide))
     return wide
 
 
 def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
     """Return max(target - draft, 0), float64 [V], summing to 1; `target` where nothing is left."""
+    target, draft = np.ascontiguousarray(target, np.float64), np.ascontiguousarray(draft, np.float64)
     rest = np.empty_like(target)
-    library().rows_residual(_address(target), _address(draft), len(target), _address(rest))
+    compiled().rows_residual(_address(target), _address(draft), len(target), _address(rest))
     return rest
 
 
 def strike(probs: np.ndarray, place: int) -> float:
     """Take one entry out of float64 [V], in place, the others scaled to sum to 1 -> what they summed to before."""
-    return library().rows_strike(_address(probs), len(probs), place)
+    return compiled().rows_strike(_address(probs), len(probs), place)
 
 
 def invert(probs: np.ndarray, uniform: float) -> int:
     """Return where the running sum of float64 [V] passes `uniform` of its total; never an entry without mass."""
-    return library().rows_invert(_address(probs), len(probs), uniform)
+    probs = np.ascontiguousarray(probs, np.float64)
+    return compiled().rows_invert(_address(probs), len(probs), uniform)
 
 
 class Walker:
@@ -192,7 +183,7 @@ class Walker:
             The path, the token after it and the nodes looked at; None when a row on the way was not finite.
         """
         path, nodes, _, ends = self._results
-        if not library().rows_follow(
+        if not compiled().rows_follow(
             logits.data_ptr(), logits.stride(0), logits.shape[1], self._firsts, self._counts, tokens.data_ptr(), path,
             nodes, ends,
         ):  # fmt: skip
@@ -222,8 +213,8 @@ class Walker:
             The path, the bonus token and every trial (node, uniform, target mass, draft mass); None when a row on the
             way was not finite.
         """
-        fine = library().rows_walk(
-            RULES.index(rule), logits.data_ptr(), logits.stride(0), logits.shape[1], _inverse(temperature),
+        fine = compiled().rows_walk(
+            RULES.index(rule), logits.data_ptr(), logits.stride(0), logits.shape[1], inverse(temperature),
             self._firsts, self._counts, self._slots, draft.data_ptr(), tokens.data_ptr(), uniforms.data_ptr(),
             *self._results,
         )  # fmt: skip

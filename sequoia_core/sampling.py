@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ import torch
 from . import rows
 
 SMALL_TEMPERATURE = 1e-3
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +54,19 @@ class SamplingConfig:
         return not self.greedy and not self.top_k and self.top_p == 1.0
 
 
+def finite(found: T | None, who: str) -> T:
+    """Return what compiled code found; where it found None, raise FloatingPointError: logits were not finite."""
+    if found is None:
+        raise FloatingPointError(f"the {who} model returned logits that are not finite")
+    return found
+
+
 def most_likely(logits: torch.Tensor, who: str) -> torch.Tensor:
     """Return the place of each row's first largest logit, int64 [m] on CPU; float [m, V].
 
     Raises:
         FloatingPointError: when a row holds NaN, +inf, or nothing finite.
     """
-    if rows.fit(logits):
-        places = rows.best(logits)
-        if places is None:
-            raise FloatingPointError(f"the {who} model returned logits that are not finite")
-        return places
     check_logits(logits, who)
     return logits.max(-1).indices.cpu()
 
@@ -175,7 +179,7 @@ def take_most_likely(probs: torch.Tensor, k: int, generator: torch.Generator | N
 
 def sample_row(probs: np.ndarray, uniform: float) -> int:
     """Invert the cumulative distribution of float64 [V] at `uniform` in [0, 1)."""
-    if rows.library() is not None:
+    if rows.compiled() is not None:
         return rows.invert(probs, uniform)
     cumulative = np.cumsum(probs)
     token = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
@@ -197,10 +201,7 @@ def law(logits: torch.Tensor, sampling: SamplingConfig, who: str) -> np.ndarray:
         FloatingPointError: when the row holds NaN, +inf, or nothing finite.
     """
     if sampling.plain and rows.fit(logits[None]):
-        found = rows.law(logits, sampling.temperature)
-        if found is None:
-            raise FloatingPointError(f"the {who} model returned logits that are not finite")
-        return found
+        return finite(rows.law(logits, sampling.temperature), who)
     probs = probabilities(logits[None], sampling)
     check_probabilities(probs, who)
     return widened(probs[0])
@@ -229,10 +230,7 @@ def chances(
         FloatingPointError: when one of these rows holds NaN, +inf, or nothing finite.
     """
     if sampling.plain and rows.fit(logits):
-        found = rows.chances(logits, sampling.temperature, which, starts, tokens)
-        if found is None:
-            raise FloatingPointError(f"the {who} model returned logits that are not finite")
-        return found
+        return finite(rows.chances(logits, sampling.temperature, which, starts, tokens), who)
     probs = probabilities(logits[torch.from_numpy(which).to(logits.device)], sampling)
     check_probabilities(probs, who)
     lines = torch.from_numpy(np.repeat(np.arange(len(which)), np.diff(starts)))
@@ -244,7 +242,7 @@ def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
 
     Nothing is left only when both rows are equal, and then rejection has probability zero.
     """
-    if rows.library() is not None:
+    if rows.compiled() is not None:
         return rows.residual(target, draft)
     rest = np.maximum(target - draft, 0.0)
     total = rest.sum()
@@ -257,7 +255,7 @@ def strike(probs: np.ndarray, token: int) -> float:
     Returns:
         What the others summed to; when that is 0, all entries are 0 afterwards.
     """
-    if rows.library() is not None:
+    if rows.compiled() is not None:
         return rows.strike(probs, token)
     probs[token] = 0.0
     total = probs.sum()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from sequoia_core.native import processor
 from sequoia_core.prompts import load_prompts
 from ui import cached, jobs
 from ui.literal import safe_name
@@ -305,11 +306,7 @@ def set_pair(spec: jobs.PairSpec) -> None:
 @st.cache_resource(show_spinner=False)
 def fast_dtype() -> str | None:
     """Return bfloat16 where the processor multiplies such matrices itself (AMX), else None: what `load_pair` takes."""
-    flags = Path("/proc/cpuinfo")  # asking torch would cost every first view two seconds
-    try:
-        return "bfloat16" if "amx_bf16" in flags.read_text(encoding="utf-8") else None
-    except OSError:
-        return None
+    return "bfloat16" if "amx_bf16" in processor().split() else None  # asking torch would cost two seconds
 
 
 def pair_name() -> str:

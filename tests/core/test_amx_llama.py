@@ -8,11 +8,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, autoregressive, decode, load_pair, optimal_tree
-from sequoia_core.amx_llama import NativeLlama, library
+from sequoia_core.amx_llama import NativeLlama, compiled
 from sequoia_core.models import HuggingFaceModel
 from sequoia_core.verification import VERIFIERS
 
-pytestmark = pytest.mark.skipif(library()[0] is None, reason=f"not here: {library()[1]}")
+pytestmark = pytest.mark.skipif(compiled()[0] is None, reason=f"not here: {compiled()[1]}")
 
 
 def llama(**changes) -> LlamaForCausalLM:

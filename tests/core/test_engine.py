@@ -218,7 +218,7 @@ def test_compiled_rows_are_optional(temperature, tiny_target, tiny_draft, monkey
         return [token for step in steps for token in step.new_tokens]
 
     compiled = run()
-    monkeypatch.setattr(rows, "library", lambda: None)
+    monkeypatch.setattr(rows, "compiled", lambda: None)
     assert run() == (compiled if temperature == 0 else run())
 
 
