@@ -3,23 +3,25 @@
 The ladder (each module imports only from the ones named; a test enforces it):
 
     files, tree, search, native     -
+    model_names, conditions         -
     rows                            native
     sampling                        rows
-    vector_files, prompts           files
-    acceptance                      files, vector_files
+    vector_files                    files, conditions
+    prompts                         files
+    acceptance                      files, conditions, vector_files
     variations                      acceptance
     construction                    acceptance, tree, search
     formats                         files, acceptance, tree, construction
     fused                           -
     amx_llama                       native, rows
-    models                          amx_llama, fused
-    hardware                        files, models
+    models                          amx_llama, fused, model_names
+    hardware                        files, native, models
     planning                        acceptance, tree, construction, hardware
     verification                    tree, sampling
     engine                          tree, rows, sampling, verification, models
     lossless                        tree, sampling, verification, models, engine
     ranks                           sampling
-    measurement                     acceptance, sampling, ranks, models, engine
+    measurement                     acceptance, conditions, sampling, ranks, models, engine
     outcomes                        acceptance, tree, engine
     estimates                       -
     rejection                       acceptance, sampling, estimates, ranks, models, measurement
@@ -36,6 +38,7 @@ from importlib import import_module
 _HOME = {
     "AcceptanceVector": "acceptance",
     "AcceptanceMatrix": "acceptance",
+    "Conditions": "conditions",
     "TokenTree": "tree",
     "SamplingConfig": "sampling",
     "node_scores": "construction",

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .conditions import Conditions
 from .files import json_bytes, read_bytes, write_atomic
 from .vector_files import EXPECTED, MAX_BYTES, MAX_RANKS, read_vector
 
@@ -41,6 +42,8 @@ class AcceptanceVector:
         prompt_trials: int64 [m], positions of each prompt.
         meta: where the vector comes from (JSON values).
         note: what was assumed when the file was read, for the reader.
+        holds_for: the pair, sampling and verifier that were measured or declared; None when nobody said, and then the
+            vector predicts nothing by itself.
 
     Raises:
         ValueError: saying which rule a value breaks.
@@ -52,6 +55,7 @@ class AcceptanceVector:
     prompt_trials: np.ndarray | None = None
     meta: dict[str, Any] = field(default_factory=dict)
     note: str = ""
+    holds_for: Conditions | None = None
 
     def __post_init__(self) -> None:
         _set(self, "probs", _checked_probs(self.probs))
@@ -92,6 +96,16 @@ class AcceptanceVector:
     def reject(self) -> float:
         """Probability that every child is rejected: one minus the sum."""
         return max(0.0, 1.0 - float(self.probs.sum()))
+
+    def differences(self, wanted: Conditions) -> list[str]:
+        """Return what keeps the vector from predicting a decode under these conditions; empty when it holds for them.
+
+        Returns:
+            One phrase for each difference, such as "temperature 0, not 0.6".
+        """
+        if self.holds_for is None:
+            return ["the vector does not say which pair and settings it was measured for"]
+        return self.holds_for.differences(wanted)
 
     def at_level(self, level: int) -> np.ndarray:
         """Return the probabilities at that depth, float64 [B]: here the same at every depth."""
@@ -236,13 +250,14 @@ class AcceptanceVector:
 
     def to_bytes(self) -> bytes:
         """Return the native JSON file's content."""
-        return json_bytes({"format": "sequoia-acceptance", "version": 1, **self._fields()})
+        return json_bytes({"format": "sequoia-acceptance", "version": 2, **self._fields()})
 
     def _fields(self) -> dict[str, Any]:
         optional = {
             "prompt_sums": None if self.prompt_sums is None else self.prompt_sums.tolist(),
             "prompt_trials": None if self.prompt_trials is None else self.prompt_trials.tolist(),
             "note": self.note or None,
+            "holds_for": None if self.holds_for is None else self.holds_for.to_json(),
         }
         fields = {"probs": self.probs.tolist(), "trials": self.trials, "meta": self.meta}
         return fields | {key: value for key, value in optional.items() if value is not None}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,13 +18,16 @@ import typer
 from typer.exceptions import TyperException
 
 from .acceptance import AcceptanceVector
+from .conditions import Conditions
 from .tree import TokenTree
 
 if TYPE_CHECKING:
+    from .hardware import HardwareProfile
     from .models import ModelPair
     from .sampling import SamplingConfig
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
+DEFAULT_CHAIN = 4  # drafted tokens where nothing was measured: short enough to lose little with any draft
 MORE_PROMPTS_FOR = 0.01  # half the width of the interval that `measure` says how many more prompts would give
 FORMATS = "native, growmap, umbrella, choices or vllm"
 
@@ -49,6 +53,7 @@ Chat = Annotated[
 PromptCount = Annotated[int | None, typer.Option("--prompt-count", help="Use only the first this many prompts.")]
 Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Nucleus mass, above 0 and at most 1.")]
+VerifierName = Annotated[str, typer.Option("--verifier", help="sequoia, specinfer or topk.")]
 MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Tokens to generate per prompt.")]
 
 
@@ -146,12 +151,6 @@ def _json_probs(vector: AcceptanceVector) -> dict:
     return {"probs": vector.probs.tolist(), "trials": vector.trials, "ci_low": low, "ci_high": high}
 
 
-def _shipped_vector(temperature: float) -> AcceptanceVector:
-    """Return the demo pair's shipped vector measured nearest to this temperature."""
-    name = "demo-t0.json" if temperature < 0.3 else "demo-t0.6.json"
-    return AcceptanceVector.load(ASSETS / "acceptance" / name)
-
-
 @app.command("tree")
 def tree_command(
     acceptance: Acceptance,
@@ -234,6 +233,7 @@ def measure_command(
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     width: Annotated[int, typer.Option("--width", help="Ranks to measure.")] = 32,
+    verifier: VerifierName = "sequoia",
     out: Out = None,
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Partial vector to go on from; default: --out, where it is partial.")
@@ -262,8 +262,8 @@ def measure_command(
     try:
         vector = measure_acceptance(
             ids, target=pair.target, draft=pair.draft, sampling=sampling, width=width, max_new_tokens=max_new_tokens,
-            own_text=own_text, seed=seed, resume=partial, checkpoint=None if out is None else lambda v: v.save(out),
-            progress=_progress(as_json),
+            verifier=verifier, own_text=own_text, seed=seed, resume=partial,
+            checkpoint=None if out is None else lambda v: v.save(out), progress=_progress(as_json),
         )  # fmt: skip
     except ValueError as error:
         if not str(error).startswith("resume:"):
@@ -278,6 +278,7 @@ def measure_command(
         _json_probs(vector)
         | more
         | {"source": vector.meta["source"], "prompts": len(ids), "resumed_prompts": resumed}
+        | {"holds_for": vector.holds_for.to_json()}
         | {"seconds": time.perf_counter() - started},
         as_json,
     )
@@ -340,17 +341,18 @@ def plan_command(
 ) -> None:
     """Choose the tree size and depth with the largest predicted speedup."""
     from .hardware import HardwareProfile
-    from .planning import best_shape, speedup_surface
+    from .planning import best_shape, mixture, speedup_surface
 
-    surface = speedup_surface(
-        AcceptanceVector.load(acceptance), HardwareProfile.load(profile), max_size=max_size, max_depth=max_depth
-    )
-    best = best_shape(surface)
+    vector, hardware = AcceptanceVector.load(acceptance), HardwareProfile.load(profile)
+    best = best_shape(speedup_surface(vector, hardware, max_size=max_size, max_depth=max_depth))
     result = {
         "size": best.size,
         "depth": best.depth,
         "predicted_speedup": best.predicted_speedup,
         "expected_tokens": best.expected_tokens,
+        "holds_for": None if vector.holds_for is None else vector.holds_for.to_json(),
+        "device": hardware.device,
+        "warnings": mixture(vector, hardware),
     }
     _report(result, as_json)
 
@@ -365,9 +367,16 @@ def generate_command(
     top_p: TopP = 1.0,
     seed: Annotated[int, typer.Option("--seed")] = 0,
     tree: Annotated[
-        Path | None, typer.Option("--tree", help="Tree file; default: planned from shipped measurements.")
+        Path | None,
+        typer.Option("--tree", help="Tree file; default: planned where vector and profile are of this very decode."),
     ] = None,
-    verifier: Annotated[str, typer.Option("--verifier", help="sequoia, specinfer or topk.")] = "sequoia",
+    acceptance: Annotated[
+        Path | None, typer.Option("--acceptance", help="Vector to plan the tree from; default: the demo pair's own.")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", help="Profile to plan the tree from; default: the demo pair's own.")
+    ] = None,
+    verifier: VerifierName = "sequoia",
     chat: Chat = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -384,8 +393,14 @@ def generate_command(
 
     sampling = SamplingConfig(temperature, top_p)
     choose_verifier(verifier, greedy=sampling.greedy)
-    shape = _default_tree(sampling, dtype) if tree is None else import_tree(tree)
+    if tree is not None and (acceptance is not None or profile is not None):
+        raise ValueError("--tree: found it together with --acceptance or --profile, expected one or the other")
+    shape = None if tree is None else import_tree(tree)
+    given = [None if path is None else read(path) for path, read in _planning_files(acceptance, profile)]
     pair = _pair(target, draft, device, dtype)
+    source = f"file {tree}"
+    if shape is None:
+        shape, source = _default_tree(pair, sampling, verifier, *given)
     started = time.perf_counter()
     steps = list(
         decode(
@@ -403,19 +418,55 @@ def generate_command(
         "tokens_per_step": len(tokens) / len(steps),
         "seconds": seconds,
         "finished": steps[-1].finished,
-        "tree": {"size": shape.size, "depth": shape.depth},
+        "tree": {"size": shape.size, "depth": shape.depth, "source": source},
     }
     _report(result, as_json)
 
 
-def _default_tree(sampling: SamplingConfig, dtype: str | None) -> TokenTree:
-    """Plan a tree from the demo pair's shipped vector and its profile in that number format."""
-    from .benchmark import plan_tree
+def _planning_files(acceptance: Path | None, profile: Path | None) -> list[tuple[Path | None, Callable]]:
     from .hardware import HardwareProfile
 
-    vector = _shipped_vector(sampling.temperature)
-    name = "cpu-2core-bfloat16.json" if dtype == "bfloat16" else "cpu-2core.json"
-    return plan_tree(vector, HardwareProfile.load(ASSETS / "profiles" / name))
+    return [(acceptance, AcceptanceVector.load), (profile, HardwareProfile.load)]
+
+
+def _default_tree(
+    pair: ModelPair,
+    sampling: SamplingConfig,
+    verifier: str,
+    vector: AcceptanceVector | None,
+    profile: HardwareProfile | None,
+) -> tuple[TokenTree, str]:
+    """Return a tree and where it comes from: planned where a vector and a profile hold for this decode, else a chain.
+
+    Args:
+        vector, profile: the user's own, used as told; or None to look for one that holds among those that ship.
+    """
+    from .benchmark import plan_tree
+    from .construction import chain_tree
+    from .hardware import HardwareProfile, describe_device
+
+    wanted = Conditions(
+        pair.target.name, pair.draft.name, sampling.temperature, sampling.top_p, verifier, top_k=sampling.top_k
+    )
+    here = {
+        "target": pair.target.name,
+        "draft": pair.draft.name,
+        "dtype": str(pair.target.dtype).removeprefix("torch."),
+        "device": describe_device(pair.target.device),
+    }
+    faults = ([] if vector is None else vector.differences(wanted)) + (
+        [] if profile is None else profile.differences(**here)
+    )
+    vectors = [AcceptanceVector.load(path) for path in sorted((ASSETS / "acceptance").glob("*.json"))]
+    profiles = [HardwareProfile.load(path) for path in sorted((ASSETS / "profiles").glob("*.json"))]
+    vector = vector or next((v for v in vectors if not v.differences(wanted)), None)
+    profile = profile or next((p for p in profiles if not p.differences(**here)), None)
+    if vector is None or profile is None:
+        lacking = [name for name, found in (("acceptance vector", vector), ("profile", profile)) if found is None]
+        reason = " and no ".join(lacking)
+        return chain_tree(DEFAULT_CHAIN), f"a chain of {DEFAULT_CHAIN}, not planned: no {reason} of this decode"
+    made_for = f"other measurements: {'; '.join(faults)}" if faults else "this pair, these settings and this machine"
+    return plan_tree(vector, profile), f"planned for {made_for}"
 
 
 @app.command("bench")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from . import native
 from .files import json_bytes, read_bytes, write_atomic
 
 if TYPE_CHECKING:
@@ -130,6 +131,30 @@ class HardwareProfile:
             return np.full(np.shape(width), self.c)
         return np.interp(width, self.draft_widths, self.draft_width_sec) / self.smooth_verify_sec[0]
 
+    def differences(self, *, target: str, draft: str, dtype: str, device: str) -> list[str]:
+        """Return what keeps these times from predicting that pair there; empty when they were measured on it.
+
+        Args:
+            target, draft: names as `model_names.pair_names` gives them.
+            dtype: such as "float32".
+            device: the name of the processor or GPU, with or without its number of threads.
+
+        Returns:
+            One phrase for each difference, such as "measured in bfloat16, not float32".
+        """
+        found = []
+        for role, name in (("target", target), ("draft", draft)):
+            measured = self.meta.get(role)
+            if measured is None:
+                found.append(f"the profile does not name its {role}")
+            elif measured != name:
+                found.append(f"{role} {measured}, not {name}")
+        if self.dtype != dtype:
+            found.append(f"measured in {self.dtype}, not {dtype}")
+        if self.device.split(", ")[0] != device.split(", ")[0]:
+            found.append(f"measured on {self.device}, not on {device}")
+        return found
+
     def to_json(self) -> dict:
         return {
             "format": FORMAT, "version": VERSION, "sizes": self.sizes.tolist(), "verify_sec": self.verify_sec.tolist(),
@@ -186,15 +211,7 @@ def describe_device(device) -> str:
 
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
-    name = "CPU"
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                name = line.split(":", 1)[1].strip()
-                break
-    except OSError:
-        pass
-    return f"{name}, {torch.get_num_threads()} threads"
+    return f"{native.processor_name()}, {torch.get_num_threads()} threads"
 
 
 def measure_profile(

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from .acceptance import AcceptanceVector
+from .conditions import Conditions
 from .engine import PREFILL_CHUNK, autoregressive
 from .models import LanguageModel
 from .ranks import RankRule, choose_rule
@@ -97,7 +98,10 @@ def measure_acceptance(
             "prompts_wanted": len(prompts),
             "prompts_hash": prompts_hash(prompts[: len(sums)]),
         }
-        return vector_from_prompts(sums, counts, meta=settings | done)
+        holds_for = Conditions(
+            target.name, draft.name, sampling.temperature, sampling.top_p, verifier, top_k=sampling.top_k
+        )
+        return vector_from_prompts(sums, counts, meta=settings | done, holds_for=holds_for)
 
     for number in range(len(sums), len(prompts)):
 
@@ -158,7 +162,11 @@ def prompt_generators(
 
 
 def vector_from_prompts(
-    sums: Sequence[np.ndarray], counts: Sequence[int], *, meta: Mapping[str, Any]
+    sums: Sequence[np.ndarray],
+    counts: Sequence[int],
+    *,
+    meta: Mapping[str, Any],
+    holds_for: Conditions | None = None,
 ) -> AcceptanceVector:
     """Pool per-prompt sums, float64 [m, W], over their positions, int [m], into one vector."""
     prompt_sums, trials = np.array(sums), np.array(counts)
@@ -168,6 +176,7 @@ def vector_from_prompts(
         prompt_sums=prompt_sums,
         prompt_trials=trials,
         meta=dict(meta),
+        holds_for=holds_for,
     )
 
 

@@ -21,11 +21,11 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from . import amx_llama
 from .amx_llama import DraftLevel, NativeCache, NativeDraft, NativeLlama
 from .fused import FusedLlama, fits
+from .model_names import DEMO_PAIR, model_name
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-DEMO_PAIR = Path(__file__).resolve().parent.parent / "assets" / "demo"
 QUANTISED = {  # method named in a model's config -> (module that runs it, package to install)
     "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
     "gptq": ("gptqmodel", "gptqmodel"),
@@ -369,9 +369,7 @@ def _load_model(path: str | os.PathLike, device: str, dtype: torch.dtype) -> Hug
             model = model.to(device)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise _explain(path, error, "a causal language model with safetensors weights") from error
-    return HuggingFaceModel(
-        model, name=str(path) if not Path(path).is_relative_to(DEMO_PAIR) else f"demo {Path(path).name}"
-    )
+    return HuggingFaceModel(model, name=model_name(path))
 
 
 def _check_quantisation(config: PretrainedConfig) -> bool:

@@ -34,6 +34,15 @@ def processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
+def processor_name() -> str:
+    """Return the processor's name as the system gives it, "CPU" where it gives none."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "CPU"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "CPU")
+
+
 def build(sources: list[Path], flags: list[str], folder: Path) -> Path:
     """Compile C files into one library in a folder, unless that was done before.
 

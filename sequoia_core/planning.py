@@ -162,6 +162,23 @@ def shape_spread(
     )
 
 
+def mixture(acceptance: AcceptanceVector, profile: HardwareProfile) -> list[str]:
+    """Return why a vector and a profile do not belong together, one sentence each; empty when they are of one pair.
+
+    A speedup from two that differ is a what-if: it answers no question about a pair that exists.
+    """
+    if acceptance.holds_for is None:
+        return ["The acceptance vector does not say which pair it was measured on."]
+    found = []
+    for role in ("target", "draft"):
+        measured, timed = getattr(acceptance.holds_for, role), profile.meta.get(role)
+        if timed is None:
+            found.append(f"The profile does not name its {role}.")
+        elif timed != measured:
+            found.append(f"Acceptance was measured with the {role} {measured}, times with {timed}.")
+    return found
+
+
 def predicted_speedup(tree: TokenTree, acceptance: AcceptanceVector, profile: HardwareProfile) -> float:
     """Return F(T) / (t(n) + d c) for this very tree, against autoregressive decoding of the same target.
 

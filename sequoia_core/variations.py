@@ -100,12 +100,13 @@ def weaker(vector: AcceptanceVector, share: float) -> AcceptanceVector:
     """
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"share: found {share}, expected a number from 0 to 1")
-    return _derived(
+    supposed = _derived(
         vector,
         vector.probs * share,
         {"share": share},
         f"supposed: a draft that is right as often on {share:.0%} of the positions and never on the others",
     )
+    return replace(supposed, holds_for=None)  # no such draft was measured
 
 
 def edited(vector: AcceptanceVector, probs: np.ndarray) -> AcceptanceVector:
@@ -114,7 +115,8 @@ def edited(vector: AcceptanceVector, probs: np.ndarray) -> AcceptanceVector:
     Raises:
         ValueError: as `AcceptanceVector`.
     """
-    return _derived(vector, np.asarray(probs, dtype=np.float64), {"edited": True}, "edited by hand")
+    changed = _derived(vector, np.asarray(probs, dtype=np.float64), {"edited": True}, "edited by hand")
+    return replace(changed, holds_for=None)  # nobody measured these numbers
 
 
 def _derived(vector: AcceptanceVector, probs: np.ndarray, meta: dict[str, Any], note: str) -> AcceptanceVector:

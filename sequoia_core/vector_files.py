@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from .conditions import Conditions
 from .files import first_fault, kind_of, load_torch, one_line
 
 MAX_BYTES = 8 * 2**20
@@ -19,6 +20,7 @@ MAX_TEXT_BYTES = 2**20
 MAX_RANKS = 4096
 LAYOUT_TOLERANCE = 2.5e-3  # entries saved as bfloat16 are off by up to 2**-9 of their value
 
+CHANGED_BY_HAND = {"edited", "share", "p1"}  # keys that edited and supposed vectors carry in `meta`
 EXPECTED = "a 1-D real vector of probabilities"
 _KINDS = {
     ".json": "JSON",
@@ -41,7 +43,7 @@ def read_vector(data: bytes, suffix: str) -> dict[str, Any]:
 
     Returns:
         `probs` (1-D, not yet checked against the rules of probabilities) and whichever of `trials`, `prompt_sums`,
-        `prompt_trials`, `meta` and `note` the file gives.
+        `prompt_trials`, `meta`, `note` and `holds_for` the file gives.
 
     Raises:
         ValueError: in one line, what was found and what was expected.
@@ -85,13 +87,14 @@ def _from_json(data: bytes) -> dict[str, Any]:
     class Schema(BaseModel):
         model_config = ConfigDict(strict=True)
         format: Literal["sequoia-acceptance"]
-        version: Literal[1]
+        version: Literal[1, 2]
         probs: list[float] = Field(max_length=MAX_RANKS)
         trials: Count | None = None
         prompt_sums: list[list[float]] | None = None
         prompt_trials: list[Count] | None = None
         meta: dict[str, Any] = {}
         note: str | None = None
+        holds_for: dict[str, Any] | None = None
 
     try:
         read = Schema.model_validate_json(data.removeprefix(b"\xef\xbb\xbf"))
@@ -105,7 +108,22 @@ def _from_json(data: bytes) -> dict[str, Any]:
         arrays["prompt_sums"] = np.array(sums, dtype=np.float64)
     if read.prompt_trials is not None:
         arrays["prompt_trials"] = np.array(read.prompt_trials, dtype=np.int64)
-    return arrays | {"trials": read.trials, "meta": read.meta, "note": read.note or ""}
+    return arrays | {
+        "trials": read.trials,
+        "meta": read.meta,
+        "note": read.note or "",
+        "holds_for": _conditions(read.version, read.holds_for, read.meta),
+    }
+
+
+def _conditions(version: int, stated: dict[str, Any] | None, meta: dict[str, Any]) -> Conditions | None:
+    """Return what a vector holds for: version 2 states it, a measurement in version 1 left its settings in `meta`."""
+    if version == 1:
+        return None if CHANGED_BY_HAND & set(meta) else Conditions.recorded_in(meta)
+    try:
+        return None if stated is None else Conditions.from_json(stated)
+    except ValueError as error:
+        raise ValueError(f"holds_for: {error}") from error
 
 
 def _npy_values(data: bytes) -> np.ndarray:

@@ -1,0 +1,110 @@
+"""What an acceptance vector holds for: one pair, sampled and verified in one way (design: predictions).
+
+A vector used under other conditions predicts nothing, so everything that predicts compares first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+VERIFIERS = ("sequoia", "specinfer", "topk")
+MAX_NAME = 400  # characters of a model's name in a file
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The settings under which acceptance was measured, or under which someone is about to decode.
+
+    Args:
+        target, draft: the models' names, as `model_names.pair_names` gives them.
+        temperature, top_p, top_k: of the target's sampling, as in `SamplingConfig`.
+        verifier: "sequoia", "specinfer" or "topk".
+        declared: whether a person said so, rather than the measurement that recorded it.
+
+    Raises:
+        ValueError: naming the setting, what was found and what was expected.
+    """
+
+    target: str
+    draft: str
+    temperature: float
+    top_p: float = 1.0
+    verifier: str = "sequoia"
+    top_k: int = 0
+    declared: bool = False
+
+    def __post_init__(self) -> None:
+        for role in ("target", "draft"):
+            name = getattr(self, role)
+            if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME:
+                raise ValueError(f"{role}: found {str(name)[:40]!r}, expected a name of 1 to {MAX_NAME} characters")
+        for setting, low, high in (("temperature", 0.0, 100.0), ("top_p", 0.0, 1.0)):
+            value = getattr(self, setting)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+                raise ValueError(f"{setting}: found {str(value)[:40]!r}, expected a number from {low:g} to {high:g}")
+        if self.top_p == 0 or not math.isfinite(self.temperature):
+            raise ValueError(f"top_p: found {self.top_p}, expected a number above 0 and at most 1")
+        if self.verifier not in VERIFIERS:
+            raise ValueError(f"verifier: found {str(self.verifier)[:40]!r}, expected one of {', '.join(VERIFIERS)}")
+        if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 0:
+            raise ValueError(f"top_k: found {str(self.top_k)[:40]!r}, expected 0 (off) or a positive count")
+        if not isinstance(self.declared, bool):
+            raise ValueError(f"declared: found {str(self.declared)[:40]!r}, expected true or false")
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Conditions:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError: for a setting that is missing, unknown or out of range.
+        """
+        unknown = sorted(set(fields) - set(cls.__dataclass_fields__))
+        missing = sorted({"target", "draft", "temperature"} - set(fields))
+        if unknown or missing:
+            raise ValueError(
+                f"found {', '.join(str(key)[:40] for key in fields) or 'nothing'}, expected target, draft and "
+                "temperature, and perhaps top_p, top_k, verifier and declared"
+            )
+        return cls(**fields)
+
+    @classmethod
+    def recorded_in(cls, meta: Mapping[str, Any]) -> Conditions | None:
+        """Return what a measurement noted in a version 1 file's `meta`; None where a setting is missing or wrong."""
+        kept = {key: meta[key] for key in cls.__dataclass_fields__ if key in meta and key != "declared"}
+        try:
+            return cls.from_json(kept) if {"top_p", "verifier"} <= set(kept) else None
+        except ValueError:
+            return None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def sampling(self) -> str:
+        """The way of sampling and verifying in words, such as "temperature 0.6, top-p 0.9, sequoia"."""
+        if self.temperature == 0:
+            return "temperature 0"
+        warped = [f"temperature {self.temperature:g}"]
+        warped += [f"top-p {self.top_p:g}"] if self.top_p < 1 else []
+        warped += [f"top-k {self.top_k}"] if self.top_k else []
+        return ", ".join([*warped, self.verifier])
+
+    def differences(self, wanted: Conditions) -> list[str]:
+        """Return what keeps this from holding for `wanted`, one phrase each, such as "temperature 0, not 0.6".
+
+        At temperature 0 every verifier compares with the target's most likely token, which top-p and top-k keep, so
+        none of the three matters there.
+        """
+        settings = ["target", "draft", "temperature"]
+        if self.temperature != 0 or wanted.temperature != 0:
+            settings += ["top_p", "top_k", "verifier"]
+        found = []
+        for setting in settings:
+            here, there = getattr(self, setting), getattr(wanted, setting)
+            same = math.isclose(here, there, abs_tol=1e-9) if isinstance(here, int | float) else here == there
+            if not same:
+                found.append(f"{setting.replace('_', '-')} {here}, not {there}")
+        return found
