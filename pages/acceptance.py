@@ -4,9 +4,11 @@ import numpy as np
 import streamlit as st
 
 from sequoia_core import AcceptanceVector
+from sequoia_core.conditions import Conditions
 from sequoia_core.construction import chain_limit
 from sequoia_core.variations import edited, isotonic, power_law, power_law_tail, weaker
 from ui import charts, controls, frame, measuring, session
+from ui.literal import plain
 
 FILE_TYPES = ("json", "csv", "tsv", "txt", "npy", "safetensors", "pt", "pth")
 SMOOTHINGS = ("None", "Isotonic", "Power-law tail")
@@ -157,6 +159,38 @@ def edit_table(vector: AcceptanceVector) -> None:
         st.rerun()
 
 
+def holds_for(vector: AcceptanceVector) -> None:
+    """Say what the vector holds for, and let its user say so where the file does not."""
+    told = vector.holds_for
+    if told is None:
+        st.caption(":material/help: This vector does not say what it holds for, so it predicts nothing yet.")
+    else:
+        by = "as you declared" if told.declared else "as the measurement recorded"
+        st.caption(
+            f":material/rule: Holds for {plain(told.target)} ← {plain(told.draft)}, {plain(told.sampling)}, {by}."
+        )
+    title = "Say what it was measured for" if told is None else "Declare that it holds for something else"
+    with st.expander(title, icon=":material/edit_note:", key="acceptance_declare"), st.form("acceptance_declared"):
+        here = session.conditions()
+        left, right = st.columns(2)
+        target = left.text_input(
+            "Target", here.target, key="acceptance_for_target", help="As the pair in the sidebar names it."
+        )
+        draft = right.text_input("Draft", here.draft, key="acceptance_for_draft", help="As the target.")
+        temperature = left.number_input("Temperature", 0.0, 2.0, 0.0, 0.1, key="acceptance_for_temperature")
+        top_p = right.number_input("Top-p", 0.05, 1.0, 1.0, 0.05, key="acceptance_for_top_p")
+        verifier = left.selectbox(
+            "Verifier", controls.VERIFIERS, key="acceptance_for_verifier", format_func=controls.VERIFIERS.get
+        )
+        if right.form_submit_button("Declare", icon=":material/check:", width="stretch"):
+            try:
+                session.declare(Conditions(target, draft, temperature, top_p, verifier, declared=True))
+            except ValueError as error:
+                st.error(plain(str(error)), icon=":material/error:")
+                return
+            st.rerun()
+
+
 def precision(vector: AcceptanceVector) -> str | None:
     """Say how many more prompts would settle every rank to a hundredth; None when that is not known."""
     more = vector.more_prompts(0.02)
@@ -207,6 +241,8 @@ st.markdown(f":material/label: **In use:** {session.acceptance_source()}")
 notes = [str(text).rstrip(".") for text in (vector.note, vector.meta.get("source"), precision(vector)) if text]
 if notes:
     st.caption(":material/info: " + " ".join(f"{note[0].upper()}{note[1:]}." for note in notes))
+
+holds_for(vector)
 
 ceiling = chain_limit(vector)
 accepted = 1.0 - vector.reject

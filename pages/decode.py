@@ -5,9 +5,10 @@ from typing import Any
 
 import streamlit as st
 
-from sequoia_core import TokenTree, expected_tokens
+from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
+from sequoia_core.conditions import Conditions
 from sequoia_core.construction import chain_tree
-from ui import cached, controls, frame, runs, session, work
+from ui import cached, controls, frame, measuring, runs, session, work
 from ui.jobs import Job
 from ui.literal import plain
 from ui.token_tree import live_tree
@@ -16,6 +17,7 @@ POLL_SEC = 0.15
 FLUSH_SEC = 0.03  # the server sends what is queued every 10 ms
 MAX_PROMPT_CHARS = 20_000  # far beyond any demo context; a pasted book is refused before it reaches the tokenizer
 MAX_TREE = 4_096
+MEASURED_PROMPTS, MEASURED_TOKENS = 8, 64  # by the button beside a missing vector
 OWN_PROMPT = "Your own"
 FIRST_PROMPT = "def read_lines(path):\n    "
 SOURCES = {
@@ -24,7 +26,6 @@ SOURCES = {
     "chain": "Chain",
     "file": "Imported file",
 }
-VERIFIERS = {"sequoia": "Sequoia", "specinfer": "SpecInfer", "topk": "Top-k"}
 ENDINGS = {
     "eos": "Ended at the end-of-text token.",
     "context": "Ended at the models' context limit.",
@@ -96,8 +97,11 @@ def read_tree(data: bytes, name: str) -> TokenTree:
     return tree
 
 
-def tree_control() -> tuple[TokenTree | None, str]:
-    """Draw the choice of a tree; return it with its origin, or None with the reason why there is none."""
+def tree_control() -> tuple[str, TokenTree | None, str]:
+    """Draw the choice of a tree -> where it comes from, the tree, and its origin in words.
+
+    The tree is None where there is none, and the words say why; for "best" it depends on the settings below.
+    """
     source = st.selectbox(
         "Tree",
         SOURCES,
@@ -107,12 +111,9 @@ def tree_control() -> tuple[TokenTree | None, str]:
         help="Best for this hardware: the shape with the highest predicted speedup for the vector and profile in use.",
     )
     if source == "tree":
-        return session.tree(), session.tree_source()
+        return source, session.tree(), session.tree_source()
     if source == "best":
-        shape = session.best()
-        if shape is None:
-            return None, "There is no hardware profile to choose a shape by. Measure one on the hardware page."
-        return cached.best_tree(session.acceptance(), shape.size, shape.depth), "best tree for this hardware"
+        return source, None, ""
     if source == "chain":
         length = st.slider(
             "Chain length",
@@ -123,7 +124,7 @@ def tree_control() -> tuple[TokenTree | None, str]:
             bind="query-params",
             help="Drafted tokens in a row: classic speculative decoding.",
         )
-        return chain_tree(length), f"chain of {length}"
+        return source, chain_tree(length), f"chain of {length}"
     upload = controls.file_upload(
         "Tree file",
         ("json", "pt", "txt"),
@@ -132,8 +133,61 @@ def tree_control() -> tuple[TokenTree | None, str]:
         help="Sequoia JSON, a reference growmap (.pt), UMbreLLa JSON, a list of paths (Medusa, EAGLE), or a vLLM tree.",
     )
     if upload is None:
-        return None, "Upload a tree file, or choose another tree."
-    return upload.value, upload.error or f"your file {upload.name}"
+        return source, None, "Upload a tree file, or choose another tree."
+    return source, upload.value, upload.error or f"your file {upload.name}"
+
+
+def best_tree_for(vector: AcceptanceVector | None) -> tuple[TokenTree | None, str]:
+    """Return the tree with the highest predicted speedup under a vector that holds, or None and the reason."""
+    profile = session.profile()
+    if profile is None:
+        return None, "There is no hardware profile to choose a shape by. Measure one on the hardware page."
+    if vector is None:
+        return None, "No acceptance vector holds for these settings, so no tree is known to be the best. Measure one."
+    shape = cached.planned(vector, profile)[1]
+    machine = "this hardware" if not session.profile_faults() else f"the profile of {plain(profile.device)}"
+    return cached.best_tree(vector, shape.size, shape.depth), f"best tree for {machine}"
+
+
+def expectation(
+    tree: TokenTree, origin: str, vector: AcceptanceVector | None, wanted: Conditions
+) -> tuple[float | None, float | None]:
+    """Say what is expected of a tree under these conditions, or what is missing to expect anything -> F, speedup."""
+    told = f":material/account_tree: {origin}: n = {tree.size}, d = {tree.depth}"
+    if vector is None:
+        st.markdown(f"{told} &nbsp;·&nbsp; nothing is expected of it at these settings")
+        lacking_vector(wanted)
+        return None, None
+    expected, prediction = expected_tokens(tree, vector), session.predicted(tree, vector)
+    by = "" if vector == session.acceptance() else f" by the vector measured at {wanted.sampling}"
+    speed = "no speedup predicted" if prediction is None else f"predicted {prediction:.2f}× vs 1.00× autoregressive"
+    st.markdown(f"{told} &nbsp;·&nbsp; expected {expected:.2f} tokens per step{by} &nbsp;·&nbsp; {speed}")
+    if prediction is None:
+        st.caption(
+            f":material/info: No speedup is predicted: {plain(session.no_prediction(tree, vector))}. Measure the "
+            "passes of this pair on the hardware page."
+        )
+    return expected, prediction
+
+
+def lacking_vector(wanted: Conditions) -> None:
+    """Say which vector is missing, and offer to measure it here."""
+    job = session.job("measure")
+    with st.container(border=True):
+        st.markdown(
+            f":material/checklist: No acceptance vector was measured for **{plain(wanted.sampling)}** on the "
+            f"{session.pair_name()}. The one in use: {session.acceptance_source()}."
+        )
+        if st.button(
+            "Measure it",
+            icon=":material/speed:",
+            key="decode_measure",
+            disabled=job is not None and job.active,
+            help=f"On {MEASURED_PROMPTS} shipped prompts, {MEASURED_TOKENS} new tokens each. The acceptance page has "
+            "all settings.",
+        ):
+            measuring.start_for(wanted, prompts=MEASURED_PROMPTS, tokens=MEASURED_TOKENS)
+        controls.job_panel("measure")
 
 
 def controls_panel(job: Job | None) -> None:
@@ -142,7 +196,7 @@ def controls_panel(job: Job | None) -> None:
     with left:
         prompt = prompt_control(job)
     with right:
-        tree, origin = tree_control()
+        source, tree, origin = tree_control()
         first, second = st.columns(2)
         temperature = first.slider(
             "Temperature",
@@ -177,10 +231,10 @@ def controls_panel(job: Job | None) -> None:
         )
         verifier = second.selectbox(
             "Verifier",
-            VERIFIERS,
+            controls.VERIFIERS,
             key="verifier",
             bind="query-params",
-            format_func=VERIFIERS.get,
+            format_func=controls.VERIFIERS.get,
             disabled=temperature == 0,
             help="Sequoia draws siblings without replacement, SpecInfer with; Top-k takes the likeliest. All preserve "
             "the target; at temperature 0 they are the same.",
@@ -195,16 +249,16 @@ def controls_panel(job: Job | None) -> None:
             disabled=temperature == 0,
             help="The only source of randomness: the same seed repeats the run.",
         )
+    wanted = session.conditions(temperature, top_p, verifier)
+    vector = session.vector_for(wanted)
+    if source == "best":
+        tree, origin = best_tree_for(vector)
     if tree is None:
         st.warning(origin, icon=":material/account_tree:")
+        if source == "best" and vector is None:
+            lacking_vector(wanted)
     else:
-        prediction = session.predicted(tree)
-        expected = expected_tokens(tree, session.acceptance())
-        speed = "speedup unknown" if prediction is None else f"predicted {prediction:.2f}× vs 1.00× autoregressive"
-        st.markdown(
-            f":material/account_tree: {origin}: n = {tree.size}, d = {tree.depth} &nbsp;·&nbsp; expected "
-            f"{expected:.2f} tokens per step &nbsp;·&nbsp; {speed}"
-        )
+        expected, prediction = expectation(tree, origin, vector, wanted)
     active = job is not None and job.active
     problem = None
     with st.container(horizontal=True):
@@ -300,7 +354,7 @@ def show_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, ac
 def figures(summary: runs.RunSummary) -> None:
     """Draw what was measured, each number beside what it compares with."""
     places = st.columns(4)
-    expected = "no expectation" if summary.expected_tokens is None else f"expected {summary.expected_tokens:.2f}"
+    expected = "nothing expected" if summary.expected_tokens is None else f"expected {summary.expected_tokens:.2f}"
     controls.card(
         places[0],
         "Tokens per step",
@@ -325,7 +379,7 @@ def figures(summary: runs.RunSummary) -> None:
         places[2],
         "Speedup",
         number(summary.speedup, "{:.2f}×"),
-        "no prediction" if prediction is None else f"predicted {prediction:.2f}×",
+        "nothing predicted" if prediction is None else f"predicted {prediction:.2f}×",
         help="Tokens per second with the tree ÷ without it (1.00×).",
     )
     controls.card(

@@ -5,7 +5,8 @@ import json
 import streamlit as st
 
 from sequoia_core.planning import BestShape
-from ui import cached, charts, controls, frame, literal, session
+from ui import cached, charts, controls, frame, session
+from ui.literal import plain
 
 
 def choose_shipped() -> None:
@@ -63,7 +64,7 @@ def measure_profile() -> None:
             help="Each size is timed this often after a warm-up; the median counts, the spread is shown.",
         )
         if st.form_submit_button(
-            f"Measure this machine ({frame.device_name()})",
+            f"Measure this machine ({plain(session.device_name())})",
             icon=":material/speed:",
             type="primary",
             disabled=job is not None and job.active,
@@ -155,14 +156,21 @@ st.markdown(
     f":material/label: **In use:** {session.profile_source()} &nbsp;·&nbsp; acceptance {session.acceptance_source()}"
 )
 if profile.meta.get("passes_by"):
-    st.caption(literal.plain(f"Target passes in {profile.dtype} by {str(profile.meta['passes_by'])[:120]}."))
+    st.caption(plain(f"Target passes in {profile.dtype} by {str(profile.meta['passes_by'])[:120]}."))
 
+foreign = [*session.vector_faults(), *session.profile_faults()]
+if foreign:
+    st.warning(
+        f"A what-if, not a prediction for the {session.pair_name()} on this machine: {plain('; '.join(foreign))}. "
+        "Measure acceptance and passes here before believing a speedup.",
+        icon=":material/warning:",
+    )
 surface, best = cached.planned(vector, profile)
 verify = float(profile.t(best.size))
 speedup, cost, one, room = st.columns(4)
 controls.card(
     speedup,
-    "Best predicted speedup",
+    "Best speedup, supposed" if foreign else "Best predicted speedup",
     f"{best.predicted_speedup:.2f}×",
     f"{best.predicted_speedup - 1:+.2f}× vs 1.00×",
     signed=True,
@@ -199,7 +207,7 @@ left.plotly_chart(
     alt=f"Relative time of a target pass against its tokens, 1 to {profile.max_size}",
 )
 with right:
-    st.subheader("Predicted speedup")
+    st.subheader("Speedup if both held" if foreign else "Predicted speedup")
     solid = st.toggle("3-D surface", key="hardware_3d", bind="query-params", help="Needs WebGL in the browser.")
     figure = (
         charts.speedup_surface_3d(surface, best)

@@ -29,26 +29,23 @@ STAGE_ICONS = {
 
 def standing() -> None:
     """Draw one card per question: the key figure in use and the page that answers it."""
-    vector, hardware, best, tree, last = (
-        session.acceptance(),
-        session.profile(),
-        session.best(),
-        session.tree(),
-        session.last_run(),
-    )
+    vector, best, tree, last = session.acceptance(), session.best(), session.tree(), session.last_run()
+    unmeasured = session.vector_faults()
+    missing = [*unmeasured, *session.profile_faults()]
     places = st.columns(4)
     controls.card(
         places[0],
         "First guess accepted",
-        f"{vector.probs[0]:.0%}",
-        f"{len(vector)} ranks known",
-        help=f"p1, the chance that the draft's first guess is the one accepted: {session.acceptance_source()}.",
+        "–" if unmeasured else f"{vector.probs[0]:.0%}",
+        "not measured on this pair" if unmeasured else plain(vector.holds_for.sampling),
+        help="p1, the chance that the draft's first guess is the one accepted. "
+        + (f"Not known here: {plain('; '.join(unmeasured))}." if unmeasured else f"{session.acceptance_source()}."),
     )
     link(places[0], "acceptance", "Is the draft right?", ":material/checklist:")
     controls.card(
         places[1],
         "Expected tokens",
-        f"{expected_tokens(tree, vector):.2f}",
+        "–" if unmeasured else f"{expected_tokens(tree, vector):.2f}",
         f"n = {tree.size}, d = {tree.depth}",
         help=f"Per target pass, with the {session.tree_source()}. Autoregressive decoding yields 1.00.",
     )
@@ -56,12 +53,13 @@ def standing() -> None:
     controls.card(
         places[2],
         "Predicted speedup",
-        "–" if best is None else f"{best.predicted_speedup:.2f}×",
-        "no profile yet" if hardware is None or best is None else f"best: n = {best.size}, d = {best.depth}",
-        help=f"Against autoregressive decoding of the same target (1.00×). {session.profile_source()}",
+        "–" if missing else f"{best.predicted_speedup:.2f}×",
+        controls.short_reason("; ".join(missing)) if missing else f"best: n = {best.size}, d = {best.depth}",
+        help="Against autoregressive decoding of the same target (1.00×). "
+        + (f"Not known here: {plain('; '.join(missing))}." if missing else f"{session.profile_source()}."),
     )
     link(places[2], "hardware", "What pays here?", ":material/memory:")
-    summary = None if last is None else summary_of(last)
+    summary = None if last is None or last["target"] != session.conditions().target else summary_of(last)
     speedup = None if summary is None else summary.speedup
     controls.card(
         places[3],

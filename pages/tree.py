@@ -7,6 +7,7 @@ from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.construction import chain_limit, chain_tree, node_scores, tree_limit
 from ui import cached, charts, comparison, controls, frame, session
 from ui.layout import subtree_sums, visible_nodes
+from ui.literal import plain
 
 MAX_IMPORT = 4_096  # nodes a browser still draws
 COLORS = {"Chance to be accepted": "score", "Rank": "rank", "Depth": "depth"}  # the label is what a link carries
@@ -133,12 +134,6 @@ def bring_tree() -> tuple[TokenTree, str] | None:
         session.set_tree(theirs, f"your file {upload.name}")
         st.rerun()
     return theirs, upload.name
-
-
-def no_prediction() -> str:
-    """Say why no speedup can be predicted for the tree in use."""
-    hardware = session.profile()
-    return "no hardware profile" if hardware is None else f"the profile ends at n = {hardware.max_size}"
 
 
 def choose_node() -> None:
@@ -294,6 +289,7 @@ if session.tree_is_own():
 tokens, chain = expected_tokens(tree, vector), expected_tokens(chain_tree(tree.depth), vector)
 widths = [len(level) for level in tree.levels]
 next_value, predicted = cached.next_node_value(vector, tree.size, max(tree.depth, 1)), session.predicted(tree)
+unknown = session.no_prediction(tree) or ""
 first, second = st.columns(3), st.columns(3)
 controls.card(
     first[0],
@@ -314,9 +310,10 @@ controls.card(
     first[2],
     "Predicted speedup",
     "unknown" if predicted is None else f"{predicted:.2f}×",
-    f"{predicted - 1:+.2f}× vs autoregressive" if predicted is not None else no_prediction(),
+    f"{predicted - 1:+.2f}× vs autoregressive" if predicted is not None else controls.short_reason(unknown),
     signed=predicted is not None,
-    help="Expected tokens ÷ (t(n) + d·c) on the profiled hardware.",
+    help="Expected tokens ÷ (t(n) + d·c), of the pair in use on this machine."
+    + ("" if predicted is not None else f" Not known: {plain(unknown)}."),
 )
 controls.card(
     second[0],

@@ -14,6 +14,7 @@ from ui import cached, jobs, session
 from ui.literal import plain, safe_name
 
 T = TypeVar("T")
+VERIFIERS = {"sequoia": "Sequoia", "specinfer": "SpecInfer", "topk": "Top-k"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,11 @@ def file_upload(
 def number(value: float) -> str:
     """Write a count of tokens, also when it has no bound."""
     return "∞" if math.isinf(value) else f"{value:.2f}"
+
+
+def short_reason(reason: str) -> str:
+    """Return why a figure is missing where that fits a card, else that it was not measured here."""
+    return reason if len(reason) <= 28 else "not measured here"
 
 
 def card(

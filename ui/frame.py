@@ -5,9 +5,7 @@ Knows Streamlit's layout; what a session holds is `session`'s.
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from pathlib import Path
 
 import streamlit as st
@@ -39,7 +37,7 @@ def _pair_control() -> None:
         help="Target: the model whose output is preserved. Draft: the "
         "small model that proposes tokens. They must share a vocabulary.",
     )
-    st.caption(f":material/memory: {device_name()}, {spec.dtype or 'default precision'}")
+    st.caption(f":material/memory: {plain(session.device_name())}, {spec.dtype or 'default precision'}")
     with st.popover("Change pair", icon=":material/swap_horiz:", width="stretch"):
         with st.form("sidebar_pair", border=False):
             new_target = st.text_input(
@@ -113,14 +111,3 @@ def _job_state(was_running: bool) -> None:
         st.caption(f":red[:material/error: {current.label} failed]", help=plain(current.error or ""))
     else:
         st.caption(":material/check_circle: Engine idle")
-
-
-@st.cache_resource(show_spinner=False)
-def device_name() -> str:
-    """Name the device the engine will use, without paying for torch where there can be no accelerator."""
-    if Path("/proc/driver/nvidia/version").exists() or sys.platform in ("darwin", "win32"):
-        import torch
-
-        if torch.cuda.is_available():
-            return torch.cuda.get_device_name()
-    return f"CPU, {os.cpu_count()} cores"

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 import streamlit as st
 
 from sequoia_core import AcceptanceVector
+from sequoia_core.conditions import Conditions
 from sequoia_core.prompts import encode_prompt, text_columns
 from ui import cached, controls, session
 from ui.literal import plain
 
 PROMPT_TYPES = ("jsonl", "json", "txt", "csv", "tsv", "parquet")
+WIDTH = 32  # ranks: covers the widest node of most optimal trees
 MAX_PROMPTS = 2_000  # of one file: hours on a laptop
 
 
@@ -31,6 +33,7 @@ class Request:
     texts: tuple[str, ...]
     temperature: float
     top_p: float
+    verifier: str
     width: int
     tokens: int
     own_text: bool
@@ -115,11 +118,18 @@ def settings(from_file: list[str]) -> Request:
         key="acceptance_top_p",
         help="Nucleus kept of the target's distribution; 1.0 keeps everything. Ignored at temperature 0.",
     )
+    verifier = left.selectbox(
+        "Verifier",
+        controls.VERIFIERS,
+        key="acceptance_verifier",
+        format_func=controls.VERIFIERS.get,
+        help="Whose rule decides, and how it has children drawn. At temperature 0 all three are the same.",
+    )
     width = right.slider(
         "Ranks",
         1,
         64,
-        32,
+        WIDTH,
         key="acceptance_width",
         help="How many children of a node to ask about. 32 covers the widest node of most optimal trees.",
     )
@@ -159,7 +169,13 @@ def settings(from_file: list[str]) -> Request:
         help="With the same settings and prompts the result is the one that an uninterrupted measurement gives.",
     )
     texts = (*shipped[:count], *from_file, *(line for line in own.splitlines() if line.strip()))
-    return Request(texts, temperature, top_p, width, tokens, own_text, partial if resume else None)
+    return Request(texts, temperature, top_p, verifier, width, tokens, own_text, partial if resume else None)
+
+
+def start_for(wanted: Conditions, *, prompts: int, tokens: int) -> None:
+    """Queue the measurement of the vector that holds for these conditions, on the first shipped prompts."""
+    texts = tuple(session.shipped_prompts()[:prompts])
+    start(Request(texts, wanted.temperature, wanted.top_p, wanted.verifier, WIDTH, tokens, False, None))
 
 
 def start(request: Request) -> None:
@@ -177,6 +193,7 @@ def start(request: Request) -> None:
             target=pair.target,
             draft=pair.draft,
             sampling=SamplingConfig(temperature=request.temperature, top_p=request.top_p),
+            verifier=request.verifier,
             width=request.width,
             max_new_tokens=request.tokens,
             own_text=request.own_text,
@@ -186,7 +203,9 @@ def start(request: Request) -> None:
             cancel=job.cancel,
         )
 
-    how = f"temperature {request.temperature:g}, top-p {request.top_p:g}" + (", own text" if request.own_text else "")
+    how = session.conditions(request.temperature, request.top_p, request.verifier).sampling
+    how += ", own text" if request.own_text else ""
     name = f"measured, T = {request.temperature:g}" + (f", top-p {request.top_p:g}" if request.top_p < 1 else "")
+    name += f", {request.verifier}" if request.temperature and request.verifier != "sequoia" else ""
     source = f"measured here on the {session.pair_name()} at {how}"
     controls.start_job("measure", "Measuring acceptance", work, info=(source, name))

@@ -101,7 +101,8 @@ class DecodeRequest:
 
     Attributes:
         models: the pair, and its dtype.
-        expected_tokens: F of the tree; predicted_speedup: against autoregressive; None where unknown.
+        expected_tokens: F of the tree; predicted_speedup: against autoregressive. None where nothing that was measured
+            holds for this pair, these settings and this machine.
     """
 
     prompt: str
@@ -241,9 +242,11 @@ def explain(summary: RunSummary) -> str:
     if measured is None:
         return "The autoregressive run that the speed is compared with has not been measured."
     if predicted is None or summary.expected_tokens is None or summary.predicted_cost is None:
+        expected = summary.expected_tokens
+        yields = "" if expected is None else f" ({expected:.2f} were expected)"
         return (
-            f"One step costs {summary.step_cost:.2f} autoregressive tokens and yields {summary.tokens_per_step:.2f}, "
-            f"hence {measured:.2f}×; without a hardware profile nothing was predicted."
+            f"One step costs {summary.step_cost:.2f} autoregressive tokens and yields {summary.tokens_per_step:.2f}"
+            f"{yields}, hence {measured:.2f}×; no speed was predicted for this pair, these settings and this machine."
         )
     tokens = _change(summary.tokens_per_step / summary.expected_tokens, "as many", "more", "fewer")
     cost = _change(summary.step_cost / summary.predicted_cost, "as much", "more", "less")

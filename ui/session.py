@@ -6,12 +6,17 @@ fixes a shape or brings a tree.
 
 from __future__ import annotations
 
+import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from sequoia_core.native import processor
+from sequoia_core.conditions import Conditions
+from sequoia_core.model_names import pair_names
+from sequoia_core.native import processor, processor_name
 from sequoia_core.prompts import load_prompts
 from ui import cached, jobs
 from ui.literal import safe_name
@@ -171,6 +176,46 @@ def restore_acceptance() -> None:
         _set("varied", None)
 
 
+def declare(conditions: Conditions) -> None:
+    """Note what the vector in use holds for, as its user says; it takes the place of the same vector without that."""
+    vector, name = acceptance(), acceptance_name()
+    own = dict(_get("own_vectors", {}))
+    own.pop(name, None)
+    _set("own_vectors", own)
+    source = acceptance_source().split("; declared for ")[0]
+    words = f"{safe_name(conditions.target)} ← {safe_name(conditions.draft)}, {conditions.sampling}"
+    set_acceptance(replace(vector, holds_for=conditions), f"{source}; declared for {words}", name or "declared")
+
+
+def conditions(temperature: float = 0.0, top_p: float = 1.0, verifier: str = "sequoia") -> Conditions:
+    """Return the conditions of a decode of the pair in use at these settings."""
+    return Conditions(*pair_names(*pair_spec()[:2]), float(temperature), float(top_p), verifier)
+
+
+def vector_for(wanted: Conditions) -> AcceptanceVector | None:
+    """Return a vector that holds for these conditions: the one in use, else one of `vectors()`; None without any."""
+    return next((vector for vector in (acceptance(), *vectors().values()) if not vector.differences(wanted)), None)
+
+
+def vector_faults() -> list[str]:
+    """Say why the vector in use tells nothing of the pair in use; empty when it was measured on it, at any settings."""
+    holds_for = acceptance().holds_for
+    if holds_for is None:
+        return acceptance().differences(conditions())
+    target, draft = pair_names(*pair_spec()[:2])
+    return holds_for.differences(replace(holds_for, target=target, draft=draft))
+
+
+def profile_faults() -> list[str]:
+    """Say why the profile in use tells nothing of the pair in use on this machine; empty when it was measured here."""
+    hardware = profile()
+    if hardware is None:
+        return ["no hardware profile"]
+    target, draft = pair_names(*pair_spec()[:2])
+    dtype = pair_spec().dtype or ("bfloat16" if has_gpu() else "float32")
+    return hardware.differences(target=target, draft=draft, dtype=dtype, device=device_name())
+
+
 def _use(vector: AcceptanceVector, source: str) -> None:
     _set("acceptance", vector)
     _set("acceptance_source", source)
@@ -218,14 +263,25 @@ def best() -> BestShape | None:
     return None if hardware is None else cached.planned(acceptance(), hardware)[1]
 
 
-def predicted(tree: TokenTree) -> float | None:
-    """Return the predicted speedup of a tree with the vector and profile in use; None where the profile ends before."""
+def predicted(tree: TokenTree, vector: AcceptanceVector | None = None) -> float | None:
+    """Return the predicted speedup of a tree with the pair in use on this machine, or None: see `no_prediction`.
+
+    Args:
+        vector: one that holds for the decode in question; None takes the one in use, for its own settings.
+    """
     from sequoia_core import predicted_speedup
 
-    hardware = profile()
-    if hardware is None or tree.size > hardware.max_size:
+    if no_prediction(tree, vector) is not None:
         return None
-    return float(predicted_speedup(tree, acceptance(), hardware))
+    return float(predicted_speedup(tree, vector or acceptance(), profile()))
+
+
+def no_prediction(tree: TokenTree, vector: AcceptanceVector | None = None) -> str | None:
+    """Say why no speedup can be predicted for a tree; None when it can. Arguments as `predicted`."""
+    faults = [*(vector_faults() if vector is None else []), *profile_faults()]
+    if not faults and tree.size > profile().max_size:
+        return f"the profile ends at n = {profile().max_size}"
+    return "; ".join(faults) or None
 
 
 def shape() -> tuple[int, int]:
@@ -307,6 +363,26 @@ def set_pair(spec: jobs.PairSpec) -> None:
 def fast_dtype() -> str | None:
     """Return bfloat16 where the processor multiplies such matrices itself (AMX), else None: what `load_pair` takes."""
     return "bfloat16" if "amx_bf16" in processor().split() else None  # asking torch would cost two seconds
+
+
+@st.cache_resource(show_spinner=False)
+def has_gpu() -> bool:
+    """Whether the engine will run on a CUDA device, without paying for torch where there can be none."""
+    if not Path("/proc/driver/nvidia/version").exists() and sys.platform != "win32":
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@st.cache_resource(show_spinner=False)
+def device_name() -> str:
+    """Name the device the engine will use: the GPU, or the processor with its cores."""
+    if has_gpu():
+        import torch
+
+        return torch.cuda.get_device_name()
+    return f"{processor_name()}, {os.cpu_count()} cores"
 
 
 def pair_name() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Callable
@@ -13,10 +14,13 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector, HardwareProfile
+from sequoia_core.conditions import Conditions
+from sequoia_core.models import HuggingFaceModel
 from ui import session
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "pages").glob("*.py"))
+DEMO_NAMES = ("demo target", "demo draft")
 TIMEOUT_SEC = 60  # torch loads in the first test that touches it
 
 
@@ -28,16 +32,20 @@ def vector(scale: float = 0.55, ranks: int = 8) -> AcceptanceVector:
     sums = np.array([probs * count * factor for count, factor in zip(trials, (0.9, 1.05, 1.0), strict=True)])
     meta = {"target": "big", "draft": "small", "temperature": 0.0}
     return AcceptanceVector(
-        sums.sum(0) / trials.sum(), trials=int(trials.sum()), prompt_sums=sums, prompt_trials=trials, meta=meta
-    )
+        sums.sum(0) / trials.sum(), trials=int(trials.sum()), prompt_sums=sums, prompt_trials=trials, meta=meta,
+        holds_for=Conditions(*DEMO_NAMES, temperature=0.0),
+    )  # fmt: skip
 
 
-def profile(slope: float = 0.02) -> HardwareProfile:
-    """A profile whose pass time grows with `slope` per token, with two noisy repeats."""
+def profile(slope: float = 0.02, device: str = "") -> HardwareProfile:
+    """A profile of the demo pair here whose pass time grows with `slope` per token, with two noisy repeats."""
     sizes = np.array([1, 2, 4, 8, 16, 32, 64])
     seconds = 0.01 * (1 + slope * sizes)
     samples = tuple((float(s), float(1.1 * s)) for s in seconds)
-    return HardwareProfile(sizes, seconds, 0.001, device="test device", dtype="float32", verify_samples=samples)
+    return HardwareProfile(
+        sizes, seconds, 0.001, device=device or session.device_name(), dtype="float32", verify_samples=samples,
+        meta=dict(zip(("target", "draft"), DEMO_NAMES, strict=True)),
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -51,7 +59,16 @@ def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = [json.dumps({"text": f"def f{i}():", "source": "test"}) for i in range(3)]
     (tmp_path / "prompts" / "prompts.jsonl").write_text("\n".join(lines))
     monkeypatch.setattr(session, "ASSETS", tmp_path)
+    monkeypatch.setattr(session, "fast_dtype", lambda: None)  # the profile above is of float32, on any machine
     return tmp_path
+
+
+def as_demo_pair(target: HuggingFaceModel, draft: HuggingFaceModel, tokenizer: SimpleNamespace) -> SimpleNamespace:
+    """Return small models under the names that measurements of the demo pair carry."""
+    models = [copy.copy(model) for model in (target, draft)]
+    for model, name in zip(models, DEMO_NAMES, strict=True):
+        model.name = name
+    return SimpleNamespace(target=models[0], draft=models[1], tokenizer=tokenizer)
 
 
 @pytest.fixture

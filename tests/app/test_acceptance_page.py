@@ -94,7 +94,7 @@ def test_measuring_shows_progress_and_is_adopted(pair, monkeypatch: pytest.Monke
     wait_for(lambda: not job.active)
     settled(page.run())
     assert page.session_state["studio_acceptance"].trials == 99
-    assert "measured here on the demo pair at temperature 0, top-p 1" in "".join(m.value for m in page.markdown)
+    assert "measured here on the demo pair at temperature 0" in "".join(m.value for m in page.markdown)
     assert len(seen["prompts"]) == 3 and seen["width"] == 32 and seen["sampling"].temperature == 0.0
     settled(page.segmented_control(key="acceptance_way").set_value("Choose").run())
     settled(page.selectbox(key="acceptance_choice").select("other").run())
@@ -290,3 +290,17 @@ def test_a_cut_measurement_can_be_continued(pair, monkeypatch: pytest.MonkeyPatc
     settled(page.run())
     assert seen[0] is None and seen[1].trials == 7 and page.session_state["studio_acceptance"].trials == 21
     assert not page.checkbox  # whole: nothing to continue
+
+
+def test_what_an_upload_holds_for_is_asked_and_shown_as_declared(assets) -> None:
+    page = open_page("acceptance", acceptance_way="Upload")
+    page = settled(page.file_uploader(key="acceptance_file").upload("own.csv", b"0.5\n0.2\n").run())
+    assert any("does not say what it holds for" in element.value for element in page.caption)
+    page.number_input(key="acceptance_for_temperature").set_value(0.6)
+    page.text_input(key="acceptance_for_target").set_value("![x](http://x)")
+    submit = next(button for button in page.button if button.label == "Declare")
+    page = settled(submit.click().run())
+    held = page.session_state["studio_acceptance"].holds_for
+    assert held.declared and held.temperature == 0.6 and held.draft == "demo draft"
+    assert any("as you declared" in element.value and r"\!\[x\]" in element.value for element in page.caption)
+    assert len(page.session_state["studio_own_vectors"]) == 1

@@ -12,7 +12,7 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core.tree import TokenTree
-from tests.app.conftest import metrics, open_page, settled, wait_for
+from tests.app.conftest import ROOT, as_demo_pair, metrics, open_page, profile, settled, wait_for
 from ui import jobs, runs, token_tree, work
 
 HOSTILE = '<img src=x onerror="alert(1)"> ![](http://x) $$x$$ \u202e שלום 🙂 \x00 :material/home: {braces}'
@@ -25,7 +25,7 @@ def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> Simpl
         encode=lambda text: [ord(letter) % 64 for letter in text],
         decode=lambda ids, skip_special_tokens=False: "".join(chr(48 + token) for token in ids),
     )
-    pair = SimpleNamespace(target=tiny_target, draft=tiny_draft, tokenizer=tokenizer)
+    pair = as_demo_pair(tiny_target, tiny_draft, tokenizer)
     monkeypatch.setattr(jobs, "shared_pair", lambda *spec: pair)
     return pair
 
@@ -292,3 +292,52 @@ def test_one_message_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [a_record(index, tree) for index in range(10)]
     seen = {step["index"] for _ in range(6) for step in mount.show(steps)["steps"]}
     assert all(len(sent["steps"]) <= 4 for sent in mount.sent) and seen == set(range(10))
+
+
+def words(page: AppTest) -> str:
+    return " ".join(element.value for element in [*page.markdown, *page.caption])
+
+
+@pytest.mark.parametrize(
+    ("setting", "missing"),
+    [
+        ({"temperature": "1.5"}, "temperature 1.5, sequoia"),
+        ({"temperature": "0.6", "verifier": "Top-k"}, "temperature 0.6, topk"),
+        ({"temperature": "0.6", "top_p": "0.9"}, "temperature 0.6, top-p 0.9, sequoia"),
+    ],
+)
+def test_nothing_is_expected_at_settings_nobody_measured(setting, missing, assets, tiny_pair) -> None:
+    page = open_page("decode", tokens="16", **setting)
+    assert f"No acceptance vector was measured for **{missing}**" in words(page) and "expected 1." not in words(page)
+    page = finish(start(page))
+    shown = metrics(page)
+    assert shown["Tokens per step"][1] == "nothing expected" and shown["Speedup"][1] == "nothing predicted"
+    assert "fell short" not in words(page) and "beat the prediction" not in words(page)
+    assert "no speed was predicted" in words(page)
+
+
+def test_the_missing_vector_is_measured_where_it_is_missed(assets, tiny_pair, monkeypatch) -> None:
+    page = open_page("decode", tokens="16", temperature="0.6")
+    page = settled(page.button(key="decode_measure").click().run())
+    job = page.session_state["studio_jobs"]["measure"]
+    wait_for(lambda: not job.active, seconds=60)
+    assert job.state == "done", job.error
+    page = settled(page.run())
+    assert page.session_state["studio_acceptance"].holds_for.temperature == 0.6
+    assert "No acceptance vector was measured" not in words(page) and "tokens per step" in words(page)
+    page = settled(page.slider(key="temperature").set_value(0.0).run())  # the shipped one still holds there
+    assert "by the vector measured at temperature 0" in words(page)
+
+
+def test_another_pair_is_promised_nothing(assets) -> None:
+    page = AppTest.from_file(str(ROOT / "pages" / "decode.py"), default_timeout=60)
+    page.session_state["studio_pair"] = jobs.PairSpec("owner/big", "owner/small")
+    page = settled(page.run())
+    assert "nothing is expected of it" in words(page) and "pair big ← small" in words(page)
+
+
+def test_times_of_another_machine_predict_no_speed(assets) -> None:
+    profile(device="some other processor").save(assets / "profiles" / "cpu-2core.json")
+    page = open_page("decode")
+    assert "tokens per step" in words(page) and "no speedup predicted" in words(page)
+    assert "measured on some other processor" in words(page)

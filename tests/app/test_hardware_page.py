@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from sequoia_core import AcceptanceVector, HardwareProfile, best_shape, speedup_surface
-from tests.app.conftest import metrics, open_page, profile, settled, vector, wait_for
+from sequoia_core.conditions import Conditions
+from tests.app.conftest import DEMO_NAMES, metrics, open_page, profile, settled, vector, wait_for
+from ui import session
 
 pytestmark = pytest.mark.usefixtures("assets")
 PAGE = "hardware"
@@ -26,7 +28,7 @@ def test_the_default_profile_predicts_and_says_where_it_comes_from() -> None:
     assert shown["Best predicted speedup"][0] == f"{best.predicted_speedup:.2f}×"
     assert shown["Best shape"] == (f"n = {best.size}, d = {best.depth}", f"{best.expected_tokens:.2f} tokens per step")
     assert shown["Draft cost c"][0] == f"{profile().c:.3f}"
-    assert "shipped with the app, measured on test device in float32" in text(page)
+    assert f"shipped with the app, measured on {session.device_name()} in float32" in text(page)
     assert "is the limit" in text(page)
     assert '"type":"heatmap"' in page.get("plotly_chart")[1].proto.spec
 
@@ -47,11 +49,20 @@ def test_use_this_shape_sets_the_tree() -> None:
 
 
 def test_where_speculation_does_not_pay_the_page_says_so(assets) -> None:
-    AcceptanceVector(np.zeros(3)).save(assets / "acceptance" / "demo-t0.json")
+    AcceptanceVector(np.zeros(3), holds_for=Conditions(*DEMO_NAMES, temperature=0.0)).save(
+        assets / "acceptance" / "demo-t0.json"
+    )
     page = open_page(PAGE)
     assert metrics(page)["Best predicted speedup"][0] == "1.00×" and "will not pay" in text(page)
     settled(page.button(key="hardware_use").click().run())
     assert page.session_state["studio_shape"] == (1, 1)
+
+
+def test_times_of_another_machine_or_pair_are_a_what_if(assets) -> None:
+    profile(device="some other processor, 64 threads").save(assets / "profiles" / "cpu-2core.json")
+    page = open_page(PAGE)
+    assert "measured on some other processor" in page.warning[0].value and "not a prediction" in page.warning[0].value
+    assert "Best speedup, supposed" in metrics(page) and "Best predicted speedup" not in metrics(page)
 
 
 def test_no_profile_is_an_invitation(assets) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.app.conftest import ROOT, metrics, open_page, settled, wait_for
+from tests.app.conftest import ROOT, as_demo_pair, metrics, open_page, settled, wait_for
 from ui import jobs, work
 
 
@@ -18,7 +18,7 @@ def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> Simpl
         encode=lambda text: [ord(letter) % 64 for letter in text][:32],
         decode=lambda ids, skip_special_tokens=False: "".join(chr(48 + token) for token in ids),
     )
-    pair = SimpleNamespace(target=tiny_target, draft=tiny_draft, tokenizer=tokenizer)
+    pair = as_demo_pair(tiny_target, tiny_draft, tokenizer)
     monkeypatch.setattr(jobs, "shared_pair", lambda *spec: pair)
     monkeypatch.setattr(work, "CHAIN_PROMPT_TOKENS", 8)
     monkeypatch.setattr(work, "CHAIN_TOKENS", 16)
@@ -44,7 +44,7 @@ def test_it_says_where_the_user_stands(assets) -> None:
 def test_without_a_profile_it_says_so(assets) -> None:
     for path in (assets / "profiles").iterdir():
         path.unlink()
-    assert metrics(open_page("overview"))["Predicted speedup"] == ("–", "no profile yet")
+    assert metrics(open_page("overview"))["Predicted speedup"] == ("–", "no hardware profile")
 
 
 def test_the_whole_chain_reaches_the_other_pages(assets, tiny_pair) -> None:
@@ -106,3 +106,14 @@ def test_the_chain_measures_on_other_prompts_than_it_decodes(assets, monkeypatch
     monkeypatch.setattr(work, "chain_work", lambda prompts, **pair: given.extend(prompts) or (lambda context: None))
     open_page("overview").button(key="chain_start").click().run()
     assert 2 <= len(given) <= work.CHAIN_PROMPTS + 1 and len(set(given)) == len(given)
+
+
+def test_another_pair_shows_no_figure_of_the_demo_pair(assets) -> None:
+    page = AppTest.from_file(str(ROOT / "pages" / "overview.py"), default_timeout=60)
+    page.session_state["studio_pair"] = jobs.PairSpec("owner/big", "owner/small")
+    page.session_state["studio_last_run"] = {"target": "demo target", "steps": [], "baseline": None}
+    page = settled(page.run())
+    shown = metrics(page)
+    for label in ("First guess accepted", "Expected tokens", "Predicted speedup", "Measured speedup"):
+        assert shown[label][0] == "–", label
+    assert "not measured" in shown["First guess accepted"][1]

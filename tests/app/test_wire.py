@@ -131,7 +131,7 @@ def test_a_slow_run_says_so_and_gaps_never_divide_by_zero() -> None:
     assert (nothing.tokens, nothing.tokens_per_step, nothing.speedup) == (0, None, None)
     assert explain(nothing) == "No step was decoded."
     assert "not been measured" in explain(summarize(records(1, 1, 0.01)))
-    assert "nothing was predicted" in explain(summarize(records(1, 1, 0.01), baseline={"tokens": 1, "seconds": 0.1}))
+    assert "no speed was predicted" in explain(summarize(records(1, 1, 0.01), baseline={"tokens": 1, "seconds": 0.1}))
 
 
 def test_recorded_runs_are_checked(tmp_path) -> None:

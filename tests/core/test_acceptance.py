@@ -194,7 +194,7 @@ def test_native_json_round_trip(tmp_path):
     vector.save(path)
     assert AcceptanceVector.load(path) == vector
     native = json.loads(path.read_text())
-    assert (native["format"], native["version"]) == ("sequoia-acceptance", 1)
+    assert (native["format"], native["version"]) == ("sequoia-acceptance", 2)
     assert os.listdir(tmp_path) == ["vector.json"]
     noted = AcceptanceVector(np.array(PROBS), trials=7, note="hello")
     noted.save(path)
@@ -404,7 +404,7 @@ def test_one_damaged_byte_loads_or_is_refused_in_one_line():
         "[" * 10_000,
         "[0.6, 0.2]",
         '{"format": "sequoia-tree", "version": 1, "parents": [-1]}',
-        '{"format": "sequoia-acceptance", "version": 2, "probs": [0.5]}',
+        '{"format": "sequoia-acceptance", "version": 3, "probs": [0.5]}',
         '{"format": "sequoia-acceptance", "version": 1}',
         '{"format": "sequoia-acceptance", "version": 1, "probs": []}',
         '{"format": "sequoia-acceptance", "version": 1, "probs": ["0.5"]}',

@@ -223,3 +223,19 @@ def test_as_a_program():
         capture_output=True, text=True, cwd=ASSETS.parent,
     )  # fmt: skip
     assert run.returncode == 2 and run.stdout == "" and run.stderr.count("\n") == 1 and "Traceback" not in run.stderr
+
+
+def test_generate_plans_only_from_what_holds(call):
+    text = ("--prompt", "def f(", "--max-new-tokens", "4")
+    warm = call("generate", *text, "--temperature", "0.9")
+    assert "not planned: no acceptance vector" in warm["tree"]["source"] and warm["tree"]["size"] == 5
+    vector = str(ASSETS / "acceptance" / "demo-t0.6.json")
+    planned = call("generate", *text, "--acceptance", vector, "--profile", PROFILE)
+    assert planned["tree"]["source"].startswith("planned for other measurements: temperature 0.6, not 0")
+
+
+def test_plan_says_when_vector_and_profile_are_not_of_one_pair(call):
+    own = call("plan", "--acceptance", str(ASSETS / "acceptance" / "demo-t0.json"), "--profile", PROFILE)
+    assert own["warnings"] == [] and own["holds_for"]["target"] == "demo target"
+    other = call("plan", "--acceptance", VECTOR, "--profile", PROFILE)
+    assert "does not say which pair" in other["warnings"][0]
