@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sequoia_core import rows
+from sequoia_core.engine import FILLS
 from sequoia_core.models import HuggingFaceModel, load_pair
+from sequoia_core.sampling import SamplingConfig, probabilities
 
 torch.set_num_threads(1)  # tiny models lose more to waiting threads than they gain
 
@@ -27,6 +30,38 @@ def tiny_llama(
     return HuggingFaceModel(model, name=f"tiny-{seed}")
 
 
+class DraftsAtOnce(HuggingFaceModel):
+    """Drafts a whole tree when asked once, as compiled models do, by forwards of its own: so that walks are compiled
+    on every machine with a compiler, not only where those models run.
+    """
+
+    def plan_draft(self, levels, *, fill):
+        return _Plan(self, levels, next(function for function, name in FILLS.items() if name == fill))
+
+
+class _Plan:
+    def __init__(self, model, levels, fill) -> None:
+        self.model, self.levels, self.fill = model, levels, fill
+
+    def grow(self, unseen, cache, *, place, limit, temperature, generator):
+        size = self.levels[-1].children.stop
+        tokens, chances, drafted = torch.empty(size, dtype=torch.int64), torch.ones(size), []
+        tokens[0] = unseen[-1]
+        for depth, level in enumerate(self.levels):
+            if depth == 0:
+                ids, positions = torch.tensor(unseen), torch.arange(place + 1 - len(unseen), place + 1)
+                tail = torch.full((len(ids), len(ids)), -torch.inf).triu(1)
+            else:
+                ids, tail = tokens[torch.from_numpy(level.nodes)], level.tail
+                positions = torch.full((len(ids),), min(place + depth, limit - 1))
+            logits = self.model.forward(ids, positions, cache=cache, tail=tail, keep=len(level.nodes))
+            probs = probabilities(logits, SamplingConfig(temperature))
+            tokens[level.children] = self.fill(probs, level.widest, generator).take(level.places)
+            chances[level.children] = probs[level.rows, tokens[level.children]]
+            drafted.append(probs)
+        return tokens, chances, torch.cat(drafted)
+
+
 @pytest.fixture(scope="session")
 def tiny_target() -> HuggingFaceModel:
     return tiny_llama(1)
@@ -40,3 +75,15 @@ def tiny_draft() -> HuggingFaceModel:
 @pytest.fixture(scope="session")
 def demo_pair():
     return load_pair(device="cpu")
+
+
+@pytest.fixture(params=["compiled rows", "plain rows"])
+def each_rows(request, monkeypatch) -> None:
+    """Run a test twice: with the rows of a vocabulary by compiled code, and by PyTorch and NumPy as without a compiler.
+
+    For whole files: `pytestmark = pytest.mark.usefixtures("each_rows")`.
+    """
+    if request.param == "plain rows":
+        monkeypatch.setattr(rows, "compiled", lambda: None)
+    elif rows.compiled() is None:
+        pytest.skip("rows.c cannot be built here")

@@ -1,18 +1,22 @@
 """The decode loop: identical to greedy generation, exact lengths, limits, cancel, and what each record says."""
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from sequoia_core import rows
+from sequoia_core import engine
 from sequoia_core.construction import branching_tree, chain_tree, independent_chains, k_ary_tree
 from sequoia_core.engine import autoregressive, decode
 from sequoia_core.models import HuggingFaceModel
 from sequoia_core.sampling import SamplingConfig
 from sequoia_core.tree import TokenTree
-from tests.conftest import tiny_llama
+from sequoia_core.verification import VERIFIERS
+from tests.conftest import DraftsAtOnce, tiny_llama
+
+pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 
 TREES = {
     "chain": chain_tree(4),
@@ -66,6 +70,11 @@ def test_sampled_runs_repeat_with_the_seed_and_differ_without(verifier, tiny_tar
     assert len(sample(3)) == 40
 
 
+def test_a_run_without_a_generator_is_seeded_afresh(tiny_target, tiny_draft):
+    options = {"sampling": SamplingConfig(2.0)}
+    assert len({tuple(tokens_of(run(tiny_target, tiny_draft, TREES["binary"], **options))) for _ in range(3)}) == 3
+
+
 def test_autoregressive_is_generate(tiny_target):
     steps = list(autoregressive(PROMPT, target=tiny_target, max_new_tokens=30))
     assert tokens_of(steps) == greedy_reference(tiny_target, PROMPT, 30)
@@ -108,6 +117,96 @@ def test_cancel_ends_the_run_between_phases(tiny_target, tiny_draft):
     assert len(steps) == 3 and steps[-1].finished is None
 
 
+def test_an_eos_on_the_last_token_allowed_is_still_an_eos(tiny_target):
+    wanted = greedy_reference(tiny_target, PROMPT, 40)
+    stopping = HuggingFaceModel(tiny_target.model, "stopping", eos_ids=frozenset({wanted[9]}))
+    count = wanted.index(wanted[9]) + 1
+    for tree in (chain_tree(6), TREES["root only"]):
+        steps = run(stopping, tiny_llama(1), tree, count=count)
+        assert tokens_of(steps) == wanted[:count] and steps[-1].finished == "eos"
+
+
+def test_a_draft_with_less_context_bounds_the_run(tiny_target):
+    draft = tiny_llama(2, context=32)
+    steps = run(tiny_target, draft, TREES["ragged"], count=100)
+    assert len(PROMPT) + len(tokens_of(steps)) == 32 and steps[-1].finished == "context"
+    with pytest.raises(ValueError, match="expected at most 21: the models' context of 32"):
+        run(tiny_target, draft, TREES["ragged"], prompt=[1] * 22)
+    assert len(tokens_of(run(tiny_target, draft, TREES["ragged"], count=100, prompt=[1] * 21))) == 32 - 21
+
+
+def test_a_run_that_fits_the_context_exactly_ends_by_its_length():
+    target, draft = tiny_llama(1, context=32), tiny_llama(2, context=32)
+    for count, reason in ((25, "length"), (26, "length"), (27, "context")):
+        steps = run(target, draft, chain_tree(3), count=count)
+        assert len(tokens_of(steps)) == min(count, 26) and steps[-1].finished == reason
+
+
+def test_each_token_is_forwarded_once(tiny_target):
+    """Committed slots are kept: a step's passes hold the tree, and of the sequence only what no tree held."""
+    asked = {"target": [], "draft": []}
+
+    class Counting(HuggingFaceModel):
+        def forward(self, ids, *args, **options):
+            asked[self.name].append(len(ids))
+            return super().forward(ids, *args, **options)
+
+    tree = TREES["binary"]
+    models = {name: Counting(tiny_target.model, name) for name in asked}
+    steps = list(decode(PROMPT, tree=tree, max_new_tokens=24, **models))
+    assert asked["target"] == [len(PROMPT) - 1, *[tree.size] * len(steps)]
+    first, *later = np.array(asked["draft"][1:]).reshape(len(steps), tree.depth).tolist()
+    assert first == [1, 2, 4] and all(made == [2, 2, 4] for made in later)  # the last accepted leaf, then the root
+
+
+def test_phases_are_timed_one_by_one(tiny_target, tiny_draft, monkeypatch):
+    """A clock that only the work moves: 1 s for a draft pass, 10 for the target's, 100 for the walk, 1000 after."""
+    now = [0.0]
+    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    class Slow(HuggingFaceModel):
+        def forward(self, *args, **options):
+            now[0] += {"draft": 1.0, "target": 10.0}[self.name]
+            return super().forward(*args, **options)
+
+    def slow(method, seconds):
+        def run(*args):
+            now[0] += seconds
+            return method(*args)
+
+        return run
+
+    monkeypatch.setattr(engine._Run, "_walk", slow(engine._Run._walk, 100.0))
+    monkeypatch.setattr(engine._Run, "_commit", slow(engine._Run._commit, 1000.0))
+    tree = TREES["ragged"]
+    for step in run(Slow(tiny_target.model, "target"), Slow(tiny_draft.model, "draft"), tree, count=12):
+        assert (step.draft_sec, step.verify_sec) == (tree.depth, 10.0)
+        assert (step.walk_sec, step.commit_sec, step.seconds) == (100.0, 1000.0, 1110.0 + tree.depth)
+        now[0] += 1e5  # what the reader of the steps does meanwhile is nobody's
+
+
+def test_a_device_is_waited_for_before_the_clock_is_read(tiny_target, monkeypatch):
+    events = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: events.append(f"wait for {device}"))
+    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: events.append("clock") or 0.0))
+
+    class Elsewhere:
+        """A model that says it is on another device."""
+
+        device = "cuda"
+
+        def __getattr__(self, name):
+            return getattr(tiny_target, name)
+
+        def forward(self, *args, **options):
+            events.append("pass")
+            return tiny_target.forward(*args, **options)
+
+    list(autoregressive(PROMPT, target=Elsewhere(), max_new_tokens=2))
+    step = ["clock", "clock", "pass", "wait for cuda", "clock", "clock", "clock"]  # from start to commit, four phases
+    assert events == ["pass", *step, *step]
+
+
 def test_a_record_tells_the_whole_step(tiny_target, tiny_draft):
     tree = TREES["ragged"]
     options = {"sampling": SamplingConfig(1.0), "generator": torch.Generator().manual_seed(5)}
@@ -124,12 +223,16 @@ def test_a_record_tells_the_whole_step(tiny_target, tiny_draft):
         assert committed[: len(step.new_tokens)] == step.new_tokens
         assert all(0 <= p <= 1 for p in step.draft_probs + step.target_probs) and step.seconds > 0
         sequence += step.new_tokens
+        uniforms = [trial.uniform for trial in step.trials]
+        assert len(set(uniforms)) == len(uniforms) and all(u * 2**24 % 1 for u in uniforms)  # in double precision
 
 
-def test_recorded_probabilities_are_those_of_a_plain_forward():
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_recorded_probabilities_are_those_of_a_plain_forward(temperature):
     """Positions, tree mask and in-place commits: a wrong one of them would show here, several steps into the run."""
     target, draft = tiny_llama(1, scale=1.0), tiny_llama(2, layers=1, scale=1.0)  # mild logits keep rounding small
-    tree, sampling = TREES["ragged"], SamplingConfig(0.7)
+    tree, sampling = TREES["ragged"], SamplingConfig(temperature)
+    shown_at = temperature or 1.0  # a greedy run shows the probabilities at temperature 1
     sequence = list(PROMPT)
     for step in run(target, draft, tree, 30, sampling=sampling, generator=torch.Generator().manual_seed(9)):
         for node in range(1, tree.size):
@@ -137,7 +240,7 @@ def test_recorded_probabilities_are_those_of_a_plain_forward():
             for model, seen in ((target, step.target_probs), (draft, step.draft_probs)):
                 with torch.inference_mode():
                     logits = model.model(torch.tensor([text[:-1]])).logits[0, -1]
-                assert seen[node] == pytest.approx(float((logits / 0.7).softmax(-1)[text[-1]]), abs=2e-6)
+                assert seen[node] == pytest.approx(float((logits / shown_at).softmax(-1)[text[-1]]), abs=2e-6)
         sequence += step.new_tokens
 
 
@@ -206,20 +309,17 @@ def test_half_precision_survives_almost_greedy_sampling(verifier, sampling, dtyp
             assert len(set(step.tokens[1:21])) == 20  # siblings never tie into the same token
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_compiled_rows_are_optional(temperature, tiny_target, tiny_draft, monkeypatch):
-    """Without a compiler: the same greedy text, and sampled runs that still repeat with their seed."""
-
-    def run():
-        steps = decode(
-            PROMPT, target=tiny_target, draft=tiny_draft, tree=TREES["ragged"], max_new_tokens=24,
-            sampling=SamplingConfig(temperature), generator=torch.Generator().manual_seed(3),
+@pytest.mark.parametrize(("temperature", "verifier"), [(0.0, "sequoia"), *((0.8, name) for name in VERIFIERS)])
+def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(temperature, verifier, tiny_target, tiny_draft):
+    """Same seed, same steps: with compiled rows the one is walked by compiled code, the other by the rule in Python."""
+    found = []
+    for draft in (DraftsAtOnce(tiny_draft.model, "at once"), tiny_draft):
+        steps = run(
+            tiny_target, draft, TREES["ragged"], 60, sampling=SamplingConfig(temperature), verifier=verifier,
+            generator=torch.Generator().manual_seed(6),
         )  # fmt: skip
-        return [token for step in steps for token in step.new_tokens]
-
-    compiled = run()
-    monkeypatch.setattr(rows, "compiled", lambda: None)
-    assert run() == (compiled if temperature == 0 else run())
+        found.append([(s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials) for s in steps])
+    assert found[0] == found[1] and len({len(new) for _, new, *_ in found[0]}) > 1
 
 
 def test_an_unexplained_run_is_the_same_without_the_targets_probabilities(tiny_target, tiny_draft):

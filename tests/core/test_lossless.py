@@ -24,10 +24,12 @@ from sequoia_core.sampling import (
     take_most_likely,
 )
 from sequoia_core.verification import GREEDY, VERIFIERS, Offer, sequoia_rule
-from tests.conftest import tiny_llama
+from tests.conftest import DraftsAtOnce, tiny_llama
 
 from .test_verification import FILLS, rows
 from .test_verification import next_token_law as enumerated_by_test
+
+pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 
 ALL = VERIFIERS | {"greedy": GREEDY}
 
@@ -170,6 +172,14 @@ def test_decoding_is_lossless(verifier, setting, small_pair):
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_decoding_is_lossless_as_far_as_few_samples_tell(verifier, small_pair):
     report = check(small_pair, samples=500, verifier=verifier)
+    assert report.passed and report.degrees_of_freedom > 5, describe(report)
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_trees_drafted_in_one_call_are_decoded_losslessly(verifier, small_pair):
+    """With compiled rows these are walked by compiled code."""
+    pair = small_pair[0], DraftsAtOnce(small_pair[1].model, "at once")
+    report = check(pair, samples=1000, verifier=verifier)
     assert report.passed and report.degrees_of_freedom > 5, describe(report)
 
 

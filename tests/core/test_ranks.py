@@ -9,6 +9,8 @@ from sequoia_core.sampling import SamplingConfig
 
 from .test_verification import FILLS, next_token_law, rows
 
+pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
+
 
 def exact_rank_acceptance(name, target, draft, width):
     """The law that each rule gives or estimates, by enumeration of all draws."""

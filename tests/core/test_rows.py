@@ -2,12 +2,13 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from sequoia_core import TokenTree, rows, sampling
+from sequoia_core import TokenTree, autoregressive, decode, rows, sampling
 from sequoia_core.sampling import SamplingConfig
 from sequoia_core.verification import VERIFIERS, walk_greedily, walk_tree
 
@@ -193,6 +194,36 @@ def test_a_generator_fixes_the_draws():
 
 
 TREE = TokenTree(np.array([-1, 0, 0, 0, 1, 1, 2, 4, 4, 4, 7]))
+
+
+@pytest.mark.parametrize("sampling_config", [SamplingConfig(0.0), SamplingConfig(0.8), SamplingConfig(1.5, top_p=0.9)])
+@pytest.mark.parametrize("name", [*VERIFIERS, "autoregressive"])
+def test_decoding_is_the_same_without_a_compiler(name, sampling_config, tiny_target, tiny_draft, monkeypatch):
+    """Step by step, children aside: the two draw them from other noise, so here both draw them the plain way."""
+
+    def plainly(fill):
+        def run(*args):
+            with monkeypatch.context() as patch:
+                patch.setattr(rows, "compiled", lambda: None)
+                return fill(*args)
+
+        return run
+
+    if name in VERIFIERS:
+        fill, rule = VERIFIERS[name].fill, VERIFIERS[name].rule
+        monkeypatch.setitem(VERIFIERS, name, SimpleNamespace(name=name, fill=plainly(fill), rule=rule))
+
+    def steps():
+        options = {"sampling": sampling_config, "max_new_tokens": 40, "generator": torch.Generator().manual_seed(3)}
+        if name == "autoregressive":
+            found = autoregressive([3, 14, 15], target=tiny_target, **options)
+        else:
+            found = decode([3, 14, 15], target=tiny_target, draft=tiny_draft, tree=TREE, verifier=name, **options)
+        return [(s.tokens, s.new_tokens, s.outcomes, [t.uniform for t in s.trials]) for s in found]
+
+    compiled = steps()
+    monkeypatch.setattr(rows, "compiled", lambda: None)
+    assert steps() == compiled
 
 
 def walker() -> rows.Walker:

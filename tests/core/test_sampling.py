@@ -17,6 +17,8 @@ from sequoia_core.sampling import (
     take_most_likely,
 )
 
+pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
+
 FALSE_ALARM = 1e-6  # each statistical test here fails by chance once in a million runs; seeds are fixed besides
 
 

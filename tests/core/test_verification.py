@@ -23,6 +23,8 @@ from sequoia_core.verification import (
 
 from .test_sampling import draw_law
 
+pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
+
 
 def replacement_law(draft, k):
     return {t: float(np.prod(draft[list(t)])) for t in itertools.product(range(len(draft)), repeat=k)}
