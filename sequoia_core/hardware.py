@@ -287,7 +287,7 @@ class _PassTimer:
         causal = torch.full((context, context), -torch.inf).triu(1)
         model.forward(fill, torch.arange(context), cache=self.cache, tail=causal, keep=1)
         self.tokens = torch.randint(model.vocab_size, (n,), generator=generator)
-        self.positions = torch.full((n,), context).clamp_max(model.max_context - 1)
+        self.positions = torch.full((n,), context)
         self.tail = torch.full((n, n), -torch.inf).fill_diagonal_(0.0)
         self.keep = n
 
