@@ -181,9 +181,8 @@ def sample_row(probs: np.ndarray, uniform: float) -> int:
     """Invert the cumulative distribution of float64 [V] at `uniform` in [0, 1)."""
     if rows.compiled() is not None:
         return rows.invert(probs, uniform)
-    cumulative = np.cumsum(probs)
-    token = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
-    return min(token, int(np.flatnonzero(probs)[-1]))  # rounding must not fall past the last possible token
+    cumulative = np.cumsum(probs)  # its total times a number below 1 rounds to less than the total: no end is passed
+    return int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
 
 
 def widened(probs: torch.Tensor) -> np.ndarray:

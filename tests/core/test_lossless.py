@@ -29,7 +29,7 @@ from tests.conftest import DraftsAtOnce, tiny_llama
 from .test_verification import FILLS, rows
 from .test_verification import next_token_law as enumerated_by_test
 
-pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
+both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 
 ALL = VERIFIERS | {"greedy": GREEDY}
 
@@ -50,6 +50,7 @@ def random_rows(count, seed=0):
 # --- exact, by enumeration
 
 
+@both_ways
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_the_law_is_the_targets_on_random_rows(name):
     for target, draft in itertools.chain(random_rows(60), rows()):
@@ -59,6 +60,7 @@ def test_the_law_is_the_targets_on_random_rows(name):
             assert -1e-12 <= accepted <= 1.0 + 1e-12
 
 
+@both_ways
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_two_enumerations_agree(name):
     for target, draft in random_rows(24, seed=1):
@@ -70,6 +72,7 @@ def test_two_enumerations_agree(name):
                 assert accepted == pytest.approx(other_accepted, abs=1e-12)
 
 
+@both_ways
 def test_the_greedy_law_is_the_argmax():
     for target, draft in random_rows(30, seed=2):
         for k in range(1, len(target) + 1):
@@ -78,6 +81,7 @@ def test_the_greedy_law_is_the_argmax():
             assert accepted == (target.argmax() in take_most_likely(torch.tensor(draft)[None], k)[0])
 
 
+@both_ways
 @pytest.mark.parametrize("name", ALL)
 def test_the_optimal_transport_badge_is_what_enumeration_finds(name):
     def at_temperature_zero(row):
@@ -94,6 +98,7 @@ def test_the_optimal_transport_badge_is_what_enumeration_finds(name):
     assert all(holds) == ALL[name].optimal_transport
 
 
+@both_ways
 @pytest.mark.parametrize("name", ALL)
 def test_the_cover_badge_is_what_enumeration_finds(name):
     generator, holds = np.random.default_rng(4), []
@@ -159,6 +164,7 @@ SETTINGS = {
 }
 
 
+@both_ways
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # 20,000 runs: under a minute on a free core
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -169,17 +175,19 @@ def test_decoding_is_lossless(verifier, setting, small_pair):
     assert report.passed and report.degrees_of_freedom > 5, describe(report)
 
 
+@both_ways
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_decoding_is_lossless_as_far_as_few_samples_tell(verifier, small_pair):
     report = check(small_pair, samples=500, verifier=verifier)
     assert report.passed and report.degrees_of_freedom > 5, describe(report)
 
 
+@both_ways
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_trees_drafted_in_one_call_are_decoded_losslessly(verifier, small_pair):
     """With compiled rows these are walked by compiled code."""
     pair = small_pair[0], DraftsAtOnce(small_pair[1].model, "at once")
-    report = check(pair, samples=1000, verifier=verifier)
+    report = check(pair, samples=500, verifier=verifier)
     assert report.passed and report.degrees_of_freedom > 5, describe(report)
 
 
@@ -246,6 +254,7 @@ def test_uniforms_reused_in_every_step_are_caught(small_pair, runs, monkeypatch)
     assert not report.passed and report.p_value < 1e-15, describe(report)
 
 
+@both_ways
 def test_greedy_decoding_has_one_possible_text(small_pair):
     report = check(small_pair, samples=20, new_tokens=5, sampling=SamplingConfig(0.0))
     text = [
@@ -311,11 +320,14 @@ def test_the_false_alarm_rate_is_the_stated_one():
     law = SimpleNamespace(
         cells={((i,), False): share for i, share in enumerate(shares)}, cell_of=lambda text: (text, False)
     )
-    alarms, count = 0, 20_000
+    alarms, statistics, count = 0, [], 20_000
     for drawn in generator.multinomial(samples, shares, size=count):
         report = lossless._g_test(law, lossless.Counter({(i,): int(c) for i, c in enumerate(drawn)}))
         alarms += report.p_value < 1e-3
-    assert alarms < 55  # expected 20; the chi-square approximation may double it and leave room to spare
+        statistics.append(report.statistic)
+    assert 5 < alarms < 55  # expected 20; the chi-square approximation may double it and leave room to spare
+    # the mean is the chi-square's to two parts in a hundred, five without the correction; chance moves it by one in 800
+    assert np.mean(statistics) == pytest.approx(report.degrees_of_freedom, rel=0.02)
     assert lossless.THRESHOLD * 10 <= lossless.FALSE_ALARM and chi2.isf(lossless.THRESHOLD, 1) > 28
 
 
@@ -349,6 +361,7 @@ def test_what_cannot_be_checked_is_refused(options, message, small_pair):
         check(small_pair, **options)
 
 
+@both_ways
 def test_the_demo_pair_passes_on_a_real_prompt(demo_pair):
     prompt = demo_pair.tokenizer.encode("import os\n\n\ndef read_lines(path):\n")
     report = check((demo_pair.target, demo_pair.draft), prompt, samples=60, sampling=SamplingConfig(0.8), new_tokens=2)

@@ -7,19 +7,27 @@ from scipy.stats import chisquare
 
 from sequoia_core.sampling import (
     SamplingConfig,
+    chances,
     check_logits,
     check_probabilities,
+    law,
     probabilities,
     residual,
     sample_row,
     sample_with_replacement,
     sample_without_replacement,
+    strike,
     take_most_likely,
+    widened,
 )
 
 pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 
 FALSE_ALARM = 1e-6  # each statistical test here fails by chance once in a million runs; seeds are fixed besides
+
+
+def logits(count: int, size: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, size, generator=torch.Generator().manual_seed(seed)) * 4
 
 
 def draw_law(probs: np.ndarray, k: int) -> dict[tuple[int, ...], float]:
@@ -55,6 +63,34 @@ def test_draws_without_replacement_follow_the_sequential_law(probs, k):
         expected = np.array([law[t] for t in possible])
         test = chisquare([seen[t] for t in possible], expected / expected.sum() * count)
         assert test.pvalue > FALSE_ALARM
+
+
+def test_draws_with_replacement_are_independent():
+    probs, count = torch.tensor([0.6, 0.3, 0.1, 0.0]), 100_000
+    drawn = sample_with_replacement(probs.repeat(count, 1), 2, torch.Generator().manual_seed(7)).numpy()
+    found = np.bincount(drawn[:, 0] * 4 + drawn[:, 1], minlength=16)
+    wanted = np.outer(probs, probs).ravel() * count
+    assert found[wanted == 0].sum() == 0
+    possible = wanted > 0
+    assert chisquare(found[possible], wanted[possible] / wanted.sum() * count).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("fill", [sample_without_replacement, sample_with_replacement])
+def test_draws_from_a_large_vocabulary_follow_their_probabilities(fill):
+    probs, count = logits(1, 700).softmax(-1), 100_000
+    drawn = np.bincount(fill(probs.repeat(count, 1), 1, torch.Generator().manual_seed(2))[:, 0], minlength=700)
+    wanted = probs[0].double().numpy() * count
+    rare = wanted < 5
+    found, wanted = (np.append(row[~rare], row[rare].sum()) for row in (drawn, wanted))
+    assert chisquare(found, wanted / wanted.sum() * count).pvalue > FALSE_ALARM
+
+
+def test_a_whole_row_is_drawn_without_repeats():
+    probs = logits(20, 90).softmax(-1)
+    probs[:, ::3] = 0.0
+    drawn = sample_without_replacement(probs, 90, torch.Generator().manual_seed(4))
+    assert all(sorted(row) == list(range(90)) for row in drawn.tolist())
+    assert (probs.gather(1, drawn)[:, :60] > 0).all() and (probs.gather(1, drawn)[:, 60:] == 0).all()
 
 
 def test_tiny_probabilities_do_not_tie():
@@ -111,6 +147,58 @@ def test_top_p_keeps_the_head_and_drops_the_tail():
     np.testing.assert_allclose(probabilities(logits, SamplingConfig(1.0, top_p=1e-9)), [[0, 1, 0, 0]], atol=1e-6)
 
 
+def test_top_p_that_is_reached_exactly_keeps_no_further_token():
+    kept = probabilities(torch.zeros(1, 4), SamplingConfig(1.0, top_p=0.5))[0]  # four quarters, exact in binary
+    assert sorted(kept.tolist()) == [0.0, 0.0, 0.5, 0.5]
+    assert (probabilities(torch.zeros(1, 4), SamplingConfig(1.0, top_p=0.51))[0] > 0).sum() == 3
+
+
+@pytest.mark.parametrize("temperature", [0.5, 0.7, 1.0, 2.5])
+def test_a_plain_softmax_is_over_the_temperature(temperature):
+    found = probabilities(logits(3, 50), SamplingConfig(temperature))
+    torch.testing.assert_close(found, (logits(3, 50) / temperature).softmax(-1), rtol=2e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize("size", [1, 2, 16, 65, 700])
+@pytest.mark.parametrize("sampling", [SamplingConfig(0.7), SamplingConfig(0.7, top_p=0.9), SamplingConfig(0.0)])
+def test_chances_and_law_are_entries_of_the_softmax(size, sampling):
+    values = logits(4, size)
+    probs = probabilities(values.double(), sampling).double()
+    tokens = torch.tensor([0, size - 1, size // 2, 0, size - 1])
+    which, starts = np.array([3, 1, 2]), np.array([0, 1, 4, 5])
+    wanted = probs[[3, 1, 1, 1, 2], tokens].float()
+    found = chances(values, sampling, which, starts, tokens, "target")
+    torch.testing.assert_close(found, wanted, rtol=2e-5, atol=1e-30)
+    row = law(values[2], sampling, "target")
+    assert row.dtype == np.float64 and row.sum() == pytest.approx(1.0, abs=1e-14)
+    np.testing.assert_allclose(row, probs[2].numpy(), rtol=2e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("sampling", [SamplingConfig(0.7), SamplingConfig(0.7, top_p=0.9)], ids=["plain", "top-p"])
+def test_laws_and_chances_of_broken_logits_are_reported(bad, sampling):
+    values, asked = logits(2, 20), (np.array([0, 1]), np.array([0, 1, 2]), torch.tensor([0, 0]), "target")
+    values[1, 5] = bad
+    law(values[0], sampling, "target")
+    with pytest.raises(FloatingPointError, match="the target model"):
+        law(values[1], sampling, "target")
+    with pytest.raises(FloatingPointError, match="the target model"):
+        chances(values, sampling, *asked)
+
+
+def test_a_row_in_double_precision_sums_to_one():
+    row = torch.tensor([0.1, 0.2, 0.7001])  # as float32 rounding leaves rows, only worse
+    np.testing.assert_allclose(widened(row), row.double().numpy() / row.double().numpy().sum(), rtol=1e-15)
+    assert widened(row).sum() == pytest.approx(1.0, abs=1e-15)
+
+
+def test_a_struck_token_leaves_the_others_in_proportion():
+    row = np.array([0.5, 0.3, 0.2])
+    assert strike(row, 0) == pytest.approx(0.5) and row.tolist() == pytest.approx([0.0, 0.6, 0.4])
+    assert strike(row, 1) == pytest.approx(0.4) and row.tolist() == pytest.approx([0.0, 0.0, 1.0])
+    assert strike(row, 2) == 0.0 and row.tolist() == [0.0, 0.0, 0.0]
+
+
 def test_top_k_keeps_the_most_likely():
     logits = torch.tensor([[0.1, 0.5, 0.25, 0.15]]).log()
     np.testing.assert_allclose(probabilities(logits, SamplingConfig(1.0, top_k=2)), [[0, 2 / 3, 1 / 3, 0]], atol=1e-6)
@@ -164,6 +252,8 @@ def test_residual_of_equal_rows_is_not_nan():
 def test_sample_row_inverts_the_cumulative_distribution():
     row = np.array([0.0, 0.25, 0.75, 0.0])
     assert [sample_row(row, u) for u in (0.0, 0.2499, 0.25, 0.9999999)] == [1, 1, 2, 2]
+    for total in (0.3, 0.5, 1.0, 1.0 + 2**-52, 1.25):  # the last uniform there is never falls behind the mass
+        assert sample_row(row * total, 1.0 - 2**-53) == 2
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,26 @@ def test_worked_cases():
     assert next_token_law(same, same, 1, *FILLS["topk"])[1] == pytest.approx(0.6)
 
 
+def test_a_token_that_the_target_forbids_is_rejected_even_by_a_uniform_of_zero():
+    tree, target, draft = TokenTree(np.array([-1, 0])), np.array([0.0, 1.0]), np.array([1.0, 0.0])
+    for rule in RULES.values():
+        walk = walk_tree(
+            tree, [0, 0], target_row=lambda n: target, draft_row=lambda n: draft, rule=rule, uniform=lambda: 0.0
+        )
+        assert (walk.path, walk.bonus_token) == ((0,), 1)
+
+
+def test_a_token_that_only_rounding_could_draft_is_decided_by_the_target_alone():
+    tree, target, draft = TokenTree(np.array([-1, 0])), np.array([0.2, 0.8]), np.array([0.0, 1.0])
+    assert [Offer(mass, 0.0, lambda: target).accept_prob for mass in (0.2, 0.0)] == [1.0, 0.0]
+    for rule in (sequoia_rule, specinfer_rule):
+        assert next(rule(target, draft, [0])).accept_prob == 1.0
+        walk = walk_tree(
+            tree, [1, 0], target_row=lambda n: target, draft_row=lambda n: draft, rule=rule, uniform=lambda: 0.99
+        )
+        assert walk.path == (0, 1) and walk.trials[0].draft_mass > 0.0  # something to divide by
+
+
 def test_uniform_fallback_leaves_rejected_tokens_out():
     target, draft = np.array([0.0, 0.0, 0.5, 0.5]), np.array([1.0, 0.0, 0.0, 0.0])
     offers = list(sequoia_rule(target, draft, [0, 1, 2]))
