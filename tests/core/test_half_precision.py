@@ -1,0 +1,80 @@
+"""What bfloat16 promises through PyTorch: the target's own law and choice, up to the rounding of the format.
+
+Trees and single tokens may round differently there, so a near-tie may fall the other way; nothing else may differ. The
+stronger promises of the compiled passes, bit for bit, are in `test_amx_llama`.
+"""
+
+import copy
+
+import pytest
+import torch
+
+from sequoia_core.construction import branching_tree, k_ary_tree
+from sequoia_core.engine import autoregressive, decode
+from sequoia_core.lossless import check_losslessness
+from sequoia_core.models import HuggingFaceModel, load_pair
+from sequoia_core.sampling import SamplingConfig
+from sequoia_core.verification import VERIFIERS
+from tests.conftest import tiny_llama
+
+from .test_families import FAMILIES, build
+
+PROMPT = list(range(2, 22))
+
+
+def tokens_of(steps):
+    return [token for step in steps for token in step.new_tokens]
+
+
+def shortfall(model, prompt, text):
+    """Return by how much a text's tokens miss the largest logit of a plain pass over it, at most, and how much of that
+    rounding can explain: twice what the same pass loses against single precision.
+    """
+    ids, exact = torch.tensor([[*prompt, *text]]), copy.deepcopy(model).float()
+    with torch.inference_mode():
+        found, precise = (m(ids).logits[0, len(prompt) - 1 : -1].float() for m in (model, exact))
+    missed = found.max(-1).values - found.gather(1, torch.tensor(text)[:, None])[:, 0]
+    return missed.max(), 2 * (found - precise).abs().max()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_tokens_are_the_plain_passes_choice_up_to_rounding(family):
+    model = build(family).to(torch.bfloat16)
+    both = HuggingFaceModel(model, family, eos_ids=frozenset())
+    for tree, fewest in ((k_ary_tree(2, 3), 10), (branching_tree([3, 2, 1, 1]), 8)):
+        steps = list(decode(PROMPT, target=both, draft=both, tree=tree, max_new_tokens=40))
+        missed, allowed = shortfall(model, PROMPT, tokens_of(steps))
+        assert missed <= allowed < 0.2
+        assert fewest <= len(steps) <= fewest + 2  # the draft is the target: two near-ties at most, and no wrong mask
+
+
+@pytest.fixture(scope="module")
+def demo_pair_in_bfloat16():
+    return load_pair(device="cpu", dtype="bfloat16")
+
+
+@pytest.mark.parametrize("tree", [k_ary_tree(2, 3), branching_tree([4, 2, 1, 1])], ids=["binary", "falling"])
+def test_the_demo_pair_writes_what_its_target_would_up_to_rounding(tree, demo_pair_in_bfloat16):
+    pair = demo_pair_in_bfloat16
+    prompt = pair.tokenizer.encode("import os\n\n\ndef read_lines(path):\n    with open(path)")
+    steps = list(decode(prompt, target=pair.target, draft=pair.draft, tree=tree, max_new_tokens=48))
+    missed, allowed = shortfall(pair.target.model, prompt, tokens_of(steps))
+    assert missed <= allowed < 1.0 and len(steps) < 40
+    plain = tokens_of(autoregressive(prompt, target=pair.target, max_new_tokens=48))
+    missed, allowed = shortfall(pair.target.model, prompt, plain)
+    assert missed <= allowed
+
+
+@pytest.mark.usefixtures("each_rows")
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_decoding_in_bfloat16_is_lossless_as_far_as_few_samples_tell(verifier):
+    """False alarms below 1e-6: a rounding of one part in 250 is far below what 500 samples see."""
+    target, draft = (
+        HuggingFaceModel(tiny_llama(seed, vocab=16, layers=1, scale=1.0).model.to(torch.bfloat16), "half")
+        for seed in (1, 2)
+    )
+    report = check_losslessness(
+        [3], target=target, draft=draft, tree=branching_tree([3, 2]), sampling=SamplingConfig(1.0), verifier=verifier,
+        samples=500, generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    assert report.passed and report.degrees_of_freedom > 5
