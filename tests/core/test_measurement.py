@@ -5,7 +5,14 @@ import pytest
 
 from sequoia_core.acceptance import AcceptanceVector
 from sequoia_core.engine import autoregressive
-from sequoia_core.measurement import CHUNK, is_partial, measure_acceptance, repeated_share
+from sequoia_core.measurement import (
+    CHUNK,
+    is_partial,
+    measure_acceptance,
+    prompt_generators,
+    repeated_share,
+    vector_from_prompts,
+)
 from sequoia_core.models import HuggingFaceModel
 from sequoia_core.sampling import SamplingConfig
 from tests.conftest import tiny_llama
@@ -194,3 +201,30 @@ def test_text_ends_where_a_draft_with_less_context_has_no_more_room(tiny_target)
     assert vector.trials == 24 - len(PROMPTS[2])
     with pytest.raises(ValueError, match="found 30 tokens, expected at most 23: the draft's context less 1"):
         measure_acceptance([list(range(30))], target=tiny_target, draft=draft, width=4, max_new_tokens=10)
+
+
+def test_every_prompt_has_streams_of_its_own(tiny_target, tiny_draft):
+    seeds = [stream.initial_seed() for number in range(3) for stream in prompt_generators(5, number)]
+    assert len(set(seeds)) == 6  # text and draws of three prompts
+    vector = measure_acceptance(
+        [[9], [9]], target=tiny_target, draft=tiny_draft, sampling=SamplingConfig(2.0), max_new_tokens=12
+    )
+    assert not np.array_equal(*vector.prompt_sums)
+
+
+def test_positions_weigh_the_same_whatever_prompt_they_are_of():
+    vector = vector_from_prompts([np.array([8.0, 1.0]), np.array([0.0, 0.0])], [10, 30], meta={})
+    assert vector.probs.tolist() == [0.2, 0.025] and vector.trials == 40
+
+
+def test_both_rows_are_those_that_decoding_would_compare(tiny_target):
+    """The target's warped, the draft's at the same temperature: a draft that is the target's twin shows both."""
+    twin, text = tiny_llama(1), np.random.default_rng(0).integers(0, 64, 60).tolist()
+    for sampling in (SamplingConfig(0.5), SamplingConfig(3.0)):
+        vector = measure_acceptance([text], target=tiny_target, draft=twin, sampling=sampling, width=2, own_text=True)
+        assert vector.probs[0] == pytest.approx(1.0, abs=1e-4)
+    # top-p cuts the target alone: what it drops of the draft's first choices is rejected
+    cut = measure_acceptance(
+        [text], target=tiny_target, draft=twin, sampling=SamplingConfig(3.0, top_p=0.5), width=2, own_text=True
+    )
+    assert cut.probs[0] < 0.9

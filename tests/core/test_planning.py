@@ -4,9 +4,15 @@ import numpy as np
 import pytest
 
 from sequoia_core.acceptance import AcceptanceVector
-from sequoia_core.construction import bootstrap_tables, chain_tree, expected_tokens, optimal_tree
+from sequoia_core.construction import (
+    bootstrap_tables,
+    chain_tree,
+    expected_tokens,
+    expected_tokens_table,
+    optimal_tree,
+)
 from sequoia_core.hardware import HardwareProfile
-from sequoia_core.planning import best_shape, predicted_speedup, shape_spread, speedup_surface
+from sequoia_core.planning import SpeedupSurface, best_shape, predicted_speedup, shape_spread, speedup_surface
 from sequoia_core.tree import TokenTree
 
 VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
@@ -108,3 +114,28 @@ def test_spread_of_the_best_shape_follows_the_sample():
     assert sure.speedup[0] <= sure.chosen.predicted_speedup <= sure.speedup[1]
     assert vague.speedup[1] - vague.speedup[0] > 10 * (sure.speedup[1] - sure.speedup[0])
     assert vague.sizes[0] <= sure.chosen.size <= vague.sizes[1] and vague.depths[0] <= vague.depths[1]
+
+
+def test_among_equals_the_smallest_and_shallowest_shape_is_best():
+    speedup = np.full((4, 4), np.nan)
+    speedup[1, 0], speedup[2, 2], speedup[2, 3], speedup[3, 1] = 1.0, 1.5, 1.5, 1.5
+    assert best_shape(SpeedupSurface(np.ones((4, 4)), speedup))[:2] == (2, 2)
+
+
+def test_spread_is_read_off_the_resamples_at_its_level():
+    """Twenty-one resamples: nineteen like the vector, two that want a wide tree of the same size."""
+    flat = HardwareProfile(sizes=[1, 4], verify_sec=[1.0, 1.0], draft_sec=0.1)
+    probs = [0.9, 0.0, 0.0], [0.32, 0.32, 0.32], [0.3, 0.3, 0.3]
+    deep, wide, poor = (expected_tokens_table(AcceptanceVector(np.array(p)), max_size=4, max_depth=3) for p in probs)
+    vector, tables = AcceptanceVector(np.array(probs[0])), np.array([deep] * 19 + [wide, poor])
+    spread = shape_spread(vector, flat, tables)
+    assert spread.chosen[:2] == (4, 3) and spread.sizes == (4, 4)
+    assert spread.agreement == pytest.approx(19 / 21)  # of size and depth
+    # what the chosen shape's time buys under the three, and the star's: a star of four is all that the wide ones want
+    chosen = [(1 + 3 * 0.3) / 1.3, (1 + 3 * 0.32) / 1.3, (1 + 0.9 + 0.81 + 0.729) / 1.3]
+    star = [(1 + 3 * 0.3) / 1.1, (1 + 3 * 0.32) / 1.1]
+    # of 21 the 2.5 % lie halfway between the lowest and the next, the 95 % on the highest but one
+    assert spread.speedup == pytest.approx(((chosen[0] + chosen[1]) / 2, chosen[2]))
+    assert spread.worst_loss == pytest.approx(star[0] - chosen[0])  # the other loses more
+    whole = shape_spread(vector, flat, tables, level=1 - 1e-9)
+    assert whole.speedup[0] == pytest.approx(chosen[0]) and whole.depths == (1, 3)

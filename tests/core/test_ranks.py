@@ -77,3 +77,11 @@ def test_at_temperature_zero_there_is_one_rule():
         rules_at(SamplingConfig(0.0), ["magic"])
     with pytest.raises(ValueError, match="verifiers: found none"):
         rules_at(SamplingConfig(0.0), [])
+
+
+def test_a_token_without_mass_is_accepted_where_the_target_wants_it():
+    """Where a draw's race underflows, tokens without mass can come before the last of those with hardly any."""
+    target = torch.tensor([[0.0, 0.0, 0.0, 1.0]]).repeat(300, 1)
+    draft = torch.tensor([[1.0, 1e-45, 2e-45, 0.0]]).repeat(300, 1)
+    found = rank_acceptance(target, draft, 4, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found.sum(1), torch.ones(300, dtype=torch.float64))

@@ -4,8 +4,8 @@ import threading
 import numpy as np
 import pytest
 
-from sequoia_core.measurement import measure_acceptance
-from sequoia_core.rejection import measure_rejection, sampling_grid
+from sequoia_core.measurement import measure_acceptance, vector_from_prompts
+from sequoia_core.rejection import RejectionCurve, measure_rejection, sampling_grid
 from sequoia_core.sampling import SamplingConfig
 from tests.conftest import tiny_llama
 
@@ -63,3 +63,20 @@ def test_cancel_keeps_whole_prompts(tiny_target, tiny_draft):
         measure_rejection(PROMPTS, **options, cancel=stop)
     with pytest.raises(ValueError, match="width: found 65"):
         measure_rejection(PROMPTS, **options, width=65)
+
+
+def curve_of(sums, counts) -> RejectionCurve:
+    return RejectionCurve("sequoia", SamplingConfig(1.0), vector_from_prompts(sums, counts, meta={}))
+
+
+def test_an_interval_is_that_of_the_rejection_not_of_how_long_prompts_are():
+    counts, rate = [10, 200, 3000], np.array([0.5, 0.2])
+    same = curve_of([count * rate for count in counts], counts)
+    low, high = same.interval()
+    np.testing.assert_allclose(low, [0.5, 0.3], atol=1e-12)
+    np.testing.assert_allclose(high, [0.5, 0.3], atol=1e-12)
+    rates = np.array([[0.2, 0.3], [0.6, 0.1], [0.4, 0.1]])
+    unlike = curve_of(rates * 100, [100] * 3)
+    low, high = unlike.interval()
+    np.testing.assert_allclose(low, [0.4, 0.3], atol=1e-12)  # resamples of the one prompt that is best, or worst
+    np.testing.assert_allclose(high, [0.8, 0.5], atol=1e-12)

@@ -2,12 +2,14 @@ import json
 import threading
 
 import pytest
+import torch
 
+from sequoia_core import static_check
 from sequoia_core.acceptance import AcceptanceVector
 from sequoia_core.construction import chain_tree, expected_tokens, k_ary_tree
 from sequoia_core.measurement import measure_acceptance
 from sequoia_core.sampling import SamplingConfig
-from sequoia_core.static_check import static_versus_real
+from sequoia_core.static_check import _taking_turns, static_versus_real
 from sequoia_core.tree import TokenTree
 from tests.conftest import tiny_llama
 
@@ -42,14 +44,17 @@ def test_prediction_rests_on_the_fitting_prompts_alone(verifier, tiny_target, ti
     assert [row["quantity"] for row in check.rows()][:3] == ["static", "by_depth", "measured"]
 
 
-def test_static_measurement_predicts_the_tree_within_its_interval(tiny_target):
-    """The draft is the target with a worn head, so acceptance is neither 0 nor 1."""
-    import torch
-
+def worn():
+    """Return a draft that is the tiny target with a worn head, so that acceptance is neither 0 nor 1."""
     draft = tiny_llama(1)
     with torch.no_grad():
         weight = draft.model.lm_head.weight
         weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) * 0.4 * weight.std())
+    return draft
+
+
+def test_static_measurement_predicts_the_tree_within_its_interval(tiny_target):
+    draft = worn()
     prompts = [[i, i + 1] for i in range(24)]
     check = static_versus_real(
         prompts[::2], prompts[1::2], target=tiny_target, draft=draft, tree=k_ary_tree(2, 2),
@@ -87,3 +92,28 @@ def test_the_static_vector_is_the_measured_one_in_law(tiny_target, tiny_draft):
     vector = measure_acceptance(FIT, target=tiny_target, draft=tiny_draft, width=3, max_new_tokens=10)
     assert isinstance(check.vector, AcceptanceVector)
     assert check.vector.probs.tolist() == vector.probs.tolist()
+
+
+def test_sets_take_turns_and_every_prompt_has_a_stream_of_its_own(tiny_target, tiny_draft, monkeypatch):
+    assert _taking_turns(3, 3) == [(0, False), (0, True), (1, False), (1, True), (2, False), (2, True)]
+    assert [fitting for _, fitting in _taking_turns(4, 2)] == [True, False, True, True, False, True]
+    streams, decode_prompt = [], static_check.decode_prompt
+
+    def recorded(*args, number, **options):
+        streams.append(number)
+        return decode_prompt(*args, number=number, **options)
+
+    monkeypatch.setattr(static_check, "decode_prompt", recorded)
+    static_versus_real(FIT, HELD_OUT, target=tiny_target, draft=tiny_draft, tree=chain_tree(2), max_new_tokens=4)
+    assert sorted(streams) == list(range(5))
+
+
+def test_halves_vary_apart_and_a_prompt_together_with_itself(tiny_target):
+    """The same prompts on both sides, greedy: equal values, but only the paired gap knows that difficulty cancels."""
+    draft, prompts = worn(), [[i, 2 * i % 64] for i in range(16)]
+    check = static_versus_real(
+        prompts, prompts, target=tiny_target, draft=draft, tree=chain_tree(3), max_new_tokens=40
+    )  # fmt: skip
+    apart, together = check.static_gap, check.same_prompts_gap
+    assert apart.value == together.value
+    assert apart.high - apart.low > 1.5 * (together.high - together.low) > 0
