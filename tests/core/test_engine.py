@@ -78,7 +78,7 @@ def test_a_run_without_a_generator_is_seeded_afresh(tiny_target, tiny_draft):
 def test_autoregressive_is_generate(tiny_target):
     steps = list(autoregressive(PROMPT, target=tiny_target, max_new_tokens=30))
     assert tokens_of(steps) == greedy_reference(tiny_target, PROMPT, 30)
-    assert all(len(step.tokens) == 1 and step.draft_sec < 0.01 for step in steps)
+    assert all(len(step.tokens) == 1 for step in steps)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 13])
@@ -183,6 +183,8 @@ def test_phases_are_timed_one_by_one(tiny_target, tiny_draft, monkeypatch):
         assert (step.draft_sec, step.verify_sec) == (tree.depth, 10.0)
         assert (step.walk_sec, step.commit_sec, step.seconds) == (100.0, 1000.0, 1110.0 + tree.depth)
         now[0] += 1e5  # what the reader of the steps does meanwhile is nobody's
+    for step in autoregressive(PROMPT, target=Slow(tiny_target.model, "target"), max_new_tokens=3):
+        assert (step.draft_sec, step.verify_sec, step.walk_sec, step.commit_sec) == (0.0, 10.0, 100.0, 1000.0)
 
 
 def test_a_device_is_waited_for_before_the_clock_is_read(tiny_target, monkeypatch):

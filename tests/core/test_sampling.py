@@ -23,6 +23,7 @@ from sequoia_core.sampling import (
 
 pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 FALSE_ALARM = 1e-6  # each statistical test here fails by chance once in a million runs; seeds are fixed besides
 
 
@@ -49,11 +50,12 @@ def draw_law(probs: np.ndarray, k: int) -> dict[tuple[int, ...], float]:
     "probs", [[0.5, 0.3, 0.15, 0.05], [1.0, 0.0, 0.0, 0.0], [0.4, 0.0, 0.6, 0.0]], ids=["full", "one-hot", "two"]
 )
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_draws_without_replacement_follow_the_sequential_law(probs, k):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+def test_draws_without_replacement_follow_the_sequential_law(probs, k, device):
     law = draw_law(np.array(probs), k)
     count = 40_000
-    rows = torch.tensor(probs).repeat(count, 1)
-    drawn = sample_without_replacement(rows, k, torch.Generator().manual_seed(k))
+    rows = torch.tensor(probs, device=device).repeat(count, 1)
+    drawn = sample_without_replacement(rows, k, torch.Generator(device).manual_seed(k))
     seen = dict.fromkeys(law, 0)
     for tokens in map(tuple, drawn.tolist()):
         seen[tokens] += 1
@@ -76,9 +78,11 @@ def test_draws_with_replacement_are_independent():
 
 
 @pytest.mark.parametrize("fill", [sample_without_replacement, sample_with_replacement])
-def test_draws_from_a_large_vocabulary_follow_their_probabilities(fill):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+def test_draws_from_a_large_vocabulary_follow_their_probabilities(fill, device):
     probs, count = logits(1, 700).softmax(-1), 100_000
-    drawn = np.bincount(fill(probs.repeat(count, 1), 1, torch.Generator().manual_seed(2))[:, 0], minlength=700)
+    rows, generator = probs.to(device).repeat(count, 1), torch.Generator(device).manual_seed(2)
+    drawn = np.bincount(fill(rows, 1, generator)[:, 0].cpu(), minlength=700)
     wanted = probs[0].double().numpy() * count
     rare = wanted < 5
     found, wanted = (np.append(row[~rare], row[rare].sum()) for row in (drawn, wanted))
