@@ -303,6 +303,17 @@ def test_cells_are_counted_where_they_belong(small_pair):
     assert {pooled for _, pooled in law.cells} == {False, True}
 
 
+def test_a_rest_too_small_to_stand_alone_takes_the_smallest_cell_in(small_pair):
+    law = lossless._Law([3], small_pair[0], SamplingConfig(1.0), 1, smallest=1e-9)
+    (rarest, second, *others) = sorted(law.cells, key=law.cells.get)
+    between = (law.cells[rarest] + law.cells[second]) / 2
+    pooling = lossless._Law([3], small_pair[0], SamplingConfig(1.0), 1, smallest=between)
+    assert set(pooling.cells) == {((), True), *others}
+    assert pooling.cells[(), True] == pytest.approx(law.cells[rarest] + law.cells[second])
+    assert pooling.cell_of(rarest[0]) == pooling.cell_of(second[0]) == ((), True)
+    assert pooling.cell_of(others[0][0]) == others[0] and sum(pooling.cells.values()) == pytest.approx(1.0)
+
+
 def test_texts_that_end_early_have_cells_of_their_own(small_pair):
     stopping = HuggingFaceModel(small_pair[0].model, "stopping", eos_ids=frozenset(range(8)))
     report = check([stopping, small_pair[1]], samples=400, tree=chain_tree(3), new_tokens=3)

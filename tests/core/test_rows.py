@@ -132,6 +132,9 @@ def test_extreme_uniforms_stay_inside_the_mass():
     for uniform in (0.0, 0.2 - 1e-12, 0.2 + 1e-7, 1 - 1e-16, 1.0):
         assert rows.draw(probs, torch.tensor([[uniform]], dtype=torch.float64)).item() in (1, 3)
         assert rows.invert(probs[0].double().numpy(), uniform) in (1, 3)
+    long = np.zeros(300)
+    long[[3, 70]] = 0.5  # blocks with mass, one whose mass is passed, and blocks without any after it
+    assert [rows.invert(long, uniform) for uniform in (0.0, 0.49, 0.51, 1 - 1e-16, 1.0)] == [3, 3, 70, 70, 70]
 
 
 @pytest.mark.parametrize("size", SIZES)
