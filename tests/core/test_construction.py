@@ -1,6 +1,7 @@
 """The dynamic program against exhaustive enumeration, the fast path against the program, and known limits."""
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -212,3 +213,12 @@ def test_no_tree_passes_its_limit():
     vector = AcceptanceVector(np.array([0.5, 0.2, 0.1]))
     assert tree_limit(vector) == pytest.approx(5.0) and tree_limit(AcceptanceVector(np.array([0.5, 0.5]))) == np.inf
     assert 4.5 < expected_tokens(k_ary_tree(3, 10), vector) < tree_limit(vector)
+
+
+def test_trees_transfer_between_the_shipped_vectors_as_the_readme_says():
+    folder = Path(__file__).resolve().parents[2] / "assets" / "acceptance"
+    names = ["demo-t0", "demo-t0.6", "reference-demo", "llama3-70b-8b-cnn"]
+    regret = regret_matrix([AcceptanceVector.load(folder / f"{name}.json") for name in names], size=64, depth=8)
+    assert [names[place] for place in regret.worst] == ["reference-demo", "demo-t0"]
+    assert (round(regret.lost.max(), 2), round(regret.share.max(), 3)) == (0.24, 0.041)
+    assert round(regret.mean, 2) == 0.06 and round(regret.lost[:2, :2].max(), 2) == 0.1

@@ -1,5 +1,7 @@
 """Planning: the surface against its formula, its limits, and the shapes that must win."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -139,3 +141,11 @@ def test_spread_is_read_off_the_resamples_at_its_level():
     assert spread.worst_loss == pytest.approx(star[0] - chosen[0])  # the other loses more
     whole = shape_spread(vector, flat, tables, level=1 - 1e-9)
     assert whole.speedup[0] == pytest.approx(chosen[0]) and whole.depths == (1, 3)
+
+
+@pytest.mark.parametrize("name", ["demo-t0", "demo-t0.6", "reference-demo", "llama3-70b-8b-cnn"])
+def test_with_the_costs_of_the_paper_the_largest_tree_offered_pays(name):
+    """t(128) = 1.05 and c = 0.02, as read off its first table for an A100."""
+    vector = AcceptanceVector.load(Path(__file__).resolve().parents[2] / "assets" / "acceptance" / f"{name}.json")
+    a100 = HardwareProfile(sizes=[1, 128], verify_sec=[1.0, 1.05], draft_sec=0.02)
+    assert best_shape(speedup_surface(vector, a100)).size == 128
