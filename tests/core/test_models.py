@@ -23,6 +23,9 @@ def test_cache_keeps_chosen_slots_in_place():
     buffer = cache._buffer.data_ptr()
     cache.keep(2, [0, 2, 3])
     assert cache.length == 5 and cache.positions[:5].tolist() == [0, 1, 2, 4, 5]
+    written = cache._buffer._version
+    cache.keep(2, [0, 1, 2])
+    assert cache.length == 5 and cache._buffer._version == written  # what stays where it is costs no copy
     cache.begin(torch.tensor([5]))
     keys, values = cache.write(1, torch.full((1, 1, 1, 1), 99.0), torch.zeros(1, 1, 1, 1))
     assert keys.flatten().tolist() == [10, 11, 12, 14, 15, 99]
