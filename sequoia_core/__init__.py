@@ -2,26 +2,28 @@
 
 The ladder (each module imports only from the ones named; a test enforces it):
 
-    files, tree, search, native     -
+    files, faults, tree, search     -
+    native                          -
     model_names, conditions         -
     rows                            native
     sampling                        rows
     vector_files                    files, conditions
-    prompts                         files
+    prompts                         files, faults
     acceptance                      files, conditions, vector_files
     variations                      acceptance
     construction                    acceptance, tree, search
     formats                         files, acceptance, tree, construction
     fused                           -
     amx_llama                       native, rows
-    models                          amx_llama, fused, model_names
-    hardware                        files, native, models
+    models                          faults, amx_llama, fused, model_names
+    prefill                         models
+    hardware                        files, native, models, prefill
     planning                        acceptance, tree, construction, hardware
     verification                    tree, sampling
-    engine                          tree, rows, sampling, verification, models
-    lossless                        tree, sampling, verification, models, engine
+    engine                          tree, rows, sampling, verification, models, prefill
+    lossless                        tree, sampling, verification, models, prefill, engine
     ranks                           sampling
-    measurement                     acceptance, conditions, sampling, ranks, models, engine
+    measurement                     acceptance, conditions, sampling, ranks, models, prefill, engine
     outcomes                        acceptance, tree, engine
     estimates                       -
     rejection                       acceptance, sampling, estimates, ranks, models, measurement

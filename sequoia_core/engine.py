@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from . import rows
-from .models import LanguageModel, TreeCache
+from .models import LanguageModel
+from .prefill import prefill
 from .sampling import (
     SamplingConfig,
     chances,
@@ -51,7 +52,6 @@ FILLS = {  # what a draft can do in one call
     take_most_likely: "most likely",
 }
 RULES = {sequoia_rule: "sequoia", specinfer_rule: "specinfer", topk_rule: "topk"}  # what compiled walks know
-PREFILL_CHUNK = 512  # bounds the mask of a long prompt to 512 x context
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,8 @@ def decode(
         sampling: warps the target; the draft is sampled at the same temperature. None is greedy.
         verifier: "sequoia", "specinfer" or "topk"; at temperature 0 all of them compare with the argmax.
         generator: the only source of randomness; None seeds a fresh one.
-        cancel: looked at between phases; a cancelled run ends without a further record.
+        cancel: looked at between phases, and while the prompt is read after every 512 tokens; a cancelled run ends
+            without a further record.
         explain: also work out what the target gave every node's token, which decoding itself does not need.
 
     Returns:
@@ -275,11 +276,14 @@ class _Run:
             self.draft_generator = torch.Generator(draft.device).manual_seed(seed)
 
     def steps(self, cancel: threading.Event) -> Iterator[DecodeStep]:
+        before = self.sequence[:-1]  # the prompt's last token is the first root
         self.target_cache = self.target.new_cache(self.limit + self.tree.size)
-        self._prefill(self.target, self.target_cache)
+        if not prefill(self.target, before, cache=self.target_cache, cancel=cancel):
+            return
         if self.draft is not None:
             self.draft_cache = self.draft.new_cache(self.limit + len(self.draft_slots) + 1)
-            self._prefill(self.draft, self.draft_cache)
+            if not prefill(self.draft, before, cache=self.draft_cache, cancel=cancel):
+                return
         index, finished = 0, None
         while finished is None and not cancel.is_set():
             try:
@@ -322,15 +326,6 @@ class _Run:
         if device is not None:
             torch.cuda.synchronize(device)
         return time.perf_counter()
-
-    @torch.inference_mode()
-    def _prefill(self, model: LanguageModel, cache: TreeCache) -> None:
-        """Forward all of the prompt but its last token, which is the first root."""
-        ids = torch.tensor(self.sequence[:-1], dtype=torch.int64)
-        for start in range(0, len(ids), PREFILL_CHUNK):
-            chunk = ids[start : start + PREFILL_CHUNK]
-            tail = _additive(np.tri(len(chunk), dtype=bool))
-            model.forward(chunk, torch.arange(start, start + len(chunk)), cache=cache, tail=tail, keep=1)
 
     @torch.inference_mode()
     def _draft_tree(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -228,9 +228,14 @@ def measure_profile(
 
     Sizes are interleaved within each repeat, so that a slow moment of the machine touches all of them.
 
+    Args:
+        cancel: looked at between passes, and while the context is read after every 512 tokens; the repeats complete by
+            then are kept.
+
     Raises:
         ValueError: for sizes or a context that the models cannot hold, or when cancelled before the first full repeat.
     """
+    cancel = cancel or threading.Event()
     sizes = sorted(set(int(n) for n in sizes) | {1})
     if sizes[0] < 1 or len(sizes) < 2:
         raise ValueError(f"sizes: found {sizes}, expected positive numbers with at least one above 1")
@@ -240,16 +245,16 @@ def measure_profile(
     if repeats < 1:
         raise ValueError(f"repeats: found {repeats}, expected at least 1")
     widths = [w for w in DRAFT_WIDTHS if w <= sizes[-1]]
-    timers = {("verify", n): _PassTimer(target, n, context, sizes[-1]) for n in sizes}
-    timers |= {("draft", w): _PassTimer(draft, w, context, widths[-1]) for w in widths}
+    timers = {("verify", n): _PassTimer(target, n, context, sizes[-1], cancel) for n in sizes}
+    timers |= {("draft", w): _PassTimer(draft, w, context, widths[-1], cancel) for w in widths}
     samples: dict[tuple[str, int], list[float]] = {key: [] for key in timers}
     for repeat in range(-1, repeats):  # one round of warm-up
-        if cancel is not None and cancel.is_set():
+        seconds = [timer.run() for timer in timers.values()]
+        if cancel.is_set():
             break
-        for key, timer in timers.items():
-            seconds = timer.run()
-            if repeat >= 0:
-                samples[key].append(seconds)
+        if repeat >= 0:
+            for kept, value in zip(samples.values(), seconds, strict=True):
+                kept.append(value)
         if progress is not None:
             progress((repeat + 2) / (repeats + 1), f"profiling, round {repeat + 2} of {repeats + 1}")
     if not samples["verify", 1]:
@@ -275,17 +280,21 @@ def measure_profile(
 
 
 class _PassTimer:
-    """Times a forward over n tokens on top of a filled cache, the mean of `PASSES` in a row after an untimed one."""
+    """Times a forward over n tokens on top of a filled cache, the mean of `PASSES` in a row after an untimed one.
 
-    def __init__(self, model: LanguageModel, n: int, context: int, room: int) -> None:
+    Once cancelled it makes no more passes, and its times mean nothing.
+    """
+
+    def __init__(self, model: LanguageModel, n: int, context: int, room: int, cancel: threading.Event) -> None:
         import torch
 
-        self.torch, self.model, self.context = torch, model, context
+        from .prefill import prefill
+
+        self.torch, self.model, self.context, self.cancel = torch, model, context, cancel
         generator = torch.Generator().manual_seed(n)
         self.cache = model.new_cache(context + room)
         fill = torch.randint(model.vocab_size, (context,), generator=generator)
-        causal = torch.full((context, context), -torch.inf).triu(1)
-        model.forward(fill, torch.arange(context), cache=self.cache, tail=causal, keep=1)
+        prefill(model, fill, cache=self.cache, cancel=cancel)
         self.tokens = torch.randint(model.vocab_size, (n,), generator=generator)
         self.positions = torch.full((n,), context)
         self.tail = torch.full((n, n), -torch.inf).fill_diagonal_(0.0)
@@ -301,6 +310,8 @@ class _PassTimer:
         return (time.perf_counter() - started) / PASSES
 
     def _pass(self) -> None:
+        if self.cancel.is_set():
+            return
         self.cache.keep(self.context, [])
         self.model.forward(self.tokens, self.positions, cache=self.cache, tail=self.tail, keep=self.keep)
 

@@ -18,6 +18,7 @@ from scipy.stats import chi2
 
 from .engine import decode
 from .models import LanguageModel
+from .prefill import prefill
 from .sampling import (
     SamplingConfig,
     check_logits,
@@ -33,7 +34,6 @@ MAX_ENUMERATED = 6
 FALSE_ALARM = 1e-6  # stated for a correct verifier
 THRESHOLD = 1e-7  # ten times stricter: the chi-square tail is only good to a factor of two or so at 5 per cell
 SMALLEST_EXPECTED = 5.0
-CHUNK = 512  # bounds the mask of a long prompt
 
 Draws = Callable[[np.ndarray, Sequence[int], int], Iterator[tuple[int, float]]]
 
@@ -187,7 +187,8 @@ def check_losslessness(
         new_tokens: tokens compared per continuation, fewer where it meets EOS.
         generator: one source for all runs; None seeds a fresh one.
         progress: told the fraction done and what is going on.
-        cancel: looked at between phases of a run; what is complete by then is tested.
+        cancel: looked at between phases of a run, and while the prompt is read after every 512 tokens; what is
+            complete by then is tested.
 
     Raises:
         ValueError: as `decode`; for counts below 1, a context that is too short, or a cancel before the first sample.
@@ -201,6 +202,7 @@ def check_losslessness(
     if generator is None:
         generator = torch.Generator()
         generator.seed()
+    law: _Law | None = None
     seen: Counter[tuple[int, ...]] = Counter()
     for number in range(samples):
         text, finished = [], None
@@ -216,35 +218,40 @@ def check_losslessness(
             )
         if finished is None:  # cancelled on the way
             break
+        if law is None:  # read while a cancel can still end it, after `decode` has checked the prompt
+            law = _Law(prompt, target, sampling, new_tokens)
+            if not prefill(target, prompt[:-1], cache=law.cache, cancel=cancel):
+                break
         seen[tuple(text)] += 1
         if progress is not None:
             progress((number + 1) / samples, f"sample {number + 1} of {samples}")
     count = seen.total()
     if not count:
         raise ValueError("samples: found it cancelled before the first was complete, expected at least one")
-    law = _Law(prompt, target, sampling, new_tokens, smallest=SMALLEST_EXPECTED / count)
+    assert law is not None, "whatever was counted was decoded after the law's prompt was read"
+    law.split(SMALLEST_EXPECTED / count)
     return _g_test(law, seen)
 
 
 class _Law:
-    """The target's law of the first tokens, split into cells that hold at least `smallest` probability each.
+    """The target's law of the first tokens, split into cells; its cache is to hold the prompt but for the last token.
 
     Attributes:
         cells: (tokens, pooled) -> probability.
         support: for every prefix looked at, which tokens may follow it, bool [V].
     """
 
-    def __init__(
-        self, prompt: list[int], target: LanguageModel, sampling: SamplingConfig, new_tokens: int, *, smallest: float
-    ) -> None:
-        self.prompt, self.target, self.sampling = prompt, target, sampling
-        self.new_tokens, self.smallest = new_tokens, smallest
+    def __init__(self, prompt: list[int], target: LanguageModel, sampling: SamplingConfig, new_tokens: int) -> None:
+        self.prompt, self.target, self.sampling, self.new_tokens = prompt, target, sampling, new_tokens
         self.cells: dict[tuple[tuple[int, ...], bool], float] = {}
         self.support: dict[tuple[int, ...], np.ndarray] = {}
         self.cache = target.new_cache(len(prompt) + new_tokens)
-        self._forward(prompt[:-1])
-        rest = self._split((), 1.0)
         self.taken_in: tuple[tuple[int, ...], bool] | None = None
+
+    def split(self, smallest: float) -> None:
+        """Make cells that hold at least `smallest` probability each."""
+        self.smallest = smallest
+        rest = self._split((), 1.0)
         if 0.0 < rest < smallest and self.cells:  # too little to stand alone: take the smallest cell in
             self.taken_in = min(self.cells, key=self.cells.get)
             rest += self.cells.pop(self.taken_in)
@@ -252,18 +259,11 @@ class _Law:
             self.cells[(), True] = rest
 
     @torch.inference_mode()
-    def _forward(self, tokens: Sequence[int]) -> torch.Tensor | None:
-        """Append tokens causally; return the last one's logits float [1, V]."""
-        logits, start = None, self.cache.length
-        for offset in range(0, len(tokens), CHUNK):
-            chunk = torch.tensor(tokens[offset : offset + CHUNK])
-            tail = torch.full((len(chunk), len(chunk)), -torch.inf).triu(1)
-            positions = torch.arange(len(chunk)) + start + offset
-            logits = self.target.forward(chunk, positions, cache=self.cache, tail=tail, keep=1)
-        return logits
-
     def _row(self, prefix: tuple[int, ...]) -> np.ndarray:
-        logits = self._forward([self.prompt[-1], *prefix])
+        ids = torch.tensor([self.prompt[-1], *prefix])
+        positions = torch.arange(len(ids)) + self.cache.length
+        tail = torch.full((len(ids), len(ids)), -torch.inf, dtype=torch.float32).triu(1)
+        logits = self.target.forward(ids, positions, cache=self.cache, tail=tail, keep=1)
         self.cache.keep(len(self.prompt) - 1, [])
         check_logits(logits, "target")
         row = probabilities(logits, self.sampling)[0].double().cpu().numpy()

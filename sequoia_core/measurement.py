@@ -18,8 +18,9 @@ import torch
 
 from .acceptance import AcceptanceVector
 from .conditions import Conditions
-from .engine import PREFILL_CHUNK, autoregressive
+from .engine import autoregressive
 from .models import LanguageModel
+from .prefill import prefill
 from .ranks import RankRule, choose_rule
 from .sampling import SamplingConfig, probabilities
 
@@ -65,7 +66,7 @@ def measure_acceptance(
             measured again. More prompts than that run had are welcome.
         checkpoint: handed the vector so far after each prompt, to be saved.
         progress: told the fraction done and what is going on.
-        cancel: looked at between tokens; what is complete by then is returned.
+        cancel: looked at between passes; the prompts complete by then are returned.
 
     Returns:
         A vector of W probabilities with per-prompt sums, from which intervals follow. Its meta holds the settings, and
@@ -122,10 +123,13 @@ def measure_acceptance(
         for done, (before, text) in enumerate(pieces, start=1):
             if cancel.is_set():
                 break
-            parts.append(ranks_along(before, text, target, draft, sampling, rules, width, draws)[verifier])
+            found = ranks_along(before, text, target, draft, sampling, rules, width, draws, cancel=cancel)
+            if found is None:
+                break
+            parts.append(found[verifier])
             if own_text:
                 told(done / len(pieces))
-        if len(parts) < len(pieces) or cancel.is_set():
+        if len(parts) < len(pieces):
             break
         sums.append(sum(part.sum(axis=0) for part in parts))
         counts.append(sum(len(part) for part in parts))
@@ -279,18 +283,23 @@ def ranks_along(
     rules: Mapping[str, RankRule],
     width: int,
     generator: torch.Generator,
-) -> dict[str, np.ndarray]:
+    *,
+    cancel: threading.Event,
+) -> dict[str, np.ndarray] | None:
     """Return each rule's acceptance probability of each rank at every position of `text`: name -> float64 [N, W].
 
     Args:
         rules: name -> rule, asked in this order.
         generator: on the draft's device; its draws fill the ranks.
+        cancel: looked at between passes; None is returned when it was set before the last one.
     """
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in rules}
     draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
     for target_logits, draft_logits in zip(
-        _logits_along(prompt, text, target), _logits_along(prompt, text, draft), strict=True
+        _logits_along(prompt, text, target, cancel), _logits_along(prompt, text, draft, cancel), strict=True
     ):
+        if target_logits is None or draft_logits is None:
+            return None
         target_rows = probabilities(target_logits, sampling).to(draft.device)
         draft_rows = probabilities(draft_logits, draft_sampling)
         for name, rule in rules.items():
@@ -298,21 +307,21 @@ def ranks_along(
     return {name: torch.cat(chunks).numpy() for name, chunks in parts.items()}
 
 
-def _logits_along(prompt: Sequence[int], text: Sequence[int], model: LanguageModel) -> Iterable[torch.Tensor]:
-    """Yield the logits that predict each token of `text`, one pass per chunk, float [chunk, V]."""
+def _logits_along(
+    prompt: Sequence[int], text: Sequence[int], model: LanguageModel, cancel: threading.Event
+) -> Iterable[torch.Tensor | None]:
+    """Yield the logits that predict each token of `text`, one pass per chunk, float [chunk, V]; None once cancelled."""
     ids = torch.tensor([*prompt, *text[:-1]], dtype=torch.int64)
     cache = model.new_cache(len(ids))
-
-    def read(start: int, stop: int, keep: int) -> torch.Tensor:
-        tail = torch.full((stop - start, stop - start), -torch.inf).triu(1)
-        return model.forward(ids[start:stop], torch.arange(start, stop), cache=cache, tail=tail, keep=keep)
-
     first = len(prompt) - 1  # the position whose logits predict the text's first token
-    for start in range(0, first, PREFILL_CHUNK):
-        read(start, min(start + PREFILL_CHUNK, first), 1)
+    prefill(model, ids[:first], cache=cache, cancel=cancel)
     for start in range(first, len(ids), CHUNK):
+        if cancel.is_set():
+            yield None
+            return
         stop = min(start + CHUNK, len(ids))
-        yield read(start, stop, stop - start)
+        tail = torch.full((stop - start, stop - start), -torch.inf, dtype=torch.float32).triu(1)
+        yield model.forward(ids[start:stop], torch.arange(start, stop), cache=cache, tail=tail, keep=stop - start)
 
 
 def repeated_share(tokens: Sequence[int], length: int = 4) -> float:

@@ -111,7 +111,7 @@ def measure_rejection(
         prompts: token ids, one list per prompt.
         samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one curve, "greedy".
         width: ranks W.
-        cancel: looked at between tokens; prompts complete at every way of sampling are kept.
+        cancel: looked at between passes; prompts complete at every way of sampling are kept.
 
     Raises:
         ValueError: for an option out of range, or a cancel before the first prompt was complete.
@@ -143,9 +143,11 @@ def measure_rejection(
             if cancel.is_set():
                 break
             rules = rules_at(sampling, verifiers)
-            for name, rows in ranks_along(prompt, text, target, draft, sampling, rules, width, draws).items():
-                found[sampling, name] = rows
-        if cancel.is_set():
+            ranks = ranks_along(prompt, text, target, draft, sampling, rules, width, draws, cancel=cancel)
+            if ranks is None:
+                break
+            found |= {(sampling, name): rows for name, rows in ranks.items()}
+        if len(found) < len(lanes):
             break
         for lane, rows in found.items():
             sums[lane].append(rows.sum(axis=0))

@@ -127,7 +127,10 @@ def static_versus_real(
         if cancel.is_set():
             break
         if fitting:
-            ranks = ranks_along(prompt, text, target, draft, sampling, rules, width, draws)[verifier]
+            found = ranks_along(prompt, text, target, draft, sampling, rules, width, draws, cancel=cancel)
+            if found is None:
+                break
+            ranks = found[verifier]
             counts = count_by_depth(steps, tree, width)
             fitted.append(_Fitted(ranks.sum(axis=0), len(ranks), *counts, whole_tokens(steps), len(steps)))
         else:

@@ -9,7 +9,7 @@ import torch
 
 from sequoia_core import engine
 from sequoia_core.construction import branching_tree, chain_tree, independent_chains, k_ary_tree
-from sequoia_core.engine import autoregressive, decode
+from sequoia_core.engine import _Run, autoregressive, decode
 from sequoia_core.models import HuggingFaceModel
 from sequoia_core.sampling import SamplingConfig
 from sequoia_core.tree import TokenTree
@@ -105,16 +105,31 @@ def test_stops_cleanly_at_the_context_limit():
         assert tokens_of(steps) == whole and steps[-1].finished == "context"
 
 
-def test_cancel_ends_the_run_between_phases(tiny_target, tiny_draft):
-    cancel = threading.Event()
-    steps = []
-    for step in decode(
-        PROMPT, target=tiny_target, draft=tiny_draft, tree=TREES["binary"], max_new_tokens=200, cancel=cancel
-    ):
+@pytest.mark.parametrize("phase", ["draft", "verify"])
+def test_cancel_ends_the_run_between_phases(phase, tiny_target, tiny_draft, monkeypatch):
+    """The flag is set from inside a phase of the third step: nothing of that step may follow, and no record of it."""
+    cancel, began = threading.Event(), []
+
+    class Cancelling(HuggingFaceModel):
+        def forward(self, *inputs, **options):
+            if len(steps) == 2:
+                began.append(phase)
+                cancel.set()
+            return super().forward(*inputs, **options)
+
+    models = {"target": tiny_target, "draft": tiny_draft}
+    role = {"draft": "draft", "verify": "target"}[phase]
+    models[role] = Cancelling(models[role].model, "cancelling")
+    walks, steps = [], []
+    walk = _Run._walk
+    monkeypatch.setattr(_Run, "_walk", lambda *inputs: walks.append(1) or walk(*inputs))
+    verifies = []
+    verify = _Run._verify
+    monkeypatch.setattr(_Run, "_verify", lambda *inputs: verifies.append(1) or verify(*inputs))
+    for step in decode(PROMPT, **models, tree=TREES["binary"], max_new_tokens=200, cancel=cancel):
         steps.append(step)
-        if len(steps) == 3:
-            cancel.set()
-    assert len(steps) == 3 and steps[-1].finished is None
+    assert began and len(steps) == 2 and steps[-1].finished is None
+    assert len(verifies) == (2 if phase == "draft" else 3) and len(walks) == 2
 
 
 def test_an_eos_on_the_last_token_allowed_is_still_an_eos(tiny_target):
@@ -351,7 +366,7 @@ def test_nan_logits_name_the_step(tiny_target, tiny_draft):
 
 
 def test_long_prompts_are_prefilled_in_chunks(monkeypatch, tiny_target, tiny_draft):
-    monkeypatch.setattr("sequoia_core.engine.PREFILL_CHUNK", 5)
+    monkeypatch.setattr("sequoia_core.prefill.CHUNK", 5)
     prompt = list(range(1, 33))
     assert tokens_of(run(tiny_target, tiny_draft, TREES["binary"], prompt=prompt)) == greedy_reference(
         tiny_target, prompt, 40

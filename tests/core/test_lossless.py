@@ -17,6 +17,7 @@ from sequoia_core.construction import branching_tree, chain_tree
 from sequoia_core.engine import decode
 from sequoia_core.lossless import acceptance_probability, check_losslessness, next_token_law
 from sequoia_core.models import HuggingFaceModel
+from sequoia_core.prefill import prefill
 from sequoia_core.sampling import (
     SamplingConfig,
     residual,
@@ -293,7 +294,9 @@ def test_cells_are_counted_where_they_belong(small_pair):
         first = target.model(torch.tensor([[5, 3]])).logits[0, -1].double().softmax(-1).numpy()
         inputs = torch.tensor([[5, 3, token] for token in range(16)])
         second = target.model(inputs).logits[:, -1].double().softmax(-1).numpy()
-    law = lossless._Law([5, 3], target, SamplingConfig(1.0), 2, smallest=0.01)
+    law = lossless._Law([5, 3], target, SamplingConfig(1.0), 2)
+    assert prefill(target, [5], cache=law.cache)
+    law.split(0.01)
     sums = dict.fromkeys(law.cells, 0.0)
     for pair in itertools.product(range(16), repeat=2):
         cell = law.cell_of(pair)

@@ -1,0 +1,59 @@
+"""Recognise two faults that libraries raise under many names: a panic of Rust code, and memory that cannot be had.
+
+Knows exceptions only; imports neither torch nor the libraries concerned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+OUT_OF_MEMORY = "out of memory. Try a smaller tree or a shorter prompt."
+
+# RuntimeError texts of PyTorch's allocators (CPU, shared memory, mapped files) and of accelerators' libraries
+_MEMORY_WORDS = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "unable to mmap",
+    "failed to allocate",
+    "storage size calculation overflowed",
+)
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Say whether an exception, or one that it came from, means that memory ran out, on any device."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
+            return True
+        plain_fault = isinstance(error, RuntimeError | OSError) or type(error).__name__ == "SafetensorError"
+        if plain_fault and any(words in str(error).lower() for words in _MEMORY_WORDS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def is_panic(error: BaseException) -> bool:
+    """Say whether an exception is a panic of Rust code: no `Exception`, so that an ordinary handler misses it."""
+    return type(error).__name__ == "PanicException" and not isinstance(error, Exception)
+
+
+@contextmanager
+def panics_as_errors(who: str, wanted: str) -> Iterator[None]:
+    """Raise ValueError in place of a panic inside the block.
+
+    Args:
+        who: whose files were being read; wanted: what was expected of them.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        text = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"{who}: found content that crashes the library reading it ({text}), expected {wanted}"
+        ) from error

@@ -1,0 +1,113 @@
+"""A cancel counts before the next pass, wherever it comes: while a prompt is read, between phases, between repeats.
+
+Only drafting, once begun, goes through the tree's levels, and a losslessness check tests what it has.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sequoia_core.construction import k_ary_tree
+from sequoia_core.engine import autoregressive, decode
+from sequoia_core.hardware import measure_profile
+from sequoia_core.lossless import check_losslessness
+from sequoia_core.measurement import measure_acceptance
+from sequoia_core.models import HuggingFaceModel
+from sequoia_core.rejection import measure_rejection
+from sequoia_core.robustness import compare_verifiers
+from sequoia_core.sampling import SamplingConfig
+from sequoia_core.static_check import static_versus_real
+from tests.conftest import tiny_llama
+
+LONG = [(7 * place) % 64 for place in range(1_300)]  # three chunks of 512
+TREE = k_ary_tree(2, 2)
+SAMPLING = SamplingConfig(0.8)
+
+
+class Passes:
+    """Counts the passes of all models that it makes, and sets the flag within one of them."""
+
+    def __init__(self, cancel_in: int | None) -> None:
+        self.cancel_in, self.cancel, self.sizes = cancel_in, threading.Event(), []
+
+    def model(self, seed: int) -> HuggingFaceModel:
+        passes = self
+
+        class Counted(HuggingFaceModel):
+            def forward(self, token_ids, positions, **options):
+                passes.sizes.append(len(token_ids))
+                if len(passes.sizes) == passes.cancel_in:
+                    passes.cancel.set()
+                return super().forward(token_ids, positions, **options)
+
+        return Counted(tiny_llama(seed, layers=1, context=2_048).model, f"counted-{seed}")
+
+
+def acceptance(**both: Any) -> Any:
+    return measure_acceptance([LONG, LONG[:-1]], **both, width=4, max_new_tokens=3, sampling=SAMPLING)
+
+
+def own_text(**both: Any) -> Any:
+    return measure_acceptance([LONG + LONG], **both, width=4, own_text=True)
+
+
+def rejection(**both: Any) -> Any:
+    return measure_rejection([LONG], **both, samplings=[SAMPLING, SamplingConfig()], width=4, max_new_tokens=2)
+
+
+def verifiers(**both: Any) -> Any:
+    return compare_verifiers([LONG], **both, tree=TREE, samplings=[SAMPLING], max_new_tokens=3)
+
+
+def static(**both: Any) -> Any:
+    return static_versus_real([LONG] * 2, [LONG[1:]] * 2, **both, tree=TREE, sampling=SAMPLING, max_new_tokens=3)
+
+
+def losslessness(**both: Any) -> Any:
+    return check_losslessness(LONG, **both, tree=TREE, sampling=SAMPLING, samples=3, new_tokens=2)
+
+
+def profile(**both: Any) -> Any:
+    return measure_profile(**both, sizes=[1, 2], context=1_300, repeats=2)
+
+
+def decoding(**both: Any) -> Any:
+    return list(decode(LONG, **both, tree=TREE, max_new_tokens=6))
+
+
+def plain(target: HuggingFaceModel, draft: HuggingFaceModel, cancel: threading.Event) -> Any:
+    return list(autoregressive(LONG, target=target, max_new_tokens=3, cancel=cancel))
+
+
+def passes_of(work: Callable[..., Any], cancel_in: int | None) -> Passes:
+    passes = Passes(cancel_in)
+    try:
+        work(target=passes.model(1), draft=passes.model(2), cancel=passes.cancel)
+    except ValueError as error:
+        assert passes.cancel.is_set() and "cancelled" in str(error)
+    return passes
+
+
+WORKS = [acceptance, own_text, rejection, verifiers, static, losslessness, profile, decoding, plain]
+DECODING = (verifiers, static, decoding)
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
+def test_no_pass_is_made_after_a_cancel(work: Callable[..., Any]) -> None:
+    whole = passes_of(work, None).sizes
+    assert max(whole) in (128, 512) and sum(whole) > len(LONG) and len(whole) > 4
+    for place in {*range(1, 14), *range(14, len(whole), max(len(whole) // 12, 1))}:
+        if place > len(whole):
+            continue
+        sizes = passes_of(work, place).sizes
+        after, told = sizes[place:], f"cancelled in pass {place} of {len(whole)}, then came passes of {sizes[place:]}"
+        if work is losslessness:  # tests what is complete, by passes over the compared tokens alone
+            assert all(size <= 2 for size in after), told
+        elif work in DECODING:  # the level below, in a tree of depth 2
+            assert len(after) <= 1 and sum(after) <= 2, told
+        else:
+            assert not after, told
