@@ -75,7 +75,7 @@ def measure_profile() -> None:
 
 def start_profiling(largest: int, context: int, repeats: int) -> None:
     """Queue the profiling behind whatever else uses the device, or its timings would be wrong."""
-    from ui.jobs import JobContext, shared_pair
+    from ui.jobs import JobContext
 
     spec = session.pair_spec()
     sizes = [2**k for k in range(largest.bit_length())]
@@ -83,7 +83,7 @@ def start_profiling(largest: int, context: int, repeats: int) -> None:
     def work(job: JobContext):
         from sequoia_core import measure_profile
 
-        pair = shared_pair(*spec)
+        pair = job.pair(spec)
         return measure_profile(
             target=pair.target,
             draft=pair.draft,

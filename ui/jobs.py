@@ -6,17 +6,20 @@ worker never calls Streamlit; pages poll the handle. Only the accessors at the e
 
 from __future__ import annotations
 
-import gc
 import logging
-import sys
 import threading
 import time
+import traceback
 import uuid
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import streamlit as st
+
+from sequoia_core.faults import OUT_OF_MEMORY, is_out_of_memory
+from ui.loading import PairKeeper, release_memory
 
 if TYPE_CHECKING:
     from sequoia_core.models import ModelPair
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 MAX_WAITING = 4
 RING_STEPS = 1_024
 ETA_FROM = 0.03  # with less progress than this an estimate is noise
+WORKER_DIED = "the engine's worker thread died and was replaced. Start again."
 _LOG = logging.getLogger(__name__)
 
 
@@ -37,6 +41,11 @@ class JobContext:
     def __init__(self, job: Job) -> None:
         self._job = job
         self.cancel: threading.Event = job.cancel_event
+
+    def pair(self, spec: PairSpec) -> ModelPair:
+        """Return the models, loaded if they are not yet; see `shared_pair`."""
+        self.progress(0.0, "Loading the model pair")
+        return shared_pair(spec, self.cancel)
 
     def progress(self, fraction: float, message: str) -> None:
         """Report how much is done, 0 to 1, and what is being done."""
@@ -129,6 +138,9 @@ class Job:
 class EngineQueue:
     """Runs one job at a time on one daemon thread; at most `max_waiting` wait.
 
+    Should the thread die nevertheless, the next look at any job's place, or the next submit, ends its job as failed and
+    starts another thread.
+
     Args:
         max_waiting: how many jobs may wait behind the running one.
     """
@@ -154,9 +166,7 @@ class EngineQueue:
             if len(self._waiting) >= self.max_waiting:
                 raise Busy(f"The engine is busy: 1 job runs and {len(self._waiting)} wait. Try again in a moment.")
             self._waiting.append(job)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="engine", daemon=True)
-                self._thread.start()
+            self._keep_a_worker()
             self._changed.notify()
         return job
 
@@ -169,9 +179,20 @@ class EngineQueue:
                     job.cancel()
             self._changed.notify()
 
+    def _keep_a_worker(self) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        if self.running is not None:
+            _end(self.running, WORKER_DIED)
+            self.running = None
+        self._thread = threading.Thread(target=self._serve, name="engine", daemon=True)
+        self._thread.start()
+
     def _place(self, job: Job) -> int:
         with self._changed:
             self._forget_cancelled()
+            if self._waiting or self.running is not None:
+                self._keep_a_worker()
             return self._waiting.index(job) + 1 if job in self._waiting else 0
 
     def _forget_cancelled(self) -> None:
@@ -197,20 +218,30 @@ class EngineQueue:
 
 
 def _perform(job: Job) -> None:
-    """Run one job to its end, whatever that is: the worker must outlive every failure."""
+    """Run one job to its end, whatever that is: the worker must outlive every failure.
+
+    Libraries raise more than exceptions: a panic of Rust code, such as the tokenizer's, is a BaseException.
+    """
     error = None
     try:
         assert job.work is not None, "a waiting job has work"
         job.result = job.work(JobContext(job))
-    except Exception as caught:  # the boundary of the worker: recorded on the job and logged, never lost
+    except BaseException as caught:  # the boundary of the worker: recorded on the job and logged, never lost
         if not isinstance(caught, ValueError):
             _LOG.exception("job %s (%s) failed", job.id, job.label)
         # A ValueError after a cancel says that too little was done to return anything.
         if not (job.cancel_event.is_set() and isinstance(caught, ValueError)):
             error = _describe(caught, job.step_count)
-    if error is not None and "out of memory" in error:
-        _release_memory()
+    _end(job, error)
+    if error is not None:
+        release_memory()  # tracebacks and half-built models refer to each other
+
+
+def _end(job: Job, error: str | None) -> None:
+    """Record how a job ended, once."""
     with job.lock:
+        if job.state != "running":
+            return
         job.error, job.ended = error, time.monotonic()
         job.work = None  # lets go of models and prompts the closure held
         if error is not None:
@@ -221,27 +252,16 @@ def _perform(job: Job) -> None:
             job.state, job.fraction = "done", 1.0
 
 
-def _describe(error: Exception, steps: int) -> str:
+def _describe(error: BaseException, steps: int) -> str:
     """Return one line for the reader: the cause, and the step index once steps had begun."""
-    if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
-        text = "out of memory. Try a smaller tree or a shorter prompt."
+    if is_out_of_memory(error):
+        text = OUT_OF_MEMORY
     else:
-        text = " ".join(str(error).split()) or type(error).__name__
+        safely = traceback.TracebackException(type(error), error, None)  # an exception's own str() may raise
+        text = " ".join(str(safely).split()) or type(error).__name__
         if not isinstance(error, ValueError | OSError):
             text = f"{type(error).__name__}: {text}"
     return f"step {steps}: {text}" if steps and f"step {steps}" not in text else text
-
-
-def _release_memory() -> None:
-    gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-# One pair in memory at a time. Not a Streamlit cache, because the worker has no script run to attach to.
-_PAIR_LOCK = threading.Lock()
-_PAIR: tuple[PairSpec, ModelPair] | None = None
 
 
 class PairSpec(NamedTuple):
@@ -256,38 +276,62 @@ class PairSpec(NamedTuple):
         return self.target is None or self.draft is None
 
 
-def shared_pair(target: str | None = None, draft: str | None = None, dtype: str | None = None) -> ModelPair:
+HUB_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*-of-*.safetensors")
+
+
+def _fetch_pair(spec: PairSpec) -> None:
+    """Download what is not here yet: the part of a load that may hang; and refuse folders whose reading would block.
+
+    Raises:
+        ValueError: naming the file that is no plain file, such as a named pipe.
+    """
+    for name in spec[:2]:
+        if name is None:
+            continue
+        folder = Path(name).expanduser()
+        if folder.is_dir():
+            strange = next((file for file in sorted(folder.iterdir()) if not (file.is_file() or file.is_dir())), None)
+            if strange is not None:
+                raise ValueError(f"{strange}: found a pipe, device or broken link, expected a model's plain files")
+        elif not folder.is_absolute() and not name.startswith((".", "~")):
+            from huggingface_hub import snapshot_download
+
+            try:
+                snapshot_download(name, allow_patterns=list(HUB_FILES))
+            except Exception as error:  # whatever is wrong, `load_pair` says it better, or finds all of it cached
+                _LOG.info("nothing downloaded for %s: %s", name, error)
+
+
+def _load_pair(spec: PairSpec) -> ModelPair:
+    from sequoia_core import load_pair  # heavy: torch and transformers
+
+    return load_pair(spec.target, spec.draft, dtype=spec.dtype)
+
+
+# One pair in memory at a time. Not a Streamlit cache, because the worker has no script run to attach to.
+_PAIRS: PairKeeper[PairSpec, ModelPair] = PairKeeper(_fetch_pair, _load_pair)
+
+
+def shared_pair(spec: PairSpec, cancel: threading.Event) -> ModelPair:
     """Load a model pair once and keep it until another is asked for; call from the worker only.
 
     Args:
-        target, draft, dtype: as in `PairSpec`.
+        cancel: ends the wait, not the load, which goes on by itself and is dropped.
 
     Raises:
-        ValueError, OSError: from `load_pair`, with nothing half-loaded kept.
+        ValueError, OSError: from `load_pair`, with nothing half-loaded kept; ValueError also when cancelled.
     """
-    global _PAIR
-    from sequoia_core import load_pair  # heavy: torch and transformers
-
-    with _PAIR_LOCK:
-        spec = PairSpec(target, draft, dtype)
-        if _PAIR is None or _PAIR[0] != spec:
-            _PAIR = None  # free the old pair before the new one needs the memory
-            _PAIR = (spec, load_pair(target, draft, dtype=dtype))
-        return _PAIR[1]
+    return _PAIRS.get(spec, cancel)
 
 
 def loaded_pair() -> PairSpec | None:
     """Return which pair is in memory; None when none is."""
-    held = _PAIR
-    return None if held is None else held[0]
+    return _PAIRS.held
 
 
 def unload_pair() -> None:
     """Let go of the loaded pair; a running job keeps its own hold until it ends."""
-    global _PAIR
-    with _PAIR_LOCK:
-        _PAIR = None
-    _release_memory()
+    _PAIRS.drop()
 
 
 @st.cache_resource(show_spinner=False, on_release=EngineQueue.close)

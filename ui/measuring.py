@@ -180,14 +180,14 @@ def start_for(wanted: Conditions, *, prompts: int, tokens: int) -> None:
 
 def start(request: Request) -> None:
     """Queue the measurement; everything the worker needs is bound here, it never looks at the session."""
-    from ui.jobs import JobContext, shared_pair
+    from ui.jobs import JobContext
 
     spec = session.pair_spec()
 
     def work(job: JobContext) -> AcceptanceVector:
         from sequoia_core import SamplingConfig, measure_acceptance
 
-        pair = shared_pair(*spec)
+        pair = job.pair(spec)
         return measure_acceptance(
             [encode_prompt(pair.tokenizer, text, chat=False if request.own_text else None) for text in request.texts],
             target=pair.target,

@@ -27,8 +27,7 @@ def decode_work(request: DecodeRequest) -> Callable[[JobContext], dict[str, Any]
     """Return the work of one decode: the tree run step by step, and beside it the baseline of the same length."""
 
     def work(context: JobContext) -> dict[str, Any]:
-        context.progress(0.0, "Loading the model pair")
-        return _decode(context, jobs.shared_pair(*request.models), request, context.keep)
+        return _decode(context, context.pair(request.models), request, context.keep)
 
     return work
 
@@ -160,8 +159,7 @@ def chain_work(prompts: Sequence[str], *, models: jobs.PairSpec = DEMO) -> Calla
                 part.low + fraction * (part.high - part.low), f"{part.name}: {message}"
             )
 
-        context.progress(0.0, "Loading the model pair")
-        pair = jobs.shared_pair(*models)
+        pair = context.pair(models)
         both = {"target": pair.target, "draft": pair.draft, "cancel": context.cancel}
         ids = [encode_prompt(pair.tokenizer, prompt) for prompt in prompts]
         vector = measure_acceptance(

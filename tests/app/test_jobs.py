@@ -1,12 +1,19 @@
 """The engine queue: order, bound, cancel, failures that keep earlier steps, and no output mixed between jobs."""
 
+import json
+import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 import pytest
+import torch
+from tokenizers import Tokenizer
 
-from ui.jobs import Busy, EngineQueue, Job, JobContext
+from tests.app.conftest import ROOT
+from ui import jobs as ui_jobs
+from ui.jobs import WORKER_DIED, Busy, EngineQueue, Job, JobContext
 
 
 @pytest.fixture
@@ -16,7 +23,7 @@ def queue():
     engine.close()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "timed out"
@@ -166,3 +173,103 @@ def test_partial_results_survive_a_failure_and_a_cancel_before_anything_is_no_fa
     wait_for(lambda: not early.active)
     assert (job.state, job.result) == ("failed", ["first part"])
     assert (early.state, early.error, early.result) == ("cancelled", None, None)
+
+
+def panic(context: JobContext) -> None:
+    """Really panic: pieces of length 0 are accepted in a tokenizer file and bring the library down when used."""
+    content = json.loads((ROOT / "assets" / "demo" / "target" / "tokenizer.json").read_text())
+    content["pre_tokenizer"] = {"type": "FixedLength", "length": 0}
+    Tokenizer.from_str(json.dumps(content)).encode("def f():")
+
+
+class Unspeakable(BaseException):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def unspeakable(context: JobContext) -> None:
+    raise Unspeakable
+
+
+def leave(context: JobContext) -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (panic, "PanicException: chunk size must be non-zero"),
+        (leave, "SystemExit: 3"),
+        (unspeakable, "Unspeakable"),
+    ],
+    ids=["panic", "exit", "unspeakable"],
+)
+def test_whatever_the_work_raises_ends_that_job_only(queue: EngineQueue, work, words: str) -> None:
+    job, after = queue.submit("breaks", work), queue.submit("after", lambda context: "ok")
+    worker = queue._thread
+    wait_for(lambda: not (job.active or after.active))
+    assert (job.state, after.state, after.result) == ("failed", "done", "ok")
+    assert words in job.error and "\n" not in job.error
+    assert queue._thread is worker and worker.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_that_died_is_replaced_and_its_job_says_so(queue: EngineQueue) -> None:
+    """The thread ends by a log handler's fault, where nobody is left to end its job."""
+
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise SystemExit("no logging today")
+
+    def breaks(context: JobContext) -> None:
+        context.append("a step")
+        raise RuntimeError("worth a log entry")
+
+    log, handler, go = logging.getLogger("ui.jobs"), Broken(), threading.Event()
+    log.addHandler(handler)
+    try:
+        lost = queue.submit("lost", lambda context: go.wait(30) and breaks(context))
+        waiting = queue.submit("waiting", lambda context: "ok")
+        worker = queue._thread
+        go.set()
+        worker.join(60)
+    finally:
+        log.removeHandler(handler)
+    assert (lost.state, waiting.state) == ("running", "queued")
+    assert lost.position == 0  # what every page asks while a job is active
+    assert (lost.state, lost.error, lost.steps_since(0)) == ("failed", WORKER_DIED, ["a step"])
+    wait_for(lambda: waiting.state == "done")
+    again = queue.submit("again", lambda context: "ok")
+    wait_for(lambda: again.state == "done")
+    assert queue._thread is not worker
+
+
+def test_after_close_no_worker_is_started_again() -> None:
+    engine = EngineQueue()
+    job = engine.submit("running", held(threading.Event()))
+    engine.close()
+    engine._thread.join(60)
+    assert job.position == 0 and job.state == "cancelled" and not engine._thread.is_alive()
+
+
+def test_a_real_allocators_refusal_reads_as_out_of_memory(queue: EngineQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ui_jobs._LOG, "disabled", True)  # pytest keeps what is logged, and with it the traceback
+    kept = []
+
+    def absurd(context: JobContext) -> None:
+        context.append("a step")
+        large = torch.zeros(2**20)
+        kept.append(weakref.ref(large))
+        torch.empty(2**47, dtype=torch.float32)
+
+    def wrapped(context: JobContext) -> None:
+        try:
+            torch.empty(2**47)
+        except RuntimeError as error:  # as loading does, which names the folder
+            raise ValueError("folder: found a folder that does not load") from error
+
+    jobs = [queue.submit("absurd", absurd), queue.submit("wrapped", wrapped), queue.submit("next", lambda context: 1)]
+    wait_for(lambda: not any(job.active for job in jobs))
+    assert jobs[0].error == "step 1: out of memory. Try a smaller tree or a shorter prompt."
+    assert jobs[1].error == "out of memory. Try a smaller tree or a shorter prompt."
+    assert jobs[2].state == "done" and kept[0]() is None

@@ -46,8 +46,7 @@ class Subject:
 
     def load(self, context: JobContext) -> tuple[ModelPair, list[list[int]]]:
         """Return the pair and the prompts' tokens."""
-        context.progress(0.0, "Loading the model pair")
-        pair = jobs.shared_pair(*self.models)
+        pair = context.pair(self.models)
         return pair, [encode_prompt(pair.tokenizer, text) for text in self.prompts]
 
     def settings(self) -> Row:
