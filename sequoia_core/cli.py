@@ -7,9 +7,12 @@ so that those without a model start at once.
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +22,7 @@ from typer.exceptions import TyperException
 
 from .acceptance import AcceptanceVector
 from .conditions import Conditions
+from .faults import OUT_OF_MEMORY, is_out_of_memory, is_panic
 from .tree import TokenTree
 
 if TYPE_CHECKING:
@@ -65,14 +69,45 @@ def main(arguments: list[str] | None = None) -> int:
     except TyperException as error:
         return _fail(error.format_message())
     except (ValueError, FloatingPointError) as error:
-        return _fail(str(error))
+        return _fail(OUT_OF_MEMORY if is_out_of_memory(error) else str(error))
     except (KeyboardInterrupt, typer.Abort):
         return 130
+    except BaseException as error:  # a panic of Rust code is no Exception
+        if is_panic(error):
+            return _fail(f"a library broke down ({error}), expected files that it can read")
+        if is_out_of_memory(error):
+            return _fail(OUT_OF_MEMORY)
+        raise
 
 
 def _fail(message: str) -> int:
     print("error: " + " ".join(message.split()), file=sys.stderr)
     return 2
+
+
+@contextmanager
+def _held_stderr() -> Iterator[None]:
+    """Hold back what libraries themselves write to stderr in the block; a ValueError's one line takes its place.
+
+    A panic of Rust code prints lines of its own before anybody can catch it.
+    """
+    try:
+        real = os.dup(2)
+    except OSError:  # closed: nothing to hold back
+        yield
+        return
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except ValueError:
+            held.truncate(0)
+            raise
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
+            held.seek(0)
+            os.write(2, held.read())
 
 
 def _report(result: dict, as_json: bool) -> None:
@@ -119,7 +154,8 @@ def _pair(target: str | None, draft: str | None, device: str | None = None, dtyp
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    return load_pair(target, draft, device, dtype)
+    with _held_stderr():
+        return load_pair(target, draft, device, dtype)
 
 
 def _prompt_texts(prompts: Path | None, count: int | None, column: str | None = None) -> list[str]:
@@ -132,10 +168,8 @@ def _prompt_texts(prompts: Path | None, count: int | None, column: str | None = 
 
 def _encode(pair: ModelPair, texts: list[str], room: int, chat: bool | None) -> list[list[int]]:
     """Return token ids of each prompt, refusing one that leaves no room for the new tokens."""
-    from .prompts import encode_prompt
-
     context = min(pair.target.max_context, pair.draft.max_context)
-    encoded = [encode_prompt(pair.tokenizer, text, chat=chat) for text in texts]
+    encoded = _encoded(pair, texts, chat)
     for text, ids in zip(texts, encoded, strict=True):
         if not ids or len(ids) + room > context:
             raise ValueError(
@@ -143,6 +177,13 @@ def _encode(pair: ModelPair, texts: list[str], room: int, chat: bool | None) -> 
                 f"(context {context} less {room} new tokens)"
             )
     return encoded
+
+
+def _encoded(pair: ModelPair, texts: list[str], chat: bool | None) -> list[list[int]]:
+    from .prompts import encode_prompt
+
+    with _held_stderr():
+        return [encode_prompt(pair.tokenizer, text, chat=chat) for text in texts]
 
 
 def _json_probs(vector: AcceptanceVector) -> dict:
@@ -257,7 +298,7 @@ def measure_command(
     texts = _prompt_texts(prompts, prompt_count, column)
     partial = _partial_vector(resume, out)
     pair = _pair(target, draft, device, dtype)
-    ids = [pair.tokenizer.encode(text) for text in texts] if own_text else _encode(pair, texts, max_new_tokens, chat)
+    ids = _encoded(pair, texts, chat=False) if own_text else _encode(pair, texts, max_new_tokens, chat)
     started = time.perf_counter()
     try:
         vector = measure_acceptance(
@@ -387,7 +428,6 @@ def generate_command(
 
     from .engine import decode
     from .formats import import_tree
-    from .prompts import encode_prompt
     from .sampling import SamplingConfig
     from .verification import choose_verifier
 
@@ -404,7 +444,7 @@ def generate_command(
     started = time.perf_counter()
     steps = list(
         decode(
-            encode_prompt(pair.tokenizer, prompt, chat=chat), target=pair.target, draft=pair.draft, tree=shape,
+            _encoded(pair, [prompt], chat)[0], target=pair.target, draft=pair.draft, tree=shape,
             sampling=sampling, max_new_tokens=max_new_tokens, verifier=verifier,
             generator=torch.Generator().manual_seed(seed),
         )

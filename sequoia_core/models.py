@@ -20,6 +20,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from . import amx_llama
 from .amx_llama import DraftLevel, NativeCache, NativeDraft, NativeLlama
+from .faults import panics_as_errors
 from .fused import FusedLlama, fits
 from .model_names import DEMO_PAIR, model_name
 
@@ -351,10 +352,14 @@ def _explain(path: str | os.PathLike, error: Exception, wanted: str) -> ValueErr
 
 
 def _load_tokenizer(path: str | os.PathLike) -> PreTrainedTokenizerBase:
-    try:
-        return AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise _explain(path, error, "a tokenizer that transformers can read") from error
+    wanted = "a tokenizer that transformers can read"
+    with panics_as_errors(str(path), wanted):
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
+            tokenizer.decode(tokenizer.encode("a b"))  # some broken files show only when used
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+            raise _explain(path, error, wanted) from error
+    return tokenizer
 
 
 def _load_model(path: str | os.PathLike, device: str, dtype: torch.dtype) -> HuggingFaceModel:

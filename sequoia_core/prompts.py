@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
+from .faults import panics_as_errors
 from .files import kind_of, one_line, read_bytes
 
 MAX_PROMPT_BYTES = 16 * 2**20
@@ -69,8 +70,14 @@ def encode_prompt(tokenizer: Any, text: str, *, chat: bool | None = None) -> lis
             tokenizer has a template for.
 
     Raises:
-        ValueError: when a template is asked for and there is none, or the one there is cannot be used.
+        ValueError: when a template is asked for and there is none, or the one there is cannot be used; when the
+            tokenizer breaks down over the text.
     """
+    with panics_as_errors(f"prompt {text[:40]!r}", "text that the model's tokenizer can take"):
+        return _encoded(tokenizer, text, chat)
+
+
+def _encoded(tokenizer: Any, text: str, chat: bool | None) -> list[int]:
     template = getattr(tokenizer, "chat_template", None)
     if chat is False or (chat is None and template is None):
         return list(tokenizer.encode(text))

@@ -2,10 +2,13 @@
 
 import json
 import logging
+import subprocess
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -273,3 +276,36 @@ def test_a_real_allocators_refusal_reads_as_out_of_memory(queue: EngineQueue, mo
     assert jobs[0].error == "step 1: out of memory. Try a smaller tree or a shorter prompt."
     assert jobs[1].error == "out of memory. Try a smaller tree or a shorter prompt."
     assert jobs[2].state == "done" and kept[0]() is None
+
+
+LIMITED = """
+import json, os, resource, time
+from sequoia_core.construction import branching_tree, chain_tree
+from ui import jobs, runs, work
+
+engine = jobs.EngineQueue()
+def run(tree):
+    job = engine.submit("decode", work.decode_work(runs.DecodeRequest("def f():", tree, max_new_tokens=4)))
+    while job.active:
+        time.sleep(0.01)
+    return [job.state, job.error]
+small, large = chain_tree(2), branching_tree([400])
+rows = [run(small)]
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**22, resource.RLIM_INFINITY))
+for _ in range(2):
+    rows += [run(large), run(small)]
+print(json.dumps(rows), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits a process's memory as Linux does")
+def test_a_tree_too_large_for_memory_fails_alone_and_what_it_took_is_freed() -> None:
+    """Real decoding under a real limit, again and again: memory that stayed taken would stop the small tree too."""
+    done = subprocess.run([sys.executable, "-c", LIMITED], cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    first, *rows = json.loads(done.stdout)
+    assert first == ["done", None] and rows[1::2] == [["done", None]] * 2
+    for state, error in rows[::2]:
+        assert state == "failed" and error.endswith("out of memory. Try a smaller tree or a shorter prompt.")
