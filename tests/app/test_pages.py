@@ -10,6 +10,10 @@ from streamlit.testing.v1 import AppTest
 from tests.app.conftest import PAGES, ROOT, TIMEOUT_SEC, settled
 from ui import session
 
+WIDGETS = (
+    "button", "button_group", "checkbox", "file_uploader", "multiselect", "number_input", "radio", "select_slider",
+    "selectbox", "slider", "text_area", "text_input", "toggle",
+)  # fmt: skip
 BY_NAME = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 
 
@@ -22,8 +26,8 @@ def check(page: AppTest) -> None:
     assert len(page.title) == 1 and not page.error
     sidebar = " ".join(element.value for element in [*page.sidebar.markdown, *page.sidebar.caption])
     assert "Model pair" in sidebar and "idle" in sidebar
-    keys = [element.key for kind in ("button", "slider", "selectbox", "toggle") for element in page.get(kind)]
-    assert len(keys) == len(set(keys)) or None in keys
+    widgets = [element for kind in WIDGETS for element in page.get(kind)]
+    assert [element.label for element in widgets if element.key is None] == [], "tests and links address widgets by key"
 
 
 @BY_NAME
