@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import pickletools
 import re
+import secrets
+import stat
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    from pydantic import BaseModel, ValidationError
+
+    Model = TypeVar("Model", bound=BaseModel)
 
 MAX_BYTES = 64 * 2**20
+MAX_JSON_VALUES = 8_000_000  # what a tree file of full size holds; at most half a gigabyte in memory
+MAX_DIGITS = 300  # of an integer: about what a float64 can hold
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 # What torch.save writes for plain dense tensors; anything else (a call, an exotic tensor) has no business here.
 _TENSOR_PARTS = re.compile(
@@ -46,20 +55,47 @@ def read_bytes(path: str | Path, *, limit: int = MAX_BYTES) -> bytes:
         raise ValueError(f"{path}: cannot be read ({error.strerror}), expected a readable file") from error
 
 
+def check_replaceable(path: str | Path) -> None:
+    """Refuse a place that holds anything but a regular file: a folder, device, pipe or socket would be lost.
+
+    Raises:
+        ValueError: naming the place, what was found and what was expected.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written ({error.strerror}), expected a writable place") from error
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+        what = kinds.get(stat.S_IFMT(mode), "a device")
+        raise ValueError(f"{path}: found {what}, expected a plain file or a new name")
+
+
 def write_atomic(path: str | Path, data: bytes) -> None:
     """Write a file whole or not at all: to a temporary file beside it, then rename.
 
+    A file that was there gives its mode to the new one; a symbolic link stays, and what it points to is replaced.
+
     Raises:
-        ValueError: when it cannot be written (folder missing, read-only, disk full); nothing is left behind.
+        ValueError: when it cannot be written (folder missing, read-only, disk full) or something else than a regular
+            file is there; nothing is left behind.
     """
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    check_replaceable(path)
+    real = Path(os.path.realpath(path))
+    temporary = real.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            temporary.write_bytes(data)
-            os.replace(temporary, path)
-        finally:
+            with os.fdopen(descriptor, "wb") as stream:
+                if real.exists():
+                    os.fchmod(descriptor, stat.S_IMODE(real.stat().st_mode))
+                stream.write(data)
+            os.replace(temporary, real)
+        except BaseException:
             temporary.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise ValueError(f"{path}: cannot be written ({error.strerror}), expected a writable place") from error
 
@@ -75,6 +111,80 @@ def json_bytes(fields: Mapping[str, Any]) -> bytes:
     except TypeError as error:
         raise ValueError(f"found a value without a JSON form ({error}), expected plain numbers and text") from error
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def read_json(data: bytes) -> Any:
+    """Parse JSON, and refuse what readers disagree about or what fills memory.
+
+    Not read: NaN and infinities, a key given twice, half of a surrogate pair, deep nesting, numbers beyond float64,
+    more than `MAX_JSON_VALUES` values.
+
+    Raises:
+        ValueError: in one line, what was found and what was expected.
+    """
+    # An empty list is two characters of text and 64 bytes of memory: counted before anything is built.
+    values = sum(map(data.count, (b",", b"[", b"{")))
+    if values > MAX_JSON_VALUES:
+        raise ValueError(f"found JSON of about {values:,} values, expected at most {MAX_JSON_VALUES:,}")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"found bytes that are not UTF-8 at {error.start}, expected JSON") from error
+    try:
+        value = json.loads(
+            text, object_pairs_hook=_unique_keys, parse_constant=_no_number, parse_float=_finite, parse_int=_integer
+        )
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno} column {error.colno}"
+        raise ValueError(f"found no readable JSON ({error.msg} at {where}), expected a complete JSON object") from error
+    except RecursionError as error:
+        raise ValueError("found JSON nested too deep, expected a flat object") from error
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("found half of a surrogate pair, expected text that has a UTF-8 form") from error
+    return value
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in found if keys.count(key) > 1)
+        raise ValueError(f"found the key {twice[:40]!r} twice, expected it once")
+    return found
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"found {word}, expected finite numbers")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"found {digits[:20]}, expected numbers that a float64 can hold")
+    return value
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"found a number of {len(digits):,} digits, expected at most {MAX_DIGITS}")
+    return int(digits)
+
+
+def checked(schema: type[Model], value: Any) -> Model:
+    """Return a file's content checked against a pydantic model, whole and at once.
+
+    Raises:
+        ValueError: the first fault in one line: where, what was found and what was expected.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return schema.model_validate(value)
+    except ValidationError as error:
+        raise ValueError(first_fault(error)) from error
 
 
 def first_fault(error: ValidationError) -> str:
