@@ -112,8 +112,8 @@ def probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tenso
     probs = scaled.softmax(-1)
     if sampling.top_p < 1.0:
         ordered, index = probs.sort(dim=-1, descending=True)
-        before = ordered.cumsum(-1) - ordered  # mass ahead of each token: the first is always kept
-        probs = probs.scatter(-1, index, ordered.masked_fill(before >= sampling.top_p, 0.0))
+        before = ordered.cumsum(-1) - ordered  # mass ahead of each token; the first is kept
+        probs = probs.scatter(-1, index, ordered.masked_fill(before >= max(sampling.top_p, 1e-30), 0.0))
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
 

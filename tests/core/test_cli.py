@@ -187,7 +187,13 @@ def test_without_json_people_get_a_table(capsys):
         (["tree", "--acceptance", VECTOR, "--size", "many"], "--size"),
         (["tree", "--acceptance", VECTOR, "--size", "5", "--format", "excel", "--out", "OUT"], "excel"),
         (["tree", "--acceptance", VECTOR, "--size", "5", "--out", "/nowhere/at/all.json"], "/nowhere/at"),
+        (["tree", "--acceptance", VECTOR, "--size", "5", "--format", "excel"], "excel"),
+        (["tree", "--acceptance", VECTOR, "--size", "5", "--out", "/dev/full"], "/dev/full: found a device"),
+        (["tree", "--acceptance", VECTOR, "--size", "5", "--out", "/dev"], "/dev: found a folder"),
+        (["bench", "--out", "/dev/null"], "/dev/null: found a device"),
         (["tree", "--acceptance", VECTOR], "--size"),
+        (["table", "--acceptance", VECTOR, "--max-size", "100000", "--max-depth", "100000"], "74.5 GiB"),
+        (["plan", "--acceptance", VECTOR, "--profile", PROFILE, "--max-depth", "100000"], "max_depth 100000"),
         (["table", "--acceptance", VECTOR, "--max-size", "5", "--max-depth", "-1"], "max_depth: found -1"),
         (["score", "--acceptance", VECTOR, "--tree", VECTOR], "llama3-70b-8b-cnn.json"),
         (["plan", "--acceptance", VECTOR, "--profile", VECTOR], "sequoia-profile"),
@@ -203,7 +209,10 @@ def test_without_json_people_get_a_table(capsys):
         (["measure", "--column", "words"], "keys: text, source"),
         (["measure", "--resume", "absent.json"], "absent.json"),
         (["measure", "--seed", "-1"], "seed: found -1"),
+        (["generate", "--prompt", "caf\udce9"], "prompt: found half of a surrogate pair"),
         (["profile", "--sizes", "1,two"], "--sizes: found '1,two'"),
+        (["profile", "--sizes", "1,100000"], "sizes: found 100,000, expected at most 4,096"),
+        (["profile", "--sizes", "1," + "9" * 5000], "sizes: found"),
         (["bench", "--prompt-count", "0"], "--prompt-count: found 0"),
         (["dance"], "dance"),
         ([], "command"),
@@ -239,3 +248,22 @@ def test_plan_says_when_vector_and_profile_are_not_of_one_pair(call):
     assert own["warnings"] == [] and own["holds_for"]["target"] == "demo target"
     other = call("plan", "--acceptance", VECTOR, "--profile", PROFILE)
     assert "does not say which pair" in other["warnings"][0]
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_output_that_cannot_be_written_is_one_line(options):
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "sequoia_core", "tree", "--acceptance", VECTOR, "--size", "5", *options],
+            stdout=full, stderr=subprocess.PIPE, text=True, cwd=ASSETS.parent,
+        )  # fmt: skip
+    assert run.returncode == 2 and run.stderr.count("\n") == 1 and "No space left on device" in run.stderr
+
+
+def test_a_reader_that_stops_early_is_no_fault():
+    command = [sys.executable, "-m", "sequoia_core", "tree", "--acceptance", VECTOR, "--size", "50000", "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ASSETS.parent, text=True
+    ) as run:
+        run.stdout.read(1)
+        run.stdout.close()
+        assert run.stderr.read() == ""

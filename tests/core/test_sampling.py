@@ -277,3 +277,11 @@ def test_probabilities_of_broken_logits_are_caught(bad, temperature):
     for broken in (logits, torch.full((2, 8), -torch.inf)):
         with pytest.raises(FloatingPointError, match="the draft model"):
             check_probabilities(probabilities(broken, SamplingConfig(temperature)), "draft")
+
+
+@pytest.mark.parametrize("top_p", [1e-320, 5e-324, 1e-46, 1e-30, 1e-9])
+@pytest.mark.parametrize("temperature", [1e-5, 0.7, 1.0, 50.0])
+def test_a_nucleus_however_small_keeps_the_most_likely_token(top_p, temperature):
+    logits = torch.tensor([[0.0, 2.0, 1.0], [5.0, -5.0, 4.0]])
+    found = probabilities(logits, SamplingConfig(temperature, top_p))
+    assert found.tolist() == [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
