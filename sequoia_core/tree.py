@@ -6,6 +6,7 @@ Knows shape only: no tokens, no probabilities, no models. Shapes: n = nodes incl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -91,19 +92,25 @@ class TokenTree:
         return len(self.parents)
 
     @property
+    def level_starts(self) -> list[int]:
+        """First node of each level, and n at the end; breadth-first order keeps a level contiguous."""
+        last = np.cumsum(self.child_counts).tolist()  # the last child of this node or of one before it
+        starts, stop = [0], 1
+        while stop < self.size:
+            starts.append(stop)
+            stop = last[stop - 1] + 1
+        return [*starts, self.size]
+
+    @property
     def depths(self) -> np.ndarray:
         """Edges from the root, int32 [n]."""
-        depths = np.zeros(self.size, dtype=np.int32)
-        start, stop = 0, 1
-        while stop < self.size:  # one pass per level: breadth-first order keeps a level contiguous
-            start, stop = stop, int(np.searchsorted(self.parents, stop, side="left"))
-            depths[start:stop] = depths[start - 1] + 1
-        return depths
+        starts = self.level_starts
+        return np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
 
     @property
     def depth(self) -> int:
         """Edges on the longest path = draft passes per step."""
-        return int(self.depths[-1])
+        return len(self.level_starts) - 2
 
     @property
     def child_ranks(self) -> np.ndarray:
@@ -116,7 +123,8 @@ class TokenTree:
     @property
     def levels(self) -> list[np.ndarray]:
         """Node ids of each level, root level first; each int64 [width]."""
-        return np.split(np.arange(self.size), np.flatnonzero(np.diff(self.depths)) + 1)
+        nodes = np.arange(self.size)
+        return [nodes[start:stop] for start, stop in pairwise(self.level_starts)]
 
     @property
     def child_counts(self) -> np.ndarray:
@@ -125,7 +133,7 @@ class TokenTree:
 
     def children(self, node: int) -> range:
         """Return the children of a node in rank order."""
-        start, stop = np.searchsorted(self.parents, [node, node + 1], side="left")
+        start, stop = np.searchsorted(self.parents, np.array([node, node + 1], dtype=np.int32))
         return range(int(start), int(stop))
 
     @property
