@@ -6,6 +6,7 @@ so that those without a model start at once.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -23,6 +24,7 @@ from typer.exceptions import TyperException
 from .acceptance import AcceptanceVector
 from .conditions import Conditions
 from .faults import OUT_OF_MEMORY, is_out_of_memory, is_panic
+from .files import check_replaceable
 from .tree import TokenTree
 
 if TYPE_CHECKING:
@@ -70,6 +72,12 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(error.format_message())
     except (ValueError, FloatingPointError) as error:
         return _fail(OUT_OF_MEMORY if is_out_of_memory(error) else str(error))
+    except OSError as error:  # of the output: what is read or written elsewhere says so by a ValueError
+        if is_out_of_memory(error):
+            return _fail(OUT_OF_MEMORY)
+        with contextlib.suppress(OSError, ValueError):  # nothing more goes there, not when Python ends either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0 if isinstance(error, BrokenPipeError) else _fail(f"output: cannot be written ({error.strerror})")
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BaseException as error:  # a panic of Rust code is no Exception
@@ -113,7 +121,7 @@ def _held_stderr() -> Iterator[None]:
 def _report(result: dict, as_json: bool) -> None:
     """Print a result: one JSON object, or a table for people (long lists shortened)."""
     if as_json:
-        print(json.dumps(result, allow_nan=False))
+        print(json.dumps(result, allow_nan=False), flush=True)
         return
     from rich.console import Console
     from rich.table import Table
@@ -122,6 +130,7 @@ def _report(result: dict, as_json: bool) -> None:
     for key, value in result.items():
         table.add_row(key, value if isinstance(value, str) else _short(value))
     Console().print(table, markup=False)
+    sys.stdout.flush()
 
 
 def _short(value: object) -> str:
@@ -143,8 +152,11 @@ def _progress(as_json: bool):
 
 def _check_out(out: Path | None) -> None:
     """Refuse an unwritable place before the work, not after it."""
-    if out is not None and not out.resolve().parent.is_dir():
+    if out is None:
+        return
+    if not out.resolve().parent.is_dir():
         raise ValueError(f"--out {out}: found no folder {out.resolve().parent}, expected an existing one")
+    check_replaceable(out)
 
 
 def _pair(target: str | None, draft: str | None, device: str | None = None, dtype: str | None = None) -> ModelPair:
@@ -203,8 +215,9 @@ def tree_command(
 ) -> None:
     """Build the optimal tree for an acceptance vector."""
     from .construction import expected_tokens, optimal_tree
-    from .formats import VERSION_NOTES, export_tree
+    from .formats import VERSION_NOTES, check_format, export_tree
 
+    check_format(format)
     _check_out(out)
     vector = AcceptanceVector.load(acceptance)
     tree = optimal_tree(vector, size=size, depth=depth)
@@ -252,13 +265,12 @@ def score_command(
     from .formats import import_tree
 
     vector, shape = AcceptanceVector.load(acceptance), import_tree(tree)
-    result = {
-        "size": shape.size,
-        "depth": shape.depth,
-        "expected_tokens": expected_tokens(shape, vector),
-        "optimal_expected_tokens": best_expected_tokens(shape, vector),
-    }
-    _report(result, as_json)
+    result = {"size": shape.size, "depth": shape.depth, "expected_tokens": expected_tokens(shape, vector)}
+    try:
+        best = {"optimal_expected_tokens": best_expected_tokens(shape, vector)}
+    except ValueError as error:  # the search has limits; the score has none
+        best = {"optimal_expected_tokens": None, "warning": f"the best tree is unknown: {error}"}
+    _report(result | best, as_json)
 
 
 @app.command("measure")

@@ -20,6 +20,7 @@ Acceptance = AcceptanceVector | AcceptanceMatrix
 
 MAX_NODES = 100_000
 MAX_GROWN = 20_000_000  # nodes grown best-first for one table: a minute
+MAX_CELLS = 5_000_000  # numbers of G(n, d): 38 MiB, and ten times that as JSON
 
 
 def node_scores(tree: TokenTree, acceptance: Acceptance) -> np.ndarray:
@@ -28,12 +29,16 @@ def node_scores(tree: TokenTree, acceptance: Acceptance) -> np.ndarray:
     Returns:
         float64 [n]; 1 for the root, 0 below a rank that the vector does not have.
     """
-    scores, ranks = np.ones(tree.size), tree.child_ranks
-    by_rank = np.zeros(max(len(acceptance), int(ranks.max())) + 1)
-    for depth, level in enumerate(tree.levels[1:], start=1):
-        by_rank[1 : len(acceptance) + 1] = acceptance.at_level(depth)
-        scores[level] = by_rank[ranks[level]] * scores[tree.parents[level]]
-    return scores
+    by_level = np.atleast_2d(acceptance.probs)  # deeper than the last row: as the last row
+    levels, ranks = by_level.shape
+    table = np.zeros((levels, ranks + 2))  # column 0 for the root, the last one for ranks beyond the vector
+    table[:, 1:-1] = by_level
+    rows = np.clip(tree.depths - 1, 0, levels - 1)
+    probs = table[rows, np.minimum(tree.child_ranks, ranks + 1)].tolist()
+    scores = [1.0]
+    for prob, parent in zip(probs[1:], tree.parents[1:].tolist(), strict=True):
+        scores.append(prob * scores[parent])
+    return np.array(scores)
 
 
 def expected_tokens(tree: TokenTree, acceptance: Acceptance) -> float:
@@ -76,6 +81,7 @@ def expected_tokens_table(acceptance: Acceptance, *, max_size: int, max_depth: i
         ValueError: for sizes out of range or a table too large to compute.
     """
     max_size, max_depth = _check("max_size", max_size, 1, MAX_NODES), _check("max_depth", max_depth, 0, MAX_NODES)
+    _check_cells(max_size, max_depth)
     deepest = min(max_depth, max_size - 1)
     table = np.full((max_size + 1, max_depth + 1), -np.inf)
     table[1, :] = 1.0
@@ -99,6 +105,18 @@ def expected_tokens_table(acceptance: Acceptance, *, max_size: int, max_depth: i
             table[:, depth] = top.max(axis=1)
     table[:, deepest + 1 :] = table[:, [deepest]]
     return table
+
+
+def _check_cells(max_size: int, max_depth: int, tables: int = 1) -> None:
+    """Refuse tables of G(n, d) that would fill memory, before any of it is asked for."""
+    cells = tables * (max_size + 1) * (max_depth + 1)
+    if cells > MAX_CELLS:
+        taken = f"{8 * cells / 2**30:.1f} GiB" if 8 * cells >= 2**30 else f"{8 * cells / 2**20:.1f} MiB"
+        many = f"{tables} tables of " if tables > 1 else ""
+        raise ValueError(
+            f"{many}max_size {max_size} and max_depth {max_depth}: found {cells:,} numbers, which take {taken}, "
+            f"expected at most {MAX_CELLS:,}; choose smaller bounds"
+        )
 
 
 def optimal_tree(acceptance: Acceptance, *, size: int, depth: int | None = None) -> TokenTree:
@@ -204,6 +222,7 @@ def bootstrap_tables(
     Raises:
         ValueError: as `expected_tokens_table`.
     """
+    _check_cells(max_size, max_depth, resamples)
     vectors = acceptance.resamples(resamples, generator=generator)
     if vectors is None:
         return None
@@ -214,9 +233,14 @@ def best_expected_tokens(tree: TokenTree, acceptance: AcceptanceVector) -> float
     """Return G at a tree's own size and depth: what the best tree of that shape would yield under `acceptance`.
 
     Ranks that the tree uses beyond the vector are worth nothing, but may be used by the best tree as well.
+
+    Raises:
+        ValueError: for a tree too large to search, where ranks do not always decrease.
     """
     missing = max(0, int(tree.child_ranks.max()) - len(acceptance.probs))
     padded = AcceptanceVector(np.concatenate([acceptance.probs, np.zeros(missing)])) if missing else acceptance
+    if is_monotone(padded):  # its value alone: no tree has to be built, so that it may be large
+        return float(best_first(_rows(padded, tree.depth), tree.size)[2].sum())
     return expected_tokens(optimal_tree(padded, size=tree.size, depth=tree.depth), padded)
 
 

@@ -64,7 +64,18 @@ def tree_to_bytes(tree: TokenTree, format: str, acceptance: AcceptanceVector | N
     if format == "vllm":
         _check_one_factor_per_level(tree)
         return (repr(_choices(tree)) + "\n").encode()
-    raise ValueError(f"format: found {format!r}, expected one of {', '.join(FORMATS)}")
+    check_format(format)
+    raise AssertionError(f"no writer for {format!r}")
+
+
+def check_format(format: str) -> None:
+    """Refuse a format that is no key of `FORMATS`.
+
+    Raises:
+        ValueError: naming those there are.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"format: found {format!r}, expected one of {', '.join(FORMATS)}")
 
 
 def import_tree(path: str | Path) -> TokenTree:

@@ -48,6 +48,24 @@ def test_tree(call, tmp_path):
     assert scored["optimal_expected_tokens"] == pytest.approx(scored["expected_tokens"])
 
 
+def test_score_of_a_tree_too_large_for_the_search_says_what_is_missing(call, tmp_path):
+    noisy, tree = tmp_path / "noisy.csv", tmp_path / "chain.json"
+    noisy.write_text("0.2\n0.6\n")
+    tree.write_text(json.dumps({"format": "sequoia-tree", "version": 1, "parents": list(range(-1, 150_000))}))
+    scored = call("score", "--acceptance", str(noisy), "--tree", str(tree))
+    assert (scored["size"], scored["depth"]) == (150_001, 150_000)
+    assert scored["expected_tokens"] == pytest.approx(1.25)
+    assert scored["optimal_expected_tokens"] is None and "150001" in scored["warning"]
+
+
+def test_score_of_a_chain_of_a_million_nodes(call, tmp_path):
+    vector, tree = tmp_path / "vector.csv", tmp_path / "chain.json"
+    vector.write_text("0.6\n0.2\n0.1\n")
+    tree.write_text(json.dumps({"format": "sequoia-tree", "version": 1, "parents": list(range(-1, 999_999))}))
+    scored = call("score", "--acceptance", str(vector), "--tree", str(tree))
+    assert scored["size"] == 1_000_000 and 1 < scored["expected_tokens"] < scored["optimal_expected_tokens"]
+
+
 @pytest.mark.parametrize("format", ["native", "growmap", "umbrella", "choices"])
 def test_tree_formats_are_importable(format, call, tmp_path):
     out = tmp_path / ("tree.pt" if format == "growmap" else "tree.json")
@@ -259,8 +277,10 @@ def test_output_that_cannot_be_written_is_one_line(options):
     assert run.returncode == 2 and run.stderr.count("\n") == 1 and "No space left on device" in run.stderr
 
 
-def test_a_reader_that_stops_early_is_no_fault():
-    command = [sys.executable, "-m", "sequoia_core", "tree", "--acceptance", VECTOR, "--size", "50000", "--json"]
+def test_a_reader_that_stops_early_is_no_fault(tmp_path):
+    (tmp_path / "v.csv").write_text("0.6\n0.2\n0.1\n")
+    options = ["--acceptance", str(tmp_path / "v.csv"), "--size", "50000", "--json"]  # more than a pipe holds
+    command = [sys.executable, "-m", "sequoia_core", "tree", *options]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ASSETS.parent, text=True
     ) as run:

@@ -1,5 +1,6 @@
 """The dynamic program against exhaustive enumeration, the fast path against the program, and known limits."""
 
+import time
 from functools import cache
 from pathlib import Path
 
@@ -222,3 +223,35 @@ def test_trees_transfer_between_the_shipped_vectors_as_the_readme_says():
     assert [names[place] for place in regret.worst] == ["reference-demo", "demo-t0"]
     assert (round(regret.lost.max(), 2), round(regret.share.max(), 3)) == (0.24, 0.041)
     assert round(regret.mean, 2) == 0.06 and round(regret.lost[:2, :2].max(), 2) == 0.1
+
+
+def test_a_chain_of_a_million_nodes_is_scored_and_compared_in_seconds():
+    chain, vector = TokenTree(np.arange(-1, 999_999)), AcceptanceVector(np.array([0.6, 0.2, 0.1]))
+    started = time.process_time()
+    assert expected_tokens(chain, vector) == pytest.approx(2.5)
+    assert 8 < best_expected_tokens(chain, vector) < tree_limit(vector)
+    assert time.process_time() - started < 60  # quadratic work takes many minutes
+
+
+def test_scores_follow_the_paths_of_random_trees_under_vectors_and_matrices():
+    generator = np.random.default_rng(5)
+    by_level = AcceptanceMatrix(np.array([[0.5, 0.3], [0.4, 0.1], [0.2, 0.2]]))
+    for acceptance in (AcceptanceVector(np.array([0.5, 0.0, 0.3])), by_level):
+        for _ in range(20):
+            tree = TokenTree(np.array([-1, *sorted(int(generator.integers(0, i)) for i in range(1, 25))]))
+            for score, path in zip(node_scores(tree, acceptance), tree.paths(), strict=True):
+                steps = [
+                    acceptance.at_level(level)[rank - 1] if rank <= len(acceptance) else 0.0
+                    for level, rank in enumerate(path, start=1)
+                ]
+                assert score == pytest.approx(np.prod(steps))
+
+
+@pytest.mark.parametrize("probs", [[0.6, 0.2], [0.2, 0.6]])
+def test_a_table_that_would_fill_memory_is_refused_before_it_is_made(probs):
+    vector = AcceptanceVector(np.array(probs))
+    with pytest.raises(ValueError, match="max_size 100000 and max_depth 100000: .*74.5 GiB.*at most 5,000,000"):
+        expected_tokens_table(vector, max_size=100_000, max_depth=100_000)
+    with pytest.raises(ValueError, match="100 tables of max_size 2000 and max_depth 400: found .*MiB"):
+        bootstrap_tables(AcceptanceVector(vector.probs, trials=9), max_size=2000, max_depth=400, resamples=100)
+    assert expected_tokens_table(vector, max_size=4, max_depth=90_000).shape == (5, 90_001)
