@@ -60,7 +60,8 @@ def build(sources: list[Path], flags: list[str], folder: Path) -> Path:
     _check_ours(folder)
     if built.exists():
         _check_ours(built)
-        return built
+        if is_whole(built):
+            return built
     with tempfile.TemporaryDirectory(dir=folder) as place:
         fresh = Path(place) / built.name
         command = [compiler, "-O3", "-shared", "-fPIC", *flags, *map(str, sources), "-o", str(fresh), "-lm"]
@@ -70,8 +71,30 @@ def build(sources: list[Path], flags: list[str], folder: Path) -> Path:
             raise OSError(f"{compiler} took more than {BUILD_SEC} s") from error
         if done.returncode:
             raise OSError(f"{compiler} failed: {done.stderr.strip()[:300]}")
-        fresh.replace(built)
+        _sum_file(fresh).write_text(_sum(fresh))
+        for path in (_sum_file(fresh), fresh):  # the library last: cut in between, the sum does not fit and it is redone
+            path.replace(folder / path.name)
     return built
+
+
+def is_whole(built: Path) -> bool:
+    """Whether a library is what was built, by the size and hash beside it: a cut one kills the process that loads it.
+
+    A full disk or a killed process leaves such files.
+    """
+    try:
+        return _sum_file(built).read_text(errors="replace") == _sum(built)
+    except OSError:
+        return False
+
+
+def _sum_file(built: Path) -> Path:
+    return built.with_suffix(".sha256")
+
+
+def _sum(built: Path) -> str:
+    data = built.read_bytes()
+    return f"{len(data)} {hashlib.sha256(data).hexdigest()}"
 
 
 def _check_ours(path: Path) -> None:
@@ -96,9 +119,9 @@ def load(names: list[str], flags: list[str], functions: dict[str, tuple]) -> tup
         return None, "switched off by SEQUOIA_NATIVE=0"
     try:
         library = ctypes.CDLL(str(build([FOLDER / name for name in names], flags, cache_folder())))
-    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+        for function, (result, *arguments) in functions.items():
+            found = getattr(library, function)
+            found.restype, found.argtypes = result, arguments
+    except (OSError, RuntimeError, AttributeError) as error:  # a user without a home; a library without the function
         return None, str(error)
-    for function, (result, *arguments) in functions.items():
-        found = getattr(library, function)
-        found.restype, found.argtypes = result, arguments
     return library, ""
