@@ -5,10 +5,11 @@ The ladder (each module imports only from the ones named; a test enforces it):
     files, faults, tree, search     -
     native                          -
     model_names, conditions         -
+    parquet_pages                   -
     rows                            native
     sampling                        rows
     vector_files                    files, conditions
-    prompts                         files, faults
+    prompts                         files, faults, parquet_pages
     acceptance                      files, conditions, vector_files
     variations                      acceptance
     construction                    acceptance, tree, search
@@ -17,7 +18,7 @@ The ladder (each module imports only from the ones named; a test enforces it):
     amx_llama                       native, rows
     models                          faults, amx_llama, fused, model_names
     prefill                         models
-    hardware                        files, native, models, prefill
+    hardware                        files, native, tree, models, prefill
     planning                        acceptance, tree, construction, hardware
     verification                    tree, sampling
     engine                          tree, rows, sampling, verification, models, prefill

@@ -5,19 +5,19 @@ Knows seconds, not acceptance. Times are medians of repeats after warm-up, devic
 
 from __future__ import annotations
 
-import json
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import native
-from .files import json_bytes, read_bytes, write_atomic
+from .files import checked, json_bytes, read_bytes, read_json, write_atomic
+from .tree import MAX_SIZE
 
 if TYPE_CHECKING:
     from .models import LanguageModel
@@ -27,17 +27,36 @@ DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
 DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32)
 PASSES = 4  # in a row make one sample: decoding repeats passes of one kind, and the first finds the caches cold
 MAX_FILE_BYTES = 1_000_000
+MAX_MEASURED = 4096  # tokens of a pass that is timed: its mask alone is 64 MiB
+MIN_SEC, MAX_SEC = 1e-12, 1e9  # beyond, ratios of two times overflow
 
 
-def _vector(name: str, values, dtype) -> np.ndarray:
+def _vector(name: str, values, kinds: str, low: float, high: float, what: str) -> np.ndarray:
+    """Return numbers from `low` to `high` as a read-only array; `kinds` are the kinds of dtype taken."""
     try:
-        array = np.array(values, dtype=dtype)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: found {str(values)[:60]}, expected a list of numbers") from error
-    if array.ndim != 1 or not np.all(np.isfinite(array)) or np.any(array <= 0):
-        raise ValueError(f"{name}: found {str(values)[:60]}, expected a list of positive finite numbers")
+        array = np.array(values)
+    except (ValueError, OverflowError) as error:  # rows of different lengths
+        raise ValueError(f"{name}: found {_short(values)}, expected {what}") from error
+    if array.size == 0:
+        array = array.astype(kinds[0])
+    if array.ndim != 1 or array.dtype.kind not in kinds or not np.all((low <= array) & (array <= high)):
+        raise ValueError(f"{name}: found {_short(values)}, expected {what}")
+    array = array.astype(np.float64 if "f" in kinds else np.int64)
     array.setflags(write=False)
     return array
+
+
+def _whole(name: str, values) -> np.ndarray:
+    return _vector(name, values, "iu", 1, MAX_SIZE, f"a list of positive whole numbers, at most {MAX_SIZE:,}")
+
+
+def _seconds(name: str, values) -> np.ndarray:
+    return _vector(name, values, "fiu", MIN_SEC, MAX_SEC, "a list of positive finite numbers, of seconds")
+
+
+def _short(values) -> str:
+    text = str(values if len(str(values)) < 10_000 else type(values).__name__)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,10 +89,10 @@ class HardwareProfile:
     meta: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, dtype in (("sizes", np.int64), ("verify_sec", np.float64)):
-            object.__setattr__(self, name, _vector(name, getattr(self, name), dtype))
-        for name, dtype in (("draft_widths", np.int64), ("draft_width_sec", np.float64)):
-            object.__setattr__(self, name, _vector(name, getattr(self, name), dtype))
+        for name in ("sizes", "draft_widths"):
+            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+        for name in ("verify_sec", "draft_width_sec"):
+            object.__setattr__(self, name, _seconds(name, getattr(self, name)))
         if len(self.sizes) < 2 or self.sizes[0] != 1 or np.any(np.diff(self.sizes) <= 0):
             raise ValueError(
                 f"sizes: found {self.sizes.tolist()[:8]}, expected at least two increasing sizes from 1 up"
@@ -87,8 +106,23 @@ class HardwareProfile:
                 f"draft_width_sec: found {len(self.draft_width_sec)} times, expected one for each of "
                 f"{len(self.draft_widths)} widths"
             )
-        if not (isinstance(self.draft_sec, (int, float)) and math.isfinite(self.draft_sec) and self.draft_sec > 0):
-            raise ValueError(f"draft_sec: found {self.draft_sec!r}, expected a positive number of seconds")
+        if np.any(np.diff(self.draft_widths) <= 0):
+            raise ValueError(f"draft_widths: found {self.draft_widths.tolist()[:8]}, expected increasing widths")
+        draft = self.draft_sec
+        if isinstance(draft, bool) or not isinstance(draft, (int, float)) or not MIN_SEC <= draft <= MAX_SEC:
+            raise ValueError(f"draft_sec: found {_short(draft)}, expected a positive number of seconds")
+        if self.context < 0:
+            raise ValueError(f"context: found {self.context}, expected 0 or more tokens")
+        if self.verify_samples and len(self.verify_samples) != len(self.sizes):
+            raise ValueError(
+                f"verify_samples: found {len(self.verify_samples)} rows, expected one for each of "
+                f"{len(self.sizes)} sizes"
+            )
+        for row in self.verify_samples:
+            _seconds("verify_samples", row)
+        object.__setattr__(self, "verify_samples", tuple(map(tuple, self.verify_samples)))
+        if not isinstance(self.meta, dict):
+            raise ValueError(f"meta: found {type(self.meta).__name__}, expected names with values")
 
     @property
     def max_size(self) -> int:
@@ -177,22 +211,15 @@ class HardwareProfile:
         if len(data) > MAX_FILE_BYTES:
             raise ValueError(f"{name}: found {len(data)} bytes, expected a profile of at most {MAX_FILE_BYTES}")
         try:
-            content = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{name}: found no readable JSON, expected a {FORMAT} file") from error
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            content = read_json(data)
             found = content.get("format") if isinstance(content, dict) else type(content).__name__
-            raise ValueError(f"{name}: found {str(found)[:40]!r}, expected a file with format {FORMAT!r}")
-        if content.get("version") != VERSION:
-            raise ValueError(f"{name}: found version {content.get('version')!r}, expected {VERSION}")
-        known = {key: content[key] for key in cls.__dataclass_fields__ if key in content}
-        missing = {"sizes", "verify_sec", "draft_sec"} - set(known)
-        if missing:
-            raise ValueError(f"{name}: found no {', '.join(sorted(missing))}, expected a complete profile")
-        try:
-            known["verify_samples"] = tuple(tuple(map(float, row)) for row in known.get("verify_samples", ()))
-            return cls(**known)
-        except (TypeError, ValueError) as error:
+            if found != FORMAT:
+                raise ValueError(f"found {str(found)[:40]!r}, expected a file with format {FORMAT!r}")
+            if content.get("version") != VERSION:
+                raise ValueError(f"found version {_short(content.get('version'))}, expected {VERSION}")
+            fields = checked(_schema(), content)
+            return cls(**{name: getattr(fields, name) for name in cls.__dataclass_fields__})
+        except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
 
     @classmethod
@@ -203,6 +230,29 @@ class HardwareProfile:
             ValueError: naming the file, what was found and what was expected.
         """
         return cls.loads(read_bytes(path, limit=MAX_FILE_BYTES), str(path))
+
+
+@cache
+def _schema():
+    """Return what a file holds, as a pydantic model: the types; what the numbers may be, the profile says."""
+    from pydantic import BaseModel, ConfigDict
+
+    class Schema(BaseModel):
+        model_config = ConfigDict(strict=True, allow_inf_nan=False)
+        format: str
+        version: int
+        sizes: list[int]
+        verify_sec: list[float]
+        draft_sec: float
+        device: str = "unknown"
+        dtype: str = "unknown"
+        context: int = 0
+        draft_widths: list[int] = []
+        draft_width_sec: list[float] = []
+        verify_samples: list[list[float]] = []
+        meta: dict[str, Any] = {}
+
+    return Schema
 
 
 def describe_device(device) -> str:
@@ -239,6 +289,8 @@ def measure_profile(
     sizes = sorted(set(int(n) for n in sizes) | {1})
     if sizes[0] < 1 or len(sizes) < 2:
         raise ValueError(f"sizes: found {sizes}, expected positive numbers with at least one above 1")
+    if sizes[-1] > MAX_MEASURED:
+        raise ValueError(f"sizes: found {sizes[-1]:,}, expected at most {MAX_MEASURED:,} tokens in one pass")
     room = min(target.max_context, draft.max_context)
     if not 1 <= context < room:
         raise ValueError(f"context: found {context}, expected 1 to {room - 1} as the models allow")

@@ -72,7 +72,10 @@ def build(sources: list[Path], flags: list[str], folder: Path) -> Path:
         if done.returncode:
             raise OSError(f"{compiler} failed: {done.stderr.strip()[:300]}")
         _sum_file(fresh).write_text(_sum(fresh))
-        for path in (_sum_file(fresh), fresh):  # the library last: cut in between, the sum does not fit and it is redone
+        for path in (
+            _sum_file(fresh),
+            fresh,
+        ):  # the library last: cut in between, the sum does not fit and it is redone
             path.replace(folder / path.name)
     return built
 

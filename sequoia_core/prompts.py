@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import csv
 import io
-import json
+import re
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
+from . import parquet_pages
 from .faults import panics_as_errors
-from .files import kind_of, one_line, read_bytes
+from .files import kind_of, one_line, read_bytes, read_json
 
 MAX_PROMPT_BYTES = 16 * 2**20
 MAX_TEXT_CHARS = 64 * 2**20  # parquet is compressed: what comes out is bounded too
+MAX_ROWS = 1_000_000  # of parquet, where empty rows take no space
 USUAL_COLUMNS = ("text", "prompt")
 CANDIDATE_ROWS = 100  # rows looked at to tell text from numbers
 
@@ -51,7 +53,7 @@ def prompts_from_bytes(data: bytes, name: str, column: str | None = None) -> lis
         if kind == "text":
             if column is not None:
                 raise ValueError(f"found plain text for column {column!r}, expected JSONL, CSV or parquet")
-            prompts = [line for line in _decoded(data).splitlines() if line.strip()]
+            prompts = split_lines(_decoded(data))
         else:
             prompts = _READERS[kind](data, column)
         if not prompts:
@@ -59,6 +61,27 @@ def prompts_from_bytes(data: bytes, name: str, column: str | None = None) -> lis
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     return prompts
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text that are not blank; what else Unicode may call a line's end is part of the line."""
+    return [line for line in re.split("\r\n|\n|\r", text) if line.strip()]
+
+
+def check_text(text: str) -> None:
+    """Refuse a prompt that no tokenizer takes: half of a surrogate pair has no UTF-8 form.
+
+    Such text comes from escapes in JSON and from command lines that are not UTF-8.
+
+    Raises:
+        ValueError: naming the first such character.
+    """
+    found = re.search("[\ud800-\udfff]", text)
+    if found:
+        raise ValueError(
+            f"prompt: found half of a surrogate pair (U+{ord(found[0]):04X}) at character {found.start()}, expected "
+            "text that has a UTF-8 form"
+        )
 
 
 def encode_prompt(tokenizer: Any, text: str, *, chat: bool | None = None) -> list[int]:
@@ -70,9 +93,10 @@ def encode_prompt(tokenizer: Any, text: str, *, chat: bool | None = None) -> lis
             tokenizer has a template for.
 
     Raises:
-        ValueError: when a template is asked for and there is none, or the one there is cannot be used; when the
-            tokenizer breaks down over the text.
+        ValueError: for text that has no UTF-8 form, when a template is asked for and there is none, or the one there
+            is cannot be used; when the tokenizer breaks down over the text.
     """
+    check_text(text)
     with panics_as_errors(f"prompt {text[:40]!r}", "text that the model's tokenizer can take"):
         return _encoded(tokenizer, text, chat)
 
@@ -142,26 +166,25 @@ def _chosen(columns: list[str], candidates: list[str], column: str | None) -> st
 
 def _jsonl_rows(data: bytes) -> Iterator[tuple[int, str, dict]]:
     """Yield line number, line and object of every line that is not empty."""
-    for number, line in enumerate(_decoded(data).splitlines(), start=1):
+    for number, line in enumerate(_decoded(data).split("\n"), start=1):  # other ends of lines may stand inside a text
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"line {number}: found no JSON, expected an object with a text") from error
+            row = read_json(line.encode())
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
         if not isinstance(row, dict):
             raise ValueError(f'line {number}: found {line[:40]!r}, expected an object with a "text"')
         yield number, line, row
 
 
 def _jsonl_prompts(data: bytes, column: str | None) -> list[str]:
-    rows = list(_jsonl_rows(data))
-    keys = (column,) if column is not None else USUAL_COLUMNS
-    if column is None and rows and not any(key in rows[0][2] for key in USUAL_COLUMNS):
-        candidates = _jsonl_columns(data)
-        keys = tuple(candidates) if len(candidates) == 1 else keys
+    keys: tuple[str, ...] = USUAL_COLUMNS if column is None else (column,)
     prompts = []
-    for number, line, row in rows:
+    for place, (number, line, row) in enumerate(_jsonl_rows(data)):
+        if place == 0 and column is None and not any(key in row for key in USUAL_COLUMNS):
+            candidates = _jsonl_columns(data)
+            keys = tuple(candidates) if len(candidates) == 1 else keys
         text = next((row[key] for key in keys if row.get(key)), None)
         if not isinstance(text, str):
             found = ", ".join(row)[:120] or "none"
@@ -230,8 +253,8 @@ def _is_text_cell(cell: str) -> bool:
 # ---- parquet
 
 
-def _parquet_file(data: bytes):
-    """Open a parquet file; its dictionaries stay encoded, so that a repeated text takes its memory once."""
+def _parquet_file(data: bytes, **options: Any):
+    """Open a parquet file; nothing of its columns is unpacked yet."""
     try:
         import pyarrow
         import pyarrow.parquet as parquet
@@ -240,8 +263,7 @@ def _parquet_file(data: bytes):
             "found parquet but no pyarrow to read it, expected it installed: pip install pyarrow"
         ) from error
     try:
-        names = parquet.read_schema(io.BytesIO(data)).names
-        return parquet.ParquetFile(io.BytesIO(data), read_dictionary=names)
+        return parquet.ParquetFile(io.BytesIO(data), **options)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise ValueError(f"found {kind_of(data)} that is no parquet ({one_line(error)}), expected parquet") from error
 
@@ -255,7 +277,7 @@ def _parquet_columns(data: bytes) -> list[str]:
 def _is_text(kind) -> bool:
     import pyarrow
 
-    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind  # as its writer had it in memory
     return pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
 
 
@@ -268,6 +290,8 @@ def _parquet_prompts(data: bytes, column: str | None) -> list[str]:
     if name not in candidates:
         kind = file.schema_arrow.field(name).type
         raise ValueError(f"found column {name} of {kind}, expected text (there is: {', '.join(candidates) or 'none'})")
+    # A dictionary stays one: a text that is repeated takes its memory once.
+    file = _parquet_file(data, read_dictionary=[name] if _has_dictionary(data, file.metadata, name) else None)
     prompts, total = [], 0
     try:
         for batch in file.iter_batches(batch_size=1024, columns=[name]):
@@ -282,6 +306,37 @@ def _parquet_prompts(data: bytes, column: str | None) -> list[str]:
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"found damaged parquet ({one_line(error)}), expected parquet") from error
     return prompts
+
+
+def _has_dictionary(data: bytes, metadata: Any, name: str) -> bool:
+    """Whether a column's texts stand in a dictionary, after checking that it can be unpacked at all.
+
+    Raises:
+        ValueError: for a column of more than `MAX_TEXT_CHARS` bytes or `MAX_ROWS` rows, by the footer or by its pages,
+            or in an encoding that tells nothing of either.
+    """
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
+    chunks = [chunk for chunk in chunks if chunk.path_in_schema == name or chunk.path_in_schema.startswith(name + ".")]
+    _check_size(sum(chunk.total_uncompressed_size for chunk in chunks), metadata.num_rows)
+    found = []
+    for chunk in chunks:
+        start = chunk.data_page_offset
+        if chunk.dictionary_page_offset is not None and 0 < chunk.dictionary_page_offset < start:
+            start = chunk.dictionary_page_offset
+        found.extend(parquet_pages.pages(data, start, chunk.total_compressed_size))
+    odd = next((page.encoding_name for page in found if page.encoding not in parquet_pages.ENCODINGS), None)
+    if odd is not None:
+        raise ValueError(f"found the encoding {odd}, expected one of {', '.join(parquet_pages.ENCODINGS.values())}")
+    _check_size(sum(page.size for page in found), sum(page.values for page in found))
+    return any(page.is_dictionary for page in found)
+
+
+def _check_size(size: int, rows: int) -> None:
+    if size > MAX_TEXT_CHARS:
+        raise ValueError(f"found {size:,} bytes of text when unpacked, expected at most {MAX_TEXT_CHARS:,}")
+    if rows > MAX_ROWS:
+        raise ValueError(f"found {rows:,} rows, expected at most {MAX_ROWS:,}")
 
 
 _READERS = {

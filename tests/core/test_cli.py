@@ -281,9 +281,7 @@ def test_a_reader_that_stops_early_is_no_fault(tmp_path):
     (tmp_path / "v.csv").write_text("0.6\n0.2\n0.1\n")
     options = ["--acceptance", str(tmp_path / "v.csv"), "--size", "50000", "--json"]  # more than a pipe holds
     command = [sys.executable, "-m", "sequoia_core", "tree", *options]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ASSETS.parent, text=True
-    ) as run:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ASSETS.parent, text=True) as run:
         run.stdout.read(1)
         run.stdout.close()
         assert run.stderr.read() == ""

@@ -1,3 +1,4 @@
+import json
 import threading
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -48,6 +49,25 @@ def test_sizes_beyond_the_profile_are_refused(n):
         ({"draft_sec": "fast"}, "draft_sec"),
         ({"draft_widths": [1, 2]}, "draft_width_sec"),
         ({"verify_sec": "abc"}, "verify_sec"),
+        ({"sizes": [1, 4, 10**30]}, "sizes"),
+        ({"sizes": [1, 4, 2**63]}, "sizes"),
+        ({"sizes": [1, 4, 1_000_001]}, "sizes: .*at most 1,000,000"),
+        ({"sizes": [1, 4.5, 8]}, "sizes: .*whole"),
+        ({"sizes": [False, True]}, "sizes"),
+        ({"verify_sec": [1e-320, 0.01, 0.02]}, "verify_sec"),
+        ({"verify_sec": [0.01, 0.02, 1e308]}, "verify_sec"),
+        ({"sizes": [[1], [4], [8]]}, "sizes"),
+        ({"verify_sec": [0.01, [0.02], 0.03]}, "verify_sec"),
+        ({"verify_sec": [0.01, 0.02, 10**400]}, "verify_sec"),
+        ({"draft_sec": True}, "draft_sec"),
+        ({"draft_sec": 10**400}, "draft_sec"),
+        ({"draft_widths": [1, 1], "draft_width_sec": [0.1, 0.1]}, "draft_widths: .*increasing"),
+        ({"draft_widths": [4, 1], "draft_width_sec": [0.1, 0.1]}, "draft_widths: .*increasing"),
+        ({"verify_samples": ((0.01,),)}, "verify_samples: found 1 rows, expected one for each of 3 sizes"),
+        ({"verify_samples": ((0.01,), (-1.0,), (0.01,))}, "verify_samples"),
+        ({"verify_samples": ((0.01,), (np.inf,), (0.01,))}, "verify_samples"),
+        ({"context": -1}, "context: found -1"),
+        ({"meta": [1]}, "meta: found list"),
     ],
 )
 def test_bad_tables_are_refused_with_the_reason(changes, message):
@@ -71,9 +91,10 @@ def test_file_round_trip(tmp_path):
         (b"[1]", "list"),
         (b'{"format": "sequoia-tree"}', "sequoia-tree"),
         (b'{"format": "sequoia-profile", "version": 9}', "version 9"),
-        (b'{"format": "sequoia-profile", "version": 1, "sizes": [1, 2]}', "draft_sec"),
+        (b'{"format": "sequoia-profile", "version": 1, "sizes": [1, 2]}', "verify_sec: found nothing"),
         (b'{"format": "sequoia-profile", "version": 1, "sizes": 3, "verify_sec": [1], "draft_sec": 1}', "sizes"),
-        (b"[" * 10_000, "no readable JSON"),
+        (b"[" * 10_000, "nested too deep"),
+        (b"\xff\xfe{", "not UTF-8"),
     ],
 )
 def test_broken_files_are_named(data, message, tmp_path):
@@ -82,6 +103,32 @@ def test_broken_files_are_named(data, message, tmp_path):
     with pytest.raises(ValueError, match=message) as error:
         HardwareProfile.load(path)
     assert "broken.json" in str(error.value)
+
+
+GOOD = {
+    "format": "sequoia-profile", "version": 1, "sizes": [1, 4, 8], "verify_sec": [0.01, 0.01, 0.02], "draft_sec": 0.001,
+    "device": "a GPU", "dtype": "float16", "context": 128, "draft_widths": [1, 4], "draft_width_sec": [0.001, 0.002],
+    "verify_samples": [[0.01], [0.01], [0.02]], "meta": {"target": "big"},
+}  # fmt: skip
+WRONG = (None, True, 3, 0.5, "x", [1], [[1]], ["x"], [None], {"a": 1}, [1, 4, 10**30], [1, 1e308, 1e309], -(10**40))
+
+
+@pytest.mark.parametrize("field", GOOD)
+def test_a_wrong_type_in_any_field_is_refused_by_name_or_means_what_it_says(field):
+    HardwareProfile.loads(json.dumps(GOOD).encode(), "p.json")
+    refused = 0
+    for value in WRONG:
+        if json.dumps(value) == json.dumps(GOOD[field]):
+            continue
+        data = json.dumps(GOOD | {field: value}).replace("Infinity", "1e309").encode()
+        try:
+            found = HardwareProfile.loads(data, "p.json").to_json()[field]
+        except ValueError as error:
+            refused += 1
+            assert str(error).startswith("p.json: ") and "\n" not in str(error) and len(str(error)) < 250
+        else:
+            assert found == value and type(found) is type(GOOD[field])
+    assert refused >= len(WRONG) - 2
 
 
 def test_measured_profile_has_every_time_and_its_samples(tiny_target, tiny_draft):
@@ -99,6 +146,8 @@ def test_measuring_refuses_what_the_models_cannot_hold(tiny_target, tiny_draft):
         measure_profile(target=tiny_target, draft=tiny_draft, context=256)
     with pytest.raises(ValueError, match="sizes"):
         measure_profile(target=tiny_target, draft=tiny_draft, sizes=[1], context=8)
+    with pytest.raises(ValueError, match="sizes: found 100,000, expected at most 4,096"):
+        measure_profile(target=tiny_target, draft=tiny_draft, sizes=[1, 100_000], context=8)
     stop = threading.Event()
     stop.set()
     with pytest.raises(ValueError, match="cancelled"):

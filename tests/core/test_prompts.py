@@ -1,10 +1,21 @@
 import copy
 import io
+import json
+import struct
+import subprocess
 import sys
 
 import pytest
 
-from sequoia_core.prompts import MAX_PROMPT_BYTES, encode_prompt, load_prompts, prompts_from_bytes, text_columns
+from sequoia_core.prompts import (
+    MAX_PROMPT_BYTES,
+    check_text,
+    encode_prompt,
+    load_prompts,
+    prompts_from_bytes,
+    split_lines,
+    text_columns,
+)
 
 CSV = b'id,question,answer\n1,"why, though?",because\n2,"two\nlines",\n3,,empty\n'
 
@@ -58,7 +69,7 @@ def test_repeated_text_in_parquet_takes_its_memory_once():
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.jsonl", b"{", "line 1: found no JSON"),
+        ("a.jsonl", b"{", "line 1: found no readable JSON"),
         ("a.jsonl", b'{"text": "x"}\n{"words": 1}', "line 2: .*keys: words"),
         ("a.jsonl", b'{"text": 3}', "line 1"),
         ("a.jsonl", b"[1]", "line 1"),
@@ -160,3 +171,199 @@ def test_a_real_chat_template_is_applied_and_a_broken_one_is_named(demo_pair):
     tokenizer.chat_template = "{{ raise_exception('no such role') }}"
     with pytest.raises(ValueError, match="chat template that fails .*no such role"):
         encode_prompt(tokenizer, "x = 1")
+
+
+# ---- text that is not what it seems
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
+def test_only_line_feeds_end_a_line(mark):
+    """str.splitlines also splits at these, in the middle of valid JSON or of a program with form feeds."""
+    text = f"one{mark}two"
+    if mark >= " ":
+        data = json.dumps({"text": text}, ensure_ascii=False).encode()
+        assert prompts_from_bytes(data + b"\r\n" + data + b"\n", "a.jsonl") == [text, text]
+    assert prompts_from_bytes(f"{text}\nthree\r\nfour\rfive".encode(), "a.txt") == [text, "three", "four", "five"]
+    assert prompts_from_bytes(f"id,text\n1,{text}\n".encode(), "a.csv") == [text]
+    assert split_lines(f"{text}\n\n  \nthree") == [text, "three"]
+
+
+@pytest.mark.parametrize("half", ["\ud800", "\udfff", "a\ud83d\ud83d\ude00", "\udce9"])
+def test_half_of_a_surrogate_pair_is_refused_wherever_a_prompt_comes_in(half, demo_pair):
+    with pytest.raises(ValueError, match="prompt: found half of a surrogate pair .U.D.* at character"):
+        check_text(half)
+    for chat in (None, False):
+        with pytest.raises(ValueError, match="surrogate"):
+            encode_prompt(demo_pair.tokenizer, half, chat=chat)
+    for row in ({"text": half}, {"text": "fine", "note": half}, {half: "x", "text": "fine"}):
+        with pytest.raises(ValueError, match="a.jsonl: line 2: found half of a surrogate pair") as caught:
+            prompts_from_bytes(b'{"text": "fine"}\n' + json.dumps(row).encode(), "a.jsonl")
+        str(caught.value).encode()  # can itself be shown
+    check_text("\U0001f600 \u2028 \0 \u202e"), check_text("")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"text": "x", "n": NaN}', '{"text": "x", "text": "y"}', '{"text": "x", "n": 1e999}', "{" * 10_000, "[" * 10_000],
+)
+def test_ambiguous_json_lines_are_named(line):
+    with pytest.raises(ValueError, match="a.jsonl: line 2: found"):
+        prompts_from_bytes(b'{"text": "fine"}\n' + line.encode(), "a.jsonl")
+
+
+@pytest.mark.parametrize("value", [None, True, 3, 0.5, [1], ["x"], {"text": "x"}, [], {}, 0, False])
+@pytest.mark.parametrize("key", ["text", "prompt"])
+def test_a_prompt_of_another_type_is_named(key, value):
+    with pytest.raises(ValueError, match="a.jsonl: line 1: .*keys: "):
+        prompts_from_bytes(json.dumps({key: value}).encode(), "a.jsonl")
+
+
+# ---- parquet that unpacks to more than a machine holds
+
+
+def peak_of(code: str, path) -> tuple[str, float, int]:
+    """Read a file in a process of its own: what it printed, its CPU seconds, its peak memory in bytes."""
+    program = f"""
+import resource, sys, time
+import pyarrow.parquet
+from sequoia_core.prompts import load_prompts, text_columns
+before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+try:
+    {code}
+except ValueError as error:
+    print(error)
+print(time.process_time() - started, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+    run = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    *told, figures = run.stdout.strip().splitlines()
+    seconds, memory = figures.split()
+    return " ".join(told), float(seconds), int(float(memory))
+
+
+def written(tmp_path, columns, **options):
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    path = tmp_path / "bomb.parquet"
+    pyarrow.parquet.write_table(arrow.table(columns), path, **options)
+    return path
+
+
+BOMB = 80_000_000  # characters
+
+
+@pytest.mark.parametrize(
+    ("compression", "options"),
+    [
+        ("zstd", {}),
+        ("zstd", {"use_dictionary": False}),
+        ("zstd", {"data_page_version": "2.0"}),
+        ("gzip", {}),
+        ("brotli", {"use_dictionary": False}),
+    ],
+)
+def test_a_parquet_bomb_is_refused_before_it_is_unpacked(compression, options, tmp_path):
+    path = written(tmp_path, {"text": ["x" * BOMB]}, compression=compression, **options)
+    assert path.stat().st_size < 1_000_000
+    told, seconds, memory = peak_of("load_prompts(sys.argv[1])", path)
+    assert "bomb.parquet: found 80,000," in told and "expected at most 67,108,864" in told
+    assert memory < 60_000_000 and seconds < 5  # unpacked: 160 MB and more
+
+
+def test_a_bomb_in_another_column_is_never_touched(tmp_path):
+    path = written(tmp_path, {"text": ["fine"], "other": ["x" * BOMB]}, compression="zstd")
+    told, _, memory = peak_of(
+        "print(load_prompts(sys.argv[1]), text_columns(open(sys.argv[1], 'rb').read(), 'a.parquet'))", path
+    )
+    assert told == "['fine'] ['text', 'other']" and memory < 60_000_000
+
+
+def test_many_row_groups_are_counted_together(tmp_path):
+    path = written(
+        tmp_path, {"text": ["x" * 10_000_000] * 8}, compression="zstd", row_group_size=1, use_dictionary=False
+    )
+    assert "found 80,000," in peak_of("load_prompts(sys.argv[1])", path)[0]
+
+
+def test_a_dictionary_page_is_counted_as_well(tmp_path):
+    path = written(tmp_path, {"text": ["x" * BOMB] * 2}, compression="zstd")
+    told, _, memory = peak_of("load_prompts(sys.argv[1])", path)
+    assert "expected at most 67,108,864" in told and memory < 60_000_000
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def test_a_footer_that_lies_about_the_size_does_not_help(tmp_path):
+    """The footer says little; the pages say what the reader would unpack."""
+    path = written(tmp_path, {"text": ["x" * BOMB]}, compression="zstd", use_dictionary=False)
+    import pyarrow.parquet
+
+    column = pyarrow.parquet.read_metadata(path).row_group(0).column(0)
+    claimed = varint(2 * column.total_uncompressed_size)  # zigzag
+    data = path.read_bytes()
+    footer = len(data) - 8 - struct.unpack("<I", data[-8:-4])[0]
+    small = bytearray(varint(2 * 100))
+    small = bytes(
+        [*(byte | 0x80 for byte in small[:-1]), small[-1] | 0x80, *[0x80] * (len(claimed) - len(small) - 1), 0]
+    )
+    assert data[footer:].count(claimed) >= 1 and len(small) == len(claimed)
+    lying = data[:footer] + data[footer:].replace(claimed, small)
+    path.write_bytes(lying)
+    assert pyarrow.parquet.read_metadata(path).row_group(0).column(0).total_uncompressed_size == 100
+    told, _, memory = peak_of("load_prompts(sys.argv[1])", path)
+    assert "expected at most 67,108,864" in told and memory < 60_000_000
+
+
+def test_endless_empty_rows_are_refused(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    path = written(tmp_path, {"text": arrow.nulls(50_000_000, arrow.string())})
+    assert path.stat().st_size < 200_000
+    told, seconds, _ = peak_of("load_prompts(sys.argv[1])", path)
+    assert "found 50,000,000 rows, expected at most 1,000,000" in told and seconds < 5
+
+
+def test_encodings_that_repeat_what_came_before_are_refused(tmp_path):
+    """DELTA_BYTE_ARRAY says each text as what it shares with the last: 1 MB becomes 100 MB without any compression."""
+    texts = ["x" * 1_000_000 + str(i) for i in range(100)]
+    path = written(
+        tmp_path, {"text": texts}, use_dictionary=False, column_encoding="DELTA_BYTE_ARRAY", compression="none"
+    )
+    assert path.stat().st_size < 4_000_000
+    told, _, memory = peak_of("load_prompts(sys.argv[1])", path)
+    assert "DELTA_BYTE_ARRAY" in told and memory < 60_000_000
+
+
+@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_LENGTH_BYTE_ARRAY"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
+def test_what_other_writers_write_is_read(encoding, version, compression, tmp_path):
+    texts = [f"prompt {i} ü" for i in range(3000)]
+    options = {"use_dictionary": False, "column_encoding": encoding, "data_page_version": version}
+    columns = {"id": list(range(3000)), "text": texts, "a.b": texts}
+    path = written(
+        tmp_path,
+        columns,
+        compression=compression,
+        data_page_size=2000,
+        row_group_size=1000,
+        **{**options, "column_encoding": {"text": encoding, "a.b": encoding}},
+    )
+    assert load_prompts(path) == texts and load_prompts(path, "a.b") == texts
+
+
+def test_damaged_page_headers_are_a_value_error_at_worst():
+    data = parquet(text=[f"{i}" * 9 for i in range(300)])
+    for place in range(4, 400):
+        for flip in (0xFF, 0x01, 0x80):
+            damaged = data[:place] + bytes([data[place] ^ flip]) + data[place + 1 :]
+            try:
+                prompts_from_bytes(damaged, "a.parquet")
+            except ValueError as error:
+                assert str(error).startswith("a.parquet: ") and "\n" not in str(error)
