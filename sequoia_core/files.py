@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 64 * 2**20
 MAX_JSON_VALUES = 8_000_000  # what a tree file of full size holds; at most half a gigabyte in memory
+MAX_PICKLE = 2 * 2**20  # of a .pt file, beside the tensors' own bytes
+MAX_CONTAINERS = 50_000  # lists and the like in it: one byte each, and 64 in memory
 MAX_DIGITS = 300  # of an integer: about what a float64 can hold
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -245,6 +247,10 @@ def load_torch(data: bytes, expected: str) -> Any:
             pickles = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
             if len(pickles) != 1:
                 raise ValueError(f"found a zip archive without one data.pkl, expected {expected}")
+            if pickles[0].file_size > MAX_PICKLE:
+                raise ValueError(
+                    f"found a pickle of {pickles[0].file_size:,} bytes, expected {expected} with at most {MAX_PICKLE:,}"
+                )
             code = archive.read(pickles[0])
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise ValueError(f"found a damaged archive ({one_line(error)}), expected {expected}") from error
@@ -264,9 +270,13 @@ def load_torch(data: bytes, expected: str) -> Any:
 
 
 def _check_pickle(code: bytes, expected: str) -> None:
-    """Refuse a pickle that names anything but tensor parts, before any unpickler sees it."""
+    """Refuse a pickle that names anything but tensor parts or is a bomb, before any unpickler sees it."""
+    containers = 0
     try:
         for opcode, argument, _ in pickletools.genops(code):
+            containers += opcode.name.endswith(("LIST", "DICT", "SET", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"))
+            if containers > MAX_CONTAINERS:
+                raise ValueError(f"found a pickle of more than {MAX_CONTAINERS:,} containers, expected {expected}")
             if opcode.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"):
                 raise ValueError(f"found a pickled object ({opcode.name}), expected {expected}")
             if opcode.name == "GLOBAL" and not _TENSOR_PARTS.fullmatch(argument):

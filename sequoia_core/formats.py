@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .construction import expected_tokens
-from .files import MAX_BYTES, first_fault, json_bytes, kind_of, load_torch, one_line, read_bytes, write_atomic
+from .files import MAX_BYTES, checked, json_bytes, kind_of, load_torch, one_line, read_bytes, read_json, write_atomic
 from .tree import MAX_SIZE, TokenTree
 
 if TYPE_CHECKING:
@@ -215,33 +215,29 @@ def _parse(data: bytes) -> TokenTree:
 
 def _json_or_literal(data: bytes) -> Any:
     """Parse JSON, or the Python literal of a list of tuples, which is rewritten to JSON and never evaluated."""
-    from pydantic_core import from_json
-
     try:
         text = data.decode("utf-8-sig").strip()
         if re.match(r"['\"]?\s*\[", text):
             text = text.strip("'\"").translate(str.maketrans("()", "[]"))
             text = re.sub(r",\s*\]", "]", text)
-        return from_json(text, allow_inf_nan=False)
+        return read_json(text.encode())
     except ValueError as error:
-        raise ValueError(f"found text that is no tree ({one_line(error)}), expected JSON or a list of paths") from error
+        why = one_line(error).removeprefix("found ").split(", expected")[0]
+        raise ValueError(f"found text that is no tree ({why}), expected JSON or a list of paths") from error
 
 
 def _from_native(content: Any) -> TokenTree:
-    from pydantic import BaseModel, ConfigDict, Field, ValidationError
+    from pydantic import BaseModel, ConfigDict, Field
 
     class Schema(BaseModel):
         model_config = ConfigDict(strict=True)
         format: Literal["sequoia-tree"]
-        version: Literal[1]
+        version: int = Field(ge=1, le=1)
         parents: list[int] = Field(max_length=MAX_SIZE)
         acceptance: dict[str, Any] | None = None
         expected_tokens: float | None = None
 
-    try:
-        return TokenTree(np.array(Schema.model_validate(content).parents))
-    except ValidationError as error:
-        raise ValueError(first_fault(error)) from error
+    return TokenTree(np.array(checked(Schema, content).parents))
 
 
 def _from_choices(content: list[Any]) -> TokenTree:
@@ -274,9 +270,12 @@ def _growmap_entries(content: Any) -> dict[str, Any]:
     for key in GROWMAP_KEYS:
         value = content.get(key)
         if isinstance(value, torch.Tensor):
-            if value.numel() > MAX_GROWMAP_SIZE**2 or value.is_complex():
+            if value.numel() > MAX_GROWMAP_SIZE**2 or value.layout != torch.strided or value.is_quantized:
                 raise ValueError(f"{key}: found shape {tuple(value.shape)}, expected at most {MAX_GROWMAP_SIZE} nodes")
-            value = value.to(torch.int64).tolist()
+            whole = value.to(torch.int64)
+            if value.is_complex() or not bool((whole == value).all()):
+                raise ValueError(f"{key}: found numbers that are not whole, expected node numbers, depths or 0 and 1")
+            value = whole.tolist()
         # One short list referenced a million times passes a pickle unnoticed: count before walking.
         elif isinstance(value, list) and (
             len(value) > MAX_GROWMAP_SIZE
@@ -290,7 +289,7 @@ def _growmap_entries(content: Any) -> dict[str, Any]:
 
 def _from_growmap(content: Mapping[str, Any]) -> TokenTree:
     """Read the reference implementation's entries, which say the same tree five times, and check that they agree."""
-    from pydantic import BaseModel, ConfigDict, Field, ValidationError
+    from pydantic import BaseModel, ConfigDict, Field
 
     class Schema(BaseModel):
         model_config = ConfigDict(strict=True)
@@ -302,9 +301,9 @@ def _from_growmap(content: Mapping[str, Any]) -> TokenTree:
         size: int = Field(ge=1, le=MAX_GROWMAP_SIZE)
 
     try:
-        read = Schema.model_validate(content)
-    except ValidationError as error:
-        raise ValueError(f"{first_fault(error)} (a growmap has {_all_keys()})") from error
+        read = checked(Schema, content)
+    except ValueError as error:
+        raise ValueError(f"{error} (a growmap has {_all_keys()})") from error
     n = read.size
     for key in ("Successors", "mask", "depth"):
         if len(getattr(read, key)) != n:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from .conditions import Conditions
-from .files import first_fault, kind_of, load_torch, one_line
+from .files import checked, kind_of, load_torch, one_line, read_json
 
 MAX_BYTES = 8 * 2**20
 MAX_TEXT_BYTES = 2**20
@@ -80,14 +80,14 @@ def _from_layout(values: np.ndarray) -> dict[str, Any]:
 
 
 def _from_json(data: bytes) -> dict[str, Any]:
-    from pydantic import BaseModel, ConfigDict, Field, ValidationError
+    from pydantic import BaseModel, ConfigDict, Field
 
     Count = Annotated[int, Field(ge=0, le=2**53)]
 
     class Schema(BaseModel):
         model_config = ConfigDict(strict=True)
         format: Literal["sequoia-acceptance"]
-        version: Literal[1, 2]
+        version: int = Field(ge=1, le=2)
         probs: list[float] = Field(max_length=MAX_RANKS)
         trials: Count | None = None
         prompt_sums: list[list[float]] | None = None
@@ -96,10 +96,7 @@ def _from_json(data: bytes) -> dict[str, Any]:
         note: str | None = None
         holds_for: dict[str, Any] | None = None
 
-    try:
-        read = Schema.model_validate_json(data.removeprefix(b"\xef\xbb\xbf"))
-    except ValidationError as error:
-        raise ValueError(first_fault(error)) from error
+    read = checked(Schema, read_json(data))
     sums = read.prompt_sums
     if sums is not None and any(len(row) != len(read.probs) for row in sums):
         raise ValueError(f"prompt_sums: found rows of other lengths, expected {len(read.probs)} numbers in each")
@@ -131,7 +128,7 @@ def _npy_values(data: bytes) -> np.ndarray:
     try:
         version = header.read_magic(stream)
         shape, _, dtype = (header.read_array_header_1_0 if version == (1, 0) else header.read_array_header_2_0)(stream)
-    except ValueError as error:
+    except Exception as error:  # NumPy reads it as a Python literal: anything may come out of that
         raise ValueError(f"found a damaged header ({one_line(error)}), expected {EXPECTED}") from error
     # The header's claim is checked against the bytes that are there, before any memory is taken.
     present = len(data) - stream.tell()

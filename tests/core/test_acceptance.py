@@ -422,6 +422,66 @@ def test_broken_json(text):
     assert len(refusal(text.encode(), "v.json")) < 250
 
 
+JSON = {
+    "format": "sequoia-acceptance", "version": 1, "probs": [0.5, 0.2], "trials": 3, "prompt_sums": [[1.0, 0.5]],
+    "prompt_trials": [3], "meta": {"source": "a test"}, "note": "n",
+}  # fmt: skip
+WRONG = (
+    True,
+    -1,
+    2**53 + 1,
+    10**290,
+    1.5,
+    "x",
+    [],
+    [1],
+    [[1]],
+    ["x"],
+    [None],
+    [10**290],
+    [[10**290]],
+    {"a": 1},
+    [1e308],
+)
+
+
+@pytest.mark.parametrize("field", JSON)
+def test_a_wrong_type_in_any_field_is_refused_by_name_or_means_what_it_says(field):
+    assert AcceptanceVector.loads(json.dumps(JSON).encode(), "v.json").trials == 3
+    for value in WRONG:
+        data = json.dumps(JSON | {field: value}).encode()
+        try:
+            found = AcceptanceVector.loads(data, "v.json")
+        except ValueError as error:
+            assert str(error).startswith("v.json: ") and "\n" not in str(error) and len(str(error)) < 250
+            continue
+        assert (field, value) in [("meta", {"a": 1}), ("note", "x")], (found, value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "probs": [0.7]}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "note": "\\ud800"}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "meta": {"source": "\\udc00"}}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "meta": {"x": NaN}}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "meta": {"x": 1e999}}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "meta": {"a": 1, "a": 2}}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "meta": ' + '{"a":' * 5000 + "1" + "}" * 5001,
+    ],
+)
+def test_ambiguous_json(text):
+    assert len(refusal(text.encode(), "v.json")) < 250
+
+
+def test_a_pickle_of_nothing_but_lists_is_refused_before_it_is_built():
+    honest = torch_bytes(torch.tensor(PROBS))
+    for count in (7_000_000, 1_500_000):
+        code = b"\x80\x02" + b"]" * count + b"."
+        lists = rewritten_archive(honest, lambda name, content, code=code: code if "pkl" in name else content)
+        assert "pickle" in refusal(lists, "v.pt")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -460,6 +520,51 @@ def test_npy_with_objects_or_a_claimed_size(tmp_path):
     assert not (tmp_path / "ran").exists()
     claimed = npy_bytes(np.array(PROBS)).replace(b"(3,)", b"(9999999999,)")
     refusal(claimed, "v.npy")
+
+
+def npy_with(header: str, version: bytes = b"\x01\x00") -> bytes:
+    text = header.encode("latin-1")
+    size = len(text).to_bytes(2 if version == b"\x01\x00" else 4, "little")
+    return b"\x93NUMPY" + version + size + text + bytes(24)
+
+
+NPY = "{'descr': '<f8', 'fortran_order': False, 'shape': (3,), }"
+
+
+@pytest.mark.parametrize("version", [b"\x01\x00", b"\x02\x00", b"\x03\x00", b"\x09\x09"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "(" * 5000,
+        "[" * 9_000,
+        "-" * 9_000 + "1",
+        "{" * 300 + "}" * 300,
+        "'" * 3,
+        "\n  1\n 2",
+        "\\",
+        "\0",
+        "{}",
+        "x" * 60_000,
+        NPY.replace("(3,)", "(False,)"),
+        NPY.replace("(3,)", "(3.0,)"),
+        NPY.replace("(3,)", "(-3,)"),
+        NPY.replace("(3,)", "3"),
+        NPY.replace("(3,)", f"({10**30},)"),
+        NPY.replace("(3,)", f"({'9' * 5000},)"),
+        NPY.replace("'<f8'", "'<f0'"),
+        NPY.replace("'<f8'", "[('a', '<f8')]"),
+        NPY.replace("'<f8'", "'<f8,<f8'"),
+        NPY.replace("'<f8'", "'(2,)<f8'"),
+        NPY.replace("'<f8'", "None").replace("3,", "4,"),
+        NPY.replace("'<f8'", "10**9"),
+        NPY.replace("'<f8'", "('f8', (1000000000,))"),
+        NPY.replace("'<f8'", "'<M8[D]'"),
+        NPY.replace("False", "0"),
+        NPY.replace("'shape'", "'shapes'"),
+    ],
+)
+def test_npy_headers_of_all_sorts(header, version):
+    assert len(refusal(npy_with(header, version), "v.npy")) < 300
 
 
 @pytest.mark.parametrize("tensors", [{"p": torch.zeros(2, 2)}, {"a": torch.zeros(2), "b": torch.zeros(2)}, {}])

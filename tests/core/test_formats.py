@@ -11,6 +11,7 @@ import torch
 
 from sequoia_core.acceptance import AcceptanceVector
 from sequoia_core.construction import branching_tree, chain_tree, expected_tokens, independent_chains, optimal_tree
+from sequoia_core.files import MAX_BYTES
 from sequoia_core.formats import (
     FORMATS,
     MAX_GROWMAP_SIZE,
@@ -215,9 +216,14 @@ def test_native_names_the_node(parents, words):
         ('{"format": "sequoia-acceptance", "version": 1, "probs": [0.5]}', "sequoia-tree"),
         ('{"format": "sequoia-tree", "version": 3, "parents": [-1]}', "version"),
         ('{"format": "sequoia-tree", "version": 1}', "parents"),
-        ('{"format": "sequoia-tree", "version": 1, "parents": [-1, 0', "EOF"),
-        ('{"a":' * 10_000, "recursion"),
-        ("[" * 10_000, "recursion"),
+        ('{"format": "sequoia-tree", "version": 1, "parents": [-1, 0', "no tree"),
+        ('{"format": "sequoia-tree", "version": 1, "parents": [-1], "parents": [-1, 0]}', "twice"),
+        ('{"format": "sequoia-tree", "version": 1, "parents": [-1], "x": NaN}', "NaN"),
+        ('{"a":' * 10_000, "nested too deep"),
+        ("[" * 10_000, "nested too deep"),
+        ("[" * 300 + "0" + "]" * 300, "path"),
+        ("[[" + "0, " * 10 + "1" * 5000 + "]]", "digits"),
+        ("[" + "[]," * 9_000_000 + "[0]]", "values"),
         ("(" * 10_000, "no tree"),
         ("[(0,), __import__('os')]", "no tree"),
         ("0.5\n0.2\n", "no tree"),
@@ -305,6 +311,50 @@ def test_hostile_growmaps(tmp_path):
     whole = tree_to_bytes(BUSHY, "growmap")
     for stop in range(0, len(whole), 97):
         refusal(whole[:stop])
+
+
+WRONG = (None, True, -1, 2**63, 10**290, 1.5, "x", [], [1], [[1]], [[[1]]], ["x"], [None], [10**290], [[10**290]], {})
+NATIVE = {"format": "sequoia-tree", "version": 1, "parents": [-1, 0], "acceptance": {}, "expected_tokens": 1.5}
+FINE = {"acceptance": (None, {}), "expected_tokens": (None, -1, 2**63, 10**290, 1.5)}  # kept, and not looked at
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"), [*((NATIVE, key) for key in NATIVE), *((BUSHY_GROWMAP, key) for key in BUSHY_GROWMAP)]
+)
+def test_a_wrong_type_in_any_field_is_refused_in_one_line(fields, field):
+    for value in WRONG:
+        if any(value is fine or (value == fine and value is not True) for fine in FINE.get(field, ())):
+            assert tree_from_bytes(json.dumps(fields | {field: value}).encode(), "tree").size == 2
+            continue
+        refusal(json.dumps(fields | {field: value}))
+        if fields is BUSHY_GROWMAP:
+            refusal(growmap_bytes(fields | {field: value}))
+
+
+def test_growmaps_with_tensors_of_other_kinds():
+    for value in (
+        torch.tensor(8),
+        torch.tensor([float("nan")] * 8),
+        torch.tensor([1e30] * 8),
+        torch.tensor([0.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.5]),
+        torch.zeros(0),
+        torch.zeros(8, dtype=torch.bool),
+        torch.zeros(8).to_sparse(),
+        torch.zeros(2, 2, 2),
+        torch.quantize_per_tensor(torch.zeros(8), 1.0, 0, torch.qint8),
+    ):
+        for key in ("depth", "mask", "roots", "Successors"):
+            refusal(growmap_bytes(BUSHY_GROWMAP | {key: value}))
+
+
+def test_a_chain_of_a_million_nodes_fits_a_file_and_what_does_not_says_so():
+    chain = TokenTree(np.arange(-1, 999_999))
+    data = tree_to_bytes(chain, "native")
+    assert len(data) < MAX_BYTES and tree_from_bytes(data, "t") == chain
+    for format, words in (("choices", "ranks in all"), ("vllm", "ranks in all"), ("umbrella", "nodes")):
+        with pytest.raises(ValueError, match=words):
+            tree_to_bytes(chain, format)
+    refusal(data.replace(b"[-1, ", b"[-1, 0, "), "parents", "1000000")
 
 
 def test_files_that_cannot_be_read_or_written(tmp_path):
