@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from sequoia_core.benchmark import bench  # noqa: E402
-from sequoia_core.models import load_pair  # noqa: E402
+from sequoia_core.loading import load_pair  # noqa: E402
 from sequoia_core.prompts import load_prompts  # noqa: E402
 from sequoia_core.sampling import SamplingConfig  # noqa: E402
 

@@ -27,7 +27,7 @@ import transformers  # noqa: E402
 from sequoia_core.acceptance import AcceptanceVector  # noqa: E402
 from sequoia_core.construction import expected_tokens, optimal_tree  # noqa: E402
 from sequoia_core.estimates import Estimate  # noqa: E402
-from sequoia_core.models import load_pair  # noqa: E402
+from sequoia_core.loading import load_pair  # noqa: E402
 from sequoia_core.prompts import load_prompts  # noqa: E402
 from sequoia_core.rejection import measure_rejection, sampling_grid  # noqa: E402
 from sequoia_core.robustness import VERIFIERS, VerifierComparison, compare_verifiers  # noqa: E402

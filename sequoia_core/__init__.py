@@ -16,7 +16,9 @@ The ladder (each module imports only from the ones named; a test enforces it):
     formats                         files, acceptance, tree, construction
     fused                           -
     amx_llama                       native, rows
-    models                          faults, amx_llama, fused, model_names
+    models                          faults, amx_llama, fused
+    checkpoint                      files, faults, model_names
+    loading                         model_names, models, checkpoint
     prefill                         models
     hardware                        files, native, tree, models, prefill
     planning                        acceptance, tree, construction, hardware
@@ -29,7 +31,7 @@ The ladder (each module imports only from the ones named; a test enforces it):
     estimates                       -
     rejection                       acceptance, sampling, estimates, ranks, models, measurement
     robustness                      tree, sampling, estimates, ranks, models, engine, measurement
-    static_check                    all but benchmark, cli
+    static_check                    all but checkpoint, loading, benchmark, cli
     benchmark                       all but cli
     cli                             all
 
@@ -54,7 +56,7 @@ _HOME = {
     "speedup_surface": "planning",
     "best_shape": "planning",
     "predicted_speedup": "planning",
-    "load_pair": "models",
+    "load_pair": "loading",
     "DecodeStep": "engine",
     "decode": "engine",
     "autoregressive": "engine",

@@ -160,12 +160,14 @@ def _check_out(out: Path | None) -> None:
 
 
 def _pair(target: str | None, draft: str | None, device: str | None = None, dtype: str | None = None) -> ModelPair:
+    from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
-    from .models import load_pair
+    from .loading import load_pair
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
+    hub_logging.set_verbosity_error()  # else each retry is a line of its own on stderr
     with _held_stderr():
         return load_pair(target, draft, device, dtype)
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from transformers import LlamaForCausalLM
 
+MAX_ROTATIONS = 2**27  # positions x head size: the table of angles takes 8 bytes for each
 Linear = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -49,7 +50,8 @@ def fits(model: torch.nn.Module) -> bool:
         and plain(layer.mlp.down_proj, hidden, inner)
         for layer in layers
     )
-    return rotation == "default" and not biased and config.hidden_act == "silu" and linear and len(layers) > 0
+    small = config.max_position_embeddings * head <= MAX_ROTATIONS
+    return rotation == "default" and not biased and config.hidden_act == "silu" and linear and small and len(layers) > 0
 
 
 class FusedLlama:

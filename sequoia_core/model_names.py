@@ -13,8 +13,11 @@ def model_source(name: str | os.PathLike) -> str:
 
     A leading `~` and relative paths are resolved, so that two spellings of one folder are one model.
     """
-    path = Path(name).expanduser()
-    return str(path.resolve()) if path.is_dir() else str(name)
+    try:
+        path = Path(name).expanduser()
+        return str(path.resolve()) if path.is_dir() else str(name)
+    except (OSError, RuntimeError):  # a name too long for the system, or ~ of a user who has no home
+        return str(name)
 
 
 def model_name(name: str | os.PathLike) -> str:

@@ -1,42 +1,25 @@
-"""Language models behind one small protocol, their KV cache, and loading a target/draft pair.
+"""Language models behind one small protocol, and their KV cache.
 
-Knows Hugging Face models and how to drive their own forward with a tree mask; knows nothing of trees, sampling or
-verification. Shapes: q = tokens in one forward, kv = cached tokens including those q, V = vocabulary.
+Knows Hugging Face models and how to drive their own forward with a tree mask; knows nothing of files, trees, sampling
+or verification. Shapes: q = tokens in one forward, kv = cached tokens including those q, V = vocabulary.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib.util
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from . import amx_llama
 from .amx_llama import DraftLevel, NativeCache, NativeDraft, NativeLlama
-from .faults import panics_as_errors
 from .fused import FusedLlama, fits
-from .model_names import DEMO_PAIR, model_name
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-QUANTISED = {  # method named in a model's config -> (module that runs it, package to install)
-    "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
-    "gptq": ("gptqmodel", "gptqmodel"),
-    "awq": ("gptqmodel", "gptqmodel"),
-    "compressed-tensors": ("compressed_tensors", "compressed-tensors"),
-    "torchao": ("torchao", "torchao"),
-    "hqq": ("hqq", "hqq"),
-    "quanto": ("optimum.quanto", "optimum-quanto"),
-}
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class LanguageModel(Protocol):
@@ -187,8 +170,8 @@ class HuggingFaceModel:
             raise ValueError(
                 f"{name}: found a vocabulary of {self.vocab_size}, expected 1 to its {rows} rows of logits"
             )
-        self.max_context = int(getattr(config, "max_position_embeddings", None) or 2048)
-        self.eos_ids = _eos_ids(model) if eos_ids is None else eos_ids
+        self.max_context = _context(config)
+        self.eos_ids = _eos_ids(model, name) if eos_ids is None else eos_ids
         self.device, self.dtype = model.device, model.dtype
         self.parameters = sum(p.numel() for p in model.parameters())
         self._layer_count = int(config.num_hidden_layers)
@@ -276,14 +259,31 @@ class HuggingFaceModel:
         return logits[0, -keep:, : self.vocab_size]
 
 
-def _eos_ids(model: PreTrainedModel) -> frozenset[int]:
+def _context(config: PretrainedConfig) -> int:
+    """Return how many positions a model has for which the rotation of its cached keys stays what it was.
+
+    Two kinds of rotary embedding depend on the length of the text (transformers' `dynamic_rope_update`): "longrope"
+    turns to other frequencies beyond the length it was first trained for, "dynamic" beyond its positions. Keys cached
+    before that would be rotated by the old ones, so such a context ends there.
+    """
+    context = getattr(config, "max_position_embeddings", None) or 2048
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]  # one for all layers, or per kind
+    short = [kind.get("original_max_position_embeddings") for kind in kinds if kind.get("rope_type") == "longrope"]
+    return int(min([context, *(length for length in short if length)]))
+
+
+def _eos_ids(model: PreTrainedModel, name: str) -> frozenset[int]:
     generation = getattr(model, "generation_config", None)
     ids = getattr(generation, "eos_token_id", None)
     if ids is None:
         ids = model.config.get_text_config().eos_token_id
     if ids is None:
         return frozenset()
-    return frozenset(int(i) for i in ([ids] if isinstance(ids, int) else ids))
+    listed = ids if isinstance(ids, list | tuple) else [ids]
+    if not all(isinstance(token, int) and not isinstance(token, bool) for token in listed):
+        raise ValueError(f"{name}: eos_token_id: found {str(ids)[:60]!r}, expected a token id or a list of them")
+    return frozenset(listed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,118 +293,3 @@ class ModelPair:
     target: HuggingFaceModel
     draft: HuggingFaceModel
     tokenizer: PreTrainedTokenizerBase
-
-
-def load_pair(
-    target: str | os.PathLike | None = None,
-    draft: str | os.PathLike | None = None,
-    device: str | None = None,
-    dtype: str | torch.dtype | None = None,
-) -> ModelPair:
-    """Load a target and a draft from local folders or hub ids.
-
-    Models are often padded to a rounder number of logits than their tokenizer has tokens, differently so within one
-    family. Both are cut to the ids that the target's tokenizer knows, so that no other token is ever drafted or
-    sampled: the distribution that decoding preserves is the target's own given a real token, whatever the draft.
-
-    Args:
-        target, draft: None, None loads the shipped demo pair; otherwise both are needed.
-        device: such as "cpu" or "cuda"; None takes CUDA where there is one.
-        dtype: "float32", "bfloat16" or "float16"; None takes float32 on CPU and bfloat16 elsewhere.
-
-    Raises:
-        ValueError: naming the model, what was found and what was expected; nothing stays half-loaded. Also for a draft
-            with fewer rows than the target has real tokens: it could not read them.
-    """
-    if (target is None) != (draft is None):
-        raise ValueError("found only one of target and draft, expected both (or neither, for the demo pair)")
-    target, draft = target or DEMO_PAIR / "target", draft or DEMO_PAIR / "draft"
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if dtype is None:
-        dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    elif isinstance(dtype, str):
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype: found {dtype!r}, expected one of {', '.join(DTYPES)}")
-        dtype = DTYPES[dtype]
-    target_tokenizer, draft_tokenizer = _load_tokenizer(target), _load_tokenizer(draft)
-    _check_same_tokens(target_tokenizer, draft_tokenizer, str(target), str(draft))
-    pair = ModelPair(_load_model(target, device, dtype), _load_model(draft, device, dtype), target_tokenizer)
-    _cut_to_real_tokens(pair)
-    return pair
-
-
-def _cut_to_real_tokens(pair: ModelPair) -> None:
-    """Drop the rows of logits that the target's tokenizer has no token for, from both models."""
-    by_id = {index: token for token, index in pair.tokenizer.get_vocab().items()}
-    real, readable = min(max(by_id) + 1, pair.target.vocab_size), pair.draft.vocab_size
-    if readable < real:
-        raise ValueError(
-            f"{pair.draft.name}: found a vocabulary of {readable} logits, expected at least {real}: it could not read "
-            f"token {readable} ({by_id.get(readable)!r}) of {pair.target.name}"
-        )
-    pair.target.vocab_size = pair.draft.vocab_size = real
-
-
-def _explain(path: str | os.PathLike, error: Exception, wanted: str) -> ValueError:
-    first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    where = "folder" if Path(path).exists() else "hub model (no such local folder)"
-    return ValueError(f"{path}: found a {where} that does not load ({first_line[:300]}), expected {wanted}")
-
-
-def _load_tokenizer(path: str | os.PathLike) -> PreTrainedTokenizerBase:
-    wanted = "a tokenizer that transformers can read"
-    with panics_as_errors(str(path), wanted):
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
-            tokenizer.decode(tokenizer.encode("a b"))  # some broken files show only when used
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-            raise _explain(path, error, wanted) from error
-    return tokenizer
-
-
-def _load_model(path: str | os.PathLike, device: str, dtype: torch.dtype) -> HuggingFaceModel:
-    try:
-        config = AutoConfig.from_pretrained(str(path), trust_remote_code=False)
-        quantised = _check_quantisation(config)
-        model = AutoModelForCausalLM.from_pretrained(
-            str(path), config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False,
-            attn_implementation="sdpa", device_map=device if quantised else None,
-        )  # fmt: skip
-        if not quantised:  # those are placed as they load and cannot be moved
-            model = model.to(device)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise _explain(path, error, "a causal language model with safetensors weights") from error
-    return HuggingFaceModel(model, name=model_name(path))
-
-
-def _check_quantisation(config: PretrainedConfig) -> bool:
-    """Say whether weights are quantised, or raise ValueError naming the package that is missing to run them."""
-    settings = getattr(config, "quantization_config", None)
-    if not settings:
-        return False
-    method = settings.get("quant_method") if isinstance(settings, dict) else getattr(settings, "quant_method", None)
-    method = str(getattr(method, "value", method))
-    module, package = QUANTISED.get(method, (None, None))
-    try:
-        missing = module is not None and importlib.util.find_spec(module) is None
-    except ModuleNotFoundError:  # the parent of a dotted name
-        missing = True
-    if missing:
-        raise ValueError(
-            f"weights quantised with {method}, which needs a package that is not here: pip install {package}"
-        )
-    return True
-
-
-def _check_same_tokens(a, b, name_a: str, name_b: str) -> None:
-    """Refuse a pair whose token ids mean different things; extra tokens at the end of one of them are harmless."""
-    vocab_a, vocab_b = a.get_vocab(), b.get_vocab()
-    if vocab_a == vocab_b:
-        return
-    by_id_a, by_id_b = {i: t for t, i in vocab_a.items()}, {i: t for t, i in vocab_b.items()}
-    for index in range(min(max(by_id_a), max(by_id_b)) + 1):
-        if by_id_a.get(index) != by_id_b.get(index):
-            raise ValueError(
-                f"tokenizers differ: id {index} is {by_id_a.get(index)!r} in {name_a} and {by_id_b.get(index)!r} in "
-                f"{name_b}; expected a draft with the target's tokenizer"
-            )

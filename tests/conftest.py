@@ -7,7 +7,8 @@ import torch
 
 from sequoia_core import rows
 from sequoia_core.engine import FILLS
-from sequoia_core.models import HuggingFaceModel, load_pair
+from sequoia_core.loading import load_pair
+from sequoia_core.models import HuggingFaceModel
 from sequoia_core.sampling import SamplingConfig, probabilities
 
 torch.set_num_threads(1)  # tiny models lose more to waiting threads than they gain

@@ -266,6 +266,8 @@ def test_plan_says_when_vector_and_profile_are_not_of_one_pair(call):
     assert own["warnings"] == [] and own["holds_for"]["target"] == "demo target"
     other = call("plan", "--acceptance", VECTOR, "--profile", PROFILE)
     assert "does not say which pair" in other["warnings"][0]
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize("options", [["--json"], []])
 def test_output_that_cannot_be_written_is_one_line(options):

@@ -1,11 +1,18 @@
-"""Greedy tree decoding equals `generate` for every family of models that people pair, on tiny random ones."""
+"""Every family of models that people pair, from a folder on disk: greedy tree decoding equals `generate`.
+
+Tiny random models, saved and loaded as a user's would be. Families and settings that a tree cannot serve are refused.
+"""
 
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 from sequoia_core.construction import k_ary_tree
 from sequoia_core.engine import decode
+from sequoia_core.loading import TREE_TOLERANCE, check_tree_pass, load_pair
 from sequoia_core.models import HuggingFaceModel
 
 LLAMA_LIKE = {
@@ -28,13 +35,22 @@ FAMILIES = {
         "max_position_embeddings": 128, "word_embed_proj_dim": 32,
     },
 }  # fmt: skip
+PLACES_NOT_POSITIONS = {  # distances come from places in the cache (ALiBi), whatever positions a forward is given
+    "Bloom": {"vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+    "Mpt": {"vocab_size": 64, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 128},
+    "Falcon": {
+        "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "alibi": True,
+        "new_decoder_architecture": False,
+    },
+}  # fmt: skip
 
 
-def build(family: str) -> transformers.PreTrainedModel:
+def build(family: str, **settings) -> transformers.PreTrainedModel:
+    known = FAMILIES | PLACES_NOT_POSITIONS
     config_name = {"Gemma3": "Gemma3TextConfig"}.get(family, f"{family}Config")
     model_name = {"GPT2": "GPT2LMHeadModel"}.get(family, f"{family}ForCausalLM")
     torch.manual_seed(0)
-    config = getattr(transformers, config_name)(**FAMILIES[family], eos_token_id=None, bos_token_id=None)
+    config = getattr(transformers, config_name)(**known[family] | settings, eos_token_id=None, bos_token_id=None)
     model = getattr(transformers, model_name)(config).eval()
     with torch.no_grad():
         for weights in model.parameters():
@@ -43,15 +59,119 @@ def build(family: str) -> transformers.PreTrainedModel:
     return model
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_output_is_identical_to_generate(family):
-    model = build(family)
-    both = HuggingFaceModel(model, family, eos_ids=frozenset())
-    prompt = list(range(2, 22))
+def save(model: transformers.PreTrainedModel, folder) -> str:
+    letters = {letter: index for index, letter in enumerate(sorted(ByteLevel.alphabet())[: model.config.vocab_size])}
+    tokenizer = Tokenizer(BPE(letters, []))  # the kind that every family's own tokenizer class accepts
+    tokenizer.pre_tokenizer, tokenizer.decoder = ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def assert_decodes_as_generate(folder: str, *, prompt_length: int = 20, new_tokens: int = 40) -> None:
+    pair = load_pair(folder, folder, device="cpu")
+    prompt = [2 + place % 60 for place in range(prompt_length)]
     ids = torch.tensor([prompt])
-    wanted = model.generate(
-        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=40, pad_token_id=0
-    )[0, 20:].tolist()
-    steps = list(decode(prompt, target=both, draft=both, tree=k_ary_tree(2, 3), max_new_tokens=40))
+    wanted = pair.target.model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=new_tokens, pad_token_id=0
+    )[0, len(prompt) :].tolist()
+    steps = list(decode(prompt, target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 3), max_new_tokens=new_tokens))
     assert [token for step in steps for token in step.new_tokens] == wanted
-    assert len(steps) == 10  # the draft is the target: four tokens a step, or a mask or position is wrong
+    assert len(steps) == new_tokens // 4  # the draft is the target: four tokens a step, or a mask or position is wrong
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_output_is_identical_to_generate(family, tmp_path):
+    assert_decodes_as_generate(save(build(family), tmp_path))
+
+
+def test_attention_is_the_fused_kernel_or_what_the_family_has(tmp_path):
+    for family, kernel in (("Mistral", "sdpa"), ("Gemma2", "eager")):
+        folder = save(build(family), tmp_path / family)
+        assert load_pair(folder, folder, device="cpu").target.model.config._attn_implementation == kernel
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", PLACES_NOT_POSITIONS)
+def test_models_that_derive_distances_from_places_are_refused_by_name(family, dtype, tmp_path):
+    folder = save(build(family), tmp_path / "model")
+    with pytest.raises(ValueError, match=f"model: found a {family}ForCausalLM that .* tree.*ALiBi") as error:
+        load_pair(folder, folder, device="cpu", dtype=dtype)
+    assert "\n" not in str(error.value)
+
+
+class IgnoresPositions(HuggingFaceModel):
+    """A model that numbers tokens by their place in the cache."""
+
+    def forward(self, token_ids, positions, *, cache, tail, keep):
+        places = torch.arange(cache.length, cache.length + len(token_ids))
+        return super().forward(token_ids, places, cache=cache, tail=tail, keep=keep)
+
+
+class IgnoresTheMask(HuggingFaceModel):
+    """A model that lets every token see all before it."""
+
+    def forward(self, token_ids, positions, *, cache, tail, keep):
+        causal = torch.full(tail.shape, -torch.inf).triu(1)
+        return super().forward(token_ids, positions, cache=cache, tail=causal, keep=keep)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fault", [IgnoresPositions, IgnoresTheMask])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_check_at_load_finds_ignored_positions_and_masks(family, fault, dtype):
+    right = build(family).to(dtype)
+    check_tree_pass(HuggingFaceModel(right, "right"))
+    with pytest.raises(ValueError, match=r"wrong: found a \w+ that ignores the positions or the mask of a tree"):
+        check_tree_pass(fault(build(family).to(dtype), "wrong"))
+
+
+def test_the_check_at_load_leaves_the_caller_alone(demo_pair):
+    random, threads, grad = torch.get_rng_state(), torch.get_num_threads(), torch.is_grad_enabled()
+    before = {key: weights.clone() for key, weights in demo_pair.draft.model.state_dict().items()}
+    check_tree_pass(demo_pair.draft)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert (torch.get_num_threads(), torch.is_grad_enabled()) == (threads, grad)
+    assert all(torch.equal(weights, before[key]) for key, weights in demo_pair.draft.model.state_dict().items())
+
+
+def test_the_tolerance_is_far_from_rounding(demo_pair, monkeypatch):
+    monkeypatch.setattr("sequoia_core.loading.TREE_TOLERANCE", TREE_TOLERANCE / 100)
+    check_tree_pass(demo_pair.target)
+    check_tree_pass(demo_pair.draft)
+
+
+LENGTH_DEPENDENT = {  # rotary embeddings whose angles change with the length of the text
+    "dynamic": ("Llama", {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}, 64, 64),
+    "longrope": (
+        "Phi3",
+        {
+            "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [9.0] * 4,
+            "original_max_position_embeddings": 64,
+        },
+        256, 64,
+    ),
+    "longrope in Llama": (
+        "Llama",
+        {
+            "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [9.0] * 4,
+            "original_max_position_embeddings": 64,
+        },
+        256, 64,
+    ),
+    "yarn": ("Llama", {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}, 128, 128),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LENGTH_DEPENDENT)
+def test_a_context_ends_where_the_rotation_of_cached_keys_would_change(kind, tmp_path):
+    family, rope, positions, context = LENGTH_DEPENDENT[kind]
+    settings = {"rope_parameters": rope, "max_position_embeddings": positions}
+    if family == "Phi3":
+        settings["original_max_position_embeddings"] = 64
+    folder = save(build(family, **settings), tmp_path)
+    assert load_pair(folder, folder, device="cpu").target.max_context == context
+    assert_decodes_as_generate(folder, prompt_length=24, new_tokens=40)  # to the very end of the context of 64
+    pair = load_pair(folder, folder, device="cpu")
+    with pytest.raises(ValueError, match="at most"):
+        decode([2] * context, target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 3))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sequoia_core.faults import is_out_of_memory, is_panic
-from sequoia_core.models import DEMO_PAIR, load_pair
+from sequoia_core.loading import DEMO_PAIR, load_pair
 from sequoia_core.prompts import encode_prompt
 
 ROOT = Path(__file__).resolve().parents[2]
