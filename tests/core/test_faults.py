@@ -31,7 +31,8 @@ def pair_with(pre_tokenizer: dict, folder: Path) -> Path:
 @pytest.mark.parametrize("pre_tokenizer", [NO_LENGTH, NO_PIECES], ids=["alone", "in a sequence"])
 def test_a_tokenizer_that_panics_is_refused_when_it_is_loaded(pre_tokenizer: dict, tmp_path: Path) -> None:
     folder = pair_with(pre_tokenizer, tmp_path / "pair")
-    with pytest.raises(ValueError, match=f"^{folder}/target: found a tokenizer that does not work.*chunk size") as caught:
+    refused = f"^{folder}/target: found a tokenizer that does not work.*chunk size"
+    with pytest.raises(ValueError, match=refused) as caught:
         load_pair(folder / "target", folder / "draft")
     assert is_panic(caught.value.__cause__) and "\n" not in str(caught.value)
 

@@ -11,8 +11,8 @@ import torch
 
 from sequoia_core.construction import branching_tree, k_ary_tree
 from sequoia_core.engine import autoregressive, decode
-from sequoia_core.lossless import check_losslessness
 from sequoia_core.loading import load_pair
+from sequoia_core.lossless import check_losslessness
 from sequoia_core.models import HuggingFaceModel
 from sequoia_core.sampling import SamplingConfig
 from sequoia_core.verification import VERIFIERS
