@@ -15,8 +15,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from sequoia_core.acceptance import AcceptanceVector  # noqa: E402
-from sequoia_core.construction import expected_tokens_table, optimal_tree  # noqa: E402
+from sequoia_core.design.acceptance import AcceptanceVector  # noqa: E402
+from sequoia_core.design.optimal_trees import expected_tokens_table, optimal_tree  # noqa: E402
 
 REPEATS = 5
 

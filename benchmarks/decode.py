@@ -19,10 +19,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from sequoia_core.benchmark import bench  # noqa: E402
-from sequoia_core.loading import load_pair  # noqa: E402
-from sequoia_core.prompts import load_prompts  # noqa: E402
-from sequoia_core.sampling import SamplingConfig  # noqa: E402
+from sequoia_core.decoding.sampling import SamplingConfig  # noqa: E402
+from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
+from sequoia_core.models.loading import load_pair  # noqa: E402
+from sequoia_core.studies.race import bench  # noqa: E402
 
 PROMPTS = ROOT / "assets" / "prompts"
 METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia")

@@ -24,15 +24,15 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
-from sequoia_core.acceptance import AcceptanceVector  # noqa: E402
-from sequoia_core.construction import expected_tokens, optimal_tree  # noqa: E402
-from sequoia_core.estimates import Estimate  # noqa: E402
-from sequoia_core.loading import load_pair  # noqa: E402
-from sequoia_core.prompts import load_prompts  # noqa: E402
-from sequoia_core.rejection import measure_rejection, sampling_grid  # noqa: E402
-from sequoia_core.robustness import VERIFIERS, VerifierComparison, compare_verifiers  # noqa: E402
-from sequoia_core.sampling import SamplingConfig  # noqa: E402
-from sequoia_core.static_check import static_versus_real  # noqa: E402
+from sequoia_core.decoding.sampling import SamplingConfig  # noqa: E402
+from sequoia_core.design.acceptance import AcceptanceVector  # noqa: E402
+from sequoia_core.design.bootstrap import Estimate  # noqa: E402
+from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree  # noqa: E402
+from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
+from sequoia_core.models.loading import load_pair  # noqa: E402
+from sequoia_core.studies.prediction_check import static_versus_real  # noqa: E402
+from sequoia_core.studies.rejection_curves import measure_rejection, sampling_grid  # noqa: E402
+from sequoia_core.studies.verifier_comparison import VERIFIERS, VerifierComparison, compare_verifiers  # noqa: E402
 
 VECTOR = ROOT / "assets" / "acceptance" / "demo-t0.6.json"
 

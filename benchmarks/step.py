@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from sequoia_core import AcceptanceVector, SamplingConfig, autoregressive, decode, load_pair, optimal_tree  # noqa: E402
-from sequoia_core.prompts import load_prompts  # noqa: E402
+from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
 
 
 class Clocked:

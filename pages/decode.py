@@ -6,8 +6,8 @@ from typing import Any
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
-from sequoia_core.conditions import Conditions
-from sequoia_core.construction import chain_tree
+from sequoia_core.design.conditions import Conditions
+from sequoia_core.design.optimal_trees import chain_tree
 from ui import cached, controls, frame, measuring, runs, session, work
 from ui.jobs import Job
 from ui.literal import plain
@@ -89,7 +89,7 @@ def prompt_problem(prompt: str) -> str | None:
 
 def read_tree(data: bytes, name: str) -> TokenTree:
     """Read a tree file of any known format that can be decoded with."""
-    from sequoia_core.formats import tree_from_bytes
+    from sequoia_core.design.tree_files import tree_from_bytes
 
     tree = tree_from_bytes(data, name)
     if tree.size > MAX_TREE:

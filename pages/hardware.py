@@ -4,7 +4,7 @@ import json
 
 import streamlit as st
 
-from sequoia_core.planning import BestShape
+from sequoia_core.design.planning import BestShape
 from ui import cached, charts, controls, frame, session
 from ui.literal import plain
 

@@ -73,7 +73,7 @@ def verifiers_section() -> None:
 
 def guarantees_section() -> None:
     """Show what each verifier promises, with exact counter-examples, and let the reader try rows of their own."""
-    from sequoia_core.verification import VERIFIERS as rules
+    from sequoia_core.decoding.verifiers import VERIFIERS as rules
 
     st.caption("What does each verifier promise? Two properties, and exact examples of what their absence costs.")
     for place, name in zip(st.columns(3), VERIFIERS, strict=True):

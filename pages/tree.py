@@ -4,7 +4,7 @@ import numpy as np
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
-from sequoia_core.construction import chain_limit, chain_tree, node_scores, tree_limit
+from sequoia_core.design.optimal_trees import chain_limit, chain_tree, node_scores, tree_limit
 from ui import cached, charts, comparison, controls, frame, session
 from ui.layout import subtree_sums, visible_nodes
 from ui.literal import plain
@@ -90,7 +90,7 @@ def back_to_best() -> None:
 
 def read_tree(data: bytes, name: str) -> TokenTree:
     """Read a tree file of any known format that is small enough to be drawn."""
-    from sequoia_core.formats import tree_from_bytes
+    from sequoia_core.design.tree_files import tree_from_bytes
 
     tree = tree_from_bytes(data, name)
     if tree.size > MAX_IMPORT:
@@ -226,7 +226,7 @@ def sureness(tree: TokenTree, vector: AcceptanceVector) -> str:
 
 def take_tree(tree: TokenTree, vector: AcceptanceVector) -> None:
     """Offer the tree in the formats of other tools, or say why one of them cannot hold it."""
-    from sequoia_core.formats import VERSION_NOTES, tree_to_bytes
+    from sequoia_core.design.tree_files import VERSION_NOTES, tree_to_bytes
 
     choice = st.selectbox(
         "Format",
@@ -249,7 +249,7 @@ def take_tree(tree: TokenTree, vector: AcceptanceVector) -> None:
 
 def nearest(tree: TokenTree) -> None:
     """Show what to type into tools that take numbers and no tree."""
-    from sequoia_core.formats import nearest_parameters
+    from sequoia_core.design.tree_files import nearest_parameters
 
     st.caption("Tools without a tree file take numbers; these come nearest, and are approximate.")
     settings = nearest_parameters(tree)

@@ -93,8 +93,8 @@ def write_prompts(work: Path) -> None:
 def write_varied_prompts(work: Path, pair) -> None:
     """Cut prompts that the target continues greedily by 128 tokens without looping or ending, one per held-out file."""
     from sequoia_core import autoregressive
-    from sequoia_core.benchmark import LOOPS_FROM
-    from sequoia_core.measurement import repeated_share
+    from sequoia_core.studies.measure_acceptance import repeated_share
+    from sequoia_core.studies.race import LOOPS_FROM
 
     tokenizer, rows, tried = read_tokenizer(work), [], 0
     for name, lines, chooser in held_out_files(work):
@@ -113,7 +113,7 @@ def write_varied_prompts(work: Path, pair) -> None:
 
 
 def encoded_prompts(pair) -> list[list[int]]:
-    from sequoia_core.prompts import load_prompts
+    from sequoia_core.files.prompt_files import load_prompts
 
     return [pair.tokenizer.encode(text) for text in load_prompts(ASSETS / "prompts" / "prompts.jsonl")]
 
@@ -148,9 +148,9 @@ def write_profiles() -> None:
 
 def write_run() -> None:
     from sequoia_core import AcceptanceVector, HardwareProfile, expected_tokens
-    from sequoia_core.benchmark import plan_tree
-    from sequoia_core.planning import predicted_speedup
-    from sequoia_core.prompts import load_prompts
+    from sequoia_core.design.planning import predicted_speedup
+    from sequoia_core.files.prompt_files import load_prompts
+    from sequoia_core.studies.race import plan_tree
     from ui.jobs import PairSpec
     from ui.runs import DecodeRequest, run_to_bytes
     from ui.work import record_run
@@ -176,10 +176,10 @@ def write_robustness() -> None:
     import numpy as np
 
     from sequoia_core import SamplingConfig, TokenTree
-    from sequoia_core.construction import branching_tree
-    from sequoia_core.files import json_bytes
-    from sequoia_core.prompts import load_prompts
-    from sequoia_core.robustness import TreeRun, VerifierComparison
+    from sequoia_core.design.optimal_trees import branching_tree
+    from sequoia_core.files.prompt_files import load_prompts
+    from sequoia_core.files.safe_files import json_bytes
+    from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
     from ui.evidence import records, work
 
     measured = json.loads(max((ROOT / "benchmarks" / "results").glob("robustness-*.json")).read_text())
@@ -210,7 +210,7 @@ def write_robustness() -> None:
 
 def write_card(pair) -> None:
     from sequoia_core import AcceptanceVector, HardwareProfile, autoregressive
-    from sequoia_core.measurement import repeated_share
+    from sequoia_core.studies.measure_acceptance import repeated_share
 
     facts = json.loads((ASSETS / "demo" / "training.json").read_text())
     profile = HardwareProfile.load(ASSETS / "profiles" / f"{PROFILES[DTYPE]}.json")

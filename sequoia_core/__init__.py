@@ -1,39 +1,17 @@
 """Sequoia's engine: optimal token trees, lossless verification, decoding, measurement. No Streamlit, no plotting.
 
-The ladder (each module imports only from the ones named; a test enforces it):
+Rooms; each imports only from the rooms named, and inside a room modules follow the ladder in its own docstring. A test
+enforces both.
 
-    files, faults, tree, search     -
-    native                          -
-    model_names, conditions         -
-    parquet_pages                   -
-    rows                            native
-    sampling                        rows
-    vector_files                    files, conditions
-    prompts                         files, faults, parquet_pages
-    acceptance                      files, conditions, vector_files
-    variations                      acceptance
-    construction                    acceptance, tree, search
-    formats                         files, acceptance, tree, construction
-    fused                           -
-    amx_llama                       native, rows
-    models                          faults, amx_llama, fused
-    checkpoint                      files, faults, model_names
-    loading                         model_names, models, checkpoint
-    prefill                         models
-    hardware                        files, native, tree, models, prefill
-    planning                        acceptance, tree, construction, hardware
-    verification                    tree, sampling
-    engine                          tree, rows, sampling, verification, models, prefill
-    lossless                        tree, sampling, verification, models, prefill, engine
-    ranks                           sampling
-    measurement                     acceptance, conditions, sampling, ranks, models, prefill, engine
-    outcomes                        acceptance, tree, engine
-    estimates                       -
-    rejection                       acceptance, sampling, estimates, ranks, models, measurement
-    robustness                      tree, sampling, estimates, ranks, models, engine, measurement
-    static_check                    all but checkpoint, loading, benchmark, cli
-    benchmark                       all but cli
-    cli                             all
+    files           -
+    design          files
+    models          files
+    decoding        files, design, models
+    studies         files, design, models, decoding
+    command_line    files, design, models, decoding, studies
+
+`files` reads carefully and writes whole. `design` needs no model and no torch: vectors, trees, profiles, plans. `models`
+runs language models. `decoding` drafts, verifies and commits. `studies` measure a running pair.
 
 Names below are loaded on first use, so that a command that needs no model does not pay for torch.
 """
@@ -41,33 +19,33 @@ Names below are loaded on first use, so that a command that needs no model does 
 from importlib import import_module
 
 _HOME = {
-    "AcceptanceVector": "acceptance",
-    "AcceptanceMatrix": "acceptance",
-    "Conditions": "conditions",
-    "TokenTree": "tree",
-    "SamplingConfig": "sampling",
-    "node_scores": "construction",
-    "expected_tokens": "construction",
-    "expected_tokens_table": "construction",
-    "optimal_tree": "construction",
-    "HardwareProfile": "hardware",
-    "measure_profile": "hardware",
-    "SpeedupSurface": "planning",
-    "speedup_surface": "planning",
-    "best_shape": "planning",
-    "predicted_speedup": "planning",
-    "load_pair": "loading",
-    "DecodeStep": "engine",
-    "decode": "engine",
-    "autoregressive": "engine",
-    "measure_acceptance": "measurement",
-    "check_losslessness": "lossless",
-    "acceptance_probability": "lossless",
-    "acceptance_by_depth": "outcomes",
-    "acceptance_by_confidence": "outcomes",
-    "compare_verifiers": "robustness",
-    "measure_rejection": "rejection",
-    "static_versus_real": "static_check",
+    "AcceptanceVector": "design.acceptance",
+    "AcceptanceMatrix": "design.acceptance",
+    "Conditions": "design.conditions",
+    "TokenTree": "design.tree",
+    "node_scores": "design.optimal_trees",
+    "expected_tokens": "design.optimal_trees",
+    "expected_tokens_table": "design.optimal_trees",
+    "optimal_tree": "design.optimal_trees",
+    "HardwareProfile": "design.profile",
+    "SpeedupSurface": "design.planning",
+    "speedup_surface": "design.planning",
+    "best_shape": "design.planning",
+    "predicted_speedup": "design.planning",
+    "load_pair": "models.loading",
+    "SamplingConfig": "decoding.sampling",
+    "DecodeStep": "decoding.loop",
+    "decode": "decoding.loop",
+    "autoregressive": "decoding.loop",
+    "measure_acceptance": "studies.measure_acceptance",
+    "measure_profile": "studies.measure_profile",
+    "check_losslessness": "studies.losslessness",
+    "acceptance_probability": "studies.losslessness",
+    "acceptance_by_depth": "studies.step_counts",
+    "acceptance_by_confidence": "studies.step_counts",
+    "compare_verifiers": "studies.verifier_comparison",
+    "measure_rejection": "studies.rejection_curves",
+    "static_versus_real": "studies.prediction_check",
 }
 __all__ = sorted(_HOME)
 

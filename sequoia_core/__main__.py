@@ -1,8 +1,8 @@
-"""`python -m sequoia_core COMMAND`: see `cli`."""
+"""`python -m sequoia_core COMMAND`: see `command_line`."""
 
 import sys
 
-from .cli import main
+from .command_line.commands import main
 
 if __name__ == "__main__":
     sys.exit(main())

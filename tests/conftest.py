@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sequoia_core import rows
-from sequoia_core.engine import FILLS
-from sequoia_core.loading import load_pair
-from sequoia_core.models import HuggingFaceModel
-from sequoia_core.sampling import SamplingConfig, probabilities
+from sequoia_core.decoding.loop import FILLS
+from sequoia_core.decoding.sampling import SamplingConfig, probabilities
+from sequoia_core.models import vocabulary_rows as rows
+from sequoia_core.models.loading import load_pair
+from sequoia_core.models.transformers_model import HuggingFaceModel
 
 torch.set_num_threads(1)  # tiny models lose more to waiting threads than they gain
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sequoia_core import AcceptanceVector, HardwareProfile, SpeedupSurface, TokenTree
-    from sequoia_core.construction import Regret
-    from sequoia_core.planning import BestShape, ShapeSpread
+    from sequoia_core.design.optimal_trees import Regret
+    from sequoia_core.design.planning import BestShape, ShapeSpread
 
 MAX_DEPTH = 24
 MAX_SIZE = 1024  # the paper's trees have 64 to 128 nodes on a GPU, 768 with offloading
@@ -23,12 +23,12 @@ TABLE_SIZE = MAX_SIZE + 1  # one more, for the value of the next node
 BAND_SIZE = 256  # the largest size with a bootstrap interval: fifty tables of it take a second
 
 _HASH = {
-    "sequoia_core.acceptance.AcceptanceVector": lambda vector: vector.probs.tobytes(),
-    "sequoia_core.hardware.HardwareProfile": lambda profile: profile.to_json(),
-    "sequoia_core.tree.TokenTree": lambda tree: tree.parents.tobytes(),
+    "sequoia_core.design.acceptance.AcceptanceVector": lambda vector: vector.probs.tobytes(),
+    "sequoia_core.design.profile.HardwareProfile": lambda profile: profile.to_json(),
+    "sequoia_core.design.tree.TokenTree": lambda tree: tree.parents.tobytes(),
 }
 # what depends on how the vector was measured, and not on its values alone
-_SAMPLE_HASH = {**_HASH, "sequoia_core.acceptance.AcceptanceVector": lambda vector: vector.to_bytes()}
+_SAMPLE_HASH = {**_HASH, "sequoia_core.design.acceptance.AcceptanceVector": lambda vector: vector.to_bytes()}
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
@@ -48,7 +48,7 @@ def load_profile(path: str, modified: int) -> HardwareProfile:
 @st.cache_data(show_spinner=False, max_entries=4)
 def uploaded_prompts(data: bytes, name: str, column: str | None) -> list[str]:
     """Return the prompts of an uploaded file; parsing megabytes anew on every rerun would be felt."""
-    from sequoia_core.prompts import prompts_from_bytes
+    from sequoia_core.files.prompt_files import prompts_from_bytes
 
     return prompts_from_bytes(data, name, column)
 
@@ -75,7 +75,7 @@ def growth_curves(vector: AcceptanceVector, depth: int) -> dict[str, tuple[np.nd
     import numpy as np
 
     from sequoia_core import expected_tokens
-    from sequoia_core.construction import (
+    from sequoia_core.design.optimal_trees import (
         beam_tree,
         best_first_tree,
         branching_tree,
@@ -110,7 +110,7 @@ def growth_curves(vector: AcceptanceVector, depth: int) -> dict[str, tuple[np.nd
 
 def best_value(vector: AcceptanceVector, tree: TokenTree) -> float | None:
     """Return the largest F at a tree's size and depth; None where that is too much to search."""
-    from sequoia_core.construction import best_expected_tokens
+    from sequoia_core.design.optimal_trees import best_expected_tokens
 
     try:
         return best_expected_tokens(tree, vector)
@@ -121,7 +121,7 @@ def best_value(vector: AcceptanceVector, tree: TokenTree) -> float | None:
 @st.cache_resource(show_spinner="Resampling the measurement…", max_entries=8, hash_funcs=_SAMPLE_HASH)
 def resampled_tables(vector: AcceptanceVector) -> np.ndarray | None:
     """Return G(n, d) for vectors the same measurement might have found, up to n = BAND_SIZE; None if none is known."""
-    from sequoia_core.construction import bootstrap_tables
+    from sequoia_core.design.optimal_trees import bootstrap_tables
 
     return bootstrap_tables(vector, max_size=BAND_SIZE, max_depth=MAX_DEPTH)
 
@@ -141,7 +141,7 @@ def growth_band(vector: AcceptanceVector, depth: int) -> tuple[np.ndarray, np.nd
 @st.cache_resource(show_spinner=False, max_entries=16, hash_funcs=_SAMPLE_HASH)
 def shape_spread(vector: AcceptanceVector, profile: HardwareProfile) -> ShapeSpread | None:
     """Return how sure the best shape is, cached; None when nothing is known of the sample."""
-    from sequoia_core import planning
+    from sequoia_core.design import planning
 
     tables = resampled_tables(vector)
     if tables is None:
@@ -166,7 +166,7 @@ def tokens_interval(vector: AcceptanceVector, tree: TokenTree) -> tuple[float, f
 @st.cache_resource(show_spinner=False, max_entries=32, hash_funcs=_HASH)
 def regret(vectors: tuple[AcceptanceVector, ...], size: int, depth: int) -> Regret:
     """Return what each vector's tree loses under the others, cached."""
-    from sequoia_core.construction import regret_matrix
+    from sequoia_core.design.optimal_trees import regret_matrix
 
     return regret_matrix(vectors, size=size, depth=depth)
 

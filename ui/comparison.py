@@ -11,7 +11,7 @@ import numpy as np
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
-from sequoia_core.construction import (
+from sequoia_core.design.optimal_trees import (
     beam_tree,
     best_first_tree,
     branching_tree,

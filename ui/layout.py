@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from sequoia_core.tree import TokenTree
+from sequoia_core.design.tree import TokenTree
 
 
 def tidy_layout(tree: TokenTree) -> np.ndarray:

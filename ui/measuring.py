@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import streamlit as st
 
 from sequoia_core import AcceptanceVector
-from sequoia_core.conditions import Conditions
-from sequoia_core.prompts import encode_prompt, text_columns
+from sequoia_core.design.conditions import Conditions
+from sequoia_core.files.prompt_files import encode_prompt, text_columns
 from ui import cached, controls, session
 from ui.literal import plain
 
@@ -95,7 +95,7 @@ def prompt_file() -> list[str]:
 
 def settings(from_file: list[str]) -> Request:
     """Draw the form's controls -> what they ask for."""
-    from sequoia_core.measurement import is_partial
+    from sequoia_core.studies.measure_acceptance import is_partial
 
     shipped = session.shipped_prompts()
     left, right = st.columns(2)

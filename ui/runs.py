@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sequoia_core.tree import TokenTree
+from sequoia_core.design.tree import TokenTree
 from ui.jobs import PairSpec
 
 if TYPE_CHECKING:

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from sequoia_core.conditions import Conditions
-from sequoia_core.model_names import pair_names
-from sequoia_core.native import processor, processor_name
-from sequoia_core.prompts import load_prompts
+from sequoia_core.design.conditions import Conditions
+from sequoia_core.files.model_names import pair_names
+from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.models.device import processor_flags, processor_name
 from ui import cached, jobs
 from ui.literal import safe_name
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
-    from sequoia_core.planning import BestShape
+    from sequoia_core.design.planning import BestShape
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 DEFAULT_VECTORS = ("demo-t0", "llama3-70b-8b-cnn")
@@ -362,7 +362,7 @@ def set_pair(spec: jobs.PairSpec) -> None:
 @st.cache_resource(show_spinner=False)
 def fast_dtype() -> str | None:
     """Return bfloat16 where the processor multiplies such matrices itself (AMX), else None: what `load_pair` takes."""
-    return "bfloat16" if "amx_bf16" in processor().split() else None  # asking torch would cost two seconds
+    return "bfloat16" if "amx_bf16" in processor_flags().split() else None  # asking torch would cost two seconds
 
 
 @st.cache_resource(show_spinner=False)

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sequoia_core.prompts import encode_prompt
+from sequoia_core.files.prompt_files import encode_prompt
 from ui import jobs
 from ui.jobs import Job, JobContext
 from ui.runs import DecodeRequest, TokenText, step_record
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
-    from sequoia_core.models import ModelPair
-    from sequoia_core.planning import BestShape
+    from sequoia_core.design.planning import BestShape
+    from sequoia_core.models.transformers_model import ModelPair
 
 WARM_TOKENS = 4
 

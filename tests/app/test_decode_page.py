@@ -11,7 +11,7 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from sequoia_core.tree import TokenTree
+from sequoia_core.design.tree import TokenTree
 from tests.app.conftest import ROOT, as_demo_pair, metrics, open_page, profile, settled, wait_for
 from ui import jobs, runs, token_tree, work
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sequoia_core import AcceptanceVector, HardwareProfile, best_shape, speedup_surface
-from sequoia_core.conditions import Conditions
+from sequoia_core.design.conditions import Conditions
 from tests.app.conftest import DEMO_NAMES, metrics, open_page, profile, settled, vector, wait_for
 from ui import session
 

@@ -280,7 +280,7 @@ def test_a_real_allocators_refusal_reads_as_out_of_memory(queue: EngineQueue, mo
 
 LIMITED = """
 import json, os, resource, time
-from sequoia_core.construction import branching_tree, chain_tree
+from sequoia_core.design.optimal_trees import branching_tree, chain_tree
 from ui import jobs, runs, work
 
 engine = jobs.EngineQueue()

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from sequoia_core.tree import TokenTree
+from sequoia_core.design.tree import TokenTree
 from ui.layout import tidy_layout
 
 

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from sequoia_core.engine import DecodeStep
-from sequoia_core.tree import TokenTree
-from sequoia_core.verification import Trial
+from sequoia_core.decoding.loop import DecodeStep
+from sequoia_core.decoding.verifiers import Trial
+from sequoia_core.design.tree import TokenTree
 from ui.runs import DecodeRequest, TokenText, explain, load_run, step_record, summarize, tree_of
 from ui.token_tree import to_wire
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from sequoia_core.construction import k_ary_tree
-from sequoia_core.engine import autoregressive, decode
-from sequoia_core.hardware import measure_profile
-from sequoia_core.lossless import check_losslessness
-from sequoia_core.measurement import measure_acceptance
-from sequoia_core.models import HuggingFaceModel
-from sequoia_core.rejection import measure_rejection
-from sequoia_core.robustness import compare_verifiers
-from sequoia_core.sampling import SamplingConfig
-from sequoia_core.static_check import static_versus_real
+from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.optimal_trees import k_ary_tree
+from sequoia_core.models.transformers_model import HuggingFaceModel
+from sequoia_core.studies.losslessness import check_losslessness
+from sequoia_core.studies.measure_acceptance import measure_acceptance
+from sequoia_core.studies.measure_profile import measure_profile
+from sequoia_core.studies.prediction_check import static_versus_real
+from sequoia_core.studies.rejection_curves import measure_rejection
+from sequoia_core.studies.verifier_comparison import compare_verifiers
 from tests.conftest import tiny_llama
 
 LONG = [(7 * place) % 64 for place in range(1_300)]  # three chunks of 512

@@ -10,10 +10,10 @@ from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from sequoia_core.construction import k_ary_tree
-from sequoia_core.engine import decode
-from sequoia_core.loading import TREE_TOLERANCE, check_tree_pass, load_pair
-from sequoia_core.models import HuggingFaceModel
+from sequoia_core.decoding.loop import decode
+from sequoia_core.design.optimal_trees import k_ary_tree
+from sequoia_core.models.loading import TREE_TOLERANCE, check_tree_pass, load_pair
+from sequoia_core.models.transformers_model import HuggingFaceModel
 
 LLAMA_LIKE = {
     "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -136,7 +136,7 @@ def test_the_check_at_load_leaves_the_caller_alone(demo_pair):
 
 
 def test_the_tolerance_is_far_from_rounding(demo_pair, monkeypatch):
-    monkeypatch.setattr("sequoia_core.loading.TREE_TOLERANCE", TREE_TOLERANCE / 100)
+    monkeypatch.setattr("sequoia_core.models.loading.TREE_TOLERANCE", TREE_TOLERANCE / 100)
     check_tree_pass(demo_pair.target)
     check_tree_pass(demo_pair.draft)
 

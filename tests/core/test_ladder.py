@@ -65,7 +65,9 @@ def test_the_core_loads_no_app_or_chart_library():
 
 
 def test_tree_commands_start_without_torch():
-    assert "torch" not in loaded_after("import sequoia_core.cli, sequoia_core.construction, sequoia_core.planning")
+    assert "torch" not in loaded_after(
+        "import sequoia_core.command_line.commands, sequoia_core.construction, sequoia_core.planning"
+    )
     assert "torch" not in loaded_after("from sequoia_core import optimal_tree, AcceptanceVector, HardwareProfile")
 
 

@@ -12,7 +12,7 @@ from ui.charts.frame import figure as new_figure
 
 if TYPE_CHECKING:
     from sequoia_core import HardwareProfile, SpeedupSurface
-    from sequoia_core.planning import BestShape
+    from sequoia_core.design.planning import BestShape
 
 
 def verify_time_figure(profile: HardwareProfile, *, here: int | None = None) -> go.Figure:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import plotly.graph_objects as go
 
-from sequoia_core.construction import node_scores
-from sequoia_core.tree import TokenTree
+from sequoia_core.design.optimal_trees import node_scores
+from sequoia_core.design.tree import TokenTree
 from ui.charts.frame import BLUE, BROWN, FAINT, GREY, RUST, SERIES, decades, log2_ticks
 from ui.charts.frame import figure as new_figure
 from ui.layout import subtree_sums, tidy_layout

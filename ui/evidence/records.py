@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sequoia_core.files import json_bytes, read_bytes
+from sequoia_core.files.safe_files import json_bytes, read_bytes
 from ui.evidence.words import Row, sampling_label
 
 if TYPE_CHECKING:
-    from sequoia_core.acceptance import AcceptanceMatrix
-    from sequoia_core.lossless import LosslessnessReport
-    from sequoia_core.outcomes import ConfidenceCurve
-    from sequoia_core.robustness import VerifierComparison
-    from sequoia_core.static_check import StaticVersusReal
+    from sequoia_core.design.acceptance import AcceptanceMatrix
+    from sequoia_core.studies.losslessness import LosslessnessReport
+    from sequoia_core.studies.prediction_check import StaticVersusReal
+    from sequoia_core.studies.step_counts import ConfidenceCurve
+    from sequoia_core.studies.verifier_comparison import VerifierComparison
 
 FORMAT, VERSION = "sequoia-evidence", 1
 PARTS = ("comparison", "losslessness", "assumption")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sequoia_core.prompts import encode_prompt
+from sequoia_core.files.prompt_files import encode_prompt
 from ui import jobs
 from ui.evidence import records, words
 from ui.evidence.words import Row
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from sequoia_core import SamplingConfig, TokenTree
-    from sequoia_core.models import ModelPair
+    from sequoia_core.models.transformers_model import ModelPair
 
 Work = Callable[[JobContext], Row]
 RANKS = 16  # children of a node that the rejection curves ask about
@@ -58,7 +58,7 @@ def compare_work(subject: Subject, temperatures: Sequence[float], top_ps: Sequen
 
     def work(context: JobContext) -> Row:
         from sequoia_core import compare_verifiers, measure_rejection
-        from sequoia_core.rejection import sampling_grid
+        from sequoia_core.studies.rejection_curves import sampling_grid
 
         samplings = sampling_grid(temperatures, top_ps)
         pair, prompts = subject.load(context)
@@ -124,7 +124,7 @@ def lossless_work(
 
     def work(context: JobContext) -> Row:
         from sequoia_core import SamplingConfig, check_losslessness
-        from sequoia_core.lossless import FALSE_ALARM
+        from sequoia_core.studies.losslessness import FALSE_ALARM
 
         pair, prompts = subject.load(context)
         report = check_losslessness(

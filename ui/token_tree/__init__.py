@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from sequoia_core.tree import TokenTree
+from sequoia_core.design.tree import TokenTree
 from ui.layout import tidy_layout
 
 OVERLAP = 2  # steps sent again with each update: the server may drop a message that a newer one replaces

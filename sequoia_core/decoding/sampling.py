@@ -1,0 +1,263 @@
+"""From logits to probabilities to tokens, and the residual that speculative sampling leaves.
+
+Knows rows of a vocabulary, nothing of trees or models. On CPU most of it runs in compiled code where that can be built
+(`rows`), with the same laws. Shapes: m = rows, V = vocabulary, k = draws.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from ..models import vocabulary_rows as rows
+
+SMALL_TEMPERATURE = 1e-3
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingConfig:
+    """How the target is sampled; speculation preserves exactly this distribution.
+
+    Args:
+        temperature: divides the logits; 0 takes the most likely token.
+        top_p: keep the smallest set of most likely tokens whose probability reaches this, 0 < top_p <= 1.
+        top_k: keep this many most likely tokens; 0 keeps all.
+
+    Raises:
+        ValueError: naming the option, the value found and the range expected.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature <= 100.0:
+            raise ValueError(f"temperature: found {self.temperature}, expected a number from 0 to 100")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p: found {self.top_p}, expected a number above 0 and at most 1")
+        if self.top_k < 0:
+            raise ValueError(f"top_k: found {self.top_k}, expected 0 (off) or a positive count")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether a softmax over the temperature is all there is to it."""
+        return not self.greedy and not self.top_k and self.top_p == 1.0
+
+
+def finite(found: T | None, who: str) -> T:
+    """Return what compiled code found; where it found None, raise FloatingPointError: logits were not finite."""
+    if found is None:
+        raise FloatingPointError(f"the {who} model returned logits that are not finite")
+    return found
+
+
+def most_likely(logits: torch.Tensor, who: str) -> torch.Tensor:
+    """Return the place of each row's first largest logit, int64 [m] on CPU; float [m, V].
+
+    Raises:
+        FloatingPointError: when a row holds NaN, +inf, or nothing finite.
+    """
+    check_logits(logits, who)
+    return logits.max(-1).indices.cpu()
+
+
+def check_logits(logits: torch.Tensor, who: str) -> None:
+    """Raise FloatingPointError when a row holds NaN, +inf, or nothing finite; float [m, V]."""
+    if not torch.isfinite(logits.amax(-1)).all():  # NaN and +inf propagate through max; an all -inf row shows as -inf
+        raise FloatingPointError(f"the {who} model returned logits that are not finite")
+
+
+def check_probabilities(probs: torch.Tensor, who: str) -> None:
+    """Raise FloatingPointError when a row came from logits with NaN, +inf or nothing finite; float [m, V].
+
+    A softmax makes all of such a row NaN, so one column tells, at a tenth of the cost of looking through the logits.
+    """
+    if not math.isfinite(probs[:, 0].sum()):
+        raise FloatingPointError(f"the {who} model returned logits that are not finite")
+
+
+def probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tensor:
+    """Warp logits to probabilities.
+
+    Args:
+        logits: float [m, V] of any float dtype.
+        sampling: at temperature 0 the result is one-hot at the (first) largest logit.
+
+    Returns:
+        float32 [m, V]; rows sum to 1.
+    """
+    if sampling.plain and rows.fit(logits):
+        return rows.soften(logits, sampling.temperature)
+    if sampling.greedy:
+        return torch.nn.functional.one_hot(logits.max(-1).indices, logits.shape[-1]).float()
+    if sampling.plain and sampling.temperature == 1.0:
+        return logits.softmax(-1, dtype=torch.float32)
+    scaled = logits.float()
+    if sampling.temperature < SMALL_TEMPERATURE:  # the quotient could overflow: let the largest be 0 first
+        scaled = scaled - scaled.amax(-1, keepdim=True)
+    scaled = scaled / max(sampling.temperature, 1e-30)  # a smaller one is 0 in float32, and 0 / 0 no number
+    if 0 < sampling.top_k < scaled.shape[-1]:
+        smallest_kept = scaled.topk(sampling.top_k, dim=-1).values[..., -1:]
+        scaled = scaled.masked_fill(scaled < smallest_kept, -torch.inf)
+    probs = scaled.softmax(-1)
+    if sampling.top_p < 1.0:
+        ordered, index = probs.sort(dim=-1, descending=True)
+        before = ordered.cumsum(-1) - ordered  # mass ahead of each token; the first is kept
+        probs = probs.scatter(-1, index, ordered.masked_fill(before >= max(sampling.top_p, 1e-30), 0.0))
+        probs = probs / probs.sum(-1, keepdim=True)
+    return probs
+
+
+def sample_without_replacement(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
+    """Draw k distinct tokens per row in order: one by one, or by an exponential race, which has the same law.
+
+    When a row's mass is used up before k tokens are drawn, the rest are uniform over the tokens not yet drawn, as the
+    verifier assumes (Algorithm 2).
+
+    Args:
+        probs: float32 [m, V]; rows sum to 1. `k <= V`.
+
+    Returns:
+        int64 [m, k], in the order drawn.
+    """
+    if k > probs.shape[-1]:
+        raise ValueError(f"children: found {k} of one node, expected at most the vocabulary of {probs.shape[-1]}")
+    if rows.fit(probs):
+        return rows.draw(probs, torch.rand(len(probs), k, dtype=torch.float64, generator=generator))
+    noise = _exponential(probs, generator)
+    race = probs / noise.clamp_min_(torch.finfo(torch.float32).tiny)
+    keys, tokens = _largest(race, k)
+    if (keys[:, -1] > 0).all():
+        return tokens
+    left = noise.masked_fill(race > 0, torch.inf).argsort(-1)  # tokens without mass, in uniformly random order
+    drawn = (keys > 0).sum(-1, keepdim=True)
+    slots = torch.arange(k, device=probs.device)
+    return torch.where(slots < drawn, tokens, left.gather(-1, (slots - drawn).clamp_min(0)))
+
+
+def _largest(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the k largest values and their places, largest first, [m, k] each; one alone costs a quarter of a sort."""
+    return values.max(-1, keepdim=True) if k == 1 else values.topk(k, dim=-1)
+
+
+def _exponential(like: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+    """Draw standard exponential noise, float32 of a tensor's shape, drawn in double precision.
+
+    Float32 noise of CUDA has no value below 6e-8, so tokens rarer than that would never be drawn. On CPU NumPy's
+    ziggurat takes a fifth of torch's time; it is seeded from the generator, which stays the only source of randomness.
+    """
+    if like.device.type == "cpu":
+        seed = int(torch.randint(2**62, (), generator=generator))
+        draws = np.random.Generator(np.random.SFC64(seed)).standard_exponential(tuple(like.shape))
+        return torch.from_numpy(draws).float()
+    return torch.empty_like(like, dtype=torch.float64).exponential_(generator=generator).float()
+
+
+def sample_with_replacement(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
+    """Draw k independent tokens per row -> int64 [m, k]; `probs` float32 [m, V]."""
+    if rows.fit(probs):
+        uniforms = torch.rand(len(probs), k, dtype=torch.float64, generator=generator)
+        return rows.draw(probs, uniforms, replace=True)
+    # torch inverts a running sum: in float32 its rounding over a large vocabulary is not small beside rare tokens
+    return torch.multinomial(probs.double(), k, replacement=True, generator=generator)
+
+
+def take_most_likely(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
+    """Take the k most likely tokens per row, most likely first -> int64 [m, k]; `probs` float [m, V]."""
+    return rows.largest(probs, k) if rows.fit(probs) else _largest(probs, k)[1]
+
+
+def sample_row(probs: np.ndarray, uniform: float) -> int:
+    """Invert the cumulative distribution of float64 [V] at `uniform` in [0, 1)."""
+    if rows.compiled() is not None:
+        return rows.invert(probs, uniform)
+    cumulative = np.cumsum(probs)  # its total times a number below 1 rounds to less than the total: no end is passed
+    return int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+
+
+def widened(probs: torch.Tensor) -> np.ndarray:
+    """Return one row of probabilities in double precision, float64 [V] summing to 1."""
+    if rows.fit(probs[None]):
+        return rows.widen(probs)
+    values = probs.double().cpu().numpy()
+    return values / values.sum()
+
+
+def law(logits: torch.Tensor, sampling: SamplingConfig, who: str) -> np.ndarray:
+    """Return the warped distribution of one row of logits [V] in double precision, float64 [V] summing to 1.
+
+    Raises:
+        FloatingPointError: when the row holds NaN, +inf, or nothing finite.
+    """
+    if sampling.plain and rows.fit(logits[None]):
+        return finite(rows.law(logits, sampling.temperature), who)
+    probs = probabilities(logits[None], sampling)
+    check_probabilities(probs, who)
+    return widened(probs[0])
+
+
+def chances(
+    logits: torch.Tensor,
+    sampling: SamplingConfig,
+    which: np.ndarray,
+    starts: np.ndarray,
+    tokens: torch.Tensor,
+    who: str,
+) -> torch.Tensor:
+    """Return what the warped rows give certain tokens.
+
+    Args:
+        logits: float [rows, V].
+        which: int64 [m], the rows that matter.
+        starts: int64 [m + 1]; row `which[i]` is asked for tokens starts[i] to starts[i + 1] - 1.
+        tokens: int64 [c], on CPU.
+
+    Returns:
+        float32 [c], on CPU.
+
+    Raises:
+        FloatingPointError: when one of these rows holds NaN, +inf, or nothing finite.
+    """
+    if sampling.plain and rows.fit(logits):
+        return finite(rows.chances(logits, sampling.temperature, which, starts, tokens), who)
+    probs = probabilities(logits[torch.from_numpy(which).to(logits.device)], sampling)
+    check_probabilities(probs, who)
+    lines = torch.from_numpy(np.repeat(np.arange(len(which)), np.diff(starts)))
+    return probs[lines.to(probs.device), tokens.to(probs.device)].cpu()
+
+
+def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
+    """Return normalised max(target - draft, 0), float64 [V]; `target` itself where nothing is left.
+
+    Nothing is left only when both rows are equal, and then rejection has probability zero.
+    """
+    if rows.compiled() is not None:
+        return rows.residual(target, draft)
+    rest = np.maximum(target - draft, 0.0)
+    total = rest.sum()
+    return rest / total if total > 0.0 else target
+
+
+def strike(probs: np.ndarray, token: int) -> float:
+    """Take a token out of float64 [V], in place, and scale the others to sum to 1.
+
+    Returns:
+        What the others summed to; when that is 0, all entries are 0 afterwards.
+    """
+    if rows.compiled() is not None:
+        return rows.strike(probs, token)
+    probs[token] = 0.0
+    total = probs.sum()
+    if total > 0.0:
+        probs /= total
+    return total

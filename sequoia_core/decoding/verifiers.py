@@ -1,0 +1,253 @@
+"""Verifiers: given a drafted tree and both models' rows, decide which path the target accepts.
+
+A verifier is a fill (how children are drawn from the draft's row) together with the rule that is exact for that fill.
+Rules work on one node in float64 and are generators, so that a walk pays only for the children it looks at and a test
+can enumerate the whole law. P = target row, Q = draft row, V = vocabulary, k = children of the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..design.tree import TokenTree
+from .sampling import (
+    residual,
+    sample_row,
+    sample_with_replacement,
+    sample_without_replacement,
+    strike,
+    take_most_likely,
+)
+
+
+class Offer:
+    """One child put to the target: accepted when `uniform < target_mass / draft_mass`.
+
+    Attributes:
+        target_mass: R[s], what the (residual) target gives the child's token.
+        draft_mass: D[s], what the (remaining) draft gave it.
+        rest: float64 [V], the target's residual should this child be rejected; worked out when first asked for.
+    """
+
+    __slots__ = ("target_mass", "draft_mass", "_work_out", "_rest")
+
+    def __init__(self, target_mass: float, draft_mass: float, work_out: Callable[[], np.ndarray]) -> None:
+        self.target_mass, self.draft_mass = float(target_mass), float(draft_mass)
+        self._work_out, self._rest = work_out, None
+
+    @property
+    def rest(self) -> np.ndarray:
+        if self._rest is None:
+            self._rest = self._work_out()
+        return self._rest
+
+    @property
+    def accept_prob(self) -> float:
+        if self.draft_mass <= 0.0:  # only possible through rounding: the fill never draws a token without mass
+            return 1.0 if self.target_mass > 0.0 else 0.0
+        return min(1.0, self.target_mass / self.draft_mass)
+
+
+Fill = Callable[[torch.Tensor, int, torch.Generator | None], torch.Tensor]
+Rule = Callable[[np.ndarray, np.ndarray, Sequence[int]], Iterator[Offer]]
+
+
+def exact_for(fill: Fill) -> Callable[[Rule], Rule]:
+    """Tie a rule to the one fill that it is exact for; after any other fill its output would be biased."""
+
+    def tie(rule: Rule) -> Rule:
+        rule.fill = fill
+        return rule
+
+    return tie
+
+
+@exact_for(sample_without_replacement)
+def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
+    """Offer children drawn without replacement (Sequoia, Algorithm 2).
+
+    Args:
+        target, draft: float64 [V] rows P and Q, each summing to 1.
+        children: tokens [k] in the order drawn.
+    """
+    left, mass = target, draft.copy()
+    for position, token in enumerate(children):
+        offer = Offer(left[token], mass[token], partial(residual, left, mass))
+        yield offer
+        left = offer.rest
+        if strike(mass, token) <= 0.0:  # exhausted: uniform over the tokens not rejected so far
+            mass[:] = 1.0
+            mass[list(children[: position + 1])] = 0.0
+            mass /= max(1.0, mass.sum())
+
+
+@exact_for(sample_with_replacement)
+def specinfer_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
+    """Offer children drawn with replacement: the draft row stays as it is (SpecInfer, multi-step sampling)."""
+    left = target
+    for token in children:
+        offer = Offer(left[token], draft[token], partial(residual, left, draft))
+        yield offer
+        left = offer.rest
+
+
+@exact_for(take_most_likely)
+def topk_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
+    """Offer the draft's most likely tokens: a child is accepted when the target's own sample is that child.
+
+    Written as one child after another: accept child s with probability R[s], else condition R on "not s".
+    """
+    left = target
+    for token in children:
+        offer = Offer(left[token], 1.0, partial(_without, left, token))
+        yield offer
+        left = offer.rest
+
+
+def _without(row: np.ndarray, token: int) -> np.ndarray:
+    rest = row.copy()
+    return rest if strike(rest, token) > 0.0 else row
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """A fill, the rule that is exact for it, and what the pair promises (paper §3.2).
+
+    Attributes:
+        fill: draws children: float [m, V], k -> int64 [m, k].
+        rule: decides on them; must be the one marked `exact_for` that fill.
+        optimal_transport: with one child, acceptance is 1 - ||P - Q||_1 / 2, the most that any rule can reach for a
+            draw from Q.
+        cover: where the draft's support has k tokens and holds the target's, one of k children is always accepted.
+
+    Greedy's promises hold for the rows of temperature 0, both one-hot.
+
+    Raises:
+        ValueError: for a fill and a rule that do not belong together, naming both.
+    """
+
+    name: str
+    fill: Fill
+    rule: Rule
+    optimal_transport: bool
+    cover: bool
+
+    def __post_init__(self) -> None:
+        partner = getattr(self.rule, "fill", None)
+        if partner is None:
+            raise ValueError(
+                f"verifier {self.name!r}: found rule {_name(self.rule)}, expected one tied to a fill by exact_for"
+            )
+        if self.fill is not partner:
+            raise ValueError(
+                f"verifier {self.name!r}: found fill {_name(self.fill)} with rule {_name(self.rule)}, "
+                f"expected fill {_name(partner)} (any other pairing is biased)"
+            )
+
+
+def _name(function: Callable) -> str:
+    return getattr(function, "__name__", repr(function))
+
+
+VERIFIERS = {
+    "sequoia": Verifier("sequoia", sample_without_replacement, sequoia_rule, optimal_transport=True, cover=True),
+    "specinfer": Verifier("specinfer", sample_with_replacement, specinfer_rule, optimal_transport=True, cover=False),
+    "topk": Verifier("topk", take_most_likely, topk_rule, optimal_transport=False, cover=True),
+}
+# every verifier at temperature 0
+GREEDY = Verifier("greedy", take_most_likely, topk_rule, optimal_transport=True, cover=True)
+
+
+def choose_verifier(name: str, *, greedy: bool) -> Verifier:
+    """Return the verifier of that name; at temperature 0 all of them are the greedy one.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    if name not in VERIFIERS:
+        raise ValueError(f"verifier: found {name!r}, expected one of {', '.join(VERIFIERS)}")
+    return GREEDY if greedy else VERIFIERS[name]
+
+
+class Trial(NamedTuple):
+    """The arithmetic of one decision: node offered, uniform drawn, R[s] and D[s]."""
+
+    node: int
+    uniform: float
+    target_mass: float
+    draft_mass: float
+
+    @property
+    def accepted(self) -> bool:
+        return self.uniform * self.draft_mass < self.target_mass
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What verification decided: the accepted path (root first), the bonus token, and every trial in order."""
+
+    path: tuple[int, ...]
+    bonus_token: int
+    trials: tuple[Trial, ...]
+
+
+def walk_tree(
+    tree: TokenTree,
+    tokens: Sequence[int],
+    *,
+    target_row: Callable[[int], np.ndarray],
+    draft_row: Callable[[int], np.ndarray],
+    rule: Rule,
+    uniform: Callable[[], float],
+) -> Walk:
+    """Descend from the root as long as a child is accepted, then sample the bonus token.
+
+    Args:
+        tokens: token of every node [n].
+        target_row, draft_row: node -> float64 [V]; asked only for the nodes visited.
+        uniform: fresh draws from [0, 1).
+    """
+    path, trials, node = [0], [], 0
+    while True:
+        left = target_row(node)
+        children = tree.children(node)
+        descended = False
+        if children:
+            for child, offer in zip(
+                children, rule(left, draft_row(node), [tokens[child] for child in children]), strict=True
+            ):
+                # a zero draft mass is the rounding case of Offer.accept_prob: decide by the target alone
+                trials.append(Trial(child, uniform(), offer.target_mass, offer.draft_mass or 1e-300))
+                if trials[-1].accepted:
+                    path.append(child)
+                    node, descended = child, True
+                    break
+                left = offer.rest
+        if not descended:
+            return Walk(tuple(path), sample_row(left, uniform()), tuple(trials))
+
+
+def walk_greedily(tree: TokenTree, tokens: Sequence[int], choice: Callable[[int], int]) -> Walk:
+    """Descend to the child that equals the target's argmax.
+
+    Args:
+        tokens: token of every node [n].
+        choice: node -> the target's most likely next token; asked once for each node visited.
+    """
+    path, trials, node = [0], [], 0
+    while True:
+        wanted = choice(node)
+        for child in tree.children(node):
+            trials.append(Trial(child, 0.0, float(tokens[child] == wanted), 1.0))
+            if trials[-1].accepted:
+                path.append(child)
+                node = child
+                break
+        else:
+            return Walk(tuple(path), wanted, tuple(trials))

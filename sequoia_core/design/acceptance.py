@@ -1,0 +1,348 @@
+"""Acceptance vectors: how often the draft's k-th choice is the one accepted; matrices, where that varies with depth.
+
+Knows the numbers and how sure they are; knows nothing of trees, models or how they were measured. Other tools' files
+are read by `vector_files`.
+Shapes: B = ranks, L = levels, m = prompts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..files.safe_files import json_bytes, read_bytes, write_atomic
+from .acceptance_files import EXPECTED, MAX_BYTES, MAX_RANKS, read_vector
+from .conditions import Conditions
+
+SUM_TOLERANCE = 1e-3  # float16 files and rounded decimals overshoot a little
+BOOTSTRAP_RESAMPLES = 2000
+
+
+class PowerLawFit(NamedTuple):
+    """`P(all of the first k children rejected) ~ scale * k**-b`, with the R^2 of the log-log line."""
+
+    b: float
+    scale: float
+    r_squared: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AcceptanceVector:
+    """The probability, below an accepted node, that the child of each rank is the one accepted.
+
+    Args:
+        probs: float64 [B], `probs[k - 1]` for rank k, without padding; siblings exclude each other, so the sum is <= 1.
+            A sum above 1 by less than 1e-3 is rounding and is scaled back to 1. Stored read-only.
+        trials: positions measured, or None when unknown; counted from prompt_trials when those are given.
+        prompt_sums: float64 [m, B], acceptance probability summed over the positions of each prompt.
+        prompt_trials: int64 [m], positions of each prompt.
+        meta: where the vector comes from (JSON values).
+        note: what was assumed when the file was read, for the reader.
+        holds_for: the pair, sampling and verifier that were measured or declared; None when nobody said, and then the
+            vector predicts nothing by itself.
+
+    Raises:
+        ValueError: saying which rule a value breaks.
+    """
+
+    probs: np.ndarray
+    trials: int | None = None
+    prompt_sums: np.ndarray | None = None
+    prompt_trials: np.ndarray | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+    holds_for: Conditions | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, "probs", _checked_probs(self.probs))
+        if self.trials is not None:
+            if self.trials < 1:
+                raise ValueError(f"trials: found {self.trials}, expected at least 1")
+            object.__setattr__(self, "trials", int(self.trials))
+        if (self.prompt_sums is None) != (self.prompt_trials is None):
+            raise ValueError("found only one of prompt_sums and prompt_trials, expected both or neither")
+        if self.prompt_sums is None or self.prompt_trials is None:
+            return
+        sums = np.array(self.prompt_sums, dtype=np.float64)
+        counts = np.array(self.prompt_trials, dtype=np.int64)
+        if counts.ndim != 1 or counts.size == 0 or sums.shape != (counts.size, self.probs.size):
+            raise ValueError(
+                f"prompt_sums: found shape {sums.shape} for {counts.size} prompts, expected one row per prompt and "
+                f"{self.probs.size} columns"
+            )
+        if not np.isfinite(sums).all() or (sums < 0).any() or (counts < 0).any() or counts.sum() < 1:
+            raise ValueError("prompt_sums: found values below 0, not finite or without trials, expected sums of trials")
+        if (sums.sum(axis=1) > counts * (1 + SUM_TOLERANCE)).any():
+            raise ValueError("prompt_sums: found a row above its number of trials, expected at most 1 per trial")
+        _set(self, "prompt_sums", sums)
+        _set(self, "prompt_trials", counts)
+        if self.trials is None:
+            object.__setattr__(self, "trials", int(counts.sum()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AcceptanceVector) and self._fields() == other._fields()
+
+    def __hash__(self) -> int:
+        return hash((self.probs.tobytes(), self.trials))
+
+    def __len__(self) -> int:
+        return self.probs.size
+
+    @property
+    def reject(self) -> float:
+        """Probability that every child is rejected: one minus the sum."""
+        return max(0.0, 1.0 - float(self.probs.sum()))
+
+    def differences(self, wanted: Conditions) -> list[str]:
+        """Return what keeps the vector from predicting a decode under these conditions; empty when it holds for them.
+
+        Returns:
+            One phrase for each difference, such as "temperature 0, not 0.6".
+        """
+        if self.holds_for is None:
+            return ["the vector does not say which pair and settings it was measured for"]
+        return self.holds_for.differences(wanted)
+
+    def at_level(self, level: int) -> np.ndarray:
+        """Return the probabilities at that depth, float64 [B]: here the same at every depth."""
+        return self.probs
+
+    def interval(
+        self, level: float = 0.95, *, generator: np.random.Generator | None = None
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the confidence bounds of every rank.
+
+        Positions of one prompt resemble each other, so with two or more prompts whole prompts are resampled (percentile
+        bootstrap). With only a number of trials the Wilson interval is used, which takes positions as independent.
+
+        Args:
+            level: confidence, between 0 and 1.
+            generator: source of the resampling; the same bounds every time by default.
+
+        Returns:
+            `(low, high)`, float64 [B] each, or None when nothing is known about the sample.
+
+        Raises:
+            ValueError: when the level is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level: found {level}, expected a number between 0 and 1")
+        if self._by_prompt:
+            means = self._resampled_means(generator or np.random.default_rng(0), BOOTSTRAP_RESAMPLES)
+            low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+            return low, high
+        if self.trials is None:
+            return None
+        return wilson_interval(self.probs, self.trials, level)
+
+    def more_prompts(self, width: float, level: float = 0.95) -> int | None:
+        """Return how many more prompts bring every rank's interval (high - low) down to `width`.
+
+        The interval shrinks with the square root of the number of prompts. None without per-prompt sums.
+
+        Raises:
+            ValueError: when the width is not above 0.
+        """
+        if not width > 0:
+            raise ValueError(f"width: found {width}, expected a number above 0")
+        bounds = self.interval(level)
+        if bounds is None or self.prompt_trials is None or len(self.prompt_trials) < 2:
+            return None
+        now = float((bounds[1] - bounds[0]).max())
+        prompts = len(self.prompt_trials)
+        return max(0, int(np.ceil(prompts * (now / width) ** 2)) - prompts)
+
+    def resamples(self, count: int, *, generator: np.random.Generator | None = None) -> list[AcceptanceVector] | None:
+        """Return vectors that the same measurement might have found, for intervals on anything computed from one.
+
+        Whole prompts are resampled where their sums are known; with only a number of trials, positions are drawn as
+        if independent.
+
+        Args:
+            count: how many vectors.
+            generator: source of the resampling; the same vectors every time by default.
+
+        Returns:
+            `count` vectors of B ranks, or None when nothing is known about the sample.
+
+        Raises:
+            ValueError: when the count is not above 0.
+        """
+        if count < 1:
+            raise ValueError(f"resamples: found {count}, expected at least 1")
+        generator = generator or np.random.default_rng(0)
+        if self._by_prompt:
+            rows = self._resampled_means(generator, count)
+        elif self.trials is not None:
+            outcomes = np.append(self.probs, self.reject)
+            rows = generator.multinomial(self.trials, outcomes / outcomes.sum(), size=count)[:, :-1] / self.trials
+        else:
+            return None
+        return [AcceptanceVector(row) for row in rows]
+
+    @property
+    def _by_prompt(self) -> bool:
+        return self.prompt_trials is not None and len(self.prompt_trials) > 1
+
+    def _resampled_means(self, generator: np.random.Generator, count: int) -> np.ndarray:
+        """Return the vector of each of `count` bootstrap resamples of the prompts, float64 [count, B]."""
+        prompts = len(self.prompt_trials)
+        batches = []
+        for start in range(0, count, 100):  # in batches: thousands of prompts would fill memory
+            picks = generator.multinomial(prompts, np.full(prompts, 1 / prompts), size=min(100, count - start))
+            # A resample of only empty prompts has no estimate; it counts as zero trials accepted.
+            batches.append((picks @ self.prompt_sums) / np.maximum(picks @ self.prompt_trials, 1)[:, None])
+        return np.concatenate(batches)
+
+    def fit_power_law(self, first: int = 1) -> PowerLawFit:
+        """Fit how fast rejection falls with more children: a straight line through log P(reject all k) over log k.
+
+        Args:
+            first: the first k of the line; a later one fits only the tail.
+
+        Raises:
+            ValueError: when fewer than two ranks from there on leave a rejection above 0.
+        """
+        rejection = 1.0 - np.cumsum(self.probs)
+        # below 1e-9 it is rounding of a vector that sums to 1
+        usable = first - 1 + np.flatnonzero(rejection[first - 1 :] > 1e-9)
+        if usable.size < 2:
+            raise ValueError(f"power law: found {usable.size} ranks with rejection above 0, expected at least 2")
+        from scipy import stats  # a second to import; only this method needs it
+
+        line = stats.linregress(np.log(usable + 1.0), np.log(rejection[usable]))
+        # A flat line (nothing is ever accepted) fits exactly, but has no variance to explain.
+        r_squared = float(line.rvalue**2) if np.ptp(rejection[usable]) > 0 else 1.0
+        return PowerLawFit(b=0.0 - float(line.slope), scale=float(np.exp(line.intercept)), r_squared=r_squared)
+
+    @classmethod
+    def load(cls, path: str | Path) -> AcceptanceVector:
+        """Read a vector from a `.json`, `.csv`, `.npy`, `.safetensors` or `.pt` file.
+
+        Raises:
+            ValueError: in one line, naming the file, what was found and what was expected.
+        """
+        return cls.loads(read_bytes(path, limit=MAX_BYTES), str(path))
+
+    @classmethod
+    def loads(cls, data: bytes, name: str) -> AcceptanceVector:
+        """Read a vector from a file's content, such as an upload; `name` gives the ending and names it in errors.
+
+        Raises:
+            ValueError: in one line, naming the file, what was found and what was expected.
+        """
+        try:
+            return cls(**read_vector(data, PurePath(name).suffix.lower()))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the native JSON file, whole or not at all.
+
+        Raises:
+            ValueError: when the file cannot be written or `meta` has no JSON form.
+        """
+        write_atomic(path, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """Return the native JSON file's content."""
+        return json_bytes({"format": "sequoia-acceptance", "version": 2, **self._fields()})
+
+    def _fields(self) -> dict[str, Any]:
+        optional = {
+            "prompt_sums": None if self.prompt_sums is None else self.prompt_sums.tolist(),
+            "prompt_trials": None if self.prompt_trials is None else self.prompt_trials.tolist(),
+            "note": self.note or None,
+            "holds_for": None if self.holds_for is None else self.holds_for.to_json(),
+        }
+        fields = {"probs": self.probs.tolist(), "trials": self.trials, "meta": self.meta}
+        return fields | {key: value for key, value in optional.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AcceptanceMatrix:
+    """Acceptance by depth as well as rank, where one vector for all depths is too coarse (design: `P[level, k]`).
+
+    Args:
+        probs: float64 [L, B], `probs[l - 1, k - 1]` = probability that the child of rank k at depth l is the accepted
+            one, given that its parent was accepted; each row obeys an `AcceptanceVector`'s rules. Depths beyond L take
+            the last row. Stored read-only.
+        trials: int64 [L, B], parents seen for each entry, or None when unknown.
+        meta: where the matrix comes from (JSON values).
+
+    Raises:
+        ValueError: naming the level and the rule that it breaks.
+    """
+
+    probs: np.ndarray
+    trials: np.ndarray | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        raw = np.asarray(self.probs)
+        if raw.ndim != 2 or not 1 <= raw.shape[0] <= MAX_RANKS:
+            raise ValueError(f"matrix: found shape {raw.shape}, expected one row of ranks for each of 1 or more levels")
+        rows = []
+        for level, row in enumerate(raw, start=1):
+            try:
+                rows.append(_checked_probs(row))
+            except ValueError as error:
+                raise ValueError(f"level {level}: {error}") from error
+        _set(self, "probs", np.array(rows))
+        if self.trials is None:
+            return
+        trials = np.array(self.trials, dtype=np.int64)
+        if trials.shape != raw.shape or (trials < 0).any():
+            raise ValueError(f"trials: found shape {trials.shape}, expected counts of shape {raw.shape}")
+        _set(self, "trials", trials)
+
+    def __len__(self) -> int:
+        return self.probs.shape[1]
+
+    def at_level(self, level: int) -> np.ndarray:
+        """Return the probabilities of children at depth `level` (from 1), float64 [B]."""
+        return self.probs[min(level, len(self.probs)) - 1]
+
+
+def wilson_interval(rate: np.ndarray, trials: int | np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the Wilson bounds of shares of independent trials.
+
+    Args:
+        rate: float64 [B], shares found.
+        trials: how many each rests on, one number or [B], at least 1.
+        level: confidence, between 0 and 1.
+    """
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    shrink = 1 + z**2 / trials
+    centre = (rate + z**2 / (2 * trials)) / shrink
+    half = z / shrink * np.sqrt(rate * (1 - rate) / trials + (z / (2 * trials)) ** 2)
+    return np.clip(centre - half, 0.0, 1.0), np.clip(centre + half, 0.0, 1.0)
+
+
+def _set(vector: AcceptanceVector | AcceptanceMatrix, name: str, array: np.ndarray) -> None:
+    array.setflags(write=False)
+    object.__setattr__(vector, name, array)
+
+
+def _checked_probs(raw: Any) -> np.ndarray:
+    """Return the probabilities as float64 [B], or raise ValueError with the rule that is broken."""
+    raw = np.asarray(raw)
+    if raw.ndim != 1 or raw.dtype.kind not in "fiu":
+        raise ValueError(f"found shape {raw.shape} of {raw.dtype}, expected {EXPECTED}")
+    if not 1 <= raw.size <= MAX_RANKS:
+        raise ValueError(f"found {raw.size:,} entries, expected 1 to {MAX_RANKS:,} ranks")
+    probs = raw.astype(np.float64)
+    wrong = np.flatnonzero(~(np.isfinite(probs) & (probs >= 0) & (probs <= 1 + SUM_TOLERANCE)))
+    if wrong.size:
+        raise ValueError(f"rank {wrong[0] + 1}: found {probs[wrong[0]]:g}, expected a probability from 0 to 1")
+    total = float(probs.sum())
+    if total > 1 + SUM_TOLERANCE:
+        raise ValueError(
+            f"found a sum of {total:.6g}, expected at most 1: each entry is the probability that this rank is the one "
+            "accepted, so they exclude each other"
+        )
+    return probs / total if total > 1 else probs

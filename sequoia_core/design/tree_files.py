@@ -1,0 +1,356 @@
+"""Token trees as files: our own, and those of the tools that decode with a fixed tree.
+
+Knows file layouts and refuses a tree that a format cannot say; knows nothing of models or time. Shape: n = nodes with
+the root.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ..files.safe_files import (
+    MAX_BYTES,
+    checked,
+    json_bytes,
+    kind_of,
+    load_torch,
+    one_line,
+    read_bytes,
+    read_json,
+    write_atomic,
+)
+from .optimal_trees import expected_tokens
+from .tree import MAX_SIZE, TokenTree
+
+if TYPE_CHECKING:
+    from .acceptance import AcceptanceVector
+
+# Format -> usual file ending. `choices`: Medusa's medusa_choices, EAGLE-1's tree_choices, TensorRT-LLM's eagle_choices.
+FORMATS = {"native": ".json", "growmap": ".pt", "umbrella": ".json", "choices": ".json", "vllm": ".txt"}
+VERSION_NOTES = {
+    "choices": "Medusa and EAGLE-1 read path lists; TensorRT-LLM deprecates static choices, and EAGLE-2 takes none.",
+    "vllm": "Newer vLLM releases removed speculative_token_tree: check that yours still has the option.",
+}
+MAX_GROWMAP_SIZE = 2048  # a growmap holds an n x n mask
+MAX_PATH_RANKS = 5_000_000  # path lists grow with n * depth
+
+GROWMAP_KEYS = ("roots", "branches", "Successors", "mask", "depth", "size")
+
+
+def export_tree(tree: TokenTree, format: str, path: str | Path, acceptance: AcceptanceVector | None = None) -> None:
+    """Write a tree for another tool, whole or not at all.
+
+    Args:
+        format: a key of `FORMATS`.
+        acceptance: kept beside the tree in the native format, with the tokens it predicts; ignored by the others.
+
+    Raises:
+        ValueError: when the format cannot hold this tree or the file cannot be written.
+    """
+    write_atomic(path, tree_to_bytes(tree, format, acceptance))
+
+
+def tree_to_bytes(tree: TokenTree, format: str, acceptance: AcceptanceVector | None = None) -> bytes:
+    """Return the content of the file that `export_tree` writes.
+
+    Raises:
+        ValueError: for an unknown format, or when the format cannot hold this tree.
+    """
+    if format == "native":
+        return _native_bytes(tree, acceptance)
+    if format == "growmap":
+        return _growmap_bytes(tree)
+    if format == "umbrella":
+        return json_bytes({key: _plain(value) for key, value in _growmap(tree).items()})
+    if format == "choices":
+        return (json.dumps([list(path) for path in _choices(tree)]) + "\n").encode()
+    if format == "vllm":
+        _check_one_factor_per_level(tree)
+        return (repr(_choices(tree)) + "\n").encode()
+    check_format(format)
+    raise AssertionError(f"no writer for {format!r}")
+
+
+def check_format(format: str) -> None:
+    """Refuse a format that is no key of `FORMATS`.
+
+    Raises:
+        ValueError: naming those there are.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"format: found {format!r}, expected one of {', '.join(FORMATS)}")
+
+
+def import_tree(path: str | Path) -> TokenTree:
+    """Read a tree in any of the formats, recognised from the content.
+
+    Raises:
+        ValueError: in one line, naming the file, the node at fault where there is one, and what was expected.
+    """
+    return tree_from_bytes(read_bytes(path), str(path))
+
+
+def tree_from_bytes(data: bytes, name: str) -> TokenTree:
+    """Read a tree from a file's content, such as an upload; `name` is for the error message.
+
+    Raises:
+        ValueError: in one line, naming the file, the node at fault where there is one, and what was expected.
+    """
+    try:
+        return _parse(data)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def nearest_parameters(tree: TokenTree) -> dict[str, Any]:
+    """Return settings that come closest to this tree in tools that choose the shape themselves. Approximate.
+
+    SGLang and EAGLE-2 grow a beam of `top_k` per level and keep the best tokens; Hugging Face's `generate` drafts a
+    chain.
+
+    Returns:
+        `approximate` (always true), `note`, and one dictionary of settings per tool; none for a tree without drafted
+        nodes.
+    """
+    note = "Approximate: these tools choose the tree's shape at run time; only its depth, width and size can be set."
+    if tree.size == 1:
+        return {"approximate": True, "note": "This tree drafts nothing: switch speculation off."}
+    top_k = int(tree.child_counts.max())
+    beam = 1 + top_k + (tree.depth - 1) * top_k**2  # what such a beam can offer: more draft tokens are refused
+    size = min(tree.size, beam) if top_k > 1 else tree.depth + 1
+    return {
+        "approximate": True,
+        "note": note,
+        "sglang": {
+            "speculative_num_steps": tree.depth,
+            "speculative_eagle_topk": top_k,
+            "speculative_num_draft_tokens": size,  # counts the root
+        },
+        # EAGLE's depth does not count the first level, which comes from the pass over the accepted tokens.
+        "eagle2": {"depth": tree.depth - 1, "top_k": top_k, "total_token": size},
+        "transformers": {"num_assistant_tokens": tree.depth, "num_assistant_tokens_schedule": "constant"},
+    }
+
+
+# ---- writing
+
+
+def _native_bytes(tree: TokenTree, acceptance: AcceptanceVector | None) -> bytes:
+    vector, expected = None, None
+    if acceptance is not None:
+        vector = {"probs": acceptance.probs.tolist(), "trials": acceptance.trials, "meta": acceptance.meta}
+        expected = expected_tokens(tree, acceptance)
+    fields = {"parents": tree.parents.tolist(), "acceptance": vector, "expected_tokens": expected}
+    return json_bytes({"format": "sequoia-tree", "version": 1, **fields})
+
+
+def _growmap(tree: TokenTree) -> dict[str, Any]:
+    """Return the reference implementation's six entries; `mask` int64 [n, n] and `depth` int64 [n] as arrays."""
+    if tree.size > MAX_GROWMAP_SIZE:
+        raise ValueError(
+            f"found {tree.size} nodes, expected at most {MAX_GROWMAP_SIZE} in a format that holds an n x n mask"
+        )
+    counts = tree.child_counts
+    return {
+        "roots": [level.tolist() for level in tree.levels],
+        "branches": [counts[level].tolist() for level in tree.levels],
+        "Successors": [list(tree.children(node)) for node in range(tree.size)],
+        "mask": tree.ancestor_mask.astype(np.int64),
+        "depth": tree.depths.astype(np.int64),
+        "size": tree.size,
+    }
+
+
+def _growmap_bytes(tree: TokenTree) -> bytes:
+    fields = _growmap(tree)
+    import torch
+
+    tensors = {key: torch.from_numpy(value) for key, value in fields.items() if isinstance(value, np.ndarray)}
+    stream = io.BytesIO()
+    torch.save(fields | tensors, stream)
+    return stream.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _choices(tree: TokenTree) -> list[tuple[int, ...]]:
+    """Return each node's 0-based ranks, root omitted; breadth-first order is the order by (length, path)."""
+    if int(tree.depths.sum(dtype=np.int64)) > MAX_PATH_RANKS:
+        raise ValueError(f"found paths of {tree.depths.sum():,} ranks in all, expected at most {MAX_PATH_RANKS:,}")
+    return [tuple(rank - 1 for rank in path) for path in tree.paths()[1:]]
+
+
+def _check_one_factor_per_level(tree: TokenTree) -> None:
+    """Refuse a tree that vLLM would silently draft as another: it divides each level's width by the one above."""
+    if tree.size == 1:
+        raise ValueError("found a tree without drafted nodes, expected at least one for vLLM")
+    counts = tree.child_counts
+    for level in tree.levels:
+        odd = level[counts[level] != counts[level[0]]]
+        if odd.size:
+            raise ValueError(
+                f"node {odd[0]}: found {counts[odd[0]]} children where node {level[0]} of the same level has "
+                f"{counts[level[0]]}, expected one branching factor per level: vLLM can draft no other tree "
+                "(format 'choices' holds any)"
+            )
+
+
+# ---- reading
+
+
+def _parse(data: bytes) -> TokenTree:
+    kind = kind_of(data)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_BYTES:,}")
+    if kind == "a zip archive":
+        return _from_growmap(_growmap_entries(load_torch(data, "a growmap")))
+    if kind not in ("JSON", "text"):
+        raise ValueError(f"found {kind}, expected a tree as JSON, as a list of paths or as a growmap .pt")
+    content = _json_or_literal(data)
+    if isinstance(content, list):
+        return _from_choices(content)
+    if isinstance(content, dict) and "Successors" in content:
+        return _from_growmap(content)
+    return _from_native(content)
+
+
+def _json_or_literal(data: bytes) -> Any:
+    """Parse JSON, or the Python literal of a list of tuples, which is rewritten to JSON and never evaluated."""
+    try:
+        text = data.decode("utf-8-sig").strip()
+        if re.match(r"['\"]?\s*\[", text):
+            text = text.strip("'\"").translate(str.maketrans("()", "[]"))
+            text = re.sub(r",\s*\]", "]", text)
+        return read_json(text.encode())
+    except ValueError as error:
+        why = one_line(error).removeprefix("found ").split(", expected")[0]
+        raise ValueError(f"found text that is no tree ({why}), expected JSON or a list of paths") from error
+
+
+def _from_native(content: Any) -> TokenTree:
+    from pydantic import BaseModel, ConfigDict, Field
+
+    class Schema(BaseModel):
+        model_config = ConfigDict(strict=True)
+        format: Literal["sequoia-tree"]
+        version: int = Field(ge=1, le=1)
+        parents: list[int] = Field(max_length=MAX_SIZE)
+        acceptance: dict[str, Any] | None = None
+        expected_tokens: float | None = None
+
+    return TokenTree(np.array(checked(Schema, content).parents))
+
+
+def _from_choices(content: list[Any]) -> TokenTree:
+    """Read 0-based rank paths in any order, root omitted."""
+    ids: dict[tuple[int, ...], int] = {(): 0}
+    parents = [-1]
+    for path in content:
+        if not isinstance(path, list) or not path or not all(type(rank) is int and rank >= 0 for rank in path):
+            raise ValueError(f"path {_short(path)}: expected a list of ranks from 0 up, without the root")
+    for path in sorted(map(tuple, content), key=lambda path: (len(path), path)):
+        shown = _short(list(path))
+        if path in ids:
+            raise ValueError(f"path {shown}: found it twice, expected each node once")
+        if path[:-1] not in ids:
+            raise ValueError(f"path {shown}: found no path {_short(list(path[:-1]))}, expected its parent in the list")
+        if path[-1] > 0 and (*path[:-1], path[-1] - 1) not in ids:
+            raise ValueError(f"path {shown}: found no sibling of rank {path[-1] - 1}, expected ranks without gaps")
+        ids[path] = len(parents)
+        parents.append(ids[path[:-1]])
+    return TokenTree(np.array(parents))
+
+
+def _growmap_entries(content: Any) -> dict[str, Any]:
+    """Return a loaded growmap with tensors as lists, after bounding what those lists may hold."""
+    if not isinstance(content, dict):
+        raise ValueError(f"found a {type(content).__name__}, expected a growmap: a dictionary with {_all_keys()}")
+    import torch
+
+    entries = {}
+    for key in GROWMAP_KEYS:
+        value = content.get(key)
+        if isinstance(value, torch.Tensor):
+            if value.numel() > MAX_GROWMAP_SIZE**2 or value.layout != torch.strided or value.is_quantized:
+                raise ValueError(f"{key}: found shape {tuple(value.shape)}, expected at most {MAX_GROWMAP_SIZE} nodes")
+            whole = value.to(torch.int64)
+            if value.is_complex() or not bool((whole == value).all()):
+                raise ValueError(f"{key}: found numbers that are not whole, expected node numbers, depths or 0 and 1")
+            value = whole.tolist()
+        # One short list referenced a million times passes a pickle unnoticed: count before walking.
+        elif isinstance(value, list) and (
+            len(value) > MAX_GROWMAP_SIZE
+            or sum(len(row) for row in value if isinstance(row, list)) > MAX_GROWMAP_SIZE**2
+        ):
+            raise ValueError(f"{key}: found too many entries, expected at most {MAX_GROWMAP_SIZE} nodes")
+        if key in content:
+            entries[key] = value
+    return entries
+
+
+def _from_growmap(content: Mapping[str, Any]) -> TokenTree:
+    """Read the reference implementation's entries, which say the same tree five times, and check that they agree."""
+    from pydantic import BaseModel, ConfigDict, Field
+
+    class Schema(BaseModel):
+        model_config = ConfigDict(strict=True)
+        roots: list[list[int]]
+        branches: list[list[int]]
+        Successors: list[list[int]]
+        mask: list[list[int]]
+        depth: list[int]
+        size: int = Field(ge=1, le=MAX_GROWMAP_SIZE)
+
+    try:
+        read = checked(Schema, content)
+    except ValueError as error:
+        raise ValueError(f"{error} (a growmap has {_all_keys()})") from error
+    n = read.size
+    for key in ("Successors", "mask", "depth"):
+        if len(getattr(read, key)) != n:
+            raise ValueError(f"{key}: found {len(getattr(read, key))} entries, expected one for each of {n} nodes")
+    parents = [-1]
+    for node, children in enumerate(read.Successors):
+        for child in children:
+            if child != len(parents) or child >= n:
+                raise ValueError(
+                    f"node {node}: found successor {child} where {len(parents)} was due, expected nodes below {n} "
+                    "numbered breadth-first with siblings side by side"
+                )
+            parents.append(node)
+    if len(parents) != n:
+        raise ValueError(f"node {len(parents)}: found it in no list of Successors, expected {n} nodes")
+    tree = TokenTree(np.array(parents))
+    own = _growmap(tree)
+    for node, (found, expected) in enumerate(zip(read.depth, own["depth"], strict=True)):
+        if found != expected:
+            raise ValueError(f"node {node}: found depth {found}, expected {expected} from Successors")
+    for node, (found, expected) in enumerate(zip(read.mask, own["mask"], strict=True)):
+        if not np.array_equal(found, expected):
+            raise ValueError(f"node {node}: found a mask row that is not its ancestors and itself, expected those")
+    for key in ("roots", "branches"):
+        for level, expected in enumerate(own[key]):
+            found = getattr(read, key)[level] if level < len(getattr(read, key)) else None
+            if found != expected:
+                raise ValueError(f"{key}: found {_short(found)} at level {level}, expected {_short(expected)}")
+        if len(getattr(read, key)) > len(own[key]):
+            raise ValueError(f"{key}: found {len(getattr(read, key))} levels, expected {len(own[key])}")
+    return tree
+
+
+def _all_keys() -> str:
+    return ", ".join(GROWMAP_KEYS)
+
+
+def _short(value: Any) -> str:
+    text = repr(value[:12] if isinstance(value, list) else value)
+    return text if len(text) <= 60 else text[:57] + "..."

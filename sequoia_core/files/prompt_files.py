@@ -1,0 +1,353 @@
+"""Read prompts from the files people have: JSONL, CSV, parquet or plain text; and hand one to a tokenizer.
+
+Imports nothing heavy; parquet needs pyarrow, which is asked for only when such a file comes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import Any
+
+from . import parquet_pages
+from .faults import panics_as_errors
+from .safe_files import kind_of, one_line, read_bytes, read_json
+
+MAX_PROMPT_BYTES = 16 * 2**20
+MAX_TEXT_CHARS = 64 * 2**20  # parquet is compressed: what comes out is bounded too
+MAX_ROWS = 1_000_000  # of parquet, where empty rows take no space
+USUAL_COLUMNS = ("text", "prompt")
+CANDIDATE_ROWS = 100  # rows looked at to tell text from numbers
+
+
+def load_prompts(path: str | Path, column: str | None = None) -> list[str]:
+    """Read prompts from a file; see `prompts_from_bytes`.
+
+    Raises:
+        ValueError: naming the file and line, what was found and what was expected.
+    """
+    return prompts_from_bytes(read_bytes(path, limit=MAX_PROMPT_BYTES), str(path), column)
+
+
+def prompts_from_bytes(data: bytes, name: str, column: str | None = None) -> list[str]:
+    """Read prompts from a file's content, such as an upload.
+
+    The ending of `name` decides: `.jsonl` (one object per line), `.csv` and `.tsv` (with a header), `.parquet`, and
+    anything else is plain text with one prompt per line. Empty lines, cells and rows are left out.
+
+    Args:
+        name: gives the ending, and names the file in errors.
+        column: which column (in JSONL, key) holds the prompts. None takes "text" or "prompt", or the only column of
+            text there is.
+
+    Raises:
+        ValueError: in one line, naming the file, what was found and what was expected.
+    """
+    try:
+        if len(data) > MAX_PROMPT_BYTES:
+            raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_PROMPT_BYTES:,}")
+        kind = _kind(name)
+        if kind == "text":
+            if column is not None:
+                raise ValueError(f"found plain text for column {column!r}, expected JSONL, CSV or parquet")
+            prompts = split_lines(_decoded(data))
+        else:
+            prompts = _READERS[kind](data, column)
+        if not prompts:
+            raise ValueError("found no prompts, expected at least one line")
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    return prompts
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text that are not blank; what else Unicode may call a line's end is part of the line."""
+    return [line for line in re.split("\r\n|\n|\r", text) if line.strip()]
+
+
+def check_text(text: str) -> None:
+    """Refuse a prompt that no tokenizer takes: half of a surrogate pair has no UTF-8 form.
+
+    Such text comes from escapes in JSON and from command lines that are not UTF-8.
+
+    Raises:
+        ValueError: naming the first such character.
+    """
+    found = re.search("[\ud800-\udfff]", text)
+    if found:
+        raise ValueError(
+            f"prompt: found half of a surrogate pair (U+{ord(found[0]):04X}) at character {found.start()}, expected "
+            "text that has a UTF-8 form"
+        )
+
+
+def encode_prompt(tokenizer: Any, text: str, *, chat: bool | None = None) -> list[int]:
+    """Return a prompt's token ids, as the user's turn of a conversation where the model was tuned for that.
+
+    Args:
+        tokenizer: of transformers.
+        chat: True puts the text into the tokenizer's chat template, False takes it as it is, None does what the
+            tokenizer has a template for.
+
+    Raises:
+        ValueError: for text that has no UTF-8 form, when a template is asked for and there is none, or the one there
+            is cannot be used; when the tokenizer breaks down over the text.
+    """
+    check_text(text)
+    with panics_as_errors(f"prompt {text[:40]!r}", "text that the model's tokenizer can take"):
+        return _encoded(tokenizer, text, chat)
+
+
+def _encoded(tokenizer: Any, text: str, chat: bool | None) -> list[int]:
+    template = getattr(tokenizer, "chat_template", None)
+    if chat is False or (chat is None and template is None):
+        return list(tokenizer.encode(text))
+    if template is None:
+        raise ValueError("chat: found a tokenizer without a chat template, expected that of an instruct model")
+    turn = [{"role": "user", "content": text}]
+    try:
+        return list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=True, return_dict=False))
+    except Exception as error:  # a template is a program of the model's author: anything may come out of it
+        raise ValueError(
+            f"chat: found a chat template that fails ({one_line(str(error))}), expected a usable one"
+        ) from error
+
+
+def text_columns(data: bytes, name: str) -> list[str]:
+    """Return the columns of a file that could hold prompts, in the file's order; none for plain text.
+
+    Raises:
+        ValueError: in one line, naming the file, what was found and what was expected.
+    """
+    try:
+        kind = _kind(name)
+        return [] if kind == "text" else _COLUMNS[kind](data)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _kind(name: str) -> str:
+    endings = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv"}
+    return (endings | {".parquet": "parquet"}).get(PurePath(name).suffix.lower(), "text")
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"found {kind_of(data)} that is not UTF-8, expected text, JSONL, CSV or parquet") from error
+    if "\0" in text:
+        raise ValueError("found binary data, expected text, JSONL, CSV or parquet")
+    return text
+
+
+def _chosen(columns: list[str], candidates: list[str], column: str | None) -> str:
+    """Return the column that holds the prompts, or raise ValueError listing those there are."""
+    if column is not None:
+        if column not in columns:
+            raise ValueError(f"found columns {', '.join(columns) or 'none'}, expected one named {column!r}")
+        return column
+    for usual in USUAL_COLUMNS:
+        for name in columns:
+            if name.strip().lower() == usual:
+                return name
+    if len(candidates) == 1:
+        return candidates[0]
+    raise ValueError(
+        f"found columns {', '.join(columns) or 'none'}, expected one named text or prompt, or a choice of column"
+    )
+
+
+# ---- JSONL
+
+
+def _jsonl_rows(data: bytes) -> Iterator[tuple[int, str, dict]]:
+    """Yield line number, line and object of every line that is not empty."""
+    for number, line in enumerate(_decoded(data).split("\n"), start=1):  # other ends of lines may stand inside a text
+        if not line.strip():
+            continue
+        try:
+            row = read_json(line.encode())
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+        if not isinstance(row, dict):
+            raise ValueError(f'line {number}: found {line[:40]!r}, expected an object with a "text"')
+        yield number, line, row
+
+
+def _jsonl_prompts(data: bytes, column: str | None) -> list[str]:
+    keys: tuple[str, ...] = USUAL_COLUMNS if column is None else (column,)
+    prompts = []
+    for place, (number, line, row) in enumerate(_jsonl_rows(data)):
+        if place == 0 and column is None and not any(key in row for key in USUAL_COLUMNS):
+            candidates = _jsonl_columns(data)
+            keys = tuple(candidates) if len(candidates) == 1 else keys
+        text = next((row[key] for key in keys if row.get(key)), None)
+        if not isinstance(text, str):
+            found = ", ".join(row)[:120] or "none"
+            raise ValueError(
+                f'line {number}: found {line[:40]!r} (keys: {found}), expected an object with a "{keys[0]}" of text'
+            )
+        prompts.append(text)
+    return prompts
+
+
+def _jsonl_columns(data: bytes) -> list[str]:
+    """Return the keys that hold text in all of the first rows."""
+    keys: list[str] | None = None
+    for seen, (_, _, row) in enumerate(_jsonl_rows(data)):
+        here = [key for key, value in row.items() if isinstance(value, str) and value]
+        keys = here if keys is None else [key for key in keys if key in here]
+        if seen + 1 == CANDIDATE_ROWS:
+            break
+    return keys or []
+
+
+# ---- CSV
+
+
+def _csv_rows(data: bytes, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield line number and cells, the header first; every row as wide as the header."""
+    reader = csv.reader(io.StringIO(_decoded(data), newline=""), delimiter=delimiter, strict=True)
+    width = 0
+    try:
+        for cells in reader:
+            if not cells:
+                continue
+            width = width or len(cells)
+            if len(cells) != width:
+                raise ValueError(f"line {reader.line_num}: found {len(cells)} cells, expected the header's {width}")
+            yield reader.line_num, cells
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: found broken CSV ({error}), expected quoted cells") from error
+
+
+def _csv_prompts(data: bytes, column: str | None, delimiter: str = ",") -> list[str]:
+    rows = _csv_rows(data, delimiter)
+    header = next(rows, (0, []))[1]
+    place = header.index(_chosen(header, _csv_columns(data, delimiter), column))
+    return [cells[place] for _, cells in rows if cells[place].strip()]
+
+
+def _csv_columns(data: bytes, delimiter: str = ",") -> list[str]:
+    """Return the columns whose first cells are not all numbers."""
+    rows = _csv_rows(data, delimiter)
+    header = next(rows, (0, []))[1]
+    textual = [False] * len(header)
+    for (_, cells), _ in zip(rows, range(CANDIDATE_ROWS), strict=False):
+        textual = [known or _is_text_cell(cell) for known, cell in zip(textual, cells, strict=True)]
+    return [name for name, text in zip(header, textual, strict=True) if text]
+
+
+def _is_text_cell(cell: str) -> bool:
+    try:
+        float(cell or 0)
+    except ValueError:
+        return bool(cell.strip())
+    return False
+
+
+# ---- parquet
+
+
+def _parquet_file(data: bytes, **options: Any):
+    """Open a parquet file; nothing of its columns is unpacked yet."""
+    try:
+        import pyarrow
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise ValueError(
+            "found parquet but no pyarrow to read it, expected it installed: pip install pyarrow"
+        ) from error
+    try:
+        return parquet.ParquetFile(io.BytesIO(data), **options)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise ValueError(f"found {kind_of(data)} that is no parquet ({one_line(error)}), expected parquet") from error
+
+
+def _parquet_columns(data: bytes) -> list[str]:
+    """Return the columns of type string."""
+    schema = _parquet_file(data).schema_arrow
+    return [field.name for field in schema if _is_text(field.type)]
+
+
+def _is_text(kind) -> bool:
+    import pyarrow
+
+    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind  # as its writer had it in memory
+    return pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+
+
+def _parquet_prompts(data: bytes, column: str | None) -> list[str]:
+    file = _parquet_file(data)
+    import pyarrow
+
+    candidates = _parquet_columns(data)
+    name = _chosen(file.schema_arrow.names, candidates, column)
+    if name not in candidates:
+        kind = file.schema_arrow.field(name).type
+        raise ValueError(f"found column {name} of {kind}, expected text (there is: {', '.join(candidates) or 'none'})")
+    # A dictionary stays one: a text that is repeated takes its memory once.
+    file = _parquet_file(data, read_dictionary=[name] if _has_dictionary(data, file.metadata, name) else None)
+    prompts, total = [], 0
+    try:
+        for batch in file.iter_batches(batch_size=1024, columns=[name]):
+            for cell in batch.column(0):
+                text = cell.as_py()
+                if text is None or not text.strip():
+                    continue
+                prompts.append(text)
+                total += len(text)
+                if total > MAX_TEXT_CHARS:
+                    raise ValueError(f"found more than {MAX_TEXT_CHARS:,} characters, expected at most that")
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"found damaged parquet ({one_line(error)}), expected parquet") from error
+    return prompts
+
+
+def _has_dictionary(data: bytes, metadata: Any, name: str) -> bool:
+    """Whether a column's texts stand in a dictionary, after checking that it can be unpacked at all.
+
+    Raises:
+        ValueError: for a column of more than `MAX_TEXT_CHARS` bytes or `MAX_ROWS` rows, by the footer or by its pages,
+            or in an encoding that tells nothing of either.
+    """
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
+    chunks = [chunk for chunk in chunks if chunk.path_in_schema == name or chunk.path_in_schema.startswith(name + ".")]
+    _check_size(sum(chunk.total_uncompressed_size for chunk in chunks), metadata.num_rows)
+    found = []
+    for chunk in chunks:
+        start = chunk.data_page_offset
+        if chunk.dictionary_page_offset is not None and 0 < chunk.dictionary_page_offset < start:
+            start = chunk.dictionary_page_offset
+        found.extend(parquet_pages.pages(data, start, chunk.total_compressed_size))
+    odd = next((page.encoding_name for page in found if page.encoding not in parquet_pages.ENCODINGS), None)
+    if odd is not None:
+        raise ValueError(f"found the encoding {odd}, expected one of {', '.join(parquet_pages.ENCODINGS.values())}")
+    _check_size(sum(page.size for page in found), sum(page.values for page in found))
+    return any(page.is_dictionary for page in found)
+
+
+def _check_size(size: int, rows: int) -> None:
+    if size > MAX_TEXT_CHARS:
+        raise ValueError(f"found {size:,} bytes of text when unpacked, expected at most {MAX_TEXT_CHARS:,}")
+    if rows > MAX_ROWS:
+        raise ValueError(f"found {rows:,} rows, expected at most {MAX_ROWS:,}")
+
+
+_READERS = {
+    "jsonl": _jsonl_prompts,
+    "csv": _csv_prompts,
+    "tsv": lambda data, column: _csv_prompts(data, column, "\t"),
+    "parquet": _parquet_prompts,
+}
+_COLUMNS = {
+    "jsonl": _jsonl_columns,
+    "csv": _csv_columns,
+    "tsv": lambda data: _csv_columns(data, "\t"),
+    "parquet": _parquet_columns,
+}

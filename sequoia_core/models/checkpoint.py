@@ -1,0 +1,370 @@
+"""One model's files: where they lie, what they hold, and whether that is a whole model.
+
+Knows the hub's client, safetensors and transformers' loaders; knows nothing of pairs, trees or decoding. Everything
+wrong is one ValueError that names the model and, where it is known, the file and the field; whatever a damaged file
+provokes inside a library ends here. What can be refused by reading little is refused before any weight is read.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError, StrictDataclassError
+from huggingface_hub.utils import validate_repo_id
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from ..files.faults import is_panic
+from ..files.model_names import model_source
+from ..files.safe_files import read_bytes
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+QUANTISED = {  # method named in a model's config -> (module that runs it, package to install)
+    "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
+    "gptq": ("gptqmodel", "gptqmodel"),
+    "awq": ("gptqmodel", "gptqmodel"),
+    "compressed-tensors": ("compressed_tensors", "compressed-tensors"),
+    "torchao": ("torchao", "torchao"),
+    "hqq": ("hqq", "hqq"),
+    "quanto": ("optimum.quanto", "optimum-quanto"),
+}
+A_MODEL = "a causal language model with safetensors weights"
+FLOATS = ("F64", "F32", "F16", "BF16")  # weights that mean what they say; other formats need a quantisation's scales
+LARGEST_SIZE = 2**31 - 1
+MOST_PARTS = 100_000  # layers, heads or experts: beyond any model, and building so many takes minutes
+LARGER_THAN_FILES = 2  # times the numbers in the files that a configuration may ask for before it is refused unread
+PACKED = 32  # numbers that quantised formats may pack into one
+Stored = dict[str, tuple[tuple[int, ...], str]]  # (shape, number format) of each tensor by its name
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model as the user named it, and the folder or hub id that this stands for."""
+
+    name: str
+    place: str
+
+    def find(self, file: str, *, needed: bool = False) -> Path | None:
+        """Return where one file of the model lies, fetched from the hub where it is there; None where it has none.
+
+        Raises:
+            ValueError: for a hub model that cannot be had, or a file that is `needed` and not there.
+        """
+        path = Path(self.place, file)
+        if os.path.isdir(self.place):
+            path = path if path.exists() else None
+        else:
+            with explained(self.name, A_MODEL):
+                try:
+                    if needed and not isinstance(try_to_load_from_cache(self.place, file), str):
+                        get_hf_file_metadata(hf_hub_url(self.place, file))  # fails at once; a download tries six times
+                    path = Path(hf_hub_download(self.place, file))
+                except EntryNotFoundError as error:
+                    if needed and isinstance(error, LocalEntryNotFoundError):  # the hub could not be asked
+                        raise
+                    path = None
+        if path is None and needed:
+            raise ValueError(f"{self.name}: found no {file}, expected {A_MODEL}")
+        return path
+
+    def read_object(self, file: str, *, needed: bool = False) -> dict[str, Any] | None:
+        """Return what a JSON file of the model holds; None and errors as for `find`, and for what is no JSON object."""
+        path = self.find(file, needed=needed)
+        if path is None:
+            return None
+        content = read_bytes(path)
+        try:
+            fields = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{self.name}/{file}: found no readable JSON ({one_line(error)}), expected a JSON object"
+            ) from error
+        if not isinstance(fields, dict):
+            raise ValueError(f"{self.name}/{file}: found a JSON {type(fields).__name__}, expected a JSON object")
+        return fields
+
+
+def locate(model: str | os.PathLike) -> Source:
+    """Return the folder a name stands for, or the hub id it can only be.
+
+    Raises:
+        ValueError: for a name that is neither.
+    """
+    name, found = os.fspath(model), "no such folder"
+    place = model_source(name)
+    if name and os.path.isdir(place):
+        return Source(name, place)
+    if os.path.isfile(place):
+        found = "a file"
+    elif not name.startswith((".", "~", "/")):
+        with suppress(HFValidationError):
+            validate_repo_id(name)
+            return Source(name, name)
+    raise ValueError(f"{name[:200]}: found {found}, expected a model's folder or a hub id such as owner/name")
+
+
+@contextmanager
+def explained(name: str, expected: str, found: str = "what does not load") -> Iterator[None]:
+    """Turn whatever a damaged folder provokes inside a library into one line that names the model or file."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        cause = _hub_cause(name, error) or f"{found} ({one_line(error)})"
+        raise ValueError(f"{name}: found {cause}, expected {expected}") from error
+
+
+def _hub_cause(name: str, error: BaseException | None) -> str:
+    """Say what an error of the hub means and what to do about it, or nothing for other errors."""
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    kinds = {kind.__name__ for link in chain for kind in type(link).__mro__}
+    if "GatedRepoError" in kinds:
+        return (
+            f"a gated hub model: accept its terms on https://huggingface.co/{name}, then log in with `hf auth login` "
+            "(or set HF_TOKEN)"
+        )
+    if "RepositoryNotFoundError" in kinds:
+        return "no such folder and no such public hub model (check the name; for a private one log in: `hf auth login`)"
+    if kinds & {"LocalEntryNotFoundError", "OfflineModeIsEnabled", "TransportError", "ConnectionError"}:
+        return (
+            "no such folder and no copy in the cache, and the hub cannot be reached (connect to the network and unset "
+            "HF_HUB_OFFLINE, or give a local folder)"
+        )
+    return ""
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's message, squeezed into one line, with its type where the message alone may say little."""
+    if isinstance(error, StrictDataclassError) and error.__cause__ is not None:  # the cause alone names the field
+        error = error.__cause__
+    text = " ".join(str(error).split())
+    plain = isinstance(error, OSError | ValueError | StrictDataclassError) or text.startswith("Field ")
+    return (text if plain and text else f"{type(error).__name__}: {text}" if text else type(error).__name__)[:300]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a model's small files and the headers of its large ones say, before any weight is read.
+
+    Attributes:
+        stored: (shape, number format) of every tensor; empty where the weights lie in files of other names than usual:
+            then only loading can tell.
+    """
+
+    config: PretrainedConfig
+    quantised: bool
+    stored: Stored
+
+
+def read_plan(source: Source) -> Plan:
+    """Read a model's configuration and the headers of its weights.
+
+    Raises:
+        ValueError: for whatever shows there: files that are absent or damaged, settings that no model has, a
+            quantisation whose package is missing.
+    """
+    where = f"{source.name}/config.json"
+    fields = source.read_object("config.json", needed=True)
+    source.read_object("generation_config.json")  # transformers passes over one that it cannot read
+    stored = _stored(source)
+    _check_counts(where, fields, len(stored))
+    with explained(where, "the configuration of a causal language model", "settings that do not hold"):
+        config = AutoConfig.from_pretrained(source.place, trust_remote_code=False)
+        text = config.get_text_config()
+    _check_sizes(where, text)
+    return Plan(config, _check_quantisation(source.name, config), stored)
+
+
+def load_weights(source: Source, plan: Plan, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """Return the whole model on a device.
+
+    Raises:
+        ValueError: naming the tensors that are missing, of another shape, without a place in the model, or not finite.
+    """
+    name, config = source.name, plan.config
+    expected = "settings from which transformers can build a causal language model"
+    with explained(f"{name}/config.json", expected, "settings that do not hold"), torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False, attn_implementation=None)
+    _check_stored(name, empty, plan)
+    with explained(name, A_MODEL):
+        model, report = AutoModelForCausalLM.from_pretrained(
+            source.place, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False,
+            attn_implementation=None,  # the fused kernel, or plain operations where the family has none
+            device_map=device if plan.quantised else None, output_loading_info=True, ignore_mismatched_sizes=True,
+        )  # fmt: skip
+        if not plan.quantised:  # those are placed as they load and cannot be moved
+            model = model.to(device)
+    _check_loaded(name, model, report)
+    return model
+
+
+def _stored(source: Source) -> Stored:
+    whole = source.find(SAFE_WEIGHTS_NAME)
+    if whole is not None:
+        return _headers(source, whole)
+    index = source.read_object(SAFE_WEIGHTS_INDEX_NAME)
+    if index is None:
+        return {}
+    where, places = f"{source.name}/{SAFE_WEIGHTS_INDEX_NAME}", index.get("weight_map")
+    if not isinstance(places, dict) or not places or not all(isinstance(shard, str) for shard in places.values()):
+        raise ValueError(f"{where}: weight_map: found {str(places)[:60]}, expected the file that holds each tensor")
+    stored: Stored = {}
+    for shard in sorted(set(places.values())):
+        path = source.find(shard)
+        if path is None:
+            raise ValueError(f"{where}: found no file {shard}, which it names, expected all of its files")
+        held = _headers(source, path)
+        absent = next((tensor for tensor, place in places.items() if place == shard and tensor not in held), None)
+        if absent is not None:
+            raise ValueError(f"{where}: found {shard} without {absent}, expected every tensor where the index says")
+        stored |= held
+    return stored
+
+
+def _headers(source: Source, path: Path) -> Stored:
+    where, found = f"{source.name}/{path.name}", "a damaged or incomplete file"
+    with explained(where, "a complete safetensors file", found), safe_open(path, framework="pt") as file:
+        parts = {key: file.get_slice(key) for key in file.keys()}
+        return {key: (tuple(part.get_shape()), part.get_dtype()) for key, part in parts.items()}
+
+
+def _check_counts(where: str, fields: dict[str, Any], tensors: int) -> None:
+    """Refuse counts of parts that no model has, before anything is built of so many."""
+    for settings in (fields, fields.get("text_config")):
+        for key, value in settings.items() if isinstance(settings, dict) else ():
+            part = re.fullmatch(r"(?:num|n)_(?:\w+_)?(layer|head|expert)s?", key)
+            limited_by_file = part is not None and part[1] == "layer" and tensors > 0
+            most = tensors if limited_by_file else MOST_PARTS
+            if part is not None and isinstance(value, int) and value > most:
+                held = f": {tensors} tensors are stored" if limited_by_file else ""
+                raise ValueError(f"{where}: {key}: found {value}, expected at most {most}{held}")
+
+
+def _check_sizes(where: str, config: PretrainedConfig) -> None:
+    """Refuse numbers that no model has but transformers lets pass."""
+    needed = ("vocab_size", "hidden_size", "num_hidden_layers")
+    for field in (
+        *needed,
+        "num_attention_heads",
+        "num_key_value_heads",
+        "intermediate_size",
+        "head_dim",
+        "max_position_embeddings",
+    ):
+        value, key = getattr(config, field, None), getattr(config, "attribute_map", {}).get(field, field)
+        plain = isinstance(value, int) and not isinstance(value, bool)
+        if (field in needed and not plain) or (plain and not 1 <= value <= LARGEST_SIZE):
+            raise ValueError(f"{where}: {key}: found {value!r}, expected a whole number from 1 to {LARGEST_SIZE}")
+    for key in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"):
+        value = getattr(config, key, None)
+        if value is not None and not (isinstance(value, int | float) and 0 <= value < 1):
+            raise ValueError(f"{where}: {key}: found {value!r}, expected a number from 0 to below 1")
+
+
+def _check_quantisation(name: str, config: PretrainedConfig) -> bool:
+    """Say whether weights are quantised, or raise ValueError naming the package that is missing to run them."""
+    settings = getattr(config, "quantization_config", None)
+    if not settings:
+        return False
+    method = settings.get("quant_method") if isinstance(settings, dict) else getattr(settings, "quant_method", None)
+    method = str(getattr(method, "value", method))
+    if method not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+        raise ValueError(
+            f"{name}/config.json: quantization_config: quant_method: found {method!r}, expected a known one"
+        )
+    module, package = QUANTISED.get(method, (None, None))
+    try:
+        missing = module is not None and importlib.util.find_spec(module) is None
+    except ModuleNotFoundError:  # the parent of a dotted name
+        missing = True
+    if missing:
+        raise ValueError(
+            f"{name}: found weights quantised with {method}, which needs a package that is not here: "
+            f"pip install {package}"
+        )
+    return True
+
+
+def _check_stored(name: str, empty: PreTrainedModel, plan: Plan) -> None:
+    """Refuse files that hold no weights, or far fewer than configured, before memory is taken for the model.
+
+    Args:
+        empty: the model as configured, without numbers. What fits more closely is left to `_check_loaded`.
+    """
+    shapes = {key: shape for key, (shape, _) in plan.stored.items()}
+    held = sum(math.prod(shape) for shape in shapes.values())
+    wanted = sum(parameter.numel() for parameter in empty.parameters())
+    if shapes and wanted > held * (PACKED if plan.quantised else LARGER_THAN_FILES):
+        expected = {key: tuple(tensor.shape) for key, tensor in empty.state_dict().items()}
+        other = [(key, shapes[key], shape) for key, shape in expected.items() if shapes.get(key, shape) != shape]
+        _refuse_misfits(name, empty, [] if other else [key for key in expected if key not in shapes], other, [])
+        raise ValueError(f"{name}: found {held:,} numbers stored, expected the {wanted:,} that config.json describes")
+    weights = {key for key, _ in empty.named_parameters()}
+    for key, (_, kind) in plan.stored.items() if not plan.quantised else ():
+        if kind not in FLOATS and weights & {key, f"{empty.base_model_prefix}.{key}"}:
+            raise ValueError(f"{name}: found {key} stored as {kind}, expected {', '.join(FLOATS)}")
+
+
+def _check_loaded(name: str, model: PreTrainedModel, report: dict[str, Any]) -> None:
+    """Refuse a model whose files do not hold exactly its weights, or hold some that are no finite numbers.
+
+    transformers fills gaps with random numbers and passes over what it has no place for. Its report leaves out what an
+    architecture declares as ignorable: heads tied to the embedding, buffers that earlier versions stored.
+    """
+    buffers = {key for key, _ in model.named_buffers()}  # computed, not loaded, wherever a file still stores them
+    surplus = [key for key in report["unexpected_keys"] if key not in buffers and not key.endswith(".masked_bias")]
+    _refuse_misfits(name, model, report["missing_keys"], report["mismatched_keys"], surplus)
+    for key, weights in model.named_parameters():
+        if weights.is_floating_point() and not weights.is_meta:
+            # a sum takes one pass and no memory; only where it is not finite (or overflows) each number is looked at
+            if not weights.sum(dtype=torch.float32).isfinite() and not weights.isfinite().all():
+                raise ValueError(f"{name}: found numbers that are not finite in {key}, expected finite weights")
+
+
+def _refuse_misfits(
+    name: str,
+    model: PreTrainedModel,
+    missing: Iterable[str],
+    mismatched: Iterable[tuple[str, Sequence[int], Sequence[int]]],
+    surplus: Iterable[str],
+) -> None:
+    """Raise ValueError if there are any: missing or surplus names, or (name, stored shape, shape of the model)."""
+    faults = []
+    if missing:
+        faults.append(f"no {_some(missing)}")
+    if mismatched:
+        faults.append(_some([f"{key} of shape {list(a)} where it takes {list(b)}" for key, a, b in mismatched]))
+    if surplus:
+        faults.append(f"no place for {_some(surplus)}")
+    if faults:
+        raise ValueError(
+            f"{name}: found weights that do not fit config.json: {'; '.join(faults)}; expected every tensor of a "
+            f"{type(model).__name__} with num_hidden_layers = {model.config.get_text_config().num_hidden_layers} "
+            "and no other"
+        )
+
+
+def _some(keys: Iterable[str]) -> str:
+    """Name the first of many, in the order a reader would count them."""
+    ordered = sorted(keys, key=lambda key: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", key)])
+    more = f" and {len(ordered) - 2} more" if len(ordered) > 2 else ""
+    return ", ".join(ordered[:2]) + more

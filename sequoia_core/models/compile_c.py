@@ -1,0 +1,114 @@
+"""Compile and load the C files beside this one: once per content, compiler and processor, kept in a cache folder.
+
+Everything written in C is optional: without a compiler the same is done in Python, more slowly. SEQUOIA_NATIVE=0 in the
+environment does without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+
+from .device import processor_flags
+
+FOLDER = Path(__file__).parent
+BUILD_SEC = 60
+
+
+def cache_folder() -> Path:
+    """Where compiled code is kept between runs."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sequoia-studio"
+
+
+def build(sources: list[Path], flags: list[str], folder: Path) -> Path:
+    """Compile C files into one library in a folder, unless that was done before.
+
+    Raises:
+        OSError: without a compiler, when it fails or takes too long, or for a folder that cannot be written; the
+            message says which.
+    """
+    compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    if compiler is None:
+        raise OSError("found no C compiler (cc, gcc or clang)")
+    facts = " ".join([compiler, *flags, processor_flags(), *platform.libc_ver()]).encode()
+    content = b"".join(source.read_bytes() for source in sources)
+    built = folder / f"{sources[0].stem}-{hashlib.sha256(content + facts).hexdigest()[:16]}.so"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _check_ours(folder)
+    if built.exists():
+        _check_ours(built)
+        if is_whole(built):
+            return built
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        fresh = Path(place) / built.name
+        command = [compiler, "-O3", "-shared", "-fPIC", *flags, *map(str, sources), "-o", str(fresh), "-lm"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=BUILD_SEC)
+        except subprocess.TimeoutExpired as error:
+            raise OSError(f"{compiler} took more than {BUILD_SEC} s") from error
+        if done.returncode:
+            raise OSError(f"{compiler} failed: {done.stderr.strip()[:300]}")
+        _sum_file(fresh).write_text(_sum(fresh))
+        for path in (
+            _sum_file(fresh),
+            fresh,
+        ):  # the library last: cut in between, the sum does not fit and it is redone
+            path.replace(folder / path.name)
+    return built
+
+
+def is_whole(built: Path) -> bool:
+    """Whether a library is what was built, by the size and hash beside it: a cut one kills the process that loads it.
+
+    A full disk or a killed process leaves such files.
+    """
+    try:
+        return _sum_file(built).read_text(errors="replace") == _sum(built)
+    except OSError:
+        return False
+
+
+def _sum_file(built: Path) -> Path:
+    return built.with_suffix(".sha256")
+
+
+def _sum(built: Path) -> str:
+    data = built.read_bytes()
+    return f"{len(data)} {hashlib.sha256(data).hexdigest()}"
+
+
+def _check_ours(path: Path) -> None:
+    """Raise OSError for a file or folder that someone else could have written: its code would be run."""
+    if not hasattr(os, "geteuid"):
+        return
+    found = path.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OSError(f"{path} belongs to another user or can be written by others")
+
+
+def load(names: list[str], flags: list[str], functions: dict[str, tuple]) -> tuple[ctypes.CDLL | None, str]:
+    """Build and load C files.
+
+    Args:
+        functions: name -> (result type, argument types...).
+
+    Returns:
+        The library, or None and the reason why there is none.
+    """
+    if os.environ.get("SEQUOIA_NATIVE", "1") == "0":
+        return None, "switched off by SEQUOIA_NATIVE=0"
+    try:
+        library = ctypes.CDLL(str(build([FOLDER / name for name in names], flags, cache_folder())))
+        for function, (result, *arguments) in functions.items():
+            found = getattr(library, function)
+            found.restype, found.argtypes = result, arguments
+    except (OSError, RuntimeError, AttributeError) as error:  # a user without a home; a library without the function
+        return None, str(error)
+    return library, ""

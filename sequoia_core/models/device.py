@@ -1,0 +1,33 @@
+"""What this machine is: its processor and what that can do, the name of a device. Loads no torch unless asked about one."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+
+def processor_flags() -> str:
+    """Return what the processor can do: its flags where the system lists them, else its name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine() + platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
+
+
+def processor_name() -> str:
+    """Return the processor's name as the system gives it, "CPU" where it gives none."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "CPU"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "CPU")
+
+
+def describe_device(device) -> str:
+    """Name a device as a person would: the GPU's name, or the processor with its cores."""
+    import torch
+
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{processor_name()}, {torch.get_num_threads()} threads"

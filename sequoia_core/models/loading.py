@@ -1,0 +1,191 @@
+"""Load a target/draft pair from folders or the hub: whole, fitting each other and able to read a tree, or not at all.
+
+Knows tokenizers, and what the engine asks of a model; what makes one model's files whole is known by `checkpoint`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import AutoTokenizer
+
+from ..files.model_names import DEMO_PAIR, model_name
+from .checkpoint import Source, explained, load_weights, locate, one_line, read_plan
+from .transformers_model import HuggingFaceModel, ModelPair
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+TREE_TOLERANCE = 1e-3  # how far float32 logits of a tree pass may lie from those of plain passes, see `check_tree_pass`
+ROUNDED_TREE_TOLERANCE = 0.05  # the same for formats of fewer digits, quantised weights among them
+PROBE_TEXT = "def f(x):\n\treturn x + 1  # naïve ☃ 中文"
+
+
+def load_pair(
+    target: str | os.PathLike | None = None,
+    draft: str | os.PathLike | None = None,
+    device: str | None = None,
+    dtype: str | torch.dtype | None = None,
+) -> ModelPair:
+    """Load a target and a draft from local folders or hub ids.
+
+    Models are often padded to a rounder number of logits than their tokenizer has tokens, differently so within one
+    family. Both are cut to the ids that the target's tokenizer knows, so that no other token is ever drafted or
+    sampled: the distribution that decoding preserves is the target's own given a real token, whatever the draft.
+
+    Attention runs through PyTorch's fused kernel where the family has it and as plain operations elsewhere. Each model
+    then reads one small tree (`check_tree_pass`), which takes four passes over at most twelve tokens.
+
+    Args:
+        target, draft: None, None loads the shipped demo pair; otherwise both are needed. `~` is the home folder.
+        device: such as "cpu" or "cuda"; None takes CUDA where there is one.
+        dtype: "float32", "bfloat16" or "float16"; None takes float32 on CPU and bfloat16 elsewhere.
+
+    Raises:
+        ValueError: naming the model, what was found and what was expected; nothing stays half-loaded. Also for weights
+            that are missing, of another shape, without a place in the model or not finite; for a model that cannot read
+            a tree; and for a draft with fewer rows than the target has real tokens: it could not read them.
+    """
+    if (target is None) != (draft is None):
+        raise ValueError("found only one of target and draft, expected both (or neither, for the demo pair)")
+    target = DEMO_PAIR / "target" if target is None else target
+    draft = DEMO_PAIR / "draft" if draft is None else draft
+    place = _device(device)
+    number_format = _dtype(dtype, place)
+    target_source, draft_source = locate(target), locate(draft)
+    target_plan, draft_plan = read_plan(target_source), read_plan(draft_source)
+    tokenizer, draft_tokenizer = _load_tokenizer(target_source), _load_tokenizer(draft_source)
+    _check_same_tokens(tokenizer, draft_tokenizer, target_source.name, draft_source.name)
+    pair = ModelPair(
+        HuggingFaceModel(load_weights(target_source, target_plan, place, number_format), model_name(target)),
+        HuggingFaceModel(load_weights(draft_source, draft_plan, place, number_format), model_name(draft)),
+        tokenizer,
+    )
+    _cut_to_real_tokens(pair)
+    for model in (pair.target, pair.draft):
+        check_tree_pass(model)
+    return pair
+
+
+def _device(name: str | None) -> torch.device:
+    """Return where the models go, refusing a place that cannot hold a tensor."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        if device.type == "meta":
+            raise ValueError("it holds no numbers")
+        torch.zeros(1, device=device)
+    except Exception as error:  # each backend has its own way of saying that it is not there
+        raise ValueError(
+            f"device: found {str(name)!r}, which cannot be used here ({one_line(error)}), expected such as cpu, or "
+            "cuda on a machine with a CUDA device"
+        ) from error
+    return device
+
+
+def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if found not in DTYPES.values():
+        raise ValueError(f"dtype: found {str(dtype)!r}, expected one of {', '.join(DTYPES)}")
+    return found
+
+
+def _load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
+    expected = "tokenizer files that transformers can read and that encode text"
+    with explained(source.name, expected, "a tokenizer that does not work"):
+        tokenizer = AutoTokenizer.from_pretrained(source.place, trust_remote_code=False)
+        ids = tokenizer.encode(PROBE_TEXT)
+        tokenizer.decode(ids)
+    if not ids:
+        raise ValueError(f"{source.name}: found a tokenizer that makes no tokens of {PROBE_TEXT!r}, expected some")
+    return tokenizer
+
+
+def _check_same_tokens(a, b, name_a: str, name_b: str) -> None:
+    """Refuse a pair whose token ids mean different things; extra tokens at the end of one of them are harmless."""
+    vocab_a, vocab_b = a.get_vocab(), b.get_vocab()
+    if vocab_a == vocab_b:
+        return
+    by_id_a, by_id_b = {i: t for t, i in vocab_a.items()}, {i: t for t, i in vocab_b.items()}
+    common = min(max(by_id_a), max(by_id_b))
+    for index in sorted(by_id_a.keys() | by_id_b.keys()):
+        if index <= common and by_id_a.get(index) != by_id_b.get(index):
+            raise ValueError(
+                f"tokenizers differ: id {index} is {by_id_a.get(index)!r} in {name_a} and {by_id_b.get(index)!r} in "
+                f"{name_b}; expected a draft with the target's tokenizer"
+            )
+
+
+def _cut_to_real_tokens(pair: ModelPair) -> None:
+    """Drop the rows of logits that the target's tokenizer has no token for, from both models."""
+    by_id = {index: token for token, index in pair.tokenizer.get_vocab().items()}
+    real, readable = min(max(by_id) + 1, pair.target.vocab_size), pair.draft.vocab_size
+    if readable < real:
+        raise ValueError(
+            f"{pair.draft.name}: found a vocabulary of {readable} logits, expected at least {real}: it could not read "
+            f"token {readable} ({by_id.get(readable)!r}) of {pair.target.name}"
+        )
+    pair.target.vocab_size = pair.draft.vocab_size = real
+
+
+@torch.inference_mode()
+def check_tree_pass(model: HuggingFaceModel) -> None:
+    """Refuse a model that gives the nodes of a tree other logits than the same tokens get in plain text.
+
+    Four tokens go into a cache, then a tree of twelve nodes in one pass: a root, eight children, and below the first
+    and the last of them a chain of one and of two. Its logits are compared with plain passes of the two paths, without
+    cache, mask or positions of ours. Children's places in the cache differ from their positions by up to seven, so a
+    model that derives distances from places (ALiBi) or numbers tokens itself gives itself away.
+
+    The difference is measured as the root of its mean square over that of the logits around their means, and may be
+    1e-3 in float32, where right models stay below 1e-5. In bfloat16, float16 and quantised formats it may be 0.05:
+    rounding alone makes 0.01 in the demo pair, ignored positions 0.2 and more.
+
+    Raises:
+        ValueError: naming the model and the reason.
+    """
+    name = model.name
+    if model.max_context < 8:
+        raise ValueError(f"{name}: found a context of {model.max_context} positions, expected at least 8")
+    ids = torch.tensor([(1 + 61 * place) % model.vocab_size for place in range(16)])
+    parents = [-1, *[0] * 8, 1, 8, 10]
+    depths, visible = [], torch.eye(len(parents), dtype=torch.bool)
+    for node, parent in enumerate(parents):
+        depths.append(0 if parent < 0 else depths[parent] + 1)
+        if parent >= 0:
+            visible[node] |= visible[parent]
+    first, last = [0, 1, 9], [0, 8, 10, 11]
+    kind = type(model.model).__name__
+    expected = "a model that takes positions and a mask over its cached tokens (models with ALiBi do not)"
+    with explained(name, expected, f"a {kind} that cannot read a tree"):
+        cache = model.new_cache(len(ids))
+        start = torch.full((4, 4), -torch.inf).triu(1)
+        prefix = model.forward(ids[:4], torch.arange(4), cache=cache, tail=start, keep=4).clone()
+        tail = torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)
+        tree = model.forward(ids[4:], 4 + torch.tensor(depths), cache=cache, tail=tail, keep=len(parents))
+    with explained(name, "a model that reads plain text"):
+        plain = [
+            model.model(input_ids=torch.cat([ids[:4], ids[4:][path]])[None].to(model.device), use_cache=False)
+            .logits[0, :, : model.vocab_size]
+            for path in (first, last)
+        ]  # fmt: skip
+    found = torch.cat([prefix, tree[first], tree[last]]).cpu().double()
+    wanted = torch.cat([plain[0], plain[1][4:]]).cpu().double()
+    if not (wanted.isfinite().all() and found.isfinite().all()):
+        raise ValueError(f"{name}: found logits that are not finite, expected finite ones")
+    exact = model.dtype == torch.float32 and getattr(model.model, "hf_quantizer", None) is None
+    allowed = TREE_TOLERANCE if exact else ROUNDED_TREE_TOLERANCE
+    spread = (wanted - wanted.mean(-1, keepdim=True)).norm()
+    difference = (found - wanted).norm()
+    if not difference <= allowed * spread:
+        raise ValueError(
+            f"{name}: found a {kind} that ignores the positions or the mask of a tree: its logits differ from those in "
+            f"plain text by {difference / spread:.2g} of their spread, expected at most {allowed:g} (models with ALiBi "
+            "derive distances from the order in the cache)"
+        )

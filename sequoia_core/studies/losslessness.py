@@ -1,0 +1,336 @@
+"""Evidence that decoding preserves the target's distribution: exact on small rows, statistical on real models.
+
+`next_token_law` enumerates every draw and every decision at one node. `check_losslessness` runs the decode loop itself
+and compares what it wrote with the target's own probabilities. Knows nothing of trees' construction or speed.
+P = target row, Q = draft row, V = vocabulary, k = children, c = cells of the test.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import chi2
+
+from ..decoding.loop import decode
+from ..decoding.sampling import (
+    SamplingConfig,
+    check_logits,
+    probabilities,
+    sample_with_replacement,
+    sample_without_replacement,
+    take_most_likely,
+)
+from ..decoding.verifiers import GREEDY, VERIFIERS, Fill
+from ..design.tree import TokenTree
+from ..models.prefill import prefill
+from ..models.transformers_model import LanguageModel
+
+MAX_ENUMERATED = 6
+FALSE_ALARM = 1e-6  # stated for a correct verifier
+THRESHOLD = 1e-7  # ten times stricter: the chi-square tail is only good to a factor of two or so at 5 per cell
+SMALLEST_EXPECTED = 5.0
+
+Draws = Callable[[np.ndarray, Sequence[int], int], Iterator[tuple[int, float]]]
+
+
+def _draw_without_replacement(draft: np.ndarray, drawn: Sequence[int], k: int) -> Iterator[tuple[int, float]]:
+    left = draft.copy()
+    left[list(drawn)] = 0.0
+    if left.sum() <= 0.0:  # mass used up: uniform over the tokens not drawn yet
+        left[:] = 1.0
+        left[list(drawn)] = 0.0
+    yield from enumerate(left / left.sum())
+
+
+def _draw_with_replacement(draft: np.ndarray, drawn: Sequence[int], k: int) -> Iterator[tuple[int, float]]:
+    yield from enumerate(draft)
+
+
+def _draw_most_likely(draft: np.ndarray, drawn: Sequence[int], k: int) -> Iterator[tuple[int, float]]:
+    yield int(take_most_likely(torch.from_numpy(draft)[None], k)[0, len(drawn)]), 1.0
+
+
+_NEXT_DRAWS: dict[Fill, Draws] = {
+    sample_without_replacement: _draw_without_replacement,
+    sample_with_replacement: _draw_with_replacement,
+    take_most_likely: _draw_most_likely,
+}
+
+
+def next_token_law(target: np.ndarray, draft: np.ndarray, k: int, verifier_name: str) -> tuple[np.ndarray, float]:
+    """Enumerate one node with k children: every draw of the draft, every accept decision, the bonus token.
+
+    Args:
+        target, draft: float [V] rows P and Q, 2 <= V <= 6, each summing to 1.
+        k: children, 1 to V.
+        verifier_name: "sequoia", "specinfer", "topk" or "greedy"; the last takes the target's row at temperature 0.
+
+    Returns:
+        The law of the next token, float64 [V] (exactly P for a lossless verifier), and the probability that one of the
+        children is accepted.
+
+    Raises:
+        ValueError: naming the row, k or verifier that cannot be enumerated.
+    """
+    verifiers = VERIFIERS | {"greedy": GREEDY}
+    if verifier_name not in verifiers:
+        raise ValueError(f"verifier: found {verifier_name!r}, expected one of {', '.join(verifiers)}")
+    verifier = verifiers[verifier_name]
+    target, draft = _row(target, "target"), _row(draft, "draft")
+    if len(target) != len(draft):
+        raise ValueError(f"rows: found {len(target)} and {len(draft)} tokens, expected the same vocabulary")
+    if not 1 <= k <= len(target):
+        raise ValueError(f"k: found {k} children, expected 1 to the vocabulary of {len(target)}")
+    if verifier is GREEDY:
+        target = np.eye(len(target))[target.argmax()]
+    draws, law, accepted = _NEXT_DRAWS[verifier.fill], np.zeros(len(target)), 0.0
+
+    def offer_next(drawn: list[int], reach: float) -> None:
+        nonlocal law, accepted
+        for token, chance in draws(draft, drawn, k):
+            here = reach * chance
+            if here <= 0.0:
+                continue
+            *_, offer = verifier.rule(target, draft, [*drawn, token])
+            law[token] += here * offer.accept_prob
+            accepted += here * offer.accept_prob
+            rejected = here * (1.0 - offer.accept_prob)
+            if rejected > 0.0 and len(drawn) + 1 < k:
+                offer_next([*drawn, token], rejected)
+            else:
+                law += rejected * offer.rest
+
+    offer_next([], 1.0)
+    return law, float(accepted)
+
+
+def acceptance_probability(target: np.ndarray, draft: np.ndarray, k: int, verifier_name: str) -> float:
+    """Return the exact probability that one of k children is accepted; arguments and errors of `next_token_law`.
+
+    The worked counter-examples: P = Q = [.6, .4] with k = 1 gives top-k .6 where optimal transport gives 1;
+    P = [1, 0], Q = [.5, .5] with k = 2 gives SpecInfer .75 where a covering verifier gives 1.
+    """
+    return next_token_law(target, draft, k, verifier_name)[1]
+
+
+def _row(values: np.ndarray, who: str) -> np.ndarray:
+    row = np.asarray(values, dtype=np.float64)
+    if row.ndim != 1 or not 2 <= len(row) <= MAX_ENUMERATED:
+        raise ValueError(f"{who}: found shape {row.shape}, expected one row of 2 to {MAX_ENUMERATED} probabilities")
+    if not (row >= 0.0).all() or abs(row.sum() - 1.0) > 1e-6:
+        raise ValueError(f"{who}: found {row.tolist()}, expected probabilities that sum to 1")
+    return row / row.sum()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LosslessnessReport:
+    """A G-test of what was written against the target's exact law.
+
+    Attributes:
+        samples: continuations compared.
+        statistic: G = 2 sum observed ln(observed / expected), over Williams' correction; infinite where the target
+            cannot have written what was seen.
+        degrees_of_freedom: cells minus 1; at 0 only what is impossible can fail.
+        p_value: chi-square tail of the statistic.
+        threshold: the test passes at p-values from this up; a correct verifier fails with a probability below 1e-6.
+        impossible: continuations to which the target's law gives no probability.
+        cells: c token sequences, largest expected count first.
+        pooled: bool [c]; true where the cell holds all continuations of `cells[i]` that have no cell of their own.
+        expected: float64 [c], counts; they sum to `samples`.
+        observed: int64 [c], counts; they and `impossible` sum to `samples`.
+    """
+
+    samples: int
+    statistic: float
+    degrees_of_freedom: int
+    p_value: float
+    threshold: float
+    impossible: int
+    cells: tuple[tuple[int, ...], ...]
+    pooled: np.ndarray
+    expected: np.ndarray
+    observed: np.ndarray
+
+    @property
+    def passed(self) -> bool:
+        return self.p_value >= self.threshold
+
+
+def check_losslessness(
+    prompt_ids: Sequence[int],
+    *,
+    target: LanguageModel,
+    draft: LanguageModel,
+    tree: TokenTree,
+    sampling: SamplingConfig | None = None,
+    verifier: str = "sequoia",
+    samples: int = 1000,
+    new_tokens: int = 2,
+    generator: torch.Generator | None = None,
+    progress: Callable[[float, str], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> LosslessnessReport:
+    """Decode one prompt many times and test the first tokens against the target's own warped probabilities.
+
+    Expected counts come from plain forwards of the target over prompt and prefix, without tree masks. Continuations
+    expected fewer than 5 times are pooled with others of the same beginning, so that no mass is dropped. Both sides are
+    the same up to rounding, so run it in float32: under top-p, bfloat16 may move a token across the edge.
+
+    Args:
+        prompt_ids: int [L], at least one token.
+        samples: continuations to draw; more find smaller errors.
+        new_tokens: tokens compared per continuation, fewer where it meets EOS.
+        generator: one source for all runs; None seeds a fresh one.
+        progress: told the fraction done and what is going on.
+        cancel: looked at between phases of a run, and while the prompt is read after every 512 tokens; what is
+            complete by then is tested.
+
+    Raises:
+        ValueError: as `decode`; for counts below 1, a context that is too short, or a cancel before the first sample.
+        FloatingPointError: when a model returns logits that are not finite.
+    """
+    sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()
+    prompt = [int(token) for token in prompt_ids]
+    for name, count in (("samples", samples), ("new_tokens", new_tokens)):
+        if count < 1:
+            raise ValueError(f"{name}: found {count}, expected at least 1")
+    if generator is None:
+        generator = torch.Generator()
+        generator.seed()
+    law: _Law | None = None
+    seen: Counter[tuple[int, ...]] = Counter()
+    for number in range(samples):
+        text, finished = [], None
+        for step in decode(
+            prompt, target=target, draft=draft, tree=tree, sampling=sampling, max_new_tokens=new_tokens,
+            verifier=verifier, generator=generator, cancel=cancel,
+        ):  # fmt: skip
+            text.extend(step.new_tokens)
+            finished = step.finished
+        if finished == "context":
+            raise ValueError(
+                f"prompt: found {len(prompt)} tokens, expected room for {new_tokens} more in the models' context"
+            )
+        if finished is None:  # cancelled on the way
+            break
+        if law is None:  # read while a cancel can still end it, after `decode` has checked the prompt
+            law = _Law(prompt, target, sampling, new_tokens)
+            if not prefill(target, prompt[:-1], cache=law.cache, cancel=cancel):
+                break
+        seen[tuple(text)] += 1
+        if progress is not None:
+            progress((number + 1) / samples, f"sample {number + 1} of {samples}")
+    count = seen.total()
+    if not count:
+        raise ValueError("samples: found it cancelled before the first was complete, expected at least one")
+    assert law is not None, "whatever was counted was decoded after the law's prompt was read"
+    law.split(SMALLEST_EXPECTED / count)
+    return _g_test(law, seen)
+
+
+class _Law:
+    """The target's law of the first tokens, split into cells; its cache is to hold the prompt but for the last token.
+
+    Attributes:
+        cells: (tokens, pooled) -> probability.
+        support: for every prefix looked at, which tokens may follow it, bool [V].
+    """
+
+    def __init__(self, prompt: list[int], target: LanguageModel, sampling: SamplingConfig, new_tokens: int) -> None:
+        self.prompt, self.target, self.sampling, self.new_tokens = prompt, target, sampling, new_tokens
+        self.cells: dict[tuple[tuple[int, ...], bool], float] = {}
+        self.support: dict[tuple[int, ...], np.ndarray] = {}
+        self.cache = target.new_cache(len(prompt) + new_tokens)
+        self.taken_in: tuple[tuple[int, ...], bool] | None = None
+
+    def split(self, smallest: float) -> None:
+        """Make cells that hold at least `smallest` probability each."""
+        self.smallest = smallest
+        rest = self._split((), 1.0)
+        if 0.0 < rest < smallest and self.cells:  # too little to stand alone: take the smallest cell in
+            self.taken_in = min(self.cells, key=self.cells.get)
+            rest += self.cells.pop(self.taken_in)
+        if rest > 0.0:
+            self.cells[(), True] = rest
+
+    @torch.inference_mode()
+    def _row(self, prefix: tuple[int, ...]) -> np.ndarray:
+        ids = torch.tensor([self.prompt[-1], *prefix])
+        positions = torch.arange(len(ids)) + self.cache.length
+        tail = torch.full((len(ids), len(ids)), -torch.inf, dtype=torch.float32).triu(1)
+        logits = self.target.forward(ids, positions, cache=self.cache, tail=tail, keep=1)
+        self.cache.keep(len(self.prompt) - 1, [])
+        check_logits(logits, "target")
+        row = probabilities(logits, self.sampling)[0].double().cpu().numpy()
+        return row / row.sum()
+
+    def _split(self, prefix: tuple[int, ...], reach: float) -> float:
+        """Make cells of the continuations of `prefix`; return the mass left over for the prefix before it."""
+        mass = reach * self._row(prefix)
+        self.support[prefix] = mass > 0.0
+        large = mass >= self.smallest
+        rest = float(mass[~large].sum())
+        for token in np.flatnonzero(large).tolist():
+            longer = (*prefix, token)
+            if len(longer) == self.new_tokens or token in self.target.eos_ids:
+                self.cells[longer, False] = float(mass[token])
+            else:
+                rest += self._split(longer, float(mass[token]))
+        if prefix and rest >= self.smallest:
+            self.cells[prefix, True] = rest
+            return 0.0
+        return rest
+
+    def cell_of(self, text: tuple[int, ...]) -> tuple[tuple[int, ...], bool] | None:
+        """Return the cell that a continuation belongs to, None where the law gives it no probability."""
+        for length, token in enumerate(text):
+            support = self.support.get(text[:length])
+            if support is not None and not support[token]:
+                return None
+        for cell in ((text, False), *((text[:length], True) for length in reversed(range(len(text))))):
+            if cell == self.taken_in:
+                break
+            if cell in self.cells:
+                return cell
+        return (), True
+
+
+def _g_test(law: _Law, seen: Counter[tuple[int, ...]]) -> LosslessnessReport:
+    samples = seen.total()
+    counts: Counter[tuple[tuple[int, ...], bool] | None] = Counter()
+    for text, count in seen.items():
+        counts[law.cell_of(text)] += count
+    cells = sorted(law.cells, key=law.cells.get, reverse=True)
+    shares = np.array([law.cells[cell] for cell in cells])
+    assert abs(shares.sum() - 1.0) < 1e-9, "pooling must keep all of the target's mass"
+    shares /= shares.sum()
+    expected = samples * shares
+    observed = np.array([counts[cell] for cell in cells], dtype=np.int64)
+    impossible, freedom = counts[None], len(cells) - 1
+    assert observed.sum() + impossible == samples, "every continuation must have a cell"
+    statistic = 0.0
+    if impossible:
+        statistic = np.inf
+    elif freedom:
+        filled = observed > 0
+        raw = 2.0 * (observed[filled] * np.log(observed[filled] / expected[filled])).sum()
+        # Williams (1976): brings G's mean, too large at small counts, back to the chi-square's
+        statistic = max(0.0, float(raw / (1.0 + ((1.0 / shares).sum() - 1.0) / (6.0 * samples * freedom))))
+    p_value = float(chi2.sf(statistic, freedom)) if freedom else float(not impossible)
+    return LosslessnessReport(
+        samples=samples,
+        statistic=statistic,
+        degrees_of_freedom=freedom,
+        p_value=p_value,
+        threshold=THRESHOLD,
+        impossible=impossible,
+        cells=tuple(tokens for tokens, _ in cells),
+        pooled=np.array([pooled for _, pooled in cells]),
+        expected=expected,
+        observed=observed,
+    )

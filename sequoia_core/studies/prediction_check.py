@@ -1,0 +1,197 @@
+"""Static against real: does acceptance measured beforehand, on other prompts, predict what a tree yields?
+
+Shapes: m = prompts, r = resamples.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..decoding.rank_acceptance import choose_rule
+from ..decoding.sampling import SamplingConfig
+from ..design.acceptance import AcceptanceMatrix, AcceptanceVector
+from ..design.bootstrap import RESAMPLES, Estimate, estimate, resampled
+from ..design.optimal_trees import expected_tokens
+from ..design.tree import TokenTree
+from ..models.transformers_model import LanguageModel
+from .measure_acceptance import continuation, pair_settings, prompt_generators, ranks_along, vector_from_prompts
+from .step_counts import count_by_depth, matrix_from_counts
+from .verifier_comparison import decode_prompt, whole_tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StaticVersusReal:
+    """Does acceptance measured beforehand, on other prompts, predict tokens per step of real tree decoding?
+
+    Attributes:
+        static: F under the vector measured without a tree, on the fitting prompts.
+        by_depth: F under the matrix counted in tree decoding of the fitting prompts.
+        measured: tokens per step on the held-out prompts.
+        static_gap, by_depth_gap: prediction - measured; the halves are resampled independently.
+        same_prompts_gap: static - tokens per step of the fitting prompts themselves, resampled together. How hard the
+            prompts are cancels out, so this is the sharpest test of the vector.
+        vector, matrix: what the predictions rest on.
+    """
+
+    static: Estimate
+    by_depth: Estimate
+    measured: Estimate
+    static_gap: Estimate
+    by_depth_gap: Estimate
+    same_prompts_gap: Estimate
+    vector: AcceptanceVector
+    matrix: AcceptanceMatrix
+    settings: dict[str, Any]
+
+    @property
+    def static_holds(self) -> bool:
+        """Whether the gap's interval contains 0."""
+        return self.static_gap.low <= 0.0 <= self.static_gap.high
+
+    @property
+    def by_depth_holds(self) -> bool:
+        return self.by_depth_gap.low <= 0.0 <= self.by_depth_gap.high
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one plain row per estimate, for a table or a file."""
+        names = ("static", "by_depth", "measured", "static_gap", "by_depth_gap", "same_prompts_gap")
+        return [{"quantity": name, **getattr(self, name).to_json()} for name in names]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "settings": self.settings,
+            **{row.pop("quantity"): row for row in self.rows()},
+            "static_holds": self.static_holds,
+            "by_depth_holds": self.by_depth_holds,
+            "vector": self.vector.probs.tolist(),
+            "matrix": self.matrix.probs.tolist(),
+            "matrix_trials": self.matrix.trials.tolist(),
+        }
+
+
+def static_versus_real(
+    fit_prompts: Sequence[Sequence[int]],
+    held_out_prompts: Sequence[Sequence[int]],
+    *,
+    target: LanguageModel,
+    draft: LanguageModel,
+    tree: TokenTree,
+    sampling: SamplingConfig | None = None,
+    verifier: str = "sequoia",
+    max_new_tokens: int = 64,
+    seed: int = 0,
+    progress: Callable[[float, str], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> StaticVersusReal:
+    """Predict tokens per step from one set of prompts, twice, and measure it on another.
+
+    Args:
+        fit_prompts: token ids, at least 2 prompts; the vector is measured along the target's own continuations, the
+            matrix counted in tree decoding.
+        held_out_prompts: token ids, at least 2 prompts that none of that saw.
+        tree: at least one node below the root.
+        cancel: looked at within every step; prompts complete by then are kept, when there are 2 of each set.
+
+    Raises:
+        ValueError: for too few prompts, an option that cannot be decoded, or a cancel before 2 prompts of each set
+            were complete.
+    """
+    sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()
+    for name, prompts in (("fit_prompts", fit_prompts), ("held_out_prompts", held_out_prompts)):
+        if len(prompts) < 2:
+            raise ValueError(f"{name}: found {len(prompts)}, expected at least 2, so that there is a spread")
+    if tree.size == 1:
+        raise ValueError("tree: found one node, expected at least one child")
+    rules = {verifier: choose_rule(verifier, greedy=sampling.greedy)}
+    width = int(tree.child_ranks.max())
+    fitted: list[_Fitted] = []
+    held_out: list[tuple[int, int]] = []  # tokens and steps of each prompt
+    total = len(fit_prompts) + len(held_out_prompts)
+    for done, (place, fitting) in enumerate(_taking_turns(len(fit_prompts), len(held_out_prompts))):
+        prompt = fit_prompts[place] if fitting else held_out_prompts[place]
+        stream = place if fitting else len(fit_prompts) + place
+        steps = decode_prompt(
+            prompt, target, draft, tree, sampling, verifier, max_new_tokens, seed=seed, number=stream, cancel=cancel
+        )
+        if fitting and not cancel.is_set():
+            text_generator, draws = prompt_generators(seed, total + place, draft.device)
+            text = continuation(
+                prompt, target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
+                generator=text_generator, told=lambda share: None, cancel=cancel,
+            )  # fmt: skip
+        if cancel.is_set():
+            break
+        if fitting:
+            found = ranks_along(prompt, text, target, draft, sampling, rules, width, draws, cancel=cancel)
+            if found is None:
+                break
+            ranks = found[verifier]
+            counts = count_by_depth(steps, tree, width)
+            fitted.append(_Fitted(ranks.sum(axis=0), len(ranks), *counts, whole_tokens(steps), len(steps)))
+        else:
+            held_out.append((whole_tokens(steps), len(steps)))
+        if progress is not None:
+            progress((done + 1) / total, f"prompt {done + 1} of {total}")
+    if min(len(fitted), len(held_out)) < 2:
+        raise ValueError(
+            "static versus real: found it cancelled before 2 prompts of each set were complete, expected at least those"
+        )
+    settings = pair_settings(target, draft) | {
+        "temperature": sampling.temperature, "top_p": sampling.top_p, "verifier": verifier, "seed": seed,
+        "max_new_tokens": max_new_tokens, "fit_prompts": len(fitted), "held_out_prompts": len(held_out),
+        "tree": tree.parents.tolist(),
+    }  # fmt: skip
+    return _compared(tree, fitted, np.array(held_out), settings)
+
+
+class _Fitted(NamedTuple):
+    """What one fitting prompt gave: sums [W] over positions, counts [L, W], and its own tree decoding."""
+
+    rank_sums: np.ndarray
+    positions: int
+    accepted: np.ndarray
+    reached: np.ndarray
+    tokens: int
+    steps: int
+
+
+def _taking_turns(fit: int, held_out: int) -> list[tuple[int, bool]]:
+    """Interleave both sets evenly, as (place, is fitting): a cancelled run then has some of each."""
+    places = [((i + 0.5) / fit, i, True) for i in range(fit)]
+    places += [((i + 0.5) / held_out, i, False) for i in range(held_out)]
+    return [(i, fitting) for _, i, fitting in sorted(places)]
+
+
+def _compared(
+    tree: TokenTree, fitted: Sequence[_Fitted], held_out: np.ndarray, settings: dict[str, Any]
+) -> StaticVersusReal:
+    rank_sums, positions, accepted, reached, tokens, steps = (np.array(part) for part in zip(*fitted, strict=True))
+    vector = vector_from_prompts(rank_sums, positions, meta=settings)
+    matrix = matrix_from_counts(accepted.sum(axis=0), reached.sum(axis=0), meta=settings)
+    static, by_depth = np.empty(RESAMPLES), np.empty(RESAMPLES)
+    picks = resampled(len(fitted))
+    for r, pick in enumerate(picks):
+        static[r] = expected_tokens(tree, AcceptanceVector(pick @ rank_sums / (pick @ positions)))
+        counts = (np.tensordot(pick, part, axes=1) for part in (accepted, reached))
+        by_depth[r] = expected_tokens(tree, matrix_from_counts(*counts))
+    others = resampled(len(held_out), seed=1)  # held-out prompts vary independently of the fitting ones
+    real = (others @ held_out[:, 0]) / (others @ held_out[:, 1])
+    measured = float(held_out[:, 0].sum() / held_out[:, 1].sum())
+    same = float(tokens.sum() / steps.sum())
+    static_value, depth_value = expected_tokens(tree, vector), expected_tokens(tree, matrix)
+    return StaticVersusReal(
+        static=estimate(static_value, static),
+        by_depth=estimate(depth_value, by_depth),
+        measured=estimate(measured, real),
+        static_gap=estimate(static_value - measured, static - real),
+        by_depth_gap=estimate(depth_value - measured, by_depth - real),
+        same_prompts_gap=estimate(static_value - same, static - (picks @ tokens) / (picks @ steps)),
+        vector=vector,
+        matrix=matrix,
+        settings=settings,
+    )

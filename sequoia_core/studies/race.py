@@ -1,0 +1,253 @@
+"""A fair race: the same prompts, tokens, dtype and threads for every way of decoding, interleaved in one run.
+
+Knows how to call transformers' own generation beside our engine, and how to plan the trees that take part.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import transformers
+
+from ..decoding.loop import autoregressive, decode
+from ..decoding.sampling import SamplingConfig
+from ..design.acceptance import AcceptanceVector
+from ..design.optimal_trees import chain_tree, expected_tokens, optimal_tree
+from ..design.planning import best_shape, predicted_speedup, speedup_surface
+from ..design.profile import HardwareProfile
+from ..design.tree import TokenTree
+from ..models.transformers_model import ModelPair
+from .measure_acceptance import measure_acceptance, repeated_share
+from .measure_profile import measure_profile
+
+LOOPS_FROM = 0.5  # share of repeated 4-grams from which a text counts as looping, and is trivially easy to draft
+ASSISTANT_TOKENS = (None, 3, 5, 8)  # transformers' default and fixed lengths: the best of them is reported
+
+
+@dataclass(slots=True)
+class Lane:
+    """What one method did: one entry per prompt."""
+
+    tokens: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    outputs: list[list[int]] = field(default_factory=list)
+    phase_sec: dict[str, float] = field(default_factory=dict)
+
+    def add(self, output: list[int], steps: int, seconds: float) -> None:
+        self.outputs.append(output)
+        self.tokens.append(len(output))
+        self.steps.append(steps)
+        self.seconds.append(seconds)
+
+    @property
+    def rates(self) -> np.ndarray:
+        """Tokens per second of each prompt, float64 [prompts]."""
+        return np.array(self.tokens) / np.array(self.seconds)
+
+    def summary(self) -> dict:
+        """Return medians and spread as plain JSON values."""
+        low, middle, high = np.percentile(self.rates, [25, 50, 75])
+        row = {
+            "tokens_per_sec": float(middle),
+            "tokens_per_sec_quartiles": [float(low), float(high)],
+            "tokens_per_step": sum(self.tokens) / max(1, sum(self.steps)),
+            "tokens": sum(self.tokens),
+        }
+        if self.phase_sec:
+            row["phase_sec"] = {name: value / max(1, sum(self.steps)) for name, value in self.phase_sec.items()}
+        return row
+
+
+def best_chain(acceptance: AcceptanceVector, profile: HardwareProfile, *, longest: int = 16) -> TokenTree:
+    """Return the chain with the largest predicted speedup, at least one drafted token long."""
+    lengths = range(1, min(longest, profile.max_size - 1) + 1)
+    return max((chain_tree(n) for n in lengths), key=lambda tree: predicted_speedup(tree, acceptance, profile))
+
+
+def plan_tree(
+    acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None, max_depth: int = 16
+) -> TokenTree:
+    """Return the optimal tree at the planner's best shape."""
+    best = best_shape(speedup_surface(acceptance, profile, max_size=max_size, max_depth=max_depth))
+    return optimal_tree(acceptance, size=best.size, depth=best.depth)
+
+
+def race(
+    pair: ModelPair,
+    prompts: Sequence[Sequence[int]],
+    *,
+    trees: dict[str, TokenTree],
+    sampling: SamplingConfig,
+    max_new_tokens: int,
+    with_transformers: bool = True,
+    seed: int = 0,
+    progress: Callable[[float, str], None] | None = None,
+) -> dict[str, Lane]:
+    """Decode every prompt with every method, methods taking turns, EOS switched off so that all write equally much.
+
+    Args:
+        trees: method name -> tree, such as {"chain": …, "sequoia": …}.
+        with_transformers: also race `hf_generate` and `hf_assisted` (one lane per setting).
+
+    Returns:
+        method -> lane; `hf_assisted` is the fastest of its settings.
+    """
+    target, draft = pair.target.endless(), pair.draft.endless()
+
+    def ours(tree: TokenTree | None) -> Callable[[Sequence[int], int, int, Lane], None]:
+        def run(prompt: Sequence[int], length: int, turn: int, lane: Lane) -> None:
+            generator = torch.Generator().manual_seed(seed + turn)
+            options = {"sampling": sampling, "max_new_tokens": length, "generator": generator}
+            started = time.perf_counter()
+            if tree is None:
+                steps = list(autoregressive(prompt, target=target, **options))
+            else:
+                steps = list(decode(prompt, target=target, draft=draft, tree=tree, explain=False, **options))
+            seconds = time.perf_counter() - started
+            for name in ("draft_sec", "verify_sec", "walk_sec", "commit_sec"):
+                lane.phase_sec[name] = lane.phase_sec.get(name, 0.0) + sum(getattr(s, name) for s in steps)
+            lane.add([token for step in steps for token in step.new_tokens], len(steps), seconds)
+
+        return run
+
+    methods: dict[str, Callable[[Sequence[int], int, int, Lane], None]] = {"autoregressive": ours(None)}
+    methods |= {name: ours(tree) for name, tree in trees.items()}
+    if with_transformers:
+        methods["hf_generate"] = _transformers_method(pair, sampling, assisted=False, length_hint=None)
+        for hint in ASSISTANT_TOKENS:
+            methods[f"hf_assisted/{hint}"] = _transformers_method(pair, sampling, assisted=True, length_hint=hint)
+    for run in methods.values():  # warm-up: first calls allocate, import and pick kernels
+        run(prompts[0], min(16, max_new_tokens), 0, Lane())
+    lanes = {name: Lane() for name in methods}
+    names = list(methods)
+    for turn, prompt in enumerate(prompts):
+        for offset in range(len(names)):
+            name = names[(turn + offset) % len(names)]
+            methods[name](prompt, max_new_tokens, turn, lanes[name])
+        if progress is not None:
+            progress((turn + 1) / len(prompts), f"prompt {turn + 1} of {len(prompts)}")
+    settings = {name: lane for name, lane in lanes.items() if name.startswith("hf_assisted/")}
+    if settings:
+        lanes = {name: lane for name, lane in lanes.items() if name not in settings}
+        lanes["hf_assisted"] = max(settings.values(), key=lambda lane: float(np.median(lane.rates)))
+    return lanes
+
+
+def _transformers_method(pair: ModelPair, sampling: SamplingConfig, *, assisted: bool, length_hint: int | None):
+    """Return a runner of `model.generate`, plain or with the draft as assistant."""
+    model, assistant = pair.target.model, pair.draft.model
+    config = copy.deepcopy(model.generation_config)
+    config.eos_token_id = None
+    config.pad_token_id = 0
+    config.do_sample = not sampling.greedy
+    if config.do_sample:
+        config.temperature, config.top_p, config.top_k = sampling.temperature, sampling.top_p, sampling.top_k
+    extra = {"assistant_model": assistant} if assisted else {}
+    assistant_config = copy.deepcopy(assistant.generation_config)
+    assistant_config.eos_token_id = None
+    if length_hint is not None:
+        assistant_config.num_assistant_tokens = length_hint
+        assistant_config.num_assistant_tokens_schedule = "constant"
+        assistant_config.assistant_confidence_threshold = 0.0
+
+    def run(prompt: Sequence[int], length: int, turn: int, lane: Lane) -> None:
+        ids = torch.tensor([list(prompt)], device=model.device)
+        config.max_new_tokens = length
+        torch.manual_seed(turn)  # transformers samples from the global generator
+        passes = 0
+
+        def count(module, arguments, output) -> None:
+            nonlocal passes
+            passes += 1
+
+        hook = model.register_forward_hook(count)
+        own_config = assistant.generation_config
+        assistant.generation_config = assistant_config  # where transformers looks for the assistant's settings
+        started = time.perf_counter()
+        try:
+            output = model.generate(ids, generation_config=config, **extra)
+        finally:
+            seconds = time.perf_counter() - started
+            assistant.generation_config = own_config
+            hook.remove()
+        lane.add(output[0, ids.shape[1] :].tolist(), passes, seconds)
+
+    return run
+
+
+def bench(
+    pair: ModelPair,
+    prompts: Sequence[Sequence[int]],
+    *,
+    sampling: SamplingConfig,
+    max_new_tokens: int,
+    progress: Callable[[float, str], None] | None = None,
+) -> dict:
+    """Measure, plan, race and compare: one JSON-ready record.
+
+    The vector is measured on other text than the race decodes: the last quarter of the prompts when there are several.
+
+    Returns:
+        method -> summary, and the planned shape with predicted and measured speedup over `autoregressive`.
+    """
+    calibration = prompts[-max(1, len(prompts) // 4) :] if len(prompts) > 1 else prompts
+    raced = prompts[: len(prompts) - len(calibration)] if len(prompts) > 1 else prompts
+    acceptance = measure_acceptance(
+        calibration, target=pair.target, draft=pair.draft, sampling=sampling, max_new_tokens=max_new_tokens
+    )
+    profile = measure_profile(target=pair.target, draft=pair.draft)
+    trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
+    lanes = race(pair, raced, trees=trees, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress)
+    result: dict = {name: lane.summary() for name, lane in lanes.items()}
+    ratios = lanes["sequoia"].rates / lanes["autoregressive"].rates
+    result["predicted_speedup"] = predicted_speedup(trees["sequoia"], acceptance, profile)
+    result["measured_speedup"] = float(np.median(ratios))
+    result["expected_tokens"] = expected_tokens(trees["sequoia"], acceptance)
+    result["tree"] = {"size": trees["sequoia"].size, "depth": trees["sequoia"].depth}
+    result["chain_length"] = trees["chain"].depth
+    result["settings"] = {
+        "temperature": sampling.temperature,
+        "max_new_tokens": max_new_tokens,
+        "prompts": len(raced),
+        "device": profile.device,
+        "dtype": profile.dtype,
+        "passes_by": pair.target.forward_by,
+        "target": pair.target.name,
+        "draft": pair.draft.name,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    repeated = np.array([repeated_share(output) for output in lanes["autoregressive"].outputs])
+    result["repeated_4grams"] = repeated.round(3).tolist()
+    result["not_looping"] = _compared(lanes, repeated <= LOOPS_FROM)
+    result["looping"] = _compared(lanes, repeated > LOOPS_FROM)
+    result["peak_memory_bytes"] = _peak_memory(pair.target.device)
+    return result
+
+
+def _compared(lanes: dict[str, Lane], chosen: np.ndarray) -> dict:
+    """Return how many prompts are chosen, bool [prompts], and each method's median speed-up on them, as JSON values."""
+    base = lanes["autoregressive"].rates
+    ratios = (
+        {name: float(np.median((lane.rates / base)[chosen])) for name, lane in lanes.items()} if chosen.any() else {}
+    )
+    return {"prompts": int(chosen.sum()), "over_autoregressive": ratios}
+
+
+def _peak_memory(device: torch.device) -> int | None:
+    """Return the most memory held so far: of the device where it counts it, else of the process; None on Windows."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    try:
+        import resource  # POSIX only
+    except ImportError:
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

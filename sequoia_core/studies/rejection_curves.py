@@ -1,0 +1,165 @@
+"""Rejection curves: how often a node's first k children are all rejected, over ways of sampling and verifiers.
+
+No trees: every verifier is asked about the same positions of text that the target wrote.
+Shapes: m = prompts, W = ranks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..decoding.rank_acceptance import RANK_RULES, rules_at
+from ..decoding.sampling import SamplingConfig
+from ..design.acceptance import AcceptanceVector
+from ..design.bootstrap import bounds, resampled
+from ..models.transformers_model import LanguageModel
+from .measure_acceptance import continuation, pair_settings, prompt_generators, ranks_along, vector_from_prompts
+
+VERIFIERS = tuple(RANK_RULES)
+
+
+def sampling_grid(temperatures: Sequence[float], top_ps: Sequence[float] = (1.0,)) -> list[SamplingConfig]:
+    """Return every temperature with every top-p; temperature 0 once, since top-p changes nothing there.
+
+    Raises:
+        ValueError: for a value out of range or an empty list.
+    """
+    if not temperatures or not top_ps:
+        raise ValueError(f"grid: found {len(temperatures)} temperatures and {len(top_ps)} top-p, expected some of each")
+    pairs = [(t, p if t > 0 else 1.0) for t in temperatures for p in top_ps]
+    return [SamplingConfig(t, p) for t, p in dict.fromkeys(pairs)]
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionCurve:
+    """Under one verifier and one way of sampling: how often a node's first k children are all rejected."""
+
+    verifier: str
+    sampling: SamplingConfig
+    acceptance: AcceptanceVector
+
+    @property
+    def rejection(self) -> np.ndarray:
+        """P(the first k children are all rejected), float64 [W]."""
+        return np.clip(1.0 - np.cumsum(self.acceptance.probs), 0.0, 1.0)
+
+    def interval(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return 95 % bounds of the rejection, float64 [W] each; None for a single prompt."""
+        sums, counts = self.acceptance.prompt_sums, self.acceptance.prompt_trials
+        if sums is None or counts is None or len(counts) < 2:
+            return None
+        picks = resampled(len(counts))
+        samples = 1.0 - np.cumsum((picks @ sums) / (picks @ counts)[:, None], axis=1)
+        return bounds(np.clip(samples, 0.0, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionStudy:
+    """Rejection curves over ways of sampling and verifiers, with the settings they were measured at."""
+
+    curves: tuple[RejectionCurve, ...]
+    settings: dict[str, Any]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one plain row per curve and rank, for a table or a file."""
+        return [row for curve in self.curves for row in _curve_rows(curve)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"settings": self.settings, "rejection": self.rows()}
+
+
+def _curve_rows(curve: RejectionCurve) -> Iterator[dict[str, Any]]:
+    bounds = curve.interval()
+    for k, (prob, rejection) in enumerate(zip(curve.acceptance.probs, curve.rejection, strict=True)):
+        yield {
+            "verifier": curve.verifier,
+            "temperature": curve.sampling.temperature,
+            "top_p": curve.sampling.top_p,
+            "rank": k + 1,
+            "acceptance": float(prob),
+            "rejection": float(rejection),
+            "ci_low": float(bounds[0][k]) if bounds else None,
+            "ci_high": float(bounds[1][k]) if bounds else None,
+            "trials": curve.acceptance.trials,
+        }
+
+
+def measure_rejection(
+    prompts: Sequence[Sequence[int]],
+    *,
+    target: LanguageModel,
+    draft: LanguageModel,
+    samplings: Sequence[SamplingConfig],
+    verifiers: Sequence[str] = VERIFIERS,
+    width: int = 16,
+    max_new_tokens: int = 64,
+    seed: int = 0,
+    progress: Callable[[float, str], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> RejectionStudy:
+    """Measure P(the first k children are all rejected) for every way of sampling and verifier.
+
+    At each way of sampling the target writes one text per prompt, and every verifier is asked about the same positions:
+    exactly for SpecInfer and top-k, in expectation along one draw without replacement for Sequoia.
+
+    Args:
+        prompts: token ids, one list per prompt.
+        samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one curve, "greedy".
+        width: ranks W.
+        cancel: looked at between passes; prompts complete at every way of sampling are kept.
+
+    Raises:
+        ValueError: for an option out of range, or a cancel before the first prompt was complete.
+    """
+    cancel = cancel or threading.Event()
+    if not prompts or not samplings:
+        raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")
+    if not 1 <= width <= target.vocab_size:
+        raise ValueError(f"width: found {width}, expected 1 to {target.vocab_size}")
+    samplings = list(dict.fromkeys(samplings))
+    lanes = [(sampling, name) for sampling in samplings for name in rules_at(sampling, verifiers)]
+    sums: dict[tuple[SamplingConfig, str], list[np.ndarray]] = {lane: [] for lane in lanes}
+    counts: dict[tuple[SamplingConfig, str], list[int]] = {lane: [] for lane in lanes}
+    done = 0
+    for number, prompt in enumerate(prompts):
+        found = {}
+        for place, sampling in enumerate(samplings):
+
+            def told(share: float, number: int = number, place: int = place) -> None:
+                if progress is not None:
+                    fraction = (number + (place + share) / len(samplings)) / len(prompts)
+                    progress(fraction, f"prompt {number + 1} of {len(prompts)}")
+
+            text_generator, draws = prompt_generators(seed, number, draft.device)
+            text = continuation(
+                prompt, target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
+                generator=text_generator, told=told, cancel=cancel,
+            )  # fmt: skip
+            if cancel.is_set():
+                break
+            rules = rules_at(sampling, verifiers)
+            ranks = ranks_along(prompt, text, target, draft, sampling, rules, width, draws, cancel=cancel)
+            if ranks is None:
+                break
+            found |= {(sampling, name): rows for name, rows in ranks.items()}
+        if len(found) < len(lanes):
+            break
+        for lane, rows in found.items():
+            sums[lane].append(rows.sum(axis=0))
+            counts[lane].append(len(rows))
+        done += 1
+    if not done:
+        raise ValueError("rejection: found it cancelled before the first prompt was complete, expected at least one")
+    settings = pair_settings(target, draft) | {
+        "max_new_tokens": max_new_tokens, "seed": seed, "prompts": done, "width": width,
+    }  # fmt: skip
+    curves = tuple(
+        RejectionCurve(name, sampling, vector_from_prompts(sums[sampling, name], counts[sampling, name], meta=settings))
+        for sampling, name in lanes
+    )
+    return RejectionStudy(curves, settings)

@@ -1,0 +1,174 @@
+"""Acceptance as real tree decoding shows it: by depth and rank, and by the draft's own confidence.
+
+Knows decoded steps and the tree they filled; runs no model. Where `measurement` asks what a node would do, this counts
+what nodes did. Shapes: s = steps, n = tree nodes, L = levels below the root, B = ranks, b = bins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..decoding.loop import DecodeStep
+from ..design.acceptance import AcceptanceMatrix, wilson_interval
+from ..design.tree import TokenTree
+
+
+def count_by_depth(
+    steps: Sequence[DecodeStep], tree: TokenTree, width: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Count how often the child of each rank was there and was the accepted one, below accepted nodes of each level.
+
+    A step cut at EOS or at the token limit counts whole: its record holds the full walk.
+
+    Args:
+        steps: decoded with `tree`.
+        width: ranks B; None takes the tree's widest node.
+
+    Returns:
+        accepted, reached: int64 [L, B]; row `level - 1`, column `k - 1`; L is the tree's depth.
+
+    Raises:
+        ValueError: for no steps, steps of another tree, a tree of one node or a width below 1.
+    """
+    width = int(tree.child_ranks.max()) if width is None else width
+    _check_steps(steps, tree)
+    if width < 1:
+        raise ValueError(f"width: found {width}, expected at least 1")
+    taken = np.zeros((len(steps), tree.size), dtype=bool)
+    for row, step in zip(taken, steps, strict=True):
+        row[list(step.accepted_path)] = True
+    nodes = np.flatnonzero((tree.child_ranks >= 1) & (tree.child_ranks <= width))
+    cell = tree.depths[nodes] - 1, tree.child_ranks[nodes] - 1
+    accepted, reached = np.zeros((2, tree.depth, width), dtype=np.int64)
+    np.add.at(accepted, cell, taken[:, nodes].sum(axis=0))
+    np.add.at(reached, cell, taken[:, tree.parents[nodes]].sum(axis=0))
+    return accepted, reached
+
+
+def matrix_from_counts(
+    accepted: np.ndarray, reached: np.ndarray, *, meta: dict[str, Any] | None = None
+) -> AcceptanceMatrix:
+    """Turn counts, int64 [L, B] each, into probabilities; a cell never seen takes its rank's rate over all levels.
+
+    Ranks of a level are counted over different nodes where some have fewer children, so a row may pass 1 by chance:
+    borrowed cells are scaled into the room that is left, and what was counted is scaled to 1 if it passes that alone.
+    """
+    seen = reached > 0
+    probs = np.where(seen, accepted / np.maximum(reached, 1), 0.0)
+    probs /= np.maximum(probs.sum(axis=1, keepdims=True), 1.0)
+    pooled = accepted.sum(axis=0) / np.maximum(reached.sum(axis=0), 1)
+    borrowed = np.where(seen, 0.0, pooled)
+    room = 1.0 - probs.sum(axis=1, keepdims=True)
+    wanted = borrowed.sum(axis=1, keepdims=True)
+    probs = probs + borrowed * np.minimum(1.0, room / np.maximum(wanted, 1e-300))
+    return AcceptanceMatrix(probs=np.clip(probs, 0.0, 1.0), trials=reached, meta=meta or {})
+
+
+def acceptance_by_depth(steps: Sequence[DecodeStep], tree: TokenTree, width: int | None = None) -> AcceptanceMatrix:
+    """Return P(child of rank k is the accepted one | its parent at depth level - 1 was), as decoding showed it.
+
+    The test of the one vector for all levels that the paper assumes (§3.1): where rows differ, it does not hold.
+    Arguments and errors as for `count_by_depth`.
+
+    Returns:
+        float64 [L, B] with the trials of each cell; 0 trials mark a cell borrowed from its rank's other levels.
+    """
+    accepted, reached = count_by_depth(steps, tree, width)
+    meta = {"source": "counted in real tree decoding", "steps": len(steps), "tree_size": tree.size}
+    return matrix_from_counts(accepted, reached, meta=meta)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConfidenceCurve:
+    """How often an offered child was accepted, by what the draft gave its token.
+
+    Attributes:
+        edges: float64 [b + 1], bounds of draft probability; a bin holds its lower bound, the last one both.
+        offered, accepted: int64 [b], children put to the target, and those it took.
+        mean_draft: float64 [b], mean draft probability of those offered; NaN where there were none.
+    """
+
+    edges: np.ndarray
+    offered: np.ndarray
+    accepted: np.ndarray
+    mean_draft: np.ndarray
+
+    @property
+    def rate(self) -> np.ndarray:
+        """Share accepted of those offered, float64 [b]; NaN where there were none."""
+        return np.where(self.offered > 0, self.accepted / np.maximum(self.offered, 1), np.nan)
+
+    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Return Wilson bounds of the rate, float64 [b] each: offers taken as independent, (0, 1) where there are none.
+
+        Raises:
+            ValueError: when the level is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level: found {level}, expected a number between 0 and 1")
+        low, high = wilson_interval(np.nan_to_num(self.rate), np.maximum(self.offered, 1), level)
+        none = self.offered == 0
+        return np.where(none, 0.0, low), np.where(none, 1.0, high)
+
+    def rows(self) -> list[dict[str, float | int | None]]:
+        """Return one plain row per bin, for a table or a file."""
+        low, high = self.interval()
+        return [
+            {
+                "draft_from": float(self.edges[i]),
+                "draft_to": float(self.edges[i + 1]),
+                "offered": int(self.offered[i]),
+                "accepted": int(self.accepted[i]),
+                "mean_draft": float(self.mean_draft[i]) if self.offered[i] else None,
+                "rate": float(self.rate[i]) if self.offered[i] else None,
+                "ci_low": float(low[i]),
+                "ci_high": float(high[i]),
+            }
+            for i in range(len(self.offered))
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"bins": self.rows()}
+
+
+def acceptance_by_confidence(steps: Sequence[DecodeStep], tree: TokenTree, bins: int = 10) -> ConfidenceCurve:
+    """Return how often offered children were accepted, in equal bins of the draft's probability of their token.
+
+    A child is offered when its parent was accepted and its elder siblings were rejected; the draft's probability is
+    that of its first row, before siblings were taken out.
+
+    Args:
+        steps: decoded with `tree`.
+        bins: how many between 0 and 1.
+
+    Raises:
+        ValueError: for no steps, steps of another tree, a tree of one node or less than one bin.
+    """
+    _check_steps(steps, tree)
+    if bins < 1:
+        raise ValueError(f"bins: found {bins}, expected at least 1")
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    offered, accepted, total = np.zeros(bins, np.int64), np.zeros(bins, np.int64), np.zeros(bins)
+    for step in steps:
+        outcomes, draft = np.array(step.outcomes[1:]), np.array(step.draft_probs[1:])
+        tried = outcomes != "not reached"
+        place = np.clip(np.searchsorted(edges, draft, side="right") - 1, 0, bins - 1)
+        offered += np.bincount(place[tried], minlength=bins)
+        accepted += np.bincount(place[outcomes == "accepted"], minlength=bins)
+        total += np.bincount(place[tried], weights=draft[tried], minlength=bins)
+    mean = np.where(offered > 0, total / np.maximum(offered, 1), np.nan)
+    return ConfidenceCurve(edges, offered, accepted, mean)
+
+
+def _check_steps(steps: Sequence[DecodeStep], tree: TokenTree) -> None:
+    if not steps:
+        raise ValueError("steps: found none, expected at least one")
+    if tree.size == 1:
+        raise ValueError("tree: found one node, expected at least one child")
+    other = next((step for step in steps if len(step.tokens) != tree.size), None)
+    if other is not None:
+        raise ValueError(f"steps: found one of {len(other.tokens)} nodes, expected the tree's {tree.size}")

@@ -1,0 +1,223 @@
+"""The same fixed tree under every verifier and way of sampling: tokens per step by real decoding, with intervals.
+
+Shapes: m = prompts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..decoding.loop import DecodeStep, decode
+from ..decoding.rank_acceptance import GREEDY, RANK_RULES, rules_at
+from ..decoding.sampling import SamplingConfig
+from ..design.bootstrap import Estimate, estimate, ratio_estimate, resampled
+from ..design.tree import TokenTree
+from ..models.transformers_model import LanguageModel
+from .measure_acceptance import pair_settings, prompt_generators
+
+VERIFIERS = tuple(RANK_RULES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TreeRun:
+    """What one verifier did with the tree at one way of sampling, prompt by prompt.
+
+    Attributes:
+        steps: int64 [m].
+        yielded: int64 [m], tokens of those steps taken whole, bonus tokens counted. A last step that was cut at the
+            limit counts in full: the number of steps is then a stopping time, and yielded / steps estimates F without
+            bias (Wald), where committed tokens would understate it.
+        committed: int64 [m], tokens written.
+        seconds: float64 [m], wall time, prompt included.
+    """
+
+    verifier: str
+    sampling: SamplingConfig
+    steps: np.ndarray
+    yielded: np.ndarray
+    committed: np.ndarray
+    seconds: np.ndarray
+
+    @property
+    def tokens_per_step(self) -> Estimate:
+        return ratio_estimate(self.yielded, self.steps)
+
+    @property
+    def rates(self) -> np.ndarray:
+        """Tokens per second of each prompt, float64 [m]."""
+        return self.committed / self.seconds
+
+    def to_json(self) -> dict[str, Any]:
+        low, middle, high = np.percentile(self.rates, [25, 50, 75])
+        return {
+            "verifier": self.verifier,
+            "temperature": self.sampling.temperature,
+            "top_p": self.sampling.top_p,
+            "tokens_per_step": self.tokens_per_step.to_json(),
+            "tokens_per_sec": float(middle),
+            "tokens_per_sec_quartiles": [float(low), float(high)],
+            "steps": self.steps.tolist(),
+            "yielded": self.yielded.tolist(),
+            "committed": self.committed.tolist(),
+            "seconds": self.seconds.tolist(),
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VerifierComparison:
+    """Every verifier on the same tree and prompts, with the settings."""
+
+    runs: tuple[TreeRun, ...]
+    settings: dict[str, Any]
+
+    def run(self, verifier: str, sampling: SamplingConfig) -> TreeRun:
+        """Return one run; at temperature 0 every name means the greedy one.
+
+        Raises:
+            ValueError: when there is none.
+        """
+        wanted = GREEDY if sampling.greedy else verifier
+        for run in self.runs:
+            if run.verifier == wanted and run.sampling == sampling:
+                return run
+        raise ValueError(f"found no run of {wanted} at {sampling}, expected one of those compared")
+
+    def ratio(self, verifier: str, other: str, sampling: SamplingConfig) -> Estimate:
+        """Estimate tokens per step of one verifier ÷ those of another; prompts are resampled for both at once."""
+        ours, theirs = self.run(verifier, sampling), self.run(other, sampling)
+        value = ours.tokens_per_step.value / theirs.tokens_per_step.value
+        if len(ours.steps) < 2:
+            return Estimate(value, None, None)
+        picks = resampled(len(ours.steps))
+        samples = (picks @ ours.yielded) / (picks @ ours.steps) * (picks @ theirs.steps) / (picks @ theirs.yielded)
+        return estimate(value, samples)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one plain row per run, for a table or a file."""
+        rows = []
+        for run in self.runs:
+            row, tokens = run.to_json(), run.tokens_per_step
+            quartiles = row["tokens_per_sec_quartiles"]
+            rows.append(
+                {key: row[key] for key in ("verifier", "temperature", "top_p", "tokens_per_sec")}
+                | {"tokens_per_sec_q1": quartiles[0], "tokens_per_sec_q3": quartiles[1]}
+                | {"tokens_per_step": tokens.value, "ci_low": tokens.low, "ci_high": tokens.high}
+                | {"steps": int(run.steps.sum())}
+            )
+        return rows
+
+    def ratios(self, verifier: str = "sequoia") -> list[dict[str, Any]]:
+        """Return one plain row per rival and way of sampling: tokens per step of `verifier` ÷ those of the rival."""
+        return [
+            {
+                "verifier": verifier,
+                "other": run.verifier,
+                "temperature": run.sampling.temperature,
+                "top_p": run.sampling.top_p,
+                **self.ratio(verifier, run.verifier, run.sampling).to_json(),
+            }
+            for run in self.runs
+            if run.verifier not in (verifier, GREEDY)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        names = {run.verifier for run in self.runs}
+        ratios = self.ratios() if "sequoia" in names else []
+        return {"settings": self.settings, "runs": [run.to_json() for run in self.runs], "ratios": ratios}
+
+
+def compare_verifiers(
+    prompts: Sequence[Sequence[int]],
+    *,
+    target: LanguageModel,
+    draft: LanguageModel,
+    tree: TokenTree,
+    samplings: Sequence[SamplingConfig],
+    verifiers: Sequence[str] = VERIFIERS,
+    max_new_tokens: int = 64,
+    seed: int = 0,
+    progress: Callable[[float, str], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> VerifierComparison:
+    """Decode the same prompts with the same tree under every verifier, taking turns (the paper's robustness study).
+
+    Args:
+        prompts: token ids; they should not be those the tree was planned on.
+        samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one run, "greedy".
+        cancel: looked at within every step; prompts complete under every verifier are kept.
+
+    Raises:
+        ValueError: for an option that cannot be decoded, or a cancel before the first prompt was complete.
+    """
+    cancel = cancel or threading.Event()
+    if not prompts or not samplings:
+        raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")
+    lanes = [(sampling, name) for sampling in dict.fromkeys(samplings) for name in rules_at(sampling, verifiers)]
+
+    def run(prompt: Sequence[int], lane: tuple[SamplingConfig, str], number: int, length: int) -> list[DecodeStep]:
+        return decode_prompt(prompt, target, draft, tree, *lane, length, seed=seed, number=number, cancel=cancel)
+
+    for lane in lanes:  # warm-up: first calls allocate and pick kernels
+        run(prompts[0], lane, 0, min(4, max_new_tokens))
+    results: dict[tuple[SamplingConfig, str], list[tuple[int, int, int, float]]] = {lane: [] for lane in lanes}
+    for number, prompt in enumerate(prompts):
+        found = {}
+        for turn in range(len(lanes)):
+            lane = lanes[(number + turn) % len(lanes)]
+            started = time.perf_counter()
+            steps = run(prompt, lane, number, max_new_tokens)
+            seconds = time.perf_counter() - started
+            if cancel.is_set():
+                break
+            committed = sum(len(step.new_tokens) for step in steps)
+            found[lane] = (len(steps), whole_tokens(steps), committed, seconds)
+            if progress is not None:
+                fraction = (number + (turn + 1) / len(lanes)) / len(prompts)
+                progress(fraction, f"prompt {number + 1} of {len(prompts)}")
+        if cancel.is_set():
+            break
+        for lane, row in found.items():
+            results[lane].append(row)
+    done = len(results[lanes[0]])
+    if not done:
+        raise ValueError("verifiers: found it cancelled before the first prompt was complete, expected at least one")
+    runs = []
+    for (sampling, name), rows in results.items():
+        steps, yielded, committed, seconds = (np.array(column) for column in zip(*rows, strict=True))
+        runs.append(TreeRun(name, sampling, steps, yielded, committed, seconds))
+    settings = pair_settings(target, draft) | {
+        "max_new_tokens": max_new_tokens, "seed": seed, "prompts": done, "tree": tree.parents.tolist(),
+    }  # fmt: skip
+    return VerifierComparison(tuple(runs), settings)
+
+
+def decode_prompt(
+    prompt: Sequence[int],
+    target: LanguageModel,
+    draft: LanguageModel,
+    tree: TokenTree,
+    sampling: SamplingConfig,
+    verifier: str,
+    max_new_tokens: int,
+    *,
+    seed: int,
+    number: int,
+    cancel: threading.Event,
+) -> list[DecodeStep]:
+    return list(
+        decode(
+            prompt, target=target, draft=draft, tree=tree, sampling=sampling, max_new_tokens=max_new_tokens,
+            verifier="topk" if verifier == GREEDY else verifier, generator=prompt_generators(seed, number)[0],
+            cancel=cancel,
+        )
+    )  # fmt: skip
+
+
+def whole_tokens(steps: Sequence[DecodeStep]) -> int:
+    return sum(len(step.accepted_path) for step in steps)  # the root stands in for the bonus token

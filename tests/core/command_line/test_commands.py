@@ -1,0 +1,289 @@
+"""Every command with --json, and bad input: exit code 2, one line on stderr, no file left behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sequoia_core.command_line.commands import main
+
+ASSETS = Path(__file__).parents[2] / "assets"
+VECTOR = str(ASSETS / "acceptance" / "llama3-70b-8b-cnn.json")
+PROFILE = str(ASSETS / "profiles" / "cpu-2core.json")
+SHORT = ["--max-new-tokens", "12"]
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command in this process; return its one JSON object."""
+
+    def run(*arguments: str) -> dict:
+        code = main([*arguments, "--json"])
+        output = capsys.readouterr()
+        assert code == 0, output.err
+        assert output.out.count("\n") == 1
+        return json.loads(output.out)
+
+    return run
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"text": f"import {name}\n\n\ndef"}) + "\n" for name in ("os", "re", "json")))
+    return str(path)
+
+
+def test_tree(call, tmp_path):
+    out = tmp_path / "tree.json"
+    result = call("tree", "--acceptance", VECTOR, "--size", "12", "--depth", "3", "--out", str(out))
+    assert (
+        result["size"] == 12 and result["depth"] == 3 and result["parents"][0] == -1 and result["child_ranks"][0] == 0
+    )
+    assert json.loads(out.read_text())["parents"] == result["parents"]
+    scored = call("score", "--acceptance", VECTOR, "--tree", str(out))
+    assert scored["expected_tokens"] == pytest.approx(result["expected_tokens"])
+    assert scored["optimal_expected_tokens"] == pytest.approx(scored["expected_tokens"])
+
+
+def test_score_of_a_tree_too_large_for_the_search_says_what_is_missing(call, tmp_path):
+    noisy, tree = tmp_path / "noisy.csv", tmp_path / "chain.json"
+    noisy.write_text("0.2\n0.6\n")
+    tree.write_text(json.dumps({"format": "sequoia-tree", "version": 1, "parents": list(range(-1, 150_000))}))
+    scored = call("score", "--acceptance", str(noisy), "--tree", str(tree))
+    assert (scored["size"], scored["depth"]) == (150_001, 150_000)
+    assert scored["expected_tokens"] == pytest.approx(1.25)
+    assert scored["optimal_expected_tokens"] is None and "150001" in scored["warning"]
+
+
+def test_score_of_a_chain_of_a_million_nodes(call, tmp_path):
+    vector, tree = tmp_path / "vector.csv", tmp_path / "chain.json"
+    vector.write_text("0.6\n0.2\n0.1\n")
+    tree.write_text(json.dumps({"format": "sequoia-tree", "version": 1, "parents": list(range(-1, 999_999))}))
+    scored = call("score", "--acceptance", str(vector), "--tree", str(tree))
+    assert scored["size"] == 1_000_000 and 1 < scored["expected_tokens"] < scored["optimal_expected_tokens"]
+
+
+@pytest.mark.parametrize("format", ["native", "growmap", "umbrella", "choices"])
+def test_tree_formats_are_importable(format, call, tmp_path):
+    out = tmp_path / ("tree.pt" if format == "growmap" else "tree.json")
+    built = call("tree", "--acceptance", VECTOR, "--size", "9", "--out", str(out), "--format", format)
+    scored = call("score", "--acceptance", VECTOR, "--tree", str(out))
+    assert (scored["size"], scored["depth"]) == (built["size"], built["depth"])
+    assert ("deprecates" in built.get("warning", "")) == (format == "choices")  # who still reads it
+
+
+def test_table(call):
+    result = call("table", "--acceptance", VECTOR, "--max-size", "6", "--max-depth", "2")
+    rows = result["expected_tokens"]
+    assert (
+        len(rows) == 7 and len(rows[0]) == 3 and rows[0] == [None] * 3 and rows[1] == [1.0] * 3 and rows[2][0] is None
+    )
+    assert result["seconds"] >= 0
+
+
+def test_plan(call):
+    result = call("plan", "--acceptance", VECTOR, "--profile", PROFILE, "--max-size", "32", "--max-depth", "6")
+    assert 1 <= result["size"] <= 32 and result["depth"] <= 6 and result["predicted_speedup"] >= 1.0
+    assert result["expected_tokens"] > 1.0
+
+
+def test_measure(call, prompts, tmp_path):
+    out = tmp_path / "vector.json"
+    result = call(
+        "measure",
+        "--prompts",
+        prompts,
+        "--temperature",
+        "0.6",
+        "--top-p",
+        "0.9",
+        "--width",
+        "5",
+        "--out",
+        str(out),
+        *SHORT,
+    )
+    assert len(result["probs"]) == len(result["ci_low"]) == len(result["ci_high"]) == 5
+    assert result["trials"] <= 36 and result["seconds"] > 0
+    assert call("tree", "--acceptance", str(out), "--size", "6")["size"] == 6
+
+
+def test_measure_says_how_many_more_prompts_and_goes_on_from_a_cut_run(call, prompts, tmp_path):
+    whole, cut = tmp_path / "whole.json", tmp_path / "cut.json"
+    options = ["measure", "--temperature", "0.6", "--width", "4", "--prompts", prompts, *SHORT]
+    full = call(*options, "--out", str(whole))
+    assert full["more_prompts"] > 0 and full["more_prompts_for"] == "±0.01" and full["resumed_prompts"] == 0
+    call(*options, "--prompt-count", "2", "--out", str(cut))
+    record = json.loads(cut.read_text())
+    record["meta"]["prompts_wanted"] = 3  # as a run leaves it that was cut after its second prompt
+    cut.write_text(json.dumps(record))
+    assert call(*options, "--out", str(cut))["resumed_prompts"] == 2
+    assert json.loads(cut.read_text()) == json.loads(whole.read_text())
+    assert call(*options, "--out", str(cut))["resumed_prompts"] == 0  # complete: measured anew
+    assert call(*options, "--resume", str(whole))["probs"] == full["probs"]
+
+
+def test_measure_refuses_to_go_on_from_another_measurement(call, prompts, tmp_path, capsys):
+    out = tmp_path / "vector.json"
+    call("measure", "--prompts", prompts, "--width", "4", "--prompt-count", "1", "--out", str(out), *SHORT)
+    before = out.read_text()
+    options = ["measure", "--prompts", prompts, "--width", "5", "--out", str(out), *SHORT]
+    assert main([*options, "--resume", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert f"--resume {out}: found 4 for width, expected 5" in error and error.count("\n") == 1
+    out.write_text(before.replace('"prompts_wanted": 1', '"prompts_wanted": 3'))
+    assert main(options) == 2
+    assert f"--out {out} (partial): found 4 for width" in capsys.readouterr().err
+    assert '"prompts_wanted": 3' in out.read_text()  # what was measured is still there
+
+
+def test_measure_on_own_text_from_a_column(call, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text('id,body\n1,"import os, sys\n\ndef main():\n"\n2,class A:\n')
+    result = call("measure", "--prompts", str(path), "--column", "body", "--own-text", "--width", "3")
+    assert "own text" in result["source"] and result["prompts"] == 2 and len(result["probs"]) == 3
+
+
+def test_profile(call, tmp_path):
+    out = tmp_path / "profile.json"
+    result = call("profile", "--sizes", "1,3", "--context", "16", "--repeats", "2", "--out", str(out))
+    assert result["sizes"] == [1, 3] and len(result["verify_sec"]) == 2 and result["draft_sec"] > 0 and result["device"]
+    assert call("plan", "--acceptance", VECTOR, "--profile", str(out))["size"] <= 3
+
+
+@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
+def test_generate(verifier, call):
+    arguments = [
+        "generate",
+        "--prompt",
+        "def add(a, b):\n",
+        "--temperature",
+        "0.7",
+        "--seed",
+        "3",
+        "--verifier",
+        verifier,
+        *SHORT,
+    ]
+    result = call(*arguments)
+    assert len(result["tokens"]) <= 12 and isinstance(result["text"], str)
+    assert result["tokens_per_step"] == pytest.approx(len(result["tokens"]) / result["steps"])
+    assert call(*arguments)["tokens"] == result["tokens"]
+
+
+def test_generate_with_a_tree_file_and_greedy_repeats_itself(call, tmp_path):
+    tree = tmp_path / "tree.json"
+    call("tree", "--acceptance", VECTOR, "--size", "5", "--out", str(tree))
+    arguments = ["generate", "--prompt", "import os\n", "--temperature", "0", *SHORT]
+    assert call(*arguments, "--tree", str(tree))["tokens"] == call(*arguments)["tokens"]
+
+
+def test_bench(call, prompts):
+    result = call("bench", "--prompts", prompts, "--temperature", "0", "--max-new-tokens", "8")
+    for method in ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia"):
+        assert (
+            result[method]["tokens_per_sec"] > 0
+            and result[method]["tokens_per_step"] >= 1.0
+            and result[method]["tokens"] == 16
+        )
+    assert result["predicted_speedup"] > 0 and result["measured_speedup"] > 0
+
+
+def test_without_json_people_get_a_table(capsys):
+    assert main(["tree", "--acceptance", VECTOR, "--size", "5"]) == 0
+    assert "expected_tokens" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tree", "--acceptance", "absent.json", "--size", "5"], "absent.json"),
+        (["tree", "--acceptance", VECTOR, "--size", "0"], "size: found 0"),
+        (["tree", "--acceptance", VECTOR, "--size", "many"], "--size"),
+        (["tree", "--acceptance", VECTOR, "--size", "5", "--format", "excel", "--out", "OUT"], "excel"),
+        (["tree", "--acceptance", VECTOR, "--size", "5", "--out", "/nowhere/at/all.json"], "/nowhere/at"),
+        (["tree", "--acceptance", VECTOR, "--size", "5", "--format", "excel"], "excel"),
+        (["tree", "--acceptance", VECTOR, "--size", "5", "--out", "/dev/full"], "/dev/full: found a device"),
+        (["tree", "--acceptance", VECTOR, "--size", "5", "--out", "/dev"], "/dev: found a folder"),
+        (["bench", "--out", "/dev/null"], "/dev/null: found a device"),
+        (["tree", "--acceptance", VECTOR], "--size"),
+        (["table", "--acceptance", VECTOR, "--max-size", "100000", "--max-depth", "100000"], "74.5 GiB"),
+        (["plan", "--acceptance", VECTOR, "--profile", PROFILE, "--max-depth", "100000"], "max_depth 100000"),
+        (["table", "--acceptance", VECTOR, "--max-size", "5", "--max-depth", "-1"], "max_depth: found -1"),
+        (["score", "--acceptance", VECTOR, "--tree", VECTOR], "llama3-70b-8b-cnn.json"),
+        (["plan", "--acceptance", VECTOR, "--profile", VECTOR], "sequoia-profile"),
+        (["plan", "--acceptance", VECTOR, "--profile", PROFILE, "--max-size", "100000"], "100000"),
+        (["generate", "--prompt", "x", "--top-p", "0"], "top_p: found 0"),
+        (["generate", "--prompt", "x", "--verifier", "magic"], "magic"),
+        (["generate", "--prompt", ""], "prompt"),
+        (["generate", "--prompt", "x", "--max-new-tokens", "0"], "max_new_tokens"),
+        (["generate", "--prompt", "x", "--dtype", "fp8"], "fp8"),
+        (["generate", "--prompt", "x", "--target", "only-one"], "target and draft"),
+        (["measure", "--prompts", "absent.txt"], "absent.txt"),
+        (["measure", "--temperature", "-1"], "temperature: found -1"),
+        (["measure", "--column", "words"], "keys: text, source"),
+        (["measure", "--resume", "absent.json"], "absent.json"),
+        (["measure", "--seed", "-1"], "seed: found -1"),
+        (["generate", "--prompt", "caf\udce9"], "prompt: found half of a surrogate pair"),
+        (["profile", "--sizes", "1,two"], "--sizes: found '1,two'"),
+        (["profile", "--sizes", "1,100000"], "sizes: found 100,000, expected at most 4,096"),
+        (["profile", "--sizes", "1," + "9" * 5000], "sizes: found"),
+        (["bench", "--prompt-count", "0"], "--prompt-count: found 0"),
+        (["dance"], "dance"),
+        ([], "command"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_two(arguments, message, capsys, tmp_path):
+    before = set(tmp_path.iterdir())
+    assert main([str(tmp_path / "out.json") if a == "OUT" else a for a in arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.count("\n") == 1 and message in output.err
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_as_a_program():
+    run = subprocess.run(
+        [sys.executable, "-m", "sequoia_core", "tree", "--acceptance", __file__, "--size", "5"],
+        capture_output=True, text=True, cwd=ASSETS.parent,
+    )  # fmt: skip
+    assert run.returncode == 2 and run.stdout == "" and run.stderr.count("\n") == 1 and "Traceback" not in run.stderr
+
+
+def test_generate_plans_only_from_what_holds(call):
+    text = ("--prompt", "def f(", "--max-new-tokens", "4")
+    warm = call("generate", *text, "--temperature", "0.9")
+    assert "not planned: no acceptance vector" in warm["tree"]["source"] and warm["tree"]["size"] == 5
+    vector = str(ASSETS / "acceptance" / "demo-t0.6.json")
+    planned = call("generate", *text, "--acceptance", vector, "--profile", PROFILE)
+    assert planned["tree"]["source"].startswith("planned for other measurements: temperature 0.6, not 0")
+
+
+def test_plan_says_when_vector_and_profile_are_not_of_one_pair(call):
+    own = call("plan", "--acceptance", str(ASSETS / "acceptance" / "demo-t0.json"), "--profile", PROFILE)
+    assert own["warnings"] == [] and own["holds_for"]["target"] == "demo target"
+    other = call("plan", "--acceptance", VECTOR, "--profile", PROFILE)
+    assert "does not say which pair" in other["warnings"][0]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_output_that_cannot_be_written_is_one_line(options):
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "sequoia_core", "tree", "--acceptance", VECTOR, "--size", "5", *options],
+            stdout=full, stderr=subprocess.PIPE, text=True, cwd=ASSETS.parent,
+        )  # fmt: skip
+    assert run.returncode == 2 and run.stderr.count("\n") == 1 and "No space left on device" in run.stderr
+
+
+def test_a_reader_that_stops_early_is_no_fault(tmp_path):
+    (tmp_path / "v.csv").write_text("0.6\n0.2\n0.1\n")
+    options = ["--acceptance", str(tmp_path / "v.csv"), "--size", "50000", "--json"]  # more than a pipe holds
+    command = [sys.executable, "-m", "sequoia_core", "tree", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ASSETS.parent, text=True) as run:
+        run.stdout.read(1)
+        run.stdout.close()
+        assert run.stderr.read() == ""

@@ -1,0 +1,380 @@
+"""The decode loop: identical to greedy generation, exact lengths, limits, cancel, and what each record says."""
+
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core.decoding import loop as engine
+from sequoia_core.decoding.loop import _Run, autoregressive, decode
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.verifiers import VERIFIERS
+from sequoia_core.design.optimal_trees import branching_tree, chain_tree, independent_chains, k_ary_tree
+from sequoia_core.design.tree import TokenTree
+from sequoia_core.models.transformers_model import HuggingFaceModel
+from tests.conftest import DraftsAtOnce, tiny_llama
+
+pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
+
+TREES = {
+    "chain": chain_tree(4),
+    "chains": independent_chains(3, 3),
+    "binary": k_ary_tree(2, 3),
+    "ragged": TokenTree(np.array([-1, 0, 0, 0, 1, 1, 3, 4, 4, 6, 9])),
+    "wide": branching_tree([20, 2]),
+    "root only": TokenTree(np.array([-1])),
+}
+PROMPT = [3, 14, 15, 9, 2, 6]
+
+
+def greedy_reference(model: HuggingFaceModel, prompt: list[int], count: int) -> list[int]:
+    out = model.model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=count, pad_token_id=0)
+    return out[0, len(prompt) :].tolist()
+
+
+def run(model, draft, tree, count=40, prompt=PROMPT, **options):
+    return list(decode(prompt, target=model, draft=draft, tree=tree, max_new_tokens=count, **options))
+
+
+def tokens_of(steps):
+    return [token for step in steps for token in step.new_tokens]
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
+def test_greedy_output_is_identical_to_generate(tree, tiny_target, tiny_draft):
+    for prompt in (PROMPT, [7]):
+        wanted = greedy_reference(tiny_target, prompt, 40)
+        assert tokens_of(run(tiny_target, tiny_draft, tree, prompt=prompt)) == wanted
+
+
+@pytest.mark.parametrize("tree", [chain_tree(5), k_ary_tree(3, 3)], ids=["chain", "ternary"])
+def test_a_draft_equal_to_the_target_is_always_accepted(tree, tiny_target):
+    same = tiny_llama(1)
+    steps = run(tiny_target, same, tree, count=36)
+    assert all(len(step.new_tokens) == tree.depth + 1 for step in steps[:-1])
+    steps = run(tiny_target, same, tree, 36, sampling=SamplingConfig(1.0), generator=torch.Generator().manual_seed(0))
+    assert all(len(step.new_tokens) == tree.depth + 1 for step in steps[:-1])
+
+
+@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
+def test_sampled_runs_repeat_with_the_seed_and_differ_without(verifier, tiny_target, tiny_draft):
+    def sample(seed):
+        options = {"sampling": SamplingConfig(0.8, 0.95), "verifier": verifier}
+        return tokens_of(
+            run(tiny_target, tiny_draft, TREES["ragged"], generator=torch.Generator().manual_seed(seed), **options)
+        )
+
+    assert sample(1) == sample(1) != sample(2)
+    assert len(sample(3)) == 40
+
+
+def test_a_run_without_a_generator_is_seeded_afresh(tiny_target, tiny_draft):
+    options = {"sampling": SamplingConfig(2.0)}
+    assert len({tuple(tokens_of(run(tiny_target, tiny_draft, TREES["binary"], **options))) for _ in range(3)}) == 3
+
+
+def test_autoregressive_is_generate(tiny_target):
+    steps = list(autoregressive(PROMPT, target=tiny_target, max_new_tokens=30))
+    assert tokens_of(steps) == greedy_reference(tiny_target, PROMPT, 30)
+    assert all(len(step.tokens) == 1 for step in steps)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 13])
+def test_stops_at_exactly_max_new_tokens(count, tiny_target):
+    steps = run(tiny_target, tiny_llama(1), chain_tree(3), count=count)
+    assert len(tokens_of(steps)) == count and steps[-1].finished == "length"
+    assert all(step.finished is None for step in steps[:-1])
+
+
+def test_stops_at_an_eos_inside_the_accepted_path(tiny_target):
+    wanted = greedy_reference(tiny_target, PROMPT, 40)
+    eos = wanted[9]
+    first = wanted.index(eos)
+    stopping = HuggingFaceModel(tiny_target.model, "stopping", eos_ids=frozenset({eos, 63}))
+    steps = run(stopping, tiny_llama(1), chain_tree(6))
+    assert tokens_of(steps) == wanted[: first + 1] and steps[-1].finished == "eos"
+
+
+def test_stops_cleanly_at_the_context_limit():
+    target, draft = tiny_llama(1, context=32), tiny_llama(2, context=32)
+    whole = greedy_reference(tiny_llama(1, context=64), PROMPT, 26)
+    for tree in (TREES["ragged"], TREES["root only"], chain_tree(20)):
+        steps = run(target, draft, tree, count=100)
+        assert tokens_of(steps) == whole and steps[-1].finished == "context"
+
+
+@pytest.mark.parametrize("phase", ["draft", "verify"])
+def test_cancel_ends_the_run_between_phases(phase, tiny_target, tiny_draft, monkeypatch):
+    """The flag is set from inside a phase of the third step: nothing of that step may follow, and no record of it."""
+    cancel, began = threading.Event(), []
+
+    class Cancelling(HuggingFaceModel):
+        def forward(self, *inputs, **options):
+            if len(steps) == 2:
+                began.append(phase)
+                cancel.set()
+            return super().forward(*inputs, **options)
+
+    models = {"target": tiny_target, "draft": tiny_draft}
+    role = {"draft": "draft", "verify": "target"}[phase]
+    models[role] = Cancelling(models[role].model, "cancelling")
+    walks, steps = [], []
+    walk = _Run._walk
+    monkeypatch.setattr(_Run, "_walk", lambda *inputs: walks.append(1) or walk(*inputs))
+    verifies = []
+    verify = _Run._verify
+    monkeypatch.setattr(_Run, "_verify", lambda *inputs: verifies.append(1) or verify(*inputs))
+    for step in decode(PROMPT, **models, tree=TREES["binary"], max_new_tokens=200, cancel=cancel):
+        steps.append(step)
+    assert began and len(steps) == 2 and steps[-1].finished is None
+    assert len(verifies) == (2 if phase == "draft" else 3) and len(walks) == 2
+
+
+def test_an_eos_on_the_last_token_allowed_is_still_an_eos(tiny_target):
+    wanted = greedy_reference(tiny_target, PROMPT, 40)
+    stopping = HuggingFaceModel(tiny_target.model, "stopping", eos_ids=frozenset({wanted[9]}))
+    count = wanted.index(wanted[9]) + 1
+    for tree in (chain_tree(6), TREES["root only"]):
+        steps = run(stopping, tiny_llama(1), tree, count=count)
+        assert tokens_of(steps) == wanted[:count] and steps[-1].finished == "eos"
+
+
+def test_a_draft_with_less_context_bounds_the_run(tiny_target):
+    draft = tiny_llama(2, context=32)
+    steps = run(tiny_target, draft, TREES["ragged"], count=100)
+    assert len(PROMPT) + len(tokens_of(steps)) == 32 and steps[-1].finished == "context"
+    with pytest.raises(ValueError, match="expected at most 21: the models' context of 32"):
+        run(tiny_target, draft, TREES["ragged"], prompt=[1] * 22)
+    assert len(tokens_of(run(tiny_target, draft, TREES["ragged"], count=100, prompt=[1] * 21))) == 32 - 21
+
+
+def test_a_run_that_fits_the_context_exactly_ends_by_its_length():
+    target, draft = tiny_llama(1, context=32), tiny_llama(2, context=32)
+    for count, reason in ((25, "length"), (26, "length"), (27, "context")):
+        steps = run(target, draft, chain_tree(3), count=count)
+        assert len(tokens_of(steps)) == min(count, 26) and steps[-1].finished == reason
+
+
+def test_each_token_is_forwarded_once(tiny_target):
+    """Committed slots are kept: a step's passes hold the tree, and of the sequence only what no tree held."""
+    asked = {"target": [], "draft": []}
+
+    class Counting(HuggingFaceModel):
+        def forward(self, ids, *args, **options):
+            asked[self.name].append(len(ids))
+            return super().forward(ids, *args, **options)
+
+    tree = TREES["binary"]
+    models = {name: Counting(tiny_target.model, name) for name in asked}
+    steps = list(decode(PROMPT, tree=tree, max_new_tokens=24, **models))
+    assert asked["target"] == [len(PROMPT) - 1, *[tree.size] * len(steps)]
+    first, *later = np.array(asked["draft"][1:]).reshape(len(steps), tree.depth).tolist()
+    assert first == [1, 2, 4] and all(made == [2, 2, 4] for made in later)  # the last accepted leaf, then the root
+
+
+def test_phases_are_timed_one_by_one(tiny_target, tiny_draft, monkeypatch):
+    """A clock that only the work moves: 1 s for a draft pass, 10 for the target's, 100 for the walk, 1000 after."""
+    now = [0.0]
+    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    class Slow(HuggingFaceModel):
+        def forward(self, *args, **options):
+            now[0] += {"draft": 1.0, "target": 10.0}[self.name]
+            return super().forward(*args, **options)
+
+    def slow(method, seconds):
+        def run(*args):
+            now[0] += seconds
+            return method(*args)
+
+        return run
+
+    monkeypatch.setattr(engine._Run, "_walk", slow(engine._Run._walk, 100.0))
+    monkeypatch.setattr(engine._Run, "_commit", slow(engine._Run._commit, 1000.0))
+    tree = TREES["ragged"]
+    for step in run(Slow(tiny_target.model, "target"), Slow(tiny_draft.model, "draft"), tree, count=12):
+        assert (step.draft_sec, step.verify_sec) == (tree.depth, 10.0)
+        assert (step.walk_sec, step.commit_sec, step.seconds) == (100.0, 1000.0, 1110.0 + tree.depth)
+        now[0] += 1e5  # what the reader of the steps does meanwhile is nobody's
+    for step in autoregressive(PROMPT, target=Slow(tiny_target.model, "target"), max_new_tokens=3):
+        assert (step.draft_sec, step.verify_sec, step.walk_sec, step.commit_sec) == (0.0, 10.0, 100.0, 1000.0)
+
+
+def test_a_device_is_waited_for_before_the_clock_is_read(tiny_target, monkeypatch):
+    events = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: events.append(f"wait for {device}"))
+    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: events.append("clock") or 0.0))
+
+    class Elsewhere:
+        """A model that says it is on another device."""
+
+        device = "cuda"
+
+        def __getattr__(self, name):
+            return getattr(tiny_target, name)
+
+        def forward(self, *args, **options):
+            events.append("pass")
+            return tiny_target.forward(*args, **options)
+
+    list(autoregressive(PROMPT, target=Elsewhere(), max_new_tokens=2))
+    step = ["clock", "clock", "pass", "wait for cuda", "clock", "clock", "clock"]  # from start to commit, four phases
+    assert events == ["pass", *step, *step]
+
+
+def test_a_record_tells_the_whole_step(tiny_target, tiny_draft):
+    tree = TREES["ragged"]
+    options = {"sampling": SamplingConfig(1.0), "generator": torch.Generator().manual_seed(5)}
+    sequence = list(PROMPT)
+    for index, step in enumerate(run(tiny_target, tiny_draft, tree, **options)):
+        assert step.index == index and len(step.tokens) == tree.size and step.tokens[0] == sequence[-1]
+        path = step.accepted_path
+        assert path[0] == 0 and all(tree.parents[b] == a for a, b in zip(path, path[1:], strict=False))
+        assert [n for n, o in enumerate(step.outcomes) if o == "accepted"] == sorted(path)
+        assert {t.node for t in step.trials if not t.accepted} == {
+            n for n, o in enumerate(step.outcomes) if o == "rejected"
+        }
+        committed = [step.tokens[node] for node in path[1:]] + [step.bonus_token]
+        assert committed[: len(step.new_tokens)] == step.new_tokens
+        assert all(0 <= p <= 1 for p in step.draft_probs + step.target_probs) and step.seconds > 0
+        sequence += step.new_tokens
+        uniforms = [trial.uniform for trial in step.trials]
+        assert len(set(uniforms)) == len(uniforms) and all(u * 2**24 % 1 for u in uniforms)  # in double precision
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_recorded_probabilities_are_those_of_a_plain_forward(temperature):
+    """Positions, tree mask and in-place commits: a wrong one of them would show here, several steps into the run."""
+    target, draft = tiny_llama(1, scale=1.0), tiny_llama(2, layers=1, scale=1.0)  # mild logits keep rounding small
+    tree, sampling = TREES["ragged"], SamplingConfig(temperature)
+    shown_at = temperature or 1.0  # a greedy run shows the probabilities at temperature 1
+    sequence = list(PROMPT)
+    for step in run(target, draft, tree, 30, sampling=sampling, generator=torch.Generator().manual_seed(9)):
+        for node in range(1, tree.size):
+            text = sequence[:-1] + [step.tokens[v] for v in tree.path_to(node)]
+            for model, seen in ((target, step.target_probs), (draft, step.draft_probs)):
+                with torch.inference_mode():
+                    logits = model.model(torch.tensor([text[:-1]])).logits[0, -1]
+                assert seen[node] == pytest.approx(float((logits / shown_at).softmax(-1)[text[-1]]), abs=2e-6)
+        sequence += step.new_tokens
+
+
+def test_caches_do_not_grow(tiny_target, tiny_draft):
+    caches = []
+
+    class Recording(HuggingFaceModel):
+        def new_cache(self, capacity):
+            caches.append(super().new_cache(capacity))
+            return caches[-1]
+
+    target = Recording(tiny_target.model, "recording", eos_ids=frozenset())
+    sizes = set()
+    for _ in decode(PROMPT, target=target, draft=tiny_draft, tree=TREES["binary"], max_new_tokens=60):
+        sizes.add((caches[0]._buffer.data_ptr(), caches[0]._buffer.numel()))
+    assert len(sizes) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompt": []}, "prompt: found no tokens"),
+        ({"prompt": [1, 99]}, "found token 99"),
+        ({"prompt": [1] * 254}, "found 254 tokens, expected at most 253: the models' context of 256 less the tree's 3"),
+        ({"count": 0}, "max_new_tokens"),
+        ({"verifier": "nope"}, "verifier"),
+        ({"tree": branching_tree([65])}, "65 children"),
+        ({"draft": None}, "draft"),
+    ],
+)
+def test_what_cannot_be_decoded_is_refused_at_once(options, message, tiny_target, tiny_draft):
+    arguments = {
+        "prompt": PROMPT,
+        "count": 5,
+        "tree": chain_tree(2),
+        "draft": tiny_draft,
+        "verifier": "sequoia",
+    } | options
+    with pytest.raises(ValueError, match=message):
+        decode(
+            arguments["prompt"], target=tiny_target, draft=arguments["draft"], tree=arguments["tree"],
+            max_new_tokens=arguments["count"], verifier=arguments["verifier"],
+        )  # fmt: skip
+
+
+def test_vocabularies_of_two_sizes_are_refused_at_once(tiny_target):
+    with pytest.raises(ValueError, match="draft: found a vocabulary of 72, expected 64"):
+        decode(PROMPT, target=tiny_target, draft=tiny_llama(2, vocab=72), tree=chain_tree(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "sampling",
+    [SamplingConfig(0.01), SamplingConfig(1e-6), SamplingConfig(1.0, top_p=1e-6), SamplingConfig(1.0, top_k=1)],
+    ids=["T=0.01", "T=1e-6", "top-p 1e-6", "top-k 1"],
+)
+@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
+def test_half_precision_survives_almost_greedy_sampling(verifier, sampling, dtype):
+    target, draft = (HuggingFaceModel(tiny_llama(seed, layers=1).model.to(dtype), "half") for seed in (1, 2))
+    options = {"sampling": sampling, "verifier": verifier, "generator": torch.Generator().manual_seed(0)}
+    steps = run(target, draft, TREES["wide"], count=20, **options)
+    assert len(tokens_of(steps)) == 20
+    for step in steps:
+        assert np.isfinite(step.draft_probs + step.target_probs).all()
+        if verifier != "specinfer":
+            assert len(set(step.tokens[1:21])) == 20  # siblings never tie into the same token
+
+
+@pytest.mark.parametrize(("temperature", "verifier"), [(0.0, "sequoia"), *((0.8, name) for name in VERIFIERS)])
+def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(temperature, verifier, tiny_target, tiny_draft):
+    """Same seed, same steps: with compiled rows the one is walked by compiled code, the other by the rule in Python."""
+    found = []
+    for draft in (DraftsAtOnce(tiny_draft.model, "at once"), tiny_draft):
+        steps = run(
+            tiny_target, draft, TREES["ragged"], 60, sampling=SamplingConfig(temperature), verifier=verifier,
+            generator=torch.Generator().manual_seed(6),
+        )  # fmt: skip
+        found.append([(s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials) for s in steps])
+    assert found[0] == found[1] and len({len(new) for _, new, *_ in found[0]}) > 1
+
+
+def test_an_unexplained_run_is_the_same_without_the_targets_probabilities(tiny_target, tiny_draft):
+    options = {"target": tiny_target, "draft": tiny_draft, "tree": TREES["ragged"], "max_new_tokens": 24}
+    explained, plain = (list(decode(PROMPT, **options, explain=explain)) for explain in (True, False))
+    assert [s.new_tokens for s in plain] == [s.new_tokens for s in explained]
+    assert all(s.target_probs == () == s.draft_probs for s in plain)
+    assert all(len(s.target_probs) == len(s.draft_probs) == TREES["ragged"].size for s in explained)
+
+
+def test_nan_logits_name_the_step(tiny_target, tiny_draft):
+    class Broken(HuggingFaceModel):
+        calls = 0
+
+        def forward(self, *args, **kwargs):
+            self.calls += 1
+            logits = super().forward(*args, **kwargs)
+            return logits * torch.nan if self.calls == 4 else logits  # prefill, then three steps
+
+    steps = []
+    with pytest.raises(FloatingPointError, match="step 2: the target"):
+        for step in decode(
+            PROMPT, target=Broken(tiny_target.model, "broken"), draft=tiny_draft, tree=chain_tree(1), max_new_tokens=90
+        ):
+            steps.append(step)
+    assert len(steps) == 2
+
+
+def test_long_prompts_are_prefilled_in_chunks(monkeypatch, tiny_target, tiny_draft):
+    monkeypatch.setattr("sequoia_core.models.prefill.CHUNK", 5)
+    prompt = list(range(1, 33))
+    assert tokens_of(run(tiny_target, tiny_draft, TREES["binary"], prompt=prompt)) == greedy_reference(
+        tiny_target, prompt, 40
+    )
+
+
+@pytest.mark.parametrize("tree", [TREES["ragged"], k_ary_tree(2, 4)], ids=["ragged", "binary"])
+def test_demo_pair_is_lossless_at_temperature_zero(tree, demo_pair):
+    prompt = demo_pair.tokenizer.encode("import os\n\n\ndef read_lines(path):\n    with open(path)")
+    wanted = greedy_reference(demo_pair.target, prompt, 64)
+    assert tokens_of(run(demo_pair.target, demo_pair.draft, tree, count=64, prompt=prompt)) == wanted[:64]

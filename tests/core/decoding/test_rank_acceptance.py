@@ -1,0 +1,85 @@
+"""Acceptance by rank equals what the verifiers do, by enumeration of every draw on tiny vocabularies."""
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core.decoding.rank_acceptance import RANK_RULES, choose_rule, rank_acceptance, rules_at
+from sequoia_core.decoding.sampling import SamplingConfig
+from tests.core.decoding.test_verifiers import FILLS, next_token_law, rows
+
+pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
+
+
+def exact_rank_acceptance(name, target, draft, width):
+    """The law that each rule gives or estimates, by enumeration of all draws."""
+    fills, rule = FILLS[name]
+    by_rank = np.zeros(width)
+    for children, weight in fills(draft, width).items():
+        reach = weight
+        if weight:
+            for k, offer in enumerate(rule(target, draft, children)):
+                by_rank[k] += reach * offer.accept_prob
+                reach *= 1.0 - offer.accept_prob
+    return by_rank
+
+
+@pytest.mark.parametrize("name", ["specinfer", "topk"])
+@pytest.mark.parametrize(("target", "draft"), list(rows()))
+def test_rules_without_draws_are_exact(name, target, draft):
+    for width in range(1, len(target) + 1):
+        if name == "topk" and len(set(draft.tolist())) < len(draft):
+            continue  # among equally likely tokens torch's order is its own
+        got = RANK_RULES[name](torch.tensor(target)[None], torch.tensor(draft)[None], width, None)[0].numpy()
+        np.testing.assert_allclose(got, exact_rank_acceptance(name, target, draft, width), atol=1e-12)
+        assert got.sum() == pytest.approx(next_token_law(target, draft, width, *FILLS[name])[1])
+
+
+@pytest.mark.parametrize(("target", "draft"), list(rows()))
+def test_sequoias_rule_is_unbiased(target, draft):
+    """Over many draws its mean is the law, also where the draft's mass is used up before its children are drawn."""
+    count, width = 20_000, len(target)
+    found = rank_acceptance(
+        torch.tensor(target).float().repeat(count, 1), torch.tensor(draft).float().repeat(count, 1), width,
+        torch.Generator().manual_seed(0),
+    ).numpy()  # fmt: skip
+    exact = exact_rank_acceptance("sequoia", target, draft, width)
+    error = np.maximum(found.std(axis=0), 1e-6) / np.sqrt(count)
+    assert np.all(np.abs(found.mean(axis=0) - exact) < 5.5 * error + 1e-6)  # false alarm about 1e-7
+    assert exact.sum() == pytest.approx(next_token_law(target, draft, width, *FILLS["sequoia"])[1])
+
+
+def test_exhausted_drafts_leave_no_nan():
+    target = torch.tensor([[0.0, 0.0, 0.5, 0.5], [0.2, 0.3, 0.5, 0.0]])
+    draft = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
+    for name, rule in RANK_RULES.items():
+        found = rule(target, draft, 4, torch.Generator().manual_seed(0))
+        assert torch.isfinite(found).all() and (found >= 0).all() and (found.sum(1) <= 1 + 1e-6).all()
+        if name != "specinfer":  # all tokens drafted: one is accepted
+            torch.testing.assert_close(found.sum(1), torch.ones(2, dtype=torch.float64))
+
+
+def test_equal_rows_accept_the_first_child_unless_it_is_only_the_likeliest():
+    same = torch.tensor([[0.6, 0.3, 0.1]])
+    for name, first in (("sequoia", 1.0), ("specinfer", 1.0), ("topk", 0.6)):
+        found = RANK_RULES[name](same, same, 3, torch.Generator().manual_seed(0))[0]
+        assert found[0] == pytest.approx(first, abs=1e-6)
+
+
+def test_at_temperature_zero_there_is_one_rule():
+    assert list(rules_at(SamplingConfig(0.0), ["sequoia", "topk"])) == ["greedy"]
+    assert list(rules_at(SamplingConfig(1.0), ["sequoia", "topk"])) == ["sequoia", "topk"]
+    one_hot, draft = torch.tensor([[0.0, 1.0, 0.0]]), torch.tensor([[0.5, 0.3, 0.2]])
+    assert choose_rule("sequoia", greedy=True)(one_hot, draft, 3, None).tolist() == [[0.0, 1.0, 0.0]]
+    with pytest.raises(ValueError, match="verifier: found 'magic'"):
+        rules_at(SamplingConfig(0.0), ["magic"])
+    with pytest.raises(ValueError, match="verifiers: found none"):
+        rules_at(SamplingConfig(0.0), [])
+
+
+def test_a_token_without_mass_is_accepted_where_the_target_wants_it():
+    """Where a draw's race underflows, tokens without mass can come before the last of those with hardly any."""
+    target = torch.tensor([[0.0, 0.0, 0.0, 1.0]]).repeat(300, 1)
+    draft = torch.tensor([[1.0, 1e-45, 2e-45, 0.0]]).repeat(300, 1)
+    found = rank_acceptance(target, draft, 4, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found.sum(1), torch.ones(300, dtype=torch.float64))

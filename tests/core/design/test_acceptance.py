@@ -1,0 +1,627 @@
+"""Acceptance vectors: rules, files of every kind and every way they can be broken, intervals, the power law."""
+
+import io
+import json
+import os
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save as save_safetensors
+
+from sequoia_core.design.acceptance import MAX_RANKS, AcceptanceMatrix, AcceptanceVector
+
+PROBS = [0.6, 0.2, 0.05]
+
+
+def torch_bytes(value: object) -> bytes:
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
+
+
+def npy_bytes(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def rewritten_archive(data: bytes, edit, compression: int = zipfile.ZIP_STORED) -> bytes:
+    """Return a zip archive with each entry passed through `edit(name, content)`."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(stream, "w", compression) as new:
+        for name in old.namelist():
+            new.writestr(name, edit(name, old.read(name)))
+    return stream.getvalue()
+
+
+def refusal(data: bytes, name: str) -> str:
+    """Return the one-line message with which a file is refused."""
+    with pytest.raises(ValueError) as caught:
+        AcceptanceVector.loads(data, name)
+    message = str(caught.value)
+    assert message.startswith(f"{name}: "), message
+    assert "\n" not in message
+    assert "found" in message and "expected" in message, message
+    return message
+
+
+# ---- the rules
+
+
+def test_probs_are_a_read_only_copy():
+    source = np.array(PROBS, dtype=np.float32)
+    vector = AcceptanceVector(source)
+    source[0] = 0
+    assert vector.probs.dtype == np.float64 and len(vector) == 3
+    np.testing.assert_allclose(vector.probs, PROBS, rtol=1e-6)
+    assert vector.reject == pytest.approx(0.15)
+    with pytest.raises(ValueError):
+        vector.probs[0] = 1
+
+
+@pytest.mark.parametrize("probs", [[1.0], [0.0], [0.0] * 10, [0.5] + [0.0] * (MAX_RANKS - 1), [1, 0]])
+def test_extreme_but_legal_vectors(probs):
+    vector = AcceptanceVector(np.array(probs))
+    assert vector.reject == pytest.approx(1 - sum(probs))
+
+
+@pytest.mark.parametrize("total", [1 + 5e-4, 1 + 1e-7])
+def test_a_sum_just_above_one_is_rounding(total):
+    vector = AcceptanceVector(np.array([0.75, 0.25]) * total)
+    np.testing.assert_allclose(vector.probs, [0.75, 0.25])
+    assert vector.reject == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("probs", "message"),
+    [
+        ([], "0 entries"),
+        ([0.1, np.nan], "rank 2: found nan"),
+        ([np.inf], "rank 1: found inf"),
+        ([0.5, -np.inf], "rank 2: found -inf"),
+        ([0.5, -0.01], "rank 2: found -0.01"),
+        ([1.2], "rank 1: found 1.2"),
+        ([0.7, 0.4], "sum of 1.1"),
+        ([1.0, 1.0, 1.0], "sum of 3"),
+        ([0.0] * 10_000, "10,000 entries"),
+        ([[0.5], [0.2]], "shape (2, 1)"),
+        (0.5, "shape ()"),
+        ([True, False], "bool"),
+        ([0.5j], "complex128"),
+        (["0.5"], "expected a 1-D real vector"),
+    ],
+)
+def test_broken_rules_are_named(probs, message):
+    with pytest.raises(ValueError) as caught:
+        AcceptanceVector(np.array(probs))
+    assert message in str(caught.value) and "expected" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sums", "trials"),
+    [
+        ([[1.0, 1.0]], None),
+        (None, [3]),
+        ([[1.0]], [3]),
+        ([[1.0, 1.0]], [3, 3]),
+        ([[1.0, np.nan]], [3]),
+        ([[-1.0, 1.0]], [3]),
+        ([[3.0, 1.0]], [3]),
+        ([[0.0, 0.0]], [0]),
+    ],
+)
+def test_prompt_sums_must_fit(sums, trials):
+    with pytest.raises(ValueError, match="prompt_sums|prompt_trials"):
+        AcceptanceVector(np.array([0.5, 0.1]), prompt_sums=sums, prompt_trials=trials)
+
+
+# ---- intervals and the power law
+
+
+def measured(prompts: int = 40, seed: int = 3) -> AcceptanceVector:
+    generator = np.random.default_rng(seed)
+    counts = generator.integers(50, 100, prompts)
+    sums = generator.dirichlet([12, 4, 1, 3], prompts)[:, :3] * counts[:, None]
+    return AcceptanceVector(sums.sum(0) / counts.sum(), prompt_sums=sums, prompt_trials=counts, meta={"pair": "a <- b"})
+
+
+def test_bootstrap_interval_matches_the_normal_approximation():
+    vector = measured()
+    low, high = vector.interval()
+    assert vector.trials == vector.prompt_trials.sum()
+    assert (low < vector.probs).all() and (vector.probs < high).all()
+    residual = vector.prompt_sums - vector.prompt_trials[:, None] * vector.probs
+    sd = np.sqrt((residual**2).sum(0)) / vector.prompt_trials.sum()
+    # 2,000 resamples estimate a 2.5% quantile to about 5% of its distance from the mean.
+    np.testing.assert_allclose(high - low, 2 * 1.96 * sd, rtol=0.15)
+    again = vector.interval()
+    np.testing.assert_array_equal(low, again[0])
+    wider = vector.interval(0.99)
+    assert (wider[0] < low).all() and (high < wider[1]).all()
+    other = vector.interval(generator=np.random.default_rng(1))
+    assert not np.array_equal(low, other[0])
+
+
+def test_wilson_interval_when_only_trials_are_known():
+    low, high = AcceptanceVector(np.array([0.5, 0.0, 0.5]), trials=100).interval()
+    np.testing.assert_allclose([low[0], high[0]], [0.4038, 0.5962], atol=1e-4)  # textbook value for 50 of 100
+    assert low[1] == 0 and 0.03 < high[1] < 0.04
+    one_prompt = AcceptanceVector(np.array([0.5]), prompt_sums=[[50.0]], prompt_trials=[100])
+    np.testing.assert_allclose(one_prompt.interval()[0], low[0])
+
+
+def test_no_interval_without_a_sample():
+    assert AcceptanceVector(np.array(PROBS)).interval() is None
+    assert AcceptanceVector(np.array(PROBS)).more_prompts(0.01) is None
+    with pytest.raises(ValueError, match="level: found 95"):
+        AcceptanceVector(np.array(PROBS), trials=9).interval(95)
+
+
+def test_more_prompts_follows_the_square_root():
+    vector = measured()
+    low, high = vector.interval()
+    widest = (high - low).max()
+    assert vector.more_prompts(widest * 1.001) == 0
+    assert vector.more_prompts(widest / 2) == pytest.approx(3 * 40, abs=1)
+    with pytest.raises(ValueError, match="width"):
+        vector.more_prompts(0)
+
+
+def test_power_law_is_recovered():
+    rejection = 0.4 * np.arange(1, 33) ** -0.7
+    vector = AcceptanceVector(-np.diff(np.concatenate([[1.0], rejection])))
+    fit = vector.fit_power_law()
+    assert fit.b == pytest.approx(0.7) and fit.scale == pytest.approx(0.4) and fit.r_squared == pytest.approx(1)
+
+
+def test_power_law_limits():
+    assert AcceptanceVector(np.zeros(5)).fit_power_law() == (0.0, 1.0, 1.0)
+    to_one = AcceptanceVector(np.array([0.6, 0.3, 0.1]))  # rejection reaches 0 at rank 3: that point is left out
+    assert to_one.fit_power_law().b == pytest.approx(2)
+    for probs in ([0.7], [1.0, 0.0]):
+        with pytest.raises(ValueError, match="expected at least 2"):
+            AcceptanceVector(np.array(probs)).fit_power_law()
+
+
+# ---- files that load
+
+
+def test_native_json_round_trip(tmp_path):
+    vector = measured()
+    path = tmp_path / "vector.json"
+    vector.save(path)
+    assert AcceptanceVector.load(path) == vector
+    native = json.loads(path.read_text())
+    assert (native["format"], native["version"]) == ("sequoia-acceptance", 2)
+    assert os.listdir(tmp_path) == ["vector.json"]
+    noted = AcceptanceVector(np.array(PROBS), trials=7, note="hello")
+    noted.save(path)
+    assert AcceptanceVector.load(path) == noted and AcceptanceVector.load(path) != vector
+
+
+def test_minimal_native_json():
+    text = b'\xef\xbb\xbf{"format": "sequoia-acceptance", "version": 1, "probs": [0.5, 0], "trials": null, "meta": {}}'
+    assert AcceptanceVector.loads(text, "v.json").probs.tolist() == [0.5, 0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0.6\n0.2\n0.05\n",
+        "prob\n0.6\n0.2\n0.05",
+        "\ufeff0.6\r\n\r\n0.2\r\n0.05\r\n\r\n",
+        "# measured today\n6e-1\n2e-1\n5e-2",
+        "rank,prob\n1,0.6\n2,0.2\n3,0.05",
+        "rank;prob\n3;0,05\n1;0,6\n2;0,2\n",
+        "rank\tprob\n1\t0.6\n2\t0.2\n3\t0.05",
+        "1,0.6\n2,0.2\n3,0.05",
+        "0,6\n0,2\n0,05",
+        "prob\n0,6\n0,2\n0,05",
+        "0.6,0.2,0.05",
+        "0,6;0,2;0,05",
+        "0.6 0.2 0.05",
+        '"rank","prob"\n"1","0.6"\n"2","0.2"\n"3","0.05"',
+        "rank,prob\n0,0.6\n1,0.2\n2,0.05",
+        "rank,prob\n0,0\n1,0.6\n2,0.2\n3,0.05",
+        "0\n0.6\n0.2\n0.05",
+        "0\n0.6\n0.2\n0.05\n0.15",
+    ],
+)
+def test_csv(text):
+    vector = AcceptanceVector.loads(text.encode(), "v.csv")
+    np.testing.assert_allclose(vector.probs, PROBS)
+    np.testing.assert_array_equal(AcceptanceVector.loads(text.encode("utf-16"), "v.csv").probs, vector.probs)
+
+
+@pytest.mark.parametrize(("text", "probs"), [("0.6", [0.6]), ("0,77", [0.77]), ("1,0.5", [0.5]), ("1,1\n2,0", [1, 0])])
+def test_csv_of_few_numbers(text, probs):
+    assert AcceptanceVector.loads(text.encode(), "v.csv").probs.tolist() == probs
+
+
+@pytest.mark.parametrize(
+    ("entries", "probs", "words"),
+    [
+        ([0, 0.6, 0.2, 0.05], PROBS, "leading 0 as padding"),
+        ([0, 0.6, 0.2, 0.05, 0.15], PROBS, "rejection probability"),
+        ([0, 1.0, 0.0], [1.0], "rejection probability"),
+        ([0, 1.0], [1.0], "leading 0"),
+        (PROBS, PROBS, ""),
+        ([0, 0, 0], [0, 0, 0], ""),
+    ],
+)
+def test_reference_layout(entries, probs, words):
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        for tensor in (torch.tensor(entries, dtype=dtype), torch.tensor(entries, dtype=dtype, requires_grad=True)):
+            vector = AcceptanceVector.loads(torch_bytes(tensor), "acceptance.pt")
+            np.testing.assert_allclose(vector.probs, probs, atol=2e-3)
+            assert words in vector.note and bool(words) == bool(vector.note)
+
+
+def test_a_vector_saved_on_a_cuda_device_loads_without_one():
+    data = torch_bytes(torch.tensor([0, *PROBS]))
+    cuda = rewritten_archive(data, lambda name, content: content.replace(b"\x03\0\0\0cpu", b"\x06\0\0\0cuda:0"))
+    assert cuda != data
+    np.testing.assert_allclose(AcceptanceVector.loads(cuda, "v.pt").probs, PROBS, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ">f8"])
+def test_npy(dtype):
+    vector = AcceptanceVector.loads(npy_bytes(np.array(PROBS, dtype=dtype)), "v.npy")
+    np.testing.assert_allclose(vector.probs, PROBS, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_safetensors(dtype):
+    tensor = torch.tensor(PROBS, dtype=dtype)
+    for named in ({"anything": tensor}, {"probs": tensor, "other": torch.zeros(2, 2)}):
+        vector = AcceptanceVector.loads(save_safetensors(named), "v.safetensors")
+        np.testing.assert_allclose(vector.probs, PROBS, rtol=1e-2)
+
+
+# ---- files that must be refused
+
+
+class Payload:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.marker),)
+
+
+def test_a_pickle_payload_does_not_run(tmp_path):
+    marker = tmp_path / "ran"
+    for value in (Payload(marker), {"probs": torch.tensor(PROBS), "extra": Payload(marker)}):
+        assert "mkdir" in refusal(torch_bytes(value), "evil.pt")
+        assert not marker.exists()
+
+
+def test_a_billion_claimed_entries_cost_nothing():
+    expanded = torch_bytes(torch.zeros(1).expand(10**9))
+    assert len(expanded) < 2000
+    assert "1,000,000,000 entries" in refusal(expanded, "v.pt")
+
+    honest = torch_bytes(torch.tensor(PROBS))
+    huge = b"J" + (10**9).to_bytes(4, "little")
+    storage = rewritten_archive(honest, lambda name, content: content.replace(b"K\x03t", huge + b"t"))
+    shape = rewritten_archive(honest, lambda name, content: content.replace(b"K\x03\x85", huge + b"\x85"))
+    assert storage != honest != shape
+    refusal(storage, "v.pt")
+    refusal(shape, "v.pt")
+    # a pickle that asks for memory without any tensor: bytearray(10**9)
+    hungry = rewritten_archive(
+        honest, lambda n, c: b"\x80\x02c__builtin__\nbytearray\n" + huge + b"\x85R." if "pkl" in n else c
+    )
+    assert "bytearray" in refusal(hungry, "v.pt")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.tensor(PROBS).to_sparse(),
+        torch.tensor(PROBS, dtype=torch.complex64),
+        torch.tensor([PROBS, PROBS]),
+        torch.tensor(0.5),
+        torch.tensor([True, False]),
+        {"probs": torch.tensor(PROBS)},
+        PROBS,
+        None,
+        torch.nn.Linear(1, 1),
+        np.array(PROBS),
+    ],
+)
+def test_other_objects_in_a_pt_file(value):
+    assert "expected a 1-D real vector" in refusal(torch_bytes(value), "v.pt")
+
+
+def test_zip_bombs_are_refused_from_the_directory():
+    bomb = io.BytesIO()
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        archive.writestr("a/data.pkl", bytes(50_000_000))
+    assert "compressed" in refusal(bomb.getvalue(), "v.pt")
+    stored = bytearray(torch_bytes(torch.tensor(PROBS)))
+    entry = stored.rfind(b"PK\x01\x02")
+    stored[entry + 24 : entry + 28] = (2**31).to_bytes(4, "little")
+    assert "claims" in refusal(bytes(stored), "v.pt")
+    npz = io.BytesIO()
+    np.savez_compressed(npz, v=np.zeros(10_000_000))
+    assert "npz" in refusal(npz.getvalue(), "v.npz")
+    assert "npz" in refusal(npz.getvalue(), "v.npy")
+    refusal(npz.getvalue(), "v.pt")
+
+
+@pytest.mark.parametrize("name", ["v.pt", "v.npy", "v.safetensors", "v.json", "v.csv"])
+def test_wrong_content(name):
+    for data in (b"", b"  \n", b"<!DOCTYPE html><html>Not found</html>", b"\x00\x01\x02\x03" * 50, b"\x80\x02}."):
+        refusal(data, name)
+
+
+def test_a_forged_or_unknown_ending():
+    contents = {
+        "v.pt": torch_bytes(torch.tensor(PROBS)),
+        "v.npy": npy_bytes(np.array(PROBS)),
+        "v.safetensors": save_safetensors({"p": torch.tensor(PROBS)}),
+        "v.json": json.dumps({"format": "sequoia-acceptance", "version": 1, "probs": PROBS}).encode(),
+        "v.csv": b"0.6\n0.2\n",
+    }
+    for name, data in contents.items():
+        AcceptanceVector.loads(data, name)
+        for forged in contents:
+            if forged != name:
+                refusal(data, forged)
+        assert "ending" in refusal(data, "v.exe")
+        assert "ending" in refusal(data, "v")
+
+
+@pytest.mark.parametrize("name", ["v.pt", "v.npy", "v.safetensors", "v.json"])
+def test_truncated_anywhere(name):
+    data = {
+        "v.pt": torch_bytes(torch.tensor(PROBS)),
+        "v.npy": npy_bytes(np.array(PROBS)),
+        "v.safetensors": save_safetensors({"p": torch.tensor(PROBS)}),
+        "v.json": json.dumps({"format": "sequoia-acceptance", "version": 1, "probs": PROBS}).encode(),
+    }[name]
+    for stop in range(0, len(data), 7):
+        refusal(data[:stop], name)
+
+
+def test_one_damaged_byte_loads_or_is_refused_in_one_line():
+    data = torch_bytes(torch.tensor(PROBS))
+    for position in range(0, len(data), 5):
+        damaged = data[:position] + bytes([data[position] ^ 0xFF]) + data[position + 1 :]
+        try:
+            AcceptanceVector.loads(damaged, "v.pt")
+        except ValueError as error:
+            assert "\n" not in str(error) and str(error).startswith("v.pt: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":' * 10_000 + "1" + "}" * 10_000,
+        "[" * 10_000,
+        "[0.6, 0.2]",
+        '{"format": "sequoia-tree", "version": 1, "parents": [-1]}',
+        '{"format": "sequoia-acceptance", "version": 3, "probs": [0.5]}',
+        '{"format": "sequoia-acceptance", "version": 1}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": []}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": ["0.5"]}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [true]}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [NaN]}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [1e999]}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "trials": 0}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "trials": 1%s}' % ("0" * 400),
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "prompt_sums": [[1], []], '
+        '"prompt_trials": [2, 2]}',
+        json.dumps({"format": "sequoia-acceptance", "version": 1, "probs": [0.0] * 10_000}),
+    ],
+)
+def test_broken_json(text):
+    assert len(refusal(text.encode(), "v.json")) < 250
+
+
+JSON = {
+    "format": "sequoia-acceptance", "version": 1, "probs": [0.5, 0.2], "trials": 3, "prompt_sums": [[1.0, 0.5]],
+    "prompt_trials": [3], "meta": {"source": "a test"}, "note": "n",
+}  # fmt: skip
+WRONG = (
+    True,
+    -1,
+    2**53 + 1,
+    10**290,
+    1.5,
+    "x",
+    [],
+    [1],
+    [[1]],
+    ["x"],
+    [None],
+    [10**290],
+    [[10**290]],
+    {"a": 1},
+    [1e308],
+)
+
+
+@pytest.mark.parametrize("field", JSON)
+def test_a_wrong_type_in_any_field_is_refused_by_name_or_means_what_it_says(field):
+    assert AcceptanceVector.loads(json.dumps(JSON).encode(), "v.json").trials == 3
+    for value in WRONG:
+        data = json.dumps(JSON | {field: value}).encode()
+        try:
+            found = AcceptanceVector.loads(data, "v.json")
+        except ValueError as error:
+            assert str(error).startswith("v.json: ") and "\n" not in str(error) and len(str(error)) < 250
+            continue
+        assert (field, value) in [("meta", {"a": 1}), ("note", "x")], (found, value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "probs": [0.7]}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "note": "\\ud800"}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "meta": {"source": "\\udc00"}}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "meta": {"x": NaN}}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "meta": {"x": 1e999}}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "meta": {"a": 1, "a": 2}}',
+        '{"format": "sequoia-acceptance", "version": 1, "probs": [0.5], "meta": ' + '{"a":' * 5000 + "1" + "}" * 5001,
+    ],
+)
+def test_ambiguous_json(text):
+    assert len(refusal(text.encode(), "v.json")) < 250
+
+
+def test_a_pickle_of_nothing_but_lists_is_refused_before_it_is_built():
+    honest = torch_bytes(torch.tensor(PROBS))
+    for count in (7_000_000, 1_500_000):
+        code = b"\x80\x02" + b"]" * count + b"."
+        lists = rewritten_archive(honest, lambda name, content, code=code: code if "pkl" in name else content)
+        assert "pickle" in refusal(lists, "v.pt")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "prob\n",
+        "0.6\nhello\n",
+        "1,0.6\n3,0.2",
+        "1,0.6\n1,0.2",
+        "2,0.6\n3,0.2",
+        "0.6\n0.6",
+        "nan\n0.1",
+        "0.6,1,2\n0.2,1,2",
+        "0.1\n" * 5000,
+        "x" * 200_000,
+        "0.5\n" * 400_000,
+        "caf\u00e9",
+    ],
+)
+def test_broken_csv(text):
+    refusal(text.encode(), "v.csv")
+    refusal(text.encode("utf-16"), "v.csv")
+
+
+def test_csv_that_is_not_utf8():
+    refusal("prob \xe9\n0.5".encode("latin-1"), "v.csv")
+
+
+@pytest.mark.parametrize("array", [np.zeros((2, 2)), np.array([True]), np.array(["a"]), np.array([1j]), np.zeros(5000)])
+def test_broken_npy(array):
+    refusal(npy_bytes(array), "v.npy")
+
+
+def test_npy_with_objects_or_a_claimed_size(tmp_path):
+    stream = io.BytesIO()
+    np.save(stream, np.array([Payload(tmp_path / "ran")], dtype=object), allow_pickle=True)
+    refusal(stream.getvalue(), "v.npy")
+    assert not (tmp_path / "ran").exists()
+    claimed = npy_bytes(np.array(PROBS)).replace(b"(3,)", b"(9999999999,)")
+    refusal(claimed, "v.npy")
+
+
+def npy_with(header: str, version: bytes = b"\x01\x00") -> bytes:
+    text = header.encode("latin-1")
+    size = len(text).to_bytes(2 if version == b"\x01\x00" else 4, "little")
+    return b"\x93NUMPY" + version + size + text + bytes(24)
+
+
+NPY = "{'descr': '<f8', 'fortran_order': False, 'shape': (3,), }"
+
+
+@pytest.mark.parametrize("version", [b"\x01\x00", b"\x02\x00", b"\x03\x00", b"\x09\x09"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "(" * 5000,
+        "[" * 9_000,
+        "-" * 9_000 + "1",
+        "{" * 300 + "}" * 300,
+        "'" * 3,
+        "\n  1\n 2",
+        "\\",
+        "\0",
+        "{}",
+        "x" * 60_000,
+        NPY.replace("(3,)", "(False,)"),
+        NPY.replace("(3,)", "(3.0,)"),
+        NPY.replace("(3,)", "(-3,)"),
+        NPY.replace("(3,)", "3"),
+        NPY.replace("(3,)", f"({10**30},)"),
+        NPY.replace("(3,)", f"({'9' * 5000},)"),
+        NPY.replace("'<f8'", "'<f0'"),
+        NPY.replace("'<f8'", "[('a', '<f8')]"),
+        NPY.replace("'<f8'", "'<f8,<f8'"),
+        NPY.replace("'<f8'", "'(2,)<f8'"),
+        NPY.replace("'<f8'", "None").replace("3,", "4,"),
+        NPY.replace("'<f8'", "10**9"),
+        NPY.replace("'<f8'", "('f8', (1000000000,))"),
+        NPY.replace("'<f8'", "'<M8[D]'"),
+        NPY.replace("False", "0"),
+        NPY.replace("'shape'", "'shapes'"),
+    ],
+)
+def test_npy_headers_of_all_sorts(header, version):
+    assert len(refusal(npy_with(header, version), "v.npy")) < 300
+
+
+@pytest.mark.parametrize("tensors", [{"p": torch.zeros(2, 2)}, {"a": torch.zeros(2), "b": torch.zeros(2)}, {}])
+def test_broken_safetensors(tensors):
+    refusal(save_safetensors(tensors), "v.safetensors")
+
+
+def test_files_that_cannot_be_read_or_written(tmp_path):
+    for path in (tmp_path / "missing.json", tmp_path, "/dev/zero"):
+        with pytest.raises(ValueError, match="found .* expected"):
+            AcceptanceVector.load(path)
+    large = tmp_path / "large.csv"
+    with large.open("wb") as stream:
+        stream.truncate(10**9)
+    with pytest.raises(ValueError, match="1,000,000,000 bytes"):
+        AcceptanceVector.load(large)
+    with pytest.raises(ValueError, match="cannot be written"):
+        AcceptanceVector(np.array(PROBS)).save(tmp_path / "no" / "folder.json")
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path):
+    path = tmp_path / "v.json"
+    AcceptanceVector(np.array(PROBS)).save(path)
+    with pytest.raises(ValueError, match="JSON"):
+        AcceptanceVector(np.array([0.1]), meta={"bad": float("nan")}).save(path)
+    with pytest.raises(ValueError, match="JSON"):
+        AcceptanceVector(np.array([0.1]), meta={"bad": object()}).save(path)
+    assert AcceptanceVector.load(path).probs.tolist() == PROBS
+    assert os.listdir(tmp_path) == ["v.json"]
+
+
+def test_matrix_rows_obey_the_rules_of_vectors():
+    matrix = AcceptanceMatrix(np.array([[0.5, 0.2], [0.4, 0.1]]), trials=np.array([[9, 9], [4, 0]]))
+    assert matrix.at_level(1).tolist() == [0.5, 0.2]
+    assert matrix.at_level(2).tolist() == matrix.at_level(7).tolist() == [0.4, 0.1]  # deeper: as the last level
+    assert len(matrix) == 2 and not matrix.probs.flags.writeable
+    for probs, message in (
+        ([0.5, 0.2], "shape"),
+        ([[0.5], [1.5]], "level 2: rank 1: found 1.5"),
+        ([[0.5, 0.2], [0.7, 0.7]], "level 2: found a sum"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            AcceptanceMatrix(np.array(probs))
+    with pytest.raises(ValueError, match="trials"):
+        AcceptanceMatrix(np.array([[0.5]]), trials=np.array([1]))
+
+
+def test_resamples_have_the_spread_of_the_sample():
+    generator = np.random.default_rng(3)
+    counts = np.full(40, 25)
+    sums = generator.binomial(25, 0.6, size=(40, 1)).astype(float)
+    by_prompt = AcceptanceVector(sums.sum(0) / counts.sum(), prompt_sums=sums, prompt_trials=counts)
+    by_count = AcceptanceVector(np.array([0.6, 0.1]), trials=1000)
+    for vector in (by_prompt, by_count):
+        found = np.array([v.probs[0] for v in vector.resamples(400)])
+        assert found.mean() == pytest.approx(vector.probs[0], abs=0.01)
+        assert found.std() == pytest.approx(np.sqrt(0.24 / 1000), rel=0.35)
+    assert AcceptanceVector(np.array([0.6])).resamples(3) is None
+    with pytest.raises(ValueError, match="resamples: found 0"):
+        by_count.resamples(0)

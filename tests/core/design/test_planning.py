@@ -1,0 +1,151 @@
+"""Planning: the surface against its formula, its limits, and the shapes that must win."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.optimal_trees import (
+    bootstrap_tables,
+    chain_tree,
+    expected_tokens,
+    expected_tokens_table,
+    optimal_tree,
+)
+from sequoia_core.design.planning import SpeedupSurface, best_shape, predicted_speedup, shape_spread, speedup_surface
+from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.design.tree import TokenTree
+
+VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
+
+
+def profile(verify_sec=(1.0, 1.1, 2.0), draft_sec=0.05, widths=(), width_sec=()) -> HardwareProfile:
+    return HardwareProfile(
+        sizes=np.array([1, 8, 32]),
+        verify_sec=np.array(verify_sec),
+        draft_sec=draft_sec,
+        draft_widths=np.array(widths, dtype=np.int64),
+        draft_width_sec=np.array(width_sec, dtype=np.float64),
+    )
+
+
+def test_surface_is_its_formula():
+    surface = speedup_surface(VECTOR, profile(), max_depth=6)
+    assert surface.speedup.shape == surface.expected_tokens.shape == (33, 7)
+    assert (surface.max_size, surface.max_depth) == (32, 6)
+    assert surface.speedup[1, 0] == 1.0
+    t_20 = 1.1 + (2.0 - 1.1) * (20 - 8) / (32 - 8)
+    assert surface.speedup[20, 4] == pytest.approx(surface.expected_tokens[20, 4] / (t_20 + 4 * 0.05))
+    np.testing.assert_array_equal(np.isnan(surface.speedup), np.isneginf(surface.expected_tokens))
+    assert np.isnan(surface.speedup[0]).all() and np.isnan(surface.speedup[2:, 0]).all()
+    assert np.isnan(surface.speedup[5, 1]) and not np.isnan(surface.speedup[4, 1])  # three ranks: four nodes at most
+
+
+def test_a_tree_scores_as_its_place_on_the_surface():
+    for measured in (profile(), profile(widths=(1, 4, 8), width_sec=(0.05, 0.1, 0.3))):
+        surface = speedup_surface(VECTOR, measured, max_depth=8)
+        for size in (1, 2, 7, 20, 32):
+            tree = optimal_tree(VECTOR, size=size, depth=8)
+            place = surface.speedup[tree.size, tree.depth]
+            assert predicted_speedup(tree, VECTOR, measured) == pytest.approx(place)
+
+
+def test_draft_cost_is_taken_at_the_mean_level_width():
+    measured = profile(widths=(1, 3), width_sec=(0.05, 0.15))
+    tree = TokenTree(np.array([-1, 0, 0, 0, 1]))  # four drafted nodes on two levels
+    expected = expected_tokens(tree, VECTOR) / (float(measured.t(5)) + 2 * 0.10)
+    assert predicted_speedup(tree, VECTOR, measured) == pytest.approx(expected)
+
+
+def test_best_shape_is_the_largest_entry():
+    surface = speedup_surface(VECTOR, profile())
+    best = best_shape(surface)
+    assert best.predicted_speedup == np.nanmax(surface.speedup) > 1
+    assert best.expected_tokens == surface.expected_tokens[best.size, best.depth]
+    tree = optimal_tree(VECTOR, size=best.size, depth=best.depth)
+    assert (tree.size, tree.depth) == (best.size, best.depth)
+    assert predicted_speedup(tree, VECTOR, profile()) == pytest.approx(best.predicted_speedup)
+
+
+@pytest.mark.parametrize(
+    ("vector", "measured"),
+    [
+        (AcceptanceVector(np.zeros(4)), profile()),
+        (VECTOR, profile(draft_sec=1.0)),
+        (VECTOR, profile(verify_sec=(1.0, 8.0, 32.0))),
+    ],
+)
+def test_speculation_that_does_not_pay(vector, measured):
+    assert best_shape(speedup_surface(vector, measured)) == (1, 0, 1.0, 1.0)
+
+
+def test_a_perfect_draft_wants_the_longest_chain():
+    perfect = AcceptanceVector(np.array([1.0]))
+    best = best_shape(speedup_surface(perfect, profile(verify_sec=(1.0, 1.0, 1.0), draft_sec=0.01), max_depth=31))
+    assert (best.size, best.depth) == (32, 31)
+    assert best.predicted_speedup == pytest.approx(32 / 1.31)
+    assert predicted_speedup(chain_tree(31), perfect, profile((1.0, 1.0, 1.0), 0.01)) == pytest.approx(32 / 1.31)
+
+
+def test_a_noisy_profile_does_not_make_larger_trees_cheaper():
+    speedup = speedup_surface(VECTOR, profile(verify_sec=(1.0, 1.5, 1.2)), max_depth=3).speedup
+    # After smoothing t(8) = t(32): more nodes at no more time can only help.
+    reachable = speedup[8:33, 3]
+    assert (np.diff(reachable[~np.isnan(reachable)]) >= 0).all()
+
+
+def test_sizes_beyond_the_profile_are_refused():
+    with pytest.raises(ValueError, match="found 33, expected at most 32"):
+        speedup_surface(VECTOR, profile(), max_size=33)
+    with pytest.raises(ValueError, match="size: found 41"):
+        predicted_speedup(chain_tree(40), VECTOR, profile())
+    assert speedup_surface(VECTOR, profile(), max_size=1, max_depth=0).speedup.tolist()[1] == [1.0]
+
+
+def test_spread_of_the_best_shape_follows_the_sample():
+    measured = profile(verify_sec=(1.0, 1.1, 2.0))
+    spreads = []
+    for trials in (40, 10**7):
+        vector = AcceptanceVector(VECTOR.probs, trials=trials)
+        tables = bootstrap_tables(vector, max_size=32, max_depth=8)
+        spreads.append(shape_spread(vector, measured, tables))
+    vague, sure = spreads
+    assert sure.chosen == vague.chosen == best_shape(speedup_surface(VECTOR, measured, max_depth=8))
+    assert sure.agreement > vague.agreement and sure.worst_loss < 1e-3 <= vague.worst_loss
+    assert sure.speedup[0] <= sure.chosen.predicted_speedup <= sure.speedup[1]
+    assert vague.speedup[1] - vague.speedup[0] > 10 * (sure.speedup[1] - sure.speedup[0])
+    assert vague.sizes[0] <= sure.chosen.size <= vague.sizes[1] and vague.depths[0] <= vague.depths[1]
+
+
+def test_among_equals_the_smallest_and_shallowest_shape_is_best():
+    speedup = np.full((4, 4), np.nan)
+    speedup[1, 0], speedup[2, 2], speedup[2, 3], speedup[3, 1] = 1.0, 1.5, 1.5, 1.5
+    assert best_shape(SpeedupSurface(np.ones((4, 4)), speedup))[:2] == (2, 2)
+
+
+def test_spread_is_read_off_the_resamples_at_its_level():
+    """Twenty-one resamples: nineteen like the vector, two that want a wide tree of the same size."""
+    flat = HardwareProfile(sizes=[1, 4], verify_sec=[1.0, 1.0], draft_sec=0.1)
+    probs = [0.9, 0.0, 0.0], [0.32, 0.32, 0.32], [0.3, 0.3, 0.3]
+    deep, wide, poor = (expected_tokens_table(AcceptanceVector(np.array(p)), max_size=4, max_depth=3) for p in probs)
+    vector, tables = AcceptanceVector(np.array(probs[0])), np.array([deep] * 19 + [wide, poor])
+    spread = shape_spread(vector, flat, tables)
+    assert spread.chosen[:2] == (4, 3) and spread.sizes == (4, 4)
+    assert spread.agreement == pytest.approx(19 / 21)  # of size and depth
+    # what the chosen shape's time buys under the three, and the star's: a star of four is all that the wide ones want
+    chosen = [(1 + 3 * 0.3) / 1.3, (1 + 3 * 0.32) / 1.3, (1 + 0.9 + 0.81 + 0.729) / 1.3]
+    star = [(1 + 3 * 0.3) / 1.1, (1 + 3 * 0.32) / 1.1]
+    # of 21 the 2.5 % lie halfway between the lowest and the next, the 95 % on the highest but one
+    assert spread.speedup == pytest.approx(((chosen[0] + chosen[1]) / 2, chosen[2]))
+    assert spread.worst_loss == pytest.approx(star[0] - chosen[0])  # the other loses more
+    whole = shape_spread(vector, flat, tables, level=1 - 1e-9)
+    assert whole.speedup[0] == pytest.approx(chosen[0]) and whole.depths == (1, 3)
+
+
+@pytest.mark.parametrize("name", ["demo-t0", "demo-t0.6", "reference-demo", "llama3-70b-8b-cnn"])
+def test_with_the_costs_of_the_paper_the_largest_tree_offered_pays(name):
+    """t(128) = 1.05 and c = 0.02, as read off its first table for an A100."""
+    vector = AcceptanceVector.load(Path(__file__).resolve().parents[2] / "assets" / "acceptance" / f"{name}.json")
+    a100 = HardwareProfile(sizes=[1, 128], verify_sec=[1.0, 1.05], draft_sec=0.02)
+    assert best_shape(speedup_surface(vector, a100)).size == 128

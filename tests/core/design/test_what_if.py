@@ -1,0 +1,84 @@
+"""Smoothed and supposed vectors: what they keep, what they say, and that the original stays."""
+
+import numpy as np
+import pytest
+
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.optimal_trees import is_monotone
+from sequoia_core.design.what_if import edited, isotonic, power_law, power_law_tail, weaker
+
+NOISY = AcceptanceVector(
+    np.array([0.5, 0.1, 0.12, 0.02, 0.03, 0.01, 0.0, 0.005]),
+    prompt_sums=np.array([[0.5, 0.1, 0.12, 0.02, 0.03, 0.01, 0.0, 0.005]]) * 40,
+    prompt_trials=np.array([40]),
+    meta={"target": "big"},
+    note="as read",
+)
+
+
+def least_squares_decreasing(values):
+    """A decreasing isotonic fit by its min-max formula: min over i <= k of max over j >= k of mean(values[i..j])."""
+    n = len(values)
+    return [min(max(np.mean(values[i : j + 1]) for j in range(k, n)) for i in range(k + 1)) for k in range(n)]
+
+
+def test_isotonic_is_the_least_squares_decreasing_vector():
+    smooth = isotonic(NOISY)
+    np.testing.assert_allclose(smooth.probs, least_squares_decreasing(NOISY.probs), atol=1e-12)
+    assert is_monotone(smooth) and not is_monotone(NOISY)
+    assert smooth.probs.sum() == pytest.approx(NOISY.probs.sum())
+    assert np.array_equal(isotonic(smooth).probs, smooth.probs)
+
+
+def test_every_variation_says_what_it_is_and_claims_no_sample():
+    for vector, words in (
+        (isotonic(NOISY), "isotonic"),
+        (power_law_tail(NOISY, start=4), "power law"),
+        (weaker(NOISY, 0.5), "50%"),
+        (edited(NOISY, [0.4, 0.2]), "by hand"),
+    ):
+        assert words in vector.note and vector.note.startswith("as read")
+        assert vector.trials is None and vector.interval() is None and vector.meta["target"] == "big"
+        assert AcceptanceVector.loads(vector.to_bytes(), "v.json") == vector
+    assert NOISY.trials == 40 and NOISY.note == "as read"
+
+
+def test_a_true_power_law_tail_is_recovered_and_continued():
+    law = power_law(0.6, 0.8, ranks=40)
+    rejected = 1 - np.cumsum(law.probs)
+    np.testing.assert_allclose(rejected, 0.4 * np.arange(1, 41) ** -0.8)
+    short = AcceptanceVector(law.probs[:12])
+    longer = power_law_tail(short, start=5, ranks=40)
+    np.testing.assert_allclose(longer.probs, law.probs, atol=1e-12)
+    assert longer.meta["b"] == pytest.approx(0.8) and longer.meta["r_squared"] == pytest.approx(1.0)
+
+
+def test_tail_keeps_the_ranks_before_it():
+    tail = power_law_tail(NOISY, start=4)
+    assert np.array_equal(tail.probs[:3], NOISY.probs[:3]) and len(tail) == len(NOISY)
+    assert np.all(np.diff(tail.probs[3:]) <= 0) and tail.probs.sum() <= 1
+
+
+def test_limits_of_suppositions():
+    assert power_law(1.0, 2.0, ranks=3).probs.tolist() == [1.0, 0.0, 0.0]
+    assert power_law(0.3, 0.0, ranks=3).probs.tolist() == [0.3, 0.0, 0.0]
+    assert weaker(NOISY, 1.0).probs.tolist() == NOISY.probs.tolist() and weaker(NOISY, 0.0).probs.sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: power_law_tail(NOISY, start=1), "start: found 1"),
+        (lambda: power_law_tail(NOISY, start=9), "start: found 9"),
+        (lambda: power_law_tail(NOISY, start=4, ranks=3), "ranks: found 3"),
+        (lambda: power_law_tail(AcceptanceVector(np.array([0.5, 0.5])), start=2), "expected at least 2"),
+        (lambda: power_law(1.2, 1.0), "p1: found 1.2"),
+        (lambda: power_law(0.5, -1.0), "b: found -1"),
+        (lambda: power_law(0.5, 1.0, ranks=0), "ranks: found 0"),
+        (lambda: weaker(NOISY, 2.0), "share: found 2"),
+        (lambda: edited(NOISY, [0.9, 0.9]), "sum of 1.8"),
+    ],
+)
+def test_numbers_out_of_range_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

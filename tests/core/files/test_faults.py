@@ -1,0 +1,103 @@
+"""Faults that libraries raise under many names, provoked for real: a panic in the tokenizer, memory that runs out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sequoia_core.files.faults import is_out_of_memory, is_panic
+from sequoia_core.files.prompt_files import encode_prompt
+from sequoia_core.models.loading import DEMO_PAIR, load_pair
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_LENGTH = {"type": "FixedLength", "length": 0}  # accepted when read; brings the library down when used
+NO_PIECES = {"type": "Sequence", "pretokenizers": [NO_LENGTH]}
+
+
+def pair_with(pre_tokenizer: dict, folder: Path) -> Path:
+    """Copy the demo pair with another first step of tokenizing."""
+    shutil.copytree(DEMO_PAIR, folder)
+    for file in folder.glob("*/tokenizer.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"pre_tokenizer": pre_tokenizer}))
+    return folder
+
+
+@pytest.mark.parametrize("pre_tokenizer", [NO_LENGTH, NO_PIECES], ids=["alone", "in a sequence"])
+def test_a_tokenizer_that_panics_is_refused_when_it_is_loaded(pre_tokenizer: dict, tmp_path: Path) -> None:
+    folder = pair_with(pre_tokenizer, tmp_path / "pair")
+    refused = f"^{folder}/target: found a tokenizer that does not work.*chunk size"
+    with pytest.raises(ValueError, match=refused) as caught:
+        load_pair(folder / "target", folder / "draft")
+    assert is_panic(caught.value.__cause__) and "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_that_panics_over_a_prompt_is_named(demo_pair, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    content = json.loads((DEMO_PAIR / "target" / "tokenizer.json").read_text()) | {"pre_tokenizer": NO_LENGTH}
+    broken = Tokenizer.from_str(json.dumps(content))
+    with pytest.raises(ValueError, match="^prompt 'def f': found content that crashes"):
+        encode_prompt(broken, "def f")
+
+
+@pytest.mark.parametrize("command", [["generate", "--prompt", "x"], ["measure", "--own-text"]])
+def test_the_command_line_ends_with_one_line(command: list[str], tmp_path: Path) -> None:
+    folder = pair_with(NO_LENGTH, tmp_path / "pair")
+    pair = ["--target", str(folder / "target"), "--draft", str(folder / "draft")]
+    done = subprocess.run(
+        [sys.executable, "-m", "sequoia_core", *command, *pair, "--json"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and f"{folder / 'target'}: found" in done.stderr
+
+
+def test_what_means_out_of_memory() -> None:
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(2**47)
+    assert is_out_of_memory(refused.value)
+    try:
+        try:
+            torch.empty(2**47)
+        except RuntimeError as error:
+            raise ValueError("a folder that does not load") from error
+    except ValueError as error:
+        assert is_out_of_memory(error)
+    with pytest.raises(MemoryError) as refused:
+        bytearray(2**60)
+    assert is_out_of_memory(refused.value)
+    with pytest.raises(RuntimeError) as other:
+        torch.zeros(2) @ torch.zeros(3)
+    assert not is_out_of_memory(other.value) and not is_out_of_memory(ValueError("prompt: out of memory, a novel"))
+    assert not is_out_of_memory(None)
+
+
+LIMITED = """
+import contextlib, io, resource
+from sequoia_core.command_line.commands import main
+command = ["generate", "--prompt", "def f():", "--max-new-tokens", "4", "--json"]
+def run():
+    said, failed = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(failed):
+        code = main(command)
+    return code, len(said.getvalue().splitlines()), failed.getvalue()
+print(run())
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+for more in (0, 8 * 2**20):
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
+    print(run())
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(run())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits a process's memory as Linux does")
+def test_the_command_line_out_of_memory() -> None:
+    done = subprocess.run([sys.executable, "-c", LIMITED], cwd=ROOT, capture_output=True, text=True)
+    told = (2, 0, "error: out of memory. Try a smaller tree or a shorter prompt.\n")
+    assert done.stdout.splitlines() == [str(row) for row in [(0, 1, ""), told, told, (0, 1, "")]], done.stderr

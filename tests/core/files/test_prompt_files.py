@@ -1,0 +1,369 @@
+import copy
+import io
+import json
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from sequoia_core.files.prompt_files import (
+    MAX_PROMPT_BYTES,
+    check_text,
+    encode_prompt,
+    load_prompts,
+    prompts_from_bytes,
+    split_lines,
+    text_columns,
+)
+
+CSV = b'id,question,answer\n1,"why, though?",because\n2,"two\nlines",\n3,,empty\n'
+
+
+def parquet(**columns) -> bytes:
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(arrow.table(columns), buffer)
+    return buffer.getvalue()
+
+
+def test_prompts_from_jsonl_and_text(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one\\ntwo"}\n\n{"prompt": "three"}\n')
+    (tmp_path / "b.txt").write_text("first\n\nsecond\n")
+    assert load_prompts(tmp_path / "a.jsonl") == ["one\ntwo", "three"]
+    assert load_prompts(tmp_path / "b.txt") == ["first", "second"]
+
+
+def test_a_column_is_chosen_by_name():
+    assert prompts_from_bytes(CSV, "a.csv", "question") == ["why, though?", "two\nlines"]
+    assert prompts_from_bytes(CSV.replace(b",", b"\t"), "a.tsv", "answer") == ["because", "empty"]
+    rows = b'{"id": "x", "question": "why?", "text": "no"}\n{"question": "how?"}'
+    assert prompts_from_bytes(rows, "a.jsonl", "question") == ["why?", "how?"]
+    data = parquet(id=[1, 2, 3], question=["why?", None, "how?"], answer=["a", "b", "c"])
+    assert prompts_from_bytes(data, "a.parquet", "question") == ["why?", "how?"]
+
+
+def test_without_a_choice_the_usual_name_or_the_only_text_is_taken():
+    assert prompts_from_bytes(b"id,Prompt,note\n1,hello,x\n", "a.CSV") == ["hello"]
+    assert prompts_from_bytes(b"id,words,score\n1,hello,0.5\n2,7,1e3\n", "a.csv") == ["hello", "7"]
+    assert prompts_from_bytes(b'{"id": 1, "words": "hello"}', "a.jsonl") == ["hello"]
+    assert prompts_from_bytes(parquet(id=[1, 2], words=["a", "b"]), "a.parquet") == ["a", "b"]
+    assert prompts_from_bytes("\ufefftext\ngrüße\n".encode(), "a.csv") == ["grüße"]
+
+
+def test_candidate_columns_are_those_of_text():
+    assert text_columns(CSV, "a.csv") == ["question", "answer"]
+    assert text_columns(b'{"id": 1, "a": "x", "b": "y"}\n{"a": "z", "b": ""}', "a.jsonl") == ["a"]
+    assert text_columns(parquet(id=[1], words=["x"], flags=[True]), "a.parquet") == ["words"]
+    assert text_columns(b"one\ntwo", "a.txt") == [] and text_columns(b"", "a.csv") == []
+
+
+def test_repeated_text_in_parquet_takes_its_memory_once():
+    data = parquet(text=["a long prompt " * 1000] * 4000)
+    assert len(data) < 100_000
+    assert len(prompts_from_bytes(data, "a.parquet")) == 4000
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.jsonl", b"{", "line 1: found no readable JSON"),
+        ("a.jsonl", b'{"text": "x"}\n{"words": 1}', "line 2: .*keys: words"),
+        ("a.jsonl", b'{"text": 3}', "line 1"),
+        ("a.jsonl", b"[1]", "line 1"),
+        ("a.jsonl", b"", "no prompts"),
+        ("a.txt", b"\n\n", "no prompts"),
+        ("a.txt", b"\xff\xfe\x00", "UTF-8"),
+        ("a.txt", b"PK\x03\x04\0\0", "binary data"),
+        ("a.csv", b"\xff\xfet\0e\0x\0t\0", "UTF-8"),
+        ("a.csv", b"", "found columns none"),
+        ("a.csv", b"text\n", "no prompts"),
+        ("a.csv", CSV, "found columns id, question, answer, expected one named text or prompt"),
+        ("a.csv", b"text,id\nx\n", "line 2: found 1 cells, expected the header's 2"),
+        ("a.csv", b'text\n"open', "line 2: found broken CSV"),
+        ("a.csv", b"text\n" + b"x" * 200_000, "broken CSV .*limit"),
+        ("a.parquet", b"PAR1 not really", "no parquet"),
+        ("a.parquet", b"", "no parquet"),
+    ],
+)
+def test_broken_prompt_files_are_named(name, data, message, tmp_path):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=f"{name}: .*{message}") as caught:
+        load_prompts(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.csv", CSV, "found columns id, question, answer, expected one named 'words'"),
+        ("a.jsonl", b'{"text": "x", "id": 1}', 'keys: text, id.*expected an object with a "words"'),
+        ("a.txt", b"text", "found plain text for column 'words'"),
+    ],
+)
+def test_a_missing_column_is_named_beside_those_there_are(name, data, message):
+    with pytest.raises(ValueError, match=message):
+        prompts_from_bytes(data, name, "words")
+
+
+def test_parquet_columns_are_named_too():
+    data = parquet(id=[1], question=["x"], answer=["y"])
+    with pytest.raises(ValueError, match="found columns id, question, answer, expected one named 'words'"):
+        prompts_from_bytes(data, "a.parquet", "words")
+    with pytest.raises(ValueError, match="found column id of int64, expected text .*question, answer"):
+        prompts_from_bytes(data, "a.parquet", "id")
+
+
+def test_damaged_parquet_is_a_value_error_at_worst():
+    data = parquet(id=[1, 2], question=["why so?", "how?"])
+    for place in range(0, len(data), 7):
+        damaged = data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :]
+        try:
+            prompts_from_bytes(damaged, "a.parquet", "question")
+        except ValueError as error:
+            assert str(error).startswith("a.parquet: ") and "\n" not in str(error)
+
+
+def test_size_is_bounded(monkeypatch):
+    with pytest.raises(ValueError, match="a.txt: found 16,777,217 bytes, expected at most 16,777,216"):
+        prompts_from_bytes(b"x" * (MAX_PROMPT_BYTES + 1), "a.txt")
+    monkeypatch.setattr("sequoia_core.files.prompt_files.MAX_TEXT_CHARS", 1000)
+    with pytest.raises(ValueError, match="more than 1,000 characters"):
+        prompts_from_bytes(parquet(text=["x" * 100] * 20), "a.parquet")
+
+
+def test_without_pyarrow_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ValueError, match="a.parquet: .*pip install pyarrow"):
+        prompts_from_bytes(b"PAR1", "a.parquet")
+
+
+class Instruct:
+    """A tokenizer with a chat template, as far as prompts care."""
+
+    chat_template = "{{ messages }}"
+
+    def encode(self, text):
+        return [1, *range(len(text))]
+
+    def apply_chat_template(self, conversation, *, add_generation_prompt, tokenize, return_dict):
+        assert add_generation_prompt and tokenize and not return_dict
+        assert conversation == [{"role": "user", "content": "hi"}]
+        return [7, 0, 1, 8]
+
+
+def test_instruct_models_get_their_chat_template():
+    tokenizer = Instruct()
+    assert encode_prompt(tokenizer, "hi") == encode_prompt(tokenizer, "hi", chat=True) == [7, 0, 1, 8]
+    assert encode_prompt(tokenizer, "hi", chat=False) == [1, 0, 1]
+    tokenizer.chat_template = None
+    assert encode_prompt(tokenizer, "hi") == [1, 0, 1]
+    with pytest.raises(ValueError, match="without a chat template"):
+        encode_prompt(tokenizer, "hi", chat=True)
+
+
+def test_a_real_chat_template_is_applied_and_a_broken_one_is_named(demo_pair):
+    tokenizer = copy.deepcopy(demo_pair.tokenizer)
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    assert tokenizer.decode(encode_prompt(tokenizer, "x = 1")) == "<user>x = 1<assistant>"
+    tokenizer.chat_template = "{{ raise_exception('no such role') }}"
+    with pytest.raises(ValueError, match="chat template that fails .*no such role"):
+        encode_prompt(tokenizer, "x = 1")
+
+
+# ---- text that is not what it seems
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
+def test_only_line_feeds_end_a_line(mark):
+    """str.splitlines also splits at these, in the middle of valid JSON or of a program with form feeds."""
+    text = f"one{mark}two"
+    if mark >= " ":
+        data = json.dumps({"text": text}, ensure_ascii=False).encode()
+        assert prompts_from_bytes(data + b"\r\n" + data + b"\n", "a.jsonl") == [text, text]
+    assert prompts_from_bytes(f"{text}\nthree\r\nfour\rfive".encode(), "a.txt") == [text, "three", "four", "five"]
+    assert prompts_from_bytes(f"id,text\n1,{text}\n".encode(), "a.csv") == [text]
+    assert split_lines(f"{text}\n\n  \nthree") == [text, "three"]
+
+
+@pytest.mark.parametrize("half", ["\ud800", "\udfff", "a\ud83d\ud83d\ude00", "\udce9"])
+def test_half_of_a_surrogate_pair_is_refused_wherever_a_prompt_comes_in(half, demo_pair):
+    with pytest.raises(ValueError, match="prompt: found half of a surrogate pair .U.D.* at character"):
+        check_text(half)
+    for chat in (None, False):
+        with pytest.raises(ValueError, match="surrogate"):
+            encode_prompt(demo_pair.tokenizer, half, chat=chat)
+    for row in ({"text": half}, {"text": "fine", "note": half}, {half: "x", "text": "fine"}):
+        with pytest.raises(ValueError, match="a.jsonl: line 2: found half of a surrogate pair") as caught:
+            prompts_from_bytes(b'{"text": "fine"}\n' + json.dumps(row).encode(), "a.jsonl")
+        str(caught.value).encode()  # can itself be shown
+    check_text("\U0001f600 \u2028 \0 \u202e"), check_text("")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"text": "x", "n": NaN}', '{"text": "x", "text": "y"}', '{"text": "x", "n": 1e999}', "{" * 10_000, "[" * 10_000],
+)
+def test_ambiguous_json_lines_are_named(line):
+    with pytest.raises(ValueError, match="a.jsonl: line 2: found"):
+        prompts_from_bytes(b'{"text": "fine"}\n' + line.encode(), "a.jsonl")
+
+
+@pytest.mark.parametrize("value", [None, True, 3, 0.5, [1], ["x"], {"text": "x"}, [], {}, 0, False])
+@pytest.mark.parametrize("key", ["text", "prompt"])
+def test_a_prompt_of_another_type_is_named(key, value):
+    with pytest.raises(ValueError, match="a.jsonl: line 1: .*keys: "):
+        prompts_from_bytes(json.dumps({key: value}).encode(), "a.jsonl")
+
+
+# ---- parquet that unpacks to more than a machine holds
+
+
+def peak_of(code: str, path) -> tuple[str, float, int]:
+    """Read a file in a process of its own: what it printed, its CPU seconds, its peak memory in bytes."""
+    program = f"""
+import resource, sys, time
+import pyarrow.parquet
+from sequoia_core.files.prompt_files import load_prompts, text_columns
+before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+try:
+    {code}
+except ValueError as error:
+    print(error)
+print(time.process_time() - started, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+    run = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    *told, figures = run.stdout.strip().splitlines()
+    seconds, memory = figures.split()
+    return " ".join(told), float(seconds), int(float(memory))
+
+
+def written(tmp_path, columns, **options):
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    path = tmp_path / "bomb.parquet"
+    pyarrow.parquet.write_table(arrow.table(columns), path, **options)
+    return path
+
+
+BOMB = 80_000_000  # characters
+
+
+@pytest.mark.parametrize(
+    ("compression", "options"),
+    [
+        ("zstd", {}),
+        ("zstd", {"use_dictionary": False}),
+        ("zstd", {"data_page_version": "2.0"}),
+        ("gzip", {}),
+        ("brotli", {"use_dictionary": False}),
+    ],
+)
+def test_a_parquet_bomb_is_refused_before_it_is_unpacked(compression, options, tmp_path):
+    path = written(tmp_path, {"text": ["x" * BOMB]}, compression=compression, **options)
+    assert path.stat().st_size < 1_000_000
+    told, seconds, memory = peak_of("load_prompts(sys.argv[1])", path)
+    assert "bomb.parquet: found 80,000," in told and "expected at most 67,108,864" in told
+    assert memory < 60_000_000 and seconds < 5  # unpacked: 160 MB and more
+
+
+def test_a_bomb_in_another_column_is_never_touched(tmp_path):
+    path = written(tmp_path, {"text": ["fine"], "other": ["x" * BOMB]}, compression="zstd")
+    told, _, memory = peak_of(
+        "print(load_prompts(sys.argv[1]), text_columns(open(sys.argv[1], 'rb').read(), 'a.parquet'))", path
+    )
+    assert told == "['fine'] ['text', 'other']" and memory < 60_000_000
+
+
+def test_many_row_groups_are_counted_together(tmp_path):
+    path = written(
+        tmp_path, {"text": ["x" * 10_000_000] * 8}, compression="zstd", row_group_size=1, use_dictionary=False
+    )
+    assert "found 80,000," in peak_of("load_prompts(sys.argv[1])", path)[0]
+
+
+def test_a_dictionary_page_is_counted_as_well(tmp_path):
+    path = written(tmp_path, {"text": ["x" * BOMB] * 2}, compression="zstd")
+    told, _, memory = peak_of("load_prompts(sys.argv[1])", path)
+    assert "expected at most 67,108,864" in told and memory < 60_000_000
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def test_a_footer_that_lies_about_the_size_does_not_help(tmp_path):
+    """The footer says little; the pages say what the reader would unpack."""
+    path = written(tmp_path, {"text": ["x" * BOMB]}, compression="zstd", use_dictionary=False)
+    import pyarrow.parquet
+
+    column = pyarrow.parquet.read_metadata(path).row_group(0).column(0)
+    claimed = varint(2 * column.total_uncompressed_size)  # zigzag
+    data = path.read_bytes()
+    footer = len(data) - 8 - struct.unpack("<I", data[-8:-4])[0]
+    small = bytearray(varint(2 * 100))
+    small = bytes(
+        [*(byte | 0x80 for byte in small[:-1]), small[-1] | 0x80, *[0x80] * (len(claimed) - len(small) - 1), 0]
+    )
+    assert data[footer:].count(claimed) >= 1 and len(small) == len(claimed)
+    lying = data[:footer] + data[footer:].replace(claimed, small)
+    path.write_bytes(lying)
+    assert pyarrow.parquet.read_metadata(path).row_group(0).column(0).total_uncompressed_size == 100
+    told, _, memory = peak_of("load_prompts(sys.argv[1])", path)
+    assert "expected at most 67,108,864" in told and memory < 60_000_000
+
+
+def test_endless_empty_rows_are_refused(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    path = written(tmp_path, {"text": arrow.nulls(50_000_000, arrow.string())})
+    assert path.stat().st_size < 200_000
+    told, seconds, _ = peak_of("load_prompts(sys.argv[1])", path)
+    assert "found 50,000,000 rows, expected at most 1,000,000" in told and seconds < 5
+
+
+def test_encodings_that_repeat_what_came_before_are_refused(tmp_path):
+    """DELTA_BYTE_ARRAY says each text as what it shares with the last: 1 MB becomes 100 MB without any compression."""
+    texts = ["x" * 1_000_000 + str(i) for i in range(100)]
+    path = written(
+        tmp_path, {"text": texts}, use_dictionary=False, column_encoding="DELTA_BYTE_ARRAY", compression="none"
+    )
+    assert path.stat().st_size < 4_000_000
+    told, _, memory = peak_of("load_prompts(sys.argv[1])", path)
+    assert "DELTA_BYTE_ARRAY" in told and memory < 60_000_000
+
+
+@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_LENGTH_BYTE_ARRAY"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
+def test_what_other_writers_write_is_read(encoding, version, compression, tmp_path):
+    texts = [f"prompt {i} ü" for i in range(3000)]
+    options = {"use_dictionary": False, "column_encoding": encoding, "data_page_version": version}
+    columns = {"id": list(range(3000)), "text": texts, "a.b": texts}
+    path = written(
+        tmp_path,
+        columns,
+        compression=compression,
+        data_page_size=2000,
+        row_group_size=1000,
+        **{**options, "column_encoding": {"text": encoding, "a.b": encoding}},
+    )
+    assert load_prompts(path) == texts and load_prompts(path, "a.b") == texts
+
+
+def test_damaged_page_headers_are_a_value_error_at_worst():
+    data = parquet(text=[f"{i}" * 9 for i in range(300)])
+    for place in range(4, 400):
+        for flip in (0xFF, 0x01, 0x80):
+            damaged = data[:place] + bytes([data[place] ^ flip]) + data[place + 1 :]
+            try:
+                prompts_from_bytes(damaged, "a.parquet")
+            except ValueError as error:
+                assert str(error).startswith("a.parquet: ") and "\n" not in str(error)

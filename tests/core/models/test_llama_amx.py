@@ -1,0 +1,256 @@
+"""The compiled bfloat16 Llama: right to rounding, the same bits however tokens are grouped, drafting level by level."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, autoregressive, decode, load_pair, optimal_tree
+from sequoia_core.decoding.verifiers import VERIFIERS
+from sequoia_core.models.llama_amx import NativeLlama, compiled
+from sequoia_core.models.transformers_model import HuggingFaceModel
+
+pytestmark = pytest.mark.skipif(compiled()[0] is None, reason=f"not here: {compiled()[1]}")
+
+
+def llama(**changes) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    options = {
+        "vocab_size": 101, "hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 160, "max_position_embeddings": 256,
+    }  # fmt: skip
+    return LlamaForCausalLM(LlamaConfig(**{**options, **changes})).eval()
+
+
+def native(model: LlamaForCausalLM) -> HuggingFaceModel:
+    wrapped = HuggingFaceModel(copy.deepcopy(model).to(torch.bfloat16), "native")
+    assert wrapped._native is not None
+    return wrapped
+
+
+SHAPES = [
+    {},
+    {"num_key_value_heads": 4},
+    {"num_key_value_heads": 1},
+    {"head_dim": 64},
+    {"head_dim": 96},
+    {"head_dim": 128, "num_attention_heads": 2},
+    {"tie_word_embeddings": True, "num_hidden_layers": 1},
+    {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 32},
+]
+
+
+def causal(count: int) -> torch.Tensor:
+    return torch.full((count, count), -torch.inf).triu(1)
+
+
+@pytest.mark.parametrize("changes", SHAPES)
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 33, 70])
+def test_logits_are_the_models_to_rounding(changes, count):
+    model = llama(**changes)
+    ids = torch.randint(model.config.vocab_size, (count,), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        exact = model(ids[None]).logits[0]
+        rounded = copy.deepcopy(model).to(torch.bfloat16)(ids[None]).logits[0].float()
+    compiled = native(model)
+    found = compiled.forward(
+        ids, torch.arange(count), cache=compiled.new_cache(count), tail=causal(count), keep=count
+    )  # fmt: skip
+    assert found.dtype == torch.float32 and found.shape == exact.shape
+    assert (found - exact).abs().max() < 1.5 * (rounded - exact).abs().max() + 1e-3  # no worse than PyTorch's rounding
+    assert (found - exact).abs().mean() < (rounded - exact).abs().mean() + 1e-4
+
+
+@pytest.mark.parametrize("changes", SHAPES)
+def test_a_row_has_the_same_bits_alone_in_a_chunk_and_in_a_tree(changes):
+    """The invariance that makes greedy trees equal greedy decoding in bfloat16, bit for bit."""
+    model = native(llama(**changes))
+    vocab = model.vocab_size
+    ids = torch.randint(vocab, (75,), generator=torch.Generator().manual_seed(2))
+    alone, cache = [], model.new_cache(200)
+    for place, token in enumerate(ids):
+        alone.append(
+            model.forward(token[None], torch.tensor([place]), cache=cache, tail=torch.zeros(1, 1), keep=1)
+        )  # fmt: skip
+    alone = torch.cat(alone)
+    for chunk in (75, 33, 20, 7):
+        rows, cache = [], model.new_cache(200)
+        for start in range(0, 75, chunk):
+            part = ids[start : start + chunk]
+            places = torch.arange(start, start + len(part))
+            rows.append(model.forward(part, places, cache=cache, tail=causal(len(part)), keep=len(part)))
+        assert torch.equal(torch.cat(rows), alone)
+    # some of the tokens once more, as one path of a tree whose other nodes hold anything
+    rng = np.random.default_rng(3)
+    for start in (64, 63, 50, 33, 31):
+        cache = model.new_cache(200)
+        model.forward(ids[:start], torch.arange(start), cache=cache, tail=causal(start), keep=1)
+        tree = TokenTree(np.sort([-1, *(int(rng.integers(i // 3, i)) for i in range(1, 40))]))
+        nodes = tree.path_to(int(np.argmax(tree.depths)))
+        tokens = torch.randint(vocab, (tree.size,), generator=torch.Generator().manual_seed(start))
+        for node, token in zip(nodes, ids[start:], strict=False):
+            tokens[node] = token
+        tail = torch.zeros(tree.size, tree.size).masked_fill(torch.from_numpy(~tree.ancestor_mask), -torch.inf)
+        places = torch.from_numpy(tree.depths.astype(np.int64)) + start
+        found = model.forward(tokens, places, cache=cache, tail=tail, keep=tree.size)
+        assert torch.equal(found[nodes][: 75 - start], alone[start : start + len(nodes)]) and len(nodes) > 4
+        cache.keep(start, nodes)  # and after the path was committed
+        after = start + len(nodes)
+        following = model.forward(
+            ids[after : after + 1], torch.tensor([after]), cache=cache, tail=torch.zeros(1, 1), keep=1
+        )
+        assert torch.equal(following[0], alone[after])
+
+
+def test_only_the_wanted_rows_of_a_cut_vocabulary_are_returned():
+    model = native(llama())
+    model.vocab_size = 90
+    ids = torch.arange(20)
+    whole = model.forward(ids, ids, cache=model.new_cache(20), tail=causal(20), keep=20)
+    last = model.forward(ids, ids, cache=model.new_cache(20), tail=causal(20), keep=3)
+    assert whole.shape == (20, 90) and torch.equal(last, whole[-3:])
+
+
+def test_a_full_cache_is_refused_with_the_numbers():
+    model = native(llama())
+    cache = model.new_cache(5)
+    model.forward(torch.arange(4), torch.arange(4), cache=cache, tail=causal(4), keep=1)
+    with pytest.raises(ValueError, match="found 4 \\+ 2 tokens, expected at most 5 slots"):
+        model.forward(torch.arange(2), torch.arange(4, 6), cache=cache, tail=causal(2), keep=1)
+
+
+@pytest.mark.parametrize("ids, places", [([101], [0]), ([-1], [0]), ([1], [256]), ([1], [-1])])
+def test_ids_and_positions_that_are_not_there_are_refused(ids, places):
+    model = native(llama())
+    with pytest.raises(ValueError, match="expected ids below 101 and positions below 256"):
+        model.forward(torch.tensor(ids), torch.tensor(places), cache=model.new_cache(5), tail=torch.zeros(1, 1), keep=1)
+
+
+def test_large_activations_stay_finite():
+    model = llama()
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.mlp.gate_proj.weight.mul_(3000.0)
+    compiled, ids = native(model), torch.arange(20)
+    found = compiled.forward(ids, ids, cache=compiled.new_cache(20), tail=causal(20), keep=20)
+    assert torch.isfinite(found).all()
+
+
+def test_other_defaults_of_torch_change_nothing():
+    model, ids = native(llama()), torch.arange(20)
+    wanted = model.forward(ids, ids, cache=model.new_cache(20), tail=causal(20), keep=20)
+    torch.set_default_dtype(torch.bfloat16)  # as transformers does for a while when it loads a model
+    threads = torch.get_num_threads()
+    try:
+        cache, tail = model.new_cache(40), causal(20)
+        torch.set_num_threads(1)
+        model.forward(ids[:10], ids[:10], cache=cache, tail=causal(10), keep=10)
+        cache.keep(0, [])
+        torch.set_num_threads(3)
+        assert torch.equal(model.forward(ids.int(), ids, cache=cache, tail=tail, keep=20), wanted)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_num_threads(threads)
+
+
+def test_a_model_with_a_layer_in_another_format_keeps_the_other_path():
+    model = llama().to(torch.bfloat16)
+    model.model.layers[1].mlp.down_proj.float()
+    assert not NativeLlama.takes(model)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"hidden_size": 80}, {"intermediate_size": 48}, {"head_dim": 16}], ids=["hidden", "inner", "head"]
+)
+def test_sizes_that_fill_no_tiles_keep_the_other_path(changes):
+    assert not NativeLlama.takes(llama(**changes).to(torch.bfloat16))
+    assert not NativeLlama.takes(llama())  # nor does float32
+
+
+def test_what_it_allocates_is_given_back():
+    import resource
+
+    model = llama(vocab_size=4096, hidden_size=256, num_hidden_layers=2, intermediate_size=512).to(torch.bfloat16)
+    ids = torch.arange(64)
+
+    def use() -> int:
+        wrapped = HuggingFaceModel(copy.deepcopy(model), "native")
+        wrapped.forward(ids, ids, cache=wrapped.new_cache(2000), tail=causal(64), keep=1)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    for _ in range(5):
+        before = use()
+    for _ in range(60):
+        after = use()
+    assert after - before < 40_000  # KiB; one model and its cache take about 12 MiB
+
+
+@pytest.fixture(scope="module")
+def demo_pair():
+    return load_pair(dtype="bfloat16")
+
+
+@pytest.fixture(scope="module")
+def prompts(demo_pair):
+    texts = ["def main():\n    ", "import os\nimport sys\n\n\nclass Reader:\n", "    return [x for x in "]
+    return [demo_pair.tokenizer.encode(text) for text in texts]
+
+
+TREES = {
+    "chain": TokenTree(np.arange(9) - 1),
+    "ragged": TokenTree(np.array([-1, 0, 0, 0, 1, 1, 2, 4, 4, 5, 7, 7, 8, 10])),
+    "best": optimal_tree(AcceptanceVector([0.6, 0.15, 0.06, 0.03, 0.02]), size=64, depth=8),
+}
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, prompts):
+    for ids in prompts:
+        plain = [t for s in autoregressive(ids, target=demo_pair.target, max_new_tokens=96) for t in s.new_tokens]
+        found = [
+            t
+            for s in decode(
+                ids, target=demo_pair.target, draft=demo_pair.draft, tree=TREES[tree], max_new_tokens=96
+            )
+            for t in s.new_tokens
+        ]  # fmt: skip
+        assert found == plain
+
+
+@pytest.mark.parametrize("temperature, verifier", [(0.0, "sequoia"), *((0.7, name) for name in VERIFIERS)])
+@pytest.mark.parametrize("tree", TREES)
+def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(
+    tree, temperature, verifier, demo_pair, prompts, monkeypatch
+):
+    """Same tokens, probabilities and decisions under the same seed."""
+
+    def run():
+        steps = decode(
+            prompts[1], target=demo_pair.target, draft=demo_pair.draft, tree=TREES[tree], max_new_tokens=48,
+            sampling=SamplingConfig(temperature), verifier=verifier, generator=torch.Generator().manual_seed(6),
+        )  # fmt: skip
+        return [(s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials) for s in steps]
+
+    at_once = run()
+    monkeypatch.setattr(HuggingFaceModel, "plan_draft", lambda *args, **options: None)
+    assert run() == at_once
+
+
+def test_drafting_stops_at_the_context_limit(demo_pair):
+    ids = list(range(1, 480))
+    steps = list(
+        decode(ids, target=demo_pair.target, draft=demo_pair.draft, tree=TREES["ragged"], max_new_tokens=100)
+    )  # fmt: skip
+    assert steps[-1].finished in ("context", "eos")
+    assert sum(len(step.new_tokens) for step in steps) <= 512 - 479
+
+
+def test_a_draft_that_is_not_finite_is_named(demo_pair, prompts):
+    broken = copy.deepcopy(demo_pair.draft.model)
+    with torch.no_grad():
+        broken.model.norm.weight.fill_(torch.nan)
+    draft = HuggingFaceModel(broken, "broken", vocab_size=demo_pair.draft.vocab_size)
+    with pytest.raises(FloatingPointError, match="step 0: the draft model returned logits that are not finite"):
+        list(decode(prompts[0], target=demo_pair.target, draft=draft, tree=TREES["chain"]))

@@ -1,0 +1,245 @@
+"""A pair: places named by the user, devices, formats, tokenizers that agree and work, padding cut off both models."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from sequoia_core.command_line.commands import main
+from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.optimal_trees import branching_tree, chain_tree
+from sequoia_core.models.loading import DEMO_PAIR, load_pair
+from sequoia_core.studies.losslessness import check_losslessness
+from tests.conftest import tiny_llama
+
+DRAFT = DEMO_PAIR / "draft"
+
+
+def test_demo_pair_meets_its_card(demo_pair):
+    assert demo_pair.target.parameters >= 15_000_000
+    assert demo_pair.target.parameters >= 8 * demo_pair.draft.parameters
+    assert demo_pair.target.vocab_size == demo_pair.draft.vocab_size == len(demo_pair.tokenizer)
+    assert demo_pair.target.eos_ids == {demo_pair.tokenizer.eos_token_id}
+    text = "def f(x):\n    return x['a'] + \"é☃\"\n"
+    assert demo_pair.tokenizer.decode(demo_pair.tokenizer.encode(text)) == text
+
+
+def test_one_model_of_a_pair_is_not_enough():
+    with pytest.raises(ValueError, match="only one"):
+        load_pair(target="x")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp32"])
+def test_unknown_dtype_is_named(dtype):
+    with pytest.raises(ValueError, match=dtype):
+        load_pair(dtype=dtype)
+
+
+def test_different_tokenizers_are_refused_with_the_first_difference(tmp_path):
+    tokenizer = json.loads((DEMO_PAIR / "draft" / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    a, b = [token for token, index in vocab.items() if index in (300, 301)]
+    vocab[a], vocab[b] = vocab[b], vocab[a]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((DEMO_PAIR / "draft" / name).read_bytes())
+    with pytest.raises(ValueError, match="id 300 is"):
+        load_pair(str(DEMO_PAIR / "target"), str(tmp_path))
+
+
+def save_padded(folder, *, seed, rows, tokens):
+    """Write a tiny model of `rows` logits whose tokenizer has `tokens` words."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"w{index}": index for index in range(tokens)}
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, unk_token="w0"))).save_pretrained(folder)
+    tiny_llama(seed, vocab=rows, layers=1, scale=1.0).model.save_pretrained(folder)
+    return str(folder)
+
+
+PADDINGS = {"target is larger": (72, 64), "draft is larger": (64, 72), "both padded alike": (72, 72)}
+
+
+@pytest.fixture(params=PADDINGS)
+def padded_pair(request, tmp_path):
+    target_rows, draft_rows = PADDINGS[request.param]
+    return load_pair(
+        save_padded(tmp_path / "target", seed=1, rows=target_rows, tokens=60),
+        save_padded(tmp_path / "draft", seed=2, rows=draft_rows, tokens=60),
+        device="cpu",
+    )
+
+
+def test_padding_beyond_the_tokenizer_is_cut_off_both_models(padded_pair):
+    assert padded_pair.target.vocab_size == padded_pair.draft.vocab_size == len(padded_pair.tokenizer) == 60
+    for model in (padded_pair.target, padded_pair.draft):
+        ids = torch.tensor([3, 14, 15])
+        tail = torch.full((3, 3), -torch.inf).triu(1)
+        logits = model.forward(ids, torch.arange(3), cache=model.new_cache(3), tail=tail, keep=3)
+        with torch.inference_mode():
+            whole = model.model(ids[None]).logits[0]
+        torch.testing.assert_close(logits, whole[:, :60], atol=1e-5, rtol=1e-5)
+
+
+def test_a_padded_pair_is_greedy_as_generate_among_real_tokens(padded_pair):
+    prompt, model = [3, 14, 15, 9], padded_pair.target.model
+    wanted = model.generate(
+        torch.tensor([prompt]), do_sample=False, max_new_tokens=60, pad_token_id=0,
+        suppress_tokens=list(range(60, model.config.vocab_size)) or None,
+    )[0, 4:].tolist()  # fmt: skip
+    pair = {"target": padded_pair.target, "draft": padded_pair.draft}
+    for tree in (chain_tree(3), branching_tree([5, 2, 1])):
+        steps = decode(prompt, tree=tree, max_new_tokens=60, **pair)
+        assert [token for step in steps for token in step.new_tokens] == wanted
+    steps = autoregressive(prompt, target=padded_pair.target, max_new_tokens=60)
+    assert [token for step in steps for token in step.new_tokens] == wanted
+    assert max(wanted) < 60
+
+
+@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
+def test_a_padded_pair_is_lossless_among_real_tokens(verifier, padded_pair):
+    """The law compared with is cut from the model's own softmax; false alarms below 1e-6."""
+    pair = {"target": padded_pair.target, "draft": padded_pair.draft}
+    options = {"sampling": SamplingConfig(1.0), "samples": 600, "generator": torch.Generator().manual_seed(0)}
+    report = check_losslessness([3], tree=branching_tree([3]), verifier=verifier, new_tokens=1, **pair, **options)
+    with torch.inference_mode():
+        law = padded_pair.target.model(torch.tensor([[3]])).logits[0, -1].double().softmax(-1)[:60]
+    law = law / law.sum()
+    assert report.passed and report.degrees_of_freedom > 10
+    for tokens, pooled, expected in zip(report.cells, report.pooled, report.expected, strict=True):
+        assert pooled or expected == pytest.approx(600 * float(law[tokens[0]]), rel=1e-4)
+
+
+def test_a_wide_tree_drafts_all_real_tokens_and_no_other(padded_pair):
+    for step in decode(
+        [3], target=padded_pair.target, draft=padded_pair.draft, tree=branching_tree([60]), max_new_tokens=10,
+        sampling=SamplingConfig(1.0), generator=torch.Generator().manual_seed(0),
+    ):  # fmt: skip
+        assert sorted(step.tokens[1:]) == list(range(60))
+
+
+def test_a_draft_that_cannot_read_a_real_token_is_refused_by_name(tmp_path):
+    target = save_padded(tmp_path / "target", seed=1, rows=72, tokens=70)
+    draft = save_padded(tmp_path / "draft", seed=2, rows=64, tokens=64)
+    with pytest.raises(ValueError, match=r"draft: found a vocabulary of 64 .*at least 70.*token 64 \('w64'\)"):
+        load_pair(target, draft, device="cpu")
+
+
+def test_tokens_that_only_the_draft_knows_are_never_drafted(tmp_path):
+    pair = load_pair(
+        save_padded(tmp_path / "target", seed=1, rows=72, tokens=60),
+        save_padded(tmp_path / "draft", seed=2, rows=72, tokens=66),
+        device="cpu",
+    )
+    assert pair.target.vocab_size == pair.draft.vocab_size == 60
+
+
+def test_a_tokenizer_with_more_tokens_than_the_target_has_logits(tmp_path):
+    pair = load_pair(
+        save_padded(tmp_path / "target", seed=1, rows=64, tokens=66),
+        save_padded(tmp_path / "draft", seed=2, rows=72, tokens=66),
+        device="cpu",
+    )
+    assert pair.target.vocab_size == pair.draft.vocab_size == 64
+
+
+def test_a_home_folder_and_a_relative_path_are_folders(tmp_path, monkeypatch):
+    shutil.copytree(DRAFT, tmp_path / "models" / "small")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "models")
+    for name in ("~/models/small", "small", "./small", "../models/small/"):
+        assert load_pair(name, name, device="cpu").target.name == str(tmp_path / "models" / "small")
+
+
+@pytest.mark.parametrize(
+    "name", ["~/absent", "./absent", "/absent/folder", "a/b/c", "", "a\0b", "x" * 5000, "~nobody/x"]
+)
+def test_a_name_that_can_be_no_model_is_refused_without_asking_the_hub(name, monkeypatch):
+    def ask(*_, **__):
+        raise AssertionError("the hub was asked")
+
+    monkeypatch.setattr("sequoia_core.models.checkpoint.hf_hub_download", ask)
+    with pytest.raises(ValueError, match=r"found .*, expected a model's folder or a hub id") as error:
+        load_pair(name, name)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_is_no_folder():
+    with pytest.raises(ValueError, match="config.json: found a file, expected a model's folder"):
+        load_pair(DRAFT / "config.json", DRAFT)
+
+
+UNUSABLE = ["meta", "nonsense", "cuda:99", 3, *([] if torch.cuda.is_available() else ["cuda", "cuda:0"])]
+
+
+@pytest.mark.parametrize("device", UNUSABLE)
+def test_a_device_that_is_not_there_is_named_before_anything_is_read(device, monkeypatch):
+    monkeypatch.setattr("sequoia_core.models.loading.read_plan", lambda source: pytest.fail("files were read"))
+    with pytest.raises(ValueError, match=f"device: found '{device}', which cannot be used here .*expected") as error:
+        load_pair(device=device)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_the_command_line_refuses_an_absent_device_in_one_line(capsys):
+    assert main(["generate", "--prompt", "x", "--device", "cuda", "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: device: found 'cuda'") and err.count("\n") == 1
+
+
+def broken_tokenizer(folder, **parts):
+    shutil.copytree(DRAFT, folder)
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | parts))
+    return folder
+
+
+SINGLE = {"type": "TemplateProcessing", "pair": [], "special_tokens": {}}
+TOKENIZER_FAULTS = {  # parts that make the tokenizers library panic or fail when it loads, encodes or decodes
+    "chunks of length 0": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    "unknown special token": {"post_processor": SINGLE | {"single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}]}},
+    "damaged normaliser": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+    "decoder strips too much": {"decoder": {"type": "Strip", "content": "x", "start": 10**18, "stop": 10**18}},
+    "stride beyond length": {
+        "truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 5}
+    },
+    "no model": {"model": None},
+    "no vocabulary": {"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": []},
+    "unknown word without a token": {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "<unk>"}},
+}
+
+
+@pytest.mark.parametrize("fault", TOKENIZER_FAULTS)
+def test_a_tokenizer_that_does_not_work_is_refused_at_load(fault, tmp_path):
+    folder = broken_tokenizer(tmp_path / "model", **TOKENIZER_FAULTS[fault])
+    with pytest.raises(ValueError, match="model: found a tokenizer that .*, expected") as error:
+        load_pair(folder, folder)
+    assert "\n" not in str(error.value)
+
+
+def test_a_panic_is_one_line_of_the_command_line(tmp_path):
+    folder = broken_tokenizer(tmp_path / "model", **TOKENIZER_FAULTS["chunks of length 0"])
+    command = [sys.executable, "-m", "sequoia_core", "generate", "--prompt", "x", "--json"]
+    run = subprocess.run(
+        [*command, "--target", folder, "--draft", folder], capture_output=True, text=True, cwd=DEMO_PAIR.parent.parent
+    )
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
+    assert run.stderr.startswith(f"error: {folder}: found a tokenizer that does not work")
+
+
+def test_token_ids_far_apart_are_compared_at_once(tmp_path):
+    tokenizer = json.loads((DRAFT / "tokenizer.json").read_text())
+    tokenizer["added_tokens"].append(dict(tokenizer["added_tokens"][0], id=4 * 10**9, content="<far>"))
+    folder = broken_tokenizer(tmp_path / "far", added_tokens=tokenizer["added_tokens"])
+    tokenizer["added_tokens"][-1] |= {"id": 4 * 10**9 + 1, "content": "<further>"}
+    other = broken_tokenizer(tmp_path / "further", added_tokens=tokenizer["added_tokens"])
+    try:
+        load_pair(folder, other, device="cpu")  # a loop over all ids between would take minutes
+    except ValueError as error:
+        assert "tokenizers differ" in str(error)

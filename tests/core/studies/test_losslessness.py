@@ -1,0 +1,382 @@
+"""Evidence of losslessness: exact laws and promises on small rows, and a G-test of what `decode` really wrote.
+
+Statistical tests here raise a false alarm with a probability below 1e-6 each; their seeds are fixed besides.
+"""
+
+import itertools
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2
+
+from sequoia_core.decoding import loop as engine
+from sequoia_core.decoding.loop import decode
+from sequoia_core.decoding.sampling import (
+    SamplingConfig,
+    residual,
+    sample_without_replacement,
+    take_most_likely,
+)
+from sequoia_core.decoding.verifiers import GREEDY, VERIFIERS, Offer, sequoia_rule
+from sequoia_core.design.optimal_trees import branching_tree, chain_tree
+from sequoia_core.models.prefill import prefill
+from sequoia_core.models.transformers_model import HuggingFaceModel
+from sequoia_core.studies import losslessness as lossless
+from sequoia_core.studies.losslessness import acceptance_probability, check_losslessness, next_token_law
+from tests.conftest import DraftsAtOnce, tiny_llama
+from tests.core.test_verification import FILLS, rows
+from tests.core.test_verification import next_token_law as enumerated_by_test
+
+both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
+
+ALL = VERIFIERS | {"greedy": GREEDY}
+
+
+def random_rows(count, seed=0):
+    """Yield rows of two to five tokens, half of them with zeros in P, in Q or in both."""
+    generator = np.random.default_rng(seed)
+    for number in range(count):
+        size = int(generator.integers(2, 6))
+        pair = generator.dirichlet(np.full(size, 0.8), size=2)
+        for side in range(2):
+            if number & (1 << side):
+                gone = generator.permutation(size)[: generator.integers(1, size)]
+                pair[side][gone] = 0.0
+        yield tuple(row / row.sum() for row in pair)
+
+
+# --- exact, by enumeration
+
+
+@both_ways
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_the_law_is_the_targets_on_random_rows(name):
+    for target, draft in itertools.chain(random_rows(60), rows()):
+        for k in range(1, len(target) + 1):
+            law, accepted = next_token_law(target, draft, k, name)
+            np.testing.assert_allclose(law, target, atol=1e-12)
+            assert -1e-12 <= accepted <= 1.0 + 1e-12
+
+
+@both_ways
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_two_enumerations_agree(name):
+    for target, draft in random_rows(24, seed=1):
+        for k in range(1, min(4, len(target) + 1)):
+            law, accepted = next_token_law(target, draft, k, name)
+            other_law, other_accepted = enumerated_by_test(target, draft, k, *FILLS[name])
+            np.testing.assert_allclose(law, other_law, atol=1e-12)
+            if name != "topk" or len(set(draft)) == len(draft):  # which of two equal tokens comes first is not fixed
+                assert accepted == pytest.approx(other_accepted, abs=1e-12)
+
+
+@both_ways
+def test_the_greedy_law_is_the_argmax():
+    for target, draft in random_rows(30, seed=2):
+        for k in range(1, len(target) + 1):
+            law, accepted = next_token_law(target, draft, k, "greedy")
+            assert law.tolist() == np.eye(len(target))[target.argmax()].tolist()
+            assert accepted == (target.argmax() in take_most_likely(torch.tensor(draft)[None], k)[0])
+
+
+@both_ways
+@pytest.mark.parametrize("name", ALL)
+def test_the_optimal_transport_badge_is_what_enumeration_finds(name):
+    def at_temperature_zero(row):
+        return np.eye(len(row))[row.argmax()]
+
+    holds = []
+    for target, draft in itertools.chain(random_rows(200, seed=3), rows()):
+        if name == "greedy":
+            target, draft = at_temperature_zero(target), at_temperature_zero(draft)
+        best = 1.0 - 0.5 * np.abs(target - draft).sum()
+        accepted = acceptance_probability(target, draft, 1, name)
+        assert accepted <= best + 1e-12 or name == "topk"  # no rule can do better for a draw from Q
+        holds.append(abs(accepted - best) < 1e-12)
+    assert all(holds) == ALL[name].optimal_transport
+
+
+@both_ways
+@pytest.mark.parametrize("name", ALL)
+def test_the_cover_badge_is_what_enumeration_finds(name):
+    generator, holds = np.random.default_rng(4), []
+    for _ in range(200):
+        size = int(generator.integers(2, 6))
+        k = 1 if name == "greedy" else int(generator.integers(1, size + 1))
+        support = generator.permutation(size)[:k]
+        inside = generator.permutation(support)[: generator.integers(1, k + 1)]
+        target, draft = np.zeros(size), np.zeros(size)
+        draft[support] = generator.dirichlet(np.ones(k))
+        target[inside] = generator.dirichlet(np.ones(len(inside)))
+        holds.append(abs(acceptance_probability(target, draft, k, name) - 1.0) < 1e-12)
+    assert all(holds) == ALL[name].cover
+
+
+def test_the_counter_examples():
+    same, half, point = [0.6, 0.4], [0.5, 0.5], [1.0, 0.0]
+    one = {name: acceptance_probability(same, same, 1, name) for name in VERIFIERS}
+    assert one == pytest.approx({"sequoia": 1.0, "specinfer": 1.0, "topk": 0.6})
+    two = {name: acceptance_probability(point, half, 2, name) for name in VERIFIERS}
+    assert two == pytest.approx({"sequoia": 1.0, "specinfer": 0.75, "topk": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([0.5, 0.5], [0.5, 0.5], 1, "magic"), "'magic'.*sequoia"),
+        (([0.5, 0.5], [0.2, 0.3, 0.5], 1, "topk"), "2 and 3 tokens"),
+        (([0.5, 0.5], [0.5, 0.5], 3, "topk"), "3 children"),
+        (([0.5, 0.6], [0.5, 0.5], 1, "topk"), "target: found .*sum to 1"),
+        (([0.5, 0.5], [1.5, -0.5], 1, "topk"), "draft: found"),
+        (([1 / 7] * 7, [1 / 7] * 7, 1, "topk"), r"shape \(7,\)"),
+    ],
+)
+def test_what_cannot_be_enumerated_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        acceptance_probability(*arguments)
+
+
+# --- statistical, on the decode loop
+
+
+@pytest.fixture(scope="module")
+def small_pair():
+    """Two one-layer models of 16 tokens that agree about as well as strangers do."""
+    return [tiny_llama(seed, vocab=16, layers=1, scale=1.0) for seed in (1, 2)]
+
+
+def check(pair, prompt=(3,), tree=None, **options):
+    options.setdefault("samples", 20_000)
+    options.setdefault("sampling", SamplingConfig(1.0))
+    options.setdefault("generator", torch.Generator().manual_seed(0))
+    return check_losslessness(prompt, target=pair[0], draft=pair[1], tree=tree or branching_tree([3, 2]), **options)
+
+
+def describe(report):
+    return f"p = {report.p_value:.3g}, G = {report.statistic:.1f} over {report.degrees_of_freedom}"
+
+
+SETTINGS = {
+    "temperature 1, two levels": (SamplingConfig(1.0), branching_tree([3, 2])),
+    "top-p 0.8": (SamplingConfig(0.7, top_p=0.8), branching_tree([2, 1])),
+}
+
+
+@both_ways
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # 20,000 runs: under a minute on a free core
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_decoding_is_lossless(verifier, setting, small_pair):
+    sampling, tree = SETTINGS[setting]
+    report = check(small_pair, tree=tree, sampling=sampling, verifier=verifier)
+    assert report.passed and report.degrees_of_freedom > 5, describe(report)
+
+
+@both_ways
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_decoding_is_lossless_as_far_as_few_samples_tell(verifier, small_pair):
+    report = check(small_pair, samples=500, verifier=verifier)
+    assert report.passed and report.degrees_of_freedom > 5, describe(report)
+
+
+@both_ways
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_trees_drafted_in_one_call_are_decoded_losslessly(verifier, small_pair):
+    """With compiled rows these are walked by compiled code."""
+    pair = small_pair[0], DraftsAtOnce(small_pair[1].model, "at once")
+    report = check(pair, samples=500, verifier=verifier)
+    assert report.passed and report.degrees_of_freedom > 5, describe(report)
+
+
+def one_token_rule(target, draft, children):
+    """min(1, p / q): right after a draw from the draft, biased after taking its most likely tokens."""
+    left = target
+    for token in children:
+        rest = residual(left, draft)
+        yield Offer(left[token], draft[token], lambda rest=rest: rest)
+        left = rest
+
+
+def unpaired(fill, rule):
+    """A pairing that `Verifier` refuses; only tests may decode with one."""
+    return SimpleNamespace(name="broken", fill=fill, rule=rule)
+
+
+def test_the_wrong_rule_for_a_top_k_fill_is_caught(small_pair, monkeypatch):
+    for rule in (one_token_rule, sequoia_rule):
+        monkeypatch.setitem(VERIFIERS, "broken", unpaired(take_most_likely, rule))
+        report = check(small_pair, samples=500, verifier="broken")
+        assert not report.passed and report.p_value < 1e-20, describe(report)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Count the runs, so that a broken part can tell one from the next."""
+    count = itertools.count(1)
+    state = SimpleNamespace(number=0)
+
+    def counted(*args, **options):
+        state.number = next(count)
+        return decode(*args, **options)
+
+    monkeypatch.setattr(lossless, "decode", counted)
+    return state
+
+
+def test_draft_keys_reused_in_every_step_are_caught(small_pair, runs, monkeypatch):
+    def reuse(probs, k, generator):
+        return sample_without_replacement(probs, k, torch.Generator().manual_seed(runs.number))
+
+    monkeypatch.setitem(VERIFIERS, "broken", unpaired(reuse, sequoia_rule))
+    report = check(small_pair, samples=1000, verifier="broken")
+    assert not report.passed and report.p_value < 1e-20, describe(report)
+
+
+def test_uniforms_reused_in_every_step_are_caught(small_pair, runs, monkeypatch):
+    honest, bank = engine.walk_tree, {}
+
+    def reuse(*args, uniform, **options):
+        drawn, used = bank.setdefault(runs.number, []), itertools.count()
+
+        def again():
+            position = next(used)
+            if position == len(drawn):
+                drawn.append(uniform())
+            return drawn[position]
+
+        return honest(*args, uniform=again, **options)
+
+    monkeypatch.setattr(engine, "walk_tree", reuse)
+    report = check(small_pair, tree=chain_tree(1), samples=1000)
+    assert not report.passed and report.p_value < 1e-15, describe(report)
+
+
+@both_ways
+def test_greedy_decoding_has_one_possible_text(small_pair):
+    report = check(small_pair, samples=20, new_tokens=5, sampling=SamplingConfig(0.0))
+    text = [
+        token
+        for step in decode([3], target=small_pair[0], draft=small_pair[1], tree=chain_tree(2), max_new_tokens=5)
+        for token in step.new_tokens
+    ]
+    assert report.passed and report.cells == (tuple(text),) and report.degrees_of_freedom == 0
+
+
+def test_a_text_that_the_target_cannot_write_fails(small_pair):
+    def never(target, draft, children):  # accepts whatever is drafted, cut by top-p or not
+        for _ in children:
+            yield Offer(1.0, 1.0, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(VERIFIERS, "broken", unpaired(take_most_likely, never))
+        report = check(small_pair, samples=20, sampling=SamplingConfig(1.0, top_p=1e-6), verifier="broken")
+    assert report.impossible == 20 and report.p_value == 0.0 and not report.passed
+
+
+@pytest.mark.parametrize("new_tokens", [1, 2, 3])
+@pytest.mark.parametrize("samples", [3, 40, 300])
+def test_pooling_keeps_all_mass(new_tokens, samples, small_pair):
+    report = check(small_pair, samples=samples, new_tokens=new_tokens)
+    assert report.samples == samples == report.observed.sum() and report.impossible == 0
+    assert report.expected.sum() == pytest.approx(samples)
+    assert report.expected.min() >= 5.0 or len(report.expected) == 1
+    assert len(report.cells) == len(report.pooled) == report.degrees_of_freedom + 1
+
+
+def test_cells_are_counted_where_they_belong(small_pair):
+    """A brute-force law of all pairs, and every pair counted in its own cell, its beginning's or the common one."""
+    target = small_pair[0]
+    with torch.inference_mode():
+        first = target.model(torch.tensor([[5, 3]])).logits[0, -1].double().softmax(-1).numpy()
+        inputs = torch.tensor([[5, 3, token] for token in range(16)])
+        second = target.model(inputs).logits[:, -1].double().softmax(-1).numpy()
+    law = lossless._Law([5, 3], target, SamplingConfig(1.0), 2)
+    assert prefill(target, [5], cache=law.cache)
+    law.split(0.01)
+    sums = dict.fromkeys(law.cells, 0.0)
+    for pair in itertools.product(range(16), repeat=2):
+        cell = law.cell_of(pair)
+        sums[cell] += first[pair[0]] * second[pair]
+        assert cell[0] == pair[: len(cell[0])]
+    assert sums == pytest.approx(law.cells, abs=1e-6)
+    assert {pooled for _, pooled in law.cells} == {False, True}
+
+
+def test_a_rest_too_small_to_stand_alone_takes_the_smallest_cell_in(small_pair):
+    law = lossless._Law([3], small_pair[0], SamplingConfig(1.0), 1, smallest=1e-9)
+    (rarest, second, *others) = sorted(law.cells, key=law.cells.get)
+    between = (law.cells[rarest] + law.cells[second]) / 2
+    pooling = lossless._Law([3], small_pair[0], SamplingConfig(1.0), 1, smallest=between)
+    assert set(pooling.cells) == {((), True), *others}
+    assert pooling.cells[(), True] == pytest.approx(law.cells[rarest] + law.cells[second])
+    assert pooling.cell_of(rarest[0]) == pooling.cell_of(second[0]) == ((), True)
+    assert pooling.cell_of(others[0][0]) == others[0] and sum(pooling.cells.values()) == pytest.approx(1.0)
+
+
+def test_texts_that_end_early_have_cells_of_their_own(small_pair):
+    stopping = HuggingFaceModel(small_pair[0].model, "stopping", eos_ids=frozenset(range(8)))
+    report = check([stopping, small_pair[1]], samples=400, tree=chain_tree(3), new_tokens=3)
+    assert report.passed, describe(report)
+    assert any(len(tokens) == 1 and not pooled for tokens, pooled in zip(report.cells, report.pooled, strict=True))
+
+
+def test_the_false_alarm_rate_is_the_stated_one():
+    """G over Williams' correction against its chi-square, far into the tail, at five expected per cell."""
+    generator = np.random.default_rng(0)
+    shares = np.concatenate([np.full(60, 1 / 120), generator.dirichlet(np.ones(10)) / 2])
+    shares = np.maximum(shares, 1 / 120)
+    shares /= shares.sum()
+    samples = int(np.ceil(5 / shares.min()))
+    law = SimpleNamespace(
+        cells={((i,), False): share for i, share in enumerate(shares)}, cell_of=lambda text: (text, False)
+    )
+    alarms, statistics, count = 0, [], 20_000
+    for drawn in generator.multinomial(samples, shares, size=count):
+        report = lossless._g_test(law, lossless.Counter({(i,): int(c) for i, c in enumerate(drawn)}))
+        alarms += report.p_value < 1e-3
+        statistics.append(report.statistic)
+    assert 5 < alarms < 55  # expected 20; the chi-square approximation may double it and leave room to spare
+    # the mean is the chi-square's to two parts in a hundred, five without the correction; chance moves it by one in 800
+    assert np.mean(statistics) == pytest.approx(report.degrees_of_freedom, rel=0.02)
+    assert lossless.THRESHOLD * 10 <= lossless.FALSE_ALARM and chi2.isf(lossless.THRESHOLD, 1) > 28
+
+
+def test_progress_and_cancel(small_pair):
+    told, cancel = [], threading.Event()
+
+    def progress(fraction, message):
+        told.append((fraction, message))
+        if len(told) == 7:
+            cancel.set()
+
+    report = check(small_pair, samples=100, progress=progress, cancel=cancel)
+    assert report.samples == 7 and told[6] == (0.07, "sample 7 of 100")
+    with pytest.raises(ValueError, match="cancelled before"):
+        check(small_pair, samples=5, cancel=cancel)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 0}, "samples: found 0"),
+        ({"new_tokens": 0}, "new_tokens: found 0"),
+        ({"prompt": ()}, "found no tokens"),
+        ({"prompt": (1,) * 255, "samples": 2}, "found 255 tokens, expected at most 246"),
+        ({"prompt": (1,) * 246, "samples": 2, "new_tokens": 12}, "room for 12 more"),
+        ({"verifier": "nope"}, "'nope'"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(options, message, small_pair):
+    with pytest.raises(ValueError, match=message):
+        check(small_pair, **options)
+
+
+@both_ways
+def test_the_demo_pair_passes_on_a_real_prompt(demo_pair):
+    prompt = demo_pair.tokenizer.encode("import os\n\n\ndef read_lines(path):\n")
+    report = check((demo_pair.target, demo_pair.draft), prompt, samples=60, sampling=SamplingConfig(0.8), new_tokens=2)
+    assert report.passed and report.degrees_of_freedom >= 1, describe(report)

@@ -1,0 +1,230 @@
+import threading
+
+import numpy as np
+import pytest
+
+from sequoia_core.decoding.loop import autoregressive
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.models.transformers_model import HuggingFaceModel
+from sequoia_core.studies.measure_acceptance import (
+    CHUNK,
+    is_partial,
+    measure_acceptance,
+    prompt_generators,
+    repeated_share,
+    vector_from_prompts,
+)
+from tests.conftest import tiny_llama
+
+PROMPTS = [[1, 2, 3], [9], [4, 8, 15, 16, 23, 42]]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_measured_vector_has_the_shape_and_sums_it_claims(temperature, tiny_target, tiny_draft):
+    told = []
+    vector = measure_acceptance(
+        PROMPTS, target=tiny_target, draft=tiny_draft, sampling=SamplingConfig(temperature), width=6, max_new_tokens=20,
+        progress=lambda fraction, message: told.append(fraction),
+    )  # fmt: skip
+    assert len(vector.probs) == 6 and vector.trials == 60 and vector.prompt_sums.shape == (3, 6)
+    np.testing.assert_allclose(vector.prompt_sums.sum(0) / 60, vector.probs)
+    assert told[-1] == pytest.approx(1.0) and vector.meta["temperature"] == temperature
+    low, high = vector.interval()
+    assert np.all(low <= vector.probs + 1e-12) and np.all(vector.probs <= high + 1e-12)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_equal_to_the_target_accepts_the_first_child(temperature, tiny_target):
+    vector = measure_acceptance(
+        PROMPTS,
+        target=tiny_target,
+        draft=tiny_llama(1),
+        sampling=SamplingConfig(temperature),
+        width=3,
+        max_new_tokens=15,
+    )
+    assert vector.probs[0] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_cancel_keeps_the_prompts_that_are_complete(tiny_target, tiny_draft):
+    stop = threading.Event()
+
+    def stop_in_the_second(fraction, message):
+        if fraction > 0.5:
+            stop.set()
+
+    options = {"target": tiny_target, "draft": tiny_draft, "width": 4, "max_new_tokens": 10, "cancel": stop}
+    assert measure_acceptance(PROMPTS, progress=stop_in_the_second, **options).trials == 10
+    with pytest.raises(ValueError, match="cancelled"):
+        measure_acceptance(PROMPTS, **options)
+
+
+@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
+@pytest.mark.parametrize("cut", [1, 2])
+def test_a_resumed_run_gives_exactly_the_vector_of_an_uninterrupted_one(
+    verifier, cut, tiny_target, tiny_draft, tmp_path
+):
+    options = {
+        "target": tiny_target, "draft": tiny_draft, "sampling": SamplingConfig(0.9, 0.95), "width": 5,
+        "max_new_tokens": 12, "verifier": verifier, "seed": 7,
+    }  # fmt: skip
+    stop, path = threading.Event(), tmp_path / "partial.json"
+
+    def checkpoint(vector):
+        vector.save(path)
+        if len(vector.prompt_trials) == cut:
+            stop.set()
+
+    whole = measure_acceptance(PROMPTS, **options)
+    returned = measure_acceptance(PROMPTS, **options, checkpoint=checkpoint, cancel=stop)
+    partial = AcceptanceVector.load(path)
+    assert returned == partial and is_partial(partial) and not is_partial(whole)
+    saved = []
+    assert measure_acceptance(PROMPTS, **options, resume=partial, checkpoint=saved.append) == whole
+    assert [len(vector.prompt_trials) for vector in saved] == list(range(cut + 1, 4)) and saved[-1] == whole
+    assert measure_acceptance(PROMPTS, **options, resume=whole) == whole
+
+
+def test_more_prompts_continue_a_finished_run(tiny_target, tiny_draft):
+    options = {"target": tiny_target, "draft": tiny_draft, "sampling": SamplingConfig(1.0), "width": 4}
+    options |= {"max_new_tokens": 8}
+    some = measure_acceptance(PROMPTS[:2], **options)
+    assert measure_acceptance(PROMPTS, **options, resume=some) == measure_acceptance(PROMPTS, **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampling": SamplingConfig(0.5)}, "found 1.0 for temperature, expected 0.5"),
+        ({"sampling": SamplingConfig(1.0, 0.9)}, "found 1.0 for top_p, expected 0.9"),
+        ({"width": 5}, "found 4 for width, expected 5"),
+        ({"max_new_tokens": 9}, "found 8 for max_new_tokens, expected 9"),
+        ({"seed": 1}, "found 0 for seed, expected 1"),
+        ({"own_text": True}, 'for source, expected "measured on the user\'s own text"'),
+        ({"verifier": "topk"}, "found 'sequoia' for verifier"),
+        ({"draft": tiny_llama(5)}, "found 'tiny-2' for draft, expected 'tiny-5'"),
+        ({"prompts": [[1, 2, 4], [9, 1]]}, "found other prompts, expected this measurement's first 2"),
+        ({"prompts": [[1, 2, 3]]}, "found 2 prompts measured, expected at most the 1"),
+    ],
+)
+def test_resuming_another_measurement_names_what_differs(changes, message, tiny_target, tiny_draft):
+    options = {"prompts": [[1, 2, 3], [9, 1]], "target": tiny_target, "draft": tiny_draft}
+    options |= {"sampling": SamplingConfig(1.0), "width": 4, "max_new_tokens": 8}
+    partial = measure_acceptance(**options)
+    with pytest.raises(ValueError, match="resume: .*" + message):
+        measure_acceptance(**(options | changes), resume=partial)
+
+
+def test_a_foreign_vector_cannot_be_resumed(tiny_target, tiny_draft):
+    with pytest.raises(ValueError, match="found nothing for source"):
+        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, resume=AcceptanceVector(np.array([0.5])))
+
+
+def test_the_seed_decides_the_random_stream(tiny_target, tiny_draft):
+    options = {"target": tiny_target, "draft": tiny_draft, "sampling": SamplingConfig(1.0), "max_new_tokens": 10}
+    first, again, other = (measure_acceptance(PROMPTS, **options, seed=seed) for seed in (3, 3, 4))
+    assert first == again and not np.array_equal(first.probs, other.probs)
+
+
+def test_own_text_is_read_as_the_targets_text_would_be(tiny_target, tiny_draft):
+    options = {"target": tiny_target, "draft": tiny_draft, "width": 6}
+    steps = autoregressive([9], target=tiny_target, max_new_tokens=20)
+    written = [token for step in steps for token in step.new_tokens]
+    own = measure_acceptance([[9, *written]], **options, own_text=True)
+    generated = measure_acceptance([[9]], **options, max_new_tokens=20)
+    np.testing.assert_array_equal(own.prompt_sums, generated.prompt_sums)
+    assert "own text" in own.meta["source"] and "target wrote" in generated.meta["source"]
+
+
+def test_own_text_beyond_the_context_is_read_in_pieces(tiny_draft):
+    target = tiny_llama(1, context=32)
+    text = np.random.default_rng(0).integers(0, 64, 75).tolist()
+    told = []
+    vector = measure_acceptance(
+        [text, text[:65]], target=target, draft=tiny_draft, width=3, own_text=True, sampling=SamplingConfig(1.0),
+        progress=lambda fraction, message: told.append(fraction),
+    )  # fmt: skip
+    assert vector.prompt_trials.tolist() == [31 + 31 + 10, 31 + 31]  # the first token of a piece has nothing before it
+    assert told == sorted(told) and told[-1] == 1.0
+
+
+def test_positions_share_one_pass_per_chunk(tiny_target, tiny_draft, monkeypatch):
+    passes = {}
+    for model in (tiny_target, tiny_draft):
+        passes[model.name] = []
+
+        def counted(ids, *rest, model=model, forward=model.forward, **options):
+            passes[model.name].append((len(ids), options["keep"]))
+            return forward(ids, *rest, **options)
+
+        monkeypatch.setattr(model, "forward", counted)
+    text = np.random.default_rng(1).integers(0, 64, 200).tolist()
+    measure_acceptance([text], target=tiny_target, draft=tiny_draft, width=2, own_text=True)
+    assert passes == {name: [(CHUNK, CHUNK), (199 - CHUNK, 199 - CHUNK)] for name in ("tiny-1", "tiny-2")}
+    for made in passes.values():
+        made.clear()
+    measure_acceptance([text[:50]], target=tiny_target, draft=tiny_draft, width=2, max_new_tokens=30)
+    assert passes["tiny-2"] == [(49, 1), (30, 30)]  # the prompt, then all positions
+
+
+def test_vocabularies_of_a_pair_must_agree(tiny_target):
+    short = HuggingFaceModel(tiny_llama(2).model, "short", vocab_size=60)
+    with pytest.raises(ValueError, match="draft: found a vocabulary of 60, expected 64"):
+        measure_acceptance(PROMPTS, target=tiny_target, draft=short, width=4, max_new_tokens=4)
+
+
+def test_bad_arguments_are_named(tiny_target, tiny_draft):
+    with pytest.raises(ValueError, match="prompts"):
+        measure_acceptance([], target=tiny_target, draft=tiny_draft)
+    with pytest.raises(ValueError, match="width: found 65"):
+        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, width=65)
+    with pytest.raises(ValueError, match="verifier: found 'magic'"):
+        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, verifier="magic")
+    with pytest.raises(ValueError, match="seed: found -1"):
+        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, seed=-1)
+    with pytest.raises(ValueError, match="text 2: found 1 tokens"):
+        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, own_text=True)
+    with pytest.raises(ValueError, match="text 1: found token 64"):
+        measure_acceptance([[1, 64]], target=tiny_target, draft=tiny_draft, own_text=True)
+
+
+def test_repeated_share():
+    assert repeated_share([1, 2, 3, 4, 5, 6, 7]) == 0.0
+    assert repeated_share([1] * 13) == pytest.approx(0.9)
+    assert repeated_share([1]) == 0.0
+
+
+def test_text_ends_where_a_draft_with_less_context_has_no_more_room(tiny_target):
+    draft = tiny_llama(2, context=24)
+    vector = measure_acceptance([PROMPTS[2]], target=tiny_target, draft=draft, width=4, max_new_tokens=60)
+    assert vector.trials == 24 - len(PROMPTS[2])
+    with pytest.raises(ValueError, match="found 30 tokens, expected at most 23: the draft's context less 1"):
+        measure_acceptance([list(range(30))], target=tiny_target, draft=draft, width=4, max_new_tokens=10)
+
+
+def test_every_prompt_has_streams_of_its_own(tiny_target, tiny_draft):
+    seeds = [stream.initial_seed() for number in range(3) for stream in prompt_generators(5, number)]
+    assert len(set(seeds)) == 6  # text and draws of three prompts
+    vector = measure_acceptance(
+        [[9], [9]], target=tiny_target, draft=tiny_draft, sampling=SamplingConfig(2.0), max_new_tokens=12
+    )
+    assert not np.array_equal(*vector.prompt_sums)
+
+
+def test_positions_weigh_the_same_whatever_prompt_they_are_of():
+    vector = vector_from_prompts([np.array([8.0, 1.0]), np.array([0.0, 0.0])], [10, 30], meta={})
+    assert vector.probs.tolist() == [0.2, 0.025] and vector.trials == 40
+
+
+def test_both_rows_are_those_that_decoding_would_compare(tiny_target):
+    """The target's warped, the draft's at the same temperature: a draft that is the target's twin shows both."""
+    twin, text = tiny_llama(1), np.random.default_rng(0).integers(0, 64, 60).tolist()
+    for sampling in (SamplingConfig(0.5), SamplingConfig(3.0)):
+        vector = measure_acceptance([text], target=tiny_target, draft=twin, sampling=sampling, width=2, own_text=True)
+        assert vector.probs[0] == pytest.approx(1.0, abs=1e-4)
+    # top-p cuts the target alone: what it drops of the draft's first choices is rejected
+    cut = measure_acceptance(
+        [text], target=tiny_target, draft=twin, sampling=SamplingConfig(3.0, top_p=0.5), width=2, own_text=True
+    )
+    assert cut.probs[0] < 0.9

@@ -1,0 +1,119 @@
+import json
+import threading
+
+import pytest
+import torch
+
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.optimal_trees import chain_tree, expected_tokens, k_ary_tree
+from sequoia_core.design.tree import TokenTree
+from sequoia_core.studies import prediction_check as static_check
+from sequoia_core.studies.measure_acceptance import measure_acceptance
+from sequoia_core.studies.prediction_check import _taking_turns, static_versus_real
+from tests.conftest import tiny_llama
+
+FIT, HELD_OUT = [[1, 2, 3], [9], [4, 8, 15]], [[5], [6, 7]]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 2.0])
+def test_a_draft_equal_to_the_target_is_predicted_exactly(temperature, tiny_target):
+    check = static_versus_real(
+        FIT, HELD_OUT, target=tiny_target, draft=tiny_llama(1), tree=chain_tree(3),
+        sampling=SamplingConfig(temperature), max_new_tokens=12,
+    )  # fmt: skip
+    for estimate in (check.static, check.by_depth, check.measured):
+        assert estimate == pytest.approx((4.0, 4.0, 4.0), abs=1e-3)
+    assert check.static_gap == pytest.approx((0.0, 0.0, 0.0), abs=1e-3)
+
+
+@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
+def test_prediction_rests_on_the_fitting_prompts_alone(verifier, tiny_target, tiny_draft):
+    options = {"target": tiny_target, "draft": tiny_draft, "tree": k_ary_tree(2, 2), "max_new_tokens": 12}
+    options |= {"sampling": SamplingConfig(2.0), "verifier": verifier}
+    told = []
+    check = static_versus_real(FIT, HELD_OUT, **options, progress=lambda f, m: told.append(f))
+    other = static_versus_real(FIT, [[11], [12]], **options)
+    assert check.static.value == other.static.value == expected_tokens(options["tree"], check.vector)
+    assert check.by_depth.value == other.by_depth.value and check.measured != other.measured
+    assert check.static_gap.value == pytest.approx(check.static.value - check.measured.value)
+    assert check.static_gap.low <= check.static_gap.value <= check.static_gap.high
+    assert told == sorted(told) and told[-1] == 1.0 and check.settings["fit_prompts"] == 3
+    found = json.loads(json.dumps(check.to_json(), allow_nan=False))
+    assert found["measured"]["value"] == check.measured.value and isinstance(found["static_holds"], bool)
+    assert [row["quantity"] for row in check.rows()][:3] == ["static", "by_depth", "measured"]
+
+
+def worn():
+    """Return a draft that is the tiny target with a worn head, so that acceptance is neither 0 nor 1."""
+    draft = tiny_llama(1)
+    with torch.no_grad():
+        weight = draft.model.lm_head.weight
+        weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) * 0.4 * weight.std())
+    return draft
+
+
+def test_static_measurement_predicts_the_tree_within_its_interval(tiny_target):
+    draft = worn()
+    prompts = [[i, i + 1] for i in range(24)]
+    check = static_versus_real(
+        prompts[::2], prompts[1::2], target=tiny_target, draft=draft, tree=k_ary_tree(2, 2),
+        sampling=SamplingConfig(1.5), max_new_tokens=40,
+    )  # fmt: skip
+    assert 1.3 < check.measured.value < 2.7
+    assert check.static_holds and check.by_depth_holds, check.rows()  # seeded: no false alarm
+
+
+def test_cancel_keeps_what_is_complete_of_both_sets(tiny_target, tiny_draft):
+    stop = threading.Event()
+    prompts = [[i] for i in range(8)]
+    options = {"target": tiny_target, "draft": tiny_draft, "tree": chain_tree(2), "max_new_tokens": 6}
+    check = static_versus_real(prompts, prompts, **options, cancel=stop, progress=lambda f, m: f > 0.5 and stop.set())
+    assert 2 <= check.settings["fit_prompts"] < 8 and 2 <= check.settings["held_out_prompts"] < 8
+    with pytest.raises(ValueError, match="cancelled"):
+        static_versus_real(prompts, prompts, **options, cancel=stop)
+
+
+def test_bad_arguments_are_named(tiny_target, tiny_draft):
+    models = {"target": tiny_target, "draft": tiny_draft}
+    with pytest.raises(ValueError, match="held_out_prompts: found 1"):
+        static_versus_real(FIT, [[1]], **models, tree=chain_tree(2))
+    with pytest.raises(ValueError, match="tree: found one node"):
+        static_versus_real(FIT, FIT, **models, tree=TokenTree([-1]))
+    with pytest.raises(ValueError, match="verifier: found 'magic'"):
+        static_versus_real(FIT, FIT, **models, tree=chain_tree(2), verifier="magic")
+
+
+def test_the_static_vector_is_the_measured_one_in_law(tiny_target, tiny_draft):
+    """At temperature 0 nothing is drawn, so both measurements see the same text."""
+    check = static_versus_real(
+        FIT, HELD_OUT, target=tiny_target, draft=tiny_draft, tree=k_ary_tree(3, 2), max_new_tokens=10
+    )
+    vector = measure_acceptance(FIT, target=tiny_target, draft=tiny_draft, width=3, max_new_tokens=10)
+    assert isinstance(check.vector, AcceptanceVector)
+    assert check.vector.probs.tolist() == vector.probs.tolist()
+
+
+def test_sets_take_turns_and_every_prompt_has_a_stream_of_its_own(tiny_target, tiny_draft, monkeypatch):
+    assert _taking_turns(3, 3) == [(0, False), (0, True), (1, False), (1, True), (2, False), (2, True)]
+    assert [fitting for _, fitting in _taking_turns(4, 2)] == [True, False, True, True, False, True]
+    streams, decode_prompt = [], static_check.decode_prompt
+
+    def recorded(*args, number, **options):
+        streams.append(number)
+        return decode_prompt(*args, number=number, **options)
+
+    monkeypatch.setattr(static_check, "decode_prompt", recorded)
+    static_versus_real(FIT, HELD_OUT, target=tiny_target, draft=tiny_draft, tree=chain_tree(2), max_new_tokens=4)
+    assert sorted(streams) == list(range(5))
+
+
+def test_halves_vary_apart_and_a_prompt_together_with_itself(tiny_target):
+    """The same prompts on both sides, greedy: equal values, but only the paired gap knows that difficulty cancels."""
+    draft, prompts = worn(), [[i, 2 * i % 64] for i in range(16)]
+    check = static_versus_real(
+        prompts, prompts, target=tiny_target, draft=draft, tree=chain_tree(3), max_new_tokens=40
+    )  # fmt: skip
+    apart, together = check.static_gap, check.same_prompts_gap
+    assert apart.value == together.value
+    assert apart.high - apart.low > 1.5 * (together.high - together.low) > 0

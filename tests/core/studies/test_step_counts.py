@@ -1,0 +1,109 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core.decoding.loop import DecodeStep, decode
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.optimal_trees import chain_tree, expected_tokens, k_ary_tree
+from sequoia_core.design.tree import TokenTree
+from sequoia_core.studies.step_counts import (
+    acceptance_by_confidence,
+    acceptance_by_depth,
+    count_by_depth,
+    matrix_from_counts,
+)
+
+TREE = TokenTree(np.array([-1, 0, 0, 1, 1, 2]))  # ranks 1 2 | 1 2 | 1
+
+
+def step(path, draft=None):
+    """A step of TREE: children of accepted nodes before the accepted one are rejected, as a walk leaves them."""
+    outcomes = ["not reached"] * TREE.size
+    for node in path:
+        outcomes[node] = "accepted"
+        for child in TREE.children(node):
+            if child in path:
+                break
+            outcomes[child] = "rejected"
+    return DecodeStep(
+        index=0, tokens=tuple(range(TREE.size)), outcomes=tuple(outcomes),
+        draft_probs=tuple(draft or [1.0, 0.9, 0.1, 0.5, 0.25, 1.0]), target_probs=(1.0,) * TREE.size,
+        accepted_path=tuple(path), bonus_token=0, new_tokens=[0], trials=(), draft_sec=0.0, verify_sec=0.0,
+        walk_sec=0.0, commit_sec=0.0,
+    )  # fmt: skip
+
+
+STEPS = [step([0, 1, 3]), step([0, 1]), step([0, 1, 4]), step([0, 2]), step([0])]
+
+
+def test_counts_by_hand():
+    accepted, reached = count_by_depth(STEPS, TREE)
+    assert accepted.tolist() == [[3, 1], [1, 1]]
+    assert reached.tolist() == [[5, 5], [4, 3]]  # node 2 was accepted once and has one child only
+    matrix = acceptance_by_depth(STEPS, TREE)
+    np.testing.assert_allclose(matrix.probs, [[3 / 5, 1 / 5], [1 / 4, 1 / 3]])
+    assert matrix.trials.tolist() == reached.tolist() and matrix.meta["steps"] == 5
+
+
+def test_width_bounds_and_pads_the_ranks():
+    assert count_by_depth(STEPS, TREE, 1)[0].tolist() == [[3], [1]]
+    wide = acceptance_by_depth(STEPS, TREE, 4)
+    assert wide.probs.shape == (2, 4) and wide.probs[:, 2:].max() == 0.0 and wide.trials[:, 2:].max() == 0
+
+
+def test_cells_never_seen_borrow_from_their_rank():
+    matrix = matrix_from_counts(np.array([[6, 2], [0, 0], [3, 0]]), np.array([[10, 10], [0, 0], [4, 0]]))
+    np.testing.assert_allclose(matrix.probs, [[0.6, 0.2], [9 / 14, 0.2], [0.75, 0.2]])
+    assert matrix.trials.tolist() == [[10, 10], [0, 0], [4, 0]]
+    crowded = matrix_from_counts(np.array([[1, 8], [9, 0]]), np.array([[10, 10], [10, 0]]))
+    np.testing.assert_allclose(crowded.probs[1], [0.9, 0.1])  # only the room that is left
+    chance = matrix_from_counts(np.array([[9, 3]]), np.array([[10, 3]]))
+    np.testing.assert_allclose(chance.probs[0], [0.9 / 1.9, 1 / 1.9])
+
+
+@pytest.mark.parametrize("tree", [chain_tree(4), k_ary_tree(5, 1)], ids=["chain", "star"])
+def test_a_tree_with_one_node_per_cell_is_reproduced_exactly(tree, tiny_target, tiny_draft):
+    steps = [
+        step
+        for prompt in ([1, 2], [3])
+        for step in decode(
+            prompt, target=tiny_target, draft=tiny_draft, tree=tree, sampling=SamplingConfig(2.0), max_new_tokens=40,
+            generator=torch.Generator().manual_seed(0),
+        )
+    ]  # fmt: skip
+    whole = np.mean([len(step.accepted_path) for step in steps])  # the last step of a run is cut, its walk is not
+    assert expected_tokens(tree, acceptance_by_depth(steps, tree)) == pytest.approx(whole)
+
+
+def test_confidence_by_hand():
+    curve = acceptance_by_confidence(STEPS, TREE, bins=4)
+    # offered: node 1 (0.9) x5, node 2 (0.1) x2, node 3 (0.5) x3, node 4 (0.25) x2, node 5 (1.0) x1
+    assert curve.offered.tolist() == [2, 2, 3, 6] and curve.accepted.tolist() == [1, 1, 1, 3]
+    np.testing.assert_allclose(curve.mean_draft, [0.1, 0.25, 0.5, (5 * 0.9 + 1.0) / 6])
+    low, high = curve.interval()
+    assert np.all(low < curve.rate) and np.all(curve.rate < high)
+    assert json.loads(json.dumps(curve.to_json(), allow_nan=False))["bins"][3]["offered"] == 6
+
+
+def test_empty_bins_are_said_to_be_empty():
+    curve = acceptance_by_confidence([step([0])], TREE, bins=10)
+    assert np.isnan(curve.rate[5]) and curve.rows()[5]["rate"] is None
+    low, high = curve.interval()
+    assert (low[5], high[5]) == (0.0, 1.0)
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match="steps: found none"):
+        acceptance_by_depth([], TREE)
+    with pytest.raises(ValueError, match="one of 6 nodes, expected the tree's 5"):
+        acceptance_by_depth(STEPS, chain_tree(4))
+    with pytest.raises(ValueError, match="tree: found one node"):
+        acceptance_by_confidence(STEPS, TokenTree(np.array([-1])))
+    with pytest.raises(ValueError, match="bins: found 0"):
+        acceptance_by_confidence(STEPS, TREE, bins=0)
+    with pytest.raises(ValueError, match="width: found 0"):
+        acceptance_by_depth(STEPS, TREE, 0)
+    with pytest.raises(ValueError, match="level: found 1"):
+        acceptance_by_confidence(STEPS, TREE).interval(1)

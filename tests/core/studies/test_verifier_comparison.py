@@ -1,0 +1,83 @@
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.bootstrap import ratio_estimate
+from sequoia_core.design.optimal_trees import chain_tree, k_ary_tree
+from sequoia_core.studies.rejection_curves import sampling_grid
+from sequoia_core.studies.verifier_comparison import compare_verifiers
+from tests.conftest import tiny_llama
+
+PROMPTS = [[1, 2, 3], [9], [4, 8, 15]]
+HOT = SamplingConfig(2.0)
+
+
+def test_comparison_is_complete(tiny_target, tiny_draft):
+    told = []
+    tree = k_ary_tree(2, 2)
+    result = compare_verifiers(
+        PROMPTS, target=tiny_target, draft=tiny_draft, tree=tree, samplings=sampling_grid([0, 2.0]),
+        max_new_tokens=10, progress=lambda f, m: told.append(f),
+    )  # fmt: skip
+    assert [run.verifier for run in result.runs] == ["greedy", "sequoia", "specinfer", "topk"]
+    for run in result.runs:
+        assert run.committed.tolist() == [10] * 3 and np.all(run.yielded >= run.committed)
+        assert np.all(run.yielded <= run.steps * (tree.depth + 1)) and np.all(run.seconds > 0)
+        tokens = run.tokens_per_step
+        assert 1.0 <= tokens.low <= tokens.value <= tokens.high <= 3.0
+    assert result.run("topk", SamplingConfig(0)) is result.runs[0]
+    ratio = result.ratio("sequoia", "topk", HOT)
+    assert ratio.low <= ratio.value <= ratio.high
+    assert result.ratio("topk", "topk", HOT) == pytest.approx((1.0, 1.0, 1.0))
+    assert [row["other"] for row in result.ratios()] == ["specinfer", "topk"] and len(result.rows()) == 4
+    assert json.loads(json.dumps(result.to_json(), allow_nan=False))["settings"]["tree"] == tree.parents.tolist()
+    assert told == sorted(told) and told[-1] == 1.0
+    with pytest.raises(ValueError, match="no run of sequoia"):
+        result.run("sequoia", SamplingConfig(0.1))
+
+
+def test_a_draft_equal_to_the_target_fills_a_chain_but_topk_does_not(tiny_target):
+    result = compare_verifiers(
+        PROMPTS, target=tiny_target, draft=tiny_llama(1), tree=chain_tree(3), samplings=[HOT], max_new_tokens=16
+    )
+    for name in ("sequoia", "specinfer"):
+        assert result.run(name, HOT).tokens_per_step.value == pytest.approx(4.0)
+    assert result.run("topk", HOT).tokens_per_step.value < 4.0
+
+
+def test_a_step_cut_at_the_limit_counts_whole(tiny_target):
+    result = compare_verifiers(
+        [[1, 2]], target=tiny_target, draft=tiny_llama(1), tree=chain_tree(3), samplings=[SamplingConfig(0)],
+        max_new_tokens=5,
+    )  # fmt: skip
+    run = result.runs[0]
+    assert (run.committed.tolist(), run.yielded.tolist(), run.steps.tolist()) == ([5], [8], [2])
+    assert run.tokens_per_step == (4.0, None, None)  # one prompt: nothing to resample
+
+
+def test_cancel_keeps_prompts_that_every_verifier_has_done(tiny_target, tiny_draft):
+    stop = threading.Event()
+    options = {"target": tiny_target, "draft": tiny_draft, "tree": chain_tree(2), "samplings": [HOT]}
+    result = compare_verifiers(
+        PROMPTS, **options, max_new_tokens=6, cancel=stop, progress=lambda f, m: f > 0.4 and stop.set()
+    )
+    assert result.settings["prompts"] == 1 and all(len(run.steps) == 1 for run in result.runs)
+    with pytest.raises(ValueError, match="cancelled"):
+        compare_verifiers(PROMPTS, **options, cancel=stop)
+    with pytest.raises(ValueError, match="verifier: found 'magic'"):
+        compare_verifiers(PROMPTS, **options, verifiers=["magic"])
+    with pytest.raises(ValueError, match="found 0 prompts"):
+        compare_verifiers([], **options)
+
+
+def test_ratio_interval_covers_the_truth():
+    generator, covered = np.random.default_rng(0), 0
+    for _ in range(200):
+        steps = generator.integers(15, 25, 40)
+        tokens = generator.poisson(2.5 * steps)
+        estimate = ratio_estimate(tokens, steps)
+        covered += estimate.low <= 2.5 <= estimate.high
+    assert 175 <= covered <= 199  # nominal 190; outside with probability below 1e-3
