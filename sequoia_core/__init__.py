@@ -10,8 +10,8 @@ enforces both.
     studies         files, design, models, decoding
     command_line    files, design, models, decoding, studies
 
-`files` reads carefully and writes whole. `design` needs no model and no torch: vectors, trees, profiles, plans. `models`
-runs language models. `decoding` drafts, verifies and commits. `studies` measure a running pair.
+`files` reads carefully and writes whole. `design` needs no model and no torch: vectors, trees, profiles, plans.
+`models` runs language models. `decoding` drafts, verifies and commits. `studies` measure a running pair.
 
 Names below are loaded on first use, so that a command that needs no model does not pay for torch.
 """
@@ -34,7 +34,7 @@ _HOME = {
     "predicted_speedup": "design.planning",
     "load_pair": "models.loading",
     "SamplingConfig": "decoding.sampling",
-    "DecodeStep": "decoding.loop",
+    "DecodeStep": "decoding.record",
     "decode": "decoding.loop",
     "autoregressive": "decoding.loop",
     "measure_acceptance": "studies.measure_acceptance",

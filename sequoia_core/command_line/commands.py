@@ -30,7 +30,7 @@ from ..files.safe_files import check_replaceable
 if TYPE_CHECKING:
     from ..decoding.sampling import SamplingConfig
     from ..design.profile import HardwareProfile
-    from ..models.transformers_model import ModelPair
+    from ..models.language_model import ModelPair
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 DEFAULT_CHAIN = 4  # drafted tokens where nothing was measured: short enough to lose little with any draft

@@ -54,36 +54,36 @@ class SamplingConfig:
         return not self.greedy and not self.top_k and self.top_p == 1.0
 
 
-def finite(found: T | None, who: str) -> T:
+def finite(found: T | None, role: str) -> T:
     """Return what compiled code found; where it found None, raise FloatingPointError: logits were not finite."""
     if found is None:
-        raise FloatingPointError(f"the {who} model returned logits that are not finite")
+        raise FloatingPointError(f"the {role} model returned logits that are not finite")
     return found
 
 
-def most_likely(logits: torch.Tensor, who: str) -> torch.Tensor:
+def most_likely(logits: torch.Tensor, role: str) -> torch.Tensor:
     """Return the place of each row's first largest logit, int64 [m] on CPU; float [m, V].
 
     Raises:
         FloatingPointError: when a row holds NaN, +inf, or nothing finite.
     """
-    check_logits(logits, who)
+    check_logits(logits, role)
     return logits.max(-1).indices.cpu()
 
 
-def check_logits(logits: torch.Tensor, who: str) -> None:
+def check_logits(logits: torch.Tensor, role: str) -> None:
     """Raise FloatingPointError when a row holds NaN, +inf, or nothing finite; float [m, V]."""
     if not torch.isfinite(logits.amax(-1)).all():  # NaN and +inf propagate through max; an all -inf row shows as -inf
-        raise FloatingPointError(f"the {who} model returned logits that are not finite")
+        raise FloatingPointError(f"the {role} model returned logits that are not finite")
 
 
-def check_probabilities(probs: torch.Tensor, who: str) -> None:
+def check_probabilities(probs: torch.Tensor, role: str) -> None:
     """Raise FloatingPointError when a row came from logits with NaN, +inf or nothing finite; float [m, V].
 
     A softmax makes all of such a row NaN, so one column tells, at a tenth of the cost of looking through the logits.
     """
     if not math.isfinite(probs[:, 0].sum()):
-        raise FloatingPointError(f"the {who} model returned logits that are not finite")
+        raise FloatingPointError(f"the {role} model returned logits that are not finite")
 
 
 def probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tensor:
@@ -96,7 +96,7 @@ def probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tenso
     Returns:
         float32 [m, V]; rows sum to 1.
     """
-    if sampling.plain and rows.fit(logits):
+    if sampling.plain and rows.supports(logits):
         return rows.soften(logits, sampling.temperature)
     if sampling.greedy:
         return torch.nn.functional.one_hot(logits.max(-1).indices, logits.shape[-1]).float()
@@ -132,7 +132,7 @@ def sample_without_replacement(probs: torch.Tensor, k: int, generator: torch.Gen
     """
     if k > probs.shape[-1]:
         raise ValueError(f"children: found {k} of one node, expected at most the vocabulary of {probs.shape[-1]}")
-    if rows.fit(probs):
+    if rows.supports(probs):
         return rows.draw(probs, torch.rand(len(probs), k, dtype=torch.float64, generator=generator))
     noise = _exponential(probs, generator)
     race = probs / noise.clamp_min_(torch.finfo(torch.float32).tiny)
@@ -165,7 +165,7 @@ def _exponential(like: torch.Tensor, generator: torch.Generator | None) -> torch
 
 def sample_with_replacement(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
     """Draw k independent tokens per row -> int64 [m, k]; `probs` float32 [m, V]."""
-    if rows.fit(probs):
+    if rows.supports(probs):
         uniforms = torch.rand(len(probs), k, dtype=torch.float64, generator=generator)
         return rows.draw(probs, uniforms, replace=True)
     # torch inverts a running sum: in float32 its rounding over a large vocabulary is not small beside rare tokens
@@ -174,7 +174,7 @@ def sample_with_replacement(probs: torch.Tensor, k: int, generator: torch.Genera
 
 def take_most_likely(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
     """Take the k most likely tokens per row, most likely first -> int64 [m, k]; `probs` float [m, V]."""
-    return rows.largest(probs, k) if rows.fit(probs) else _largest(probs, k)[1]
+    return rows.largest(probs, k) if rows.supports(probs) else _largest(probs, k)[1]
 
 
 def sample_row(probs: np.ndarray, uniform: float) -> int:
@@ -187,32 +187,32 @@ def sample_row(probs: np.ndarray, uniform: float) -> int:
 
 def widened(probs: torch.Tensor) -> np.ndarray:
     """Return one row of probabilities in double precision, float64 [V] summing to 1."""
-    if rows.fit(probs[None]):
+    if rows.supports(probs[None]):
         return rows.widen(probs)
     values = probs.double().cpu().numpy()
     return values / values.sum()
 
 
-def law(logits: torch.Tensor, sampling: SamplingConfig, who: str) -> np.ndarray:
+def distribution(logits: torch.Tensor, sampling: SamplingConfig, role: str) -> np.ndarray:
     """Return the warped distribution of one row of logits [V] in double precision, float64 [V] summing to 1.
 
     Raises:
         FloatingPointError: when the row holds NaN, +inf, or nothing finite.
     """
-    if sampling.plain and rows.fit(logits[None]):
-        return finite(rows.law(logits, sampling.temperature), who)
+    if sampling.plain and rows.supports(logits[None]):
+        return finite(rows.distribution(logits, sampling.temperature), role)
     probs = probabilities(logits[None], sampling)
-    check_probabilities(probs, who)
+    check_probabilities(probs, role)
     return widened(probs[0])
 
 
-def chances(
+def token_probabilities(
     logits: torch.Tensor,
     sampling: SamplingConfig,
     which: np.ndarray,
     starts: np.ndarray,
     tokens: torch.Tensor,
-    who: str,
+    role: str,
 ) -> torch.Tensor:
     """Return what the warped rows give certain tokens.
 
@@ -228,10 +228,10 @@ def chances(
     Raises:
         FloatingPointError: when one of these rows holds NaN, +inf, or nothing finite.
     """
-    if sampling.plain and rows.fit(logits):
-        return finite(rows.chances(logits, sampling.temperature, which, starts, tokens), who)
+    if sampling.plain and rows.supports(logits):
+        return finite(rows.token_probabilities(logits, sampling.temperature, which, starts, tokens), role)
     probs = probabilities(logits[torch.from_numpy(which).to(logits.device)], sampling)
-    check_probabilities(probs, who)
+    check_probabilities(probs, role)
     lines = torch.from_numpy(np.repeat(np.arange(len(which)), np.diff(starts)))
     return probs[lines.to(probs.device), tokens.to(probs.device)].cpu()
 
@@ -248,14 +248,14 @@ def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
     return rest / total if total > 0.0 else target
 
 
-def strike(probs: np.ndarray, token: int) -> float:
+def remove_token(probs: np.ndarray, token: int) -> float:
     """Take a token out of float64 [V], in place, and scale the others to sum to 1.
 
     Returns:
         What the others summed to; when that is 0, all entries are 0 afterwards.
     """
     if rows.compiled() is not None:
-        return rows.strike(probs, token)
+        return rows.remove_token(probs, token)
     probs[token] = 0.0
     total = probs.sum()
     if total > 0.0:

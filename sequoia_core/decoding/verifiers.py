@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from ..design.tree import TokenTree
 from .sampling import (
+    remove_token,
     residual,
-    sample_row,
     sample_with_replacement,
     sample_without_replacement,
-    strike,
     take_most_likely,
 )
 
@@ -81,7 +78,7 @@ def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int])
         offer = Offer(left[token], mass[token], partial(residual, left, mass))
         yield offer
         left = offer.rest
-        if strike(mass, token) <= 0.0:  # exhausted: uniform over the tokens not rejected so far
+        if remove_token(mass, token) <= 0.0:  # exhausted: uniform over the tokens not rejected so far
             mass[:] = 1.0
             mass[list(children[: position + 1])] = 0.0
             mass /= max(1.0, mass.sum())
@@ -112,7 +109,7 @@ def topk_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) ->
 
 def _without(row: np.ndarray, token: int) -> np.ndarray:
     rest = row.copy()
-    return rest if strike(rest, token) > 0.0 else row
+    return rest if remove_token(rest, token) > 0.0 else row
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,81 +170,3 @@ def choose_verifier(name: str, *, greedy: bool) -> Verifier:
     if name not in VERIFIERS:
         raise ValueError(f"verifier: found {name!r}, expected one of {', '.join(VERIFIERS)}")
     return GREEDY if greedy else VERIFIERS[name]
-
-
-class Trial(NamedTuple):
-    """The arithmetic of one decision: node offered, uniform drawn, R[s] and D[s]."""
-
-    node: int
-    uniform: float
-    target_mass: float
-    draft_mass: float
-
-    @property
-    def accepted(self) -> bool:
-        return self.uniform * self.draft_mass < self.target_mass
-
-
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """What verification decided: the accepted path (root first), the bonus token, and every trial in order."""
-
-    path: tuple[int, ...]
-    bonus_token: int
-    trials: tuple[Trial, ...]
-
-
-def walk_tree(
-    tree: TokenTree,
-    tokens: Sequence[int],
-    *,
-    target_row: Callable[[int], np.ndarray],
-    draft_row: Callable[[int], np.ndarray],
-    rule: Rule,
-    uniform: Callable[[], float],
-) -> Walk:
-    """Descend from the root as long as a child is accepted, then sample the bonus token.
-
-    Args:
-        tokens: token of every node [n].
-        target_row, draft_row: node -> float64 [V]; asked only for the nodes visited.
-        uniform: fresh draws from [0, 1).
-    """
-    path, trials, node = [0], [], 0
-    while True:
-        left = target_row(node)
-        children = tree.children(node)
-        descended = False
-        if children:
-            for child, offer in zip(
-                children, rule(left, draft_row(node), [tokens[child] for child in children]), strict=True
-            ):
-                # a zero draft mass is the rounding case of Offer.accept_prob: decide by the target alone
-                trials.append(Trial(child, uniform(), offer.target_mass, offer.draft_mass or 1e-300))
-                if trials[-1].accepted:
-                    path.append(child)
-                    node, descended = child, True
-                    break
-                left = offer.rest
-        if not descended:
-            return Walk(tuple(path), sample_row(left, uniform()), tuple(trials))
-
-
-def walk_greedily(tree: TokenTree, tokens: Sequence[int], choice: Callable[[int], int]) -> Walk:
-    """Descend to the child that equals the target's argmax.
-
-    Args:
-        tokens: token of every node [n].
-        choice: node -> the target's most likely next token; asked once for each node visited.
-    """
-    path, trials, node = [0], [], 0
-    while True:
-        wanted = choice(node)
-        for child in tree.children(node):
-            trials.append(Trial(child, 0.0, float(tokens[child] == wanted), 1.0))
-            if trials[-1].accepted:
-                path.append(child)
-                node = child
-                break
-        else:
-            return Walk(tuple(path), wanted, tuple(trials))

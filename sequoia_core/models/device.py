@@ -1,4 +1,7 @@
-"""What this machine is: its processor and what that can do, the name of a device. Loads no torch unless asked about one."""
+"""What this machine is: its processor and what that can do, and the name of a device.
+
+Loads no torch unless asked about a device of its.
+"""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ from transformers import LlamaForCausalLM
 
 from . import compile_c as native
 from . import vocabulary_rows as rows
+from .device import processor_flags
+from .plain_llama import is_plain_llama
 
 FLAGS = [
     *rows.FLAGS,
@@ -80,36 +82,11 @@ def _has_matrix_unit() -> bool:
     return {"amx_tile", "amx_bf16", "avx512_bf16", "avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags
 
 
-class NativeCache:
-    """The KV cache of one run: allocated once, slots kept selectively (see `models.TreeCache`)."""
-
-    def __init__(self, model: NativeLlama, capacity: int) -> None:
-        self.capacity, self.length = capacity, 0
-        self.model = model  # its memory must outlive this one's
-        self.address = model.functions.sequoia_cache(model.address, capacity)
-        if not self.address:
-            raise MemoryError(f"cache: found no memory for {capacity} tokens")
-        weakref.finalize(self, model.functions.sequoia_cache_free, self.address).atexit = False
-
-    def check_room(self, count: int) -> None:
-        """Raise ValueError unless so many more tokens fit."""
-        if self.length + count > self.capacity:
-            raise ValueError(f"cache: found {self.length} + {count} tokens, expected at most {self.capacity} slots")
-
-    def keep(self, start: int, slots: list[int]) -> None:
-        """Keep of the slots from `start` on only `start + slots[i]`, moved to `start + i`; forget the rest."""
-        moved = next((i for i, slot in enumerate(slots) if slot != i), len(slots))
-        if moved < len(slots):
-            array = (ctypes.c_int64 * len(slots))(*slots)
-            self.model.functions.sequoia_keep(self.address, start, array, len(slots))
-        self.length = start + len(slots)
-
-
-class NativeLlama:
+class AmxLlama:
     """A Llama's weights, copied into the tiles of the matrix unit.
 
     Args:
-        model: a plain Llama (`fused.fits`) in bfloat16 that `takes` accepts.
+        model: one that `supports` accepts.
     """
 
     def __init__(self, model: LlamaForCausalLM) -> None:
@@ -149,8 +126,10 @@ class NativeLlama:
         weakref.finalize(self, self.functions.sequoia_model_free, self.address).atexit = False
 
     @staticmethod
-    def takes(model: LlamaForCausalLM) -> bool:
-        """Whether this path can run a plain Llama here: number format, sizes that fill tiles, memory, processor."""
+    def supports(model: torch.nn.Module) -> bool:
+        """Whether this path can run a model here: kind, number format, sizes that fill tiles, memory, processor."""
+        if not is_plain_llama(model):
+            return False
         config, size = model.config, sum(p.numel() * p.element_size() for p in model.parameters())
         width = model.model.layers[0].self_attn.head_dim
         sizes = (config.hidden_size, config.intermediate_size, width)
@@ -162,98 +141,122 @@ class NativeLlama:
             and compiled()[0] is not None
         )
 
-    def forward(
-        self, ids: torch.Tensor, positions: torch.Tensor, tail: torch.Tensor, cache: NativeCache, keep: int
-    ) -> torch.Tensor:
-        """Append tokens to the cache and return logits.
+    @property
+    def described(self) -> str:
+        return "compiled code for AMX"
 
-        Args:
-            ids, positions: int64 [q].
-            tail: float32 [q, t], 0 or -inf, over the last t slots; every slot before them is visible.
-            keep: how many of the last rows of logits are wanted.
+    def open(self, capacity: int, vocab_size: int) -> AmxSession:
+        return AmxSession(self, capacity, vocab_size)
 
-        Returns:
-            float32 [keep, V].
+
+class AmxSession:
+    """One sequence in an `AmxLlama`: its KV cache is allocated once, slots are kept selectively."""
+
+    logits_dtype = torch.float32
+
+    def __init__(self, model: AmxLlama, capacity: int, vocab_size: int) -> None:
+        self.capacity, self.length, self.vocab_size = capacity, 0, vocab_size
+        self.model = model  # its memory must outlive this one's
+        self.drafting_sec = ctypes.c_double(0.0)  # compiled drafting adds the time of its passes
+        self.address = model.functions.sequoia_cache(model.address, capacity)
+        if not self.address:
+            raise MemoryError(f"cache: found no memory for {capacity} tokens")
+        weakref.finalize(self, model.functions.sequoia_cache_free, self.address).atexit = False
+
+    @property
+    def forward_sec(self) -> float:
+        return self.drafting_sec.value
+
+    def check_room(self, count: int) -> None:
+        """Raise ValueError unless so many more tokens fit."""
+        if self.length + count > self.capacity:
+            raise ValueError(f"cache: found {self.length} + {count} tokens, expected at most {self.capacity} slots")
+
+    def append(self, ids: torch.Tensor, positions: torch.Tensor, tail: torch.Tensor, *, keep: int) -> torch.Tensor:
+        """Run a pass, see `protocol.Session`.
 
         Raises:
             ValueError: when the cache has no room, or for an id or position that there is not.
             MemoryError: when the scratch memory cannot be had.
         """
         count = len(ids)
-        cache.check_room(count)
-        logits = torch.empty(keep, self.vocab, dtype=torch.float32)
+        self.check_room(count)
+        logits = torch.empty(keep, self.model.vocab, dtype=torch.float32)
         ids, positions = ids.to(torch.int64).contiguous(), positions.to(torch.int64).contiguous()
         tail = tail.to(torch.float32).contiguous()
-        done = self.functions.sequoia_forward(
-            cache.address, torch.get_num_threads(), cache.length, count, ids.data_ptr(), positions.data_ptr(),
+        done = self.model.functions.sequoia_forward(
+            self.address, torch.get_num_threads(), self.length, count, ids.data_ptr(), positions.data_ptr(),
             tail.shape[1], tail.data_ptr(), keep, logits.data_ptr(),
         )  # fmt: skip
         if done < 0:
             raise ValueError(
                 f"found ids {int(ids.min())} to {int(ids.max())} at positions {int(positions.min())} to "
-                f"{int(positions.max())}, expected ids below {self.vocab} and positions below {self.context}"
+                f"{int(positions.max())}, expected ids below {self.model.vocab} and positions below "
+                f"{self.model.context}"
             )
         if not done:
             raise MemoryError(f"found no memory for a pass over {count} tokens")
-        cache.length += count
-        return logits
+        self.length += count
+        return logits[:, : self.vocab_size]
+
+    def commit(self, start: int, slots: Sequence[int]) -> None:
+        """Keep some of the tokens from `start` on, see `protocol.Session`."""
+        moved = next((i for i, slot in enumerate(slots) if slot != i), len(slots))
+        if moved < len(slots):
+            array = (ctypes.c_int64 * len(slots))(*slots)
+            self.model.functions.sequoia_keep(self.address, start, array, len(slots))
+        self.length = start + len(slots)
+
+    def wait(self) -> None:
+        pass  # compiled code is done when it returns
 
 
 class DraftLevel(Protocol):
-    """One level of a tree as `NativeDraft` needs it (see `engine`)."""
+    """One level of a tree as `CompiledDraft` needs it (see `decoding.plan`)."""
 
     nodes: np.ndarray  # int64 [m], the level's nodes that have children
     counts: np.ndarray  # int64 [m], how many
     tail: torch.Tensor  # float32 [m, slots from the root on]
-    widest: int
+    most_children: int
     children: slice
 
 
-class NativeDraft:
+class CompiledDraft:
     """Drafts trees of one shape in one call each: all levels' forwards, rows and draws.
 
     Args:
-        size: how many of the first logits are real tokens.
+        session: of the draft; tokens are drawn from its `vocab_size`.
         fill: "without replacement", "with replacement", or "most likely", how children are drawn.
-
-    Attributes:
-        forward_sec: seconds spent in the model's forwards so far.
     """
 
-    def __init__(self, model: NativeLlama, levels: Sequence[DraftLevel], *, size: int, fill: str) -> None:
-        self.model, self.levels, self.size, self.fill = model, levels, size, fill
+    def __init__(self, session: AmxSession, levels: Sequence[DraftLevel], *, fill: str) -> None:
+        self.session, self.levels, self.fill = session, levels, fill
         self.forwarded = sum(len(level.nodes) for level in levels)
-        self.draws = sum(len(level.nodes) * level.widest for level in levels)
+        self.draws = sum(len(level.nodes) * level.most_children for level in levels)
         self.nodes = levels[-1].children.stop
         self._levels = (_Level * len(levels))(
             *(
                 _Level(
-                    len(level.nodes), level.widest, level.children.start, 0, level.nodes.ctypes.data,
+                    len(level.nodes), level.most_children, level.children.start, 0, level.nodes.ctypes.data,
                     level.counts.ctypes.data, level.tail.data_ptr(),
                 )
                 for level in levels
             )
         )  # fmt: skip
-        self._seconds = ctypes.c_double(0.0)
         self.tokens = torch.empty(self.nodes, dtype=torch.int64)
         self.chances = torch.ones(self.nodes, dtype=torch.float32)
-        self.probs = torch.empty(self.forwarded, size, dtype=torch.float32)
+        self.probs = torch.empty(self.forwarded, session.vocab_size, dtype=torch.float32)
         self._root = self.tokens.numpy()[:1]  # the same memory
         self._results = self.probs.data_ptr(), self.tokens.data_ptr(), self.chances.data_ptr()
         self._unseen = (ctypes.c_int64 * 2)()  # the root and at most one accepted leaf before it
 
-    @property
-    def forward_sec(self) -> float:
-        return self._seconds.value
-
     def grow(
-        self, unseen: Sequence[int], cache: NativeCache, *, place: int, limit: int, temperature: float,
-        generator: torch.Generator,
+        self, unseen: Sequence[int], *, place: int, limit: int, temperature: float, generator: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:  # fmt: skip
-        """Draft one tree and leave its keys and values in the cache.
+        """Draft one tree and leave its keys and values in the session.
 
         Args:
-            unseen: the committed tokens that the cache does not hold yet, the root last.
+            unseen: the committed tokens that the session does not hold yet, the root last.
             place: the root's position; positions from `limit` on are cut to the one before it.
 
         Returns:
@@ -264,8 +267,9 @@ class NativeDraft:
             ValueError: when the cache has no room.
             MemoryError: when scratch memory cannot be had.
         """
+        session = self.session
         count = len(unseen) + self.forwarded - 1
-        cache.check_room(count)
+        session.check_room(count)
         if len(unseen) > len(self._unseen):
             self._unseen = (ctypes.c_int64 * len(unseen))()
         self._unseen[: len(unseen)] = unseen
@@ -273,13 +277,13 @@ class NativeDraft:
         uniforms = None
         if self.fill != "most likely":
             uniforms = torch.rand(self.draws, dtype=torch.float64, generator=generator)
-        done = self.model.functions.sequoia_draft(
-            cache.address, torch.get_num_threads(), cache.length, len(unseen), self._unseen, place, limit,
-            len(self.levels), self._levels, self.size, rows.inverse(temperature),
+        done = session.model.functions.sequoia_draft(
+            session.address, torch.get_num_threads(), session.length, len(unseen), self._unseen, place, limit,
+            len(self.levels), self._levels, session.vocab_size, rows.inverse(temperature),
             self.fill == "with replacement", None if uniforms is None else uniforms.data_ptr(), *self._results,
-            ctypes.byref(self._seconds),
+            ctypes.byref(session.drafting_sec),
         )  # fmt: skip
         if not done:
             raise MemoryError(f"found no memory to draft {self.nodes} tokens")
-        cache.length += count
+        session.length += count
         return None if done < 0 else (self.tokens, self.chances, self.probs)

@@ -1,66 +1,53 @@
-"""A Llama forward on CPU with as few operations as PyTorch offers: small models spend most of a pass between kernels.
+"""A Llama pass on CPU with as few operations as PyTorch offers: small models spend most of a pass between kernels.
 
-Knows one architecture and one device; everything else goes through the model's own forward (and bfloat16 on processors
-with AMX through `amx_llama`). Shapes: q = tokens in one forward, H, K = query and key heads, D = hidden size.
+Knows one architecture and one device; bfloat16 on processors with AMX goes through `llama_amx`, everything else through
+the model's own forward. Shapes: q = tokens in one pass, H, K = query and key heads, D = hidden size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from transformers import LlamaForCausalLM
 
-MAX_ROTATIONS = 2**27  # positions x head size: the table of angles takes 8 bytes for each
+from . import llama_amx
+from .plain_llama import is_plain_llama
+from .tree_cache import CacheSession
+
 Linear = Callable[[torch.Tensor], torch.Tensor]
 
 
-class KeyValueCache(Protocol):
-    """Where a forward leaves keys and values and finds those of earlier tokens."""
+class Layer(NamedTuple):
+    """One decoder layer: the weights of its two norms, and its products."""
 
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store [1, K, q, head_dim] each; return views [1, K, kv, head_dim] of all so far."""
-        ...
-
-
-def fits(model: torch.nn.Module) -> bool:
-    """Whether a model is a Llama of the plain kind on CPU: default rotation, no biases, gate activated by SiLU."""
-    if type(model) is not LlamaForCausalLM or model.device.type != "cpu":
-        return False
-    config = model.config
-    rotation = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    biased = getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False)
-    layers = model.model.layers
-    hidden, inner, head = config.hidden_size, config.intermediate_size, getattr(config, "head_dim", None)
-    head = head or hidden // config.num_attention_heads
-    queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
-
-    def plain(part: torch.nn.Module, outputs: int, inputs: int) -> bool:  # neither adapted nor pruned
-        return type(part) is torch.nn.Linear and part.weight.shape == (outputs, inputs)
-
-    linear = plain(model.lm_head, config.vocab_size, hidden) and all(
-        plain(layer.self_attn.q_proj, queries, hidden)
-        and plain(layer.self_attn.k_proj, keys, hidden)
-        and plain(layer.self_attn.v_proj, keys, hidden)
-        and plain(layer.self_attn.o_proj, hidden, queries)
-        and plain(layer.mlp.gate_proj, inner, hidden)
-        and plain(layer.mlp.up_proj, inner, hidden)
-        and plain(layer.mlp.down_proj, hidden, inner)
-        for layer in layers
-    )
-    small = config.max_position_embeddings * head <= MAX_ROTATIONS
-    return rotation == "default" and not biased and config.hidden_act == "silu" and linear and small and len(layers) > 0
+    norm: torch.Tensor
+    query_key_value: Linear
+    output: Linear
+    mlp_norm: torch.Tensor
+    gate_up: Linear
+    down: Linear
 
 
-class FusedLlama:
+class ResidentWeights:
+    """Layers that stay in memory (`protocol.Weights`)."""
+
+    def __init__(self, layers: list[Layer]) -> None:
+        self._layers = layers
+
+    def layers(self) -> Iterator[Layer]:
+        return iter(self._layers)
+
+
+class TorchLlama:
     """The layers of a Llama with query, key and value in one product, gate and up in another.
 
     The model's own weights become views of the joined ones, so nothing is held twice.
 
     Args:
-        model: one that `fits`.
+        model: one that `supports` accepts.
     """
 
     def __init__(self, model: LlamaForCausalLM) -> None:
@@ -70,8 +57,8 @@ class FusedLlama:
         self.eps = config.rms_norm_eps
         self.embedding, self.norm = base.embed_tokens.weight, base.norm.weight
         self.head = model.lm_head
-        self.layers = [
-            (
+        layers = [
+            Layer(
                 layer.input_layernorm.weight,
                 self._joined(layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj),
                 layer.self_attn.o_proj,
@@ -81,6 +68,7 @@ class FusedLlama:
             )
             for layer in base.layers
         ]
+        self.weights, self.layer_count = ResidentWeights(layers), len(layers)
         every = torch.arange(config.max_position_embeddings)[None]
         cos, sin = base.rotary_emb(self.embedding[:1], position_ids=every)
         half = self.head_dim // 2
@@ -98,35 +86,50 @@ class FusedLlama:
             start += part.out_features
         return lambda x: F.linear(x, weight)
 
-    def forward(
-        self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, cache: KeyValueCache, keep: int
-    ) -> torch.Tensor:
-        """Append tokens to the cache and return logits.
+    @staticmethod
+    def supports(model: torch.nn.Module) -> bool:
+        """Whether this path can run a model."""
+        return is_plain_llama(model)
 
-        Args:
-            ids, positions: int64 [q].
-            mask: [1, 1, q, kv] of the model's dtype, added to the scores; None where everything is visible.
-            keep: how many of the last rows of logits are wanted.
+    @property
+    def described(self) -> str:
+        reason = llama_amx.missing() if self.embedding.dtype == torch.bfloat16 else ""
+        return f"fused PyTorch operations ({reason})" if reason else "fused PyTorch operations"
 
-        Returns:
-            [keep, V] of the model's dtype.
-        """
-        count, hidden_size = len(ids), self.embedding.shape[1]
-        rotated, grouped = self.heads + self.key_heads, self.heads != self.key_heads
-        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
-        half, shape = self.head_dim // 2, (hidden_size,)
-        hidden = F.embedding(ids, self.embedding)
-        for index, (norm, project, output, mlp_norm, gate_up, down) in enumerate(self.layers):
-            heads = project(F.rms_norm(hidden, shape, norm, self.eps)).view(count, -1, self.head_dim)
+    def open(self, capacity: int, vocab_size: int) -> TorchLlamaSession:
+        return TorchLlamaSession(self, capacity, vocab_size)
+
+
+class TorchLlamaSession(CacheSession):
+    """One sequence in a `TorchLlama`."""
+
+    def __init__(self, model: TorchLlama, capacity: int, vocab_size: int) -> None:
+        super().__init__(
+            model.layer_count, capacity, device=torch.device("cpu"), dtype=model.embedding.dtype, vocab_size=vocab_size
+        )
+        self.model = model
+
+    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tail: torch.Tensor, keep: int) -> torch.Tensor:
+        model = self.model
+        sees_all = len(ids) == 1 and not tail.any()  # one new token and nothing hidden from it
+        mask = None if sees_all else self.mask(tail)
+        count, hidden_size = len(ids), model.embedding.shape[1]
+        rotated, grouped = model.heads + model.key_heads, model.heads != model.key_heads
+        cos, sin = model.cos[positions][:, None], model.sin[positions][:, None]
+        half, shape = model.head_dim // 2, (hidden_size,)
+        hidden = F.embedding(ids, model.embedding)
+        for index, layer in enumerate(model.weights.layers()):
+            normed = F.rms_norm(hidden, shape, layer.norm, model.eps)
+            heads = layer.query_key_value(normed).view(count, -1, model.head_dim)
             turned = heads[:, :rotated]
             turned = torch.addcmul(turned * cos, turned.roll(half, -1), sin)
-            keys, values = cache.write(
-                index, turned[:, self.heads :].transpose(0, 1)[None], heads[:, rotated:].transpose(0, 1)[None]
+            keys, values = self.cache.write(
+                index, turned[:, model.heads :].transpose(0, 1)[None], heads[:, rotated:].transpose(0, 1)[None]
             )
             attended = F.scaled_dot_product_attention(
-                turned[:, : self.heads].transpose(0, 1)[None], keys, values, attn_mask=mask, enable_gqa=grouped
+                turned[:, : model.heads].transpose(0, 1)[None], keys, values, attn_mask=mask, enable_gqa=grouped
             )
-            hidden = hidden + output(attended[0].transpose(0, 1).reshape(count, -1))
-            gate, up = gate_up(F.rms_norm(hidden, shape, mlp_norm, self.eps)).chunk(2, -1)
-            hidden = hidden + down(F.silu(gate).mul_(up))
-        return self.head(F.rms_norm(hidden[-keep:], shape, self.norm, self.eps))
+            hidden = hidden + layer.output(attended[0].transpose(0, 1).reshape(count, -1))
+            gate, up = layer.gate_up(F.rms_norm(hidden, shape, layer.mlp_norm, model.eps)).chunk(2, -1)
+            hidden = hidden + layer.down(F.silu(gate).mul_(up))
+        return model.head(F.rms_norm(hidden[-keep:], shape, model.norm, model.eps))

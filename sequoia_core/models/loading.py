@@ -13,7 +13,8 @@ from transformers import AutoTokenizer
 
 from ..files.model_names import DEMO_PAIR, model_name
 from .checkpoint import Source, explained, load_weights, locate, one_line, read_plan
-from .transformers_model import HuggingFaceModel, ModelPair
+from .language_model import HuggingFaceModel, ModelPair
+from .protocol import causal_tail
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -164,11 +165,10 @@ def check_tree_pass(model: HuggingFaceModel) -> None:
     kind = type(model.model).__name__
     expected = "a model that takes positions and a mask over its cached tokens (models with ALiBi do not)"
     with explained(name, expected, f"a {kind} that cannot read a tree"):
-        cache = model.new_cache(len(ids))
-        start = torch.full((4, 4), -torch.inf).triu(1)
-        prefix = model.forward(ids[:4], torch.arange(4), cache=cache, tail=start, keep=4).clone()
+        session = model.open(len(ids))
+        prefix = session.append(ids[:4], torch.arange(4), causal_tail(4), keep=4).clone()
         tail = torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)
-        tree = model.forward(ids[4:], 4 + torch.tensor(depths), cache=cache, tail=tail, keep=len(parents))
+        tree = session.append(ids[4:], 4 + torch.tensor(depths), tail, keep=len(parents))
     with explained(name, "a model that reads plain text"):
         plain = [
             model.model(input_ids=torch.cat([ids[:4], ids[4:][path]])[None].to(model.device), use_cache=False)

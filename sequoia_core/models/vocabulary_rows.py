@@ -1,5 +1,7 @@
-"""Rows of a vocabulary on CPU, by `vocabulary_rows.c` where it can be built: what takes microseconds there takes tens of them in a
-framework. Every function has a twin in `sampling`, which falls back on it; knows arrays only. m = rows, V = vocabulary.
+"""Rows of a vocabulary on CPU, by `vocabulary_rows.c` where it can be built.
+
+What takes microseconds there takes tens of them in a framework. Every function has a twin in `decoding.sampling`, which
+does the same without compiled code. Knows arrays only. m = rows, V = vocabulary.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def compiled() -> ctypes.CDLL | None:  # called before every use: the cache make
     return load(["vocabulary_rows.c"], FLAGS, _FUNCTIONS)[0]
 
 
-def fit(rows: torch.Tensor) -> bool:
+def supports(rows: torch.Tensor) -> bool:
     """Whether these rows can be given to the C functions: float32 [m, V] on CPU, each row contiguous."""
     plain = rows.dtype == torch.float32 and rows.is_cpu and rows.ndim == 2
     return compiled() is not None and plain and rows.stride(1) == 1 and len(rows) > 0
@@ -67,7 +69,7 @@ def soften(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     return probs if fine else probs.fill_(torch.nan)
 
 
-def chances(
+def token_probabilities(
     logits: torch.Tensor, temperature: float, which: np.ndarray, starts: np.ndarray, tokens: torch.Tensor
 ) -> torch.Tensor | None:
     """Return the probabilities of certain tokens without making whole rows of them.
@@ -89,7 +91,7 @@ def chances(
     return found if fine else None
 
 
-def law(logits: torch.Tensor, temperature: float) -> np.ndarray | None:
+def distribution(logits: torch.Tensor, temperature: float) -> np.ndarray | None:
     """Return the softmax of one float32 row [V] in double precision; None for one with NaN or nothing finite."""
     wide, scratch = np.empty(len(logits)), np.empty(len(logits), dtype=np.float32)
     fine = compiled().rows_law(
@@ -145,7 +147,7 @@ def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
     return rest
 
 
-def strike(probs: np.ndarray, place: int) -> float:
+def remove_token(probs: np.ndarray, place: int) -> float:
     """Take one entry out of float64 [V], in place, the others scaled to sum to 1 -> what they summed to before."""
     return compiled().rows_strike(_address(probs), len(probs), place)
 

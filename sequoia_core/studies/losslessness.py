@@ -28,7 +28,7 @@ from ..decoding.sampling import (
 from ..decoding.verifiers import GREEDY, VERIFIERS, Fill
 from ..design.tree import TokenTree
 from ..models.prefill import prefill
-from ..models.transformers_model import LanguageModel
+from ..models.protocol import LanguageModel, causal_tail
 
 MAX_ENUMERATED = 6
 FALSE_ALARM = 1e-6  # stated for a correct verifier
@@ -220,7 +220,7 @@ def check_losslessness(
             break
         if law is None:  # read while a cancel can still end it, after `decode` has checked the prompt
             law = _Law(prompt, target, sampling, new_tokens)
-            if not prefill(target, prompt[:-1], cache=law.cache, cancel=cancel):
+            if not prefill(law.session, prompt[:-1], cancel=cancel):
                 break
         seen[tuple(text)] += 1
         if progress is not None:
@@ -234,7 +234,7 @@ def check_losslessness(
 
 
 class _Law:
-    """The target's law of the first tokens, split into cells; its cache is to hold the prompt but for the last token.
+    """The target's law of the first tokens, split into cells; its session is to hold the prompt but for the last token.
 
     Attributes:
         cells: (tokens, pooled) -> probability.
@@ -245,7 +245,7 @@ class _Law:
         self.prompt, self.target, self.sampling, self.new_tokens = prompt, target, sampling, new_tokens
         self.cells: dict[tuple[tuple[int, ...], bool], float] = {}
         self.support: dict[tuple[int, ...], np.ndarray] = {}
-        self.cache = target.new_cache(len(prompt) + new_tokens)
+        self.session = target.open(len(prompt) + new_tokens)
         self.taken_in: tuple[tuple[int, ...], bool] | None = None
 
     def split(self, smallest: float) -> None:
@@ -261,10 +261,9 @@ class _Law:
     @torch.inference_mode()
     def _row(self, prefix: tuple[int, ...]) -> np.ndarray:
         ids = torch.tensor([self.prompt[-1], *prefix])
-        positions = torch.arange(len(ids)) + self.cache.length
-        tail = torch.full((len(ids), len(ids)), -torch.inf, dtype=torch.float32).triu(1)
-        logits = self.target.forward(ids, positions, cache=self.cache, tail=tail, keep=1)
-        self.cache.keep(len(self.prompt) - 1, [])
+        positions = torch.arange(len(ids)) + self.session.length
+        logits = self.session.append(ids, positions, causal_tail(len(ids)), keep=1)
+        self.session.commit(len(self.prompt) - 1, [])
         check_logits(logits, "target")
         row = probabilities(logits, self.sampling)[0].double().cpu().numpy()
         return row / row.sum()

@@ -22,7 +22,7 @@ from ..decoding.sampling import SamplingConfig, probabilities
 from ..design.acceptance import AcceptanceVector
 from ..design.conditions import Conditions
 from ..models.prefill import prefill
-from ..models.transformers_model import LanguageModel
+from ..models.protocol import LanguageModel, causal_tail
 
 CHUNK = 128  # positions handled at once: bounds the [positions, vocabulary] rows
 TARGET_TEXT = "measured on text the target wrote"
@@ -312,16 +312,15 @@ def _logits_along(
 ) -> Iterable[torch.Tensor | None]:
     """Yield the logits that predict each token of `text`, one pass per chunk, float [chunk, V]; None once cancelled."""
     ids = torch.tensor([*prompt, *text[:-1]], dtype=torch.int64)
-    cache = model.new_cache(len(ids))
+    session = model.open(len(ids))
     first = len(prompt) - 1  # the position whose logits predict the text's first token
-    prefill(model, ids[:first], cache=cache, cancel=cancel)
+    prefill(session, ids[:first], cancel=cancel)
     for start in range(first, len(ids), CHUNK):
         if cancel.is_set():
             yield None
             return
         stop = min(start + CHUNK, len(ids))
-        tail = torch.full((stop - start, stop - start), -torch.inf, dtype=torch.float32).triu(1)
-        yield model.forward(ids[start:stop], torch.arange(start, stop), cache=cache, tail=tail, keep=stop - start)
+        yield session.append(ids[start:stop], torch.arange(start, stop), causal_tail(stop - start), keep=stop - start)
 
 
 def repeated_share(tokens: Sequence[int], length: int = 4) -> float:

@@ -15,7 +15,7 @@ import torch
 from ..design.profile import HardwareProfile
 from ..models.device import describe_device
 from ..models.prefill import prefill
-from ..models.transformers_model import LanguageModel
+from ..models.protocol import LanguageModel
 
 DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
 DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32)
@@ -98,31 +98,26 @@ class _PassTimer:
 
     def __init__(self, model: LanguageModel, n: int, context: int, room: int, cancel: threading.Event) -> None:
 
-        self.torch, self.model, self.context, self.cancel = torch, model, context, cancel
+        self.context, self.cancel = context, cancel
         generator = torch.Generator().manual_seed(n)
-        self.cache = model.new_cache(context + room)
+        self.session = model.open(context + room)
         fill = torch.randint(model.vocab_size, (context,), generator=generator)
-        prefill(model, fill, cache=self.cache, cancel=cancel)
+        prefill(self.session, fill, cancel=cancel)
         self.tokens = torch.randint(model.vocab_size, (n,), generator=generator)
         self.positions = torch.full((n,), context)
         self.tail = torch.full((n, n), -torch.inf).fill_diagonal_(0.0)
-        self.keep = n
 
     def run(self) -> float:
         self._pass()
-        self._wait()
+        self.session.wait()
         started = time.perf_counter()
         for _ in range(PASSES):
             self._pass()
-        self._wait()
+        self.session.wait()
         return (time.perf_counter() - started) / PASSES
 
     def _pass(self) -> None:
         if self.cancel.is_set():
             return
-        self.cache.keep(self.context, [])
-        self.model.forward(self.tokens, self.positions, cache=self.cache, tail=self.tail, keep=self.keep)
-
-    def _wait(self) -> None:
-        if self.torch.device(self.model.device).type == "cuda":
-            self.torch.cuda.synchronize(self.model.device)
+        self.session.commit(self.context, [])
+        self.session.append(self.tokens, self.positions, self.tail, keep=len(self.tokens))

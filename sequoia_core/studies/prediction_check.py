@@ -18,7 +18,7 @@ from ..design.acceptance import AcceptanceMatrix, AcceptanceVector
 from ..design.bootstrap import RESAMPLES, Estimate, estimate, resampled
 from ..design.optimal_trees import expected_tokens
 from ..design.tree import TokenTree
-from ..models.transformers_model import LanguageModel
+from ..models.protocol import LanguageModel
 from .measure_acceptance import continuation, pair_settings, prompt_generators, ranks_along, vector_from_prompts
 from .step_counts import count_by_depth, matrix_from_counts
 from .verifier_comparison import decode_prompt, whole_tokens

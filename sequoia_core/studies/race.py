@@ -22,7 +22,7 @@ from ..design.optimal_trees import chain_tree, expected_tokens, optimal_tree
 from ..design.planning import best_shape, predicted_speedup, speedup_surface
 from ..design.profile import HardwareProfile
 from ..design.tree import TokenTree
-from ..models.transformers_model import ModelPair
+from ..models.language_model import ModelPair
 from .measure_acceptance import measure_acceptance, repeated_share
 from .measure_profile import measure_profile
 

@@ -17,7 +17,7 @@ from ..decoding.rank_acceptance import RANK_RULES, rules_at
 from ..decoding.sampling import SamplingConfig
 from ..design.acceptance import AcceptanceVector
 from ..design.bootstrap import bounds, resampled
-from ..models.transformers_model import LanguageModel
+from ..models.protocol import LanguageModel
 from .measure_acceptance import continuation, pair_settings, prompt_generators, ranks_along, vector_from_prompts
 
 VERIFIERS = tuple(RANK_RULES)

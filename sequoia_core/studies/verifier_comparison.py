@@ -18,7 +18,7 @@ from ..decoding.rank_acceptance import GREEDY, RANK_RULES, rules_at
 from ..decoding.sampling import SamplingConfig
 from ..design.bootstrap import Estimate, estimate, ratio_estimate, resampled
 from ..design.tree import TokenTree
-from ..models.transformers_model import LanguageModel
+from ..models.protocol import LanguageModel
 from .measure_acceptance import pair_settings, prompt_generators
 
 VERIFIERS = tuple(RANK_RULES)

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sequoia_core.models.transformers_model import HuggingFaceModel
 
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.optimal_trees import k_ary_tree
-from sequoia_core.models.transformers_model import HuggingFaceModel
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile

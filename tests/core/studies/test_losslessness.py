@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2
+from sequoia_core.models.transformers_model import HuggingFaceModel
 
 from sequoia_core.decoding import loop as engine
 from sequoia_core.decoding.loop import decode
@@ -23,7 +24,6 @@ from sequoia_core.decoding.sampling import (
 from sequoia_core.decoding.verifiers import GREEDY, VERIFIERS, Offer, sequoia_rule
 from sequoia_core.design.optimal_trees import branching_tree, chain_tree
 from sequoia_core.models.prefill import prefill
-from sequoia_core.models.transformers_model import HuggingFaceModel
 from sequoia_core.studies import losslessness as lossless
 from sequoia_core.studies.losslessness import acceptance_probability, check_losslessness, next_token_law
 from tests.conftest import DraftsAtOnce, tiny_llama

@@ -1,0 +1,145 @@
+"""Judges: each step, score the drafted tree in one target pass, walk it, and keep the accepted path.
+
+`assemble` chooses one per run. A judge owns the target's session and knows one tree; how tokens were drafted it does
+not ask. Shapes: n = tree nodes, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from ..models import vocabulary_rows
+from ..models.protocol import Session
+from .drafting import Draft
+from .plan import TreePlan
+from .sampling import SamplingConfig, distribution, finite, most_likely, token_probabilities, widened
+from .verifiers import Verifier, sequoia_rule, specinfer_rule, topk_rule
+from .walk import Trial, Walk, walk_greedily, walk_tree
+
+COMPILED_RULES = {sequoia_rule: "sequoia", specinfer_rule: "specinfer", topk_rule: "topk"}
+
+
+class Judge(Protocol):
+    """What the loop needs of a judge."""
+
+    def score(self, sequence: Sequence[int], draft: Draft) -> None:
+        """Run the target over the drafted tree below the last token of the committed sequence."""
+        ...
+
+    def walk(self, draft: Draft) -> Walk:
+        """Decide the accepted path and the bonus token.
+
+        Raises:
+            FloatingPointError: when the target model returned logits that are not finite.
+        """
+        ...
+
+    def target_probs(self, draft: Draft) -> tuple[float, ...]:
+        """Return what the target gives every node's token after its parent [n]; 1 for the root."""
+        ...
+
+    def commit(self, path: tuple[int, ...]) -> None:
+        """Keep of the scored tree only the nodes of the accepted path."""
+        ...
+
+    def wait(self) -> None:
+        """Return when the device has finished."""
+        ...
+
+
+class RowJudge:
+    """Walks by the verifier's rule in Python, looking at the rows it needs; works with any session.
+
+    Args:
+        session: holds the prompt but for its last token.
+        sampling: of the target.
+        explained_by: how the probabilities that are only shown are warped.
+        context: positions there are; nodes beyond get the last one, and are cut before they are committed.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        plan: TreePlan,
+        *,
+        verifier: Verifier,
+        sampling: SamplingConfig,
+        explained_by: SamplingConfig,
+        context: int,
+        generator: torch.Generator,
+    ) -> None:
+        self.session, self.plan, self.verifier, self.sampling = session, plan, verifier, sampling
+        self.explained_by, self.context, self.generator = explained_by, context, generator
+
+    @torch.inference_mode()
+    def score(self, sequence: Sequence[int], draft: Draft) -> None:
+        self.root_slot = len(sequence) - 1
+        positions = torch.from_numpy(np.minimum(self.plan.depths + self.root_slot, self.context - 1))
+        self.logits = self.session.append(draft.tokens, positions, self.plan.tail, keep=self.plan.tree.size)
+
+    @torch.inference_mode()
+    def walk(self, draft: Draft) -> Walk:
+        if self.sampling.greedy:
+            wanted = most_likely(self.logits, "target").tolist()
+            return walk_greedily(draft.tree, draft.tokens.tolist(), wanted.__getitem__)
+        return walk_tree(
+            draft.tree,
+            draft.tokens.tolist(),
+            target_row=lambda node: distribution(self.logits[node], self.sampling, "target"),
+            draft_row=lambda node: widened(draft.rows[self.plan.slots[node]]),
+            rule=self.verifier.rule,
+            uniform=iter(self._uniforms().tolist()).__next__,
+        )
+
+    def _uniforms(self) -> torch.Tensor:
+        """Draw one number in [0, 1) for each trial there can be, float64 [n]."""
+        return torch.rand(self.plan.tree.size, generator=self.generator, dtype=torch.float64)
+
+    @torch.inference_mode()
+    def target_probs(self, draft: Draft) -> tuple[float, ...]:
+        if draft.tree.size == 1:
+            return (1.0,)
+        found = token_probabilities(
+            self.logits, self.explained_by, self.plan.inner, self.plan.child_starts, draft.tokens[1:], "target"
+        )
+        return (1.0, *found.tolist())
+
+    def commit(self, path: tuple[int, ...]) -> None:
+        self.session.commit(self.root_slot, path)
+
+    def wait(self) -> None:
+        self.session.wait()
+
+
+class CompiledJudge(RowJudge):
+    """Walks in one call of compiled code, trial by trial as `RowJudge` does: equal seeds give equal paths."""
+
+    def __init__(self, session: Session, plan: TreePlan, **options) -> None:
+        super().__init__(session, plan, **options)
+        self._walker = vocabulary_rows.Walker(
+            plan.first_children, plan.tree.child_counts.astype(np.int64), plan.slot_array
+        )
+
+    @staticmethod
+    def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
+        """Whether compiled walks exist for a target's rows on CPU and the verifier's rule."""
+        if session.logits_dtype != torch.float32 or vocabulary_rows.compiled() is None:
+            return False
+        return sampling.greedy or (sampling.plain and verifier.rule in COMPILED_RULES)
+
+    @torch.inference_mode()
+    def walk(self, draft: Draft) -> Walk:
+        if self.sampling.greedy:
+            path, bonus, nodes = finite(self._walker.greedily(self.logits, draft.tokens), "target")
+            accepted = set(path)
+            return Walk(tuple(path), bonus, tuple(Trial(n, 0.0, float(n in accepted), 1.0) for n in nodes))
+        found = self._walker.sampled(
+            COMPILED_RULES[self.verifier.rule], self.logits, self.sampling.temperature, draft.tokens, draft.rows,
+            self._uniforms(),
+        )  # fmt: skip
+        path, bonus, trials = finite(found, "target")
+        return Walk(tuple(path), bonus, tuple(Trial(*trial) for trial in trials))

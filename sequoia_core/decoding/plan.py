@@ -1,0 +1,97 @@
+"""What decoding needs to know of a tree's shape, worked out once per tree: masks, draft passes, places in caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import torch
+
+from ..design.tree import TokenTree
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One draft pass and the children drawn from it.
+
+    Attributes:
+        nodes, counts: the level's nodes that have children and how many, int64 [m]; only these are forwarded.
+        tail: float32 [m, slots + m], additive mask over root, earlier forwarded nodes and these.
+        most_children: of one node.
+        children: the c nodes of the next level; they are numbered one after the other.
+        rows: int64 [c], which of the m nodes is each child's parent.
+        places: int64 [c], where each child's token lies in the draws [m, most_children], counted row after row.
+    """
+
+    nodes: np.ndarray
+    counts: np.ndarray
+    tail: torch.Tensor
+    most_children: int
+    children: slice
+    rows: torch.Tensor
+    places: torch.Tensor
+
+
+class TreePlan:
+    """A tree's masks and draft passes.
+
+    Attributes:
+        tree: the tree, n nodes.
+        levels: its draft passes, root first; none for a lone root.
+        inner: int64 [i], the nodes that have children, in the order in which they are forwarded.
+        slots: place of each inner node among them, node -> place.
+        child_starts: int64 [i + 1]; the children of inner node i are nodes child_starts[i] + 1 to child_starts[i + 1].
+        depths: int64 [n].
+        tail: float32 [n, n], additive mask over the tree: each node sees its ancestors and itself.
+    """
+
+    def __init__(self, tree: TokenTree) -> None:
+        self.tree, self.depths = tree, tree.depths.astype(np.int64)
+        mask, counts, ranks = tree.ancestor_mask, tree.child_counts, tree.child_ranks
+        self.tail = additive_mask(mask)
+        self.levels: list[Level] = []
+        inner: list[int] = []
+        for level, below in zip(tree.levels, tree.levels[1:], strict=False):
+            nodes = level[counts[level] > 0]
+            inner.extend(nodes.tolist())
+            most, rows = int(counts[nodes].max()), np.repeat(np.arange(len(nodes)), counts[nodes])
+            self.levels.append(
+                Level(
+                    nodes=nodes.astype(np.int64),
+                    counts=counts[nodes].astype(np.int64),
+                    tail=additive_mask(mask[np.ix_(nodes, inner)]),
+                    most_children=most,
+                    children=slice(int(below[0]), int(below[-1]) + 1),
+                    rows=torch.from_numpy(rows),
+                    places=torch.from_numpy(rows * most + ranks[below].astype(np.int64) - 1),
+                )
+            )
+        self.inner = np.array(inner, dtype=np.int64)
+        self.slots = {node: slot for slot, node in enumerate(inner)}
+        self.child_starts = np.concatenate([[0], np.cumsum(counts[self.inner])]).astype(np.int64)
+
+    @cached_property
+    def first_children(self) -> np.ndarray:
+        """Each node's first child, int64 [n]; meaningless for a leaf."""
+        return np.array([self.tree.children(node).start for node in range(self.tree.size)], dtype=np.int64)
+
+    @cached_property
+    def slot_array(self) -> np.ndarray:
+        """`slots` as int64 [n]; 0 for a leaf, which has no row to look up."""
+        return np.array([self.slots.get(node, 0) for node in range(self.tree.size)], dtype=np.int64)
+
+    def inner_path(self, path: tuple[int, ...]) -> list[int]:
+        """Return the places in the draft's cache, counted from the root's, of a path's nodes that were forwarded."""
+        return [self.slots[node] for node in path if node in self.slots]
+
+
+def additive_mask(visible: np.ndarray) -> torch.Tensor:
+    """Return 0 where bool [q, t] is true and -inf elsewhere, float32."""
+    return torch.zeros(visible.shape, dtype=torch.float32).masked_fill_(torch.from_numpy(~visible), -torch.inf)
+
+
+@lru_cache(maxsize=8)  # many short runs over one tree are common: a benchmark, a proof
+def plan_of(tree: TokenTree) -> TreePlan:
+    """Return the tree's plan, worked out once."""
+    return TreePlan(tree)

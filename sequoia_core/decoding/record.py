@@ -1,0 +1,59 @@
+"""The record of one decoding step, as pages stream it and tests list it. Shapes: n = tree nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..design.tree import TokenTree
+from .walk import Trial, Walk
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStep:
+    """One draft-verify-commit round.
+
+    Attributes:
+        index: 0 for the first step.
+        tree: the shape that was drafted.
+        tokens: token of every node [n], root first.
+        outcomes: per node [n] "accepted", "rejected" or "not reached"; the root counts as accepted.
+        draft_probs, target_probs: what each model gave the node's token after its parent [n]; 1 for the root. At
+            temperature 0 these are the probabilities at temperature 1, the walk itself goes by argmax. Empty where a
+            run was not asked to explain itself.
+        accepted_path: node ids, root first.
+        bonus_token: sampled by the target after the last accepted node.
+        new_tokens: what this step committed: accepted path, then bonus token, cut at EOS and at the wished-for length.
+        trials: every decision in order, with its arithmetic.
+        draft_sec, verify_sec, walk_sec, commit_sec: wall time of the phases in seconds.
+        finished: None, or why the run ends here: "eos", "length" or "context".
+    """
+
+    index: int
+    tree: TokenTree
+    tokens: tuple[int, ...]
+    outcomes: tuple[str, ...]
+    draft_probs: tuple[float, ...]
+    target_probs: tuple[float, ...]
+    accepted_path: tuple[int, ...]
+    bonus_token: int
+    new_tokens: list[int]
+    trials: tuple[Trial, ...]
+    draft_sec: float
+    verify_sec: float
+    walk_sec: float
+    commit_sec: float
+    finished: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.draft_sec + self.verify_sec + self.walk_sec + self.commit_sec
+
+
+def outcomes_of(size: int, walk: Walk) -> tuple[str, ...]:
+    """Say of each of `size` nodes whether the walk accepted it, rejected it or never came to it."""
+    outcomes = ["not reached"] * size
+    for trial in walk.trials:
+        outcomes[trial.node] = "rejected"
+    for node in walk.path:
+        outcomes[node] = "accepted"
+    return tuple(outcomes)

@@ -1,0 +1,115 @@
+"""A Hugging Face model as the engine sees it, and the choice of what runs its passes."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .llama_amx import AmxLlama
+from .llama_torch import TorchLlama
+from .protocol import Passes, Session
+from .transformers_passes import TransformersPasses
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+FASTEST_FIRST = (AmxLlama, TorchLlama)  # each says which models it supports; the others go through transformers
+
+
+def choose_passes(model: PreTrainedModel) -> Passes:
+    """Return the fastest way of running a model that there is here.
+
+    Raises:
+        ValueError: for layers that cannot attend along a tree; the message lacks the model's name.
+    """
+    passes = TransformersPasses(model)
+    return next((kind(model) for kind in FASTEST_FIRST if kind.supports(model)), passes)
+
+
+class HuggingFaceModel:
+    """Any `AutoModelForCausalLM` (see `protocol.LanguageModel` for the attributes).
+
+    Args:
+        vocab_size: V, how many of the model's first rows of logits are real tokens; None takes all. Rows after them
+            are padding: they are cut off before any softmax, so the model's distribution is its own given that the
+            token is below V.
+
+    Raises:
+        ValueError: for a `vocab_size` beyond the model's rows, or layers that cannot attend along a tree.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        name: str,
+        eos_ids: frozenset[int] | None = None,
+        vocab_size: int | None = None,
+    ) -> None:
+        self.model = model.eval()
+        self.name = name
+        config = model.config.get_text_config()
+        rows = int(config.vocab_size)
+        self.vocab_size = rows if vocab_size is None else vocab_size
+        if not 1 <= self.vocab_size <= rows:
+            raise ValueError(
+                f"{name}: found a vocabulary of {self.vocab_size}, expected 1 to its {rows} rows of logits"
+            )
+        self.max_context = _context(config)
+        self.eos_ids = _eos_ids(model, name) if eos_ids is None else eos_ids
+        self.device, self.dtype = model.device, model.dtype
+        self.parameters = sum(p.numel() for p in model.parameters())
+        try:
+            self._passes = choose_passes(model)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+
+    @property
+    def forward_by(self) -> str:
+        """What runs the passes, in words: compiled code, PyTorch operations of ours, or transformers."""
+        return self._passes.described
+
+    def endless(self) -> HuggingFaceModel:
+        """Return this model, weights shared, with no end of text: for races in which all must write equally much."""
+        twin = copy.copy(self)
+        twin.eos_ids = frozenset()
+        return twin
+
+    def open(self, capacity: int) -> Session:
+        return self._passes.open(capacity, self.vocab_size)
+
+
+def _context(config: PretrainedConfig) -> int:
+    """Return how many positions a model has for which the rotation of its cached keys stays what it was.
+
+    Two kinds of rotary embedding depend on the length of the text (transformers' `dynamic_rope_update`): "longrope"
+    turns to other frequencies beyond the length it was first trained for, "dynamic" beyond its positions. Keys cached
+    before that would be rotated by the old ones, so such a context ends there.
+    """
+    context = getattr(config, "max_position_embeddings", None) or 2048
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]  # one for all layers, or per kind
+    short = [kind.get("original_max_position_embeddings") for kind in kinds if kind.get("rope_type") == "longrope"]
+    return int(min([context, *(length for length in short if length)]))
+
+
+def _eos_ids(model: PreTrainedModel, name: str) -> frozenset[int]:
+    generation = getattr(model, "generation_config", None)
+    ids = getattr(generation, "eos_token_id", None)
+    if ids is None:
+        ids = model.config.get_text_config().eos_token_id
+    if ids is None:
+        return frozenset()
+    listed = ids if isinstance(ids, list | tuple) else [ids]
+    if not all(isinstance(token, int) and not isinstance(token, bool) for token in listed):
+        raise ValueError(f"{name}: eos_token_id: found {str(ids)[:60]!r}, expected a token id or a list of them")
+    return frozenset(listed)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPair:
+    """A target, the draft that speaks for it, and their common tokenizer."""
+
+    target: HuggingFaceModel
+    draft: HuggingFaceModel
+    tokenizer: PreTrainedTokenizerBase

@@ -1,0 +1,104 @@
+"""What the engine asks of a language model: sessions, each of which holds one sequence's keys and values.
+
+Everything that runs a model implements these two protocols, and nothing else is known of it: transformers, a Llama in
+few PyTorch operations, compiled code, a table of logits in a test. Shapes: q = tokens in one pass, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+
+
+class Session(Protocol):
+    """One sequence in one model: a KV cache of fixed capacity and whatever buffers a pass needs.
+
+    Attributes:
+        length: tokens held so far.
+        logits_dtype: number format of what `append` returns.
+        forward_sec: seconds spent so far in passes that `append` does not see, such as compiled drafting; else 0.
+    """
+
+    length: int
+    logits_dtype: torch.dtype
+    forward_sec: float
+
+    def append(self, ids: torch.Tensor, positions: torch.Tensor, tail: torch.Tensor, *, keep: int) -> torch.Tensor:
+        """Run the model over more tokens and hold their keys and values.
+
+        Args:
+            ids, positions: int64 [q], on CPU.
+            tail: float32 [q, t], additive mask (0 or -inf) over the last t tokens held, the new ones included; every
+                token before them is visible.
+            keep: how many of the last rows of logits are wanted.
+
+        Returns:
+            float [keep, V] of `logits_dtype`, valid until the next call.
+
+        Raises:
+            ValueError: when the cache has no room.
+        """
+        ...
+
+    def commit(self, start: int, slots: Sequence[int]) -> None:
+        """Keep, of the tokens from `start` on, only those at `start + slots[i]`, in that order; forget the others.
+
+        `slots` must increase. Only tokens whose place changes are copied.
+        """
+        ...
+
+    def wait(self) -> None:
+        """Return when the device has finished what was asked of it so far, so that a clock can be read."""
+        ...
+
+
+class LanguageModel(Protocol):
+    """A model as the engine sees it.
+
+    Attributes:
+        name: for people and records, see `files.model_names`.
+        vocab_size: V, tokens that can be drawn; rows of padding are cut from the logits.
+        max_context: positions there are.
+        eos_ids: tokens that end a text.
+        device, dtype: where and in which number format it runs.
+    """
+
+    name: str
+    vocab_size: int
+    max_context: int
+    eos_ids: frozenset[int]
+    device: torch.device
+    dtype: torch.dtype
+
+    def open(self, capacity: int) -> Session:
+        """Return an empty session with room for `capacity` tokens."""
+        ...
+
+
+class Weights(Protocol):
+    """Where a model's decoder layers are: in memory, or streamed from a slower tier."""
+
+    def layers(self) -> Iterator[Any]:
+        """Yield the layers in order, once per pass; each is valid until the next one is taken."""
+        ...
+
+
+class Passes(Protocol):
+    """One way of running a certain model's passes; `choose_passes` picks one when a model is wrapped.
+
+    Attributes:
+        described: in words, for records and pages, such as "transformers".
+    """
+
+    described: str
+
+    def open(self, capacity: int, vocab_size: int) -> Session:
+        """Return an empty session with room for `capacity` tokens, whose logits are cut to `vocab_size`."""
+        ...
+
+
+def causal_tail(count: int) -> torch.Tensor:
+    """Return the mask of tokens that each see those before them and themselves, float32 [count, count]."""
+    return torch.full((count, count), -torch.inf, dtype=torch.float32).triu_(1)

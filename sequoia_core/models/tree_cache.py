@@ -1,0 +1,157 @@
+"""A KV cache that a tree goes into and of which the accepted path stays, and sessions of models that use one.
+
+Shapes: q = tokens in one pass, kv = cached tokens including those q, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class _Layer(CacheLayerMixin):
+    """One layer's view into the cache's buffer."""
+
+    def __init__(self, cache: TreeCache, index: int) -> None:
+        super().__init__()
+        self.cache, self.index = cache, index
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states, value_states) -> None:  # allocated by TreeCache on the first update
+        pass
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        return self.cache.write(self.index, key_states, value_states)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.cache.length + self.cache.pending, 0
+
+    def get_seq_length(self) -> int:
+        return self.cache.length
+
+    def get_max_length(self) -> int:
+        return self.cache.capacity
+
+
+class TreeCache(Cache):
+    """A KV cache allocated once, whose slots can be kept selectively: a tree goes in, its accepted path stays.
+
+    All layers live in one tensor [2 * layers, heads, capacity, head_dim], so that committing a path is one gather.
+    """
+
+    def __init__(self, layer_count: int, capacity: int) -> None:
+        super().__init__(layers=[_Layer(self, i) for i in range(layer_count)])
+        self.capacity = capacity
+        self.length = 0
+        self.pending = 0
+        self.positions = torch.zeros(capacity, dtype=torch.int64)
+        self._buffer: torch.Tensor | None = None
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        return self.length
+
+    def begin(self, positions: torch.Tensor) -> None:
+        """Announce a forward over q tokens at these positions, int64 [q]."""
+        self.pending = len(positions)
+        if self.length + self.pending > self.capacity:
+            raise ValueError(
+                f"cache: found {self.length} + {self.pending} tokens, expected at most {self.capacity} slots"
+            )
+        self.positions[self.length : self.length + self.pending] = positions
+
+    def end(self) -> None:
+        """Make the announced tokens part of the cache."""
+        self.length += self.pending
+        self.pending = 0
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store keys and values [1, heads, q, head_dim]; return views [1, heads, kv, head_dim] of all so far."""
+        if self._buffer is None:
+            _, heads, _, width = keys.shape
+            self._buffer = torch.zeros(
+                2 * len(self.layers), heads, self.capacity, width, dtype=keys.dtype, device=keys.device
+            )
+        stop = self.length + keys.shape[2]
+        pair = self._buffer[2 * layer : 2 * layer + 2]
+        if keys.shape[1:2] + keys.shape[3:] != pair.shape[1:2] + pair.shape[3:] or keys.shape != values.shape:
+            raise ValueError(
+                f"layer {layer}: found keys {tuple(keys.shape)} and values {tuple(values.shape)}, "
+                "expected all layers alike"
+            )
+        pair[0, :, self.length : stop] = keys[0]
+        pair[1, :, self.length : stop] = values[0]
+        return pair[0:1, :, :stop], pair[1:2, :, :stop]
+
+    def commit(self, start: int, slots: Sequence[int]) -> None:
+        """Keep of the slots from `start` on only `start + slots[i]`, moved to `start + i`; forget the rest.
+
+        Only slots that really move are copied; `slots` must increase.
+        """
+        moved = next((i for i, slot in enumerate(slots) if slot != i), len(slots))
+        if moved < len(slots):
+            source = torch.tensor(slots[moved:]) + start
+            stop = start + len(slots)
+            self.positions[start + moved : stop] = self.positions[source]
+            if self._buffer is not None:
+                self._buffer[:, :, start + moved : stop] = self._buffer.index_select(2, source.to(self._buffer.device))
+        self.length = start + len(slots)
+
+
+class CacheSession:
+    """A session over a `TreeCache`; a kind of model adds `_logits`, one pass of it.
+
+    Args:
+        layers: of the model.
+        device, dtype: of the model.
+        vocab_size: rows of logits that are real tokens.
+    """
+
+    forward_sec = 0.0
+
+    def __init__(
+        self, layers: int, capacity: int, *, device: torch.device, dtype: torch.dtype, vocab_size: int
+    ) -> None:
+        self.cache = TreeCache(layers, capacity)
+        self.device, self.logits_dtype, self.vocab_size = torch.device(device), dtype, vocab_size
+
+    @property
+    def length(self) -> int:
+        return self.cache.length
+
+    @torch.inference_mode()
+    def append(self, ids: torch.Tensor, positions: torch.Tensor, tail: torch.Tensor, *, keep: int) -> torch.Tensor:
+        self.cache.begin(positions)
+        logits = self._logits(ids, positions, tail, keep)
+        self.cache.end()
+        return logits[:, : self.vocab_size]
+
+    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tail: torch.Tensor, keep: int) -> torch.Tensor:
+        """Return the last `keep` rows of logits, [keep, rows of the model]; arguments as for `append`."""
+        raise NotImplementedError
+
+    @torch.inference_mode()
+    def commit(self, start: int, slots: Sequence[int]) -> None:
+        self.cache.commit(start, slots)
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def mask(self, tail: torch.Tensor, window: int | None = None) -> torch.Tensor:
+        """Return the additive mask of a pass, [1, 1, q, kv] of the model's dtype on its device.
+
+        Args:
+            tail: as for `append`.
+            window: with a sliding window, how many positions back a token sees.
+        """
+        queries, covered = tail.shape
+        total = self.cache.length + queries
+        mask = torch.zeros(1, 1, queries, total, dtype=self.logits_dtype)
+        mask[0, 0, :, total - covered :] = tail
+        if window is not None:
+            keys = self.cache.positions[:total]
+            too_old = keys[None, :] <= keys[self.cache.length :, None] - window
+            mask[0, 0].masked_fill_(too_old, -torch.inf)
+        return mask.to(self.device)
