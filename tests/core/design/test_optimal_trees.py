@@ -217,7 +217,7 @@ def test_no_tree_passes_its_limit():
 
 
 def test_trees_transfer_between_the_shipped_vectors_as_the_readme_says():
-    folder = Path(__file__).resolve().parents[2] / "assets" / "acceptance"
+    folder = Path(__file__).resolve().parents[3] / "assets" / "acceptance"
     names = ["demo-t0", "demo-t0.6", "reference-demo", "llama3-70b-8b-cnn"]
     regret = regret_matrix([AcceptanceVector.load(folder / f"{name}.json") for name in names], size=64, depth=8)
     assert [names[place] for place in regret.worst] == ["reference-demo", "demo-t0"]

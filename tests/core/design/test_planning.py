@@ -146,6 +146,6 @@ def test_spread_is_read_off_the_resamples_at_its_level():
 @pytest.mark.parametrize("name", ["demo-t0", "demo-t0.6", "reference-demo", "llama3-70b-8b-cnn"])
 def test_with_the_costs_of_the_paper_the_largest_tree_offered_pays(name):
     """t(128) = 1.05 and c = 0.02, as read off its first table for an A100."""
-    vector = AcceptanceVector.load(Path(__file__).resolve().parents[2] / "assets" / "acceptance" / f"{name}.json")
+    vector = AcceptanceVector.load(Path(__file__).resolve().parents[3] / "assets" / "acceptance" / f"{name}.json")
     a100 = HardwareProfile(sizes=[1, 128], verify_sec=[1.0, 1.05], draft_sec=0.02)
     assert best_shape(speedup_surface(vector, a100)).size == 128
