@@ -396,6 +396,15 @@ def number(value: float | None, form: str = "{:.2f}") -> str:
     return "–" if value is None else form.format(value)
 
 
+def lost_run(job: Job | None) -> bool:
+    """Say whether this page showed a run whose session is gone, by the link that a running decode leaves behind."""
+    if job is not None and job.active:
+        st.query_params["run"] = job.id
+        return False
+    shown = st.query_params.pop("run", None)
+    return shown is not None and (job is None or job.id != shown)
+
+
 def show_recording() -> None:
     """Draw what there is to see before the first run of this session."""
     last = session.last_run()
@@ -422,6 +431,12 @@ job, chain = session.job("decode"), session.job("chain")
 overtaken = job is None or (chain is not None and not chain.active and (chain.started or 0) > (job.started or 0))
 if job is not None and not job.active and not overtaken and job.result is not None and job.step_count:
     session.set_last_run(job.result)
+if lost_run(job):
+    st.warning(
+        "The run that this page showed was stopped: its server was started anew, or this is another browser tab. "
+        "Press Start to decode again.",
+        icon=":material/stop_circle:",
+    )
 controls_panel(job)
 st.divider()
 if job is not None and (job.active or not overtaken):

@@ -341,3 +341,20 @@ def test_times_of_another_machine_predict_no_speed(assets) -> None:
     page = open_page("decode")
     assert "tokens per step" in words(page) and "no speedup predicted" in words(page)
     assert "measured on some other processor" in words(page)
+
+
+def test_a_run_whose_server_is_gone_is_marked_stopped_once(assets) -> None:
+    page = open_page("decode", run="0123456789ab")
+    assert "was stopped" in page.warning[0].value and "run" not in page.query_params
+    assert not page.button(key="decode_start").disabled
+    assert not settled(page.run()).warning
+
+
+def test_a_running_decode_is_named_in_the_link_until_it_ends(assets, monkeypatch: pytest.MonkeyPatch, released) -> None:
+    held_work(monkeypatch, released)
+    page = settled(start(open_page("decode")).run())
+    job = page.session_state["studio_jobs"]["decode"]
+    assert page.query_params["run"] in (job.id, [job.id])
+    released.set()
+    page = finish(page)
+    assert "run" not in page.query_params and not page.warning

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,29 +32,79 @@ def chromium() -> str:
     return path
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Serve the app as `make run` does; yields its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = (tmp_path_factory.mktemp("server") / "log").open("w+")
-    options = {"port": port, "headless": "true", "fileWatcherType": "none"}
-    command = [sys.executable, "-m", "streamlit", "run", "app.py", *(f"--server.{k}={v}" for k, v in options.items())]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-    try:
+class Server:
+    """The app served as `make run` does, on a free port that it keeps when killed and started again."""
+
+    def __init__(self, log: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.address, self.log = f"http://localhost:{self.port}", log
+        self.start()
+
+    def start(self) -> None:
+        options = {"port": self.port, "headless": "true", "fileWatcherType": "none"}
+        command = [
+            sys.executable,
+            "-m",
+            "streamlit",
+            "run",
+            "app.py",
+            *(f"--server.{k}={v}" for k, v in options.items()),
+        ]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=self.log.open("a"), stderr=subprocess.STDOUT)
         for _ in range(300):
             try:
-                urllib.request.urlopen(f"http://localhost:{port}/_stcore/health", timeout=1)
-                break
+                urllib.request.urlopen(f"{self.address}/_stcore/health", timeout=1)
+                return
             except OSError:
-                assert process.poll() is None, Path(log.name).read_text()
+                assert self.process.poll() is None, self.log.read_text()
                 time.sleep(0.2)
-        yield f"http://localhost:{port}"
-        assert process.poll() is None, f"the server died: {Path(log.name).read_text()}"
+
+    def stop(self, *, kill: bool = False) -> None:
+        self.process.kill() if kill else self.process.terminate()
+        self.process.wait(20)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve the app; yields its address."""
+    server = Server(tmp_path_factory.mktemp("server") / "log")
+    try:
+        yield server.address
+        assert server.process.poll() is None, f"the server died: {server.log.read_text()}"
     finally:
-        process.terminate()
-        process.wait(20)
+        server.stop()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Server]:
+    """Serve the app for one test alone, which may kill it."""
+    server = Server(tmp_path / "server.log")
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def tabs(chromium: str) -> Iterator[Callable]:
+    """Return what opens a browser tab with a session of its own; lost connections are no fault of these pages."""
+    from playwright.sync_api import sync_playwright
+
+    faults: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=QUIET.split())
+
+        def open_tab():
+            tab = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+            tab.set_default_timeout(60_000)
+            tab.on("pageerror", lambda error: faults.append(f"page error: {error}"))
+            return tab
+
+        yield open_tab
+        browser.close()
+    assert not faults, "\n".join(faults)
 
 
 def is_fault(message) -> bool:

@@ -98,10 +98,10 @@ function receive(view, data) {
 }
 
 function request(view, have) {
-  // A lost step is asked for again, but never forever: the server may no longer have it.
+  // A lost step is asked for again, but never forever: the server may no longer have it. It always has the layout.
   const name = `${view.wanted}:${have}`
   view.asked[name] = (view.asked[name] || 0) + 1
-  if (view.asked[name] <= 3) setTimeout(() => view.ask(have), 0)
+  if (view.epoch !== view.wanted || view.asked[name] <= 3) setTimeout(() => view.ask(have), 0)
 }
 
 function begin(view, data) {
