@@ -11,6 +11,7 @@ from ui import charts, controls, frame, measuring, session
 from ui.literal import plain
 
 FILE_TYPES = ("json", "csv", "tsv", "txt", "npy", "safetensors", "pt", "pth")
+MAX_NOTE = 300  # characters of a file's note
 SMOOTHINGS = ("None", "Isotonic", "Power-law tail")
 
 
@@ -114,7 +115,7 @@ def smoothing_controls() -> None:
     )
     problem = st.session_state.pop("acceptance_unsmooth", None)
     if problem:
-        st.error(f"{problem}. Nothing is smoothed.", icon=":material/error:")
+        st.error(f"{plain(problem)}. Nothing is smoothed.", icon=":material/error:")
     if kind == "Power-law tail" and len(original) > 2:
         right.slider(
             "First rank replaced",
@@ -126,7 +127,7 @@ def smoothing_controls() -> None:
             help="Ranks before it stay as measured.",
         )
     if session.is_varied():
-        st.caption(f":material/tune: {session.acceptance().note.split('; ')[-1].capitalize()}.")
+        st.caption(f":material/tune: {plain(session.acceptance().note.split('; ')[-1].capitalize())}.")
 
 
 def edit_table(vector: AcceptanceVector) -> None:
@@ -154,7 +155,7 @@ def edit_table(vector: AcceptanceVector) -> None:
                 edited(vector, np.array(values)), f"edited by hand, from: {session.acceptance_source()}", "edited"
             )
         except ValueError as error:
-            st.error(f"Edited values: {error}. The previous vector stays in use.", icon=":material/error:")
+            st.error(f"Edited values: {plain(str(error))}. The previous vector stays in use.", icon=":material/error:")
             return
         st.rerun()
 
@@ -237,10 +238,12 @@ else:
     )
 
 vector = session.acceptance()
-st.markdown(f":material/label: **In use:** {session.acceptance_source()}")
-notes = [str(text).rstrip(".") for text in (vector.note, vector.meta.get("source"), precision(vector)) if text]
-if notes:
-    st.caption(":material/info: " + " ".join(f"{note[0].upper()}{note[1:]}." for note in notes))
+st.markdown(f":material/label: **In use:** {plain(session.acceptance_source())}")
+notes = [
+    str(text)[:MAX_NOTE].strip(" .") for text in (vector.note, vector.meta.get("source"), precision(vector)) if text
+]
+if any(notes):
+    st.caption(":material/info: " + " ".join(f"{plain(note[0].upper() + note[1:])}." for note in notes if note))
 
 holds_for(vector)
 

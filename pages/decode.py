@@ -8,6 +8,7 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.optimal_trees import chain_tree
+from sequoia_core.files.prompt_files import check_text
 from ui import cached, controls, frame, measuring, runs, session, work
 from ui.jobs import Job
 from ui.literal import plain
@@ -84,6 +85,10 @@ def prompt_problem(prompt: str) -> str | None:
         return "The prompt is empty. Write a few words, or pick a shipped prompt."
     if len(prompt) > MAX_PROMPT_CHARS:
         return f"The prompt has {len(prompt):,} characters, expected at most {MAX_PROMPT_CHARS:,}. Shorten it."
+    try:
+        check_text(prompt)
+    except ValueError as error:
+        return f"{plain(str(error))}."
     return None
 
 
@@ -145,7 +150,7 @@ def best_tree_for(vector: AcceptanceVector | None) -> tuple[TokenTree | None, st
     if vector is None:
         return None, "No acceptance vector holds for these settings, so no tree is known to be the best. Measure one."
     shape = cached.planned(vector, profile)[1]
-    machine = "this hardware" if not session.profile_faults() else f"the profile of {plain(profile.device)}"
+    machine = "this hardware" if not session.profile_faults() else f"the profile of {profile.device[:80]}"
     return cached.best_tree(vector, shape.size, shape.depth), f"best tree for {machine}"
 
 
@@ -153,7 +158,7 @@ def expectation(
     tree: TokenTree, origin: str, vector: AcceptanceVector | None, wanted: Conditions
 ) -> tuple[float | None, float | None]:
     """Say what is expected of a tree under these conditions, or what is missing to expect anything -> F, speedup."""
-    told = f":material/account_tree: {origin}: n = {tree.size}, d = {tree.depth}"
+    told = f":material/account_tree: {plain(origin)}: n = {tree.size}, d = {tree.depth}"
     if vector is None:
         st.markdown(f"{told} &nbsp;·&nbsp; nothing is expected of it at these settings")
         lacking_vector(wanted)
@@ -176,7 +181,7 @@ def lacking_vector(wanted: Conditions) -> None:
     with st.container(border=True):
         st.markdown(
             f":material/checklist: No acceptance vector was measured for **{plain(wanted.sampling)}** on the "
-            f"{session.pair_name()}. The one in use: {session.acceptance_source()}."
+            f"{session.pair_name()}. The one in use: {plain(session.acceptance_source())}."
         )
         if st.button(
             "Measure it",
@@ -297,7 +302,7 @@ def show_job(was_active: bool) -> None:
         st.info(f"The engine is busy. This run is number {job.position} in line.", icon=":material/hourglass_top:")
     elif active:
         left = "" if job.eta_sec is None else f" · about {job.eta_sec:.0f} s left"
-        stopping = "Stopping after this step" if job.cancel_event.is_set() else job.message or "Starting"
+        stopping = "Stopping after this step" if job.cancel_event.is_set() else plain(job.message or "Starting")
         st.progress(job.fraction, text=f"{stopping}{left}")
     elif state == "failed":
         kept = f" The {job.step_count} steps before it are kept below." if job.step_count else ""

@@ -153,7 +153,8 @@ if profile is None:
     )
     st.stop()
 st.markdown(
-    f":material/label: **In use:** {session.profile_source()} &nbsp;·&nbsp; acceptance {session.acceptance_source()}"
+    f":material/label: **In use:** {plain(session.profile_source())} &nbsp;·&nbsp; "
+    f"acceptance {plain(session.acceptance_source())}"
 )
 if profile.meta.get("passes_by"):
     st.caption(plain(f"Target passes in {profile.dtype} by {str(profile.meta['passes_by'])[:120]}."))

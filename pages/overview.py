@@ -39,7 +39,11 @@ def standing() -> None:
         "–" if unmeasured else f"{vector.probs[0]:.0%}",
         "not measured on this pair" if unmeasured else plain(vector.holds_for.sampling),
         help="p1, the chance that the draft's first guess is the one accepted. "
-        + (f"Not known here: {plain('; '.join(unmeasured))}." if unmeasured else f"{session.acceptance_source()}."),
+        + (
+            f"Not known here: {plain('; '.join(unmeasured))}."
+            if unmeasured
+            else f"{plain(session.acceptance_source())}."
+        ),
     )
     link(places[0], "acceptance", "Is the draft right?", ":material/checklist:")
     controls.card(
@@ -47,7 +51,7 @@ def standing() -> None:
         "Expected tokens",
         "–" if unmeasured else f"{expected_tokens(tree, vector):.2f}",
         f"n = {tree.size}, d = {tree.depth}",
-        help=f"Per target pass, with the {session.tree_source()}. Autoregressive decoding yields 1.00.",
+        help=f"Per target pass, with the {plain(session.tree_source())}. Autoregressive decoding yields 1.00.",
     )
     link(places[1], "tree", "Which tree is best?", ":material/account_tree:")
     controls.card(
@@ -56,7 +60,7 @@ def standing() -> None:
         "–" if missing else f"{best.predicted_speedup:.2f}×",
         controls.short_reason("; ".join(missing)) if missing else f"best: n = {best.size}, d = {best.depth}",
         help="Against autoregressive decoding of the same target (1.00×). "
-        + (f"Not known here: {plain('; '.join(missing))}." if missing else f"{session.profile_source()}."),
+        + (f"Not known here: {plain('; '.join(missing))}." if missing else f"{plain(session.profile_source())}."),
     )
     link(places[2], "hardware", "What pays here?", ":material/memory:")
     summary = None if last is None or last["target"] != session.conditions().target else summary_of(last)
@@ -120,7 +124,7 @@ def show_chain(was_active: bool) -> None:
     active = job.active
     if active:
         left = "" if job.eta_sec is None else f" · about {job.eta_sec:.0f} s left"
-        text = f"Waiting for the engine: {job.position} in line" if job.position else f"{job.message}{left}"
+        text = f"Waiting for the engine: {job.position} in line" if job.position else f"{plain(job.message)}{left}"
         with st.container(horizontal=True, vertical_alignment="center"):
             st.progress(job.fraction, text=text or "Starting")
             if st.button("Cancel", icon=":material/stop:", key="chain_cancel", disabled=job.cancel_event.is_set()):

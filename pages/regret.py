@@ -4,6 +4,7 @@ import numpy as np
 import streamlit as st
 
 from ui import cached, charts, controls, frame, session
+from ui.literal import plain
 
 DEFAULT_SHAPE = (64, 8)  # large enough for trees to differ; those planned for a small CPU are all alike
 MOST = 10  # vectors a matrix stays readable with
@@ -50,10 +51,11 @@ picked = tuple(vectors[name] for name in chosen)
 try:
     regret = cached.regret(picked, n, d)
 except ValueError as error:
-    st.warning(f"{error}. Raise the depth or lower the size.", icon=":material/warning:")
+    st.warning(f"{plain(str(error))}. Raise the depth or lower the size.", icon=":material/warning:")
     st.stop()
 
-tree, holds = (chosen[i] for i in regret.worst)
+tree, holds = (plain(chosen[i]) for i in regret.worst)
+safest = plain(chosen[regret.safest])
 first, second, third = st.columns(3)
 controls.card(
     first,
@@ -72,7 +74,7 @@ controls.card(
 controls.card(
     third,
     "Safest tree",
-    chosen[regret.safest],
+    safest,
     f"loses at most {regret.lost[regret.safest].max():.3f}",
     help="The tree whose largest regret over the chosen vectors is smallest.",
 )
@@ -88,7 +90,7 @@ else:
     st.markdown(
         f"With n = {n} and d ≤ {d}, the tree for **{tree}** used where **{holds}** holds loses "
         f"{regret.lost[regret.worst]:.3f} tokens per step, the most of any pair. If you can keep only one tree, take "
-        f"the one for **{chosen[regret.safest]}**."
+        f"the one for **{safest}**."
     )
 st.download_button(
     "Download as CSV",

@@ -238,7 +238,7 @@ def take_tree(tree: TokenTree, vector: AcceptanceVector) -> None:
     try:
         data = tree_to_bytes(tree, kind, vector)
     except ValueError as error:
-        st.warning(str(error), icon=":material/warning:")
+        st.warning(plain(str(error)), icon=":material/warning:")
         return
     if kind in VERSION_NOTES:
         st.caption(f":material/info: {VERSION_NOTES[kind]}")
@@ -280,8 +280,8 @@ if not np.isfinite(table[n, d]):
     )
 tree = session.tree()
 st.markdown(
-    f":material/account_tree: **In use:** {session.tree_source()}, n = {tree.size}, d = {tree.depth} &nbsp;·&nbsp; "
-    f"acceptance {session.acceptance_source()}"
+    f":material/account_tree: **In use:** {plain(session.tree_source())}, n = {tree.size}, d = {tree.depth} "
+    f"&nbsp;·&nbsp; acceptance {plain(session.acceptance_source())}"
 )
 if session.tree_is_own():
     st.button("Back to the best tree", icon=":material/undo:", key="tree_back", on_click=back_to_best)

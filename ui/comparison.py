@@ -20,6 +20,7 @@ from sequoia_core.design.optimal_trees import (
     node_scores,
 )
 from ui import cached, charts, controls, session
+from ui.literal import plain
 
 NOTHING = "Nothing"
 OTHER_SHAPE, OTHER_VECTOR, IMPORTED = "Best tree of another shape", "Best tree for another vector", "Imported tree"
@@ -66,7 +67,7 @@ def section(tree: TokenTree, vector: AcceptanceVector, imported: tuple[TokenTree
     with right:
         other, name = _chosen(against, tree, vector, others, imported)
     if other is None:
-        st.warning(name, icon=":material/warning:")
+        st.warning(plain(name), icon=":material/warning:")
         return
     _draw(tree, other, name, vector)
 
@@ -135,7 +136,7 @@ def _draw(tree: TokenTree, other: TokenTree, name: str, vector: AcceptanceVector
         (left, tree, twins, "Tree in use", "compare_here"),
         (right, other, back, name[0].upper() + name[1:], "compare_there"),
     ):
-        place.markdown(f"**{title}**")
+        place.markdown(f"**{plain(title)}**")
         place.plotly_chart(
             charts.comparison_figure(drawn, vector, shared),
             width="stretch",

@@ -65,8 +65,8 @@ def number(value: float) -> str:
 
 
 def short_reason(reason: str) -> str:
-    """Return why a figure is missing where that fits a card, else that it was not measured here."""
-    return reason if len(reason) <= 28 else "not measured here"
+    """Return why a figure is missing where that fits a card, else that it was not measured here; safe in markdown."""
+    return plain(reason) if len(reason) <= 28 else "not measured here"
 
 
 def card(
@@ -158,7 +158,7 @@ def _job_progress(name: str) -> None:
         text = f"Waiting for the engine: {job.position} in line"
     else:
         left = "" if job.eta_sec is None else f" · about {job.eta_sec:.0f} s left"
-        text = f"{job.message or 'Loading the model pair'}{left}"
+        text = f"{plain(job.message or 'Loading the model pair')}{left}"
     with st.container(horizontal=True, vertical_alignment="center"):
         st.progress(job.fraction, text=text)
         if st.button("Cancel", icon=":material/stop:", key=f"{name}_cancel", disabled=job.cancel_event.is_set()):

@@ -66,7 +66,7 @@ def _pair_control() -> None:
             if st.form_submit_button("Use this pair", icon=":material/check:", width="stretch"):
                 problem = pair_problem(new_target.strip(), new_draft.strip())
                 if problem:
-                    st.error(problem)
+                    st.error(plain(problem))
                 else:
                     session.set_pair(
                         jobs.PairSpec(new_target.strip() or None, new_draft.strip() or None, DTYPES[dtype])
@@ -108,6 +108,6 @@ def _job_state(was_running: bool) -> None:
     if was_running:
         st.rerun()  # the page itself has a result or an error to show
     if current is not None and current.state == "failed":
-        st.caption(f":red[:material/error: {current.label} failed]", help=plain(current.error or ""))
+        st.caption(f":red[:material/error: {plain(current.label)} failed]", help=plain(current.error or ""))
     else:
         st.caption(":material/check_circle: Engine idle")

@@ -1,18 +1,60 @@
-"""Texts that nobody vouches for, written so that markdown shows them as they are. No Streamlit here."""
+"""Texts that nobody vouches for, written so that markdown and charts show them as they are. No Streamlit here.
+
+Nothing that came from outside is ever markdown: not a file's name, note or error, not a model's name, not a token.
+Where such a text is shown by an element that reads markdown it passes `plain` first, in a chart `for_chart`; names of
+files and folders are made harmless once, when they come in, by `safe_name`. Select boxes, tables of data, code and text
+areas show text as it is.
+"""
 
 from __future__ import annotations
 
+import html
 import re
+import unicodedata
 
-MARKUP = re.compile(r"([\\`*_\[\]<>$~#|!])")
-NAME_MARKUP = re.compile(r"[\\`*\[\]<>$~#|!:\n\r]")
+UNSEEN = "\u2060"  # a joiner without width: keeps apart what is looked for after escapes are gone
+MARKUP = re.compile(r"([\\`*_\[\]<>$~#|!&])")
+LIST_MARK = re.compile(r"^(\s*)([-+=]|\d+(?=[.)]))")
+# The client finds links, addresses, emoji and icons in the text that is left when escapes are gone, and turns arrows.
+FOUND_LATER = re.compile(r"(?<=:)(?=\S)|(?<=@)(?=\S)|(?<=www)(?=\.)|(?<=-)(?=\\?>)|(?<=-)(?=-)|(?<=[<>])(?=[-=])", re.I)
+NAME_MARKUP = re.compile(r"[!-&*/:<>?@\[\\\]^`{|}~]")  # of ASCII, what means something somewhere
+MAX_CHARS = 1000
+MAX_NAME = 120
 
 
-def plain(text: str) -> str:
-    """Escape what means something in markdown: no image is fetched, nothing is styled."""
-    return MARKUP.sub(r"\\\1", text)
+def visible(text: str) -> str:
+    """Return text in one line, with a mark for what has no shape or turns the direction of what stands around it."""
+    spaced = text.translate(_SPACES)
+    return "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co") else c for c in spaced)
+
+
+_SPACES = dict.fromkeys(map(ord, "\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")
+
+
+def plain(text: str, limit: int = MAX_CHARS) -> str:
+    """Escape what means something in markdown, in one line: nothing is fetched, linked, styled or replaced.
+
+    Args:
+        limit: characters shown at most.
+    """
+    shown = visible(text[: limit + 1])
+    if len(shown) > limit:
+        shown = f"{shown[: limit - 1]}…"
+    escaped = LIST_MARK.sub(r"\1\\\2" if not shown.lstrip()[:1].isdigit() else r"\1\2\\", MARKUP.sub(r"\\\1", shown))
+    return FOUND_LATER.sub(UNSEEN, escaped)
 
 
 def safe_name(name: str) -> str:
-    """Return a file's or folder's name without the characters that mean something in markdown."""
-    return NAME_MARKUP.sub("_", name)
+    """Return a file's or folder's name without what means something in markdown, in a chart, or in a spreadsheet."""
+    shown = NAME_MARKUP.sub("-", visible(name[:MAX_NAME])).replace("\ufffd", "-")
+    shown = re.sub(r"(?<![^\W_])_|_(?![^\W_])", "-", shown)  # one inside a word styles nothing
+    shown = re.sub(r"(?i)www\.", "www-", shown)
+    return shown.strip(" -+=") or "unnamed"
+
+
+def for_chart(text: str, limit: int = 80) -> str:
+    """Escape what means something in a chart's labels: tags, entities, formulas, and the fields of a hover text."""
+    shown = visible(text[: limit + 1])
+    if len(shown) > limit:
+        shown = f"{shown[: limit - 1]}…"
+    return html.escape(shown, quote=False).replace("%{", f"%{UNSEEN}{{").replace("$", f"${UNSEEN}")

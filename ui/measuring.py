@@ -11,7 +11,7 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.conditions import Conditions
-from sequoia_core.files.prompt_files import encode_prompt, text_columns
+from sequoia_core.files.prompt_files import check_text, encode_prompt, split_lines, text_columns
 from ui import cached, controls, session
 from ui.literal import plain
 
@@ -52,10 +52,16 @@ def section() -> None:
             type="primary",
             disabled=job is not None and job.active,
         ):
-            if request.texts:
-                start(request)
+            try:
+                if not request.texts:
+                    raise ValueError("no prompts: choose at least one shipped prompt, write your own or upload some")
+                for text in request.texts:
+                    check_text(text)
+            except ValueError as error:
+                problem = str(error)
+                st.error(f"{plain(problem[0].upper() + problem[1:])}.", icon=":material/error:")
             else:
-                st.error("No prompts: choose at least one shipped prompt, write your own or upload some.")
+                start(request)
     controls.job_panel("measure")
 
 
@@ -168,7 +174,7 @@ def settings(from_file: list[str]) -> Request:
         key="acceptance_resume",
         help="With the same settings and prompts the result is the one that an uninterrupted measurement gives.",
     )
-    texts = (*shipped[:count], *from_file, *(line for line in own.splitlines() if line.strip()))
+    texts = (*shipped[:count], *from_file, *split_lines(own))
     return Request(texts, temperature, top_p, verifier, width, tokens, own_text, partial if resume else None)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -20,6 +20,7 @@ MAX_PROMPT_BYTES = 16 * 2**20
 MAX_TEXT_CHARS = 64 * 2**20  # parquet is compressed: what comes out is bounded too
 MAX_ROWS = 1_000_000  # of parquet, where empty rows take no space
 USUAL_COLUMNS = ("text", "prompt")
+MAX_COLUMNS = 1000  # for a person to choose from
 CANDIDATE_ROWS = 100  # rows looked at to tell text from numbers
 
 
@@ -144,11 +145,23 @@ def _decoded(data: bytes) -> str:
     return text
 
 
+def _few(columns: Sized) -> Sized:
+    """Return columns that a person can choose from, or raise ValueError."""
+    if len(columns) > MAX_COLUMNS:
+        raise ValueError(f"found {len(columns):,} columns, expected at most {MAX_COLUMNS:,}")
+    return columns
+
+
+def _listed(columns: Iterable[str]) -> str:
+    text = ", ".join(columns) or "none"
+    return text if len(text) <= 120 else text[:119] + "…"
+
+
 def _chosen(columns: list[str], candidates: list[str], column: str | None) -> str:
     """Return the column that holds the prompts, or raise ValueError listing those there are."""
     if column is not None:
         if column not in columns:
-            raise ValueError(f"found columns {', '.join(columns) or 'none'}, expected one named {column!r}")
+            raise ValueError(f"found columns {_listed(columns)}, expected one named {column!r}")
         return column
     for usual in USUAL_COLUMNS:
         for name in columns:
@@ -156,9 +169,7 @@ def _chosen(columns: list[str], candidates: list[str], column: str | None) -> st
                 return name
     if len(candidates) == 1:
         return candidates[0]
-    raise ValueError(
-        f"found columns {', '.join(columns) or 'none'}, expected one named text or prompt, or a choice of column"
-    )
+    raise ValueError(f"found columns {_listed(columns)}, expected one named text or prompt, or a choice of column")
 
 
 # ---- JSONL
@@ -175,6 +186,7 @@ def _jsonl_rows(data: bytes) -> Iterator[tuple[int, str, dict]]:
             raise ValueError(f"line {number}: {error}") from error
         if not isinstance(row, dict):
             raise ValueError(f'line {number}: found {line[:40]!r}, expected an object with a "text"')
+        _few(row)
         yield number, line, row
 
 
@@ -187,9 +199,9 @@ def _jsonl_prompts(data: bytes, column: str | None) -> list[str]:
             keys = tuple(candidates) if len(candidates) == 1 else keys
         text = next((row[key] for key in keys if row.get(key)), None)
         if not isinstance(text, str):
-            found = ", ".join(row)[:120] or "none"
             raise ValueError(
-                f'line {number}: found {line[:40]!r} (keys: {found}), expected an object with a "{keys[0]}" of text'
+                f"line {number}: found {line[:40]!r} (keys: {_listed(row)}), "
+                f'expected an object with a "{keys[0]}" of text'
             )
         prompts.append(text)
     return prompts
@@ -217,7 +229,7 @@ def _csv_rows(data: bytes, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         for cells in reader:
             if not cells:
                 continue
-            width = width or len(cells)
+            width = width or len(_few(cells))
             if len(cells) != width:
                 raise ValueError(f"line {reader.line_num}: found {len(cells)} cells, expected the header's {width}")
             yield reader.line_num, cells
@@ -271,6 +283,7 @@ def _parquet_file(data: bytes, **options: Any):
 def _parquet_columns(data: bytes) -> list[str]:
     """Return the columns of type string."""
     schema = _parquet_file(data).schema_arrow
+    _few(schema.names)
     return [field.name for field in schema if _is_text(field.type)]
 
 
@@ -289,7 +302,7 @@ def _parquet_prompts(data: bytes, column: str | None) -> list[str]:
     name = _chosen(file.schema_arrow.names, candidates, column)
     if name not in candidates:
         kind = file.schema_arrow.field(name).type
-        raise ValueError(f"found column {name} of {kind}, expected text (there is: {', '.join(candidates) or 'none'})")
+        raise ValueError(f"found column {name} of {kind}, expected text (there is: {_listed(candidates)})")
     # A dictionary stays one: a text that is repeated takes its memory once.
     file = _parquet_file(data, read_dictionary=[name] if _has_dictionary(data, file.metadata, name) else None)
     prompts, total = [], 0

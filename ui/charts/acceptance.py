@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from ui.charts.frame import GREY, SERIES, log2_ticks
 from ui.charts.frame import figure as new_figure
+from ui.literal import for_chart
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector
@@ -24,6 +25,7 @@ def acceptance_figure(vectors: Mapping[str, AcceptanceVector], *, log: bool = Fa
     """
     traces: list[object] = []
     for i, (name, vector) in enumerate(vectors.items()):
+        name = for_chart(name)
         probs = vector.probs[:ranks]
         rank, color = np.arange(1, len(probs) + 1), SERIES[i % len(SERIES)]
         interval = vector.interval()
@@ -69,6 +71,7 @@ def rejection_figure(vectors: Mapping[str, AcceptanceVector]) -> go.Figure:
     """Draw on log-log axes the probability that the first k children are all rejected, and the fitted power law."""
     traces: list[object] = []
     for i, (name, vector) in enumerate(vectors.items()):
+        name = for_chart(name)
         rejected = 1.0 - np.cumsum(vector.probs)
         rank = np.arange(1, len(rejected) + 1)
         color = SERIES[i % len(SERIES)]

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from ui.charts.frame import BLUE, FAINT, GREEN, GREY, PLUM, RUST, log2_ticks
 from ui.charts.frame import figure as new_figure
 from ui.evidence.words import NAMES, cell_name
+from ui.literal import for_chart
 
 Rows = Sequence[Mapping[str, Any]]
 MARKS = {
@@ -131,7 +132,7 @@ def counts_figure(cells: Rows) -> go.Figure:
     """
     shown = cells[:MOST_CELLS]
     place = np.arange(len(shown))
-    names = [_escaped(cell_name(cell)) for cell in shown]
+    names = [for_chart(cell_name(cell)) for cell in shown]
     expected, observed = _column(shown, "expected"), _column(shown, "observed")
     return new_figure(
         go.Scatter(
@@ -171,10 +172,6 @@ def counts_figure(cells: Rows) -> go.Figure:
             "showgrid": False,
         },
     )
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def level_acceptance_figure(cells: Rows) -> go.Figure:

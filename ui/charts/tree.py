@@ -14,6 +14,7 @@ from sequoia_core.design.tree import TokenTree
 from ui.charts.frame import BLUE, BROWN, FAINT, GREY, RUST, SERIES, decades, log2_ticks
 from ui.charts.frame import figure as new_figure
 from ui.layout import subtree_sums, tidy_layout
+from ui.literal import for_chart
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector
@@ -334,10 +335,11 @@ def regret_figure(names: Sequence[str], regret: np.ndarray) -> go.Figure:
         names: m of them.
         regret: float64 [m, m].
     """
+    names = [for_chart(name) for name in names]
     return new_figure(
         go.Heatmap(
-            x=list(names),
-            y=list(names),
+            x=names,
+            y=names,
             z=regret,
             text=[[f"{value:.3f}" for value in row] for row in regret],
             texttemplate="%{text}",
@@ -352,6 +354,6 @@ def regret_figure(names: Sequence[str], regret: np.ndarray) -> go.Figure:
         x="the vector that holds",
         y="the vector the tree was designed for",
         height=int(np.clip(160 + 56 * len(names), 280, 720)),
-        xaxis={"showgrid": False},
-        yaxis={"autorange": "reversed", "showgrid": False},
+        xaxis={"type": "category", "showgrid": False},  # else plotly takes a name such as "1" or "2024" for a number
+        yaxis={"type": "category", "autorange": "reversed", "showgrid": False},
     )

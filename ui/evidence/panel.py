@@ -12,10 +12,12 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core import TokenTree
+from sequoia_core.prompts import check_text, split_lines
 from ui import cached, controls, session
 from ui.evidence import records, words
 from ui.evidence.words import Row
 from ui.evidence.work import Subject, Work
+from ui.literal import plain
 
 LENGTHS = (16, 32, 48, 64, 128)
 SHAPE = (32, 6)  # wide and deep enough for verifiers to differ; trees planned for a small CPU are not
@@ -47,7 +49,7 @@ def latest(part: str) -> Row | None:
         try:
             found = recorded(str(path), path.stat().st_mtime_ns).get(part)
         except ValueError as error:
-            st.warning(f"{error}. Restore the file from the repository.", icon=":material/warning:")
+            st.warning(f"{plain(str(error))}. Restore the file from the repository.", icon=":material/warning:")
     return found
 
 
@@ -60,7 +62,7 @@ def on_show(part: str) -> Row | None:
         return None
     settings = record["settings"]
     how = f"recorded on {settings['recorded']} on the" if "recorded" in settings else "measured here on the"
-    st.markdown(f":material/label: **On show:** {how} {settings['pair']}, {_conditions(settings)}")
+    st.markdown(f":material/label: **On show:** {how} {plain(settings['pair'])}, {plain(_conditions(settings))}")
     if job is not None and job.state == "cancelled":
         kept = "nothing was complete by then" if job.result is None else "what was complete by then is on show"
         st.caption(f":material/stop_circle: Cancelled: {kept}.")
@@ -160,7 +162,7 @@ def text_controls(part: str, usual: int) -> tuple[list[str], int]:
         persist_state="session",
         help="Used in addition. Text like what you will decode gives the evidence that counts for you.",
     )
-    return shipped[:count] + [line for line in own.splitlines() if line.strip()], tokens
+    return shipped[:count] + split_lines(own), tokens
 
 
 def sampling_controls(part: str, temperature: float) -> tuple[float, float]:
@@ -212,6 +214,8 @@ def subject(kind: str, prompts: Sequence[str], tokens: int = 0, *, least: int = 
     """
     if len(prompts) < least:
         raise ValueError(f"prompts: found {len(prompts)}, expected at least {least}")
+    for prompt in prompts:
+        check_text(prompt)
     length = sum(map(len, prompts))
     if length > MAX_PROMPT_CHARS:
         raise ValueError(f"prompts: found {length:,} characters, expected at most {MAX_PROMPT_CHARS:,}")

@@ -218,6 +218,19 @@ def test_a_prompt_of_another_type_is_named(key, value):
         prompts_from_bytes(json.dumps({key: value}).encode(), "a.jsonl")
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
+def test_columns_are_few_enough_to_choose_from(name):
+    names = [f"c{i}" for i in range(1001)]
+    data = {
+        "a.csv": ",".join(names).encode() + b"\n",
+        "a.jsonl": json.dumps(dict.fromkeys(names, "x")).encode(),
+        "a.parquet": parquet(**dict.fromkeys(names, ["x"])) if name == "a.parquet" else b"",
+    }[name]
+    for read in (prompts_from_bytes, text_columns):
+        with pytest.raises(ValueError, match=f"{name}: .*found 1,001 columns, expected at most 1,000"):
+            read(data, name)
+
+
 # ---- parquet that unpacks to more than a machine holds
 
 
