@@ -30,6 +30,9 @@ def cache_folder() -> Path:
 def build(sources: list[Path], flags: list[str], folder: Path) -> Path:
     """Compile C files into one library in a folder, unless that was done before.
 
+    Args:
+        sources: C files, and headers (`.h`) that the compiler reads before each of them.
+
     Raises:
         OSError: without a compiler, when it fails or takes too long, or for a folder that cannot be written; the
             message says which.
@@ -48,7 +51,8 @@ def build(sources: list[Path], flags: list[str], folder: Path) -> Path:
             return built
     with tempfile.TemporaryDirectory(dir=folder) as place:
         fresh = Path(place) / built.name
-        command = [compiler, "-O3", "-shared", "-fPIC", *flags, *map(str, sources), "-o", str(fresh), "-lm"]
+        inputs = [f"-include{path}" if path.suffix == ".h" else str(path) for path in sources]
+        command = [compiler, "-O3", "-shared", "-fPIC", *flags, *inputs, "-o", str(fresh), "-lm"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=BUILD_SEC)
         except subprocess.TimeoutExpired as error:
