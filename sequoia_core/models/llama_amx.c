@@ -7,8 +7,10 @@
 // the number of rows, and attention adds over the visible keys in the order of their positions, wherever in the cache
 // they lie. So a token gets the same logits alone, in a chain or in a tree.
 //
-// Built by native.py together with rows.c. Shapes: q = new tokens, D = hidden size, I = inner size of the MLP, H, K = query and key heads,
-// d = head size, V = vocabulary.
+// Built by native.py together with rows.c. For tests, where a processor lacks the unit, amx_emulation.h is read before: an
+// instruction of AMX or AVX512-BF16 that is new here has to be added there.
+// Shapes: q = new tokens, D = hidden size, I = inner size of the MLP, H, K = query and key heads, d = head size,
+// V = vocabulary.
 
 #include <immintrin.h>
 #include <omp.h>

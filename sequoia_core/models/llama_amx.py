@@ -1,12 +1,15 @@
 """A plain Llama in bfloat16 by `llama_amx.c`: one call per pass or per drafted tree, on processors with AMX.
 
 Knows the C functions and the models they fit. Everything here is optional: without a C compiler, on another processor
-or for another architecture the forward is PyTorch's. q = tokens in one forward, D = hidden size, V = vocabulary.
+or for another architecture the forward is PyTorch's. SEQUOIA_EMULATE_AMX=1 in the environment, and nothing else, has
+the matrix unit emulated (`amx_emulation.h`): for tests and work on the C code where the processor has none. q = tokens
+in one forward, D = hidden size, V = vocabulary.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from collections.abc import Sequence
 from functools import lru_cache
@@ -21,10 +24,9 @@ from . import vocabulary_rows as rows
 from .device import processor_flags
 from .plain_llama import is_plain_llama
 
-FLAGS = [
-    *rows.FLAGS,
-    *"-mfma -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mamx-tile -mamx-bf16".split(),
-]
+SOURCES = ["llama_amx.c", "vocabulary_rows.c"]
+FLAGS = [*rows.FLAGS, *"-mfma -mavx512f -mavx512bw -mavx512vl -mavx512dq".split()]
+UNIT_FLAGS = "-mavx512bf16 -mamx-tile -mamx-bf16".split()
 MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a copy: not for models that fill the memory
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int
 
@@ -60,12 +62,25 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=1)
+def emulated() -> bool:
+    """Whether SEQUOIA_EMULATE_AMX=1 asks for the emulated matrix unit, which then is used even beside a real one."""
+    return os.environ.get("SEQUOIA_EMULATE_AMX") == "1"
+
+
 def compiled() -> tuple[ctypes.CDLL | None, str]:
     """Return the functions of `llama_amx.c`, or None and the reason why there are none."""
+    return _load(emulated())
+
+
+@lru_cache(maxsize=2)
+def _load(emulate: bool) -> tuple[ctypes.CDLL | None, str]:
+    if emulate:
+        if not _has_vectors():
+            return None, "the processor has no AVX-512 (F, BW, VL, DQ), which the emulation of AMX needs"
+        return native.load([*SOURCES, "amx_emulation.h"], FLAGS, _FUNCTIONS)
     if not _has_matrix_unit():
         return None, "the processor has no matrix unit for bfloat16 (AMX)"
-    found, reason = native.load(["llama_amx.c", "vocabulary_rows.c"], FLAGS, _FUNCTIONS)
+    found, reason = native.load(SOURCES, [*FLAGS, *UNIT_FLAGS], _FUNCTIONS)
     if found is not None and not found.sequoia_supported():
         return None, "the system does not grant the matrix unit"
     return found, reason
@@ -73,13 +88,16 @@ def compiled() -> tuple[ctypes.CDLL | None, str]:
 
 def missing() -> str:
     """Return why there is no compiled code although the processor could run it, or nothing."""
-    return compiled()[1] if _has_matrix_unit() else ""
+    return compiled()[1] if _has_matrix_unit() or emulated() else ""
 
 
 @lru_cache(maxsize=1)
 def _has_matrix_unit() -> bool:
-    flags = set(processor_flags().split())
-    return {"amx_tile", "amx_bf16", "avx512_bf16", "avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags
+    return _has_vectors() and {"amx_tile", "amx_bf16", "avx512_bf16"} <= set(processor_flags().split())
+
+
+def _has_vectors() -> bool:
+    return {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= set(processor_flags().split())
 
 
 class AmxLlama:
@@ -87,12 +105,16 @@ class AmxLlama:
 
     Args:
         model: one that `supports` accepts.
+
+    Attributes:
+        unit: what multiplies, in words: the processor's AMX or its emulation.
     """
 
     def __init__(self, model: LlamaForCausalLM) -> None:
         self.functions, reason = compiled()
         if self.functions is None:
             raise OSError(reason)
+        self.unit = "AMX, emulated" if emulated() else "AMX"
         config, base = model.config, model.model
         self.size = base.layers[0].self_attn.head_dim
         self.vocab, self.context = config.vocab_size, config.max_position_embeddings
@@ -143,7 +165,7 @@ class AmxLlama:
 
     @property
     def described(self) -> str:
-        return "compiled code for AMX"
+        return f"compiled code for {self.unit}"
 
     def open(self, capacity: int, vocab_size: int) -> AmxSession:
         return AmxSession(self, capacity, vocab_size)

@@ -9,10 +9,42 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, autoregressive, decode, load_pair, optimal_tree
 from sequoia_core.decoding.verifiers import VERIFIERS
-from sequoia_core.models.llama_amx import NativeLlama, compiled
+from sequoia_core.models.llama_amx import NativeLlama, _has_matrix_unit, _has_vectors, _load, compiled
 from sequoia_core.models.transformers_model import HuggingFaceModel
+from tests.core.models.test_compile_c import needs_compiler
 
-pytestmark = pytest.mark.skipif(compiled()[0] is None, reason=f"not here: {compiled()[1]}")
+pytestmark = needs_compiler
+
+
+@pytest.fixture(scope="module", autouse=True)
+def matrix_unit():
+    """The processor's own unit, emulated where it has none: everything below holds for both."""
+    if not _has_vectors():
+        pytest.skip("the processor has no AVX-512 (F, BW, VL, DQ)")
+    with pytest.MonkeyPatch.context() as patch:
+        if not _has_matrix_unit():
+            patch.setenv("SEQUOIA_EMULATE_AMX", "1")
+        functions, reason = compiled()
+        assert functions is not None, reason  # a reason to fail: here it can be built
+        yield
+
+
+def test_the_unit_is_emulated_only_when_asked_for(monkeypatch):
+    def forward_by() -> str:
+        return HuggingFaceModel(llama().to(torch.bfloat16), "by").forward_by
+
+    own = "compiled code for AMX" if _has_matrix_unit() else "fused PyTorch operations"
+    for value, by in {"1": "compiled code for AMX, emulated", "0": own, "": own}.items():
+        monkeypatch.setenv("SEQUOIA_EMULATE_AMX", value)
+        assert forward_by() == by
+    monkeypatch.delenv("SEQUOIA_EMULATE_AMX")
+    assert forward_by() == own
+
+
+def test_a_processor_that_cannot_even_emulate_is_a_reason(monkeypatch):
+    monkeypatch.setattr("sequoia_core.models.llama_amx.processor_flags", lambda: "avx2 fma avx512f")
+    found, reason = _load.__wrapped__(True)
+    assert found is None and reason == "the processor has no AVX-512 (F, BW, VL, DQ), which the emulation of AMX needs"
 
 
 def llama(**changes) -> LlamaForCausalLM:
@@ -205,10 +237,17 @@ TREES = {
 }
 
 
+@pytest.fixture(scope="module")
+def continuations(demo_pair, prompts):
+    return [
+        [t for s in autoregressive(ids, target=demo_pair.target, max_new_tokens=96) for t in s.new_tokens]
+        for ids in prompts
+    ]
+
+
 @pytest.mark.parametrize("tree", TREES)
-def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, prompts):
-    for ids in prompts:
-        plain = [t for s in autoregressive(ids, target=demo_pair.target, max_new_tokens=96) for t in s.new_tokens]
+def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, prompts, continuations):
+    for ids, plain in zip(prompts, continuations, strict=True):
         found = [
             t
             for s in decode(
@@ -228,7 +267,7 @@ def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(
 
     def run():
         steps = decode(
-            prompts[1], target=demo_pair.target, draft=demo_pair.draft, tree=TREES[tree], max_new_tokens=48,
+            prompts[1], target=demo_pair.target, draft=demo_pair.draft, tree=TREES[tree], max_new_tokens=32,
             sampling=SamplingConfig(temperature), verifier=verifier, generator=torch.Generator().manual_seed(6),
         )  # fmt: skip
         return [(s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials) for s in steps]

@@ -1,0 +1,135 @@
+// The matrix unit (AMX) in software, so that llama_amx.c can be tested and worked on where the processor has none.
+//
+// Only SEQUOIA_EMULATE_AMX=1 asks for it: the compiler then reads this file before every C file, and the names of the
+// instructions below become functions. The processor must have AVX-512 (F, BW, VL, DQ), which llama_amx.c uses besides.
+//
+// The arithmetic is that of Intel's manual (TDPBF16PS, VCVTNEPS2BF16): each product is fused with its sum; the first and
+// the second entries of the pairs are summed apart, then together, then added to the tile; all is rounded to nearest
+// even, and numbers too small to be normal are 0. A tile that was not configured, or whose size does not fit the others',
+// ends the process, as it would on the unit. What this cannot show: how fast the unit is, and stores that a compiler moves
+// behind a tile instruction that reads them.
+
+#ifndef SEQUOIA_AMX_EMULATION_H
+#define SEQUOIA_AMX_EMULATION_H
+
+#include <immintrin.h>  // these before their names are taken
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+typedef struct {
+    struct {  // as `_tile_loadconfig` reads it
+        uint8_t palette, start, zero[14];
+        uint16_t width[16];  // bytes in a row
+        uint8_t rows[16];
+    } config;
+    uint32_t words[8][16][16] __attribute__((aligned(64)));  // [tile][row][column]: float32, or two bfloat16, the first low
+} EmulatedUnit;
+
+// One for each thread, as on a processor; weak: the C files of a library share it.
+__attribute__((weak, visibility("hidden"))) __thread EmulatedUnit emulated_unit;
+
+static inline void emulated_check(int fine, const char *what, int tile) {
+    if (__builtin_expect(fine, 1)) return;
+    dprintf(2, "amx_emulation: tile %d: %s\n", tile, what);
+    __builtin_trap();
+}
+
+static inline void emulated_release(void) { memset(&emulated_unit, 0, sizeof emulated_unit); }
+
+static inline void emulated_loadconfig(const void *config) {
+    emulated_release();
+    memcpy(&emulated_unit.config, config, sizeof emulated_unit.config);
+    for (int tile = 0; tile < 8; tile++) {
+        const int rows = emulated_unit.config.rows[tile], width = emulated_unit.config.width[tile];
+        emulated_check(rows <= 16 && width <= 64 && width % 4 == 0, "more than 16 rows of 64 bytes, or broken words", tile);
+    }
+}
+
+static inline __mmask16 emulated_columns(const EmulatedUnit *unit, int tile) {  // those that a tile has
+    emulated_check(unit->config.palette == 1 && unit->config.rows[tile] && unit->config.width[tile], "not configured", tile);
+    return (__mmask16)((1u << unit->config.width[tile] / 4) - 1);
+}
+
+static inline void emulated_zero(int tile) {
+    emulated_columns(&emulated_unit, tile);
+    memset(emulated_unit.words[tile], 0, sizeof emulated_unit.words[tile]);
+}
+
+static inline void emulated_loadd(int tile, const void *from, int64_t stride) {
+    EmulatedUnit *unit = &emulated_unit;
+    const __mmask16 columns = emulated_columns(unit, tile);
+    for (int row = 0; row < 16; row++) {  // beyond the tile's size everything is 0
+        const __mmask16 some = row < unit->config.rows[tile] ? columns : 0;
+        _mm512_store_si512(unit->words[tile][row], _mm512_maskz_loadu_epi32(some, (const char *)from + row * stride));
+    }
+}
+
+static inline void emulated_stored(int tile, void *to, int64_t stride) {
+    const EmulatedUnit *unit = &emulated_unit;
+    const __mmask16 columns = emulated_columns(unit, tile);
+    for (int row = 0; row < unit->config.rows[tile]; row++)
+        _mm512_mask_storeu_epi32((char *)to + row * stride, columns, _mm512_load_si512(unit->words[tile][row]));
+}
+
+// sum [m, n] += left [m, 2 k] times right [2 k, n], whose rows lie in pairs: [k, n, 2].
+static inline void emulated_dpbf16ps(int sum, int left, int right) {
+    EmulatedUnit *unit = &emulated_unit;
+    const __mmask16 columns = emulated_columns(unit, sum);
+    const int rows = unit->config.rows[sum], pairs = unit->config.rows[right];
+    emulated_check(emulated_columns(unit, left) == (1u << pairs) - 1 && emulated_columns(unit, right) == columns &&
+                       unit->config.rows[left] == rows && sum != left && sum != right && left != right,
+                   "its size does not fit those of its factors, or one tile serves twice", sum);
+    const __m512i high = _mm512_set1_epi32((int)0xffff0000);
+    __m512 first[16], second[16];  // of each pair, as float32
+    for (int k = 0; k < pairs; k++) {
+        const __m512i both = _mm512_load_si512(unit->words[right][k]);
+        first[k] = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+        second[k] = _mm512_castsi512_ps(_mm512_and_epi32(both, high));
+    }
+    const unsigned control = _mm_getcsr();
+    _mm_setcsr(0x9fc0);  // the unit goes by no thread's settings: nearest even, no denormals, no exceptions
+    __asm__ volatile("" ::: "memory");
+    for (int row = 0; row < rows; row++) {
+        __m512 one = _mm512_setzero_ps(), other = _mm512_setzero_ps();
+        for (int k = 0; k < pairs; k++) {
+            const uint32_t both = unit->words[left][row][k];
+            one = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_set1_epi32((int)(both << 16))), first[k], one);
+            other = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_set1_epi32((int)(both & 0xffff0000))), second[k], other);
+        }
+        uint32_t *to = unit->words[sum][row];
+        _mm512_mask_storeu_ps(to, columns, _mm512_add_ps(_mm512_load_ps(to), _mm512_add_ps(one, other)));
+    }
+    __asm__ volatile("" ::: "memory");
+    _mm_setcsr(control);
+}
+
+static inline __m256i emulated_cvtneps_pbh(__m512 x) {  // in whole numbers: no thread's settings matter here either
+    const __m512i bits = _mm512_castps_si512(x), size = _mm512_and_epi32(bits, _mm512_set1_epi32(0x7fffffff));
+    const __m512i high = _mm512_srli_epi32(bits, 16), odd = _mm512_and_epi32(high, _mm512_set1_epi32(1));
+    __m512i found = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    const __mmask16 tiny = _mm512_cmplt_epi32_mask(size, _mm512_set1_epi32(0x00800000));
+    const __mmask16 nan = _mm512_cmpgt_epi32_mask(size, _mm512_set1_epi32(0x7f800000));
+    found = _mm512_mask_and_epi32(found, tiny, high, _mm512_set1_epi32(0x8000));  // only the sign is left
+    found = _mm512_mask_or_epi32(found, nan, high, _mm512_set1_epi32(0x0040));    // a quiet one
+    return _mm512_cvtepi32_epi16(found);
+}
+
+#undef _tile_zero
+#undef _tile_loadd
+#undef _tile_stream_loadd
+#undef _tile_stored
+#undef _tile_dpbf16ps
+#define _tile_loadconfig emulated_loadconfig
+#define _tile_release emulated_release
+#define _tile_zero emulated_zero
+#define _tile_loadd emulated_loadd
+#define _tile_stream_loadd emulated_loadd
+#define _tile_stored emulated_stored
+#define _tile_dpbf16ps emulated_dpbf16ps
+#define _mm512_cvtneps_pbh emulated_cvtneps_pbh
+#define syscall(number, ...) ((number) == SYS_arch_prctl ? 0L : syscall(number, __VA_ARGS__))  // the unit is granted
+
+#endif
