@@ -136,6 +136,39 @@ def test_a_row_has_the_same_bits_alone_in_a_chunk_and_in_a_tree(changes):
         assert torch.equal(following[0], alone[after])
 
 
+@pytest.mark.parametrize("changes", SHAPES)
+def test_a_long_branch_has_the_bits_it_has_alone(changes):
+    """Where a row sees slots with gaps between them, vectors add up what elsewhere the matrix unit does: in its order.
+
+    Most orders would round to the same bfloat16. So every key weighs the same here, and each second value is very large
+    and cancels with the one two places on, which leaves nothing of what was added to it in between.
+    """
+    model = llama(**changes)
+    first, table = model.model.layers[0].self_attn, model.model.embed_tokens.weight
+    with torch.no_grad():
+        first.k_proj.weight.zero_()
+        first.v_proj.weight[:, 0] *= 1e6
+        table[:, 0] = 0.0
+        table[:2] = 0.0
+        table[:2, 0] = torch.tensor([1.0, -1.0])
+    model, start, depth = native(model), 40, 120
+    ids, others = torch.randint(2, model.vocab_size, (2, start + depth), generator=torch.Generator().manual_seed(4))
+    ids[0::4], ids[2::4] = 0, 1
+    cache, alone = model.new_cache(start + depth), []
+    for place, token in enumerate(ids):
+        alone.append(model.forward(token[None], torch.tensor([place]), cache=cache, tail=torch.zeros(1, 1), keep=1))
+    tree = TokenTree(np.array([-1, 0, *range(2 * depth - 3)]))  # two chains below the root, node beside node
+    depths = torch.from_numpy(tree.depths.astype(np.int64))
+    branch = [0, *range(1, tree.size, 2)]
+    tokens = others[start + depths]
+    tokens[branch] = ids[start:]
+    cache = model.new_cache(start + tree.size)
+    model.forward(ids[:start], torch.arange(start), cache=cache, tail=causal(start), keep=1)
+    tail = torch.zeros(tree.size, tree.size).masked_fill(torch.from_numpy(~tree.ancestor_mask), -torch.inf)
+    found = model.forward(tokens, depths + start, cache=cache, tail=tail, keep=tree.size)
+    assert torch.equal(found[branch], torch.cat(alone[start:]))
+
+
 def test_only_the_wanted_rows_of_a_cut_vocabulary_are_returned():
     model = native(llama())
     model.vocab_size = 90
