@@ -22,29 +22,31 @@ from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
 
 
 class Clocked:
-    """A language model that adds up the time of its forwards."""
+    """A language model that adds up the time of its passes."""
 
     def __init__(self, model) -> None:
-        self.model, self.own_sec, self.plans = model, 0.0, []
+        self.model, self.own_sec, self.sessions = model, 0.0, []
 
     @property
     def sec(self) -> float:
-        return self.own_sec + sum(plan.forward_sec for plan in self.plans)
-
-    def plan_draft(self, *args, **options):
-        plan = self.model.plan_draft(*args, **options)
-        if plan is not None:
-            self.plans.append(plan)
-        return plan
+        return self.own_sec + sum(session.forward_sec for session in self.sessions)
 
     def __getattr__(self, name: str):
         return getattr(self.model, name)
 
-    def forward(self, *args, **options) -> torch.Tensor:
-        started = time.perf_counter()
-        logits = self.model.forward(*args, **options)
-        self.own_sec += time.perf_counter() - started
-        return logits
+    def open(self, capacity: int):
+        session = self.model.open(capacity)
+        append = session.append
+
+        def timed(*args, **options) -> torch.Tensor:
+            started = time.perf_counter()
+            logits = append(*args, **options)
+            self.own_sec += time.perf_counter() - started
+            return logits
+
+        session.append = timed
+        self.sessions.append(session)
+        return session
 
 
 def main() -> None:

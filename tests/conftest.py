@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
-from sequoia_core.decoding.loop import FILLS
-from sequoia_core.decoding.sampling import SamplingConfig, probabilities
 from sequoia_core.models import vocabulary_rows as rows
+from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import load_pair
-from sequoia_core.models.transformers_model import HuggingFaceModel
 
 torch.set_num_threads(1)  # tiny models lose more to waiting threads than they gain
 
@@ -31,36 +31,23 @@ def tiny_llama(
     return HuggingFaceModel(model, name=f"tiny-{seed}")
 
 
-class DraftsAtOnce(HuggingFaceModel):
-    """Drafts a whole tree when asked once, as compiled models do, by forwards of its own: so that walks are compiled
-    on every machine with a compiler, not only where those models run.
+def around_passes(model: HuggingFaceModel, around, name: str | None = None) -> HuggingFaceModel:
+    """Return the model, weights shared, each pass of which goes through `around`.
+
+    Args:
+        around: called with (the session's own append, session, ids, positions, tail, keep) in its place.
     """
+    twin = copy.copy(model)
+    twin.name = name or model.name
 
-    def plan_draft(self, levels, *, fill):
-        return _Plan(self, levels, next(function for function, name in FILLS.items() if name == fill))
+    def open_(capacity: int):
+        session = model.open(capacity)
+        append = session.append
+        session.append = lambda ids, positions, tail, *, keep: around(append, session, ids, positions, tail, keep)
+        return session
 
-
-class _Plan:
-    def __init__(self, model, levels, fill) -> None:
-        self.model, self.levels, self.fill = model, levels, fill
-
-    def grow(self, unseen, cache, *, place, limit, temperature, generator):
-        size = self.levels[-1].children.stop
-        tokens, chances, drafted = torch.empty(size, dtype=torch.int64), torch.ones(size), []
-        tokens[0] = unseen[-1]
-        for depth, level in enumerate(self.levels):
-            if depth == 0:
-                ids, positions = torch.tensor(unseen), torch.arange(place + 1 - len(unseen), place + 1)
-                tail = torch.full((len(ids), len(ids)), -torch.inf).triu(1)
-            else:
-                ids, tail = tokens[torch.from_numpy(level.nodes)], level.tail
-                positions = torch.full((len(ids),), min(place + depth, limit - 1))
-            logits = self.model.forward(ids, positions, cache=cache, tail=tail, keep=len(level.nodes))
-            probs = probabilities(logits, SamplingConfig(temperature))
-            tokens[level.children] = self.fill(probs, level.widest, generator).take(level.places)
-            chances[level.children] = probs[level.rows, tokens[level.children]]
-            drafted.append(probs)
-        return tokens, chances, torch.cat(drafted)
+    twin.open = open_
+    return twin
 
 
 @pytest.fixture(scope="session")
@@ -87,4 +74,4 @@ def each_rows(request, monkeypatch) -> None:
     if request.param == "plain rows":
         monkeypatch.setattr(rows, "compiled", lambda: None)
     elif rows.compiled() is None:
-        pytest.skip("rows.c cannot be built here")
+        pytest.skip("vocabulary_rows.c cannot be built here")

@@ -22,7 +22,7 @@ from sequoia_core.files.faults import OUT_OF_MEMORY, is_out_of_memory
 from ui.loading import PairKeeper, release_memory
 
 if TYPE_CHECKING:
-    from sequoia_core.models.transformers_model import ModelPair
+    from sequoia_core.models.language_model import ModelPair
 
 MAX_WAITING = 4
 RING_STEPS = 1_024

@@ -18,7 +18,7 @@ from ui.runs import DecodeRequest, TokenText, step_record
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
     from sequoia_core.design.planning import BestShape
-    from sequoia_core.models.transformers_model import ModelPair
+    from sequoia_core.models.language_model import ModelPair
 
 WARM_TOKENS = 4
 

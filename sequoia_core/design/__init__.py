@@ -1,0 +1,16 @@
+"""Everything that needs no model and no torch: acceptance vectors, trees, hardware profiles, plans.
+
+Each module imports, of this room, only the modules named:
+
+    bootstrap           -
+    conditions          -
+    tree                -
+    tree_search         -
+    acceptance_files    conditions
+    profile             tree
+    acceptance          conditions, acceptance_files
+    optimal_trees       tree, tree_search, acceptance
+    what_if             acceptance
+    planning            tree, profile, acceptance, optimal_trees
+    tree_files          tree, acceptance, optimal_trees
+"""

@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector, HardwareProfile
 from sequoia_core.design.conditions import Conditions
-from sequoia_core.models.transformers_model import HuggingFaceModel
+from sequoia_core.models.language_model import HuggingFaceModel
 from ui import session
 
 ROOT = Path(__file__).resolve().parents[2]

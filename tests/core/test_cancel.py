@@ -10,18 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sequoia_core.models.transformers_model import HuggingFaceModel
 
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.optimal_trees import k_ary_tree
+from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile
 from sequoia_core.studies.prediction_check import static_versus_real
 from sequoia_core.studies.rejection_curves import measure_rejection
 from sequoia_core.studies.verifier_comparison import compare_verifiers
-from tests.conftest import tiny_llama
+from tests.conftest import around_passes, tiny_llama
 
 LONG = [(7 * place) % 64 for place in range(1_300)]  # three chunks of 512
 TREE = k_ary_tree(2, 2)
@@ -37,14 +37,13 @@ class Passes:
     def model(self, seed: int) -> HuggingFaceModel:
         passes = self
 
-        class Counted(HuggingFaceModel):
-            def forward(self, token_ids, positions, **options):
-                passes.sizes.append(len(token_ids))
-                if len(passes.sizes) == passes.cancel_in:
-                    passes.cancel.set()
-                return super().forward(token_ids, positions, **options)
+        def counted(append, session, ids, positions, tail, keep):
+            passes.sizes.append(len(ids))
+            if len(passes.sizes) == passes.cancel_in:
+                passes.cancel.set()
+            return append(ids, positions, tail, keep=keep)
 
-        return Counted(tiny_llama(seed, layers=1, context=2_048).model, f"counted-{seed}")
+        return around_passes(tiny_llama(seed, layers=1, context=2_048), counted)
 
 
 def acceptance(**both: Any) -> Any:

@@ -12,8 +12,10 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from sequoia_core.decoding.loop import decode
 from sequoia_core.design.optimal_trees import k_ary_tree
+from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import TREE_TOLERANCE, check_tree_pass, load_pair
-from sequoia_core.models.transformers_model import HuggingFaceModel
+from sequoia_core.models.protocol import causal_tail
+from tests.conftest import around_passes
 
 LLAMA_LIKE = {
     "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -100,30 +102,24 @@ def test_models_that_derive_distances_from_places_are_refused_by_name(family, dt
     assert "\n" not in str(error.value)
 
 
-class IgnoresPositions(HuggingFaceModel):
-    """A model that numbers tokens by their place in the cache."""
-
-    def forward(self, token_ids, positions, *, cache, tail, keep):
-        places = torch.arange(cache.length, cache.length + len(token_ids))
-        return super().forward(token_ids, places, cache=cache, tail=tail, keep=keep)
+def ignoring_positions(append, session, ids, positions, tail, keep):
+    """Number tokens by their place in the cache."""
+    return append(ids, torch.arange(session.length, session.length + len(ids)), tail, keep=keep)
 
 
-class IgnoresTheMask(HuggingFaceModel):
-    """A model that lets every token see all before it."""
-
-    def forward(self, token_ids, positions, *, cache, tail, keep):
-        causal = torch.full(tail.shape, -torch.inf).triu(1)
-        return super().forward(token_ids, positions, cache=cache, tail=causal, keep=keep)
+def ignoring_the_mask(append, session, ids, positions, tail, keep):
+    """Let every token see all before it."""
+    return append(ids, positions, causal_tail(len(ids)), keep=keep)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("fault", [IgnoresPositions, IgnoresTheMask])
+@pytest.mark.parametrize("fault", [ignoring_positions, ignoring_the_mask])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_check_at_load_finds_ignored_positions_and_masks(family, fault, dtype):
     right = build(family).to(dtype)
     check_tree_pass(HuggingFaceModel(right, "right"))
     with pytest.raises(ValueError, match=r"wrong: found a \w+ that ignores the positions or the mask of a tree"):
-        check_tree_pass(fault(build(family).to(dtype), "wrong"))
+        check_tree_pass(around_passes(HuggingFaceModel(build(family).to(dtype), "wrong"), fault))
 
 
 def test_the_check_at_load_leaves_the_caller_alone(demo_pair):

@@ -1,6 +1,7 @@
-"""The import ladder, the absence of the app's libraries in the core, and start-up without heavy imports."""
+"""Rooms and ladders as the docstrings state them, no app library in the core, start-up without heavy imports."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -10,45 +11,63 @@ import pytest
 import sequoia_core
 
 CORE = Path(sequoia_core.__file__).parent
-MODULES = sorted(path.stem for path in CORE.glob("*.py") if not path.stem.startswith("__"))
+ROOMS = sorted(path.parent.name for path in CORE.glob("*/__init__.py"))
+MODULES = [f"{path.parent.name}.{path.stem}" for path in sorted(CORE.glob("*/*.py")) if path.stem != "__init__"]
 
 
-def ladder() -> dict[str, set[str]]:
-    """Read the table in the package's docstring: module -> modules it may import."""
+def ladder(package: str) -> dict[str, set[str]]:
+    """Read the table in a package's docstring: name -> names it may import."""
     allowed: dict[str, set[str]] = {}
-    for line in (sequoia_core.__doc__ or "").splitlines():
+    for line in (importlib.import_module(package).__doc__ or "").splitlines():
         left, _, right = line.strip().partition("  ")
-        names = left.split(", ")
-        if not right or not set(names) <= set(MODULES):
-            continue
-        right = right.strip()
-        if right.startswith("all"):
-            below = set(MODULES) - set(names) - set(right.removeprefix("all but ").split(", "))
-        else:
-            below = set() if right == "-" else set(right.split(", "))
-        for name in names:
-            allowed[name] = below
+        if line.startswith("    ") and right:
+            allowed[left] = set() if right.strip() == "-" else set(right.strip().split(", "))
     return allowed
 
 
-def imports(module: str) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse((CORE / f"{module}.py").read_text())):
-        if isinstance(node, ast.ImportFrom):
-            if node.level == 1:
-                found |= {node.module} if node.module else {alias.name for alias in node.names}
-            elif node.module and node.module.startswith("sequoia_core"):
-                found.add(node.module.split(".")[1] if "." in node.module else "__init__")
-    return found
+def imports(module: str) -> tuple[set[str], set[str]]:
+    """Return the rooms that a module imports from, and the modules of its own room."""
+    room, name = module.split(".")
+    rooms, modules = set(), set()
+    for node in ast.walk(ast.parse((CORE / room / f"{name}.py").read_text())):
+        if isinstance(node, ast.Import):
+            rooms |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("sequoia_core.")}
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        assert node.module != "sequoia_core", f"{module}: found an import through the package, expected the module"
+        parts = (node.module or "").split(".")
+        if node.level == 0 and parts[0] == "sequoia_core":
+            rooms.add(parts[1])
+        elif node.level == 1:
+            modules |= {parts[0]} if node.module else {alias.name for alias in node.names}
+        elif node.level == 2:
+            rooms |= {parts[0]} if node.module else {alias.name for alias in node.names}
+    return rooms, modules
 
 
-def test_the_ladder_names_every_module():
-    assert set(ladder()) == set(MODULES)
+def test_every_room_and_module_is_on_its_ladder():
+    assert list(ladder("sequoia_core")) == ["files", "design", "models", "decoding", "studies", "command_line"]
+    assert sorted(ladder("sequoia_core")) == ROOMS
+    for room in ROOMS:
+        assert {f"{room}.{name}" for name in ladder(f"sequoia_core.{room}")} == {
+            module for module in MODULES if module.startswith(f"{room}.")
+        }
+
+
+@pytest.mark.parametrize("package", ["sequoia_core", *(f"sequoia_core.{room}" for room in ROOMS)])
+def test_a_ladder_points_one_way(package):
+    above: set[str] = set()
+    for name, below in ladder(package).items():
+        assert below <= above, f"{name} may import only what stands above it in the table"
+        above.add(name)
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_what_the_ladder_allows(module):
-    assert imports(module) <= ladder()[module]
+def test_a_module_imports_only_what_the_ladders_allow(module):
+    room, name = module.split(".")
+    rooms, modules = imports(module)
+    assert rooms <= ladder("sequoia_core")[room]
+    assert modules <= ladder(f"sequoia_core.{room}")[name]
 
 
 def loaded_after(code: str) -> set[str]:
@@ -64,10 +83,12 @@ def test_the_core_loads_no_app_or_chart_library():
     assert not loaded_after(everything) & {"streamlit", "plotly", "networkx", "pandas", "matplotlib", "ui", "pages"}
 
 
-def test_tree_commands_start_without_torch():
-    assert "torch" not in loaded_after(
-        "import sequoia_core.command_line.commands, sequoia_core.construction, sequoia_core.planning"
+def test_designing_needs_no_torch():
+    design = "; ".join(
+        f"import sequoia_core.{module}" for module in MODULES if module.startswith(("design.", "files."))
     )
+    assert "torch" not in loaded_after("import sequoia_core.design") | loaded_after(design)
+    assert "torch" not in loaded_after("import sequoia_core.command_line.commands")
     assert "torch" not in loaded_after("from sequoia_core import optimal_tree, AcceptanceVector, HardwareProfile")
 
 

@@ -12,7 +12,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core import TokenTree
-from sequoia_core.prompts import check_text, split_lines
+from sequoia_core.files.prompt_files import check_text, split_lines
 from ui import cached, controls, session
 from ui.evidence import records, words
 from ui.evidence.words import Row

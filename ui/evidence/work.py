@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from sequoia_core import SamplingConfig, TokenTree
-    from sequoia_core.models.transformers_model import ModelPair
+    from sequoia_core.models.language_model import ModelPair
 
 Work = Callable[[JobContext], Row]
 RANKS = 16  # children of a node that the rejection curves ask about

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from sequoia_core.decoding import loop as engine
-from sequoia_core.decoding.loop import _Run, autoregressive, decode
+from sequoia_core.decoding.judging import CompiledJudge, RowJudge
+from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.optimal_trees import branching_tree, chain_tree, independent_chains, k_ary_tree
 from sequoia_core.design.tree import TokenTree
-from sequoia_core.models.transformers_model import HuggingFaceModel
-from tests.conftest import DraftsAtOnce, tiny_llama
+from sequoia_core.models.language_model import HuggingFaceModel
+from tests.conftest import around_passes, tiny_llama
 
 pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 
@@ -110,22 +111,21 @@ def test_cancel_ends_the_run_between_phases(phase, tiny_target, tiny_draft, monk
     """The flag is set from inside a phase of the third step: nothing of that step may follow, and no record of it."""
     cancel, began = threading.Event(), []
 
-    class Cancelling(HuggingFaceModel):
-        def forward(self, *inputs, **options):
-            if len(steps) == 2:
-                began.append(phase)
-                cancel.set()
-            return super().forward(*inputs, **options)
+    def cancelling(append, session, ids, positions, tail, keep):
+        if len(steps) == 2:
+            began.append(phase)
+            cancel.set()
+        return append(ids, positions, tail, keep=keep)
 
     models = {"target": tiny_target, "draft": tiny_draft}
     role = {"draft": "draft", "verify": "target"}[phase]
-    models[role] = Cancelling(models[role].model, "cancelling")
-    walks, steps = [], []
-    walk = _Run._walk
-    monkeypatch.setattr(_Run, "_walk", lambda *inputs: walks.append(1) or walk(*inputs))
-    verifies = []
-    verify = _Run._verify
-    monkeypatch.setattr(_Run, "_verify", lambda *inputs: verifies.append(1) or verify(*inputs))
+    models[role] = around_passes(models[role], cancelling)
+    walks, verifies, steps = [], [], []
+    for judge in (RowJudge, CompiledJudge):
+        walk = judge.walk
+        monkeypatch.setattr(judge, "walk", lambda *inputs, walk=walk: walks.append(1) or walk(*inputs))
+    score = RowJudge.score
+    monkeypatch.setattr(RowJudge, "score", lambda *inputs: verifies.append(1) or score(*inputs))
     for step in decode(PROMPT, **models, tree=TREES["binary"], max_new_tokens=200, cancel=cancel):
         steps.append(step)
     assert began and len(steps) == 2 and steps[-1].finished is None
@@ -161,13 +161,15 @@ def test_each_token_is_forwarded_once(tiny_target):
     """Committed slots are kept: a step's passes hold the tree, and of the sequence only what no tree held."""
     asked = {"target": [], "draft": []}
 
-    class Counting(HuggingFaceModel):
-        def forward(self, ids, *args, **options):
-            asked[self.name].append(len(ids))
-            return super().forward(ids, *args, **options)
+    def counting(name):
+        def around(append, session, ids, positions, tail, keep):
+            asked[name].append(len(ids))
+            return append(ids, positions, tail, keep=keep)
+
+        return around
 
     tree = TREES["binary"]
-    models = {name: Counting(tiny_target.model, name) for name in asked}
+    models = {name: around_passes(tiny_target, counting(name)) for name in asked}
     steps = list(decode(PROMPT, tree=tree, max_new_tokens=24, **models))
     assert asked["target"] == [len(PROMPT) - 1, *[tree.size] * len(steps)]
     first, *later = np.array(asked["draft"][1:]).reshape(len(steps), tree.depth).tolist()
@@ -179,10 +181,12 @@ def test_phases_are_timed_one_by_one(tiny_target, tiny_draft, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
-    class Slow(HuggingFaceModel):
-        def forward(self, *args, **options):
-            now[0] += {"draft": 1.0, "target": 10.0}[self.name]
-            return super().forward(*args, **options)
+    def slow_model(model, seconds):
+        def around(append, session, ids, positions, tail, keep):
+            now[0] += seconds
+            return append(ids, positions, tail, keep=keep)
+
+        return around_passes(model, around)
 
     def slow(method, seconds):
         def run(*args):
@@ -191,14 +195,16 @@ def test_phases_are_timed_one_by_one(tiny_target, tiny_draft, monkeypatch):
 
         return run
 
-    monkeypatch.setattr(engine._Run, "_walk", slow(engine._Run._walk, 100.0))
-    monkeypatch.setattr(engine._Run, "_commit", slow(engine._Run._commit, 1000.0))
+    for judge in (RowJudge, CompiledJudge):
+        monkeypatch.setattr(judge, "walk", slow(judge.walk, 100.0))
+    monkeypatch.setattr(engine._End, "cut", slow(engine._End.cut, 1000.0))
+    target, draft = slow_model(tiny_target, 10.0), slow_model(tiny_draft, 1.0)
     tree = TREES["ragged"]
-    for step in run(Slow(tiny_target.model, "target"), Slow(tiny_draft.model, "draft"), tree, count=12):
+    for step in run(target, draft, tree, count=12):
         assert (step.draft_sec, step.verify_sec) == (tree.depth, 10.0)
         assert (step.walk_sec, step.commit_sec, step.seconds) == (100.0, 1000.0, 1110.0 + tree.depth)
         now[0] += 1e5  # what the reader of the steps does meanwhile is nobody's
-    for step in autoregressive(PROMPT, target=Slow(tiny_target.model, "target"), max_new_tokens=3):
+    for step in autoregressive(PROMPT, target=target, max_new_tokens=3):
         assert (step.draft_sec, step.verify_sec, step.walk_sec, step.commit_sec) == (0.0, 10.0, 100.0, 1000.0)
 
 
@@ -207,19 +213,14 @@ def test_a_device_is_waited_for_before_the_clock_is_read(tiny_target, monkeypatc
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: events.append(f"wait for {device}"))
     monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: events.append("clock") or 0.0))
 
-    class Elsewhere:
-        """A model that says it is on another device."""
+    def on_cuda(append, session, ids, positions, tail, keep):
+        events.append("pass")
+        session.device = torch.device("cpu")  # where it really is
+        logits = append(ids, positions, tail, keep=keep)
+        session.device = torch.device("cuda")
+        return logits
 
-        device = "cuda"
-
-        def __getattr__(self, name):
-            return getattr(tiny_target, name)
-
-        def forward(self, *args, **options):
-            events.append("pass")
-            return tiny_target.forward(*args, **options)
-
-    list(autoregressive(PROMPT, target=Elsewhere(), max_new_tokens=2))
+    list(autoregressive(PROMPT, target=around_passes(tiny_target, on_cuda), max_new_tokens=2))
     step = ["clock", "clock", "pass", "wait for cuda", "clock", "clock", "clock"]  # from start to commit, four phases
     assert events == ["pass", *step, *step]
 
@@ -264,12 +265,11 @@ def test_recorded_probabilities_are_those_of_a_plain_forward(temperature):
 def test_caches_do_not_grow(tiny_target, tiny_draft):
     caches = []
 
-    class Recording(HuggingFaceModel):
-        def new_cache(self, capacity):
-            caches.append(super().new_cache(capacity))
-            return caches[-1]
+    def recording(append, session, ids, positions, tail, keep):
+        caches.append(session.cache)
+        return append(ids, positions, tail, keep=keep)
 
-    target = Recording(tiny_target.model, "recording", eos_ids=frozenset())
+    target = around_passes(tiny_target.endless(), recording)
     sizes = set()
     for _ in decode(PROMPT, target=target, draft=tiny_draft, tree=TREES["binary"], max_new_tokens=60):
         sizes.add((caches[0]._buffer.data_ptr(), caches[0]._buffer.numel()))
@@ -327,15 +327,16 @@ def test_half_precision_survives_almost_greedy_sampling(verifier, sampling, dtyp
 
 
 @pytest.mark.parametrize(("temperature", "verifier"), [(0.0, "sequoia"), *((0.8, name) for name in VERIFIERS)])
-def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(temperature, verifier, tiny_target, tiny_draft):
-    """Same seed, same steps: with compiled rows the one is walked by compiled code, the other by the rule in Python."""
+def test_a_compiled_walk_is_the_walk_by_the_rule(temperature, verifier, tiny_target, tiny_draft, monkeypatch):
+    """Same seed, same steps, whether compiled code walks (where it can be built) or the rule in Python."""
     found = []
-    for draft in (DraftsAtOnce(tiny_draft.model, "at once"), tiny_draft):
+    for _ in range(2):
         steps = run(
-            tiny_target, draft, TREES["ragged"], 60, sampling=SamplingConfig(temperature), verifier=verifier,
+            tiny_target, tiny_draft, TREES["ragged"], 60, sampling=SamplingConfig(temperature), verifier=verifier,
             generator=torch.Generator().manual_seed(6),
         )  # fmt: skip
         found.append([(s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials) for s in steps])
+        monkeypatch.setattr(CompiledJudge, "supports", lambda *args, **options: False)
     assert found[0] == found[1] and len({len(new) for _, new, *_ in found[0]}) > 1
 
 
@@ -348,18 +349,17 @@ def test_an_unexplained_run_is_the_same_without_the_targets_probabilities(tiny_t
 
 
 def test_nan_logits_name_the_step(tiny_target, tiny_draft):
-    class Broken(HuggingFaceModel):
-        calls = 0
+    calls = []
 
-        def forward(self, *args, **kwargs):
-            self.calls += 1
-            logits = super().forward(*args, **kwargs)
-            return logits * torch.nan if self.calls == 4 else logits  # prefill, then three steps
+    def broken(append, session, ids, positions, tail, keep):
+        calls.append(1)
+        logits = append(ids, positions, tail, keep=keep)
+        return logits * torch.nan if len(calls) == 4 else logits  # prefill, then three steps
 
     steps = []
     with pytest.raises(FloatingPointError, match="step 2: the target"):
         for step in decode(
-            PROMPT, target=Broken(tiny_target.model, "broken"), draft=tiny_draft, tree=chain_tree(1), max_new_tokens=90
+            PROMPT, target=around_passes(tiny_target, broken), draft=tiny_draft, tree=chain_tree(1), max_new_tokens=90
         ):
             steps.append(step)
     assert len(steps) == 2

@@ -7,17 +7,17 @@ from scipy.stats import chisquare
 
 from sequoia_core.decoding.sampling import (
     SamplingConfig,
-    chances,
     check_logits,
     check_probabilities,
-    law,
+    distribution,
     probabilities,
+    remove_token,
     residual,
     sample_row,
     sample_with_replacement,
     sample_without_replacement,
-    strike,
     take_most_likely,
+    token_probabilities,
     widened,
 )
 
@@ -171,9 +171,9 @@ def test_chances_and_law_are_entries_of_the_softmax(size, sampling):
     tokens = torch.tensor([0, size - 1, size // 2, 0, size - 1])
     which, starts = np.array([3, 1, 2]), np.array([0, 1, 4, 5])
     wanted = probs[[3, 1, 1, 1, 2], tokens].float()
-    found = chances(values, sampling, which, starts, tokens, "target")
+    found = token_probabilities(values, sampling, which, starts, tokens, "target")
     torch.testing.assert_close(found, wanted, rtol=2e-5, atol=1e-30)
-    row = law(values[2], sampling, "target")
+    row = distribution(values[2], sampling, "target")
     assert row.dtype == np.float64 and row.sum() == pytest.approx(1.0, abs=1e-14)
     np.testing.assert_allclose(row, probs[2].numpy(), rtol=2e-5, atol=1e-30)
 
@@ -183,11 +183,11 @@ def test_chances_and_law_are_entries_of_the_softmax(size, sampling):
 def test_laws_and_chances_of_broken_logits_are_reported(bad, sampling):
     values, asked = logits(2, 20), (np.array([0, 1]), np.array([0, 1, 2]), torch.tensor([0, 0]), "target")
     values[1, 5] = bad
-    law(values[0], sampling, "target")
+    distribution(values[0], sampling, "target")
     with pytest.raises(FloatingPointError, match="the target model"):
-        law(values[1], sampling, "target")
+        distribution(values[1], sampling, "target")
     with pytest.raises(FloatingPointError, match="the target model"):
-        chances(values, sampling, *asked)
+        token_probabilities(values, sampling, *asked)
 
 
 def test_a_row_in_double_precision_sums_to_one():
@@ -198,9 +198,9 @@ def test_a_row_in_double_precision_sums_to_one():
 
 def test_a_struck_token_leaves_the_others_in_proportion():
     row = np.array([0.5, 0.3, 0.2])
-    assert strike(row, 0) == pytest.approx(0.5) and row.tolist() == pytest.approx([0.0, 0.6, 0.4])
-    assert strike(row, 1) == pytest.approx(0.4) and row.tolist() == pytest.approx([0.0, 0.0, 1.0])
-    assert strike(row, 2) == 0.0 and row.tolist() == [0.0, 0.0, 0.0]
+    assert remove_token(row, 0) == pytest.approx(0.5) and row.tolist() == pytest.approx([0.0, 0.6, 0.4])
+    assert remove_token(row, 1) == pytest.approx(0.4) and row.tolist() == pytest.approx([0.0, 0.0, 1.0])
+    assert remove_token(row, 2) == 0.0 and row.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_top_k_keeps_the_most_likely():

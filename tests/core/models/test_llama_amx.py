@@ -8,9 +8,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, autoregressive, decode, load_pair, optimal_tree
+from sequoia_core.decoding.compiled_drafting import CompiledDrafter
 from sequoia_core.decoding.verifiers import VERIFIERS
-from sequoia_core.models.llama_amx import NativeLlama, _has_matrix_unit, _has_vectors, _load, compiled
-from sequoia_core.models.transformers_model import HuggingFaceModel
+from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.llama_amx import AmxLlama, _has_matrix_unit, _has_vectors, _load, compiled
 from tests.core.models.test_compile_c import needs_compiler
 
 pytestmark = needs_compiler
@@ -58,7 +59,7 @@ def llama(**changes) -> LlamaForCausalLM:
 
 def native(model: LlamaForCausalLM) -> HuggingFaceModel:
     wrapped = HuggingFaceModel(copy.deepcopy(model).to(torch.bfloat16), "native")
-    assert wrapped._native is not None
+    assert isinstance(wrapped._passes, AmxLlama)
     return wrapped
 
 
@@ -87,8 +88,7 @@ def test_logits_are_the_models_to_rounding(changes, count):
         exact = model(ids[None]).logits[0]
         rounded = copy.deepcopy(model).to(torch.bfloat16)(ids[None]).logits[0].float()
     compiled = native(model)
-    found = compiled.forward(
-        ids, torch.arange(count), cache=compiled.new_cache(count), tail=causal(count), keep=count
+    found = compiled.open(count).append(ids, torch.arange(count), causal(count), keep=count
     )  # fmt: skip
     assert found.dtype == torch.float32 and found.shape == exact.shape
     assert (found - exact).abs().max() < 1.5 * (rounded - exact).abs().max() + 1e-3  # no worse than PyTorch's rounding
@@ -101,24 +101,24 @@ def test_a_row_has_the_same_bits_alone_in_a_chunk_and_in_a_tree(changes):
     model = native(llama(**changes))
     vocab = model.vocab_size
     ids = torch.randint(vocab, (75,), generator=torch.Generator().manual_seed(2))
-    alone, cache = [], model.new_cache(200)
+    alone, cache = [], model.open(200)
     for place, token in enumerate(ids):
         alone.append(
-            model.forward(token[None], torch.tensor([place]), cache=cache, tail=torch.zeros(1, 1), keep=1)
+            cache.append(token[None], torch.tensor([place]), torch.zeros(1, 1), keep=1)
         )  # fmt: skip
     alone = torch.cat(alone)
     for chunk in (75, 33, 20, 7):
-        rows, cache = [], model.new_cache(200)
+        rows, cache = [], model.open(200)
         for start in range(0, 75, chunk):
             part = ids[start : start + chunk]
             places = torch.arange(start, start + len(part))
-            rows.append(model.forward(part, places, cache=cache, tail=causal(len(part)), keep=len(part)))
+            rows.append(cache.append(part, places, causal(len(part)), keep=len(part)))
         assert torch.equal(torch.cat(rows), alone)
     # some of the tokens once more, as one path of a tree whose other nodes hold anything
     rng = np.random.default_rng(3)
     for start in (64, 63, 50, 33, 31):
-        cache = model.new_cache(200)
-        model.forward(ids[:start], torch.arange(start), cache=cache, tail=causal(start), keep=1)
+        cache = model.open(200)
+        cache.append(ids[:start], torch.arange(start), causal(start), keep=1)
         tree = TokenTree(np.sort([-1, *(int(rng.integers(i // 3, i)) for i in range(1, 40))]))
         nodes = tree.path_to(int(np.argmax(tree.depths)))
         tokens = torch.randint(vocab, (tree.size,), generator=torch.Generator().manual_seed(start))
@@ -126,13 +126,11 @@ def test_a_row_has_the_same_bits_alone_in_a_chunk_and_in_a_tree(changes):
             tokens[node] = token
         tail = torch.zeros(tree.size, tree.size).masked_fill(torch.from_numpy(~tree.ancestor_mask), -torch.inf)
         places = torch.from_numpy(tree.depths.astype(np.int64)) + start
-        found = model.forward(tokens, places, cache=cache, tail=tail, keep=tree.size)
+        found = cache.append(tokens, places, tail, keep=tree.size)
         assert torch.equal(found[nodes][: 75 - start], alone[start : start + len(nodes)]) and len(nodes) > 4
-        cache.keep(start, nodes)  # and after the path was committed
+        cache.commit(start, nodes)  # and after the path was committed
         after = start + len(nodes)
-        following = model.forward(
-            ids[after : after + 1], torch.tensor([after]), cache=cache, tail=torch.zeros(1, 1), keep=1
-        )
+        following = cache.append(ids[after : after + 1], torch.tensor([after]), torch.zeros(1, 1), keep=1)
         assert torch.equal(following[0], alone[after])
 
 
@@ -154,18 +152,18 @@ def test_a_long_branch_has_the_bits_it_has_alone(changes):
     model, start, depth = native(model), 40, 120
     ids, others = torch.randint(2, model.vocab_size, (2, start + depth), generator=torch.Generator().manual_seed(4))
     ids[0::4], ids[2::4] = 0, 1
-    cache, alone = model.new_cache(start + depth), []
+    cache, alone = model.open(start + depth), []
     for place, token in enumerate(ids):
-        alone.append(model.forward(token[None], torch.tensor([place]), cache=cache, tail=torch.zeros(1, 1), keep=1))
+        alone.append(cache.append(token[None], torch.tensor([place]), torch.zeros(1, 1), keep=1))
     tree = TokenTree(np.array([-1, 0, *range(2 * depth - 3)]))  # two chains below the root, node beside node
     depths = torch.from_numpy(tree.depths.astype(np.int64))
     branch = [0, *range(1, tree.size, 2)]
     tokens = others[start + depths]
     tokens[branch] = ids[start:]
-    cache = model.new_cache(start + tree.size)
-    model.forward(ids[:start], torch.arange(start), cache=cache, tail=causal(start), keep=1)
+    cache = model.open(start + tree.size)
+    cache.append(ids[:start], torch.arange(start), causal(start), keep=1)
     tail = torch.zeros(tree.size, tree.size).masked_fill(torch.from_numpy(~tree.ancestor_mask), -torch.inf)
-    found = model.forward(tokens, depths + start, cache=cache, tail=tail, keep=tree.size)
+    found = cache.append(tokens, depths + start, tail, keep=tree.size)
     assert torch.equal(found[branch], torch.cat(alone[start:]))
 
 
@@ -173,24 +171,24 @@ def test_only_the_wanted_rows_of_a_cut_vocabulary_are_returned():
     model = native(llama())
     model.vocab_size = 90
     ids = torch.arange(20)
-    whole = model.forward(ids, ids, cache=model.new_cache(20), tail=causal(20), keep=20)
-    last = model.forward(ids, ids, cache=model.new_cache(20), tail=causal(20), keep=3)
+    whole = model.open(20).append(ids, ids, causal(20), keep=20)
+    last = model.open(20).append(ids, ids, causal(20), keep=3)
     assert whole.shape == (20, 90) and torch.equal(last, whole[-3:])
 
 
 def test_a_full_cache_is_refused_with_the_numbers():
     model = native(llama())
-    cache = model.new_cache(5)
-    model.forward(torch.arange(4), torch.arange(4), cache=cache, tail=causal(4), keep=1)
+    cache = model.open(5)
+    cache.append(torch.arange(4), torch.arange(4), causal(4), keep=1)
     with pytest.raises(ValueError, match="found 4 \\+ 2 tokens, expected at most 5 slots"):
-        model.forward(torch.arange(2), torch.arange(4, 6), cache=cache, tail=causal(2), keep=1)
+        cache.append(torch.arange(2), torch.arange(4, 6), causal(2), keep=1)
 
 
 @pytest.mark.parametrize("ids, places", [([101], [0]), ([-1], [0]), ([1], [256]), ([1], [-1])])
 def test_ids_and_positions_that_are_not_there_are_refused(ids, places):
     model = native(llama())
     with pytest.raises(ValueError, match="expected ids below 101 and positions below 256"):
-        model.forward(torch.tensor(ids), torch.tensor(places), cache=model.new_cache(5), tail=torch.zeros(1, 1), keep=1)
+        model.open(5).append(torch.tensor(ids), torch.tensor(places), torch.zeros(1, 1), keep=1)
 
 
 def test_large_activations_stay_finite():
@@ -199,22 +197,22 @@ def test_large_activations_stay_finite():
         for layer in model.model.layers:
             layer.mlp.gate_proj.weight.mul_(3000.0)
     compiled, ids = native(model), torch.arange(20)
-    found = compiled.forward(ids, ids, cache=compiled.new_cache(20), tail=causal(20), keep=20)
+    found = compiled.open(20).append(ids, ids, causal(20), keep=20)
     assert torch.isfinite(found).all()
 
 
 def test_other_defaults_of_torch_change_nothing():
     model, ids = native(llama()), torch.arange(20)
-    wanted = model.forward(ids, ids, cache=model.new_cache(20), tail=causal(20), keep=20)
+    wanted = model.open(20).append(ids, ids, causal(20), keep=20)
     torch.set_default_dtype(torch.bfloat16)  # as transformers does for a while when it loads a model
     threads = torch.get_num_threads()
     try:
-        cache, tail = model.new_cache(40), causal(20)
+        cache, tail = model.open(40), causal(20)
         torch.set_num_threads(1)
-        model.forward(ids[:10], ids[:10], cache=cache, tail=causal(10), keep=10)
-        cache.keep(0, [])
+        cache.append(ids[:10], ids[:10], causal(10), keep=10)
+        cache.commit(0, [])
         torch.set_num_threads(3)
-        assert torch.equal(model.forward(ids.int(), ids, cache=cache, tail=tail, keep=20), wanted)
+        assert torch.equal(cache.append(ids.int(), ids, tail, keep=20), wanted)
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_num_threads(threads)
@@ -223,15 +221,15 @@ def test_other_defaults_of_torch_change_nothing():
 def test_a_model_with_a_layer_in_another_format_keeps_the_other_path():
     model = llama().to(torch.bfloat16)
     model.model.layers[1].mlp.down_proj.float()
-    assert not NativeLlama.takes(model)
+    assert not AmxLlama.supports(model)
 
 
 @pytest.mark.parametrize(
     "changes", [{"hidden_size": 80}, {"intermediate_size": 48}, {"head_dim": 16}], ids=["hidden", "inner", "head"]
 )
 def test_sizes_that_fill_no_tiles_keep_the_other_path(changes):
-    assert not NativeLlama.takes(llama(**changes).to(torch.bfloat16))
-    assert not NativeLlama.takes(llama())  # nor does float32
+    assert not AmxLlama.supports(llama(**changes).to(torch.bfloat16))
+    assert not AmxLlama.supports(llama())  # nor does float32
 
 
 def test_what_it_allocates_is_given_back():
@@ -242,7 +240,7 @@ def test_what_it_allocates_is_given_back():
 
     def use() -> int:
         wrapped = HuggingFaceModel(copy.deepcopy(model), "native")
-        wrapped.forward(ids, ids, cache=wrapped.new_cache(2000), tail=causal(64), keep=1)
+        wrapped.open(2000).append(ids, ids, causal(64), keep=1)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     for _ in range(5):
@@ -306,7 +304,7 @@ def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(
         return [(s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials) for s in steps]
 
     at_once = run()
-    monkeypatch.setattr(HuggingFaceModel, "plan_draft", lambda *args, **options: None)
+    monkeypatch.setattr(CompiledDrafter, "supports", lambda *args: False)
     assert run() == at_once
 
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from sequoia_core.models.llama_torch import fits
-from sequoia_core.models.transformers_model import HuggingFaceModel
+from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.llama_torch import TorchLlama
+from sequoia_core.models.plain_llama import is_plain_llama
+from sequoia_core.models.transformers_passes import TransformersPasses
 
 
 def llama(**changes) -> LlamaForCausalLM:
@@ -22,8 +24,8 @@ def llama(**changes) -> LlamaForCausalLM:
 def both(model: LlamaForCausalLM, masked: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of a tree-shaped forward after a prefix, by the model's own modules and by the fused path."""
     own, fused = HuggingFaceModel(copy.deepcopy(model), "own"), HuggingFaceModel(model, "fused")
-    assert fused._fused is not None
-    own._fused = None
+    assert isinstance(fused._passes, TorchLlama)
+    own._passes = TransformersPasses(own.model)
     generator = torch.Generator().manual_seed(1)
     prefix, tree = torch.randint(64, (9,), generator=generator), torch.randint(64, (4,), generator=generator)
     tail = torch.full((4, 4), -torch.inf)
@@ -31,13 +33,13 @@ def both(model: LlamaForCausalLM, masked: bool = True) -> tuple[torch.Tensor, to
         tail[node, ancestors] = 0.0
     found = []
     for wrapped in (own, fused):
-        cache = wrapped.new_cache(16)
+        cache = wrapped.open(16)
         causal = torch.full((9, 9), -torch.inf).triu(1)
-        first = wrapped.forward(prefix, torch.arange(9), cache=cache, tail=causal, keep=9)
-        second = wrapped.forward(tree, torch.tensor([9, 10, 10, 11]), cache=cache, tail=tail, keep=4)
+        first = cache.append(prefix, torch.arange(9), causal, keep=9)
+        second = cache.append(tree, torch.tensor([9, 10, 10, 11]), tail, keep=4)
         alone = torch.tensor([[0.0, -torch.inf, -torch.inf, -torch.inf, 0.0]])  # one token that sees the root only
-        third = wrapped.forward(tree[:1], torch.tensor([10]), cache=cache, tail=alone, keep=1)
-        fourth = wrapped.forward(tree[1:2], torch.tensor([12]), cache=cache, tail=torch.zeros(1, 1), keep=1)
+        third = cache.append(tree[:1], torch.tensor([10]), alone, keep=1)
+        fourth = cache.append(tree[1:2], torch.tensor([12]), torch.zeros(1, 1), keep=1)
         found.append(torch.cat([first, second, third, fourth]).float())
     return found[0], found[1]
 
@@ -70,9 +72,9 @@ class Adapted(torch.nn.Linear):
 def test_adapted_and_pruned_layers_keep_the_models_own_forward():
     for part, other in (("o_proj", Adapted(32, 32, bias=False)), ("v_proj", torch.nn.Linear(32, 8, bias=False))):
         model = llama()
-        assert fits(model)
+        assert is_plain_llama(model)
         setattr(model.model.layers[1].self_attn, part, other)
-        assert not fits(model)
+        assert not is_plain_llama(model)
 
 
 @pytest.mark.parametrize(
@@ -88,4 +90,4 @@ def test_adapted_and_pruned_layers_keep_the_models_own_forward():
     ids=["biases", "gelu", "scaled rotation", "mistral"],
 )
 def test_other_models_keep_their_own_forward(model):
-    assert not fits(model())
+    assert not is_plain_llama(model())

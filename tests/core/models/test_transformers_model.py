@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from sequoia_core.models.transformers_model import HuggingFaceModel, TreeCache
+from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.tree_cache import TreeCache
 from tests.conftest import tiny_llama
 
 
@@ -14,10 +15,10 @@ def test_cache_keeps_chosen_slots_in_place():
         assert keys.shape == (1, 1, 6, 1)
     cache.end()
     buffer = cache._buffer.data_ptr()
-    cache.keep(2, [0, 2, 3])
+    cache.commit(2, [0, 2, 3])
     assert cache.length == 5 and cache.positions[:5].tolist() == [0, 1, 2, 4, 5]
     written = cache._buffer._version
-    cache.keep(2, [0, 1, 2])
+    cache.commit(2, [0, 1, 2])
     assert cache.length == 5 and cache._buffer._version == written  # what stays where it is costs no copy
     cache.begin(torch.tensor([5]))
     keys, values = cache.write(1, torch.full((1, 1, 1, 1), 99.0), torch.zeros(1, 1, 1, 1))
@@ -37,13 +38,11 @@ def test_cache_refuses_more_than_its_capacity_and_uneven_layers():
 
 def test_forward_in_pieces_equals_one_forward(tiny_target):
     ids = torch.randint(64, (12,), generator=torch.Generator().manual_seed(0))
-    cache = tiny_target.new_cache(12)
+    cache = tiny_target.open(12)
     rows = []
     for start, stop in ((0, 5), (5, 6), (6, 12)):
         tail = torch.full((stop - start, stop - start), -torch.inf).triu(1)
-        rows.append(
-            tiny_target.forward(ids[start:stop], torch.arange(start, stop), cache=cache, tail=tail, keep=stop - start)
-        )
+        rows.append(cache.append(ids[start:stop], torch.arange(start, stop), tail, keep=stop - start))
     with torch.inference_mode():
         whole = tiny_target.model(ids[None]).logits[0]
     torch.testing.assert_close(torch.cat(rows), whole, atol=1e-2, rtol=1e-4)
@@ -59,9 +58,9 @@ def test_sliding_window_masks_old_tokens():
     )  # fmt: skip
     model = HuggingFaceModel(MistralForCausalLM(config), "mistral")
     ids = torch.randint(64, (20,))
-    cache = model.new_cache(20)
-    model.forward(ids[:19], torch.arange(19), cache=cache, tail=torch.full((19, 19), -torch.inf).triu(1), keep=1)
-    last = model.forward(ids[19:], torch.tensor([19]), cache=cache, tail=torch.zeros(1, 1), keep=1)
+    cache = model.open(20)
+    cache.append(ids[:19], torch.arange(19), torch.full((19, 19), -torch.inf).triu(1), keep=1)
+    last = cache.append(ids[19:], torch.tensor([19]), torch.zeros(1, 1), keep=1)
     with torch.inference_mode():
         whole = model.model(ids[None]).logits[0, -1:]
     torch.testing.assert_close(last, whole, atol=1e-4, rtol=1e-4)

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import TokenTree, autoregressive, decode, rows, sampling
+from sequoia_core import TokenTree, autoregressive, decode
+from sequoia_core.decoding import sampling
 from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.decoding.verifiers import VERIFIERS, walk_greedily, walk_tree
+from sequoia_core.decoding.verifiers import VERIFIERS
+from sequoia_core.decoding.walk import walk_greedily, walk_tree
+from sequoia_core.models import vocabulary_rows as rows
 
-pytestmark = pytest.mark.skipif(rows.compiled() is None, reason="rows.c cannot be built here")
+pytestmark = pytest.mark.skipif(rows.compiled() is None, reason="vocabulary_rows.c cannot be built here")
 SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 130, 4096]
 
 
@@ -63,9 +66,9 @@ def test_rows_that_are_not_finite_are_found(bad, place):
     row[1, place] = bad
     assert not torch.isfinite(rows.soften(row, 1.0)).any()
     assert best(row) is None
-    assert rows.law(row[1], 1.0) is None and rows.law(row[0], 1.0) is not None
+    assert rows.distribution(row[1], 1.0) is None and rows.distribution(row[0], 1.0) is not None
     asked = np.array([0, 1]), np.array([0, 1, 2])
-    assert rows.chances(row, 1.0, *asked, torch.tensor([0, 0])) is None
+    assert rows.token_probabilities(row, 1.0, *asked, torch.tensor([0, 0])) is None
     assert rows.soften(torch.full((1, 5), -torch.inf), 1.0).isnan().all()
 
 
@@ -146,12 +149,12 @@ def test_double_precision_rows(size, twins, monkeypatch):
     compiled, plain = twins(sampling.residual, target, draft)
     np.testing.assert_allclose(compiled, plain, rtol=1e-12, atol=1e-18)
     struck = [draft.copy(), draft.copy()]
-    sums = sampling.strike(struck[0], size // 2), 1.0 - draft[size // 2]
+    sums = sampling.remove_token(struck[0], size // 2), 1.0 - draft[size // 2]
     assert sums[0] == pytest.approx(sums[1], abs=1e-14) and struck[0][size // 2] == 0.0
     assert struck[0].sum() == pytest.approx(1.0 if size > 1 else 0.0, abs=1e-14)
     with monkeypatch.context() as patch:
         patch.setattr(rows, "compiled", lambda: None)
-        sampling.strike(struck[1], size // 2)
+        sampling.remove_token(struck[1], size // 2)
     np.testing.assert_allclose(struck[0], struck[1], rtol=1e-12)
     assert sampling.residual(target, target).tolist() == target.tolist()
     for uniform in np.random.default_rng(0).random(300):
@@ -224,7 +227,8 @@ def test_walks_are_those_of_the_rule(name, size, temperature):
             uniforms[::2] = 0.0
         path, token, trials = walks.sampled(name, target, temperature, tokens, draft, uniforms)
         wanted = walk_tree(
-            TREE, tokens.tolist(), target_row=[sampling.law(row, config, "target") for row in target].__getitem__,
+            TREE, tokens.tolist(),
+            target_row=[sampling.distribution(row, config, "target") for row in target].__getitem__,
             draft_row=[sampling.widened(row) for row in draft].__getitem__, rule=VERIFIERS[name].rule,
             uniform=iter(uniforms.tolist()).__next__,
         )  # fmt: skip

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2
-from sequoia_core.models.transformers_model import HuggingFaceModel
 
 from sequoia_core.decoding import loop as engine
 from sequoia_core.decoding.loop import decode
@@ -23,12 +22,13 @@ from sequoia_core.decoding.sampling import (
 )
 from sequoia_core.decoding.verifiers import GREEDY, VERIFIERS, Offer, sequoia_rule
 from sequoia_core.design.optimal_trees import branching_tree, chain_tree
+from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.prefill import prefill
 from sequoia_core.studies import losslessness as lossless
 from sequoia_core.studies.losslessness import acceptance_probability, check_losslessness, next_token_law
-from tests.conftest import DraftsAtOnce, tiny_llama
-from tests.core.test_verification import FILLS, rows
-from tests.core.test_verification import next_token_law as enumerated_by_test
+from tests.conftest import tiny_llama
+from tests.core.decoding.test_verifiers import FILLS, rows
+from tests.core.decoding.test_verifiers import next_token_law as enumerated_by_test
 
 both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 
@@ -180,15 +180,6 @@ def test_decoding_is_lossless(verifier, setting, small_pair):
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_decoding_is_lossless_as_far_as_few_samples_tell(verifier, small_pair):
     report = check(small_pair, samples=500, verifier=verifier)
-    assert report.passed and report.degrees_of_freedom > 5, describe(report)
-
-
-@both_ways
-@pytest.mark.parametrize("verifier", VERIFIERS)
-def test_trees_drafted_in_one_call_are_decoded_losslessly(verifier, small_pair):
-    """With compiled rows these are walked by compiled code."""
-    pair = small_pair[0], DraftsAtOnce(small_pair[1].model, "at once")
-    report = check(pair, samples=500, verifier=verifier)
     assert report.passed and report.degrees_of_freedom > 5, describe(report)
 
 

@@ -6,7 +6,7 @@ import pytest
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.models.transformers_model import HuggingFaceModel
+from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.studies.measure_acceptance import (
     CHUNK,
     is_partial,

@@ -1,5 +1,7 @@
 """Timing passes: models whose passes move a clock of their own, so that what is measured is known beforehand."""
 
+from __future__ import annotations
+
 import threading
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -8,7 +10,7 @@ import pytest
 import torch
 
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.models.transformers_model import TreeCache
+from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies import measure_profile as measuring
 from sequoia_core.studies.measure_profile import PASSES, measure_profile
 
@@ -89,16 +91,27 @@ class Bench:
         return found
 
 
+class ClockedSession(CacheSession):
+    """Keeps track of lengths as any session does; its passes only move the clock."""
+
+    def __init__(self, model: ClockedModel, capacity: int) -> None:
+        super().__init__(1, capacity, device=model.device, dtype=model.dtype, vocab_size=model.vocab_size)
+        self.model = model
+
+    def append(self, ids, positions, tail, *, keep):
+        return self.model.run(ids, positions, self.cache, tail, keep)
+
+
 class ClockedModel:
     vocab_size, max_context, device, dtype = 50, 64, "cpu", torch.float32
 
     def __init__(self, name: str, bench: Bench) -> None:
         self.name, self.bench, self.rounds = name, bench, {}
 
-    def new_cache(self, capacity: int) -> TreeCache:
-        return TreeCache(1, capacity)
+    def open(self, capacity: int) -> ClockedSession:
+        return ClockedSession(self, capacity)
 
-    def forward(self, ids, positions, *, cache, tail, keep):
+    def run(self, ids, positions, cache, tail, keep):
         bench, made = self.bench, Pass(self.name, len(ids), positions.tolist(), cache.length, tail, keep)
         cache.begin(positions)
         cache.end()

@@ -8,7 +8,7 @@ from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.optimal_trees import chain_tree, k_ary_tree
 from sequoia_core.design.planning import predicted_speedup
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.models.transformers_model import ModelPair
+from sequoia_core.models.language_model import ModelPair
 from sequoia_core.studies import race as benchmark
 from sequoia_core.studies.race import Lane, bench, best_chain, plan_tree, race
 
