@@ -62,6 +62,7 @@ def decode_bytes(ids: list[int]) -> str:
 def a_step(new_tokens: list[int], **changes) -> DecodeStep:
     fields = dict(
         index=0,
+        tree=TokenTree(np.array([-1, 0, 0])),
         tokens=tuple(b"abc"),
         outcomes=("accepted", "accepted", "not reached"),
         draft_probs=(1.0, 0.5, 0.2),

@@ -28,7 +28,7 @@ def step(path, draft=None):
                 break
             outcomes[child] = "rejected"
     return DecodeStep(
-        index=0, tokens=tuple(range(TREE.size)), outcomes=tuple(outcomes),
+        index=0, tree=TREE, tokens=tuple(range(TREE.size)), outcomes=tuple(outcomes),
         draft_probs=tuple(draft or [1.0, 0.9, 0.1, 0.5, 0.25, 1.0]), target_probs=(1.0,) * TREE.size,
         accepted_path=tuple(path), bonus_token=0, new_tokens=[0], trials=(), draft_sec=0.0, verify_sec=0.0,
         walk_sec=0.0, commit_sec=0.0,
