@@ -5,7 +5,7 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.conditions import Conditions
-from sequoia_core.design.optimal_trees import chain_limit
+from sequoia_core.design.plain_trees import chain_limit
 from sequoia_core.design.what_if import edited, isotonic, power_law, power_law_tail, weaker
 from ui import charts, controls, frame, measuring, session
 from ui.literal import plain

@@ -7,7 +7,7 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.conditions import Conditions
-from sequoia_core.design.optimal_trees import chain_tree
+from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.files.prompt_files import check_text
 from ui import cached, controls, frame, measuring, runs, session, work
 from ui.jobs import Job

@@ -4,7 +4,8 @@ import numpy as np
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
-from sequoia_core.design.optimal_trees import chain_limit, chain_tree, node_scores, tree_limit
+from sequoia_core.design.optimal_trees import node_scores, tree_limit
+from sequoia_core.design.plain_trees import chain_limit, chain_tree
 from ui import cached, charts, comparison, controls, frame, session
 from ui.layout import subtree_sums, visible_nodes
 from ui.literal import plain

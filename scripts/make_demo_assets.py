@@ -176,7 +176,7 @@ def write_robustness() -> None:
     import numpy as np
 
     from sequoia_core import SamplingConfig, TokenTree
-    from sequoia_core.design.optimal_trees import branching_tree
+    from sequoia_core.design.plain_trees import branching_tree
     from sequoia_core.files.prompt_files import load_prompts
     from sequoia_core.files.safe_files import json_bytes
     from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison

@@ -2,7 +2,7 @@
 
 import sys
 
-from .command_line.commands import main
+from .command_line.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

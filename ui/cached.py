@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sequoia_core import AcceptanceVector, HardwareProfile, SpeedupSurface, TokenTree
-    from sequoia_core.design.optimal_trees import Regret
     from sequoia_core.design.planning import BestShape, ShapeSpread
+    from sequoia_core.design.regret import Regret
 
 MAX_DEPTH = 24
 MAX_SIZE = 1024  # the paper's trees have 64 to 128 nodes on a GPU, 768 with offloading
@@ -75,13 +75,13 @@ def growth_curves(vector: AcceptanceVector, depth: int) -> dict[str, tuple[np.nd
     import numpy as np
 
     from sequoia_core import expected_tokens
-    from sequoia_core.design.optimal_trees import (
+    from sequoia_core.design.optimal_trees import is_monotone
+    from sequoia_core.design.plain_trees import (
         beam_tree,
         best_first_tree,
         branching_tree,
         chain_tree,
         independent_chains,
-        is_monotone,
     )
 
     table = tokens_table(vector, TABLE_SIZE, MAX_DEPTH)[: MAX_SIZE + 1]
@@ -166,7 +166,7 @@ def tokens_interval(vector: AcceptanceVector, tree: TokenTree) -> tuple[float, f
 @st.cache_resource(show_spinner=False, max_entries=32, hash_funcs=_HASH)
 def regret(vectors: tuple[AcceptanceVector, ...], size: int, depth: int) -> Regret:
     """Return what each vector's tree loses under the others, cached."""
-    from sequoia_core.design.optimal_trees import regret_matrix
+    from sequoia_core.design.regret import regret_matrix
 
     return regret_matrix(vectors, size=size, depth=depth)
 

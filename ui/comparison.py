@@ -11,14 +11,8 @@ import numpy as np
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
-from sequoia_core.design.optimal_trees import (
-    beam_tree,
-    best_first_tree,
-    branching_tree,
-    chain_tree,
-    independent_chains,
-    node_scores,
-)
+from sequoia_core.design.optimal_trees import node_scores
+from sequoia_core.design.plain_trees import beam_tree, best_first_tree, branching_tree, chain_tree, independent_chains
 from ui import cached, charts, controls, session
 from ui.literal import plain
 

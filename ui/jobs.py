@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import streamlit as st
 
-from sequoia_core.files.faults import OUT_OF_MEMORY, is_out_of_memory
+from sequoia_core.files.faults import OUT_OF_MEMORY, Cancelled, is_out_of_memory
 from ui.loading import PairKeeper, release_memory
 
 if TYPE_CHECKING:
@@ -227,10 +227,9 @@ def _perform(job: Job) -> None:
         assert job.work is not None, "a waiting job has work"
         job.result = job.work(JobContext(job))
     except BaseException as caught:  # the boundary of the worker: recorded on the job and logged, never lost
-        if not isinstance(caught, ValueError):
+        if not isinstance(caught, ValueError | Cancelled):
             _LOG.exception("job %s (%s) failed", job.id, job.label)
-        # A ValueError after a cancel says that too little was done to return anything.
-        if not (job.cancel_event.is_set() and isinstance(caught, ValueError)):
+        if not isinstance(caught, Cancelled):
             error = _describe(caught, job.step_count)
     _end(job, error)
     if error is not None:
@@ -319,7 +318,8 @@ def shared_pair(spec: PairSpec, cancel: threading.Event) -> ModelPair:
         cancel: ends the wait, not the load, which goes on by itself and is dropped.
 
     Raises:
-        ValueError, OSError: from `load_pair`, with nothing half-loaded kept; ValueError also when cancelled.
+        ValueError, OSError: from `load_pair`, with nothing half-loaded kept.
+        Cancelled: before the pair was there.
     """
     return _PAIRS.get(spec, cancel)
 

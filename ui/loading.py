@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from sequoia_core.files.faults import Cancelled
+
 POLL_SEC = 0.05
 Spec = TypeVar("Spec", bound=Hashable)
 Pair = TypeVar("Pair")
@@ -61,7 +63,7 @@ class PairKeeper(Generic[Spec, Pair]):
             cancel: looked at every 50 ms; once set, the load is abandoned.
 
         Raises:
-            ValueError: when cancelled before the pair was there.
+            Cancelled: before the pair was there.
             BaseException: whatever `load` raised; then nothing is held.
         """
         with self._lock:
@@ -77,7 +79,7 @@ class PairKeeper(Generic[Spec, Pair]):
             if cancel.is_set():
                 with self._lock:
                     self._wanted = None
-                raise ValueError("loading: found it cancelled before the models were in memory, expected it to end")
+                raise Cancelled("loading: cancelled before the models were in memory, expected it to end")
         if load.error is not None:
             raise load.error
         assert load.pair is not None, "a load that somebody waits for ends with a pair or an error"

@@ -11,7 +11,8 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.conditions import Conditions
-from sequoia_core.files.prompt_files import check_text, encode_prompt, split_lines, text_columns
+from sequoia_core.files.prompt_files import check_text, split_lines, text_columns
+from sequoia_core.models.chat import encode_prompt
 from ui import cached, controls, session
 from ui.literal import plain
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sequoia_core.files.prompt_files import encode_prompt
+from sequoia_core.models.chat import encode_prompt
 from ui import jobs
 from ui.jobs import Job, JobContext
 from ui.runs import DecodeRequest, TokenText, step_record

@@ -11,6 +11,8 @@ Each module imports, of this room, only the modules named:
     acceptance          conditions, acceptance_files
     optimal_trees       tree, tree_search, acceptance
     what_if             acceptance
+    plain_trees         tree, tree_search, acceptance, optimal_trees
     planning            tree, profile, acceptance, optimal_trees
+    regret              acceptance, optimal_trees
     tree_files          tree, acceptance, optimal_trees
 """

@@ -6,5 +6,5 @@ Each module imports, of this room, only the modules named:
     model_names      -
     parquet_pages    -
     safe_files       -
-    prompt_files     faults, parquet_pages, safe_files
+    prompt_files     parquet_pages, safe_files
 """

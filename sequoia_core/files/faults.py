@@ -8,6 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+
+class Cancelled(RuntimeError):
+    """Work was cancelled before there was anything to return; the message says what was hoped for."""
+
+
 OUT_OF_MEMORY = "out of memory. Try a smaller tree or a shorter prompt."
 
 # RuntimeError texts of PyTorch's allocators (CPU, shared memory, mapped files) and of accelerators' libraries

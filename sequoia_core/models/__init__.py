@@ -2,6 +2,7 @@
 
 Each module imports, of this room, only the modules named:
 
+    chat                   -
     checkpoint             -
     device                 -
     plain_llama            -

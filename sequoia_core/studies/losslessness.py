@@ -27,6 +27,7 @@ from ..decoding.sampling import (
 )
 from ..decoding.verifiers import GREEDY, VERIFIERS, Fill
 from ..design.tree import TokenTree
+from ..files.faults import Cancelled
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, causal_tail
 
@@ -191,7 +192,8 @@ def check_losslessness(
             complete by then is tested.
 
     Raises:
-        ValueError: as `decode`; for counts below 1, a context that is too short, or a cancel before the first sample.
+        ValueError: as `decode`; for counts below 1, a context that is too short.
+        Cancelled: before the first sample.
         FloatingPointError: when a model returns logits that are not finite.
     """
     sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()
@@ -227,7 +229,7 @@ def check_losslessness(
             progress((number + 1) / samples, f"sample {number + 1} of {samples}")
     count = seen.total()
     if not count:
-        raise ValueError("samples: found it cancelled before the first was complete, expected at least one")
+        raise Cancelled("samples: cancelled before the first was complete, expected at least one")
     assert law is not None, "whatever was counted was decoded after the law's prompt was read"
     law.split(SMALLEST_EXPECTED / count)
     return _g_test(law, seen)

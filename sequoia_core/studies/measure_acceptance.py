@@ -21,12 +21,17 @@ from ..decoding.rank_acceptance import RankRule, choose_rule
 from ..decoding.sampling import SamplingConfig, probabilities
 from ..design.acceptance import AcceptanceVector
 from ..design.conditions import Conditions
+from ..files.faults import Cancelled
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, causal_tail
 
 CHUNK = 128  # positions handled at once: bounds the [positions, vocabulary] rows
 TARGET_TEXT = "measured on text the target wrote"
 OWN_TEXT = "measured on the user's own text"
+
+
+class CannotResume(ValueError):
+    """The vector to go on from was measured otherwise; the message says what differs."""
 
 
 def measure_acceptance(
@@ -74,7 +79,8 @@ def measure_acceptance(
 
     Raises:
         ValueError: for no prompts, a width outside the vocabulary, own text without a second token, a vector to resume
-            from that was measured otherwise (naming what differs), or a cancel before the first prompt was complete.
+            from that was measured otherwise (naming what differs).
+        Cancelled: before the first prompt was complete.
     """
     sampling = sampling or SamplingConfig()
     cancel = cancel or threading.Event()
@@ -136,7 +142,7 @@ def measure_acceptance(
         if checkpoint is not None:
             checkpoint(so_far())
     if not sums:
-        raise ValueError("acceptance: found it cancelled before the first prompt was complete, expected at least one")
+        raise Cancelled("acceptance: cancelled before the first prompt was complete, expected at least one")
     return so_far()
 
 
@@ -223,14 +229,14 @@ def _resumed(
     for key, wanted in settings.items():
         if key not in resume.meta or resume.meta[key] != wanted:
             found = repr(resume.meta[key]) if key in resume.meta else "nothing"
-            raise ValueError(f"resume: found {found} for {key}, expected {wanted!r} as this measurement has it")
+            raise CannotResume(f"found {found} for {key}, expected {wanted!r} as this measurement has it")
     if resume.prompt_sums is None or resume.prompt_trials is None:
-        raise ValueError("resume: found a vector without per-prompt sums, expected one that a measurement wrote")
+        raise CannotResume("found a vector without per-prompt sums, expected one that a measurement wrote")
     done = len(resume.prompt_trials)
     if done > len(prompts):
-        raise ValueError(f"resume: found {done} prompts measured, expected at most the {len(prompts)} of this run")
+        raise CannotResume(f"found {done} prompts measured, expected at most the {len(prompts)} of this run")
     if resume.meta.get("prompts_hash") != prompts_hash(prompts[:done]):
-        raise ValueError(f"resume: found other prompts, expected this measurement's first {done} in the same order")
+        raise CannotResume(f"found other prompts, expected this measurement's first {done} in the same order")
     return list(resume.prompt_sums), resume.prompt_trials.tolist()
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..design.profile import HardwareProfile
+from ..files.faults import Cancelled
 from ..models.device import describe_device
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel
@@ -42,7 +43,8 @@ def measure_profile(
             then are kept.
 
     Raises:
-        ValueError: for sizes or a context that the models cannot hold, or when cancelled before the first full repeat.
+        ValueError: for sizes or a context that the models cannot hold.
+        Cancelled: before the first full repeat.
     """
     cancel = cancel or threading.Event()
     sizes = sorted(set(int(n) for n in sizes) | {1})
@@ -69,7 +71,7 @@ def measure_profile(
         if progress is not None:
             progress((repeat + 2) / (repeats + 1), f"profiling, round {repeat + 2} of {repeats + 1}")
     if not samples["verify", 1]:
-        raise ValueError("profile: found it cancelled before the first round, expected at least one")
+        raise Cancelled("profile: cancelled before the first round, expected at least one")
     median = {key: float(np.median(values)) for key, values in samples.items()}
     return HardwareProfile(
         sizes=np.array(sizes),

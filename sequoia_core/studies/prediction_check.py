@@ -18,6 +18,7 @@ from ..design.acceptance import AcceptanceMatrix, AcceptanceVector
 from ..design.bootstrap import RESAMPLES, Estimate, estimate, resampled
 from ..design.optimal_trees import expected_tokens
 from ..design.tree import TokenTree
+from ..files.faults import Cancelled
 from ..models.protocol import LanguageModel
 from .measure_acceptance import continuation, pair_settings, prompt_generators, ranks_along, vector_from_prompts
 from .step_counts import count_by_depth, matrix_from_counts
@@ -98,8 +99,8 @@ def static_versus_real(
         cancel: looked at within every step; prompts complete by then are kept, when there are 2 of each set.
 
     Raises:
-        ValueError: for too few prompts, an option that cannot be decoded, or a cancel before 2 prompts of each set
-            were complete.
+        ValueError: for too few prompts, an option that cannot be decoded.
+        Cancelled: before 2 prompts of each set were complete.
     """
     sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()
     for name, prompts in (("fit_prompts", fit_prompts), ("held_out_prompts", held_out_prompts)):
@@ -138,8 +139,8 @@ def static_versus_real(
         if progress is not None:
             progress((done + 1) / total, f"prompt {done + 1} of {total}")
     if min(len(fitted), len(held_out)) < 2:
-        raise ValueError(
-            "static versus real: found it cancelled before 2 prompts of each set were complete, expected at least those"
+        raise Cancelled(
+            "static versus real: cancelled before 2 prompts of each set were complete, expected at least those"
         )
     settings = pair_settings(target, draft) | {
         "temperature": sampling.temperature, "top_p": sampling.top_p, "verifier": verifier, "seed": seed,

@@ -18,7 +18,8 @@ import transformers
 from ..decoding.loop import autoregressive, decode
 from ..decoding.sampling import SamplingConfig
 from ..design.acceptance import AcceptanceVector
-from ..design.optimal_trees import chain_tree, expected_tokens, optimal_tree
+from ..design.optimal_trees import expected_tokens, optimal_tree
+from ..design.plain_trees import chain_tree
 from ..design.planning import best_shape, predicted_speedup, speedup_surface
 from ..design.profile import HardwareProfile
 from ..design.tree import TokenTree

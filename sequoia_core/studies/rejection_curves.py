@@ -17,6 +17,7 @@ from ..decoding.rank_acceptance import RANK_RULES, rules_at
 from ..decoding.sampling import SamplingConfig
 from ..design.acceptance import AcceptanceVector
 from ..design.bootstrap import bounds, resampled
+from ..files.faults import Cancelled
 from ..models.protocol import LanguageModel
 from .measure_acceptance import continuation, pair_settings, prompt_generators, ranks_along, vector_from_prompts
 
@@ -114,7 +115,8 @@ def measure_rejection(
         cancel: looked at between passes; prompts complete at every way of sampling are kept.
 
     Raises:
-        ValueError: for an option out of range, or a cancel before the first prompt was complete.
+        ValueError: for an option out of range.
+        Cancelled: before the first prompt was complete.
     """
     cancel = cancel or threading.Event()
     if not prompts or not samplings:
@@ -154,7 +156,7 @@ def measure_rejection(
             counts[lane].append(len(rows))
         done += 1
     if not done:
-        raise ValueError("rejection: found it cancelled before the first prompt was complete, expected at least one")
+        raise Cancelled("rejection: cancelled before the first prompt was complete, expected at least one")
     settings = pair_settings(target, draft) | {
         "max_new_tokens": max_new_tokens, "seed": seed, "prompts": done, "width": width,
     }  # fmt: skip

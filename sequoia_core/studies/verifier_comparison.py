@@ -18,6 +18,7 @@ from ..decoding.rank_acceptance import GREEDY, RANK_RULES, rules_at
 from ..decoding.sampling import SamplingConfig
 from ..design.bootstrap import Estimate, estimate, ratio_estimate, resampled
 from ..design.tree import TokenTree
+from ..files.faults import Cancelled
 from ..models.protocol import LanguageModel
 from .measure_acceptance import pair_settings, prompt_generators
 
@@ -153,7 +154,8 @@ def compare_verifiers(
         cancel: looked at within every step; prompts complete under every verifier are kept.
 
     Raises:
-        ValueError: for an option that cannot be decoded, or a cancel before the first prompt was complete.
+        ValueError: for an option that cannot be decoded.
+        Cancelled: before the first prompt was complete.
     """
     cancel = cancel or threading.Event()
     if not prompts or not samplings:
@@ -186,7 +188,7 @@ def compare_verifiers(
             results[lane].append(row)
     done = len(results[lanes[0]])
     if not done:
-        raise ValueError("verifiers: found it cancelled before the first prompt was complete, expected at least one")
+        raise Cancelled("verifiers: cancelled before the first prompt was complete, expected at least one")
     runs = []
     for (sampling, name), rows in results.items():
         steps, yielded, committed, seconds = (np.array(column) for column in zip(*rows, strict=True))

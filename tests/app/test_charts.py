@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import pytest
 
 from sequoia_core import AcceptanceVector, best_shape, node_scores, optimal_tree, speedup_surface
-from sequoia_core.design.optimal_trees import chain_tree, k_ary_tree
+from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from tests.app.conftest import profile, vector
 from ui import charts
 from ui.layout import visible_nodes

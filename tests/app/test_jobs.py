@@ -14,6 +14,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from sequoia_core.files.faults import Cancelled
 from tests.app.conftest import ROOT
 from ui import jobs as ui_jobs
 from ui.jobs import WORKER_DIED, Busy, EngineQueue, Job, JobContext
@@ -168,7 +169,7 @@ def test_partial_results_survive_a_failure_and_a_cancel_before_anything_is_no_fa
 
     def nothing_yet(context: JobContext) -> None:
         context.cancel.wait(5)
-        raise ValueError("cancelled before the first prompt was complete")
+        raise Cancelled("cancelled before the first prompt was complete")
 
     job, early = queue.submit("breaks", breaks), queue.submit("early", nothing_yet)
     wait_for(lambda: early.state == "running")
@@ -280,7 +281,7 @@ def test_a_real_allocators_refusal_reads_as_out_of_memory(queue: EngineQueue, mo
 
 LIMITED = """
 import json, os, resource, time
-from sequoia_core.design.optimal_trees import branching_tree, chain_tree
+from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from ui import jobs, runs, work
 
 engine = jobs.EngineQueue()

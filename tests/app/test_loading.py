@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from sequoia_core.files.faults import Cancelled
 from tests.app.conftest import ROOT, wait_for
 from ui import jobs
 from ui.loading import PairKeeper
@@ -81,7 +82,7 @@ class Loads:
         wait_for(lambda: f"{in_step} {spec}" in self.said)
         cancel.set()
         thread.join(60)
-        assert isinstance(found[0], ValueError) and "cancelled" in str(found[0])
+        assert isinstance(found[0], Cancelled) and "cancelled" in str(found[0])
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from sequoia_core.files.faults import Cancelled
 from tests.app.conftest import ROOT, as_demo_pair, metrics, open_page, settled, wait_for
 from ui import jobs, work
 
@@ -75,7 +76,7 @@ def test_a_cancel_keeps_the_finished_stages(assets, tiny_pair, monkeypatch: pyte
 
     def waits_for_the_cancel(*, cancel, **options):
         cancel.wait(20)
-        raise ValueError("cancelled before the first full repeat")
+        raise Cancelled("cancelled before the first full repeat")
 
     monkeypatch.setitem(vars(sequoia_core), "measure_profile", waits_for_the_cancel)
     page = settled(open_page("overview").button(key="chain_start").click().run())

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sequoia_core import SamplingConfig
-from sequoia_core.design.optimal_trees import branching_tree
+from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
 from tests.app.conftest import ROOT, metrics, open_page, settled, wait_for
 from tests.conftest import tiny_llama

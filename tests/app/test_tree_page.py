@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from sequoia_core import AcceptanceVector, TokenTree, best_shape, expected_tokens, optimal_tree, speedup_surface
-from sequoia_core.design.optimal_trees import chain_tree, node_scores
+from sequoia_core.design.optimal_trees import node_scores
+from sequoia_core.design.plain_trees import chain_tree
 from tests.app.conftest import metrics, open_page, profile, settled, vector
 from ui import session
 from ui.comparison import plain_shape

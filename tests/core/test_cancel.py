@@ -13,7 +13,7 @@ import pytest
 
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.design.optimal_trees import k_ary_tree
+from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.measure_acceptance import measure_acceptance

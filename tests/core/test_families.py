@@ -11,7 +11,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from sequoia_core.decoding.loop import decode
-from sequoia_core.design.optimal_trees import k_ary_tree
+from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import TREE_TOLERANCE, check_tree_pass, load_pair
 from sequoia_core.models.protocol import causal_tail

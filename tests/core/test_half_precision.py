@@ -12,7 +12,7 @@ import torch
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
-from sequoia_core.design.optimal_trees import branching_tree, k_ary_tree
+from sequoia_core.design.plain_trees import branching_tree, k_ary_tree
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import load_pair
 from sequoia_core.studies.losslessness import check_losslessness

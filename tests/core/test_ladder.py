@@ -88,7 +88,7 @@ def test_designing_needs_no_torch():
         f"import sequoia_core.{module}" for module in MODULES if module.startswith(("design.", "files."))
     )
     assert "torch" not in loaded_after("import sequoia_core.design") | loaded_after(design)
-    assert "torch" not in loaded_after("import sequoia_core.command_line.commands")
+    assert "torch" not in loaded_after("import sequoia_core.command_line.main")
     assert "torch" not in loaded_after("from sequoia_core import optimal_tree, AcceptanceVector, HardwareProfile")
 
 

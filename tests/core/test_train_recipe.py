@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from sequoia_core import decode, load_pair
-from sequoia_core.design.optimal_trees import chain_tree
+from sequoia_core.design.plain_trees import chain_tree
 
 ROOT = Path(__file__).parents[2]
 

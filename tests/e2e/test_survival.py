@@ -35,7 +35,7 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Noise:
     import torch
     from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM
 
-    from sequoia_core.design.optimal_trees import branching_tree
+    from sequoia_core.design.plain_trees import branching_tree
     from sequoia_core.design.tree_files import export_tree
 
     folder, demo = tmp_path_factory.mktemp("noise"), ROOT / "assets" / "demo" / "target"

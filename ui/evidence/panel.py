@@ -220,7 +220,7 @@ def subject(kind: str, prompts: Sequence[str], tokens: int = 0, *, least: int = 
     if length > MAX_PROMPT_CHARS:
         raise ValueError(f"prompts: found {length:,} characters, expected at most {MAX_PROMPT_CHARS:,}")
     if kind == "small":
-        from sequoia_core.design.optimal_trees import branching_tree
+        from sequoia_core.design.plain_trees import branching_tree
 
         tree, source = branching_tree(SMALL_BRANCHING), TREES["small"].lower()
     elif kind == "use":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sequoia_core.files.prompt_files import encode_prompt
+from sequoia_core.models.chat import encode_prompt
 from ui import jobs
 from ui.evidence import records, words
 from ui.evidence.words import Row

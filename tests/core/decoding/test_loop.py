@@ -12,7 +12,7 @@ from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
-from sequoia_core.design.optimal_trees import branching_tree, chain_tree, independent_chains, k_ary_tree
+from sequoia_core.design.plain_trees import branching_tree, chain_tree, independent_chains, k_ary_tree
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import HuggingFaceModel
 from tests.conftest import around_passes, tiny_llama

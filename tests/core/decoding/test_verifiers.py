@@ -17,7 +17,7 @@ from sequoia_core.decoding.verifiers import (
     topk_rule,
 )
 from sequoia_core.decoding.walk import walk_greedily, walk_tree
-from sequoia_core.design.optimal_trees import branching_tree
+from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.design.tree import TokenTree
 from tests.core.decoding.test_sampling import draw_law
 

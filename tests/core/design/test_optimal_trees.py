@@ -9,22 +9,24 @@ import pytest
 
 from sequoia_core.design.acceptance import AcceptanceMatrix, AcceptanceVector
 from sequoia_core.design.optimal_trees import (
-    beam_tree,
     best_expected_tokens,
-    best_first_tree,
     bootstrap_tables,
+    expected_tokens,
+    expected_tokens_table,
+    node_scores,
+    optimal_tree,
+    tree_limit,
+)
+from sequoia_core.design.plain_trees import (
+    beam_tree,
+    best_first_tree,
     branching_tree,
     chain_limit,
     chain_tree,
-    expected_tokens,
-    expected_tokens_table,
     independent_chains,
     k_ary_tree,
-    node_scores,
-    optimal_tree,
-    regret_matrix,
-    tree_limit,
 )
+from sequoia_core.design.regret import regret_matrix
 from sequoia_core.design.tree import TokenTree
 
 

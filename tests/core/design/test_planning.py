@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.optimal_trees import (
-    bootstrap_tables,
-    chain_tree,
-    expected_tokens,
-    expected_tokens_table,
-    optimal_tree,
-)
+from sequoia_core.design.optimal_trees import bootstrap_tables, expected_tokens, expected_tokens_table, optimal_tree
+from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import SpeedupSurface, best_shape, predicted_speedup, shape_spread, speedup_surface
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.tree import TokenTree

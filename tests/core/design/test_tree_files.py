@@ -10,13 +10,8 @@ import pytest
 import torch
 
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.optimal_trees import (
-    branching_tree,
-    chain_tree,
-    expected_tokens,
-    independent_chains,
-    optimal_tree,
-)
+from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
+from sequoia_core.design.plain_trees import branching_tree, chain_tree, independent_chains
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.design.tree_files import (
     FORMATS,

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from sequoia_core.files.faults import is_out_of_memory, is_panic
-from sequoia_core.files.prompt_files import encode_prompt
+from sequoia_core.models.chat import encode_prompt
 from sequoia_core.models.loading import DEMO_PAIR, load_pair
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NO_LENGTH = {"type": "FixedLength", "length": 0}  # accepted when read; brings the library down when used
 NO_PIECES = {"type": "Sequence", "pretokenizers": [NO_LENGTH]}
 
@@ -79,7 +79,7 @@ def test_what_means_out_of_memory() -> None:
 
 LIMITED = """
 import contextlib, io, resource
-from sequoia_core.command_line.commands import main
+from sequoia_core.command_line.main import main
 command = ["generate", "--prompt", "def f():", "--max-new-tokens", "4", "--json"]
 def run():
     said, failed = io.StringIO(), io.StringIO()

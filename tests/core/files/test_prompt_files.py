@@ -10,12 +10,12 @@ import pytest
 from sequoia_core.files.prompt_files import (
     MAX_PROMPT_BYTES,
     check_text,
-    encode_prompt,
     load_prompts,
     prompts_from_bytes,
     split_lines,
     text_columns,
 )
+from sequoia_core.models.chat import encode_prompt
 
 CSV = b'id,question,answer\n1,"why, though?",because\n2,"two\nlines",\n3,,empty\n'
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sequoia_core.command_line.commands import main
+from sequoia_core.command_line.main import main
 from sequoia_core.models import checkpoint
 from sequoia_core.models.loading import DEMO_PAIR, load_pair
 from tests.conftest import tiny_llama
@@ -388,7 +388,7 @@ def hub():
 ASK_THE_HUB = """
 import sys
 from huggingface_hub import constants
-from sequoia_core.command_line.commands import main
+from sequoia_core.command_line.main import main
 for name in sys.argv[1:]:
     if name == "owner/offline":
         constants.HF_HUB_OFFLINE = True

@@ -8,10 +8,10 @@ import sys
 import pytest
 import torch
 
-from sequoia_core.command_line.commands import main
+from sequoia_core.command_line.main import main
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.design.optimal_trees import branching_tree, chain_tree
+from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.models.loading import DEMO_PAIR, load_pair
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import tiny_llama

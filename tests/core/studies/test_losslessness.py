@@ -21,7 +21,8 @@ from sequoia_core.decoding.sampling import (
     take_most_likely,
 )
 from sequoia_core.decoding.verifiers import GREEDY, VERIFIERS, Offer, sequoia_rule
-from sequoia_core.design.optimal_trees import branching_tree, chain_tree
+from sequoia_core.design.plain_trees import branching_tree, chain_tree
+from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.prefill import prefill
 from sequoia_core.studies import losslessness as lossless
@@ -346,7 +347,7 @@ def test_progress_and_cancel(small_pair):
 
     report = check(small_pair, samples=100, progress=progress, cancel=cancel)
     assert report.samples == 7 and told[6] == (0.07, "sample 7 of 100")
-    with pytest.raises(ValueError, match="cancelled before"):
+    with pytest.raises(Cancelled, match="cancelled before"):
         check(small_pair, samples=5, cancel=cancel)
 
 

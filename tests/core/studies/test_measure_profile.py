@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies import measure_profile as measuring
 from sequoia_core.studies.measure_profile import PASSES, measure_profile
@@ -34,7 +35,7 @@ def test_measuring_refuses_what_the_models_cannot_hold(tiny_target, tiny_draft):
         measure_profile(target=tiny_target, draft=tiny_draft, sizes=[1, 100_000], context=8)
     stop = threading.Event()
     stop.set()
-    with pytest.raises(ValueError, match="cancelled"):
+    with pytest.raises(Cancelled, match="cancelled"):
         measure_profile(target=tiny_target, draft=tiny_draft, sizes=[2], context=8, cancel=stop)
 
 

@@ -6,8 +6,10 @@ import torch
 
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.optimal_trees import chain_tree, expected_tokens, k_ary_tree
+from sequoia_core.design.optimal_trees import expected_tokens
+from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.design.tree import TokenTree
+from sequoia_core.files.faults import Cancelled
 from sequoia_core.studies import prediction_check as static_check
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.prediction_check import _taking_turns, static_versus_real
@@ -70,7 +72,7 @@ def test_cancel_keeps_what_is_complete_of_both_sets(tiny_target, tiny_draft):
     options = {"target": tiny_target, "draft": tiny_draft, "tree": chain_tree(2), "max_new_tokens": 6}
     check = static_versus_real(prompts, prompts, **options, cancel=stop, progress=lambda f, m: f > 0.5 and stop.set())
     assert 2 <= check.settings["fit_prompts"] < 8 and 2 <= check.settings["held_out_prompts"] < 8
-    with pytest.raises(ValueError, match="cancelled"):
+    with pytest.raises(Cancelled, match="cancelled"):
         static_versus_real(prompts, prompts, **options, cancel=stop)
 
 

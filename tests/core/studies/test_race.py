@@ -5,7 +5,7 @@ import pytest
 
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.optimal_trees import chain_tree, k_ary_tree
+from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.design.planning import predicted_speedup
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.models.language_model import ModelPair

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.files.faults import Cancelled
 from sequoia_core.studies.measure_acceptance import measure_acceptance, vector_from_prompts
 from sequoia_core.studies.rejection_curves import RejectionCurve, measure_rejection, sampling_grid
 from tests.conftest import tiny_llama
@@ -59,7 +60,7 @@ def test_cancel_keeps_whole_prompts(tiny_target, tiny_draft):
     study = measure_rejection(PROMPTS, **options, width=3, cancel=stop, progress=lambda f, m: f > 0.5 and stop.set())
     assert study.settings["prompts"] == 1 and all(c.acceptance.trials == 8 for c in study.curves)
     assert study.curves[0].interval() is None and study.rows()[0]["ci_low"] is None
-    with pytest.raises(ValueError, match="cancelled"):
+    with pytest.raises(Cancelled, match="cancelled"):
         measure_rejection(PROMPTS, **options, cancel=stop)
     with pytest.raises(ValueError, match="width: found 65"):
         measure_rejection(PROMPTS, **options, width=65)

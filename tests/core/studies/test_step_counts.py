@@ -6,7 +6,8 @@ import torch
 
 from sequoia_core.decoding.loop import DecodeStep, decode
 from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.design.optimal_trees import chain_tree, expected_tokens, k_ary_tree
+from sequoia_core.design.optimal_trees import expected_tokens
+from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.studies.step_counts import (
     acceptance_by_confidence,

@@ -6,7 +6,8 @@ import pytest
 
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.bootstrap import ratio_estimate
-from sequoia_core.design.optimal_trees import chain_tree, k_ary_tree
+from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
+from sequoia_core.files.faults import Cancelled
 from sequoia_core.studies.rejection_curves import sampling_grid
 from sequoia_core.studies.verifier_comparison import compare_verifiers
 from tests.conftest import tiny_llama
@@ -65,7 +66,7 @@ def test_cancel_keeps_prompts_that_every_verifier_has_done(tiny_target, tiny_dra
         PROMPTS, **options, max_new_tokens=6, cancel=stop, progress=lambda f, m: f > 0.4 and stop.set()
     )
     assert result.settings["prompts"] == 1 and all(len(run.steps) == 1 for run in result.runs)
-    with pytest.raises(ValueError, match="cancelled"):
+    with pytest.raises(Cancelled, match="cancelled"):
         compare_verifiers(PROMPTS, **options, cancel=stop)
     with pytest.raises(ValueError, match="verifier: found 'magic'"):
         compare_verifiers(PROMPTS, **options, verifiers=["magic"])

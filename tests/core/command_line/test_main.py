@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sequoia_core.command_line.commands import main
+from sequoia_core.command_line.main import main
 
-ASSETS = Path(__file__).parents[2] / "assets"
+ASSETS = Path(__file__).parents[3] / "assets"
 VECTOR = str(ASSETS / "acceptance" / "llama3-70b-8b-cnn.json")
 PROFILE = str(ASSETS / "profiles" / "cpu-2core.json")
 SHORT = ["--max-new-tokens", "12"]

@@ -1,0 +1,185 @@
+"""Commands that decode with a pair: generate, bench.
+
+Heavy modules are imported inside the commands that need them, so that those without a model start at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..design.acceptance import AcceptanceVector
+from ..design.conditions import Conditions
+from ..design.tree import TokenTree
+from .inputs import encode_within, encoded, open_pair, prompt_texts
+from .options import (
+    ASSETS,
+    Chat,
+    Device,
+    Draft,
+    Dtype,
+    Json,
+    MaxNewTokens,
+    Out,
+    PromptCount,
+    Prompts,
+    Target,
+    Temperature,
+    TopP,
+    VerifierName,
+    app,
+)
+from .output import check_out, progress_bar, report
+
+if TYPE_CHECKING:
+    from ..decoding.sampling import SamplingConfig
+    from ..design.profile import HardwareProfile
+    from ..models.language_model import ModelPair
+
+DEFAULT_CHAIN = 4  # drafted tokens where nothing was measured: short enough to lose little with any draft
+
+
+@app.command("generate")
+def generate_command(
+    prompt: Annotated[str, typer.Option("--prompt")],
+    target: Target = None,
+    draft: Draft = None,
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    tree: Annotated[
+        Path | None,
+        typer.Option("--tree", help="Tree file; default: planned where vector and profile are of this very decode."),
+    ] = None,
+    acceptance: Annotated[
+        Path | None, typer.Option("--acceptance", help="Vector to plan the tree from; default: the demo pair's own.")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", help="Profile to plan the tree from; default: the demo pair's own.")
+    ] = None,
+    verifier: VerifierName = "sequoia",
+    chat: Chat = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: Json = False,
+) -> None:
+    """Decode a prompt with a token tree."""
+    import torch
+
+    from ..decoding.loop import decode
+    from ..decoding.sampling import SamplingConfig
+    from ..decoding.verifiers import choose_verifier
+    from ..design.tree_files import import_tree
+
+    sampling = SamplingConfig(temperature, top_p)
+    choose_verifier(verifier, greedy=sampling.greedy)
+    if tree is not None and (acceptance is not None or profile is not None):
+        raise ValueError("--tree: found it together with --acceptance or --profile, expected one or the other")
+    shape = None if tree is None else import_tree(tree)
+    given = [None if path is None else read(path) for path, read in _planning_files(acceptance, profile)]
+    pair = open_pair(target, draft, device, dtype)
+    source = f"file {tree}"
+    if shape is None:
+        shape, source = _default_tree(pair, sampling, verifier, *given)
+    started = time.perf_counter()
+    steps = list(
+        decode(
+            encoded(pair, [prompt], chat)[0], target=pair.target, draft=pair.draft, tree=shape,
+            sampling=sampling, max_new_tokens=max_new_tokens, verifier=verifier,
+            generator=torch.Generator().manual_seed(seed),
+        )
+    )  # fmt: skip
+    seconds = time.perf_counter() - started
+    tokens = [token for step in steps for token in step.new_tokens]
+    result = {
+        "text": pair.tokenizer.decode(tokens),
+        "tokens": tokens,
+        "steps": len(steps),
+        "tokens_per_step": len(tokens) / len(steps),
+        "seconds": seconds,
+        "finished": steps[-1].finished,
+        "tree": {"size": shape.size, "depth": shape.depth, "source": source},
+    }
+    report(result, as_json)
+
+
+def _planning_files(acceptance: Path | None, profile: Path | None) -> list[tuple[Path | None, Callable]]:
+    from ..design.profile import HardwareProfile
+
+    return [(acceptance, AcceptanceVector.load), (profile, HardwareProfile.load)]
+
+
+def _default_tree(
+    pair: ModelPair,
+    sampling: SamplingConfig,
+    verifier: str,
+    vector: AcceptanceVector | None,
+    profile: HardwareProfile | None,
+) -> tuple[TokenTree, str]:
+    """Return a tree and where it comes from: planned where a vector and a profile hold for this decode, else a chain.
+
+    Args:
+        vector, profile: the user's own, used as told; or None to look for one that holds among those that ship.
+    """
+    from ..design.plain_trees import chain_tree
+    from ..design.profile import HardwareProfile
+    from ..models.device import describe_device
+    from ..studies.race import plan_tree
+
+    wanted = Conditions(
+        pair.target.name, pair.draft.name, sampling.temperature, sampling.top_p, verifier, top_k=sampling.top_k
+    )
+    here = {
+        "target": pair.target.name,
+        "draft": pair.draft.name,
+        "dtype": str(pair.target.dtype).removeprefix("torch."),
+        "device": describe_device(pair.target.device),
+    }
+    faults = ([] if vector is None else vector.differences(wanted)) + (
+        [] if profile is None else profile.differences(**here)
+    )
+    vectors = [AcceptanceVector.load(path) for path in sorted((ASSETS / "acceptance").glob("*.json"))]
+    profiles = [HardwareProfile.load(path) for path in sorted((ASSETS / "profiles").glob("*.json"))]
+    vector = vector or next((v for v in vectors if not v.differences(wanted)), None)
+    profile = profile or next((p for p in profiles if not p.differences(**here)), None)
+    if vector is None or profile is None:
+        lacking = [name for name, found in (("acceptance vector", vector), ("profile", profile)) if found is None]
+        reason = " and no ".join(lacking)
+        return chain_tree(DEFAULT_CHAIN), f"a chain of {DEFAULT_CHAIN}, not planned: no {reason} of this decode"
+    made_for = f"other measurements: {'; '.join(faults)}" if faults else "this pair, these settings and this machine"
+    return plan_tree(vector, profile), f"planned for {made_for}"
+
+
+@app.command("bench")
+def bench_command(
+    target: Target = None,
+    draft: Draft = None,
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    prompts: Prompts = None,
+    prompt_count: PromptCount = 8,
+    chat: Chat = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Race autoregressive, transformers' own and assisted generation, the best chain and the planned tree."""
+    from ..decoding.sampling import SamplingConfig
+    from ..files.safe_files import json_bytes, write_atomic
+    from ..studies.race import bench
+
+    sampling = SamplingConfig(temperature)
+    check_out(out)
+    texts = prompt_texts(prompts, prompt_count)
+    pair = open_pair(target, draft, device, dtype)
+    ids = encode_within(pair, texts, max_new_tokens, chat)
+    result = bench(pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress_bar(as_json))
+    if out is not None:
+        write_atomic(out, json_bytes(result))
+    report(result, as_json)

@@ -1,0 +1,115 @@
+"""Commands that need no model: tree, table, score, plan.
+
+Heavy modules are imported inside the commands that need them, so that those without a model start at once.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from ..design.acceptance import AcceptanceVector
+from ..design.tree import TokenTree
+from .options import Acceptance, Json, Out, app
+from .output import check_out, report
+
+FORMATS = "native, growmap, umbrella, choices or vllm"
+
+
+@app.command("tree")
+def tree_command(
+    acceptance: Acceptance,
+    size: Annotated[int, typer.Option("--size", help="Nodes including the root.")],
+    depth: Annotated[int | None, typer.Option("--depth", help="Edges on the longest path; default: no limit.")] = None,
+    out: Out = None,
+    format: Annotated[str, typer.Option("--format", help=FORMATS)] = "native",
+    as_json: Json = False,
+) -> None:
+    """Build the optimal tree for an acceptance vector."""
+    from ..design.optimal_trees import expected_tokens, optimal_tree
+    from ..design.tree_files import VERSION_NOTES, check_format, export_tree
+
+    check_format(format)
+    check_out(out)
+    vector = AcceptanceVector.load(acceptance)
+    tree = optimal_tree(vector, size=size, depth=depth)
+    if out is not None:
+        export_tree(tree, format, out, acceptance=vector)
+    note = {"warning": VERSION_NOTES[format]} if out is not None and format in VERSION_NOTES else {}
+    report(_describe(tree) | {"expected_tokens": expected_tokens(tree, vector)} | note, as_json)
+
+
+def _describe(tree: TokenTree) -> dict:
+    return {
+        "size": tree.size,
+        "depth": tree.depth,
+        "parents": tree.parents.tolist(),
+        "child_ranks": tree.child_ranks.tolist(),
+    }
+
+
+@app.command("table")
+def table_command(
+    acceptance: Acceptance,
+    max_size: Annotated[int, typer.Option("--max-size")],
+    max_depth: Annotated[int, typer.Option("--max-depth")],
+    as_json: Json = False,
+) -> None:
+    """Compute G(n, d), the most expected tokens for every size and depth."""
+    from ..design.optimal_trees import expected_tokens_table
+
+    vector = AcceptanceVector.load(acceptance)
+    started = time.perf_counter()
+    table = expected_tokens_table(vector, max_size=max_size, max_depth=max_depth)
+    seconds = time.perf_counter() - started
+    rows = [[None if np.isneginf(value) else value for value in row] for row in table.tolist()]
+    report({"expected_tokens": rows, "seconds": seconds}, as_json)
+
+
+@app.command("score")
+def score_command(
+    acceptance: Acceptance,
+    tree: Annotated[Path, typer.Option("--tree", help="Tree file in any format that can be imported.")],
+    as_json: Json = False,
+) -> None:
+    """Score somebody's tree under a vector, beside the best tree of the same size and depth."""
+    from ..design.optimal_trees import best_expected_tokens, expected_tokens
+    from ..design.tree_files import import_tree
+
+    vector, shape = AcceptanceVector.load(acceptance), import_tree(tree)
+    result = {"size": shape.size, "depth": shape.depth, "expected_tokens": expected_tokens(shape, vector)}
+    try:
+        best = {"optimal_expected_tokens": best_expected_tokens(shape, vector)}
+    except ValueError as error:  # the search has limits; the score has none
+        best = {"optimal_expected_tokens": None, "warning": f"the best tree is unknown: {error}"}
+    report(result | best, as_json)
+
+
+@app.command("plan")
+def plan_command(
+    acceptance: Acceptance,
+    profile: Annotated[Path, typer.Option("--profile", help="Hardware profile written by the profile command.")],
+    max_size: Annotated[int | None, typer.Option("--max-size", help="Default: largest size profiled.")] = None,
+    max_depth: Annotated[int, typer.Option("--max-depth")] = 16,
+    as_json: Json = False,
+) -> None:
+    """Choose the tree size and depth with the largest predicted speedup."""
+    from ..design.planning import best_shape, mixture, speedup_surface
+    from ..design.profile import HardwareProfile
+
+    vector, hardware = AcceptanceVector.load(acceptance), HardwareProfile.load(profile)
+    best = best_shape(speedup_surface(vector, hardware, max_size=max_size, max_depth=max_depth))
+    result = {
+        "size": best.size,
+        "depth": best.depth,
+        "predicted_speedup": best.predicted_speedup,
+        "expected_tokens": best.expected_tokens,
+        "holds_for": None if vector.holds_for is None else vector.holds_for.to_json(),
+        "device": hardware.device,
+        "warnings": mixture(vector, hardware),
+    }
+    report(result, as_json)

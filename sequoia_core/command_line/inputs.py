@@ -1,0 +1,53 @@
+"""The pair and the prompts that a command was given. Heavy modules are imported where they are needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .options import ASSETS
+from .output import held_stderr
+
+if TYPE_CHECKING:
+    from ..models.language_model import ModelPair
+
+
+def open_pair(target: str | None, draft: str | None, device: str | None = None, dtype: str | None = None) -> ModelPair:
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging
+
+    from ..models.loading import load_pair
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    hub_logging.set_verbosity_error()  # else each retry is a line of its own on stderr
+    with held_stderr():
+        return load_pair(target, draft, device, dtype)
+
+
+def prompt_texts(prompts: Path | None, count: int | None, column: str | None = None) -> list[str]:
+    from ..files.prompt_files import load_prompts
+
+    if count is not None and count < 1:
+        raise ValueError(f"--prompt-count: found {count}, expected at least 1")
+    return load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl", column)[:count]
+
+
+def encode_within(pair: ModelPair, texts: list[str], room: int, chat: bool | None) -> list[list[int]]:
+    """Return token ids of each prompt, refusing one that leaves no room for the new tokens."""
+    context = min(pair.target.max_context, pair.draft.max_context)
+    found = encoded(pair, texts, chat)
+    for text, ids in zip(texts, found, strict=True):
+        if not ids or len(ids) + room > context:
+            raise ValueError(
+                f"prompt {text[:40]!r}: found {len(ids)} tokens, expected 1 to {context - room} "
+                f"(context {context} less {room} new tokens)"
+            )
+    return found
+
+
+def encoded(pair: ModelPair, texts: list[str], chat: bool | None) -> list[list[int]]:
+    from ..models.chat import encode_prompt
+
+    with held_stderr():
+        return [encode_prompt(pair.tokenizer, text, chat=chat) for text in texts]

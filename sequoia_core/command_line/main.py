@@ -1,0 +1,49 @@
+"""The command line: every command of the engine, with `--json` for exactly one JSON object on stdout.
+
+Bad input ends with exit code 2 and one line on stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+import typer
+from typer.exceptions import TyperException
+
+from ..files.faults import OUT_OF_MEMORY, is_out_of_memory, is_panic
+from . import decode_commands, design_commands, measure_commands
+from .options import app
+
+COMMANDS = (design_commands, measure_commands, decode_commands)  # importing them joins their commands to the app
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return the exit code (0 done, 2 bad input, 130 interrupted)."""
+    try:
+        result = typer.main.get_command(app)(args=arguments, prog_name="sequoia_core", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except TyperException as error:
+        return _fail(error.format_message())
+    except (ValueError, FloatingPointError) as error:
+        return _fail(OUT_OF_MEMORY if is_out_of_memory(error) else str(error))
+    except OSError as error:  # of the output: what is read or written elsewhere says so by a ValueError
+        if is_out_of_memory(error):
+            return _fail(OUT_OF_MEMORY)
+        with contextlib.suppress(OSError, ValueError):  # nothing more goes there, not when Python ends either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0 if isinstance(error, BrokenPipeError) else _fail(f"output: cannot be written ({error.strerror})")
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BaseException as error:  # a panic of Rust code is no Exception
+        if is_panic(error):
+            return _fail(f"a library broke down ({error}), expected files that it can read")
+        if is_out_of_memory(error):
+            return _fail(OUT_OF_MEMORY)
+        raise
+
+
+def _fail(message: str) -> int:
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    return 2

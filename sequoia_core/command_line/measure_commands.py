@@ -1,0 +1,150 @@
+"""Commands that measure a pair: measure, profile.
+
+Heavy modules are imported inside the commands that need them, so that those without a model start at once.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..design.acceptance import AcceptanceVector
+from .inputs import encode_within, encoded, open_pair, prompt_texts
+from .options import (
+    Chat,
+    Column,
+    Device,
+    Draft,
+    Dtype,
+    Json,
+    MaxNewTokens,
+    Out,
+    PromptCount,
+    Prompts,
+    Target,
+    Temperature,
+    TopP,
+    VerifierName,
+    app,
+)
+from .output import check_out, progress_bar, report
+
+MORE_PROMPTS_FOR = 0.01  # half the width of the interval that `measure` says how many more prompts would give
+
+
+def _json_probs(vector: AcceptanceVector) -> dict:
+    interval = vector.interval()
+    low, high = (a.tolist() for a in interval) if interval else (None, None)
+    return {"probs": vector.probs.tolist(), "trials": vector.trials, "ci_low": low, "ci_high": high}
+
+
+@app.command("measure")
+def measure_command(
+    target: Target = None,
+    draft: Draft = None,
+    prompts: Prompts = None,
+    column: Column = None,
+    chat: Chat = None,
+    own_text: Annotated[
+        bool, typer.Option("--own-text", help="The prompts are the text to measure on; nothing is generated.")
+    ] = False,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    width: Annotated[int, typer.Option("--width", help="Ranks to measure.")] = 32,
+    verifier: VerifierName = "sequoia",
+    out: Out = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Partial vector to go on from; default: --out, where it is partial.")
+    ] = None,
+    max_new_tokens: MaxNewTokens = 128,
+    prompt_count: PromptCount = None,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a pair's acceptance vector on text the target writes, or on your own.
+
+    With --out the vector so far is saved after each prompt; the same command goes on from there when it was cut.
+    """
+    from ..decoding.sampling import SamplingConfig
+    from ..studies.measure_acceptance import CannotResume, measure_acceptance
+
+    sampling = SamplingConfig(temperature, top_p)
+    check_out(out)
+    texts = prompt_texts(prompts, prompt_count, column)
+    partial = _partial_vector(resume, out)
+    pair = open_pair(target, draft, device, dtype)
+    ids = encoded(pair, texts, chat=False) if own_text else encode_within(pair, texts, max_new_tokens, chat)
+    started = time.perf_counter()
+    try:
+        vector = measure_acceptance(
+            ids, target=pair.target, draft=pair.draft, sampling=sampling, width=width, max_new_tokens=max_new_tokens,
+            verifier=verifier, own_text=own_text, seed=seed, resume=partial,
+            checkpoint=None if out is None else lambda v: v.save(out), progress=progress_bar(as_json),
+        )  # fmt: skip
+    except CannotResume as error:
+        source = f"--resume {resume}" if resume is not None else f"--out {out} (partial)"
+        raise ValueError(f"{source}: {error}; or choose another file") from error
+    if out is not None:
+        vector.save(out)
+    more = {"more_prompts": vector.more_prompts(2 * MORE_PROMPTS_FOR), "more_prompts_for": f"±{MORE_PROMPTS_FOR}"}
+    resumed = 0 if partial is None else len(partial.prompt_trials)
+    report(
+        _json_probs(vector)
+        | more
+        | {"source": vector.meta["source"], "prompts": len(ids), "resumed_prompts": resumed}
+        | {"holds_for": vector.holds_for.to_json()}
+        | {"seconds": time.perf_counter() - started},
+        as_json,
+    )
+
+
+def _partial_vector(resume: Path | None, out: Path | None) -> AcceptanceVector | None:
+    """Return the vector to go on from: the one named, or what a cut run left at --out."""
+    from ..studies.measure_acceptance import is_partial
+
+    if resume is not None:
+        return AcceptanceVector.load(resume)
+    if out is None or not out.is_file():
+        return None
+    try:
+        found = AcceptanceVector.load(out)
+    except ValueError:  # some other file: it is replaced, as it would be without a cut
+        return None
+    return found if is_partial(found) else None
+
+
+@app.command("profile")
+def profile_command(
+    target: Target = None,
+    draft: Draft = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    sizes: Annotated[
+        str, typer.Option("--sizes", help="Tokens per target pass, separated by commas.")
+    ] = "1,2,4,8,16,32,64",
+    context: Annotated[int, typer.Option("--context", help="Tokens already in the cache.")] = 128,
+    out: Out = None,
+    repeats: Annotated[int, typer.Option("--repeats")] = 9,
+    as_json: Json = False,
+) -> None:
+    """Measure how long passes of the pair take on this machine."""
+    from ..studies.measure_profile import measure_profile
+
+    try:
+        wanted = [int(part) for part in sizes.split(",")]
+    except ValueError as error:
+        raise ValueError(f"--sizes: found {sizes!r}, expected whole numbers separated by commas") from error
+    check_out(out)
+    pair = open_pair(target, draft, device, dtype)
+    profile = measure_profile(
+        target=pair.target, draft=pair.draft, sizes=wanted, context=context, repeats=repeats,
+        progress=progress_bar(as_json),
+    )  # fmt: skip
+    if out is not None:
+        profile.save(out)
+    report(profile.to_json(), as_json)

@@ -1,0 +1,35 @@
+"""The options that several commands share, and the application that the commands join."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+
+app = typer.Typer(add_completion=False, no_args_is_help=False, help="Sequoia: token trees for speculative decoding.")
+
+Acceptance = Annotated[
+    Path, typer.Option("--acceptance", help="Acceptance vector (JSON, CSV, .npy, .safetensors, .pt).")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
+Out = Annotated[Path | None, typer.Option("--out", help="File to write.")]
+Target = Annotated[
+    str | None, typer.Option("--target", help="Target model: local folder or hub id. Default: demo pair.")
+]
+Draft = Annotated[str | None, typer.Option("--draft", help="Draft model: local folder or hub id. Default: demo pair.")]
+Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cuda; default: CUDA where there is one.")]
+Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
+Prompts = Annotated[Path | None, typer.Option("--prompts", help="JSONL, CSV, parquet, or plain text lines.")]
+Column = Annotated[str | None, typer.Option("--column", help="Column of the prompts; default: text or prompt.")]
+Chat = Annotated[
+    bool | None,
+    typer.Option("--chat/--raw", help="Use the tokenizer's chat template, or not; default: where it has one."),
+]
+PromptCount = Annotated[int | None, typer.Option("--prompt-count", help="Use only the first this many prompts.")]
+Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
+TopP = Annotated[float, typer.Option("--top-p", help="Nucleus mass, above 0 and at most 1.")]
+VerifierName = Annotated[str, typer.Option("--verifier", help="sequoia, specinfer or topk.")]
+MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Tokens to generate per prompt.")]

@@ -1,0 +1,87 @@
+"""Plain shapes that an optimal tree is compared with: chains, full trees, beams, Medusa's best-first rule."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+from .acceptance import AcceptanceVector
+from .optimal_trees import MAX_NODES, Acceptance, check_whole, rows_by_levels_left
+from .tree import TokenTree
+from .tree_search import best_first
+
+
+def chain_tree(length: int) -> TokenTree:
+    """Return one chain of `length` drafted tokens (Leviathan et al.): n = length + 1, d = length."""
+    return independent_chains(1, length)
+
+
+def chain_limit(acceptance: AcceptanceVector) -> float:
+    """Return 1 / (1 - p1), the tokens per step that no chain exceeds; inf when the first choice is always accepted."""
+    return float(1.0 / (1.0 - acceptance.probs[0])) if acceptance.probs[0] < 1.0 else float("inf")
+
+
+def independent_chains(count: int, length: int) -> TokenTree:
+    """Return `count` chains of `length` tokens that share only the root (SpecInfer's k x l tree)."""
+    return branching_tree([count, *[1] * (length - 1)] if length else [])
+
+
+def branching_tree(branching: list[int]) -> TokenTree:
+    """Return the tree whose every node at level i has `branching[i]` children (a fixed expansion, or a beam).
+
+    Raises:
+        ValueError: for a factor below 1 or more than 100,000 nodes.
+    """
+    parents, level = [np.array([-1])], np.array([0])
+    for factor in branching:
+        check_whole("branching", factor, 1, 100_000)
+        if len(level) * factor > 100_000:
+            raise ValueError(f"branching: found {branching}, expected at most 100000 nodes")
+        parents.append(np.repeat(level, factor))
+        level = level[-1] + 1 + np.arange(len(level) * factor)
+    return TokenTree(np.concatenate(parents))
+
+
+def k_ary_tree(k: int, depth: int) -> TokenTree:
+    """Return the complete k-ary tree of that depth."""
+    return branching_tree([k] * depth)
+
+
+def best_first_tree(acceptance: Acceptance, *, size: int, depth: int | None = None) -> TokenTree:
+    """Return the tree that grows by the most likely next node (the rule by which Medusa's trees are chosen).
+
+    Optimal when ranks never increase; on a noisy vector it can stop before a good rank that hides behind a poor one.
+
+    Args:
+        size, depth: as for `optimal_tree`; the tree is smaller where ranks and levels run out.
+    """
+    size = check_whole("size", size, 1, MAX_NODES)
+    depth = size - 1 if depth is None else min(check_whole("depth", depth, 0, MAX_NODES), size - 1)
+    parents, ranks, _ = best_first(rows_by_levels_left(acceptance, depth), size)
+    return TokenTree.from_links(parents, ranks)[0]
+
+
+def beam_tree(acceptance: Acceptance, *, width: int, depth: int) -> TokenTree:
+    """Return the tree of a beam search: at every level the `width` most likely nodes below those of the level above.
+
+    Raises:
+        ValueError: for numbers out of range or more than 100,000 nodes.
+    """
+    check_whole("depth", depth, 0, MAX_NODES)
+    check_whole("width", width, 1, (MAX_NODES - 1) // max(depth, 1))
+    parents, ranks, level, scores = [-1], [0], [0], [1.0]
+    for below in range(1, depth + 1):
+        probs = acceptance.at_level(below).tolist()
+        heap = [(-scores[node] * probs[0], node, 1) for node in level]
+        heapq.heapify(heap)
+        level = []
+        while heap and len(level) < width:
+            negative, parent, rank = heapq.heappop(heap)
+            level.append(len(parents))
+            parents.append(parent)
+            ranks.append(rank)
+            scores.append(-negative)
+            if rank < len(probs):
+                heapq.heappush(heap, (-scores[parent] * probs[rank], parent, rank + 1))
+    return TokenTree.from_links(np.array(parents), np.array(ranks))[0]

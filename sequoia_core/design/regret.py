@@ -1,0 +1,66 @@
+"""What a tree designed for one acceptance vector loses where another one holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .acceptance import AcceptanceVector
+from .optimal_trees import expected_tokens, optimal_tree
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Regret:
+    """What trees lose where another vector holds than the one they were designed for.
+
+    Args:
+        lost: float64 [m, m]; [i, j] = tokens per step that vector i's best tree loses under vector j. Zero on the
+            diagonal, never below zero.
+        best: float64 [m], what each vector's own best tree yields.
+    """
+
+    lost: np.ndarray
+    best: np.ndarray
+
+    @property
+    def share(self) -> np.ndarray:
+        """The loss as a part of what the vector's own tree yields, float64 [m, m]."""
+        return self.lost / self.best[None, :]
+
+    @property
+    def worst(self) -> tuple[int, int]:
+        """The pair (tree, vector) that loses the most."""
+        tree, vector = np.unravel_index(int(self.lost.argmax()), self.lost.shape)
+        return int(tree), int(vector)
+
+    @property
+    def safest(self) -> int:
+        """The tree whose largest loss is smallest."""
+        return int(self.lost.max(axis=1).argmin())
+
+    @property
+    def mean(self) -> float:
+        """The loss averaged over all pairs of different vectors."""
+        pairs = len(self.best) * (len(self.best) - 1)
+        return float(self.lost.sum() / pairs) if pairs else 0.0
+
+
+def regret_matrix(vectors: Sequence[AcceptanceVector], *, size: int, depth: int) -> Regret:
+    """Set the best tree of each vector against every other vector: how well do trees transfer?
+
+    Args:
+        vectors: m of them.
+        size, depth: n and the largest d of every tree.
+
+    Raises:
+        ValueError: for no vectors, or when no tree has this shape.
+    """
+    if not vectors:
+        raise ValueError("vectors: found none, expected at least one")
+    ranks = max(len(vector) for vector in vectors)  # ranks that a vector lacks are worth nothing, but may be drafted
+    padded = [AcceptanceVector(np.pad(vector.probs, (0, ranks - len(vector)))) for vector in vectors]
+    trees = [optimal_tree(vector, size=size, depth=depth) for vector in padded]
+    tokens = np.array([[expected_tokens(tree, vector) for vector in padded] for tree in trees])
+    return Regret(lost=np.maximum(np.diag(tokens)[None, :] - tokens, 0.0), best=np.diag(tokens).copy())
