@@ -150,8 +150,7 @@ def best_tree_for(vector: AcceptanceVector | None) -> tuple[TokenTree | None, st
     if vector is None:
         return None, "No acceptance vector holds for these settings, so no tree is known to be the best. Measure one."
     shape = cached.planned(vector, profile)[1]
-    machine = "this hardware" if not session.profile_faults() else f"the profile of {profile.device[:80]}"
-    return cached.best_tree(vector, shape.size, shape.depth), f"best tree for {machine}"
+    return cached.best_tree(vector, shape.size, shape.depth), f"best tree for {session.profiled_machine()}"
 
 
 def expectation(

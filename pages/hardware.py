@@ -171,7 +171,7 @@ verify = float(profile.t(best.size))
 speedup, cost, one, room = st.columns(4)
 controls.card(
     speedup,
-    "Best speedup, supposed" if foreign else "Best predicted speedup",
+    "Supposed speedup" if foreign else "Best predicted speedup",
     f"{best.predicted_speedup:.2f}×",
     f"{best.predicted_speedup - 1:+.2f}× vs 1.00×",
     signed=True,

@@ -219,9 +219,9 @@ def sureness(tree: TokenTree, vector: AcceptanceVector) -> str:
         return told
     sizes, depths = spread.sizes, spread.depths
     return told + (
-        f" Best shape for this hardware: n = {spread.chosen.size}, d = {spread.chosen.depth}; measured again it might "
-        f"be n = {sizes[0]} to {sizes[1]}, d = {depths[0]} to {depths[1]}, and this one would lose at most "
-        f"{spread.worst_loss:.2f}× against it."
+        f" Best shape for {session.profiled_machine()}: n = {spread.chosen.size}, d = {spread.chosen.depth}; measured "
+        f"again it might be n = {sizes[0]} to {sizes[1]}, d = {depths[0]} to {depths[1]}, and this one would lose "
+        f"at most {spread.worst_loss:.2f}× against it."
     )
 
 

@@ -216,6 +216,11 @@ def profile_faults() -> list[str]:
     return hardware.differences(target=target, draft=draft, dtype=dtype, device=device_name())
 
 
+def profiled_machine() -> str:
+    """Say whose passes the profile in use tells of: this hardware's, or others'."""
+    return "the profile in use" if profile_faults() else "this hardware"
+
+
 def _use(vector: AcceptanceVector, source: str) -> None:
     _set("acceptance", vector)
     _set("acceptance_source", source)
@@ -332,7 +337,9 @@ def tree_source() -> str:
         return _get("tree_source")
     if _get("shape") is not None:
         return "best tree of the chosen shape"
-    return "best tree for this acceptance and hardware" if profile() is not None else "best tree of a default shape"
+    if profile() is None:
+        return "best tree of a default shape"
+    return f"best tree for this acceptance and {profiled_machine().removeprefix('this ')}"
 
 
 def set_tree(tree: TokenTree, source: str) -> None:
