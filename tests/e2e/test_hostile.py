@@ -1,0 +1,299 @@
+"""Hostile text in every field of every file and every box: shown as it is, and no request leaves the machine.
+
+The `page` fixture fails a test for any request that goes elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+
+from .browser import LONG_MS, go, settle
+
+HOST = "evil.example"
+PAYLOADS = (
+    f"![i](http://{HOST}/FIELD.png)",
+    f"<img src=http://{HOST}/FIELD.png onerror=alert(1)>",
+    f"[l](http://{HOST}/FIELD) <a href='http://{HOST}/FIELD'>l</a>",
+    f"http://{HOST}/FIELD www.{HOST} a@{HOST} <http://{HOST}>",
+    "$$x^2$$ $y$ :material/home: :streamlit: :red[r] **b** `c`",
+    f"\n\n# h\n\n[r]: http://{HOST}/FIELD\n\n![r]\n\n```mermaid\ngraph\n```\n\n| a |\n|---|\n| ![i](http://{HOST}) |",
+    "\u202eabc\u202c שלום 👩‍👩‍👧 \u0007",
+)
+
+
+def hostile(field: str) -> str:
+    return " ".join(PAYLOADS).replace("FIELD", field)
+
+
+NAME = f"![i](http:{HOST}) <img src=x> $$z$$ www.{HOST} :red[n] `c`"  # of files
+VECTOR = {
+    "format": "sequoia-acceptance", "version": 2, "probs": [0.6, 0.05, 0.2], "trials": 90,
+    "prompt_sums": [[18.0, 1.5, 6.0], [36.0, 3.0, 12.0]], "prompt_trials": [30, 60], "note": hostile("note"),
+    "meta": {
+        "source": hostile("source"), "pair": hostile("pair"), "target": hostile("target"), "data": hostile("data"),
+        hostile("key"): hostile("value"), "prompts": 2, "prompts_wanted": 3,
+    },
+    "holds_for": {"target": hostile("t")[:400], "draft": hostile("d")[:400], "temperature": 0.0},
+}  # fmt: skip
+PROFILE = {
+    "format": "sequoia-profile", "version": 1, "sizes": [1, 2, 4, 8, 16, 32], "draft_sec": 0.001,
+    "verify_sec": [0.010, 0.010, 0.011, 0.012, 0.014, 0.020], "device": hostile("device"), "dtype": hostile("dtype"),
+    "meta": {"target": hostile("p-target"), "draft": hostile("p-draft"), "passes_by": hostile("passes")},
+}  # fmt: skip
+TREE = {"format": "sequoia-tree", "version": 1, "parents": [-1, 0, 0, 1, 1, 2], "acceptance": {"meta": hostile("tree")}}
+ROWS = [{"id": 1, hostile("column"): hostile("prompt"), "b": hostile("b")}, {"id": 2, hostile("column"): "x", "b": "y"}]
+
+
+def put(page, key: str, name: str, content: str) -> None:
+    """Upload a file under a name of our own."""
+    upload = {"name": name, "mimeType": "application/octet-stream", "buffer": content.encode()}
+    page.locator(f".st-key-{key} input[type=file]").set_input_files(upload)
+    page.wait_for_timeout(200)
+    settle(page)
+
+
+def choose(page, key: str, label: str) -> None:
+    page.locator(f".st-key-{key}").get_by_text(label, exact=True).click()
+    settle(page)
+
+
+FOUND = """() => {
+    const what = 'a[href*="evil"], [src*="evil"], [href*="evil"], .katex, .mermaid, [id^=mermaid], [onerror], ' +
+        'img[src="x"], img[alt="Streamlit logo"]'
+    const within = root => [...root.querySelectorAll(what),
+        ...[...root.querySelectorAll('*')].flatMap(element => element.shadowRoot ? within(element.shadowRoot) : [])]
+    return within(document).map(element => element.outerHTML.slice(0, 200))
+}"""
+
+
+def nothing_rendered(page) -> None:
+    """Nothing of the payloads became an element, not even one that waits for a click."""
+    assert page.evaluate(FOUND) == []
+
+
+def shown(page) -> str:
+    """Everything that can be read on the page, without the joiners that keep links apart."""
+    return page.locator('[data-testid="stMain"]').inner_text().replace("\u2060", "")
+
+
+def open_tooltips(page) -> None:
+    """Hover every help mark: tooltips are markdown too."""
+    for mark in page.get_by_test_id("stTooltipIcon").all():
+        if mark.is_visible():
+            mark.hover()
+            page.wait_for_timeout(50)
+            nothing_rendered(page)
+    page.mouse.move(5, 5)
+
+
+def overview(page) -> None:
+    """Open the first page; its heading is the app's name."""
+    page.get_by_test_id("stSidebarNav").get_by_role("link", name="Overview", exact=True).click()
+    settle(page)
+
+
+def visit_all(page) -> None:
+    for name in ("Acceptance", "Tree", "Regret", "Robustness", "Hardware", "Decode", "Overview"):
+        overview(page) if name == "Overview" else go(page, name)
+        nothing_rendered(page)
+        if name in ("Overview", "Regret", "Hardware"):
+            open_tooltips(page)
+
+
+@pytest.mark.timeout(600)
+def test_hostile_files_are_shown_as_they_are(page, server):
+    page.goto(server)
+    settle(page)
+    go(page, "Acceptance")
+    choose(page, "acceptance_way", "Upload")
+    put(page, "acceptance_file", f"{NAME}.json", json.dumps(VECTOR))
+    page.get_by_text("3 ranks in use").wait_for()
+    text = shown(page)
+    for payload in (PAYLOADS[0].replace("FIELD", "note"), PAYLOADS[1].replace("FIELD", "note")):
+        assert payload in text  # literally
+    assert PAYLOADS[0].replace("FIELD", "source") in text and PAYLOADS[0].replace("FIELD", "t") in text
+    nothing_rendered(page)
+    open_tooltips(page)
+    page.locator(".st-key-acceptance_ranks .js-plotly-plot").hover()
+    choose(page, "acceptance_smoothing", "Isotonic")
+    nothing_rendered(page)
+    choose(page, "acceptance_way", "Measure")
+    page.get_by_text("Prompts from a file").click()
+    put(page, "acceptance_prompts_file", f"{NAME}.jsonl", "\n".join(map(json.dumps, ROWS)))
+    page.get_by_text("2 prompts. The first begins").wait_for()
+    assert PAYLOADS[0].replace("FIELD", "prompt") in shown(page)
+    nothing_rendered(page)
+
+    go(page, "Hardware")
+    choose(page, "hardware_way", "Upload")
+    put(page, "hardware_file", f"{NAME}.json", json.dumps(PROFILE))
+    page.get_by_text("up to n = 32, in use").wait_for()
+    assert PAYLOADS[0].replace("FIELD", "dtype") in shown(page)
+    nothing_rendered(page)
+
+    go(page, "Tree")
+    put(page, "tree_file", f"{NAME}.json", json.dumps(TREE))
+    page.get_by_role("button", name="Use the imported tree").click()
+    settle(page)
+    page.locator(".st-key-against input").click()
+    page.keyboard.type("Imported")
+    page.get_by_role("option", name="Imported tree", exact=True).click()
+    settle(page)
+    nothing_rendered(page)
+    visit_all(page)
+
+
+BROKEN = {
+    "acceptance_file": [
+        (f"{NAME}.csv", f"0.5\n{PAYLOADS[0]}\n"),
+        (f"{NAME}.csv", f"0.5\n{PAYLOADS[1]}\n"),
+        (f"{NAME}.json", json.dumps(VECTOR | {"format": hostile("format")})),
+        (f"{NAME}.json", json.dumps(VECTOR | {"probs": [hostile("probs")]})),
+        (f"{NAME}.json", json.dumps(VECTOR | {"holds_for": {hostile("h"): 1}})),
+        (
+            f"{NAME}.json",
+            json.dumps({hostile("twice"): 1, "a": 1})[:-1] + f', "{PAYLOADS[0]}": 1, "{PAYLOADS[0]}": 2}}',
+        ),
+    ],
+    "hardware_file": [
+        (f"{NAME}.json", json.dumps(PROFILE | {"format": PAYLOADS[0]})),
+        (f"{NAME}.json", json.dumps(PROFILE | {"version": PAYLOADS[0]})),
+        (f"{NAME}.json", json.dumps(PROFILE | {"draft_sec": PAYLOADS[1]})),
+        (f"{NAME}.json", json.dumps(PROFILE | {"meta": [hostile("meta")]})),
+    ],
+    "tree_file": [
+        (f"{NAME}.json", json.dumps(TREE | {"format": PAYLOADS[0]})),
+        (f"{NAME}.json", json.dumps([PAYLOADS[0]])),
+        (f"{NAME}.txt", PAYLOADS[0]),
+    ],
+    "acceptance_prompts_file": [
+        (f"{NAME}.jsonl", json.dumps({PAYLOADS[0]: 1})),
+        (f"{NAME}.jsonl", PAYLOADS[1]),
+        (f"{NAME}.csv", f'"{PAYLOADS[0]}","{PAYLOADS[3]}"\n1,2,3\n'),
+    ],
+}
+
+
+@pytest.mark.timeout(600)
+def test_hostile_errors_are_shown_as_they_are(page, server):
+    page.goto(server)
+    settle(page)
+    places = (
+        ("Acceptance", "acceptance_way", "Upload", "acceptance_file"),
+        ("Acceptance", "acceptance_way", "Measure", "acceptance_prompts_file"),
+        ("Hardware", "hardware_way", "Upload", "hardware_file"),
+        ("Tree", None, None, "tree_file"),
+    )
+    for name, key, way, place in places:
+        go(page, name)
+        if key:
+            choose(page, key, way)
+        if place == "acceptance_prompts_file":
+            page.get_by_text("Prompts from a file").click()
+        for file, content in BROKEN[place]:
+            put(page, place, file, content)
+            error = page.get_by_test_id("stAlert").filter(has_text="expected").first
+            error.wait_for(timeout=20_000)
+            nothing_rendered(page)
+            page.locator(f".st-key-{place}").get_by_role("button", name="Remove").click()
+            settle(page)
+
+
+@pytest.mark.timeout(600)
+def test_a_hostile_prompt_is_decoded_and_shown_as_it_is(page, server):
+    page.goto(server)
+    settle(page)
+    go(page, "Decode")
+    box = page.locator(".st-key-decode_prompt textarea")
+    prompt = " ".join(PAYLOADS[:5]) + " \u202eabc שלום 👩‍👩‍👧 \u2028\x00\x07 "
+    box.fill(prompt)
+    box.press("Control+Enter")
+    settle(page)
+    page.locator(".st-key-decode_start button").click()
+    page.get_by_text("A recorded run").first.wait_for(state="hidden", timeout=LONG_MS)
+    page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)
+    settle(page)
+    page.locator(".st-key-decode_tree").get_by_text(PAYLOADS[0]).first.wait_for(timeout=LONG_MS)
+    nothing_rendered(page)
+    visit_all(page)
+
+
+@pytest.mark.timeout(600)
+def test_half_of_a_surrogate_pair_in_the_prompt_box_does_no_harm(page, server):
+    page.goto(server)
+    settle(page)
+    go(page, "Decode")
+    box = page.locator(".st-key-decode_prompt textarea")
+    box.evaluate(
+        """(box, text) => {
+            Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, 'value').set.call(box, text)
+            box.dispatchEvent(new Event('input', {bubbles: true}))
+        }""",
+        "def f(x):\n    return 'A'",
+    )
+    box.evaluate(
+        """box => {
+            Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, 'value').set.call(box, 'def \\ud800f(x):')
+            box.dispatchEvent(new Event('input', {bubbles: true}))
+        }"""
+    )
+    box.press("Control+Enter")
+    page.wait_for_timeout(1_000)
+    settle(page)
+    page.locator(".st-key-decode_start button").click()
+    page.wait_for_timeout(1_000)
+    page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)
+    settle(page)  # the page is alive: either the half was replaced on the way, or refused in one line
+    overview(page)
+
+
+@pytest.mark.timeout(600)
+def test_hostile_names_of_models_are_shown_as_they_are(page, server):
+    page.goto(server)
+    settle(page)
+    for name in (PAYLOADS[0], PAYLOADS[1], PAYLOADS[3], "$$x$$", f"/tmp/{NAME}"):
+        page.get_by_role("button", name="Change pair").click()
+        page.locator(".st-key-sidebar_target input").fill(name)
+        page.locator(".st-key-sidebar_draft input").fill(name)
+        page.get_by_role("button", name="Use this pair").click()
+        settle(page)
+        page.get_by_text("Target: ").first.wait_for()
+        nothing_rendered(page)
+        page.keyboard.press("Escape")
+        page.reload()
+        settle(page)
+
+
+@pytest.mark.timeout(600)
+def test_an_upload_over_the_limit_is_refused_and_the_server_lives(page, server, tmp_path):
+    """20 MB are the server's limit: the browser refuses more, and so does the server where the browser does not."""
+    page.goto(server)
+    settle(page)
+    go(page, "Acceptance")
+    choose(page, "acceptance_way", "Upload")
+    sent = []
+    page.on("request", lambda request: sent.append(request) if "upload_file" in request.url else None)
+    big = tmp_path / "big.csv"
+    big.write_bytes(b"0.1\n" * 6_000_000)
+    page.locator(".st-key-acceptance_file input[type=file]").set_input_files(big)
+    page.get_by_text("20.0MB or smaller").or_(page.get_by_text("20MB or smaller")).first.wait_for()
+    put(page, "acceptance_file", "own.csv", "0.7\n0.1\n")
+    page.get_by_text("own.csv: 2 ranks in use").wait_for()
+    assert sent, "the small file went through the server"
+    again = sent[-1]
+    body = (
+        b'--x\r\nContent-Disposition: form-data; name="f"; filename="big.csv"\r\n\r\n'
+        + b"0" * (24 * 2**20)
+        + b"\r\n--x--\r\n"
+    )
+    headers = {key: value for key, value in again.all_headers().items() if not key.startswith(":")}
+    headers |= {"content-type": "multipart/form-data; boundary=x", "content-length": str(len(body))}
+    forged = urllib.request.Request(again.url, body, headers, method="PUT")
+    with pytest.raises((urllib.error.HTTPError, ConnectionError, urllib.error.URLError)):
+        urllib.request.urlopen(forged, timeout=30)
+    page.reload()
+    settle(page)
