@@ -7,8 +7,8 @@
 // the number of rows, and attention adds over the visible keys in the order of their positions, wherever in the cache
 // they lie. So a token gets the same logits alone, in a chain or in a tree.
 //
-// Built by native.py together with rows.c. For tests, where a processor lacks the unit, amx_emulation.h is read before: an
-// instruction of AMX or AVX512-BF16 that is new here has to be added there.
+// Built by compile_c.py together with vocabulary_rows.c. For tests, where a processor lacks the unit, amx_emulation.h is
+// read before: an instruction of AMX or AVX512-BF16 that is new here has to be added there.
 // Shapes: q = new tokens, D = hidden size, I = inner size of the MLP, H, K = query and key heads, d = head size,
 // V = vocabulary.
 
@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-int rows_soften_one(const float *, int64_t, float, float *);  // see rows.c
+int rows_soften_one(const float *, int64_t, float, float *);  // see vocabulary_rows.c
 int rows_largest(const float *, int64_t, int64_t, int64_t, int64_t *);
 int rows_draw(const float *, int64_t, int64_t, int64_t, int, const double *, int64_t *);
 

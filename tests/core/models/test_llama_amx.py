@@ -218,6 +218,14 @@ def test_other_defaults_of_torch_change_nothing():
         torch.set_num_threads(threads)
 
 
+def test_the_callers_arithmetic_is_left_as_it_was():
+    """A pass flushes numbers too small to be normal, as the matrix unit does; others on this thread keep theirs."""
+    model, ids = native(llama()), torch.arange(20)
+    model.open(20).append(ids, ids, causal(20), keep=20)
+    tiny = np.full(8, 1e-40, dtype=np.float32)
+    assert (tiny * np.float32(0.5) > 0).all()
+
+
 def test_a_model_with_a_layer_in_another_format_keeps_the_other_path():
     model = llama().to(torch.bfloat16)
     model.model.layers[1].mlp.down_proj.float()
@@ -271,7 +279,7 @@ TREES = {
 @pytest.fixture(scope="module")
 def continuations(demo_pair, prompts):
     return [
-        [t for s in autoregressive(ids, target=demo_pair.target, max_new_tokens=96) for t in s.new_tokens]
+        [t for s in autoregressive(ids, target=demo_pair.target, max_new_tokens=64) for t in s.new_tokens]
         for ids in prompts
     ]
 
@@ -282,7 +290,7 @@ def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, 
         found = [
             t
             for s in decode(
-                ids, target=demo_pair.target, draft=demo_pair.draft, tree=TREES[tree], max_new_tokens=96
+                ids, target=demo_pair.target, draft=demo_pair.draft, tree=TREES[tree], max_new_tokens=64
             )
             for t in s.new_tokens
         ]  # fmt: skip
@@ -315,6 +323,21 @@ def test_drafting_stops_at_the_context_limit(demo_pair):
     )  # fmt: skip
     assert steps[-1].finished in ("context", "eos")
     assert sum(len(step.new_tokens) for step in steps) <= 512 - 479
+
+
+def test_nodes_beyond_the_context_are_drafted_at_its_last_position(demo_pair, monkeypatch):
+    """A tree may reach further than the draft has positions; nothing behind its tables of angles is read."""
+
+    def run():
+        steps = decode(
+            list(range(1, 504)), target=demo_pair.target, draft=demo_pair.draft, tree=TREES["chain"], max_new_tokens=99
+        )
+        return [(step.tokens, step.draft_probs, step.finished) for step in steps]
+
+    at_once = run()
+    assert at_once[-1][-1] == "context"
+    monkeypatch.setattr(CompiledDrafter, "supports", lambda *args: False)
+    assert run() == at_once
 
 
 def test_a_draft_that_is_not_finite_is_named(demo_pair, prompts):
