@@ -8,7 +8,7 @@ Each module imports, of this room, only the modules named:
     tree_search         -
     acceptance_files    conditions
     profile             tree
-    acceptance          conditions, acceptance_files
+    acceptance          bootstrap, conditions, acceptance_files
     optimal_trees       tree, tree_search, acceptance
     what_if             acceptance
     plain_trees         tree, tree_search, acceptance, optimal_trees

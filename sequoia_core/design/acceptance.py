@@ -16,6 +16,7 @@ import numpy as np
 
 from ..files.safe_files import json_bytes, read_bytes, write_atomic
 from .acceptance_files import EXPECTED, MAX_BYTES, MAX_RANKS, read_vector
+from .bootstrap import prompt_draws
 from .conditions import Conditions
 
 SUM_TOLERANCE = 1e-3  # float16 files and rounded decimals overshoot a little
@@ -191,11 +192,11 @@ class AcceptanceVector:
     def _resampled_means(self, generator: np.random.Generator, count: int) -> np.ndarray:
         """Return the vector of each of `count` bootstrap resamples of the prompts, float64 [count, B]."""
         prompts = len(self.prompt_trials)
-        batches = []
-        for start in range(0, count, 100):  # in batches: thousands of prompts would fill memory
-            picks = generator.multinomial(prompts, np.full(prompts, 1 / prompts), size=min(100, count - start))
-            # A resample of only empty prompts has no estimate; it counts as zero trials accepted.
-            batches.append((picks @ self.prompt_sums) / np.maximum(picks @ self.prompt_trials, 1)[:, None])
+        # A resample of only empty prompts has no estimate; it counts as zero trials accepted.
+        batches = [
+            (picks @ self.prompt_sums) / np.maximum(picks @ self.prompt_trials, 1)[:, None]
+            for picks in prompt_draws(prompts, count, generator)
+        ]
         return np.concatenate(batches)
 
     def fit_power_law(self, first: int = 1) -> PowerLawFit:

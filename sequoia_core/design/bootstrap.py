@@ -6,11 +6,13 @@ Shapes: m = prompts, r = resamples.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 RESAMPLES = 1000
+BATCH = 100
 LEVEL = 0.95
 
 
@@ -25,9 +27,18 @@ class Estimate(NamedTuple):
         return self._asdict()
 
 
+def prompt_draws(prompts: int, count: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
+    """Yield how often each prompt is in each of `count` resamples, int64 [up to 100, m] at a time.
+
+    Every resample has as many prompts as there are. In batches, since those of thousands of prompts would fill memory.
+    """
+    for start in range(0, count, BATCH):
+        yield generator.multinomial(prompts, np.full(prompts, 1 / prompts), size=min(BATCH, count - start))
+
+
 def resampled(prompts: int, seed: int = 0) -> np.ndarray:
-    """Return how often each prompt is in each resample, int64 [r, m]; every draw has as many prompts as there are."""
-    return np.random.default_rng(seed).multinomial(prompts, np.full(prompts, 1 / prompts), size=RESAMPLES)
+    """Return how often each prompt is in each resample, int64 [r, m]."""
+    return np.concatenate(list(prompt_draws(prompts, RESAMPLES, np.random.default_rng(seed))))
 
 
 def bounds(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
