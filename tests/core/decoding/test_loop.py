@@ -12,6 +12,8 @@ from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.optimal_trees import optimal_tree
 from sequoia_core.design.plain_trees import branching_tree, chain_tree, independent_chains, k_ary_tree
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.models.language_model import HuggingFaceModel
@@ -130,6 +132,24 @@ def test_cancel_ends_the_run_between_phases(phase, tiny_target, tiny_draft, monk
         steps.append(step)
     assert began and len(steps) == 2 and steps[-1].finished is None
     assert len(verifies) == (2 if phase == "draft" else 3) and len(walks) == 2
+
+
+def test_a_tree_of_2048_nodes_decodes_and_a_cancel_ends_it_within_a_phase():
+    target, draft = tiny_llama(1, layers=1, context=4_096), tiny_llama(2, layers=1, context=4_096)
+    tree = optimal_tree(AcceptanceVector(0.5 ** np.arange(1, 13)), size=2_048, depth=9)
+    steps = run(target, draft, tree, count=6)
+    assert tree.size == 2_048 and tokens_of(steps) == tokens_of(run(target, None, TREES["root only"], count=6))
+    cancel, passes = threading.Event(), []
+
+    def cancelling(append, session, ids, positions, tail, keep):
+        passes.append(len(ids))
+        if len(ids) == tree.size:
+            cancel.set()
+        return append(ids, positions, tail, keep=keep)
+
+    watched = around_passes(target, cancelling)
+    assert list(decode(PROMPT, target=watched, draft=draft, tree=tree, max_new_tokens=50, cancel=cancel)) == []
+    assert passes == [len(PROMPT) - 1, tree.size]
 
 
 def test_an_eos_on_the_last_token_allowed_is_still_an_eos(tiny_target):
