@@ -356,7 +356,10 @@ def test_the_command_line_says_it_in_one_line(model, capsys):
 class Hub(BaseHTTPRequestHandler):
     """A hub on which the owner's name says what is wrong with a model."""
 
+    asked: list[str] = []
+
     def do_GET(self) -> None:
+        self.asked.append(self.path)
         owner = next(part for part in self.path.split("/") if part in ("gated", "absent", "silent"))
         if owner == "silent":  # hangs up without a word, as a network that is down
             self.close_connection = True
@@ -412,3 +415,4 @@ def test_a_hub_that_refuses_or_is_not_there_is_explained(hub, tmp_path):
     assert result.returncode == 0 and len(lines) == len(REFUSED), result.stderr
     for line, (name, wanted) in zip(lines, REFUSED.items(), strict=True):
         assert line.startswith(f"error: {name}: ") and wanted in line
+    assert sum("silent" in path for path in Hub.asked) == 1  # the client's own retries take half a minute
