@@ -167,6 +167,8 @@ if foreign:
         icon=":material/warning:",
     )
 surface, best = cached.planned(vector, profile)
+if len(surface.speedup) - 1 < min(profile.max_size, cached.MAX_SIZE):
+    st.caption(f":material/info: {cached.TOO_LONG}")
 verify = float(profile.t(best.size))
 speedup, cost, one, room = st.columns(4)
 controls.card(

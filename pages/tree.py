@@ -273,7 +273,9 @@ vector = session.acceptance()
 n, d = shape_controls()
 table = cached.tokens_table(vector, cached.TABLE_SIZE, cached.MAX_DEPTH)
 adopt(n, d, table)
-if not np.isfinite(table[n, d]):
+if np.isnan(table[n, d]):
+    st.warning(f"{cached.TOO_LONG} The last tree stays in use.", icon=":material/warning:")
+elif not np.isfinite(table[n, d]):
     st.warning(
         f"No tree has {n} nodes within depth {d} when a node has at most {len(vector)} children. Raise the depth or "
         "lower the size; the last tree stays in use.",

@@ -21,6 +21,10 @@ MAX_DEPTH = 24
 MAX_SIZE = 1024  # the paper's trees have 64 to 128 nodes on a GPU, 768 with offloading
 TABLE_SIZE = MAX_SIZE + 1  # one more, for the value of the next node
 BAND_SIZE = 256  # the largest size with a bootstrap interval: fifty tables of it take a second
+TOO_LONG = (
+    f"Only trees up to n = {BAND_SIZE} were searched: this vector has many ranks that rise and fall. Smooth it on the "
+    "acceptance page to search larger ones."
+)
 
 _HASH = {
     "sequoia_core.design.acceptance.AcceptanceVector": lambda vector: vector.probs.tobytes(),
@@ -63,10 +67,20 @@ def best_tree(vector: AcceptanceVector, size: int, depth: int) -> TokenTree:
 
 @st.cache_resource(show_spinner="Computing expected tokens…", max_entries=32, hash_funcs=_HASH)
 def tokens_table(vector: AcceptanceVector, max_size: int, max_depth: int) -> np.ndarray:
-    """Return G(n, d), float64 [max_size + 1, max_depth + 1], cached."""
+    """Return G(n, d), float64 [max_size + 1, max_depth + 1], cached; NaN where it is too much to search.
+
+    A long vector whose ranks rise and fall is searched up to n = BAND_SIZE only, which takes any vector.
+    """
+    import numpy as np
+
     from sequoia_core import expected_tokens_table
 
-    return expected_tokens_table(vector, max_size=max_size, max_depth=max_depth)
+    try:
+        return expected_tokens_table(vector, max_size=max_size, max_depth=max_depth)
+    except ValueError:
+        table = np.full((max_size + 1, max_depth + 1), np.nan)
+        table[: BAND_SIZE + 1] = expected_tokens_table(vector, max_size=BAND_SIZE, max_depth=max_depth)
+        return table
 
 
 @st.cache_resource(show_spinner="Comparing shapes…", max_entries=32, hash_funcs=_HASH)
@@ -182,8 +196,12 @@ def next_node_value(vector: AcceptanceVector, size: int, depth: int) -> float | 
 
 @st.cache_resource(show_spinner="Planning for this hardware…", max_entries=32, hash_funcs=_HASH)
 def planned(vector: AcceptanceVector, profile: HardwareProfile) -> tuple[SpeedupSurface, BestShape]:
-    """Return the predicted speedup surface and its best shape, cached."""
+    """Return the predicted speedup surface and its best shape, cached; up to n = BAND_SIZE where more is too much."""
     from sequoia_core import best_shape, speedup_surface
 
-    surface = speedup_surface(vector, profile, max_size=min(profile.max_size, MAX_SIZE))
+    largest = min(profile.max_size, MAX_SIZE)
+    try:
+        surface = speedup_surface(vector, profile, max_size=largest)
+    except ValueError:
+        surface = speedup_surface(vector, profile, max_size=min(largest, BAND_SIZE))
     return surface, best_shape(surface)

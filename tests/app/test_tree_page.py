@@ -259,3 +259,23 @@ def test_a_link_carries_the_vector_and_the_comparison() -> None:
 
 def test_numbers_for_tools_without_trees_are_shown() -> None:
     assert "speculative_num_steps = 5" in open_page(PAGE, n="20", depth="5").code[0].value
+
+
+@pytest.mark.parametrize("name", ["tree", "hardware", "decode", "overview", "regret", "acceptance"])
+def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_ones(name, assets, monkeypatch):
+    """A thousand ranks that rise and fall, and gain with every level: the search gives up, the pages do not."""
+    monkeypatch.setattr("sequoia_core.design.tree_search.MAX_STEPS", 1_000_000_000)  # a tenth: gives up sooner
+    probs = np.full(1000, 1e-6)
+    probs[[0, 1, 500]] = 0.3, 0.69, 2e-6
+    AcceptanceVector(probs).save(assets / "acceptance" / "demo-t0.json")
+    profile = json.loads((assets / "profiles" / "cpu-2core.json").read_text())
+    profile |= {"sizes": [1, 512], "verify_sec": [0.01, 0.012], "verify_samples": []}
+    (assets / "profiles" / "cpu-2core.json").write_text(json.dumps(profile))
+    page = open_page(name, n="600", depth="9") if name == "tree" else open_page(name)
+    told = " ".join(element.value for element in [*page.warning, *page.caption])
+    if name in ("tree", "hardware"):
+        assert "up to n = 256" in told and "smooth" in told.lower()
+    if name == "tree":
+        page.slider(key="n").set_value(100)
+        settled(page.run())
+        assert metrics(page)["Expected tokens per step"] and "n = 100" in " ".join(m.value for m in page.markdown)
