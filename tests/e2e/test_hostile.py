@@ -150,9 +150,7 @@ def test_hostile_files_are_shown_as_they_are(page, server):
 BROKEN = {
     "acceptance_file": [
         (f"{NAME}.csv", f"0.5\n{PAYLOADS[0]}\n"),
-        (f"{NAME}.csv", f"0.5\n{PAYLOADS[1]}\n"),
         (f"{NAME}.json", json.dumps(VECTOR | {"format": hostile("format")})),
-        (f"{NAME}.json", json.dumps(VECTOR | {"probs": [hostile("probs")]})),
         (f"{NAME}.json", json.dumps(VECTOR | {"holds_for": {hostile("h"): 1}})),
         (
             f"{NAME}.json",
@@ -161,14 +159,11 @@ BROKEN = {
     ],
     "hardware_file": [
         (f"{NAME}.json", json.dumps(PROFILE | {"format": PAYLOADS[0]})),
-        (f"{NAME}.json", json.dumps(PROFILE | {"version": PAYLOADS[0]})),
         (f"{NAME}.json", json.dumps(PROFILE | {"draft_sec": PAYLOADS[1]})),
-        (f"{NAME}.json", json.dumps(PROFILE | {"meta": [hostile("meta")]})),
     ],
     "tree_file": [
         (f"{NAME}.json", json.dumps(TREE | {"format": PAYLOADS[0]})),
         (f"{NAME}.json", json.dumps([PAYLOADS[0]])),
-        (f"{NAME}.txt", PAYLOADS[0]),
     ],
     "acceptance_prompts_file": [
         (f"{NAME}.jsonl", json.dumps({PAYLOADS[0]: 1})),
@@ -219,7 +214,10 @@ def test_a_hostile_prompt_is_decoded_and_shown_as_it_is(page, server):
     settle(page)
     page.locator(".st-key-decode_tree").get_by_text(PAYLOADS[0]).first.wait_for(timeout=LONG_MS)
     nothing_rendered(page)
-    visit_all(page)
+    overview(page)
+    nothing_rendered(page)
+    go(page, "Decode")
+    nothing_rendered(page)
 
 
 @pytest.mark.timeout(600)
@@ -255,7 +253,7 @@ def test_half_of_a_surrogate_pair_in_the_prompt_box_does_no_harm(page, server):
 def test_hostile_names_of_models_are_shown_as_they_are(page, server):
     page.goto(server)
     settle(page)
-    for name in (PAYLOADS[0], PAYLOADS[1], PAYLOADS[3], "$$x$$", f"/tmp/{NAME}"):
+    for name in (PAYLOADS[0] + PAYLOADS[1] + PAYLOADS[3] + "$$x$$", f"/tmp/{NAME}"):
         page.get_by_role("button", name="Change pair").click()
         page.locator(".st-key-sidebar_target input").fill(name)
         page.locator(".st-key-sidebar_draft input").fill(name)

@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import resource
+import time
 import zipfile
 
 import numpy as np
@@ -350,6 +352,25 @@ def test_zip_bombs_are_refused_from_the_directory():
     assert "npz" in refusal(npz.getvalue(), "v.npz")
     assert "npz" in refusal(npz.getvalue(), "v.npy")
     refusal(npz.getvalue(), "v.pt")
+
+
+BOMB_SEC = 1.0
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_bomb_costs_neither_time_nor_memory(compression):
+    """Of 200 MB in a few KB, nothing is unpacked; counted in CPU time, which a busy machine does not stretch."""
+    bomb = io.BytesIO()
+    with zipfile.ZipFile(bomb, "w", compression) as archive:
+        for name in ("a/data.pkl", "a/data/0"):
+            archive.writestr(name, bytes(100_000_000))
+    data = bomb.getvalue()
+    assert len(data) < 300_000
+    for name in ("v.pt", "v.npz", "v.npy", "v.safetensors"):
+        before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+        refusal(data, name)
+        assert time.process_time() - started < BOMB_SEC
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KB
 
 
 @pytest.mark.parametrize("name", ["v.pt", "v.npy", "v.safetensors", "v.json", "v.csv"])

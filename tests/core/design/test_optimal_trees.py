@@ -257,3 +257,23 @@ def test_a_table_that_would_fill_memory_is_refused_before_it_is_made(probs):
     with pytest.raises(ValueError, match="100 tables of max_size 2000 and max_depth 400: found .*MiB"):
         bootstrap_tables(AcceptanceVector(vector.probs, trials=9), max_size=2000, max_depth=400, resamples=100)
     assert expected_tokens_table(vector, max_size=4, max_depth=90_000).shape == (5, 90_001)
+
+
+def test_trees_of_2048_nodes_are_right_or_refused_within_bounds(monkeypatch):
+    shipped = Path(__file__).parents[3] / "assets" / "acceptance" / "llama3-70b-8b-cnn.json"
+    noisy = AcceptanceVector.load(shipped)
+    assert (np.diff(noisy.probs) > 0).any()
+    falling = AcceptanceVector(np.sort(noisy.probs)[::-1])
+    table = expected_tokens_table(falling, max_size=2048, max_depth=24)
+    for depth in (1, 5, 24):
+        if np.isfinite(table[2048, depth]):
+            tree = optimal_tree(falling, size=2048, depth=depth)
+            assert (tree.size, tree.depth <= depth) == (2048, True)
+            assert expected_tokens(tree, falling) == pytest.approx(table[2048, depth])
+    assert np.isfinite(table[2048, 24]) and not np.isfinite(table[2048, 1])
+    assert optimal_tree(falling, size=1, depth=0).size == 1 and optimal_tree(falling, size=3, depth=99).depth <= 2
+    monkeypatch.setattr("sequoia_core.design.tree_search.MAX_STEPS", 300_000_000)  # of 1e10, to see it end soon
+    started = time.process_time()
+    with pytest.raises(ValueError, match="size 2048, .*expected fewer"):
+        optimal_tree(noisy, size=2048)
+    assert time.process_time() - started < 20
