@@ -29,7 +29,7 @@ class Clocked:
 
     @property
     def sec(self) -> float:
-        return self.own_sec + sum(session.forward_sec for session in self.sessions)
+        return self.own_sec + sum(session.unseen_sec for session in self.sessions)
 
     def __getattr__(self, name: str):
         return getattr(self.model, name)

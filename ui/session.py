@@ -30,6 +30,7 @@ DEFAULT_VECTORS = ("demo-t0", "llama3-70b-8b-cnn")
 DEFAULT_PROFILES = {"bfloat16": "cpu-2core-bfloat16", None: "cpu-2core"}  # by the dtype that models run in here
 FALLBACK_SHAPE = (16, 5)  # only without any hardware profile to choose a shape by
 MAX_OWN = 12  # vectors a session keeps of its own
+GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-ctrl-gpu", "/dev/kfd", "/dev/dxg")
 JOB_NAMES = ("measure", "profile", "decode", "chain")
 
 
@@ -177,7 +178,11 @@ def restore_acceptance() -> None:
 
 
 def declare(conditions: Conditions) -> None:
-    """Note what the vector in use holds for, as its user says; it takes the place of the same vector without that."""
+    """Note what the vector in use holds for, as its user says.
+
+    Of the user's own vectors it takes the place of the same one without that; a shipped one stays as it is.
+    """
+    restore = _get("varied")
     vector, name = acceptance(), acceptance_name()
     own = dict(_get("own_vectors", {}))
     own.pop(name, None)
@@ -185,6 +190,7 @@ def declare(conditions: Conditions) -> None:
     source = acceptance_source().split("; declared for ")[0]
     words = f"{safe_name(conditions.target)} ← {safe_name(conditions.draft)}, {conditions.sampling}"
     set_acceptance(replace(vector, holds_for=conditions), f"{source}; declared for {words}", name or "declared")
+    _set("varied", restore)  # a smoothed vector can still be taken back
 
 
 def conditions(temperature: float = 0.0, top_p: float = 1.0, verifier: str = "sequoia") -> Conditions:
@@ -375,7 +381,7 @@ def fast_dtype() -> str | None:
 @st.cache_resource(show_spinner=False)
 def has_gpu() -> bool:
     """Whether the engine will run on a CUDA device, without paying for torch where there can be none."""
-    if not Path("/proc/driver/nvidia/version").exists() and sys.platform != "win32":
+    if sys.platform != "win32" and not any(Path(driver).exists() for driver in GPU_DRIVERS):
         return False
     import torch
 

@@ -71,9 +71,11 @@ def measure_command(
     With --out the vector so far is saved after each prompt; the same command goes on from there when it was cut.
     """
     from ..decoding.sampling import SamplingConfig
+    from ..decoding.verifiers import choose_verifier
     from ..studies.measure_acceptance import CannotResume, measure_acceptance
 
     sampling = SamplingConfig(temperature, top_p)
+    choose_verifier(verifier, greedy=sampling.greedy)
     check_out(out)
     texts = prompt_texts(prompts, prompt_count, column)
     partial = _partial_vector(resume, out)

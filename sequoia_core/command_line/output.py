@@ -61,11 +61,11 @@ def held_stderr() -> Iterator[None]:
     A panic of Rust code prints lines of its own before anybody can catch it.
     """
     try:
-        real = os.dup(2)
-    except OSError:  # closed: nothing to hold back
+        held, real = tempfile.TemporaryFile(), os.dup(2)
+    except OSError:  # nowhere to hold it, or nothing to hold back
         yield
         return
-    with tempfile.TemporaryFile() as held:
+    with held:
         os.dup2(held.fileno(), 2)
         try:
             yield

@@ -1,6 +1,7 @@
 """Where everything that can be had in more than one way is chosen, once per run: who drafts and who judges.
 
-A new drafter or judge is one new file and one line here; the loop does not change.
+A new drafter or judge is one new file and one line here; the loop does not change. Every run has one tree for all its
+steps.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .verifiers import Verifier
 
 
 class Parts(NamedTuple):
-    """What one run works with; both sessions are still empty.
+    """What one run works with; its sessions are still empty.
 
     Attributes:
         sessions: all that are to read the prompt but for its last token.

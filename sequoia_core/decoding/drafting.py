@@ -21,7 +21,7 @@ from .verifiers import Fill
 
 @dataclass(slots=True)
 class Draft:
-    """One step's tree and what is in it.
+    """One step's tree and what is in it; the next `grow` of the same drafter may overwrite all of it.
 
     Attributes:
         tokens: int64 [n], root first.
@@ -120,7 +120,9 @@ class LevelDrafter:
             tokens[level.children] = drawn
             probs[level.children] = block.take(level.rows.to(block.device) * block.shape[1] + drawn)
             if rows is None:
-                rows = self._rows = torch.empty(len(self.plan.inner), block.shape[1], device=block.device)
+                rows = self._rows = torch.empty(
+                    len(self.plan.inner), block.shape[1], dtype=torch.float32, device=block.device
+                )
             rows[start : start + len(block)] = block
             start += len(block)
         return Draft(tree, tokens, probs, rows)

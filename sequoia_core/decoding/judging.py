@@ -77,6 +77,7 @@ class RowJudge:
 
     @torch.inference_mode()
     def score(self, sequence: Sequence[int], draft: Draft) -> None:
+        assert draft.tree is self.plan.tree, "masks and positions are those of the one tree planned for"
         self.root_slot = len(sequence) - 1
         positions = torch.from_numpy(np.minimum(self.plan.depths + self.root_slot, self.context - 1))
         self.logits = self.session.append(draft.tokens, positions, self.plan.tail, keep=self.plan.tree.size)
@@ -133,6 +134,8 @@ class CompiledJudge(RowJudge):
 
     @torch.inference_mode()
     def walk(self, draft: Draft) -> Walk:
+        if not vocabulary_rows.supports(self.logits):  # under autocast a model returns another format than its own
+            return super().walk(draft)
         if self.sampling.greedy:
             path, bonus, nodes = finite(self._walker.greedily(self.logits, draft.tokens), "target")
             accepted = set(path)

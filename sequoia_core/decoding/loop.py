@@ -50,8 +50,9 @@ def decode(
         sampling: warps the target; the draft is sampled at the same temperature. None is greedy.
         verifier: "sequoia", "specinfer" or "topk"; None is "sequoia". At temperature 0 all of them compare with the
             argmax.
-        generator: the only source of randomness; None seeds a fresh one. Equal seeds give equal text on one machine as
-            long as the same code runs: compiled drafting draws in another order than PyTorch's.
+        generator: the only source of randomness; None seeds a fresh one. Equal seeds give equal text on one machine
+            as long as rows are drawn by the same code: compiled rows take one uniform number for each draw, PyTorch's
+            a whole row of noise, so the texts differ (the distributions do not).
         cancel: looked at between phases, and while the prompt is read after every 512 tokens; a cancelled run ends
             without a further record.
         explain: also work out what the target gave every node's token, which decoding itself does not need.
@@ -67,7 +68,7 @@ def decode(
     prompt = [int(token) for token in prompt_ids]
     context = target.max_context if draft is None else min(target.max_context, draft.max_context)
     _check_request(prompt, target, draft, tree, context=context, max_new_tokens=max_new_tokens)
-    chosen = choose_verifier(verifier or "sequoia", greedy=sampling.greedy)
+    chosen = choose_verifier("sequoia" if verifier is None else verifier, greedy=sampling.greedy)
     if generator is None:
         generator = torch.Generator()
         generator.seed()

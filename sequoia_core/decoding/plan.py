@@ -10,6 +10,8 @@ import torch
 
 from ..design.tree import TokenTree
 
+MAX_KEPT = 1_024  # nodes: a mask of 4 MiB
+
 
 @dataclass(frozen=True, slots=True)
 class Level:
@@ -91,7 +93,11 @@ def additive_mask(visible: np.ndarray) -> torch.Tensor:
     return torch.zeros(visible.shape, dtype=torch.float32).masked_fill_(torch.from_numpy(~visible), -torch.inf)
 
 
-@lru_cache(maxsize=8)  # many short runs over one tree are common: a benchmark, a proof
 def plan_of(tree: TokenTree) -> TreePlan:
-    """Return the tree's plan, worked out once."""
+    """Return the tree's plan, worked out once where its mask is small enough to be kept."""
+    return _kept_plan(tree) if tree.size <= MAX_KEPT else TreePlan(tree)
+
+
+@lru_cache(maxsize=8)  # many short runs over one tree are common: a benchmark, a proof
+def _kept_plan(tree: TokenTree) -> TreePlan:
     return TreePlan(tree)

@@ -1,6 +1,6 @@
 """Which rank a node accepts, in expectation: each verifier's rule over many pairs of rows at once.
 
-Knows rows of a vocabulary, nothing of text or models. `verification` decides one node for real; this says what it
+Knows rows of a vocabulary, nothing of text or models. `verifiers` decides one node for real; this says what it
 would do on average. Shapes: N = positions, V = vocabulary, W = ranks; P = target row, Q = draft row.
 """
 

@@ -1,7 +1,7 @@
 """From logits to probabilities to tokens, and the residual that speculative sampling leaves.
 
 Knows rows of a vocabulary, nothing of trees or models. On CPU most of it runs in compiled code where that can be built
-(`rows`), with the same laws. Shapes: m = rows, V = vocabulary, k = draws.
+(`models.vocabulary_rows`), with the same distributions. Shapes: m = rows, V = vocabulary, k = draws.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 VERIFIERS = ("sequoia", "specinfer", "topk")
-MAX_NAME = 400  # characters of a model's name in a file
+MAX_NAME = 4_096  # characters of a model's name in a file
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,7 @@ class AmxSession:
         weakref.finalize(self, model.functions.sequoia_cache_free, self.address).atexit = False
 
     @property
-    def forward_sec(self) -> float:
+    def unseen_sec(self) -> float:
         return self.drafting_sec.value
 
     def check_room(self, count: int) -> None:

@@ -1,7 +1,7 @@
 """A Llama pass on CPU with as few operations as PyTorch offers: small models spend most of a pass between kernels.
 
-Knows one architecture and one device; bfloat16 on processors with AMX goes through `llama_amx`, everything else through
-the model's own forward. Shapes: q = tokens in one pass, H, K = query and key heads, D = hidden size.
+Knows one architecture and one device; bfloat16 on processors with AMX goes through `llama_amx`, other kinds of model
+through their own forward. Shapes: q = tokens in one pass, H, K = query and key heads, D = hidden size.
 """
 
 from __future__ import annotations

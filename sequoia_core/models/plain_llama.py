@@ -9,7 +9,11 @@ MAX_ROTATIONS = 2**27  # positions x head size: the table of angles takes 8 byte
 
 
 def is_plain_llama(model: torch.nn.Module) -> bool:
-    """Whether a model is a Llama of the plain kind on CPU: default rotation, no biases, gate activated by SiLU."""
+    """Whether a model is a Llama of the plain kind on CPU.
+
+    Default rotation with a table of angles that is not too large, no biases, gate activated by SiLU, and no layer that
+    was adapted or pruned.
+    """
     if type(model) is not LlamaForCausalLM or model.device.type != "cpu":
         return False
     config = model.config

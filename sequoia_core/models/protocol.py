@@ -18,12 +18,12 @@ class Session(Protocol):
     Attributes:
         length: tokens held so far.
         logits_dtype: number format of what `append` returns.
-        forward_sec: seconds spent so far in passes that `append` does not see, such as compiled drafting; else 0.
+        unseen_sec: seconds spent so far in passes that `append` does not see, such as compiled drafting; else 0.
     """
 
     length: int
     logits_dtype: torch.dtype
-    forward_sec: float
+    unseen_sec: float
 
     def append(self, ids: torch.Tensor, positions: torch.Tensor, tail: torch.Tensor, *, keep: int) -> torch.Tensor:
         """Run the model over more tokens and hold their keys and values.
@@ -93,6 +93,11 @@ class Passes(Protocol):
     """
 
     described: str
+
+    @staticmethod
+    def supports(model: Any) -> bool:
+        """Whether this way can run a model of transformers here; the last resort supports all."""
+        ...
 
     def open(self, capacity: int, vocab_size: int) -> Session:
         """Return an empty session with room for `capacity` tokens, whose logits are cut to `vocab_size`."""

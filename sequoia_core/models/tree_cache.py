@@ -108,7 +108,7 @@ class CacheSession:
         vocab_size: rows of logits that are real tokens.
     """
 
-    forward_sec = 0.0
+    unseen_sec = 0.0
 
     def __init__(
         self, layers: int, capacity: int, *, device: torch.device, dtype: torch.dtype, vocab_size: int

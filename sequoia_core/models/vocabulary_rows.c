@@ -343,10 +343,10 @@ int64_t rows_invert(const double *probs, int64_t size, double uniform) {
     return last > 0 ? last - 1 : 0;
 }
 
-// The rules of `verification`, operation by operation, each exact for one fill.
+// The rules of `verifiers`, operation by operation, each exact for one fill.
 enum Rule { SEQUOIA, SPECINFER, TOPK };
 
-// Walk down a drafted tree (`verification.walk_tree`).
+// Walk down a drafted tree (`decoding.walk.walk_tree`).
 // logits [n, size]; children of node i: counts[i] from firsts[i] on; draft rows [.., size], that of node i at slots[i];
 // tokens [n]; uniforms [n]. Fills path [n], trials: nodes, masses [n, 2] of target and draft; ends = {length of the path,
 // number of trials, bonus token} -> whether the rows on the way were finite; -1 without memory.
@@ -400,7 +400,7 @@ int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float
     return fine;
 }
 
-// Walk down by the target's most likely tokens (`verification.walk_greedily`). Arguments and result as `rows_walk`; a trial is
+// Walk down by the target's most likely tokens (`decoding.walk.walk_greedily`). Arguments and result as `rows_walk`; a trial is
 // a node looked at.
 int rows_follow(const float *logits, int64_t stride, int64_t size, const int64_t *firsts, const int64_t *counts,
                 const int64_t *tokens, int64_t *path, int64_t *nodes, int64_t *ends) {

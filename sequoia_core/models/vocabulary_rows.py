@@ -175,7 +175,7 @@ class Walker:
         self._results = [_address(array) for array in (self._path, self._nodes, self._masses, self._ends)]
 
     def greedily(self, logits: torch.Tensor, tokens: torch.Tensor) -> tuple[list[int], int, list[int]] | None:
-        """Follow the target's most likely tokens, as `verification.walk_greedily` does.
+        """Follow the target's most likely tokens, as `decoding.walk.walk_greedily` does.
 
         Args:
             logits: float32 [n, V].
@@ -202,7 +202,7 @@ class Walker:
         draft: torch.Tensor,
         uniforms: torch.Tensor,
     ) -> tuple[list[int], int, list[tuple[int, float, float, float]]] | None:
-        """Decide by a rule, as `verification.walk_tree` does.
+        """Decide by a rule, as `decoding.walk.walk_tree` does.
 
         Args:
             rule: one of RULES.
