@@ -56,7 +56,7 @@ def assemble(
     # At temperature 0 the most likely children do not depend on the temperature; 1 keeps the shown numbers useful.
     draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
     session = target.open(capacity + tree.size)
-    sessions, drafter = [session], NoDrafter(tree)
+    sessions, drafter = [session], NoDrafter(plan.tree)
     if draft is not None and plan.levels:
         options = {
             "fill": verifier.fill, "sampling": draft_sampling, "context": context,
