@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from sequoia_core.decoding import loop as engine
+from sequoia_core.decoding import judging
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import (
     SamplingConfig,
@@ -229,7 +229,7 @@ def test_draft_keys_reused_in_every_step_are_caught(small_pair, runs, monkeypatc
 
 
 def test_uniforms_reused_in_every_step_are_caught(small_pair, runs, monkeypatch):
-    honest, bank = engine.walk_tree, {}
+    honest, bank = judging.walk_tree, {}
 
     def reuse(*args, uniform, **options):
         drawn, used = bank.setdefault(runs.number, []), itertools.count()
@@ -242,7 +242,8 @@ def test_uniforms_reused_in_every_step_are_caught(small_pair, runs, monkeypatch)
 
         return honest(*args, uniform=again, **options)
 
-    monkeypatch.setattr(engine, "walk_tree", reuse)
+    monkeypatch.setattr(judging, "walk_tree", reuse)
+    monkeypatch.setattr(judging.CompiledJudge, "supports", lambda *args, **options: False)
     report = check(small_pair, tree=chain_tree(1), samples=1000)
     assert not report.passed and report.p_value < 1e-15, describe(report)
 
@@ -287,7 +288,7 @@ def test_cells_are_counted_where_they_belong(small_pair):
         inputs = torch.tensor([[5, 3, token] for token in range(16)])
         second = target.model(inputs).logits[:, -1].double().softmax(-1).numpy()
     law = lossless._Law([5, 3], target, SamplingConfig(1.0), 2)
-    assert prefill(target, [5], cache=law.cache)
+    assert prefill(law.session, [5])
     law.split(0.01)
     sums = dict.fromkeys(law.cells, 0.0)
     for pair in itertools.product(range(16), repeat=2):
@@ -299,10 +300,11 @@ def test_cells_are_counted_where_they_belong(small_pair):
 
 
 def test_a_rest_too_small_to_stand_alone_takes_the_smallest_cell_in(small_pair):
-    law = lossless._Law([3], small_pair[0], SamplingConfig(1.0), 1, smallest=1e-9)
+    law, pooling = (lossless._Law([3], small_pair[0], SamplingConfig(1.0), 1) for _ in range(2))
+    law.split(1e-9)
     (rarest, second, *others) = sorted(law.cells, key=law.cells.get)
     between = (law.cells[rarest] + law.cells[second]) / 2
-    pooling = lossless._Law([3], small_pair[0], SamplingConfig(1.0), 1, smallest=between)
+    pooling.split(between)
     assert set(pooling.cells) == {((), True), *others}
     assert pooling.cells[(), True] == pytest.approx(law.cells[rarest] + law.cells[second])
     assert pooling.cell_of(rarest[0]) == pooling.cell_of(second[0]) == ((), True)

@@ -17,7 +17,7 @@ from sequoia_core.studies.measure_acceptance import (
     repeated_share,
     vector_from_prompts,
 )
-from tests.conftest import tiny_llama
+from tests.conftest import around_passes, tiny_llama
 
 PROMPTS = [[1, 2, 3], [9], [4, 8, 15, 16, 23, 42]]
 
@@ -151,16 +151,17 @@ def test_own_text_beyond_the_context_is_read_in_pieces(tiny_draft):
     assert told == sorted(told) and told[-1] == 1.0
 
 
-def test_positions_share_one_pass_per_chunk(tiny_target, tiny_draft, monkeypatch):
-    passes = {}
-    for model in (tiny_target, tiny_draft):
-        passes[model.name] = []
+def test_positions_share_one_pass_per_chunk(tiny_target, tiny_draft):
+    passes = {"tiny-1": [], "tiny-2": []}
 
-        def counted(ids, *rest, model=model, forward=model.forward, **options):
-            passes[model.name].append((len(ids), options["keep"]))
-            return forward(ids, *rest, **options)
+    def counted(model):
+        def around(append, session, ids, positions, tail, keep):
+            passes[model.name].append((len(ids), keep))
+            return append(ids, positions, tail, keep=keep)
 
-        monkeypatch.setattr(model, "forward", counted)
+        return around_passes(model, around)
+
+    tiny_target, tiny_draft = counted(tiny_target), counted(tiny_draft)
     text = np.random.default_rng(1).integers(0, 64, 200).tolist()
     measure_acceptance([text], target=tiny_target, draft=tiny_draft, width=2, own_text=True)
     assert passes == {name: [(CHUNK, CHUNK), (199 - CHUNK, 199 - CHUNK)] for name in ("tiny-1", "tiny-2")}
