@@ -46,7 +46,7 @@ def test_at_temperature_zero_verifier_and_nucleus_do_not_matter():
         {"target": "a", "draft": "b", "temperature": 0.0, "colour": 1},
         {"target": "", "draft": "b", "temperature": 0.0},
         {"target": ["a"], "draft": "b", "temperature": 0.0},
-        {"target": "a" * 401, "draft": "b", "temperature": 0.0},
+        {"target": "a" * 4_097, "draft": "b", "temperature": 0.0},
         {"target": "a", "draft": "b", "temperature": True},
         {"target": "a", "draft": "b", "temperature": "0"},
         {"target": "a", "draft": "b", "temperature": float("nan")},
