@@ -6,7 +6,6 @@ Heavy modules are imported inside the commands that need them, so that those wit
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,6 +73,7 @@ def generate_command(
     from ..decoding.loop import decode
     from ..decoding.sampling import SamplingConfig
     from ..decoding.verifiers import choose_verifier
+    from ..design.profile import HardwareProfile
     from ..design.tree_files import import_tree
 
     sampling = SamplingConfig(temperature, top_p)
@@ -81,11 +81,12 @@ def generate_command(
     if tree is not None and (acceptance is not None or profile is not None):
         raise ValueError("--tree: found it together with --acceptance or --profile, expected one or the other")
     shape = None if tree is None else import_tree(tree)
-    given = [None if path is None else read(path) for path, read in _planning_files(acceptance, profile)]
+    vector = None if acceptance is None else AcceptanceVector.load(acceptance)
+    hardware = None if profile is None else HardwareProfile.load(profile)
     pair = open_pair(target, draft, device, dtype)
     source = f"file {tree}"
     if shape is None:
-        shape, source = _default_tree(pair, sampling, verifier, *given)
+        shape, source = _default_tree(pair, sampling, verifier, vector, hardware)
     started = time.perf_counter()
     steps = list(
         decode(
@@ -106,12 +107,6 @@ def generate_command(
         "tree": {"size": shape.size, "depth": shape.depth, "source": source},
     }
     report(result, as_json)
-
-
-def _planning_files(acceptance: Path | None, profile: Path | None) -> list[tuple[Path | None, Callable]]:
-    from ..design.profile import HardwareProfile
-
-    return [(acceptance, AcceptanceVector.load), (profile, HardwareProfile.load)]
 
 
 def _default_tree(
@@ -143,8 +138,8 @@ def _default_tree(
     faults = ([] if vector is None else vector.differences(wanted)) + (
         [] if profile is None else profile.differences(**here)
     )
-    vectors = [AcceptanceVector.load(path) for path in sorted((ASSETS / "acceptance").glob("*.json"))]
-    profiles = [HardwareProfile.load(path) for path in sorted((ASSETS / "profiles").glob("*.json"))]
+    vectors = (AcceptanceVector.load(path) for path in sorted((ASSETS / "acceptance").glob("*.json")))
+    profiles = (HardwareProfile.load(path) for path in sorted((ASSETS / "profiles").glob("*.json")))
     vector = vector or next((v for v in vectors if not v.differences(wanted)), None)
     profile = profile or next((p for p in profiles if not p.differences(**here)), None)
     if vector is None or profile is None:
