@@ -10,11 +10,13 @@ from typing import Any, Generic, TypeVar
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from sequoia_core.design import conditions
 from ui import cached, jobs, session
+from ui.evidence.words import NAMES
 from ui.literal import plain, safe_name
 
 T = TypeVar("T")
-VERIFIERS = {"sequoia": "Sequoia", "specinfer": "SpecInfer", "topk": "Top-k"}
+VERIFIERS = {name: NAMES[name] for name in conditions.VERIFIERS}
 
 
 @dataclass(frozen=True, slots=True)
