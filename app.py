@@ -2,9 +2,9 @@
 
 import streamlit as st
 
-from ui import frame
+from ui import page_setup
 
-st.set_page_config(page_icon=frame.FAVICON)  # first, or the browser asks a font server for the default page's icon
+st.set_page_config(page_icon=page_setup.FAVICON)  # first, or the browser asks a font server for the default page's icon
 st.navigation(
     [
         st.Page(

@@ -7,7 +7,8 @@ from sequoia_core import AcceptanceVector
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.plain_trees import chain_limit
 from sequoia_core.design.what_if import edited, isotonic, power_law, power_law_tail, weaker
-from ui import charts, controls, frame, measuring, session
+from ui import charts, controls, page_setup, session
+from ui.acceptance import measurement
 from ui.literal import plain
 
 FILE_TYPES = ("json", "csv", "tsv", "txt", "npy", "safetensors", "pt", "pth")
@@ -202,7 +203,7 @@ def precision(vector: AcceptanceVector) -> str | None:
     return f"About {more:,} more prompts like these would bring every rank to ±0.01."
 
 
-frame.setup_page("Acceptance")
+page_setup.setup_page("Acceptance")
 st.title("Acceptance")
 st.caption(
     "How often does the target accept the draft's first, second, … choice? This vector shapes everything after it."
@@ -222,7 +223,7 @@ supposed: dict[str, AcceptanceVector] = {}
 if way == "Upload":
     upload_vector()
 elif way == "Measure":
-    measuring.section()
+    measurement.section()
 elif way == "What-if":
     supposed = dict([suppose_vector()])
 else:

@@ -9,7 +9,8 @@ from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.files.prompt_files import check_text
-from ui import cached, controls, frame, measuring, runs, session, work
+from ui import controls, core_cache, page_setup, runs, session, work
+from ui.acceptance import measurement
 from ui.jobs import Job
 from ui.literal import plain
 from ui.token_tree import live_tree
@@ -149,8 +150,8 @@ def best_tree_for(vector: AcceptanceVector | None) -> tuple[TokenTree | None, st
         return None, "There is no hardware profile to choose a shape by. Measure one on the hardware page."
     if vector is None:
         return None, "No acceptance vector holds for these settings, so no tree is known to be the best. Measure one."
-    shape = cached.planned(vector, profile)[1]
-    return cached.best_tree(vector, shape.size, shape.depth), f"best tree for {session.profiled_machine()}"
+    shape = core_cache.planned(vector, profile)[1]
+    return core_cache.best_tree(vector, shape.size, shape.depth), f"best tree for {session.profiled_machine()}"
 
 
 def expectation(
@@ -190,7 +191,7 @@ def lacking_vector(wanted: Conditions) -> None:
             help=f"On {MEASURED_PROMPTS} shipped prompts, {MEASURED_TOKENS} new tokens each. The acceptance page has "
             "all settings.",
         ):
-            measuring.start_for(wanted, prompts=MEASURED_PROMPTS, tokens=MEASURED_TOKENS)
+            measurement.start_for(wanted, prompts=MEASURED_PROMPTS, tokens=MEASURED_TOKENS)
         controls.job_panel("measure")
 
 
@@ -426,7 +427,7 @@ def show_recording() -> None:
         )
 
 
-frame.setup_page("Decode")
+page_setup.setup_page("Decode")
 st.title("Decode")
 st.caption(
     "Does the prediction hold? The draft fills the tree, one target pass verifies it, the accepted path is kept."

@@ -5,7 +5,7 @@ import json
 import streamlit as st
 
 from sequoia_core.design.planning import BestShape
-from ui import cached, charts, controls, frame, session
+from ui import charts, controls, core_cache, page_setup, session
 from ui.literal import plain
 
 
@@ -115,7 +115,7 @@ def limit_sentence(best: BestShape, verify: float) -> str:
     )
 
 
-frame.setup_page("Hardware")
+page_setup.setup_page("Hardware")
 st.title("Hardware")
 st.caption("What do drafting and verifying cost on this machine, and which tree shape does that make the fastest?")
 
@@ -166,9 +166,9 @@ if foreign:
         "Measure acceptance and passes here before believing a speedup.",
         icon=":material/warning:",
     )
-surface, best = cached.planned(vector, profile)
-if len(surface.speedup) - 1 < min(profile.max_size, cached.MAX_SIZE):
-    st.caption(f":material/info: {cached.TOO_LONG}")
+surface, best = core_cache.planned(vector, profile)
+if len(surface.speedup) - 1 < min(profile.max_size, core_cache.MAX_SIZE):
+    st.caption(f":material/info: {core_cache.TOO_LONG}")
 verify = float(profile.t(best.size))
 speedup, cost, one, room = st.columns(4)
 controls.card(

@@ -7,7 +7,7 @@ from streamlit.delta_generator import DeltaGenerator
 from streamlit.errors import StreamlitPageNotFoundError
 
 from sequoia_core import expected_tokens
-from ui import controls, frame, runs, session, work
+from ui import controls, page_setup, runs, session, work
 from ui.jobs import Job
 from ui.literal import plain
 
@@ -183,7 +183,7 @@ def show_result(run: dict[str, Any]) -> None:
     link(st.container(), "decode", "Watch this run step by step", ":material/play_circle:")
 
 
-frame.setup_page("Overview")
+page_setup.setup_page("Overview")
 job = session.job("chain")
 ended = session.take_ended("chain")
 if ended is not None:

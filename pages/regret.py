@@ -3,7 +3,7 @@
 import numpy as np
 import streamlit as st
 
-from ui import cached, charts, controls, frame, session
+from ui import charts, controls, core_cache, page_setup, session
 from ui.literal import plain
 
 DEFAULT_SHAPE = (64, 8)  # large enough for trees to differ; those planned for a small CPU are all alike
@@ -18,7 +18,7 @@ def as_csv(names: list[str], lost: np.ndarray) -> str:
     return "\n".join(rows) + "\n"
 
 
-frame.setup_page("Regret")
+page_setup.setup_page("Regret")
 st.title("Regret")
 st.caption(
     "Must the tree be designed anew for every temperature, domain and pair, or does one serve all? "
@@ -49,7 +49,7 @@ if len(chosen) < 2:
     st.stop()
 picked = tuple(vectors[name] for name in chosen)
 try:
-    regret = cached.regret(picked, n, d)
+    regret = core_cache.regret(picked, n, d)
 except ValueError as error:
     st.warning(f"{plain(str(error))}. Raise the depth or lower the size.", icon=":material/warning:")
     st.stop()

@@ -2,16 +2,16 @@
 
 import streamlit as st
 
-from ui import controls, frame, session
-from ui.evidence import panel, records, views, words
-from ui.evidence.words import NAMES
-from ui.evidence.work import assumption_work, compare_work, lossless_work
+from ui import controls, page_setup, session
 from ui.literal import plain
+from ui.robustness import panel, records, views, wording
+from ui.robustness.measurements import assumption_work, compare_work, lossless_work
+from ui.robustness.wording import NAMES
 
 TEMPERATURES = (0.0, 0.3, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 TOP_PS = (1.0, 0.95, 0.9, 0.8)
 SAMPLES = (200, 500, 1000, 2000, 4000)
-VERIFIERS = ("sequoia", *words.RIVALS)
+VERIFIERS = ("sequoia", *wording.RIVALS)
 OWN, OWN_PROMPT = -1, "Your own, below"
 PROMISES = {
     "optimal_transport": (
@@ -153,7 +153,7 @@ def losslessness_section() -> None:
             "Prompt",
             [*range(len(shipped)), OWN],
             key="robustness_prompt",
-            format_func=lambda i: OWN_PROMPT if i == OWN else words.literal(shipped[i].strip().splitlines()[0]),
+            format_func=lambda i: OWN_PROMPT if i == OWN else wording.literal(shipped[i].strip().splitlines()[0]),
             help="Held-out text that ships with the app, or your own.",
         )
         verifier = right.segmented_control(
@@ -224,7 +224,7 @@ def assumption_section() -> None:
         views.show_assumption(record)
 
 
-frame.setup_page("Robustness")
+page_setup.setup_page("Robustness")
 st.title("Robustness")
 st.caption("Does it hold on this pair? Evidence by temperature, by guarantee, by statistical test and by depth.")
 sections = {

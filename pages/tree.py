@@ -6,9 +6,10 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.optimal_trees import node_scores, tree_limit
 from sequoia_core.design.plain_trees import chain_limit, chain_tree
-from ui import cached, charts, comparison, controls, frame, session
-from ui.layout import subtree_sums, visible_nodes
+from ui import charts, controls, core_cache, page_setup, session
 from ui.literal import plain
+from ui.tree import comparison
+from ui.tree_layout import subtree_sums, visible_nodes
 
 MAX_IMPORT = 4_096  # nodes a browser still draws
 COLORS = {"Chance to be accepted": "score", "Rank": "rank", "Depth": "depth"}  # the label is what a link carries
@@ -115,7 +116,7 @@ def bring_tree() -> tuple[TokenTree, str] | None:
         st.error(f"{upload.error}. The previous tree stays in use.", icon=":material/error:")
         return None
     theirs, vector = upload.value, session.acceptance()
-    mine, best = expected_tokens(theirs, vector), cached.best_value(vector, theirs)
+    mine, best = expected_tokens(theirs, vector), core_cache.best_value(vector, theirs)
     controls.card(st.container(), "Imported tree", f"{mine:.2f}", f"tokens/step, n = {theirs.size}, d = {theirs.depth}")
     if best is None:
         controls.card(st.container(), "Best of that size and depth", "none", "too large to find")
@@ -209,12 +210,12 @@ def details(tree: TokenTree, vector: AcceptanceVector, node: int, scores: np.nda
 
 def sureness(tree: TokenTree, vector: AcceptanceVector) -> str:
     """Say how far the measurement behind the vector settles the expected tokens and the best shape."""
-    interval = cached.tokens_interval(vector, tree)
+    interval = core_cache.tokens_interval(vector, tree)
     if interval is None:
         return "The vector says nothing about its sample, so there is no interval."
     told = f"Expected tokens: {interval[0]:.2f} to {interval[1]:.2f} (95%, from the sample behind the vector)."
     hardware = session.profile()
-    spread = cached.shape_spread(vector, hardware) if hardware is not None else None
+    spread = core_cache.shape_spread(vector, hardware) if hardware is not None else None
     if spread is None:
         return told
     sizes, depths = spread.sizes, spread.depths
@@ -262,7 +263,7 @@ def nearest(tree: TokenTree) -> None:
     st.code("\n".join(lines), language=None, wrap_lines=True)
 
 
-frame.setup_page("Tree")
+page_setup.setup_page("Tree")
 st.title("Tree")
 st.caption(
     "Which guesses are worth a place in one target pass? The sliders give the provably best tree of a size and depth."
@@ -271,10 +272,10 @@ st.caption(
 vector_control()
 vector = session.acceptance()
 n, d = shape_controls()
-table = cached.tokens_table(vector, cached.TABLE_SIZE, cached.MAX_DEPTH)
+table = core_cache.tokens_table(vector, core_cache.TABLE_SIZE, core_cache.MAX_DEPTH)
 adopt(n, d, table)
 if np.isnan(table[n, d]):
-    st.warning(f"{cached.TOO_LONG} The last tree stays in use.", icon=":material/warning:")
+    st.warning(f"{core_cache.TOO_LONG} The last tree stays in use.", icon=":material/warning:")
 elif not np.isfinite(table[n, d]):
     st.warning(
         f"No tree has {n} nodes within depth {d} when a node has at most {len(vector)} children. Raise the depth or "
@@ -291,7 +292,7 @@ if session.tree_is_own():
 
 tokens, chain = expected_tokens(tree, vector), expected_tokens(chain_tree(tree.depth), vector)
 widths = [len(level) for level in tree.levels]
-next_value, predicted = cached.next_node_value(vector, tree.size, max(tree.depth, 1)), session.predicted(tree)
+next_value, predicted = core_cache.next_node_value(vector, tree.size, max(tree.depth, 1)), session.predicted(tree)
 unknown = session.no_prediction(tree) or ""
 first, second = st.columns(3), st.columns(3)
 controls.card(
@@ -351,13 +352,13 @@ st.markdown(
 
 st.subheader("Growth with size")
 ceiling = chain_limit(vector)
-curves = cached.growth_curves(vector, d)
+curves = core_cache.growth_curves(vector, d)
 st.plotly_chart(
     charts.growth_figure(
         curves,
         here=(tree.size, tokens),
         limits={"no chain passes": ceiling, "no tree of these ranks passes": tree_limit(vector)},
-        band=cached.growth_band(vector, d),
+        band=core_cache.growth_band(vector, d),
     ),
     width="stretch",
     key="tree_growth",

@@ -180,7 +180,8 @@ def write_robustness() -> None:
     from sequoia_core.files.prompt_files import load_prompts
     from sequoia_core.files.safe_files import json_bytes
     from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
-    from ui.evidence import records, work
+    from ui.robustness import records
+    from ui.robustness.measurements import Subject, assumption_work, lossless_work, record_now
 
     measured = json.loads(max((ROOT / "benchmarks" / "results").glob("robustness-*.json")).read_text())
     columns = ("steps", "yielded", "committed", "seconds")
@@ -196,10 +197,10 @@ def write_robustness() -> None:
     )
     prompts = tuple(load_prompts(ASSETS / "prompts" / "prompts.jsonl"))
     tree = TokenTree(np.array(comparison.settings["tree"], dtype=np.int32))
-    small = work.Subject("demo pair", branching_tree([3, 2]), "branching 3 × 2", prompts[:1])
-    whole = work.Subject("demo pair", tree, source, prompts, 64)
-    checked = work.record_now(work.lossless_work(small, temperature=1.0, top_p=1.0, verifier="sequoia", samples=4000))
-    assumed = work.record_now(work.assumption_work(whole, temperature=0.6, top_p=1.0))
+    small = Subject("demo pair", branching_tree([3, 2]), "branching 3 × 2", prompts[:1])
+    whole = Subject("demo pair", tree, source, prompts, 64)
+    checked = record_now(lossless_work(small, temperature=1.0, top_p=1.0, verifier="sequoia", samples=4000))
+    assumed = record_now(assumption_work(whole, temperature=0.6, top_p=1.0))
     for record in (checked, assumed):
         record["settings"] |= {"recorded": date.today().isoformat()}
     parts = dict(zip(records.PARTS, (compared, checked, assumed), strict=True))

@@ -11,9 +11,9 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core.design import conditions
-from ui import cached, jobs, session
-from ui.evidence.words import NAMES
+from ui import core_cache, jobs, session
 from ui.literal import plain, safe_name
+from ui.robustness.wording import NAMES
 
 T = TypeVar("T")
 VERIFIERS = {name: NAMES[name] for name in conditions.VERIFIERS}
@@ -110,7 +110,7 @@ def shape_sliders(
     n = left.slider(
         "Size n",
         smallest,
-        cached.MAX_SIZE,
+        core_cache.MAX_SIZE,
         default[0],
         key=keys[0],
         bind="query-params",
@@ -119,7 +119,7 @@ def shape_sliders(
     d = right.slider(
         "Depth d, at most",
         1,
-        cached.MAX_DEPTH,
+        core_cache.MAX_DEPTH,
         default[1],
         key=keys[1],
         bind="query-params",

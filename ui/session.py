@@ -18,7 +18,7 @@ from sequoia_core.design.conditions import Conditions
 from sequoia_core.files.model_names import pair_names
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models.device import processor_flags, processor_name
-from ui import cached, jobs
+from ui import core_cache, jobs
 from ui.literal import safe_name
 
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ def shipped(kind: str) -> dict[str, Path]:
 def shipped_acceptance(name: str) -> AcceptanceVector:
     """Load a shipped vector by name."""
     path = shipped("acceptance")[name]
-    return cached.load_acceptance(str(path), path.stat().st_mtime_ns)
+    return core_cache.load_acceptance(str(path), path.stat().st_mtime_ns)
 
 
 def shipped_profile(name: str) -> HardwareProfile:
     """Load a shipped hardware profile by name."""
     path = shipped("profiles")[name]
-    return cached.load_profile(str(path), path.stat().st_mtime_ns)
+    return core_cache.load_profile(str(path), path.stat().st_mtime_ns)
 
 
 def shipped_prompts() -> list[str]:
@@ -271,7 +271,7 @@ def set_profile(profile: HardwareProfile, source: str) -> None:
 def best() -> BestShape | None:
     """Return the best (n, d) for the vector and the profile in use; None without a profile."""
     hardware = profile()
-    return None if hardware is None else cached.planned(acceptance(), hardware)[1]
+    return None if hardware is None else core_cache.planned(acceptance(), hardware)[1]
 
 
 def predicted(tree: TokenTree, vector: AcceptanceVector | None = None) -> float | None:
@@ -326,10 +326,10 @@ def tree() -> TokenTree:
     if _get("tree") is not None:
         return _get("tree")
     try:
-        return cached.best_tree(acceptance(), *shape())
+        return core_cache.best_tree(acceptance(), *shape())
     except ValueError:  # a shape chosen for a wider vector may not exist for this one
         plan = best()
-        return cached.best_tree(acceptance(), plan.size, plan.depth) if plan else cached.best_tree(acceptance(), 2, 1)
+        return core_cache.best_tree(acceptance(), *((plan.size, plan.depth) if plan else (2, 1)))
 
 
 def tree_is_own() -> bool:

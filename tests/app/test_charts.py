@@ -13,7 +13,7 @@ from sequoia_core import AcceptanceVector, best_shape, node_scores, optimal_tree
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from tests.app.conftest import profile, vector
 from ui import charts
-from ui.layout import visible_nodes
+from ui.tree_layout import visible_nodes
 
 
 def trace(figure: go.Figure, name: str):

@@ -18,8 +18,8 @@ from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
 from tests.app.conftest import ROOT, metrics, open_page, settled, wait_for
 from tests.conftest import tiny_llama
 from ui import session
-from ui.evidence import records, words, work
 from ui.jobs import PairSpec
+from ui.robustness import measurements, records, wording
 
 pytestmark = pytest.mark.usefixtures("assets")
 SECTIONS = ("Verifiers", "Guarantees", "Losslessness", "Assumption")
@@ -262,7 +262,7 @@ def test_a_real_check_shows_texts_literally(tiny_pair) -> None:
     spec = page.get("plotly_chart")[0].proto.spec
     assert "<img" not in spec and "&lt;img" in spec and "\u0000" not in spec  # escaped, control characters spelled out
     assert not any("<img" in element.value for element in [*page.markdown, *page.caption])
-    table = list(csv.DictReader(io.StringIO(records.to_csv(words.cell_rows(record["cells"]), record["settings"]))))
+    table = list(csv.DictReader(io.StringIO(records.to_csv(wording.cell_rows(record["cells"]), record["settings"]))))
     assert len(table) == len(record["cells"]) and table[0]["verifier"] == "sequoia" and table[0]["seed"] == "0"
 
 
@@ -304,8 +304,8 @@ def test_a_real_assumption_test_draws_counts_and_gaps(tiny_pair) -> None:
 
 
 def test_a_real_comparison_times_the_target_alone(tiny_pair) -> None:
-    subject = work.Subject("demo pair", branching_tree([2, 2]), "test", ("a", "bb"), 16)
-    record = work.record_now(work.compare_work(subject, [0.0, 1.0], [1.0]))
+    subject = measurements.Subject("demo pair", branching_tree([2, 2]), "test", ("a", "bb"), 16)
+    record = measurements.record_now(measurements.compare_work(subject, [0.0, 1.0], [1.0]))
     assert [run["verifier"] for run in record["runs"]] == ["greedy", "sequoia", "specinfer", "topk"]
     assert all(run["speedup"] > 0 and run["timing_spread"] >= 1 for run in record["runs"])
     assert len(record["baseline"]) == 2 and len(record["rejection"]) == 4 * 16
@@ -317,26 +317,26 @@ def test_a_real_comparison_times_the_target_alone(tiny_pair) -> None:
 
 def test_speed_is_claimed_only_where_it_is_steady() -> None:
     timed = {"speedup": 2.0, "timing_spread": 1.1, "tokens_per_sec": 80.0}
-    assert words.speed_sentence(timed).startswith("2.00× the speed")
-    assert "80 against 160 tokens/s" in words.speed_sentence(timed | {"speedup": 0.5})  # and that it is slower
-    assert "costs more here than it yields" in words.speed_sentence(timed | {"speedup": 0.5})
-    assert "2.0-fold" in words.speed_sentence(timed | {"timing_spread": 2.0})
-    assert "without a draft was timed" in words.speed_sentence(timed | {"speedup": None})
+    assert wording.speed_sentence(timed).startswith("2.00× the speed")
+    assert "80 against 160 tokens/s" in wording.speed_sentence(timed | {"speedup": 0.5})  # and that it is slower
+    assert "costs more here than it yields" in wording.speed_sentence(timed | {"speedup": 0.5})
+    assert "2.0-fold" in wording.speed_sentence(timed | {"timing_spread": 2.0})
+    assert "without a draft was timed" in wording.speed_sentence(timed | {"speedup": None})
 
 
 def test_a_check_that_can_hardly_fail_says_so() -> None:
     record = {"settings": {"new_tokens": 2}, "degrees_of_freedom": 0, "passed": True, "p_value": 1.0}
-    assert "only one outcome" in words.losslessness_sentence(record)
-    assert "nothing here contradicts" in words.losslessness_sentence(record | {"degrees_of_freedom": 3})
-    assert "something is wrong" in words.losslessness_sentence(record | {"passed": False, "p_value": 0.0})
+    assert "only one outcome" in wording.losslessness_sentence(record)
+    assert "nothing here contradicts" in wording.losslessness_sentence(record | {"degrees_of_freedom": 3})
+    assert "something is wrong" in wording.losslessness_sentence(record | {"passed": False, "p_value": 0.0})
 
 
 def test_no_win_is_claimed_without_an_interval_above_one() -> None:
     row = {"other": "topk", "temperature": 1.0, "top_p": 0.9, "value": 1.5, "low": 1.0, "high": 2.0}
-    found = [words.outcome(row | {"low": low, "high": high}) for low, high in ((1.0, 2.0), (1.01, 2), (0.2, 0.9))]
+    found = [wording.outcome(row | {"low": low, "high": high}) for low, high in ((1.0, 2.0), (1.01, 2), (0.2, 0.9))]
     assert found == ["ties", "wins", "loses"]
-    assert words.outcome(row | {"low": None}) == "unknown"
-    assert "wins" not in words.verdict([row]) and "T = 1, top-p 0.9" in words.verdict([row])
+    assert wording.outcome(row | {"low": None}) == "unknown"
+    assert "wins" not in wording.verdict([row]) and "T = 1, top-p 0.9" in wording.verdict([row])
 
 
 def test_formulas_stay_text_in_a_file() -> None:

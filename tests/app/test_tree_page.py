@@ -12,7 +12,7 @@ from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.plain_trees import chain_tree
 from tests.app.conftest import metrics, open_page, profile, settled, vector
 from ui import session
-from ui.comparison import plain_shape
+from ui.tree.comparison import plain_shape
 
 pytestmark = pytest.mark.usefixtures("assets")
 PAGE = "tree"

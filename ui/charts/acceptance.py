@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
-from ui.charts.frame import GREY, SERIES, log2_ticks
-from ui.charts.frame import figure as new_figure
+from ui.charts.style import GREY, SERIES, log2_ticks
+from ui.charts.style import figure as new_figure
 from ui.literal import for_chart
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
-from ui.charts.frame import BLUE, FAINT, GREY, RUST, SCALE, log2_ticks
-from ui.charts.frame import figure as new_figure
+from ui.charts.style import BLUE, FAINT, GREY, RUST, SCALE, log2_ticks
+from ui.charts.style import figure as new_figure
 
 if TYPE_CHECKING:
     from sequoia_core import HardwareProfile, SpeedupSurface

@@ -1,4 +1,4 @@
-"""Figures of robustness evidence, drawn from the plain rows of `ui.evidence`."""
+"""Figures of robustness evidence, drawn from the plain rows of `ui.robustness`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ui.charts.frame import BLUE, FAINT, GREEN, GREY, PLUM, RUST, log2_ticks
-from ui.charts.frame import figure as new_figure
-from ui.evidence.words import NAMES, cell_name
+from ui.charts.style import BLUE, FAINT, GREEN, GREY, PLUM, RUST, log2_ticks
+from ui.charts.style import figure as new_figure
 from ui.literal import for_chart
+from ui.robustness.wording import NAMES, cell_name
 
 Rows = Sequence[Mapping[str, Any]]
 MARKS = {

@@ -11,10 +11,10 @@ import plotly.graph_objects as go
 
 from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.tree import TokenTree
-from ui.charts.frame import BLUE, BROWN, FAINT, GREY, RUST, SERIES, decades, log2_ticks
-from ui.charts.frame import figure as new_figure
-from ui.layout import subtree_sums, tidy_layout
+from ui.charts.style import BLUE, BROWN, FAINT, GREY, RUST, SERIES, decades, log2_ticks
+from ui.charts.style import figure as new_figure
 from ui.literal import for_chart
+from ui.tree_layout import subtree_sums, tidy_layout
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector

@@ -16,7 +16,7 @@ import numpy as np
 import streamlit as st
 
 from sequoia_core.design.tree import TokenTree
-from ui.layout import tidy_layout
+from ui.tree_layout import tidy_layout
 
 OVERLAP = 2  # steps sent again with each update: the server may drop a message that a newer one replaces
 NODES_PER_UPDATE = 60_000  # bounds one message; the component asks on until it has all

@@ -13,11 +13,11 @@ from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core import TokenTree
 from sequoia_core.files.prompt_files import check_text, split_lines
-from ui import cached, controls, session
-from ui.evidence import records, words
-from ui.evidence.words import Row
-from ui.evidence.work import Subject, Work
+from ui import controls, core_cache, session
 from ui.literal import plain
+from ui.robustness import records, wording
+from ui.robustness.measurements import Subject, Work
+from ui.robustness.wording import Row
 
 LENGTHS = (16, 32, 48, 64, 128)
 SHAPE = (32, 6)  # wide and deep enough for verifiers to differ; trees planned for a small CPU are not
@@ -75,7 +75,7 @@ def _conditions(settings: Mapping) -> str:
     tree = TokenTree(np.array(settings["tree"], dtype=np.int32))
     prompts = settings.get("prompts", settings.get("fit_prompts", 0) + settings.get("held_out_prompts", 0))
     parts = [f"{prompts} prompts × {settings['max_new_tokens']} tokens"] if prompts else []
-    parts += [words.sampling_label(settings)] if "temperature" in settings else []
+    parts += [wording.sampling_label(settings)] if "temperature" in settings else []
     return ", ".join([*parts, f"tree n = {tree.size}, d = {tree.depth} ({settings['tree_source']})"])
 
 
@@ -226,6 +226,6 @@ def subject(kind: str, prompts: Sequence[str], tokens: int = 0, *, least: int = 
     elif kind == "use":
         tree, source = session.tree(), session.tree_source()
     else:
-        tree = cached.best_tree(session.acceptance(), *SHAPE)
+        tree = core_cache.best_tree(session.acceptance(), *SHAPE)
         source = f"best of its shape for {session.acceptance_name() or 'the vector in use'}"
     return Subject(session.pair_name(), tree, source, tuple(prompts), tokens, session.pair_spec())

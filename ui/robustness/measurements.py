@@ -1,4 +1,4 @@
-"""What the engine's worker does for the robustness page; each piece of work leaves a record of `ui.evidence`.
+"""What the engine's worker does for the robustness page; each piece of work leaves a record of `ui.robustness`.
 
 Runs on the worker's thread, so no Streamlit here. What is complete is kept as it comes.
 """
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from sequoia_core.models.chat import encode_prompt
 from ui import jobs
-from ui.evidence import records, words
-from ui.evidence.words import Row
 from ui.jobs import JobContext
+from ui.robustness import records, wording
+from ui.robustness.wording import Row
 
 if TYPE_CHECKING:
     import torch
@@ -112,7 +112,7 @@ def _baseline(
             if number:
                 tokens.append(sum(len(step.new_tokens) for step in steps))
                 seconds.append(time.perf_counter() - started)
-            told((place + number / len(prompts)) / len(samplings), words.sampling_label(_row(sampling)))
+            told((place + number / len(prompts)) / len(samplings), wording.sampling_label(_row(sampling)))
         rows.append(_row(sampling) | records.timing(tokens, seconds))
     return rows
 

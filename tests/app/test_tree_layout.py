@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.tree import TokenTree
-from ui.layout import tidy_layout
+from ui.tree_layout import tidy_layout
 
 
 def random_tree(size: int, seed: int) -> TokenTree:

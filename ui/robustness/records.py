@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sequoia_core.files.safe_files import json_bytes, read_bytes
-from ui.evidence.words import Row, sampling_label
+from ui.robustness.wording import Row, sampling_label
 
 if TYPE_CHECKING:
     from sequoia_core.design.acceptance import AcceptanceMatrix

@@ -13,7 +13,7 @@ from sequoia_core import AcceptanceVector
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.files.prompt_files import check_text, split_lines, text_columns
 from sequoia_core.models.chat import encode_prompt
-from ui import cached, controls, session
+from ui import controls, core_cache, session
 from ui.literal import plain
 
 PROMPT_TYPES = ("jsonl", "json", "txt", "csv", "tsv", "parquet")
@@ -89,7 +89,7 @@ def prompt_file() -> list[str]:
                 "Column", columns, usual, key="acceptance_column", help="The one that holds the text."
             )
         try:
-            prompts = cached.uploaded_prompts(data, upload.name, column)
+            prompts = core_cache.uploaded_prompts(data, upload.name, column)
         except ValueError as error:
             st.error(f"{plain(str(error))}. No prompts were read.", icon=":material/error:")
             return []

@@ -13,7 +13,8 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.plain_trees import beam_tree, best_first_tree, branching_tree, chain_tree, independent_chains
-from ui import cached, charts, controls, session
+from ui import charts, controls, core_cache, session
+from ui.core_cache import MAX_DEPTH, MAX_SIZE
 from ui.literal import plain
 
 NOTHING = "Nothing"
@@ -79,19 +80,19 @@ def _chosen(
     if against == OTHER_SHAPE:
         first, second = st.columns(2)
         n = first.number_input(
-            "Its size n", 1, cached.MAX_SIZE, min(2 * tree.size, cached.MAX_SIZE), key="against_n", bind="query-params"
+            "Its size n", 1, MAX_SIZE, min(2 * tree.size, MAX_SIZE), key="against_n", bind="query-params"
         )
         d = second.number_input(
-            "Its depth, at most", 1, cached.MAX_DEPTH, max(min(tree.depth, 24), 1), key="against_d", bind="query-params"
+            "Its depth, at most", 1, MAX_DEPTH, max(min(tree.depth, 24), 1), key="against_d", bind="query-params"
         )
         try:
-            return cached.best_tree(vector, n, d), f"best tree, n = {n}, d ≤ {d}"
+            return core_cache.best_tree(vector, n, d), f"best tree, n = {n}, d ≤ {d}"
         except ValueError as error:
             return None, str(error)
     if against == OTHER_VECTOR:
         name = st.selectbox("That vector", others, key="against_vector", bind="query-params")
         try:
-            return cached.best_tree(session.vectors()[name], tree.size, max(tree.depth, 1)), f"best tree for {name}"
+            return core_cache.best_tree(session.vectors()[name], tree.size, max(tree.depth, 1)), f"best tree for {name}"
         except ValueError as error:
             return None, str(error)
     st.caption(PLAIN[against])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import streamlit as st
 
 from ui import charts, controls
-from ui.evidence import panel, words
-from ui.evidence.words import NAMES, Row
+from ui.robustness import panel, wording
+from ui.robustness.wording import NAMES, Row
 
 
 def show_comparison(record: Row) -> None:
     """Draw what a comparison found, at one setting and over temperatures."""
     runs, ratios = record["runs"], record["ratios"]
-    settings = {words.sampling_label(row): row for row in runs}
+    settings = {wording.sampling_label(row): row for row in runs}
     shown = st.segmented_control(
         "Setting on show",
         list(settings),
@@ -23,26 +23,26 @@ def show_comparison(record: Row) -> None:
         help="For the figures in the boxes and the rejection curves.",
     )
     here = settings[shown]
-    run = next(row for row in words.at_setting(runs, here) if row["verifier"] in ("sequoia", "greedy"))
-    against = {row["other"]: row for row in words.at_setting(ratios, here)}
+    run = next(row for row in wording.at_setting(runs, here) if row["verifier"] in ("sequoia", "greedy"))
+    against = {row["other"]: row for row in wording.at_setting(ratios, here)}
     first, *rivals, last = st.columns(4)
     controls.card(
         first,
         "Tokens per step",
         f"{run['tokens_per_step']:.2f}",
-        words.between(run["ci_low"], run["ci_high"]),
+        wording.between(run["ci_low"], run["ci_high"]),
         help=f"Sequoia's, by real decoding at {shown}; without a draft a step yields one token.",
     )
-    for place, rival in zip(rivals, words.RIVALS, strict=True):
+    for place, rival in zip(rivals, wording.RIVALS, strict=True):
         ratio = against.get(rival)
         controls.card(
             place,
             f"Sequoia ÷ {NAMES[rival]}",
             "1.00×" if ratio is None else f"{ratio['value']:.2f}×",
-            "the same at T = 0" if ratio is None else words.between(ratio["low"], ratio["high"]),
+            "the same at T = 0" if ratio is None else wording.between(ratio["low"], ratio["high"]),
             help=f"Tokens per step at {shown} on the same prompts. A win only where the interval lies above 1.",
         )
-    count = words.tally(ratios)
+    count = wording.tally(ratios)
     controls.card(
         last,
         "Won, over all settings",
@@ -51,14 +51,14 @@ def show_comparison(record: Row) -> None:
         help="Settings × rivals. Open: the interval includes 1, so neither is shown to be better.",
     )
     if ratios:
-        st.markdown(words.verdict(ratios))
+        st.markdown(wording.verdict(ratios))
     if any(row["temperature"] == 0 for row in runs):
         st.caption("At temperature 0 all verifiers are one and the same: they take the target's most likely token.")
 
     left, right = st.columns(2)
     left.subheader("Tokens per step")
     left.plotly_chart(
-        charts.tokens_figure(words.at_top_p(runs, here)),
+        charts.tokens_figure(wording.at_top_p(runs, here)),
         width="stretch",
         key="robustness_tokens",
         alt=f"Tokens per step over temperature by verifier; Sequoia {run['tokens_per_step']:.2f} at {shown}",
@@ -66,7 +66,7 @@ def show_comparison(record: Row) -> None:
     right.subheader("Sequoia ÷ the others")
     if ratios:
         right.plotly_chart(
-            charts.ratio_figure(words.at_top_p(ratios, here)),
+            charts.ratio_figure(wording.at_top_p(ratios, here)),
             width="stretch",
             key="robustness_ratios",
             alt="Sequoia's tokens per step divided by each other verifier's over temperature, with 95% intervals",
@@ -75,7 +75,7 @@ def show_comparison(record: Row) -> None:
         right.info("Nothing to compare at temperature 0 alone.", icon=":material/info:")
     left, right = st.columns(2)
     left.subheader(f"Rejection by rank, {shown}")
-    curves = words.at_setting(record["rejection"], here)
+    curves = wording.at_setting(record["rejection"], here)
     if curves:
         left.plotly_chart(
             charts.verifier_rejection_figure(curves),
@@ -88,10 +88,10 @@ def show_comparison(record: Row) -> None:
         left.info("Not measured: the run was stopped before.", icon=":material/info:")
     right.subheader("All numbers")
     right.dataframe(
-        [words.run_line(row) for row in runs], hide_index=True, height=340, alt="Tokens per step of every run"
+        [wording.run_line(row) for row in runs], hide_index=True, height=340, alt="Tokens per step of every run"
     )
     st.caption(
-        f":material/timer: Sequoia at {shown}: {words.speed_sentence(run)} Intervals are 95% each by itself: of "
+        f":material/timer: Sequoia at {shown}: {wording.speed_sentence(run)} Intervals are 95% each by itself: of "
         "twenty ties one would pass for a win or a loss by chance."
     )
     tables = {"Tokens per step": runs, "Ratios": ratios, "Rejection": record["rejection"]}
@@ -131,7 +131,7 @@ def show_losslessness(record: Row) -> None:
         "for a correct verifier",
         help="How often this check fails although nothing is wrong, at most.",
     )
-    st.markdown(words.losslessness_sentence(record))
+    st.markdown(wording.losslessness_sentence(record))
     if record["impossible"]:
         st.error(
             f"{record['impossible']:,} continuations have no probability at all under the target.",
@@ -144,7 +144,7 @@ def show_losslessness(record: Row) -> None:
         key="robustness_counts",
         alt=f"Observed and expected counts of {len(record['cells'])} continuations, most likely first",
     )
-    rows = words.cell_rows(record["cells"])
+    rows = wording.cell_rows(record["cells"])
     with st.expander(f"The prompt, and all {len(rows)} cells", icon=":material/table:"):
         st.code(settings["prompt"], language=None, wrap_lines=True)
         st.dataframe(rows, hide_index=True, alt="Observed and expected counts of every cell")
@@ -166,8 +166,8 @@ def show_assumption(record: Row) -> None:
     ):
         row = found[name]
         label = f"{label}, tokens per step" if name == "measured" else label
-        controls.card(place, label, f"{row['value']:.2f}", words.between(row["low"], row["high"]), help=help)
-    st.markdown(words.assumption_sentence(found))
+        controls.card(place, label, f"{row['value']:.2f}", wording.between(row["low"], row["high"]), help=help)
+    st.markdown(wording.assumption_sentence(found))
     left, right = st.columns(2)
     left.subheader("Acceptance by depth and rank")
     left.plotly_chart(
