@@ -14,5 +14,10 @@ Each module imports, of this room, only the modules named:
     plain_trees         tree, tree_search, acceptance, optimal_trees
     planning            tree, profile, acceptance, optimal_trees
     regret              acceptance, optimal_trees
+    node_facts          tree, acceptance, optimal_trees
+    tree_comparison     tree, acceptance, optimal_trees, plain_trees
+    growth              tree, bootstrap, acceptance, optimal_trees, plain_trees
+    bounded_search      tree, profile, acceptance, optimal_trees, planning
+    step_limit          profile, planning
     tree_files          tree, acceptance, optimal_trees
 """

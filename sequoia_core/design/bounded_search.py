@@ -1,0 +1,53 @@
+"""Tables of expected tokens and speedup for any vector: what is too much to search is left out, never an error.
+
+A long vector whose ranks rise and fall takes the whole dynamic program, which grows with the square of the tree size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .acceptance import AcceptanceVector
+from .optimal_trees import best_expected_tokens, expected_tokens_table
+from .planning import SpeedupSurface, speedup_surface
+from .profile import HardwareProfile
+from .tree import TokenTree
+
+REACH = 256  # tokens in a tree that any vector can be searched for
+
+
+def table_within_reach(acceptance: AcceptanceVector, *, max_size: int, max_depth: int) -> np.ndarray:
+    """Return G(n, d), float64 [max_size + 1, max_depth + 1]; NaN beyond n = REACH where that is too much to search."""
+    try:
+        return expected_tokens_table(acceptance, max_size=max_size, max_depth=max_depth)
+    except ValueError:
+        if max_size <= REACH:
+            raise
+        table = np.full((max_size + 1, max_depth + 1), np.nan)
+        table[: REACH + 1] = expected_tokens_table(acceptance, max_size=REACH, max_depth=max_depth)
+        return table
+
+
+def surface_within_reach(
+    acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None
+) -> SpeedupSurface:
+    """Return the speedup surface up to the largest size profiled or `max_size`; up to n = REACH where more is too much.
+
+    Args:
+        max_size: a further bound; None for none.
+    """
+    largest = profile.max_size if max_size is None else min(profile.max_size, max_size)
+    try:
+        return speedup_surface(acceptance, profile, max_size=largest)
+    except ValueError:
+        if largest <= REACH:
+            raise
+        return speedup_surface(acceptance, profile, max_size=REACH)
+
+
+def best_value_within_reach(tree: TokenTree, acceptance: AcceptanceVector) -> float | None:
+    """Return the largest F at a tree's size and depth; None where that is too much to search."""
+    try:
+        return best_expected_tokens(tree, acceptance)
+    except ValueError:
+        return None

@@ -1,0 +1,86 @@
+"""How expected tokens grow with the size of the tree, for the best tree and for plain shapes, and how sure that is.
+
+Shapes: N = largest tree size, D = largest depth in edges, k = points of a curve.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .acceptance import AcceptanceVector
+from .bootstrap import bounds
+from .optimal_trees import expected_tokens, is_monotone
+from .plain_trees import beam_tree, best_first_tree, branching_tree, chain_tree, independent_chains
+from .tree import TokenTree
+
+Curve = tuple[np.ndarray, np.ndarray]  # sizes int [k], expected tokens float64 [k]
+POINTS = 24  # of the curve of a plain shape
+RESAMPLES = 100
+
+
+def growth_curves(acceptance: AcceptanceVector, table: np.ndarray, *, depth: int) -> dict[str, Curve]:
+    """Return name -> curve of the best tree at two depth limits, the given one and the table's, and of plain shapes.
+
+    Args:
+        table: float64 [N + 1, D + 1], G(n, d); -inf or NaN where there is no value.
+        depth: of the plain shapes, at most D.
+    """
+    max_size, max_depth = table.shape[0] - 1, table.shape[1] - 1
+    curves = {}
+    for limit in (depth, max_depth):
+        sizes = np.flatnonzero(np.isfinite(table[:, limit]))
+        if limit == depth or table[sizes[-1], limit] > 1.01 * table[sizes[-1], depth]:  # else one line hides the other
+            curves[f"best tree, d ≤ {limit}"] = (sizes, table[sizes, limit])
+    for name, trees in _plain_trees(acceptance, max_size, depth).items():
+        sizes, first = np.unique([tree.size for tree in trees], return_index=True)
+        curves[name] = (sizes, np.array([expected_tokens(trees[i], acceptance) for i in first]))
+    return curves
+
+
+def _plain_trees(acceptance: AcceptanceVector, max_size: int, depth: int) -> dict[str, list[TokenTree]]:
+    widths = np.unique(np.geomspace(1, max((max_size - 1) // depth, 1), POINTS).astype(int)).tolist()
+    trees = {
+        "one chain": [chain_tree(length) for length in range(depth + 1)],
+        f"independent chains of {depth}": [independent_chains(k, depth) for k in widths],
+        f"beam of depth {depth}": [beam_tree(acceptance, width=k, depth=depth) for k in widths],
+        "two children everywhere": [
+            branching_tree([2] * levels) for levels in range(depth + 1) if 2 ** (levels + 1) - 1 <= max_size
+        ],
+    }
+    if not is_monotone(acceptance):  # else it is the best tree
+        sizes = np.unique(np.geomspace(1, max_size, POINTS).astype(int)).tolist()
+        trees["best first (Medusa)"] = [best_first_tree(acceptance, size=size, depth=depth) for size in sizes]
+    return trees
+
+
+def growth_band(tables: np.ndarray, *, depth: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (sizes int [k], low, high float64 [k]), the 95% interval of G(n, depth) over resampled vectors.
+
+    Args:
+        tables: float64 [resamples, N + 1, D + 1] from `bootstrap_tables`.
+    """
+    sizes = np.flatnonzero(np.isfinite(tables[0, :, depth]))
+    return sizes, *bounds(tables[:, sizes, depth])
+
+
+def tokens_interval(acceptance: AcceptanceVector, tree: TokenTree) -> tuple[float, float] | None:
+    """Return the 95% interval of F of this very tree, from the sample behind the vector; None when none is known."""
+    vectors = acceptance.resamples(RESAMPLES)
+    if vectors is None:
+        return None
+    low, high = bounds(np.array([expected_tokens(tree, vector) for vector in vectors]))
+    return float(low), float(high)
+
+
+def next_node_value(table: np.ndarray, *, size: int, depth: int) -> float | None:
+    """Return G(n + 1, d) - G(n, d); None where no node fits or the tree is off the table.
+
+    Args:
+        table: float64 [N + 1, D + 1], G(n, d).
+    """
+    if size + 1 >= len(table) or depth >= table.shape[1]:
+        return None
+    here, there = table[size : size + 2, depth].tolist()
+    return there - here if math.isfinite(there) and math.isfinite(here) else None

@@ -1,0 +1,71 @@
+"""Two trees compared: what one adds and what it drops, and the plain shapes nearest to a tree. n, m = tree nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .acceptance import AcceptanceVector
+from .optimal_trees import expected_tokens, node_scores
+from .plain_trees import beam_tree, best_first_tree, branching_tree, chain_tree, independent_chains
+from .tree import TokenTree
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TreeDifference:
+    """What another tree has that one tree lacks, and the other way round.
+
+    Args:
+        tokens, other_tokens: F of the one and of the other tree.
+        shared: bool [n], nodes of the one whose path the other has as well.
+        other_shared: bool [m], nodes of the other whose path the one has as well.
+        dropped_tokens: sum of f(v) over the nodes that only the one has; added_tokens: that only the other has.
+    """
+
+    tokens: float
+    other_tokens: float
+    shared: np.ndarray
+    other_shared: np.ndarray
+    dropped_tokens: float
+    added_tokens: float
+
+    @property
+    def dropped(self) -> int:
+        """How many nodes only the one tree has."""
+        return int((~self.shared).sum())
+
+    @property
+    def added(self) -> int:
+        """How many nodes only the other tree has."""
+        return int((~self.other_shared).sum())
+
+
+def compare_trees(tree: TokenTree, other: TokenTree, acceptance: AcceptanceVector) -> TreeDifference:
+    """Compare two trees node by node, by their paths of ranks, under one acceptance vector."""
+    shared, other_shared = tree.shared_with(other) >= 0, other.shared_with(tree) >= 0
+    return TreeDifference(
+        tokens=expected_tokens(tree, acceptance),
+        other_tokens=expected_tokens(other, acceptance),
+        shared=shared,
+        other_shared=other_shared,
+        dropped_tokens=float(node_scores(tree, acceptance)[~shared].sum()),
+        added_tokens=float(node_scores(other, acceptance)[~other_shared].sum()),
+    )
+
+
+def _width(tree: TokenTree) -> int:
+    """Return how many nodes a level of a tree has that spreads them evenly."""
+    return max((tree.size - 1) // max(tree.depth, 1), 1)
+
+
+# name -> the plain shape nearest to a tree's size and depth, never larger than one of two nodes or more
+NEAREST_SHAPES: dict[str, Callable[[TokenTree, AcceptanceVector], TokenTree]] = {
+    "chain": lambda tree, _: chain_tree(tree.depth),
+    "chains": lambda tree, _: independent_chains(_width(tree), min(max(tree.depth, 1), max(tree.size - 1, 1))),
+    "beam": lambda tree, acceptance: beam_tree(acceptance, width=_width(tree), depth=max(tree.depth, 1)),
+    "binary": lambda tree, _: branching_tree([2] * max(int(math.log2(tree.size + 1)) - 1, 0)),
+    "best first": lambda tree, acceptance: best_first_tree(acceptance, size=tree.size, depth=max(tree.depth, 1)),
+}

@@ -1,0 +1,60 @@
+"""Growth with size: curves against the trees they stand for, bands and intervals against the vector's own."""
+
+import numpy as np
+import pytest
+
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.growth import growth_band, growth_curves, next_node_value, tokens_interval
+from sequoia_core.design.optimal_trees import bootstrap_tables, expected_tokens, expected_tokens_table, optimal_tree
+
+FALLING = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
+UNEVEN = AcceptanceVector(np.array([0.4, 0.05, 0.3]))
+TABLE = expected_tokens_table(FALLING, max_size=64, max_depth=8)
+
+
+def sampled() -> AcceptanceVector:
+    sums, trials = np.array([[30.0, 8.0], [12.0, 6.0], [24.0, 2.0]]), np.array([50, 40, 45])
+    return AcceptanceVector(
+        sums.sum(0) / trials.sum(), trials=int(trials.sum()), prompt_sums=sums, prompt_trials=trials
+    )
+
+
+def test_no_plain_shape_passes_the_best_tree_of_its_depth():
+    curves = growth_curves(FALLING, TABLE, depth=4)
+    sizes, best = curves["best tree, d ≤ 4"]
+    np.testing.assert_array_equal(best, TABLE[sizes, 4])
+    for name in ("one chain", "independent chains of 4", "beam of depth 4", "two children everywhere"):
+        at, tokens = curves[name]
+        assert (np.diff(at) > 0).all() and at[-1] <= 64
+        assert (tokens <= TABLE[at, 4] + 1e-9).all(), name
+    assert "best tree, d ≤ 8" in curves and curves["one chain"][1][-1] == pytest.approx(sum(0.6**k for k in range(5)))
+
+
+def test_best_first_is_drawn_only_where_it_differs():
+    assert "best first (Medusa)" not in growth_curves(FALLING, TABLE, depth=4)
+    table = expected_tokens_table(UNEVEN, max_size=64, max_depth=8)
+    assert "best first (Medusa)" in growth_curves(UNEVEN, table, depth=4)
+
+
+def test_two_limits_that_agree_are_drawn_once():
+    rare = AcceptanceVector(np.array([0.01, 0.001]))
+    table = expected_tokens_table(rare, max_size=31, max_depth=8)  # all that two ranks give at depth 4
+    assert [name for name in growth_curves(rare, table, depth=4) if "best tree" in name] == ["best tree, d ≤ 4"]
+
+
+def test_a_band_holds_the_table_and_an_interval_its_tree():
+    vector = sampled()
+    sizes, low, high = growth_band(bootstrap_tables(vector, max_size=16, max_depth=4), depth=3)
+    table = expected_tokens_table(vector, max_size=16, max_depth=4)
+    assert ((low <= table[sizes, 3]) & (table[sizes, 3] <= high)).all() and (low[1:] < high[1:]).all()
+    tree = optimal_tree(vector, size=8, depth=3)
+    below, above = tokens_interval(vector, tree)
+    assert below < expected_tokens(tree, vector) < above
+    assert tokens_interval(FALLING, tree) is None
+
+
+def test_the_next_node_adds_what_the_table_says():
+    assert next_node_value(TABLE, size=5, depth=4) == pytest.approx(TABLE[6, 4] - TABLE[5, 4])
+    assert next_node_value(TABLE, size=64, depth=4) is None  # off the table
+    assert next_node_value(TABLE, size=5, depth=9) is None
+    assert next_node_value(TABLE, size=4, depth=1) is None  # three ranks leave no place for a fifth node

@@ -1,0 +1,42 @@
+"""The figures of a run: by hand, and with nothing measured."""
+
+import pytest
+
+from sequoia_core.studies.run_summary import Baseline, summarize_run
+
+
+def summary(step_sec: float = 0.02, **options):
+    phases = [[step_sec / 4, step_sec / 2, step_sec / 4, 0.0]] * 10
+    return summarize_run([3] * 10, [True] * 10, phases, **options)
+
+
+def test_figures_by_hand():
+    found = summary(baseline=Baseline(30, 0.45), expected_tokens=3.0, predicted_speedup=2.25)
+    assert (found.tokens, found.steps, found.tokens_per_step) == (30, 10, 3.0)
+    assert found.drafted_share == pytest.approx(2 / 3)
+    assert found.tokens_per_sec == pytest.approx(150) and found.speedup == pytest.approx(2.25)
+    assert found.cost_ratio == pytest.approx(1.0) and found.tokens_ratio == pytest.approx(1.0)
+    assert found.phase_share == pytest.approx((0.25, 0.5, 0.25, 0.0)) and found.slowest_phase == "verify"
+
+
+@pytest.mark.parametrize(("predicted", "outcome"), [(2.25, "held"), (2.1, "held"), (1.5, "beaten"), (3.0, "missed")])
+def test_a_prediction_holds_to_a_tenth(predicted: float, outcome: str):
+    assert summary(baseline=Baseline(30, 0.45), predicted_speedup=predicted).outcome == outcome
+
+
+def test_the_median_token_counts_where_it_is_known():
+    assert Baseline(10, 5.0, 0.1).tokens_per_sec == pytest.approx(10)
+    assert Baseline(10, 5.0).tokens_per_sec == pytest.approx(2)
+    assert Baseline(0, 0.0).tokens_per_sec is None
+
+
+def test_one_slow_step_changes_nothing():
+    phases = [[0.01, 0.01, 0.0, 0.0]] * 9 + [[5.0, 5.0, 0.0, 0.0]]
+    assert summarize_run([2] * 10, [True] * 10, phases).tokens_per_sec == pytest.approx(100)
+
+
+def test_nothing_measured_is_none_and_never_a_division_by_zero():
+    found = summarize_run([], [], [])
+    assert (found.tokens, found.steps, found.tokens_per_step, found.speedup) == (0, 0, None, None)
+    assert (found.outcome, found.tokens_ratio, found.cost_ratio, found.slowest_phase) == (None, None, None, None)
+    assert summary().speedup is None and summary(0.0, baseline=Baseline(1, 1.0)).speedup is None
