@@ -5,8 +5,19 @@ import json
 import streamlit as st
 
 from sequoia_core.design.planning import BestShape
-from ui import charts, controls, core_cache, page_setup, session
+from sequoia_core.design.step_limit import StepCost, step_limit
+from ui import charts, controls, core_cache, page_setup, predictions, session, shipped, tree_in_use
+from ui.controls import Card
+from ui.hardware import measurement
 from ui.literal import plain
+
+LIMITS = {
+    "nothing pays": "**speculation will not pay here**: guesses cost as much as they save. A better or cheaper draft "
+    "helps.",
+    "acceptance": "almost what one token costs anyway, so **acceptance is the limit**: a better draft would help most.",
+    "drafting": "**drafting is the limit**: a cheaper draft would help more than a faster target pass.",
+    "verifying": "**verification is the limit**: this device has little idle arithmetic for more tokens in one pass.",
+}
 
 
 def choose_shipped() -> None:
@@ -37,81 +48,11 @@ def upload_profile() -> None:
         st.success(f"{upload.name}: up to n = {upload.value.max_size}, in use.", icon=":material/check_circle:")
 
 
-def measure_profile() -> None:
-    """Offer to time the model pair on this machine and show the progress."""
-    job = session.job("profile")
-    with st.form("hardware_measure"):
-        left, middle, right = st.columns(3)
-        largest = left.select_slider(
-            "Largest tree",
-            [16, 32, 64, 128, 256, 512],
-            64,
-            key="hardware_largest",
-            help="Target passes of 1, 2, 4, … up to this many tokens are timed. A GPU deserves 256 or more.",
-        )
-        context = middle.select_slider(
-            "Context",
-            [32, 64, 128, 256, 512],
-            128,
-            key="hardware_context",
-            help="Tokens already in the cache while timing; attention over a longer prefix costs more.",
-        )
-        repeats = right.select_slider(
-            "Repeats",
-            [3, 5, 9, 15, 25],
-            9,
-            key="hardware_repeats",
-            help="Each size is timed this often after a warm-up; the median counts, the spread is shown.",
-        )
-        if st.form_submit_button(
-            f"Measure this machine ({plain(session.device_name())})",
-            icon=":material/speed:",
-            type="primary",
-            disabled=job is not None and job.active,
-        ):
-            start_profiling(largest, context, repeats)
-    controls.job_panel("profile")
-
-
-def start_profiling(largest: int, context: int, repeats: int) -> None:
-    """Queue the profiling behind whatever else uses the device, or its timings would be wrong."""
-    from ui.jobs import JobContext
-
-    spec = session.pair_spec()
-    sizes = [2**k for k in range(largest.bit_length())]
-
-    def work(job: JobContext):
-        from sequoia_core import measure_profile
-
-        pair = job.pair(spec)
-        return measure_profile(
-            target=pair.target,
-            draft=pair.draft,
-            sizes=sizes,
-            context=context,
-            repeats=repeats,
-            progress=job.progress,
-            cancel=job.cancel,
-        )
-
-    controls.start_job("profile", "Profiling", work, info=f"measured here on the {session.pair_name()}")
-
-
-def limit_sentence(best: BestShape, verify: float) -> str:
+def limit_sentence(best: BestShape, cost: StepCost) -> str:
     """Say in one sentence where a step's time goes and what would help most."""
-    cost = best.expected_tokens / best.predicted_speedup  # in passes of one token
-    draft, extra = cost - verify, verify - 1
-    if best.size < 2 or best.predicted_speedup < 1.05:
-        why = "**speculation will not pay here**: guesses cost as much as they save. A better or cheaper draft helps."
-    elif cost < 1.25:
-        why = "almost what one token costs anyway, so **acceptance is the limit**: a better draft would help most."
-    elif draft > extra:
-        why = "**drafting is the limit**: a cheaper draft would help more than a faster target pass."
-    else:
-        why = "**verification is the limit**: this device has little idle arithmetic for more tokens in one pass."
     return (
-        f"At the best shape a step yields {best.expected_tokens:.2f} tokens and costs {cost:.2f} single-token passes, "
-        f"{verify:.2f} to verify and {draft:.2f} to draft; {why}"
+        f"At the best shape a step yields {best.expected_tokens:.2f} tokens and costs {cost.total:.2f} single-token "
+        f"passes, {cost.verify:.2f} to verify and {cost.draft:.2f} to draft; {LIMITS[cost.limit]}"
     )
 
 
@@ -119,20 +60,12 @@ page_setup.setup_page("Hardware")
 st.title("Hardware")
 st.caption("What do drafting and verifying cost on this machine, and which tree shape does that make the fastest?")
 
-names = list(session.shipped("profiles"))
-way = st.segmented_control(
-    "Where the profile comes from",
-    ["Shipped", "Upload", "Measure"],
-    default="Shipped",
-    required=True,
-    key="hardware_way",
-    bind="query-params",
-    label_visibility="collapsed",
-)
+names = list(shipped.files("profiles"))
+way = controls.source_picker("Where the profile comes from", ["Shipped", "Upload", "Measure"], key="hardware_way")
 if way == "Upload":
     upload_profile()
 elif way == "Measure":
-    measure_profile()
+    measurement.section()
 else:
     name = session.profile_name()
     st.selectbox(
@@ -159,7 +92,7 @@ st.markdown(
 if profile.meta.get("passes_by"):
     st.caption(plain(f"Target passes in {profile.dtype} by {str(profile.meta['passes_by'])[:120]}."))
 
-foreign = [*session.vector_faults(), *session.profile_faults()]
+foreign = [*predictions.vector_faults(), *predictions.profile_faults()]
 if foreign:
     st.warning(
         f"A what-if, not a prediction for the {session.pair_name()} on this machine: {plain('; '.join(foreign))}. "
@@ -167,38 +100,35 @@ if foreign:
         icon=":material/warning:",
     )
 surface, best = core_cache.planned(vector, profile)
-if len(surface.speedup) - 1 < min(profile.max_size, core_cache.MAX_SIZE):
-    st.caption(f":material/info: {core_cache.TOO_LONG}")
-verify = float(profile.t(best.size))
-speedup, cost, one, room = st.columns(4)
-controls.card(
-    speedup,
-    "Supposed speedup" if foreign else "Best predicted speedup",
-    f"{best.predicted_speedup:.2f}×",
-    f"{best.predicted_speedup - 1:+.2f}× vs 1.00×",
-    signed=True,
-    help="Expected tokens ÷ (t(n) + d·c), the largest over all shapes.",
-)
-controls.card(
-    cost,
-    "Best shape",
-    f"n = {best.size}, d = {best.depth}",
-    f"{best.expected_tokens:.2f} tokens per step",
-    help="Tree size and depth at the optimum; the paper writes the depth as levels, D = d + 1.",
-)
-controls.card(
-    one,
-    "Draft cost c",
-    f"{profile.c:.3f}",
-    f"{1000 * profile.draft_sec:.3g} ms ÷ {1000 * profile.verify_sec[0]:.3g} ms",
-    help="One draft pass ÷ one target pass over one token. The paper's A100: about 0.02.",
-)
-controls.card(
-    room,
-    f"Verification t({best.size})",
-    f"{verify:.2f}",
-    f"vs {best.size}.00 one by one",
-    help="Time of one target pass over the whole tree ÷ over one token. The paper's A100: t(128) ≈ 1.05.",
+if surface.max_size < min(profile.max_size, core_cache.MAX_SIZE):
+    st.caption(f":material/info: {controls.TOO_LONG}")
+cost = step_limit(best, profile)
+controls.cards(
+    Card(
+        "Supposed speedup" if foreign else "Best predicted speedup",
+        f"{best.predicted_speedup:.2f}×",
+        f"{best.predicted_speedup - 1:+.2f}× vs 1.00×",
+        signed=True,
+        help="Expected tokens ÷ (t(n) + d·c), the largest over all shapes.",
+    ),
+    Card(
+        "Best shape",
+        f"n = {best.size}, d = {best.depth}",
+        f"{best.expected_tokens:.2f} tokens per step",
+        help="Tree size and depth at the optimum; the paper writes the depth as levels, D = d + 1.",
+    ),
+    Card(
+        "Draft cost c",
+        f"{profile.c:.3f}",
+        f"{1000 * profile.draft_sec:.3g} ms ÷ {1000 * profile.verify_sec[0]:.3g} ms",
+        help="One draft pass ÷ one target pass over one token. The paper's A100: about 0.02.",
+    ),
+    Card(
+        f"Verification t({best.size})",
+        f"{cost.verify:.2f}",
+        f"vs {best.size}.00 one by one",
+        help="Time of one target pass over the whole tree ÷ over one token. The paper's A100: t(128) ≈ 1.05.",
+    ),
 )
 
 left, right = st.columns([2, 3])
@@ -215,7 +145,7 @@ with right:
     figure = (
         charts.speedup_surface_3d(surface, best)
         if solid
-        else charts.speedup_heatmap(surface, best, here=(session.tree().size, session.tree().depth))
+        else charts.speedup_heatmap(surface, best, here=(tree_in_use.current().size, tree_in_use.current().depth))
     )
     st.plotly_chart(
         figure,
@@ -223,7 +153,7 @@ with right:
         key="hardware_surface",
         alt=f"Predicted speedup over n and d, best {best.predicted_speedup:.2f} at n = {best.size}, d = {best.depth}",
     )
-st.markdown(limit_sentence(best, verify))
+st.markdown(limit_sentence(best, cost))
 
 with st.container(horizontal=True):
     if st.button(
@@ -233,7 +163,7 @@ with st.container(horizontal=True):
         key="hardware_use",
         help="Sets the tree for the Tree and Decode pages.",
     ):
-        session.set_shape(best.size, best.depth)
+        tree_in_use.set_shape(best.size, best.depth)
         st.toast(f"The tree is now n = {best.size}, d = {best.depth}.", icon=":material/account_tree:")
     st.download_button(
         "Download profile",

@@ -4,6 +4,7 @@ import numpy as np
 import streamlit as st
 
 from ui import charts, controls, core_cache, page_setup, session
+from ui.controls import Card
 from ui.literal import plain
 
 DEFAULT_SHAPE = (64, 8)  # large enough for trees to differ; those planned for a small CPU are all alike
@@ -56,27 +57,25 @@ except ValueError as error:
 
 tree, holds = (plain(chosen[i]) for i in regret.worst)
 safest = plain(chosen[regret.safest])
-first, second, third = st.columns(3)
-controls.card(
-    first,
-    "Largest regret",
-    f"{regret.lost[regret.worst]:.3f} tokens/step",
-    f"{regret.share[regret.worst]:.1%} of that vector's best",
-    help=f"The tree for {tree} where {holds} holds.",
-)
-controls.card(
-    second,
-    "Mean regret",
-    f"{regret.mean:.3f} tokens/step",
-    "over all pairs of two",
-    help="Over all pairs of different vectors, each as likely; a tree under its own vector loses nothing.",
-)
-controls.card(
-    third,
-    "Safest tree",
-    safest,
-    f"loses at most {regret.lost[regret.safest].max():.3f}",
-    help="The tree whose largest regret over the chosen vectors is smallest.",
+controls.cards(
+    Card(
+        "Largest regret",
+        f"{regret.lost[regret.worst]:.3f} tokens/step",
+        f"{regret.share[regret.worst]:.1%} of that vector's best",
+        help=f"The tree for {tree} where {holds} holds.",
+    ),
+    Card(
+        "Mean regret",
+        f"{regret.mean:.3f} tokens/step",
+        "over all pairs of two",
+        help="Over all pairs of different vectors, each as likely; a tree under its own vector loses nothing.",
+    ),
+    Card(
+        "Safest tree",
+        safest,
+        f"loses at most {regret.lost[regret.safest].max():.3f}",
+        help="The tree whose largest regret over the chosen vectors is smallest.",
+    ),
 )
 st.plotly_chart(
     charts.regret_figure(chosen, regret.lost),

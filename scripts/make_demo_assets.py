@@ -151,9 +151,9 @@ def write_run() -> None:
     from sequoia_core.design.planning import predicted_speedup
     from sequoia_core.files.prompt_files import load_prompts
     from sequoia_core.studies.race import plan_tree
-    from ui.jobs import PairSpec
+    from ui.decode_job import record_run
+    from ui.model_pairs import PairSpec
     from ui.runs import DecodeRequest, run_to_bytes
-    from ui.work import record_run
 
     vector = AcceptanceVector.load(ASSETS / "acceptance" / "demo-t0.json")
     profile = HardwareProfile.load(ASSETS / "profiles" / f"{PROFILES[DTYPE]}.json")

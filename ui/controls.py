@@ -1,4 +1,4 @@
-"""Small pieces that several pages share: files in and out, and a background job's progress."""
+"""Widgets that several pages share: uploads, choices of a source, sampling and shape, and rows of figures."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from typing import Any, Generic, TypeVar
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
+from streamlit.errors import StreamlitPageNotFoundError
 
 from sequoia_core.design import conditions
-from ui import core_cache, jobs, session
+from sequoia_core.design.bounded_search import REACH
+from sequoia_core.design.tree import TokenTree
+from ui import core_cache
 from ui.literal import plain, safe_name
-from ui.robustness.wording import NAMES
+from ui.verifier_names import NAMES
 
 T = TypeVar("T")
 VERIFIERS = {name: NAMES[name] for name in conditions.VERIFIERS}
+MAX_TREE = 4_096  # nodes that a browser still draws
+TREE_TYPES = ("json", "pt", "txt")
+TOO_LONG = (
+    f"Only trees up to n = {REACH} were searched: this vector has many ranks that rise and fall. Smooth it on the "
+    "acceptance page to search larger ones."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,35 +70,141 @@ def file_upload(
     return Upload(name, value, error, is_new=True)
 
 
-def number(value: float) -> str:
-    """Write a count of tokens, also when it has no bound."""
-    return "∞" if math.isinf(value) else f"{value:.2f}"
+def tree_upload(*, key: str) -> Upload[TokenTree] | None:
+    """Draw an uploader for a tree file of any known format that is small enough to be drawn and decoded with."""
+    return file_upload(
+        "Tree file",
+        TREE_TYPES,
+        _read_tree,
+        key=key,
+        help="Sequoia JSON, a reference growmap (.pt), UMbreLLa JSON, a list of paths (Medusa, EAGLE), or a vLLM tree.",
+    )
 
 
-def short_reason(reason: str) -> str:
-    """Return why a figure is missing where that fits a card, else that it was not measured here; safe in markdown."""
-    return plain(reason) if len(reason) <= 28 else "not measured here"
+def _read_tree(data: bytes, name: str) -> TokenTree:
+    from sequoia_core.design.tree_files import tree_from_bytes
+
+    tree = tree_from_bytes(data, name)
+    if tree.size > MAX_TREE:
+        raise ValueError(f"{name}: found {tree.size:,} nodes, expected at most {MAX_TREE:,} to draw and decode with")
+    return tree
 
 
-def card(
-    place: DeltaGenerator, label: str, value: str, against: str, *, help: str | None = None, signed: bool = False
-) -> None:
-    """Draw one number with what it compares with.
+def source_picker(label: str, ways: Sequence[str], *, key: str) -> str:
+    """Draw where something comes from, the first way chosen and kept in the link -> the way."""
+    return st.segmented_control(
+        label,
+        ways,
+        default=ways[0],
+        required=True,
+        key=key,
+        bind="query-params",
+        label_visibility="collapsed",
+    )
+
+
+def sampling(
+    left: DeltaGenerator,
+    right: DeltaGenerator,
+    *,
+    keys: tuple[str, str],
+    default: float = 0.0,
+    warmest: float = 2.0,
+    in_form: bool = True,
+) -> tuple[float, float]:
+    """Draw one way of sampling -> (temperature, top-p), both kept in the link.
+
+    Args:
+        keys: of the two sliders, which are their names in the link.
+        default, warmest: of the temperature.
+        in_form: leave top-p open at temperature 0, because a form does not know yet what was chosen in it.
+    """
+    temperature = left.slider(
+        "Temperature",
+        0.0,
+        warmest,
+        default,
+        0.1,
+        key=keys[0],
+        bind="query-params",
+        help="Of the target. 0 is greedy: its most likely token each time. Acceptance differs by temperature.",
+    )
+    top_p = right.slider(
+        "Top-p",
+        0.1,
+        1.0,
+        1.0,
+        0.05,
+        key=keys[1],
+        bind="query-params",
+        disabled=temperature == 0 and not in_form,
+        help="Keeps only the target's likeliest tokens that add up to this; 1 keeps everything, and so does "
+        "temperature 0. What is kept is preserved exactly.",
+    )
+    return temperature, top_p
+
+
+def verifier(place: DeltaGenerator, *, key: str, **options: Any) -> str:
+    """Draw the choice of a verifier -> its name in the core."""
+    return place.selectbox("Verifier", VERIFIERS, key=key, format_func=VERIFIERS.get, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One number with what it compares with.
 
     Args:
         against: short enough for a quarter of the page, about 24 characters.
         signed: `against` begins with + or −, shown as better or worse.
     """
+
+    label: str
+    value: str
+    against: str
+    help: str | None = None
+    signed: bool = False
+
+
+def cards(*row: Card) -> list[DeltaGenerator]:
+    """Draw one row of figures -> the places they stand in, for what belongs below each."""
+    places = st.columns(len(row))
+    for place, card in zip(places, row, strict=True):
+        draw_card(place, card)
+    return places
+
+
+def draw_card(place: DeltaGenerator, card: Card) -> None:
+    """Draw one figure in a place of its own."""
     place.metric(
-        label,
-        value,
-        against,
+        card.label,
+        card.value,
+        card.against,
         border=True,
         height="stretch",
-        help=help,
-        delta_color="normal" if signed else "off",
-        delta_arrow="auto" if signed else "off",
+        help=card.help,
+        delta_color="normal" if card.signed else "off",
+        delta_arrow="auto" if card.signed else "off",
     )
+
+
+def page_link(place: DeltaGenerator, page: str, label: str, icon: str) -> None:
+    """Draw a link to another page; its name only where this page runs without the router."""
+    try:
+        place.page_link(f"pages/{page}.py", label=label, icon=icon)
+    except StreamlitPageNotFoundError:
+        place.caption(f"{icon} {label}")
+
+
+def number(value: float | None, form: str = "{:.2f}") -> str:
+    """Write a figure: a dash while there is none, ∞ where it has no bound."""
+    if value is None:
+        return "–"
+    return "∞" if math.isinf(value) else form.format(value)
+
+
+def short_reason(reason: str) -> str:
+    """Return why a figure is missing where that fits a card, else that it was not measured here; safe in markdown."""
+    return plain(reason) if len(reason) <= 28 else "not measured here"
 
 
 def shape_sliders(
@@ -126,42 +241,3 @@ def shape_sliders(
         help="Edges on the longest path = draft passes per step. The paper's D counts levels: D = d + 1.",
     )
     return n, d
-
-
-def start_job(name: str, label: str, work: Callable[[jobs.JobContext], Any], *, info: Any = None) -> None:
-    """Submit work under this session's job name, unless one of that name is still active, and redraw the page."""
-    current = session.job(name)
-    if current is None or not current.active:
-        try:
-            session.set_job(name, jobs.engine_queue().submit(label, work, info=info))
-        except jobs.Busy as busy:
-            st.warning(str(busy), icon=":material/hourglass_top:")
-            return
-    st.rerun()
-
-
-def job_panel(name: str) -> None:
-    """Show the progress of an active job with a cancel button, or the cause why the last one failed."""
-    job = session.job(name)
-    if job is None:
-        return
-    if job.active:
-        st.fragment(_job_progress, run_every=0.5)(name)
-    elif job.state == "failed":
-        st.error(f"{job.label} failed: {plain(job.error or '')}", icon=":material/error:")
-
-
-def _job_progress(name: str) -> None:
-    job = session.job(name)
-    if job is None or not job.active:
-        st.rerun()
-        return
-    if job.position:
-        text = f"Waiting for the engine: {job.position} in line"
-    else:
-        left = "" if job.eta_sec is None else f" · about {job.eta_sec:.0f} s left"
-        text = f"{plain(job.message or 'Loading the model pair')}{left}"
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.progress(job.fraction, text=text)
-        if st.button("Cancel", icon=":material/stop:", key=f"{name}_cancel", disabled=job.cancel_event.is_set()):
-            job.cancel()

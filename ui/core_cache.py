@@ -1,11 +1,10 @@
-"""Core calls that pages repeat on every rerun, behind bounded caches.
+"""Core calls that pages repeat on every rerun, behind bounded caches: one line each.
 
 Everything they take and return is immutable, so sharing results between sessions is safe.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import streamlit as st
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sequoia_core import AcceptanceVector, HardwareProfile, SpeedupSurface, TokenTree
+    from sequoia_core.design.growth import Curve
     from sequoia_core.design.planning import BestShape, ShapeSpread
     from sequoia_core.design.regret import Regret
 
@@ -21,10 +21,6 @@ MAX_DEPTH = 24
 MAX_SIZE = 1024  # the paper's trees have 64 to 128 nodes on a GPU, 768 with offloading
 TABLE_SIZE = MAX_SIZE + 1  # one more, for the value of the next node
 BAND_SIZE = 256  # the largest size with a bootstrap interval: fifty tables of it take a second
-TOO_LONG = (
-    f"Only trees up to n = {BAND_SIZE} were searched: this vector has many ranks that rise and fall. Smooth it on the "
-    "acceptance page to search larger ones."
-)
 
 _HASH = {
     "sequoia_core.design.acceptance.AcceptanceVector": lambda vector: vector.probs.tobytes(),
@@ -37,6 +33,7 @@ _SAMPLE_HASH = {**_HASH, "sequoia_core.design.acceptance.AcceptanceVector": lamb
 
 @st.cache_resource(show_spinner=False, max_entries=16)
 def load_acceptance(path: str, modified: int) -> AcceptanceVector:
+    """Read a vector's file; `modified` makes an edited file another one."""
     from sequoia_core import AcceptanceVector
 
     return AcceptanceVector.load(path)
@@ -44,6 +41,7 @@ def load_acceptance(path: str, modified: int) -> AcceptanceVector:
 
 @st.cache_resource(show_spinner=False, max_entries=16)
 def load_profile(path: str, modified: int) -> HardwareProfile:
+    """Read a profile's file; `modified` makes an edited file another one."""
     from sequoia_core import HardwareProfile
 
     return HardwareProfile.load(path)
@@ -59,77 +57,26 @@ def uploaded_prompts(data: bytes, name: str, column: str | None) -> list[str]:
 
 @st.cache_resource(show_spinner="Searching the best tree…", max_entries=64, hash_funcs=_HASH)
 def best_tree(vector: AcceptanceVector, size: int, depth: int) -> TokenTree:
-    """Return the optimal tree, cached."""
+    """Return the optimal tree."""
     from sequoia_core import optimal_tree
 
     return optimal_tree(vector, size=size, depth=depth)
 
 
 @st.cache_resource(show_spinner="Computing expected tokens…", max_entries=32, hash_funcs=_HASH)
-def tokens_table(vector: AcceptanceVector, max_size: int, max_depth: int) -> np.ndarray:
-    """Return G(n, d), float64 [max_size + 1, max_depth + 1], cached; NaN where it is too much to search.
+def tokens_table(vector: AcceptanceVector) -> np.ndarray:
+    """Return G(n, d), float64 [TABLE_SIZE + 1, MAX_DEPTH + 1]; NaN where it is too much to search."""
+    from sequoia_core.design.bounded_search import table_within_reach
 
-    A long vector whose ranks rise and fall is searched up to n = BAND_SIZE only, which takes any vector.
-    """
-    import numpy as np
-
-    from sequoia_core import expected_tokens_table
-
-    try:
-        return expected_tokens_table(vector, max_size=max_size, max_depth=max_depth)
-    except ValueError:
-        table = np.full((max_size + 1, max_depth + 1), np.nan)
-        table[: BAND_SIZE + 1] = expected_tokens_table(vector, max_size=BAND_SIZE, max_depth=max_depth)
-        return table
+    return table_within_reach(vector, max_size=TABLE_SIZE, max_depth=MAX_DEPTH)
 
 
 @st.cache_resource(show_spinner="Comparing shapes…", max_entries=32, hash_funcs=_HASH)
-def growth_curves(vector: AcceptanceVector, depth: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def growth_curves(vector: AcceptanceVector, depth: int) -> dict[str, Curve]:
     """Return name -> (sizes, expected tokens) of the best tree at two depth limits and of plain shapes."""
-    import numpy as np
+    from sequoia_core.design import growth
 
-    from sequoia_core import expected_tokens
-    from sequoia_core.design.optimal_trees import is_monotone
-    from sequoia_core.design.plain_trees import (
-        beam_tree,
-        best_first_tree,
-        branching_tree,
-        chain_tree,
-        independent_chains,
-    )
-
-    table = tokens_table(vector, TABLE_SIZE, MAX_DEPTH)[: MAX_SIZE + 1]
-    widths = np.unique(np.geomspace(1, max((MAX_SIZE - 1) // depth, 1), 24).astype(int)).tolist()
-    plain = {
-        "one chain": [chain_tree(length) for length in range(depth + 1)],
-        f"independent chains of {depth}": [independent_chains(k, depth) for k in widths],
-        f"beam of depth {depth}": [beam_tree(vector, width=k, depth=depth) for k in widths],
-        "two children everywhere": [
-            branching_tree([2] * levels) for levels in range(depth + 1) if 2 ** (levels + 1) - 1 <= MAX_SIZE
-        ],
-    }
-    curves = {}
-    for limit in (depth, MAX_DEPTH):
-        sizes = np.flatnonzero(np.isfinite(table[:, limit]))
-        if limit == depth or table[sizes[-1], limit] > 1.01 * table[sizes[-1], depth]:  # else one line hides the other
-            curves[f"best tree, d ≤ {limit}"] = (sizes, table[sizes, limit])
-    if not is_monotone(vector):  # else it is the best tree
-        sizes = np.unique(np.geomspace(1, MAX_SIZE, 24).astype(int)).tolist()
-        plain["best first (Medusa)"] = [best_first_tree(vector, size=size, depth=depth) for size in sizes]
-    for name, trees in plain.items():
-        sizes, first = np.unique([tree.size for tree in trees], return_index=True)
-        curves[name] = (sizes, np.array([expected_tokens(trees[i], vector) for i in first]))
-    return curves
-
-
-def best_value(vector: AcceptanceVector, tree: TokenTree) -> float | None:
-    """Return the largest F at a tree's size and depth; None where that is too much to search."""
-    from sequoia_core.design.optimal_trees import best_expected_tokens
-
-    try:
-        return best_expected_tokens(tree, vector)
-    except ValueError:
-        return None
+    return growth.growth_curves(vector, tokens_table(vector)[: MAX_SIZE + 1], depth=depth)
 
 
 @st.cache_resource(show_spinner="Resampling the measurement…", max_entries=8, hash_funcs=_SAMPLE_HASH)
@@ -142,66 +89,42 @@ def resampled_tables(vector: AcceptanceVector) -> np.ndarray | None:
 
 def growth_band(vector: AcceptanceVector, depth: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Return (sizes, low, high), the 95% interval of G(n, depth); None when nothing is known of the sample."""
-    import numpy as np
+    from sequoia_core.design import growth
 
     tables = resampled_tables(vector)
-    if tables is None:
-        return None
-    sizes = np.flatnonzero(np.isfinite(tables[0, :, depth]))
-    low, high = np.quantile(tables[:, sizes, depth], [0.025, 0.975], axis=0)
-    return sizes, low, high
+    return None if tables is None else growth.growth_band(tables, depth=depth)
 
 
 @st.cache_resource(show_spinner=False, max_entries=16, hash_funcs=_SAMPLE_HASH)
 def shape_spread(vector: AcceptanceVector, profile: HardwareProfile) -> ShapeSpread | None:
-    """Return how sure the best shape is, cached; None when nothing is known of the sample."""
+    """Return how sure the best shape is; None when nothing is known of the sample."""
     from sequoia_core.design import planning
 
     tables = resampled_tables(vector)
-    if tables is None:
-        return None
-    return planning.shape_spread(vector, profile, tables[:, : profile.max_size + 1])
+    return None if tables is None else planning.shape_spread(vector, profile, tables[:, : profile.max_size + 1])
 
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)
 def tokens_interval(vector: AcceptanceVector, tree: TokenTree) -> tuple[float, float] | None:
-    """Return the 95% interval of F of this very tree, from the sample behind the vector; None when none is known."""
-    import numpy as np
+    """Return the 95% interval of F of this very tree; None when nothing is known of the sample."""
+    from sequoia_core.design import growth
 
-    from sequoia_core import expected_tokens
-
-    vectors = vector.resamples(100)
-    if vectors is None:
-        return None
-    low, high = np.quantile([expected_tokens(tree, v) for v in vectors], [0.025, 0.975])
-    return float(low), float(high)
+    return growth.tokens_interval(vector, tree)
 
 
 @st.cache_resource(show_spinner=False, max_entries=32, hash_funcs=_HASH)
 def regret(vectors: tuple[AcceptanceVector, ...], size: int, depth: int) -> Regret:
-    """Return what each vector's tree loses under the others, cached."""
+    """Return what each vector's tree loses under the others."""
     from sequoia_core.design.regret import regret_matrix
 
     return regret_matrix(vectors, size=size, depth=depth)
 
 
-def next_node_value(vector: AcceptanceVector, size: int, depth: int) -> float | None:
-    """Return G(n + 1, d) - G(n, d); None where no node fits or the tree is off the table."""
-    if size >= TABLE_SIZE or depth > MAX_DEPTH:
-        return None
-    table = tokens_table(vector, TABLE_SIZE, MAX_DEPTH)
-    here, there = table[size : size + 2, depth].tolist()
-    return there - here if math.isfinite(there) and math.isfinite(here) else None
-
-
 @st.cache_resource(show_spinner="Planning for this hardware…", max_entries=32, hash_funcs=_HASH)
 def planned(vector: AcceptanceVector, profile: HardwareProfile) -> tuple[SpeedupSurface, BestShape]:
-    """Return the predicted speedup surface and its best shape, cached; up to n = BAND_SIZE where more is too much."""
-    from sequoia_core import best_shape, speedup_surface
+    """Return the predicted speedup surface and its best shape."""
+    from sequoia_core import best_shape
+    from sequoia_core.design.bounded_search import surface_within_reach
 
-    largest = min(profile.max_size, MAX_SIZE)
-    try:
-        surface = speedup_surface(vector, profile, max_size=largest)
-    except ValueError:
-        surface = speedup_surface(vector, profile, max_size=min(largest, BAND_SIZE))
+    surface = surface_within_reach(vector, profile, max_size=MAX_SIZE)
     return surface, best_shape(surface)

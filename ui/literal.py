@@ -58,3 +58,9 @@ def for_chart(text: str, limit: int = 80) -> str:
     if len(shown) > limit:
         shown = f"{shown[: limit - 1]}…"
     return html.escape(shown, quote=False).replace("%{", f"%{UNSEEN}{{").replace("$", f"${UNSEEN}")
+
+
+def quoted(text: str, limit: int = 60) -> str:
+    """Write text in quotes with control characters spelled out, for places that show text as it is."""
+    quoted = repr(text)
+    return quoted if len(quoted) <= limit else f"{quoted[: limit - 1]}…"

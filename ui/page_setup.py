@@ -10,8 +10,9 @@ from pathlib import Path
 
 import streamlit as st
 
-from ui import jobs, session
+from ui import finished_jobs, machine, model_pairs, session, session_jobs
 from ui.literal import plain
+from ui.model_pairs import PairSpec
 
 FAVICON = str(Path(__file__).with_name("icon.svg"))
 DTYPES = {"Default: float32 on CPU": None, "bfloat16": "bfloat16", "float32": "float32", "float16": "float16"}
@@ -22,10 +23,10 @@ def setup_page(title: str) -> None:
     """Set the page's title and draw the sidebar; the first call of every page, so that each works from a cold link."""
     # a Material favicon would be fetched from a font server: our own keeps the app free of outside requests
     st.set_page_config(page_title=f"{title} · Sequoia Studio", page_icon=FAVICON, layout="wide")
-    session.adopt_measurements()
+    finished_jobs.adopt_finished_jobs()
     with st.sidebar:
         _pair_control()
-        active = session.current_job()
+        active = session_jobs.current()
         running = active is not None and active.active
         st.fragment(_job_state, run_every=1.0 if running else None)(running)
 
@@ -37,7 +38,7 @@ def _pair_control() -> None:
         help="Target: the model whose output is preserved. Draft: the "
         "small model that proposes tokens. They must share a vocabulary.",
     )
-    st.caption(f":material/memory: {plain(session.device_name())}, {spec.dtype or 'default precision'}")
+    st.caption(f":material/memory: {plain(machine.device_name())}, {spec.dtype or 'default precision'}")
     with st.popover("Change pair", icon=":material/swap_horiz:", width="stretch"):
         with st.form("sidebar_pair", border=False):
             new_target = st.text_input(
@@ -68,14 +69,12 @@ def _pair_control() -> None:
                 if problem:
                     st.error(plain(problem))
                 else:
-                    session.set_pair(
-                        jobs.PairSpec(new_target.strip() or None, new_draft.strip() or None, DTYPES[dtype])
-                    )
+                    session.set_pair(PairSpec(new_target.strip() or None, new_draft.strip() or None, DTYPES[dtype]))
                     st.rerun()
-        if jobs.loaded_pair() is not None and st.button(
+        if model_pairs.loaded_pair() is not None and st.button(
             "Unload from memory", icon=":material/eject:", key="sidebar_unload", width="stretch"
         ):
-            jobs.unload_pair()
+            model_pairs.unload_pair()
             st.rerun()
 
 
@@ -98,7 +97,7 @@ def pair_problem(target: str, draft: str) -> str | None:
 
 
 def _job_state(was_running: bool) -> None:
-    current = session.current_job()
+    current = session_jobs.current()
     if current is not None and current.active:
         if current.position:
             st.caption(f":material/hourglass_top: Queued: {current.label} ({current.position} in line)")

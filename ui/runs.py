@@ -1,4 +1,4 @@
-"""The record of one decode: what was asked, every step, the baseline, and what the figures say.
+"""The record of one decode: what was asked, every step, the baseline; and its figures in words.
 
 A run is one plain dict (`format: sequoia-run`): header, step records, baseline. It is what the live tree shows, what a
 session keeps and what a recorded run on disk holds. No Streamlit here. n = tree nodes including the root.
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sequoia_core.design.tree import TokenTree
-from ui.jobs import PairSpec
+from sequoia_core.studies.run_summary import Baseline, RunSummary, summarize_run
+from ui.model_pairs import PairSpec
 
 if TYPE_CHECKING:
     from sequoia_core import DecodeStep
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "sequoia-run", 1
 OUTCOME_CODES = {"accepted": "A", "rejected": "R", "not reached": "N"}
 TEXT_WINDOW = 6  # tokens of context that settle what text the next token adds
-HELD_WITHIN = 0.1  # relative difference up to which a prediction counts as right
-
-# ---- the record of a run
+OUTCOMES = {
+    "held": "The prediction held",
+    "beaten": "The run beat the prediction",
+    "missed": "The run fell short of the prediction",
+}
+PHASE_WORDS = {"draft": "drafting", "verify": "verifying", "walk": "walking", "commit": "committing"}
 
 
 class TokenText:
@@ -166,42 +170,6 @@ def run_to_bytes(run: dict[str, Any]) -> bytes:
     return json.dumps(run, allow_nan=False).encode()
 
 
-# ---- what a run says
-
-
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """The figures of a run; None where it did not get that far.
-
-    Attributes:
-        tokens, steps: committed tokens and target passes.
-        tokens_per_step: their ratio; expected_tokens is its predicted counterpart F.
-        tokens_per_sec, baseline_per_sec: with the tree and without it, prompt reading excluded on both sides; by the
-            median step, since a browser that asks for news makes single steps wait.
-        drafted_share: committed tokens that the draft proposed, over all committed tokens.
-        speedup: tokens_per_sec / baseline_per_sec; predicted_speedup is what the planner said.
-        step_cost: seconds of a step over seconds of an autoregressive token; predicted_cost its counterpart t(n) + d·c.
-        phase_share: draft, verify, walk and commit, by the median step.
-    """
-
-    tokens: int
-    steps: int
-    tokens_per_step: float | None
-    tokens_per_sec: float | None
-    drafted_share: float | None
-    baseline_per_sec: float | None
-    speedup: float | None
-    expected_tokens: float | None
-    predicted_speedup: float | None
-    step_cost: float | None
-    predicted_cost: float | None
-    phase_share: tuple[float, float, float, float] | None
-
-
-def _ratio(over: float | None, under: float | None) -> float | None:
-    return None if over is None or not under else over / under
-
-
 def summarize(
     steps: Sequence[dict[str, Any]],
     *,
@@ -209,57 +177,49 @@ def summarize(
     expected_tokens: float | None = None,
     predicted_speedup: float | None = None,
 ) -> RunSummary:
-    """Compute the figures of a run from its step records, so far as there are any."""
-    tokens = sum(len(step["pieces"]) for step in steps)
-    bonus = sum(step["bonus"] is not None for step in steps)
-    phases = np.median([step["seconds"] for step in steps], axis=0).tolist() if steps else []
-    step_sec = float(np.median([sum(step["seconds"]) for step in steps])) if steps else None
-    per_sec = _ratio(_ratio(tokens, len(steps)), step_sec)
-    baseline_per_sec = None
-    if baseline:
-        baseline_per_sec = _ratio(1.0, baseline.get("median_sec")) or _ratio(baseline["tokens"], baseline["seconds"])
-    return RunSummary(
-        tokens=tokens,
-        steps=len(steps),
-        tokens_per_step=_ratio(tokens, len(steps)),
-        tokens_per_sec=per_sec,
-        drafted_share=_ratio(tokens - bonus, tokens),
-        baseline_per_sec=baseline_per_sec,
-        speedup=_ratio(per_sec, baseline_per_sec),
+    """Return the figures of a run from its step records, so far as there are any."""
+    return summarize_run(
+        [len(step["pieces"]) for step in steps],
+        [step["bonus"] is not None for step in steps],
+        [step["seconds"] for step in steps],
+        baseline=Baseline(**baseline) if baseline else None,
         expected_tokens=expected_tokens,
         predicted_speedup=predicted_speedup,
-        step_cost=None if step_sec is None or baseline_per_sec is None else step_sec * baseline_per_sec,
-        predicted_cost=_ratio(expected_tokens, predicted_speedup),
-        phase_share=tuple(phase / sum(phases) for phase in phases) if sum(phases) else None,
+    )
+
+
+def summary_of(run: dict[str, Any]) -> RunSummary:
+    """Return the figures of a whole run."""
+    return summarize(
+        run["steps"],
+        baseline=run["baseline"],
+        expected_tokens=run["expected_tokens"],
+        predicted_speedup=run["predicted_speedup"],
     )
 
 
 def explain(summary: RunSummary) -> str:
     """Say in one sentence why the measured speedup is what it is."""
-    measured, predicted = summary.speedup, summary.predicted_speedup
+    measured = summary.speedup
     if summary.tokens_per_step is None:
         return "No step was decoded."
     if measured is None:
         return "The autoregressive run that the speed is compared with has not been measured."
-    if predicted is None or summary.expected_tokens is None or summary.predicted_cost is None:
+    if summary.tokens_ratio is None or summary.cost_ratio is None:
         expected = summary.expected_tokens
         yields = "" if expected is None else f" ({expected:.2f} were expected)"
         return (
             f"One step costs {summary.step_cost:.2f} autoregressive tokens and yields {summary.tokens_per_step:.2f}"
             f"{yields}, hence {measured:.2f}×; no speed was predicted for this pair, these settings and this machine."
         )
-    tokens = _change(summary.tokens_per_step / summary.expected_tokens, "as many", "more", "fewer")
-    cost = _change(summary.step_cost / summary.predicted_cost, "as much", "more", "less")
-    if abs(measured / predicted - 1) <= HELD_WITHIN:
-        held = "The prediction held"
-    else:
-        held = "The run beat the prediction" if measured > predicted else "The run fell short of the prediction"
-    slowest = ("drafting", "verifying", "walking", "committing")[int(np.argmax(summary.phase_share))]
+    tokens = _change(summary.tokens_ratio, "as many", "more", "fewer")
+    cost = _change(summary.cost_ratio, "as much", "more", "less")
     verdict = " Speculation is slower than plain decoding here." if measured < 1 else ""
     return (
-        f"{held}: a step yielded {tokens.format('tokens')} expected ({summary.tokens_per_step:.2f} against "
-        f"{summary.expected_tokens:.2f}) and took {cost.format('time')} predicted ({summary.step_cost:.2f} against "
-        f"{summary.predicted_cost:.2f} autoregressive tokens, mostly {slowest}).{verdict}"
+        f"{OUTCOMES[summary.outcome]}: a step yielded {tokens.format('tokens')} expected "
+        f"({summary.tokens_per_step:.2f} against {summary.expected_tokens:.2f}) and took {cost.format('time')} "
+        f"predicted ({summary.step_cost:.2f} against {summary.predicted_cost:.2f} autoregressive tokens, mostly "
+        f"{PHASE_WORDS[summary.slowest_phase]}).{verdict}"
     )
 
 

@@ -60,11 +60,3 @@ def visible_nodes(
         above = tree.parents[level]
         shown[level] = shown[above] & ~closed[above] & (scores[level] >= at_least)
     return shown
-
-
-def subtree_sums(tree: TokenTree, values: np.ndarray) -> np.ndarray:
-    """Return for each node the sum of `values` over it and its descendants, float64 [n]."""
-    sums = np.array(values, dtype=np.float64)
-    for level in reversed(tree.levels[1:]):
-        np.add.at(sums, tree.parents[level], sums[level])
-    return sums

@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 from sequoia_core import AcceptanceVector, HardwareProfile
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.models.language_model import HuggingFaceModel
-from ui import session
+from ui import machine, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "pages").glob("*.py"))
@@ -43,7 +43,7 @@ def profile(slope: float = 0.02, device: str = "") -> HardwareProfile:
     seconds = 0.01 * (1 + slope * sizes)
     samples = tuple((float(s), float(1.1 * s)) for s in seconds)
     return HardwareProfile(
-        sizes, seconds, 0.001, device=device or session.device_name(), dtype="float32", verify_samples=samples,
+        sizes, seconds, 0.001, device=device or machine.device_name(), dtype="float32", verify_samples=samples,
         meta=dict(zip(("target", "draft"), DEMO_NAMES, strict=True)),
     )  # fmt: skip
 
@@ -58,8 +58,8 @@ def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     profile().save(tmp_path / "profiles" / "cpu-2core.json")
     lines = [json.dumps({"text": f"def f{i}():", "source": "test"}) for i in range(3)]
     (tmp_path / "prompts" / "prompts.jsonl").write_text("\n".join(lines))
-    monkeypatch.setattr(session, "ASSETS", tmp_path)
-    monkeypatch.setattr(session, "fast_dtype", lambda: None)  # the profile above is of float32, on any machine
+    monkeypatch.setattr(shipped, "ASSETS", tmp_path)
+    monkeypatch.setattr(machine, "fast_dtype", lambda: None)  # the profile above is of float32, on any machine
     return tmp_path
 
 

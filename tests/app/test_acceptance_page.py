@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector
 from tests.app.conftest import ROOT, TIMEOUT_SEC, metrics, open_page, settled, vector, wait_for
-from ui import jobs, page_setup
+from ui import engine_queue, page_setup
 
 pytestmark = pytest.mark.usefixtures("assets")
 
@@ -143,9 +143,9 @@ def test_a_failed_measurement_names_its_cause(pair, monkeypatch: pytest.MonkeyPa
 
 def test_a_full_queue_says_busy(pair, monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(*args, **options):
-        raise jobs.Busy("The engine is busy: 1 job runs and 4 wait.")
+        raise engine_queue.Busy("The engine is busy: 1 job runs and 4 wait.")
 
-    monkeypatch.setattr(jobs.EngineQueue, "submit", busy)
+    monkeypatch.setattr(engine_queue.EngineQueue, "submit", busy)
     page = start_measuring(open_page("acceptance"))
     assert "busy" in page.warning[0].value
 

@@ -13,7 +13,8 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core.design.tree import TokenTree
 from tests.app.conftest import ROOT, as_demo_pair, metrics, open_page, profile, settled, wait_for
-from ui import jobs, runs, token_tree, work
+from ui import decode_job, engine_queue, jobs, runs, token_tree
+from ui.model_pairs import PairSpec
 
 HOSTILE = '<img src=x onerror="alert(1)"> ![](http://x) $$x$$ \u202e שלום 🙂 \x00 :material/home: {braces}'
 
@@ -73,7 +74,7 @@ def held_work(monkeypatch: pytest.MonkeyPatch, released: threading.Event, *, ste
 
         return perform
 
-    monkeypatch.setattr(work, "decode_work", decode_work)
+    monkeypatch.setattr(decode_job, "decode_work", decode_work)
 
 
 def payload(page: AppTest) -> dict:
@@ -196,7 +197,7 @@ def test_a_queued_run_shows_its_place_and_a_full_queue_says_busy(
     assets, monkeypatch: pytest.MonkeyPatch, released
 ) -> None:
     held_work(monkeypatch, released)
-    queue = jobs.engine_queue()
+    queue = engine_queue.engine_queue()
     others = [queue.submit("other", lambda context: released.wait(30))]
     wait_for(lambda: others[0].state == "running")
     page = start(open_page("decode"))
@@ -331,7 +332,7 @@ def test_the_missing_vector_is_measured_where_it_is_missed(assets, tiny_pair, mo
 
 def test_another_pair_is_promised_nothing(assets) -> None:
     page = AppTest.from_file(str(ROOT / "pages" / "decode.py"), default_timeout=60)
-    page.session_state["studio_pair"] = jobs.PairSpec("owner/big", "owner/small")
+    page.session_state["studio_pair"] = PairSpec("owner/big", "owner/small")
     page = settled(page.run())
     assert "nothing is expected of it" in words(page) and "pair big ← small" in words(page)
 

@@ -11,7 +11,7 @@ import pytest
 from sequoia_core import AcceptanceVector, HardwareProfile, best_shape, speedup_surface
 from sequoia_core.design.conditions import Conditions
 from tests.app.conftest import DEMO_NAMES, metrics, open_page, profile, settled, vector, wait_for
-from ui import session
+from ui import machine
 
 pytestmark = pytest.mark.usefixtures("assets")
 PAGE = "hardware"
@@ -28,7 +28,7 @@ def test_the_default_profile_predicts_and_says_where_it_comes_from() -> None:
     assert shown["Best predicted speedup"][0] == f"{best.predicted_speedup:.2f}×"
     assert shown["Best shape"] == (f"n = {best.size}, d = {best.depth}", f"{best.expected_tokens:.2f} tokens per step")
     assert shown["Draft cost c"][0] == f"{profile().c:.3f}"
-    assert f"shipped with the app, measured on {session.device_name()} in float32" in text(page)
+    assert f"shipped with the app, measured on {machine.device_name()} in float32" in text(page)
     assert "is the limit" in text(page)
     assert '"type":"heatmap"' in page.get("plotly_chart")[1].proto.spec
 

@@ -16,8 +16,9 @@ from tokenizers import Tokenizer
 
 from sequoia_core.files.faults import Cancelled
 from tests.app.conftest import ROOT
-from ui import jobs as ui_jobs
-from ui.jobs import WORKER_DIED, Busy, EngineQueue, Job, JobContext
+from ui import engine_queue
+from ui.engine_queue import WORKER_DIED, Busy, EngineQueue
+from ui.jobs import Job, JobContext
 
 
 @pytest.fixture
@@ -229,7 +230,7 @@ def test_a_worker_that_died_is_replaced_and_its_job_says_so(queue: EngineQueue) 
         context.append("a step")
         raise RuntimeError("worth a log entry")
 
-    log, handler, go = logging.getLogger("ui.jobs"), Broken(), threading.Event()
+    log, handler, go = logging.getLogger("ui.engine_queue"), Broken(), threading.Event()
     log.addHandler(handler)
     try:
         lost = queue.submit("lost", lambda context: go.wait(30) and breaks(context))
@@ -257,7 +258,7 @@ def test_after_close_no_worker_is_started_again() -> None:
 
 
 def test_a_real_allocators_refusal_reads_as_out_of_memory(queue: EngineQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ui_jobs._LOG, "disabled", True)  # pytest keeps what is logged, and with it the traceback
+    monkeypatch.setattr(engine_queue._LOG, "disabled", True)  # pytest keeps what is logged, and with it the traceback
     kept = []
 
     def absurd(context: JobContext) -> None:
@@ -282,11 +283,11 @@ def test_a_real_allocators_refusal_reads_as_out_of_memory(queue: EngineQueue, mo
 LIMITED = """
 import json, os, resource, time
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
-from ui import jobs, runs, work
+from ui import decode_job, engine_queue, runs
 
-engine = jobs.EngineQueue()
+engine = engine_queue.EngineQueue()
 def run(tree):
-    job = engine.submit("decode", work.decode_work(runs.DecodeRequest("def f():", tree, max_new_tokens=4)))
+    job = engine.submit("decode", decode_job.decode_work(runs.DecodeRequest("def f():", tree, max_new_tokens=4)))
     while job.active:
         time.sleep(0.01)
     return [job.state, job.error]

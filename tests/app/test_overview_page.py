@@ -9,7 +9,8 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core.files.faults import Cancelled
 from tests.app.conftest import ROOT, as_demo_pair, metrics, open_page, settled, wait_for
-from ui import jobs, work
+from ui import chain_job, jobs
+from ui.model_pairs import PairSpec
 
 
 @pytest.fixture
@@ -21,9 +22,9 @@ def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> Simpl
     )
     pair = as_demo_pair(tiny_target, tiny_draft, tokenizer)
     monkeypatch.setattr(jobs, "shared_pair", lambda *spec: pair)
-    monkeypatch.setattr(work, "CHAIN_PROMPT_TOKENS", 8)
-    monkeypatch.setattr(work, "CHAIN_TOKENS", 16)
-    monkeypatch.setattr(work, "CHAIN_SIZES", (1, 2, 4))
+    monkeypatch.setattr(chain_job, "PROMPT_TOKENS", 8)
+    monkeypatch.setattr(chain_job, "NEW_TOKENS", 16)
+    monkeypatch.setattr(chain_job, "SIZES", (1, 2, 4))
     return pair
 
 
@@ -52,7 +53,7 @@ def test_the_whole_chain_reaches_the_other_pages(assets, tiny_pair) -> None:
     page = run_chain(open_page("overview"))
     assert not page.error
     stages = [element.value for element in page.markdown if "check_circle" in element.value]
-    assert [stage.name in text for stage, text in zip(work.CHAIN_STAGES, stages, strict=False)] == [True] * 4
+    assert [stage.name in text for stage, text in zip(chain_job.STAGES, stages, strict=False)] == [True] * 4
     shown = metrics(page)
     assert shown["Measured speedup"][0].endswith("×") and "16 tokens" in shown["Measured speedup"][1]
     assert shown["Tokens per step"][1].startswith("expected")
@@ -104,14 +105,16 @@ def test_a_pair_that_cannot_be_loaded_is_named(assets, monkeypatch: pytest.Monke
 
 def test_the_chain_measures_on_other_prompts_than_it_decodes(assets, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
-    monkeypatch.setattr(work, "chain_work", lambda prompts, **pair: given.extend(prompts) or (lambda context: None))
+    monkeypatch.setattr(
+        chain_job, "chain_work", lambda prompts, **pair: given.extend(prompts) or (lambda context: None)
+    )
     open_page("overview").button(key="chain_start").click().run()
-    assert 2 <= len(given) <= work.CHAIN_PROMPTS + 1 and len(set(given)) == len(given)
+    assert 2 <= len(given) <= chain_job.PROMPTS + 1 and len(set(given)) == len(given)
 
 
 def test_another_pair_shows_no_figure_of_the_demo_pair(assets) -> None:
     page = AppTest.from_file(str(ROOT / "pages" / "overview.py"), default_timeout=60)
-    page.session_state["studio_pair"] = jobs.PairSpec("owner/big", "owner/small")
+    page.session_state["studio_pair"] = PairSpec("owner/big", "owner/small")
     page.session_state["studio_last_run"] = {"target": "demo target", "steps": [], "baseline": None}
     page = settled(page.run())
     shown = metrics(page)

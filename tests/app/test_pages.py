@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import PAGES, ROOT, TIMEOUT_SEC, settled
-from ui import session
+from ui import shipped
 
 WIDGETS = (
     "button", "button_group", "checkbox", "file_uploader", "multiselect", "number_input", "radio", "select_slider",
@@ -48,7 +48,7 @@ def test_alone_with_what_really_ships(path: Path) -> None:
 
 @BY_NAME
 def test_with_nothing_shipped_it_explains(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "ASSETS", tmp_path)
+    monkeypatch.setattr(shipped, "ASSETS", tmp_path)
     settled(AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC).run())
 
 
@@ -61,10 +61,10 @@ def test_state_travels_between_pages(path: Path, assets: Path) -> None:
 
 
 def test_shipped_vectors_and_profiles_load() -> None:
-    for name in session.shipped("acceptance"):
-        assert len(session.shipped_acceptance(name)) >= 1
-    for name in session.shipped("profiles"):
-        assert session.shipped_profile(name).max_size >= 2
+    for name in shipped.files("acceptance"):
+        assert len(shipped.acceptance(name)) >= 1
+    for name in shipped.files("profiles"):
+        assert shipped.profile(name).max_size >= 2
 
 
 @BY_NAME

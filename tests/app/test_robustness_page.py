@@ -18,7 +18,7 @@ from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
 from tests.app.conftest import ROOT, metrics, open_page, settled, wait_for
 from tests.conftest import tiny_llama
 from ui import session
-from ui.jobs import PairSpec
+from ui.model_pairs import PairSpec
 from ui.robustness import measurements, records, wording
 
 pytestmark = pytest.mark.usefixtures("assets")

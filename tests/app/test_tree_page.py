@@ -11,7 +11,7 @@ from sequoia_core import AcceptanceVector, TokenTree, best_shape, expected_token
 from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.plain_trees import chain_tree
 from tests.app.conftest import metrics, open_page, profile, settled, vector
-from ui import session
+from ui import finished_jobs, tree_in_use
 from ui.tree.comparison import plain_shape
 
 pytestmark = pytest.mark.usefixtures("assets")
@@ -60,7 +60,7 @@ def test_a_link_reproduces_the_view() -> None:
 def test_a_bad_link_falls_back_to_the_default(query: dict[str, str]) -> None:
     page = open_page(PAGE, **query)
     assert sliders(page) == (best().size, best().depth)
-    assert session.JOB_NAMES and "studio_pair" not in page.session_state
+    assert finished_jobs.ADOPTERS and "studio_pair" not in page.session_state
 
 
 @pytest.mark.parametrize(("n", "depth"), [(1, 1), (1, 24), (2, 24), (512, 24)])
@@ -97,7 +97,7 @@ def test_odd_vectors_still_have_a_tree(probs: list[float], assets) -> None:
 def test_without_a_profile_the_page_works(assets) -> None:
     (assets / "profiles" / "cpu-2core.json").unlink()
     page = open_page(PAGE)
-    assert sliders(page) == session.FALLBACK_SHAPE
+    assert sliders(page) == tree_in_use.FALLBACK_SHAPE
     assert metrics(page)["Predicted speedup"] == ("unknown", "no hardware profile")
     assert page.button(key="tree_best").disabled
 

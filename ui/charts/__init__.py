@@ -1,7 +1,9 @@
 """Plotly figures of the app's results: plain functions, no streamlit, nothing computed that the core computes."""
 
 from ui.charts.acceptance import acceptance_figure, rejection_figure
+from ui.charts.growth import growth_figure
 from ui.charts.hardware import speedup_heatmap, speedup_surface_3d, verify_time_figure
+from ui.charts.regret import regret_figure
 from ui.charts.robustness import (
     confidence_figure,
     counts_figure,
@@ -10,7 +12,7 @@ from ui.charts.robustness import (
     tokens_figure,
     verifier_rejection_figure,
 )
-from ui.charts.tree import comparison_figure, growth_figure, regret_figure, tree_figure
+from ui.charts.tree import comparison_figure, tree_figure
 
 __all__ = [
     "acceptance_figure",

@@ -1,20 +1,19 @@
-"""Figures of token trees: the tree itself and how it grows. n = tree nodes."""
+"""Figures of token trees: one tree, and one set against another. n = tree nodes, m = those drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import plotly.graph_objects as go
 
+from sequoia_core.design.node_facts import subtree_sums
 from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.tree import TokenTree
-from ui.charts.style import BLUE, BROWN, FAINT, GREY, RUST, SERIES, decades, log2_ticks
+from ui.charts.style import BLUE, FAINT, RUST, decades
 from ui.charts.style import figure as new_figure
-from ui.literal import for_chart
-from ui.tree_layout import subtree_sums, tidy_layout
+from ui.tree_layout import tidy_layout
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector
@@ -250,110 +249,4 @@ def _framed(tree: TokenTree, *traces: object) -> go.Figure:
             "tickvals": list(levels),
             "ticktext": [f"{level} · {widths[level]} node{'s' * (widths[level] > 1)}" for level in levels],
         },
-    )
-
-
-def growth_figure(
-    curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    *,
-    here: tuple[int, float] | None = None,
-    limits: Mapping[str, float] | None = None,
-    band: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
-) -> go.Figure:
-    """Draw expected tokens per step against tree size.
-
-    Args:
-        curves: name -> (sizes int [k], expected tokens float [k]); the first is drawn strongest.
-        here: (n, F) of the tree on show, marked.
-        limits: text -> expected tokens that some kind of tree cannot exceed, drawn as guides where they are in reach.
-        band: (sizes int [k], low, high float [k]), the interval of the first curve.
-    """
-    traces: list[object] = []
-    if band is not None:
-        sizes, low, high = band
-        traces.append(
-            go.Scatter(
-                x=np.concatenate([sizes, sizes[::-1]]),
-                y=np.concatenate([high, low[::-1]]),
-                fill="toself",
-                fillcolor="rgba(47, 132, 196, 0.22)",
-                line={"width": 0},
-                hoverinfo="skip",
-                name="95% interval",
-            )
-        )
-    for i, (name, (sizes, tokens)) in enumerate(curves.items()):
-        traces.append(
-            go.Scatter(
-                x=sizes,
-                y=tokens,
-                mode="lines",
-                name=name,
-                line={
-                    "color": (*SERIES, BROWN)[i % 7],
-                    "width": 3 if i == 0 else 2,
-                    "dash": ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot", "2px,6px")[i % 7],
-                },
-                hovertemplate=f"{name}<br>n = %{{x}}<br>%{{y:.2f}} tokens per step<extra></extra>",
-            )
-        )
-    if here is not None:
-        traces.append(
-            go.Scatter(
-                x=[here[0]],
-                y=[here[1]],
-                mode="markers",
-                name="this tree",
-                marker={"color": SERIES[0], "size": 13, "symbol": "diamond", "line": {"width": 1, "color": GREY}},
-                hovertemplate="this tree<br>n = %{x}<br>%{y:.2f} tokens per step<extra></extra>",
-            )
-        )
-    figure = new_figure(
-        *traces,
-        x="tree size n (log scale)",
-        y="expected tokens per step",
-        height=440,
-        xaxis=log2_ticks(max(int(sizes[-1]) for sizes, _ in curves.values())),
-        yaxis={"rangemode": "tozero"},
-    )
-    highest = max(float(tokens.max()) for _, tokens in curves.values())
-    for text, limit in (limits or {}).items():
-        if np.isfinite(limit) and limit < 2.0 * highest:  # farther off, a guide would only flatten the curves
-            figure.add_hline(
-                y=limit,
-                line={"color": GREY, "width": 1, "dash": "dot"},
-                annotation={"text": f"{text} {limit:.2f}", "font": {"color": GREY, "size": 11}},
-                annotation_position="top left",
-            )
-    return figure
-
-
-def regret_figure(names: Sequence[str], regret: np.ndarray) -> go.Figure:
-    """Draw the tokens lost when the tree designed for a row is used where a column's vector holds.
-
-    Args:
-        names: m of them.
-        regret: float64 [m, m].
-    """
-    names = [for_chart(name) for name in names]
-    return new_figure(
-        go.Heatmap(
-            x=names,
-            y=names,
-            z=regret,
-            text=[[f"{value:.3f}" for value in row] for row in regret],
-            texttemplate="%{text}",
-            colorscale=[[0.0, "#F2EFE6"], [0.5, "#E39A5C"], [1.0, "#9C3B1B"]],
-            zmin=0.0,
-            zmax=max(float(regret.max()), 0.01),
-            xgap=2,
-            ygap=2,
-            colorbar={"title": {"text": "tokens lost"}, "thickness": 10, "len": 0.9},
-            hovertemplate="tree for %{y}<br>used under %{x}<br>loses %{z:.4f} tokens per step<extra></extra>",
-        ),
-        x="the vector that holds",
-        y="the vector the tree was designed for",
-        height=int(np.clip(160 + 56 * len(names), 280, 720)),
-        xaxis={"type": "category", "showgrid": False},  # else plotly takes a name such as "1" or "2024" for a number
-        yaxis={"type": "category", "autorange": "reversed", "showgrid": False},
     )

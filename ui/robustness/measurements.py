@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.models.chat import encode_prompt
-from ui import jobs
-from ui.jobs import JobContext
+from ui.jobs import Job, JobContext
+from ui.model_pairs import PairSpec
 from ui.robustness import records, wording
 from ui.robustness.wording import Row
 
@@ -42,7 +42,7 @@ class Subject:
     tree_source: str
     prompts: tuple[str, ...]
     max_new_tokens: int = 48
-    models: jobs.PairSpec = jobs.PairSpec()
+    models: PairSpec = PairSpec()
 
     def load(self, context: JobContext) -> tuple[ModelPair, list[list[int]]]:
         """Return the pair and the prompts' tokens."""
@@ -69,21 +69,21 @@ def compare_work(subject: Subject, temperatures: Sequence[float], top_ps: Sequen
             "max_new_tokens": subject.max_new_tokens,
             "cancel": context.cancel,
         }
-        told = _part(context, 0.02, 0.65, "Decoding with every verifier")
-        found = compare_verifiers(prompts, **models, tree=subject.tree, progress=told)
+        progress = context.part(0.02, 0.65, "Decoding with every verifier")
+        found = compare_verifiers(prompts, **models, tree=subject.tree, progress=progress)
         record = records.comparison_record(found, **subject.settings())
         context.keep(record)
         if context.cancel.is_set():
             return record
-        told = _part(context, 0.65, 0.72, "Timing without a draft")
-        baseline = _baseline(pair, prompts, samplings, subject.max_new_tokens, context, told)
+        progress = context.part(0.65, 0.72, "Timing without a draft")
+        baseline = _baseline(pair, prompts, samplings, subject.max_new_tokens, context, progress)
         record = records.comparison_record(found, baseline=baseline, **subject.settings())
         context.keep(record)
         if context.cancel.is_set():
             return record
-        told = _part(context, 0.72, 1.0, "Rejection by rank")
+        progress = context.part(0.72, 1.0, "Rejection by rank")
         width = min(RANKS, pair.target.vocab_size)
-        study = measure_rejection(prompts, **models, width=width, progress=told)
+        study = measure_rejection(prompts, **models, width=width, progress=progress)
         return record | {"rejection": study.rows()}
 
     return work
@@ -95,7 +95,7 @@ def _baseline(
     samplings: Sequence[SamplingConfig],
     max_new_tokens: int,
     context: JobContext,
-    told: Callable[[float, str], None],
+    progress: Callable[[float, str], None],
 ) -> list[Row]:
     """Time the target alone at every way of sampling; nothing for those that a cancel leaves incomplete."""
     from sequoia_core import autoregressive
@@ -112,7 +112,7 @@ def _baseline(
             if number:
                 tokens.append(sum(len(step.new_tokens) for step in steps))
                 seconds.append(time.perf_counter() - started)
-            told((place + number / len(prompts)) / len(samplings), wording.sampling_label(_row(sampling)))
+            progress((place + number / len(prompts)) / len(samplings), wording.sampling_label(_row(sampling)))
         rows.append(_row(sampling) | records.timing(tokens, seconds))
     return rows
 
@@ -183,16 +183,16 @@ def assumption_work(subject: Subject, *, temperature: float, top_p: float, seed:
             "max_new_tokens": subject.max_new_tokens,
             "cancel": context.cancel,
         }
-        told = _part(context, 0.02, 0.65, "Predicting from half of the prompts")
-        check = static_versus_real(prompts[::2], prompts[1::2], **common, seed=seed, progress=told)
+        progress = context.part(0.02, 0.65, "Predicting from half of the prompts")
+        check = static_versus_real(prompts[::2], prompts[1::2], **common, seed=seed, progress=progress)
         record = records.assumption_record(check, **subject.settings())
         context.keep(record)
-        told, steps = _part(context, 0.65, 1.0, "Counting by depth and confidence"), []
+        progress, steps = context.part(0.65, 1.0, "Counting by depth and confidence"), []
         for number, prompt in enumerate(prompts):
             steps.extend(decode(prompt, **common, generator=_generator(seed + 1 + number)))
             if context.cancel.is_set():
                 break
-            told((number + 1) / len(prompts), f"prompt {number + 1} of {len(prompts)}")
+            progress((number + 1) / len(prompts), f"prompt {number + 1} of {len(prompts)}")
         if not steps:
             return record
         counts = acceptance_by_depth(steps, subject.tree), acceptance_by_confidence(steps, subject.tree)
@@ -203,12 +203,7 @@ def assumption_work(subject: Subject, *, temperature: float, top_p: float, seed:
 
 def record_now(work: Work) -> Row:
     """Do the work here and now, without a queue."""
-    return work(JobContext(jobs.Job("record", work)))
-
-
-def _part(context: JobContext, low: float, high: float, name: str) -> Callable[[float, str], None]:
-    context.progress(low, name)
-    return lambda fraction, message: context.progress(low + fraction * (high - low), f"{name}: {message}")
+    return work(JobContext(Job("record", work)))
 
 
 def _generator(seed: int) -> torch.Generator:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from ui import charts, controls
-from ui.robustness import panel, wording
-from ui.robustness.wording import NAMES, Row
+from ui.controls import Card
+from ui.robustness import on_show, wording
+from ui.robustness.wording import Row
+from ui.verifier_names import NAMES, RIVALS
 
 
 def show_comparison(record: Row) -> None:
@@ -25,30 +27,21 @@ def show_comparison(record: Row) -> None:
     here = settings[shown]
     run = next(row for row in wording.at_setting(runs, here) if row["verifier"] in ("sequoia", "greedy"))
     against = {row["other"]: row for row in wording.at_setting(ratios, here)}
-    first, *rivals, last = st.columns(4)
-    controls.card(
-        first,
-        "Tokens per step",
-        f"{run['tokens_per_step']:.2f}",
-        wording.between(run["ci_low"], run["ci_high"]),
-        help=f"Sequoia's, by real decoding at {shown}; without a draft a step yields one token.",
-    )
-    for place, rival in zip(rivals, wording.RIVALS, strict=True):
-        ratio = against.get(rival)
-        controls.card(
-            place,
-            f"Sequoia ÷ {NAMES[rival]}",
-            "1.00×" if ratio is None else f"{ratio['value']:.2f}×",
-            "the same at T = 0" if ratio is None else wording.between(ratio["low"], ratio["high"]),
-            help=f"Tokens per step at {shown} on the same prompts. A win only where the interval lies above 1.",
-        )
     count = wording.tally(ratios)
-    controls.card(
-        last,
-        "Won, over all settings",
-        f"{count['wins']} of {count.total()}",
-        f"{count['ties'] + count['unknown']} open, {count['loses']} lost",
-        help="Settings × rivals. Open: the interval includes 1, so neither is shown to be better.",
+    controls.cards(
+        Card(
+            "Tokens per step",
+            f"{run['tokens_per_step']:.2f}",
+            wording.between(run["ci_low"], run["ci_high"]),
+            help=f"Sequoia's, by real decoding at {shown}; without a draft a step yields one token.",
+        ),
+        *(_ratio_card(rival, against.get(rival), shown) for rival in RIVALS),
+        Card(
+            "Won, over all settings",
+            f"{count['wins']} of {count.total()}",
+            f"{count['ties'] + count['unknown']} open, {count['loses']} lost",
+            help="Settings × rivals. Open: the interval includes 1, so neither is shown to be better.",
+        ),
     )
     if ratios:
         st.markdown(wording.verdict(ratios))
@@ -95,41 +88,49 @@ def show_comparison(record: Row) -> None:
         "twenty ties one would pass for a win or a loss by chance."
     )
     tables = {"Tokens per step": runs, "Ratios": ratios, "Rejection": record["rejection"]}
-    panel.downloads("comparison", record, tables)
+    on_show.downloads("comparison", record, tables)
+
+
+def _ratio_card(rival: str, ratio: Row | None, shown: str) -> Card:
+    """Set Sequoia's tokens per step against a rival's; they are the same where there is no ratio, at temperature 0."""
+    return Card(
+        f"Sequoia ÷ {NAMES[rival]}",
+        "1.00×" if ratio is None else f"{ratio['value']:.2f}×",
+        "the same at T = 0" if ratio is None else wording.between(ratio["low"], ratio["high"]),
+        help=f"Tokens per step at {shown} on the same prompts. A win only where the interval lies above 1.",
+    )
 
 
 def show_losslessness(record: Row) -> None:
     """Draw a check's verdict, its numbers and the counts behind them."""
     settings, statistic = record["settings"], record["statistic"]
-    result, first, second, third = st.columns(4)
-    controls.card(
-        result,
-        "Losslessness",
-        "Passed" if record["passed"] else "Failed",
-        f"{record['samples']:,} samples, {NAMES[settings['verifier']]}",
-        help="Passed: nothing was seen that contradicts it.",
-    )
-    controls.card(
-        first,
-        "Statistic G",
-        "∞" if statistic is None else f"{statistic:.1f}",
-        f"{record['degrees_of_freedom']} degrees of freedom",
-        help="2 Σ observed · ln(observed ÷ expected), corrected for small counts. By chance it is about its degrees of "
-        "freedom, the cells compared less one. Infinite where the target cannot have written what was seen.",
-    )
-    controls.card(
-        second,
-        "p-value",
-        f"{record['p_value']:.2g}",
-        f"fails below {record['threshold']:.0e}",
-        help="How often an exactly lossless decoder would deviate at least this much by chance.",
-    )
-    controls.card(
-        third,
-        "False alarms",
-        f"≤ {record['false_alarm']:.0e}",
-        "for a correct verifier",
-        help="How often this check fails although nothing is wrong, at most.",
+    controls.cards(
+        Card(
+            "Losslessness",
+            "Passed" if record["passed"] else "Failed",
+            f"{record['samples']:,} samples, {NAMES[settings['verifier']]}",
+            help="Passed: nothing was seen that contradicts it.",
+        ),
+        Card(
+            "Statistic G",
+            "∞" if statistic is None else f"{statistic:.1f}",
+            f"{record['degrees_of_freedom']} degrees of freedom",
+            help="2 Σ observed · ln(observed ÷ expected), corrected for small counts. By chance it is about its "
+            "degrees of freedom, the cells compared less one. Infinite where the target cannot have written what was "
+            "seen.",
+        ),
+        Card(
+            "p-value",
+            f"{record['p_value']:.2g}",
+            f"fails below {record['threshold']:.0e}",
+            help="How often an exactly lossless decoder would deviate at least this much by chance.",
+        ),
+        Card(
+            "False alarms",
+            f"≤ {record['false_alarm']:.0e}",
+            "for a correct verifier",
+            help="How often this check fails although nothing is wrong, at most.",
+        ),
     )
     st.markdown(wording.losslessness_sentence(record))
     if record["impossible"]:
@@ -148,25 +149,29 @@ def show_losslessness(record: Row) -> None:
     with st.expander(f"The prompt, and all {len(rows)} cells", icon=":material/table:"):
         st.code(settings["prompt"], language=None, wrap_lines=True)
         st.dataframe(rows, hide_index=True, alt="Observed and expected counts of every cell")
-    panel.downloads("losslessness", record, {"Counts": rows})
+    on_show.downloads("losslessness", record, {"Counts": rows})
 
 
 def show_assumption(record: Row) -> None:
     """Draw predictions beside what decoding measured, and acceptance by depth and by confidence."""
     found = {row["quantity"]: row for row in record["estimates"]}
     half = record["settings"]["fit_prompts"]
-    for place, (name, label, help) in zip(
-        st.columns(3),
+    fit = (
+        ("static", "Predicted by the vector", f"F of the tree under one vector, measured on {half} prompts."),
+        ("by_depth", "Predicted by depth", f"F under P[level, k], counted in tree decoding of the same {half}."),
         (
-            ("static", "Predicted by the vector", f"F of the tree under one vector, measured on {half} prompts."),
-            ("by_depth", "Predicted by depth", f"F under P[level, k], counted in tree decoding of the same {half}."),
-            ("measured", "Measured", "Tokens per step of real decoding, on the prompts that nothing was fitted on."),
+            "measured",
+            "Measured, tokens per step",
+            "Tokens per step of real decoding, on the prompts that nothing was fitted on.",
         ),
-        strict=True,
-    ):
-        row = found[name]
-        label = f"{label}, tokens per step" if name == "measured" else label
-        controls.card(place, label, f"{row['value']:.2f}", wording.between(row["low"], row["high"]), help=help)
+    )
+    controls.cards(
+        *(
+            Card(label, f"{row['value']:.2f}", wording.between(row["low"], row["high"]), help=help)
+            for name, label, help in fit
+            for row in [found[name]]
+        )
+    )
     st.markdown(wording.assumption_sentence(found))
     left, right = st.columns(2)
     left.subheader("Acceptance by depth and rank")
@@ -195,4 +200,4 @@ def show_assumption(record: Row) -> None:
     else:
         right.info("Not counted: the run was stopped before.", icon=":material/info:")
     tables = {"Estimates": record["estimates"], "By depth": record["acceptance"], "By confidence": record["confidence"]}
-    panel.downloads("assumption", record, tables)
+    on_show.downloads("assumption", record, tables)

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ui.literal import quoted
+from ui.verifier_names import NAMES
+
 Row = dict[str, Any]
-RIVALS = ("specinfer", "topk")  # of Sequoia
-NAMES = {"sequoia": "Sequoia", "specinfer": "SpecInfer", "topk": "Top-k", "greedy": "Any verifier"}
 STEADY = 1.3  # upper ÷ lower quartile of seconds per step up to which a timing is worth a claim
 
 
@@ -149,14 +150,8 @@ def cell_rows(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
     return [{"text": cell_name(cell)} | {k: v for k, v in cell.items() if k != "text"} for cell in cells]
 
 
-def literal(text: str, limit: int = 60) -> str:
-    """Write text that nobody vouches for so that it is seen as it is: quoted, control characters spelled out."""
-    quoted = repr(text)
-    return quoted if len(quoted) <= limit else f"{quoted[: limit - 1]}…"
-
-
 def cell_name(cell: Mapping[str, Any]) -> str:
     """Name a cell of a losslessness check."""
     if not cell["pooled"]:
-        return literal(cell["text"])
-    return f"{literal(cell['text'])} + any rarer token" if cell["tokens"] else "all rarer texts"
+        return quoted(cell["text"])
+    return f"{quoted(cell['text'])} + any rarer token" if cell["tokens"] else "all rarer texts"

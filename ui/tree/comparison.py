@@ -1,46 +1,30 @@
-"""Two trees side by side: the one in use and another shape, what one adds and what it drops.
-
-Draws one section of the tree page. Shapes: n = tree nodes.
-"""
+"""Two trees side by side: the one in use and another shape, what one adds and what it drops."""
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import streamlit as st
 
-from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
-from sequoia_core.design.optimal_trees import node_scores
-from sequoia_core.design.plain_trees import beam_tree, best_first_tree, branching_tree, chain_tree, independent_chains
-from ui import charts, controls, core_cache, session
+from sequoia_core import AcceptanceVector, TokenTree
+from sequoia_core.design.tree_comparison import NEAREST_SHAPES, compare_trees
+from ui import charts, controls, core_cache, predictions, session
+from ui.controls import Card
 from ui.core_cache import MAX_DEPTH, MAX_SIZE
 from ui.literal import plain
 
 NOTHING = "Nothing"
 OTHER_SHAPE, OTHER_VECTOR, IMPORTED = "Best tree of another shape", "Best tree for another vector", "Imported tree"
-PLAIN = {
-    "One chain": "as deep as this tree",
-    "Independent chains": "SpecInfer's k × l",
-    "Beam": "the same number of nodes at every level",
-    "Two children everywhere": "the full binary tree that fits",
-    "Best first": "grown by the most likely next node, Medusa's rule",
+PLAIN = {  # label -> (the core's name of the shape, what it is)
+    "One chain": ("chain", "as deep as this tree"),
+    "Independent chains": ("chains", "SpecInfer's k × l"),
+    "Beam": ("beam", "the same number of nodes at every level"),
+    "Two children everywhere": ("binary", "the full binary tree that fits"),
+    "Best first": ("best first", "grown by the most likely next node, Medusa's rule"),
 }
 
 
-def plain_shape(name: str, tree: TokenTree, vector: AcceptanceVector) -> TokenTree:
-    """Return the plain shape of that name nearest to a tree's size and depth, never larger."""
-    size, depth = tree.size, max(tree.depth, 1)
-    width = max((size - 1) // depth, 1)
-    if name == "One chain":
-        return chain_tree(tree.depth)
-    if name == "Independent chains":
-        return independent_chains(width, min(depth, max(size - 1, 1)))
-    if name == "Beam":
-        return beam_tree(vector, width=width, depth=depth)
-    if name == "Two children everywhere":
-        return branching_tree([2] * max(int(math.log2(size + 1)) - 1, 0))
-    return best_first_tree(vector, size=size, depth=depth)
+def plain_shape(label: str, tree: TokenTree, vector: AcceptanceVector) -> TokenTree:
+    """Return the plain shape of that label nearest to a tree's size and depth."""
+    return NEAREST_SHAPES[PLAIN[label][0]](tree, vector)
 
 
 def section(tree: TokenTree, vector: AcceptanceVector, imported: tuple[TokenTree, str] | None) -> None:
@@ -95,50 +79,47 @@ def _chosen(
             return core_cache.best_tree(session.vectors()[name], tree.size, max(tree.depth, 1)), f"best tree for {name}"
         except ValueError as error:
             return None, str(error)
-    st.caption(PLAIN[against])
+    st.caption(PLAIN[against][1])
     return plain_shape(against, tree, vector), against.lower()
 
 
 def _draw(tree: TokenTree, other: TokenTree, name: str, vector: AcceptanceVector) -> None:
-    here, there = expected_tokens(tree, vector), expected_tokens(other, vector)
-    twins, back = tree.shared_with(other) >= 0, other.shared_with(tree) >= 0
-    dropped, added = float(node_scores(tree, vector)[~twins].sum()), float(node_scores(other, vector)[~back].sum())
-    cards = st.columns(4)
-    controls.card(cards[0], "Tree in use", f"{here:.2f}", _shape(tree))
-    controls.card(
-        cards[1],
-        "The other tree",
-        f"{there:.2f}",
-        f"{there - here:+.3f}, {_shape(other)}",
-        signed=abs(there - here) > 1e-9,
-    )
-    controls.card(
-        cards[2],
-        "It adds",
-        f"{int((~back).sum())} nodes",
-        f"worth {added:.3f} tokens",
-        help="Nodes of the other tree that the tree in use lacks, and the sum of their f(v).",
-    )
-    controls.card(
-        cards[3],
-        "It drops",
-        f"{int((~twins).sum())} nodes",
-        f"worth {dropped:.3f} tokens",
-        help="Nodes of the tree in use that the other one lacks, and the sum of their f(v).",
+    found = compare_trees(tree, other, vector)
+    gained = found.other_tokens - found.tokens
+    controls.cards(
+        Card("Tree in use", f"{found.tokens:.2f}", _shape(tree)),
+        Card(
+            "The other tree",
+            f"{found.other_tokens:.2f}",
+            f"{gained:+.3f}, {_shape(other)}",
+            signed=abs(gained) > 1e-9,
+        ),
+        Card(
+            "It adds",
+            f"{found.added} nodes",
+            f"worth {found.added_tokens:.3f} tokens",
+            help="Nodes of the other tree that the tree in use lacks, and the sum of their f(v).",
+        ),
+        Card(
+            "It drops",
+            f"{found.dropped} nodes",
+            f"worth {found.dropped_tokens:.3f} tokens",
+            help="Nodes of the tree in use that the other one lacks, and the sum of their f(v).",
+        ),
     )
     left, right = st.columns(2)
     for place, drawn, shared, title, key in (
-        (left, tree, twins, "Tree in use", "compare_here"),
-        (right, other, back, name[0].upper() + name[1:], "compare_there"),
+        (left, tree, found.shared, "Tree in use", "compare_here"),
+        (right, other, found.other_shared, name[0].upper() + name[1:], "compare_there"),
     ):
         place.markdown(f"**{plain(title)}**")
         place.plotly_chart(
             charts.comparison_figure(drawn, vector, shared),
             width="stretch",
             key=key,
-            alt=f"{title}: {drawn.size} nodes, {int(np.sum(shared))} of them in both trees",
+            alt=f"{title}: {drawn.size} nodes, {int(shared.sum())} of them in both trees",
         )
-    pay = [session.predicted(one) for one in (tree, other)]
+    pay = [predictions.predicted(one) for one in (tree, other)]
     if None not in pay:
         st.markdown(
             f"On the profiled hardware the tree in use is predicted at {pay[0]:.2f}× and the other at {pay[1]:.2f}× "

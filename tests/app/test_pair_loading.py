@@ -16,8 +16,9 @@ import pytest
 
 from sequoia_core.files.faults import Cancelled
 from tests.app.conftest import ROOT, wait_for
-from ui import jobs
-from ui.loading import PairKeeper
+from ui import engine_queue
+from ui.model_pairs import PairSpec
+from ui.pair_loading import PairKeeper
 
 
 class Pair:
@@ -182,11 +183,11 @@ def test_unloading_never_waits_for_a_load(loads: Loads) -> None:
 def test_a_folder_with_a_pipe_in_it_is_refused_and_the_engine_goes_on(tmp_path) -> None:
     """Opening a named pipe waits for a writer, for ever."""
     os.mkfifo(tmp_path / "config.json")
-    engine = jobs.EngineQueue()
+    engine = engine_queue.EngineQueue()
     try:
-        spec = jobs.PairSpec(str(tmp_path), str(tmp_path))
+        spec = PairSpec(str(tmp_path), str(tmp_path))
         piped = engine.submit("pipe", lambda context: context.pair(spec))
-        demo = engine.submit("demo", lambda context: context.pair(jobs.PairSpec()).target.name)
+        demo = engine.submit("demo", lambda context: context.pair(PairSpec()).target.name)
         wait_for(lambda: not (piped.active or demo.active), 120)
     finally:
         engine.close()
@@ -196,14 +197,15 @@ def test_a_folder_with_a_pipe_in_it_is_refused_and_the_engine_goes_on(tmp_path) 
 
 HANGING = """
 import json, sys, threading, time
-from ui import jobs
+from ui import engine_queue
+from ui.model_pairs import PairSpec
 
-engine = jobs.EngineQueue()
+engine = engine_queue.EngineQueue()
 def wait(condition, seconds):
     ends = time.monotonic() + seconds
     while not condition() and time.monotonic() < ends:
         time.sleep(0.01)
-hub = jobs.PairSpec("someone/model", "someone/draft")
+hub = PairSpec("someone/model", "someone/draft")
 import huggingface_hub  # so that the time below is not that of an import
 job = engine.submit("hub", lambda context: context.pair(hub))
 wait(lambda: job.state == "running", 60)
@@ -213,7 +215,7 @@ job.cancel()
 began = time.monotonic()
 wait(lambda: not job.active, 60)
 cancelled = time.monotonic() - began
-demo = engine.submit("demo", lambda context: context.pair(jobs.PairSpec()).target.name)
+demo = engine.submit("demo", lambda context: context.pair(PairSpec()).target.name)
 wait(lambda: not demo.active, 200)
 hanging = sum(thread.name == "loader" for thread in threading.enumerate())
 print(json.dumps([job.state, cancelled, demo.state, demo.result, hanging]), flush=True)

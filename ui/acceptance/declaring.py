@@ -1,0 +1,40 @@
+"""What a vector holds for: said by its measurement, or declared by its user where a file does not say."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from sequoia_core import AcceptanceVector
+from sequoia_core.design.conditions import Conditions
+from ui import controls, predictions, session
+from ui.literal import plain
+
+
+def section(vector: AcceptanceVector) -> None:
+    """Say what the vector holds for, and let its user say so where the file does not."""
+    held = vector.holds_for
+    if held is None:
+        st.caption(":material/help: This vector does not say what it holds for, so it predicts nothing yet.")
+    else:
+        by = "as you declared" if held.declared else "as the measurement recorded"
+        st.caption(
+            f":material/rule: Holds for {plain(held.target)} ← {plain(held.draft)}, {plain(held.sampling)}, {by}."
+        )
+    title = "Say what it was measured for" if held is None else "Declare that it holds for something else"
+    with st.expander(title, icon=":material/edit_note:", key="acceptance_declare"), st.form("acceptance_declared"):
+        here = predictions.conditions()
+        left, right = st.columns(2)
+        target = left.text_input(
+            "Target", here.target, key="acceptance_for_target", help="As the pair in the sidebar names it."
+        )
+        draft = right.text_input("Draft", here.draft, key="acceptance_for_draft", help="As the target.")
+        temperature = left.number_input("Temperature", 0.0, 2.0, 0.0, 0.1, key="acceptance_for_temperature")
+        top_p = right.number_input("Top-p", 0.05, 1.0, 1.0, 0.05, key="acceptance_for_top_p")
+        verifier = controls.verifier(left, key="acceptance_for_verifier")
+        if right.form_submit_button("Declare", icon=":material/check:", width="stretch"):
+            try:
+                session.declare(Conditions(target, draft, temperature, top_p, verifier, declared=True))
+            except ValueError as error:
+                st.error(plain(str(error)), icon=":material/error:")
+                return
+            st.rerun()

@@ -1,0 +1,57 @@
+"""What is expected of a tree at the settings chosen, or what has to be measured before anything can be expected."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
+from sequoia_core.design.conditions import Conditions
+from ui import job_panel, predictions, session
+from ui.acceptance import measurement
+from ui.literal import plain
+
+PROMPTS, NEW_TOKENS = 8, 64  # of the measurement offered here
+
+
+def draw(
+    tree: TokenTree, origin: str, vector: AcceptanceVector | None, wanted: Conditions
+) -> tuple[float | None, float | None]:
+    """Say what is expected of a tree under these conditions -> tokens per step, speedup; None where nothing is.
+
+    Args:
+        origin: where the tree comes from, for people.
+        vector: one that holds for the conditions; None when none does, which is then offered to be measured.
+    """
+    subject = f":material/account_tree: {plain(origin)}: n = {tree.size}, d = {tree.depth}"
+    if vector is None:
+        st.markdown(f"{subject} &nbsp;·&nbsp; nothing is expected of it at these settings")
+        offer_measurement(wanted)
+        return None, None
+    expected, prediction = expected_tokens(tree, vector), predictions.predicted(tree, vector)
+    by = "" if vector == session.acceptance() else f" by the vector measured at {wanted.sampling}"
+    speed = "no speedup predicted" if prediction is None else f"predicted {prediction:.2f}× vs 1.00× autoregressive"
+    st.markdown(f"{subject} &nbsp;·&nbsp; expected {expected:.2f} tokens per step{by} &nbsp;·&nbsp; {speed}")
+    if prediction is None:
+        st.caption(
+            f":material/info: No speedup is predicted: {plain(predictions.no_prediction(tree, vector))}. Measure the "
+            "passes of this pair on the hardware page."
+        )
+    return expected, prediction
+
+
+def offer_measurement(wanted: Conditions) -> None:
+    """Say which vector is missing, and offer to measure it here."""
+    with st.container(border=True):
+        st.markdown(
+            f":material/checklist: No acceptance vector was measured for **{plain(wanted.sampling)}** on the "
+            f"{session.pair_name()}. The one in use: {plain(session.acceptance_source())}."
+        )
+        if st.button(
+            "Measure it",
+            icon=":material/speed:",
+            key="decode_measure",
+            disabled=job_panel.is_active("measure"),
+            help=f"On {PROMPTS} shipped prompts, {NEW_TOKENS} new tokens each. The acceptance page has all settings.",
+        ):
+            measurement.start_for(wanted, prompts=PROMPTS, tokens=NEW_TOKENS)
+        job_panel.draw("measure")

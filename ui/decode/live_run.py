@@ -1,0 +1,141 @@
+"""A decode on the page while it runs and afterwards: its figures, its tree step by step, its text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from sequoia_core.studies.run_summary import RunSummary
+from ui import controls, job_panel, runs, session, session_jobs, shipped
+from ui.controls import Card, number
+from ui.literal import plain
+from ui.token_tree import live_tree
+
+ENDINGS = {
+    "eos": "Ended at the end-of-text token.",
+    "context": "Ended at the models' context limit.",
+    "length": "Ended at the number of tokens asked for.",
+}
+
+
+def draw_job(was_active: bool) -> None:
+    """Draw this session's decode as far as it is; redrawn while it runs.
+
+    Args:
+        was_active: as the page around it knows it; the page is run again once that has changed.
+    """
+    job = session_jobs.job("decode")
+    if job is None:
+        return
+    active, state = job.active, job.state  # read before the steps, so that an ended job is drawn complete
+    if job.position:
+        st.info(f"The engine is busy. This run is number {job.position} in line.", icon=":material/hourglass_top:")
+    elif active:
+        stopping = job.cancel_event.is_set()
+        st.progress(job.fraction, text="Stopping after this step" if stopping else job_panel.progress_text(job))
+    elif state == "failed":
+        kept = f" The {job.step_count} steps before it are kept below." if job.step_count else ""
+        st.error(f"The run failed: {plain(job.error or '')}{kept}", icon=":material/error:")
+    elif state == "cancelled":
+        st.warning(
+            f"Stopped after {job.step_count} steps; what was decoded stays below.", icon=":material/stop_circle:"
+        )
+    run = job.result or job.info.header()
+    draw_run(run, job.id, job.steps_since(0), active=active, waiting=job.message or "Waiting for the engine")
+    if was_active and not active:
+        st.rerun()  # once, to end the polling and give the buttons back
+
+
+def draw_last_or_recorded() -> None:
+    """Draw this session's last run, else the recorded one, else what to expect here."""
+    last = session.last_run()
+    recording = shipped.ASSETS / "runs" / "recorded.json"
+    if last is not None:
+        st.caption(":material/history: The last run of this session.")
+        draw_run(last, last["id"], last["steps"], active=False)
+    elif recording.is_file():
+        run = _recorded_run(str(recording), recording.stat().st_mtime_ns)
+        st.info("A recorded run, to replay: press Start above to decode on this machine.", icon=":material/movie:")
+        draw_run(run, run["id"], run["steps"], active=False)
+    else:
+        st.info(
+            "Nothing decoded yet. Press Start: each step's tree appears here as it is drafted and verified.",
+            icon=":material/play_circle:",
+        )
+
+
+@st.cache_data(show_spinner=False, max_entries=2)
+def _recorded_run(path: str, modified: int) -> dict[str, Any]:
+    return runs.load_run(path)
+
+
+def draw_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, active: bool, waiting: str = "") -> None:
+    """Draw the figures, the live tree and the text of a run."""
+    summary = runs.summarize(
+        steps,
+        baseline=run["baseline"],
+        expected_tokens=run["expected_tokens"],
+        predicted_speedup=run["predicted_speedup"],
+    )
+    _cards(summary)
+    if not active and steps:
+        st.markdown(runs.explain(summary))
+    live_tree(
+        key="decode_tree",
+        epoch=epoch,
+        tree=runs.tree_of(run),
+        prompt=run["prompt"],
+        greedy=run["temperature"] == 0,
+        steps_since=lambda index: [step for step in steps if step["index"] >= index],
+        total=len(steps),
+        running=active,
+        waiting=waiting if active else "",
+    )
+    if not active and steps:
+        with st.expander("Text and file", icon=":material/notes:", key="decode_text"):
+            st.code(run["text"] or "".join(piece for step in steps for piece in step["pieces"]), language=None)
+            left, right = st.columns([3, 1], vertical_alignment="center")
+            left.caption(ENDINGS.get(steps[-1]["finished"], "Ended early."))
+            right.download_button(
+                "Download this run",
+                lambda: runs.run_to_bytes(run),
+                "run.json",
+                key="decode_download",
+                icon=":material/download:",
+                on_click="ignore",
+                width="stretch",
+                help="Every step with its tokens, probabilities, decisions and timings, as JSON.",
+            )
+
+
+def _cards(summary: RunSummary) -> None:
+    """Draw what was measured, each number beside what it compares with."""
+    expected, alone, prediction = summary.expected_tokens, summary.baseline_per_sec, summary.predicted_speedup
+    controls.cards(
+        Card(
+            "Tokens per step",
+            number(summary.tokens_per_step),
+            "nothing expected" if expected is None else f"expected {expected:.2f}",
+            help="Committed tokens ÷ target passes, bonus tokens counted. Expected: F of this tree.",
+        ),
+        Card(
+            "Tokens per second",
+            number(summary.tokens_per_sec, "{:.0f}"),
+            "autoregressive not measured" if alone is None else f"autoregressive {alone:.0f}",
+            help="Both measured in this job, taking turns step by step, on the same model and sampler, by the median "
+            "step. Reading the prompt is excluded on both sides.",
+        ),
+        Card(
+            "Speedup",
+            number(summary.speedup, "{:.2f}×"),
+            "nothing predicted" if prediction is None else f"predicted {prediction:.2f}×",
+            help="Tokens per second with the tree ÷ without it (1.00×).",
+        ),
+        Card(
+            "Accepted share",
+            number(summary.drafted_share, "{:.0%}"),
+            f"{summary.tokens} tokens, {summary.steps} steps",
+            help="Share of the text that the draft proposed and the target accepted; the rest are bonus tokens.",
+        ),
+    )

@@ -1,0 +1,78 @@
+"""Which tree to decode with: the tree page's, the best for this hardware, a chain, or one from a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import streamlit as st
+
+from sequoia_core import AcceptanceVector, TokenTree
+from sequoia_core.design.plain_trees import chain_tree
+from ui import controls, core_cache, predictions, session, tree_in_use
+
+SOURCES = {
+    "tree": "Tree page",
+    "best": "Best for this hardware",
+    "chain": "Chain",
+    "file": "Imported file",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TreeChoice:
+    """A tree and where it comes from.
+
+    Args:
+        source: one of `SOURCES`.
+        tree: None where there is none.
+        origin: where it comes from, or why there is none, for people.
+    """
+
+    source: str
+    tree: TokenTree | None
+    origin: str
+
+
+def draw() -> TreeChoice:
+    """Draw the choice of a tree. Of the best for this hardware only the source is set: see `best_for`."""
+    source = st.selectbox(
+        "Tree",
+        SOURCES,
+        key="source",
+        bind="query-params",
+        format_func=SOURCES.get,
+        help="Best for this hardware: the shape with the highest predicted speedup for the vector and profile in use.",
+    )
+    if source == "tree":
+        return TreeChoice(source, tree_in_use.current(), tree_in_use.source())
+    if source == "best":
+        return TreeChoice(source, None, "")
+    if source == "chain":
+        length = st.slider(
+            "Chain length",
+            1,
+            16,
+            4,
+            key="chain",
+            bind="query-params",
+            help="Drafted tokens in a row: classic speculative decoding.",
+        )
+        return TreeChoice(source, chain_tree(length), f"chain of {length}")
+    upload = controls.tree_upload(key="decode_tree_file")
+    if upload is None:
+        return TreeChoice(source, None, "Upload a tree file, or choose another tree.")
+    return TreeChoice(source, upload.value, upload.error or f"your file {upload.name}")
+
+
+def best_for(vector: AcceptanceVector | None) -> TreeChoice:
+    """Return the tree with the highest predicted speedup under a vector that holds, or why none is known."""
+    profile = session.profile()
+    if profile is None:
+        why = "There is no hardware profile to choose a shape by. Measure one on the hardware page."
+        return TreeChoice("best", None, why)
+    if vector is None:
+        why = "No acceptance vector holds for these settings, so no tree is known to be the best. Measure one."
+        return TreeChoice("best", None, why)
+    shape = core_cache.planned(vector, profile)[1]
+    tree = core_cache.best_tree(vector, shape.size, shape.depth)
+    return TreeChoice("best", tree, f"best tree for {predictions.profiled_machine()}")

@@ -1,0 +1,91 @@
+"""One decode beside its autoregressive baseline, as a job for the engine's worker.
+
+Runs on the worker's thread, so no Streamlit here; what it leaves is a run as `ui.runs` describes it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sequoia_core.models.chat import encode_prompt
+from ui.jobs import Job, JobContext
+from ui.runs import DecodeRequest, TokenText, step_record
+
+if TYPE_CHECKING:
+    from sequoia_core.models.language_model import ModelPair
+
+WARM_TOKENS = 4
+
+
+def decode_work(request: DecodeRequest) -> Callable[[JobContext], dict[str, Any]]:
+    """Return the work of one decode: the tree run step by step, and beside it the baseline of the same length."""
+
+    def work(context: JobContext) -> dict[str, Any]:
+        pair = context.pair(request.models)
+        return decode_beside_baseline(context, pair, request, keep=context.keep, progress=context.progress)
+
+    return work
+
+
+def record_run(request: DecodeRequest) -> dict[str, Any]:
+    """Run a request here and now, without a queue, and return the run."""
+    work = decode_work(request)
+    return work(JobContext(Job("record", work)))
+
+
+def decode_beside_baseline(
+    context: JobContext,
+    pair: ModelPair,
+    request: DecodeRequest,
+    *,
+    keep: Callable[[dict[str, Any]], None],
+    progress: Callable[[float, str], None],
+) -> dict[str, Any]:
+    """Decode with the tree and without it, in turns, so that a slow moment of the machine touches both.
+
+    Args:
+        keep: gets the run before it is filled, so that a cancel or failure loses nothing.
+        progress: called with the share that is done, 0 to 1, and with what is being done.
+    """
+    import torch
+
+    from sequoia_core import SamplingConfig, autoregressive, decode
+
+    prompt = encode_prompt(pair.tokenizer, request.prompt)
+    sampling = SamplingConfig(temperature=request.temperature, top_p=request.top_p)
+    common = {"target": pair.target, "sampling": sampling, "cancel": context.cancel}
+    speculative = {**common, "draft": pair.draft, "tree": request.tree, "verifier": request.verifier}
+    run = request.header() | {"device": str(pair.target.device), "target": pair.target.name, "draft": pair.draft.name}
+    keep(run)
+
+    progress(0.0, "Warming up")
+    seeds = [torch.Generator().manual_seed(request.seed) for _ in range(4)]
+    for warm in (
+        decode(prompt, **speculative, max_new_tokens=WARM_TOKENS, generator=seeds[0]),
+        autoregressive(prompt, **common, max_new_tokens=WARM_TOKENS, generator=seeds[1]),
+    ):
+        for _ in warm:
+            pass
+    text = TokenText(pair.tokenizer.decode, prompt)
+    tokens: list[int] = []
+    run["baseline"] = baseline = {"tokens": 0, "seconds": 0.0, "median_sec": None}
+    plain_sec: list[float] = []
+    length = request.max_new_tokens
+    plain_steps = autoregressive(prompt, **common, max_new_tokens=length, generator=seeds[3])
+    for step in decode(prompt, **speculative, max_new_tokens=length, generator=seeds[2]):
+        tokens.extend(step.new_tokens)
+        for plain in plain_steps:
+            baseline["tokens"] += len(plain.new_tokens)
+            baseline["seconds"] += plain.seconds
+            plain_sec.append(plain.seconds)
+            if baseline["tokens"] >= len(tokens):
+                break
+        baseline["median_sec"] = statistics.median(plain_sec) if plain_sec else None
+        record = step_record(step, text)
+        run["steps"].append(record)
+        context.append(record)
+        run["text"] = pair.tokenizer.decode(tokens, skip_special_tokens=True)
+        progress(len(tokens) / length, "Decoding, with the tree and without it in turns")
+    return run

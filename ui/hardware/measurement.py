@@ -1,0 +1,71 @@
+"""The form that times the model pair on this machine, and the job behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from ui import job_panel, machine, session
+from ui.jobs import JobContext
+from ui.literal import plain
+
+if TYPE_CHECKING:
+    from sequoia_core import HardwareProfile
+
+
+def section() -> None:
+    """Offer to time the model pair on this machine and show the progress."""
+    with st.form("hardware_measure"):
+        left, middle, right = st.columns(3)
+        largest = left.select_slider(
+            "Largest tree",
+            [16, 32, 64, 128, 256, 512],
+            64,
+            key="hardware_largest",
+            help="Target passes of 1, 2, 4, … up to this many tokens are timed. A GPU deserves 256 or more.",
+        )
+        context = middle.select_slider(
+            "Context",
+            [32, 64, 128, 256, 512],
+            128,
+            key="hardware_context",
+            help="Tokens already in the cache while timing; attention over a longer prefix costs more.",
+        )
+        repeats = right.select_slider(
+            "Repeats",
+            [3, 5, 9, 15, 25],
+            9,
+            key="hardware_repeats",
+            help="Each size is timed this often after a warm-up; the median counts, the spread is shown.",
+        )
+        if st.form_submit_button(
+            f"Measure this machine ({plain(machine.device_name())})",
+            icon=":material/speed:",
+            type="primary",
+            disabled=job_panel.is_active("profile"),
+        ):
+            start(largest, context, repeats)
+    job_panel.draw("profile")
+
+
+def start(largest: int, context: int, repeats: int) -> None:
+    """Queue the profiling behind whatever else uses the device, or its timings would be wrong."""
+    spec = session.pair_spec()
+    sizes = [2**k for k in range(largest.bit_length())]
+
+    def work(job: JobContext) -> HardwareProfile:
+        from sequoia_core import measure_profile
+
+        pair = job.pair(spec)
+        return measure_profile(
+            target=pair.target,
+            draft=pair.draft,
+            sizes=sizes,
+            context=context,
+            repeats=repeats,
+            progress=job.progress,
+            cancel=job.cancel,
+        )
+
+    job_panel.start("profile", "Profiling", work, info=f"measured here on the {session.pair_name()}")

@@ -1,0 +1,86 @@
+"""The one model pair in memory: which one is asked for, downloading and loading it, letting go of it.
+
+Not a Streamlit cache, because the worker that loads has no script run to attach one to.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ui.pair_loading import PairKeeper
+
+if TYPE_CHECKING:
+    from sequoia_core.models.language_model import ModelPair
+
+HUB_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*-of-*.safetensors")
+_LOG = logging.getLogger(__name__)
+
+
+class PairSpec(NamedTuple):
+    """Which models to load: folders or hub ids, None twice for the demo pair; dtype None leaves it to `load_pair`."""
+
+    target: str | None = None
+    draft: str | None = None
+    dtype: str | None = None
+
+    @property
+    def is_demo(self) -> bool:
+        return self.target is None or self.draft is None
+
+
+def _fetch_pair(spec: PairSpec) -> None:
+    """Download what is not here yet: the part of a load that may hang; and refuse folders whose reading would block.
+
+    Raises:
+        ValueError: naming the file that is no plain file, such as a named pipe.
+    """
+    for name in spec[:2]:
+        if name is None:
+            continue
+        folder = Path(name).expanduser()
+        if folder.is_dir():
+            strange = next((file for file in sorted(folder.iterdir()) if not (file.is_file() or file.is_dir())), None)
+            if strange is not None:
+                raise ValueError(f"{strange}: found a pipe, device or broken link, expected a model's plain files")
+        elif not folder.is_absolute() and not name.startswith((".", "~")):
+            from huggingface_hub import snapshot_download
+
+            try:
+                snapshot_download(name, allow_patterns=list(HUB_FILES))
+            except Exception as error:  # whatever is wrong, `load_pair` says it better, or finds all of it cached
+                _LOG.info("nothing downloaded for %s: %s", name, error)
+
+
+def _load_pair(spec: PairSpec) -> ModelPair:
+    from sequoia_core import load_pair  # heavy: torch and transformers
+
+    return load_pair(spec.target, spec.draft, dtype=spec.dtype)
+
+
+_PAIRS: PairKeeper[PairSpec, ModelPair] = PairKeeper(_fetch_pair, _load_pair)
+
+
+def shared_pair(spec: PairSpec, cancel: threading.Event) -> ModelPair:
+    """Load a model pair once and keep it until another is asked for; call from the worker only.
+
+    Args:
+        cancel: ends the wait, not the load, which goes on by itself and is dropped.
+
+    Raises:
+        ValueError, OSError: from `load_pair`, with nothing half-loaded kept.
+        Cancelled: before the pair was there.
+    """
+    return _PAIRS.get(spec, cancel)
+
+
+def loaded_pair() -> PairSpec | None:
+    """Return which pair is in memory; None when none is."""
+    return _PAIRS.held
+
+
+def unload_pair() -> None:
+    """Let go of the loaded pair; a running job keeps its own hold until it ends."""
+    _PAIRS.drop()

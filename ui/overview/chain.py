@@ -1,0 +1,104 @@
+"""The whole chain on the overview: starting it, its stages while it runs, what it found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from ui import chain_job, controls, job_panel, runs, session, session_jobs, shipped
+from ui.controls import Card
+from ui.jobs import Job
+from ui.literal import plain
+
+FALLBACK_PROMPTS = [
+    "import os\n\n\ndef list_files(folder):\n    ",
+    "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        ",
+    "def fibonacci(n):\n    if n < 2:\n        return n\n    ",
+    "with open(path) as handle:\n    for line in handle:\n        ",
+    "import json\n\n\ndef load_config(path):\n    ",
+]
+STAGE_ICONS = {
+    "done": ":green[:material/check_circle:]",
+    "now": ":blue[:material/pending:]",
+    "open": ":gray[:material/radio_button_unchecked:]",
+    "stopped": ":orange[:material/stop_circle:]",
+}
+
+
+def start() -> None:
+    """Submit the whole chain on the chosen pair: some shipped prompts to measure on, one more to decode."""
+    prompts = shipped.prompts()
+    if len(prompts) <= chain_job.PROMPTS:
+        prompts = FALLBACK_PROMPTS
+    work = chain_job.chain_work(prompts[: chain_job.PROMPTS + 1], models=session.pair_spec())
+    job_panel.start("chain", "Whole chain", work, info=session.pair_name())
+
+
+def draw_progress(was_active: bool) -> None:
+    """Draw the chain's stages and progress; redrawn while it runs.
+
+    Args:
+        was_active: as the page around it knows it; the page is run again once that has changed.
+    """
+    job = session_jobs.job("chain")
+    if job is None:
+        return
+    active = job.active
+    if active:
+        job_panel.progress_and_cancel("chain", job)
+    elif job.state == "failed":
+        st.error(f"The chain failed: {plain(job.error or '')}", icon=":material/error:")
+    elif job.state == "cancelled":
+        st.warning("Stopped. What was finished before is in use.", icon=":material/stop_circle:")
+    _draw_stages(job, active=active)
+    if was_active and not active:
+        st.rerun()
+
+
+def _draw_stages(job: Job, *, active: bool) -> None:
+    """Draw the named stages with their state."""
+    over = job.state == "done"
+    for place, stage in zip(st.columns(len(chain_job.STAGES)), chain_job.STAGES, strict=True):
+        if over or job.fraction >= stage.high:
+            state = "done"
+        elif job.fraction >= stage.low and job.state != "queued":
+            state = "now" if active else "stopped"
+        else:
+            state = "open"
+        place.markdown(f"{STAGE_ICONS[state]} {stage.name}")
+
+
+def draw_result(run: dict[str, Any]) -> None:
+    """Draw what the chain found, each number beside what it compares with, and where to see how."""
+    summary = runs.summary_of(run)
+    cards = []
+    if summary.speedup is not None:
+        cards += [
+            Card(
+                "Measured speedup",
+                f"{summary.speedup:.2f}×",
+                f"{summary.speedup - 1:+.2f}× vs autoregressive",
+                signed=True,
+                help="Tokens per second with the tree ÷ without it, same model, cache, sampler and length.",
+            ),
+            Card(
+                "Predicted speedup",
+                f"{summary.predicted_speedup:.2f}×",
+                f"measured is {summary.speedup / summary.predicted_speedup:.0%} of it",
+                help="Expected tokens ÷ (t(n) + d·c), from the acceptance and the profile just measured.",
+            ),
+        ]
+    if summary.tokens_per_step is not None:
+        cards.append(
+            Card(
+                "Tokens per step",
+                f"{summary.tokens_per_step:.2f}",
+                f"expected {summary.expected_tokens:.2f}",
+                help="Committed tokens ÷ target passes. Expected: F of the planned tree.",
+            )
+        )
+    if cards:
+        controls.cards(*cards)
+    st.markdown(runs.explain(summary))
+    controls.page_link(st.container(), "decode", "Watch this run step by step", ":material/play_circle:")

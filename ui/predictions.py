@@ -1,0 +1,75 @@
+"""What may be predicted for the pair in use on this machine: do the vector and the profile in use hold for it?
+
+A vector holds for one pair and way of sampling, a profile for one pair, number format and device. Where they do not
+hold, nothing is predicted and the reason is given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sequoia_core.design.conditions import Conditions
+from sequoia_core.files.model_names import pair_names
+from ui import machine, session
+
+if TYPE_CHECKING:
+    from sequoia_core import AcceptanceVector, TokenTree
+
+
+def conditions(temperature: float = 0.0, top_p: float = 1.0, verifier: str = "sequoia") -> Conditions:
+    """Return the conditions of a decode of the pair in use at these settings."""
+    return Conditions(*pair_names(*session.pair_spec()[:2]), float(temperature), float(top_p), verifier)
+
+
+def vector_for(wanted: Conditions) -> AcceptanceVector | None:
+    """Return a vector that holds for these conditions: the one in use, else any of the session's; None without one."""
+    return next(
+        (vector for vector in (session.acceptance(), *session.vectors().values()) if not vector.differences(wanted)),
+        None,
+    )
+
+
+def vector_faults() -> list[str]:
+    """Say why the vector in use tells nothing of the pair in use; empty when it was measured on it, at any settings."""
+    holds_for = session.acceptance().holds_for
+    if holds_for is None:
+        return session.acceptance().differences(conditions())
+    target, draft = pair_names(*session.pair_spec()[:2])
+    return holds_for.differences(replace(holds_for, target=target, draft=draft))
+
+
+def profile_faults() -> list[str]:
+    """Say why the profile in use tells nothing of the pair in use on this machine; empty when it was measured here."""
+    hardware = session.profile()
+    if hardware is None:
+        return ["no hardware profile"]
+    target, draft = pair_names(*session.pair_spec()[:2])
+    dtype = session.pair_spec().dtype or ("bfloat16" if machine.has_gpu() else "float32")
+    return hardware.differences(target=target, draft=draft, dtype=dtype, device=machine.device_name())
+
+
+def profiled_machine() -> str:
+    """Say whose passes the profile in use tells of: this hardware's, or others'."""
+    return "the profile in use" if profile_faults() else "this hardware"
+
+
+def predicted(tree: TokenTree, vector: AcceptanceVector | None = None) -> float | None:
+    """Return the predicted speedup of a tree with the pair in use on this machine, or None: see `no_prediction`.
+
+    Args:
+        vector: one that holds for the decode in question; None takes the one in use, for its own settings.
+    """
+    from sequoia_core import predicted_speedup
+
+    if no_prediction(tree, vector) is not None:
+        return None
+    return float(predicted_speedup(tree, vector or session.acceptance(), session.profile()))
+
+
+def no_prediction(tree: TokenTree, vector: AcceptanceVector | None = None) -> str | None:
+    """Say why no speedup can be predicted for a tree; None when it can. Arguments as `predicted`."""
+    faults = [*(vector_faults() if vector is None else []), *profile_faults()]
+    if not faults and tree.size > session.profile().max_size:
+        return f"the profile ends at n = {session.profile().max_size}"
+    return "; ".join(faults) or None

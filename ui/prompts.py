@@ -1,0 +1,169 @@
+"""Prompts on a page: one to decode, or several to measure on; shipped, the user's own, or from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from sequoia_core.files.prompt_files import check_text, split_lines, text_columns
+from ui import controls, core_cache, shipped
+from ui.literal import plain, quoted
+
+MAX_CHARS = 20_000  # far beyond any demo context; a pasted book is refused before it reaches the tokenizer
+MAX_FROM_FILE = 2_000  # prompts of one file: hours on a laptop
+FILE_TYPES = ("jsonl", "json", "txt", "csv", "tsv", "parquet")
+FIRST_PROMPT = "def read_lines(path):\n    "  # where none is shipped
+OWN = "Your own"
+OWN_BELOW, OWN_PLACE = "Your own, below", -1
+
+
+def one(key: str, *, first: str | None) -> str:
+    """Draw a prompt to write, with the shipped ones to pick from -> the prompt.
+
+    Args:
+        first: what stands there when the page is opened; None for a shipped one.
+    """
+    examples, pick_key = shipped.prompts(), f"{key}_shipped"
+    if key not in st.session_state:
+        st.session_state[key] = first or (examples[0] if examples else FIRST_PROMPT)
+    options = [OWN, *examples]
+    st.session_state[pick_key] = st.session_state[key] if st.session_state[key] in options else OWN
+
+    def copy_picked() -> None:
+        if st.session_state[pick_key] != OWN:
+            st.session_state[key] = st.session_state[pick_key]
+
+    st.selectbox(
+        "Shipped prompts",
+        options,
+        key=pick_key,
+        on_change=copy_picked,
+        format_func=_first_line,
+        help="Python code held out from the demo pair's training.",
+    )
+    return st.text_area(
+        "Prompt",
+        key=key,
+        height=216,
+        help="The target continues this text. The demo pair has only ever read Python.",
+    )
+
+
+def _first_line(prompt: str) -> str:
+    line = next((line.strip() for line in prompt.splitlines() if line.strip()), prompt)
+    return line[:70]
+
+
+def pick_in_form(place: DeltaGenerator, *, key: str) -> int:
+    """Draw the choice of a shipped prompt -> its number, or OWN_PLACE for one's own.
+
+    A form redraws nothing before it is sent, so a pick cannot be copied into a text area as `one` does.
+    """
+    examples = shipped.prompts()
+    return place.selectbox(
+        "Prompt",
+        [*range(len(examples)), OWN_PLACE],
+        key=key,
+        format_func=lambda i: OWN_BELOW if i == OWN_PLACE else quoted(examples[i].strip().splitlines()[0]),
+        help="Held-out text that ships with the app, or your own.",
+    )
+
+
+def own_in_form(picked: int, *, key: str) -> str:
+    """Draw the place for one's own prompt -> the prompt that was picked, or this one."""
+    own = st.text_area(
+        "Your own prompt",
+        key=key,
+        height=68,
+        persist_state="session",
+        help=f"Used where the prompt is “{OWN_BELOW}”.",
+    )
+    return own if picked == OWN_PLACE else shipped.prompts()[picked]
+
+
+def several(place: DeltaGenerator, prefix: str, *, usual: int, uploaded: Sequence[str] = ()) -> list[str]:
+    """Draw how many shipped prompts to take, and a place for one's own -> prompts.
+
+    Args:
+        place: of the slider; the text area follows in the page.
+        prefix: of the widgets' keys.
+        usual: shipped prompts to begin with, where no file brought any.
+        uploaded: prompts of a file, taken as well.
+    """
+    examples = shipped.prompts()
+    count = place.slider(
+        "Shipped prompts",
+        0,
+        max(len(examples), 1),
+        0 if uploaded else min(usual, len(examples)),
+        key=f"{prefix}_prompts",
+        persist_state="session",
+        help="Intervals come from the spread between prompts: more prompts narrow them, and take longer.",
+    )
+    own = st.text_area(
+        "Your own prompts (optional, one per line)",
+        key=f"{prefix}_own",
+        height=80,
+        persist_state="session",
+        help="Used in addition. Text like what you will decode gives what counts for you.",
+    )
+    return [*examples[:count], *uploaded, *split_lines(own)]
+
+
+def new_tokens(place: DeltaGenerator, prefix: str, lengths: Sequence[int], usual: int) -> int:
+    """Draw how many tokens the target writes after each prompt."""
+    return place.select_slider(
+        "New tokens per prompt",
+        lengths,
+        usual,
+        key=f"{prefix}_tokens",
+        persist_state="session",
+        help="Written by the target after each prompt, fewer where its text ends.",
+    )
+
+
+def from_file(prefix: str) -> list[str]:
+    """Draw the upload of prompts -> prompts. Not for a form: the choice of column depends on the file."""
+    with st.expander("Prompts from a file", icon=":material/upload_file:", key=f"{prefix}_prompt_file"):
+        upload = controls.file_upload(
+            "Prompt file",
+            FILE_TYPES,
+            lambda data, name: (data, text_columns(data, name)),
+            key=f"{prefix}_prompts_file",
+            help='One prompt per line or row: JSONL with a "text", plain text, CSV, TSV or parquet. Up to 16 MiB.',
+        )
+        if upload is None:
+            return []
+        if upload.error:
+            st.error(f"{upload.error}. No prompts were read.", icon=":material/error:")
+            return []
+        data, columns = upload.value
+        column = None
+        if len(columns) > 1:
+            usual = next((i for i, name in enumerate(columns) if name.strip().lower() in ("text", "prompt")), 0)
+            column = st.selectbox("Column", columns, usual, key=f"{prefix}_column", help="The one that holds the text.")
+        try:
+            found = core_cache.uploaded_prompts(data, upload.name, column)
+        except ValueError as error:
+            st.error(f"{plain(str(error))}. No prompts were read.", icon=":material/error:")
+            return []
+        kept = found[:MAX_FROM_FILE]
+        more = f", the first {MAX_FROM_FILE:,} are taken" if len(found) > MAX_FROM_FILE else ""
+        st.caption(f"{len(found):,} prompts{more}. The first begins:")
+        st.code(kept[0][:200], language=None, wrap_lines=True)
+        return kept
+
+
+def problem(prompt: str) -> str | None:
+    """Say why a prompt cannot be decoded, safe in markdown; None when it can be tried."""
+    if not prompt.strip():
+        return "The prompt is empty. Write a few words, or pick a shipped prompt."
+    if len(prompt) > MAX_CHARS:
+        return f"The prompt has {len(prompt):,} characters, expected at most {MAX_CHARS:,}. Shorten it."
+    try:
+        check_text(prompt)
+    except ValueError as error:
+        return f"{plain(str(error))}."
+    return None

@@ -1,0 +1,98 @@
+"""What a part of the robustness page asks of the pair: its folded settings, and the job that they start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from sequoia_core.files.prompt_files import check_text
+from ui import controls, core_cache, job_panel, prompts, session, tree_in_use
+from ui.robustness.measurements import Subject, Work
+
+LENGTHS = (16, 32, 48, 64, 128)
+SHAPE = (32, 6)  # wide and deep enough for verifiers to differ; trees planned for a small CPU are not
+SMALL_BRANCHING = (3, 2)
+TREES = {
+    "shape": f"Best of n = {SHAPE[0]}, d = {SHAPE[1]}",
+    "small": f"Branching {' × '.join(map(str, SMALL_BRANCHING))}",
+    "use": "The tree in use",
+}
+
+
+def job_name(part: str) -> str:
+    return f"robustness_{part}"
+
+
+def folded(part: str, what: str) -> DeltaGenerator:
+    """Open the folded settings of a part: the evidence comes first."""
+    label = f"Run this {what} on the {session.pair_name()}"
+    return st.expander(label, icon=":material/play_circle:", key=f"robustness_{part}_settings")
+
+
+def start_button(part: str) -> bool:
+    return st.form_submit_button(
+        "Start",
+        icon=":material/play_arrow:",
+        type="primary",
+        key=f"robustness_{part}_start",
+        disabled=job_panel.is_active(job_name(part)),
+    )
+
+
+def start(part: str, label: str, work: Work) -> None:
+    job_panel.start(job_name(part), label, work)
+
+
+def text_controls(part: str, usual: int) -> tuple[list[str], int]:
+    """Draw how much text to decode -> (prompts, new tokens of each)."""
+    left, right = st.columns(2)
+    chosen = prompts.several(left, f"robustness_{part}", usual=usual)
+    return chosen, prompts.new_tokens(right, f"robustness_{part}", LENGTHS, 48)
+
+
+def sampling_controls(part: str, temperature: float) -> tuple[float, float]:
+    """Draw one way of sampling -> (temperature, top-p)."""
+    keys = f"robustness_{part}_temperature", f"robustness_{part}_top_p"
+    return controls.sampling(*st.columns(2), keys=keys, default=temperature)
+
+
+def tree_control(part: str, kinds: Sequence[str]) -> str:
+    """Draw the choice of a tree -> its kind, one of `TREES`."""
+    return st.segmented_control(
+        "Tree",
+        kinds,
+        default=kinds[0],
+        required=True,
+        key=f"robustness_{part}_tree",
+        bind="query-params",
+        format_func=TREES.get,
+        help="The tree in use is that of the Tree page. Trees planned for a small CPU have few nodes, where verifiers "
+        "hardly differ; the best tree of a fixed shape is planned for the acceptance vector in use.",
+    )
+
+
+def subject(kind: str, texts: Sequence[str], tokens: int = 0, *, least: int = 1) -> Subject:
+    """Collect everything that a job needs: it never looks at the session.
+
+    Raises:
+        ValueError: when there is no tree of that kind, or for too few or too long prompts.
+    """
+    if len(texts) < least:
+        raise ValueError(f"prompts: found {len(texts)}, expected at least {least}")
+    for text in texts:
+        check_text(text)
+    length = sum(map(len, texts))
+    if length > prompts.MAX_CHARS:
+        raise ValueError(f"prompts: found {length:,} characters, expected at most {prompts.MAX_CHARS:,}")
+    if kind == "small":
+        from sequoia_core.design.plain_trees import branching_tree
+
+        tree, source = branching_tree(SMALL_BRANCHING), TREES["small"].lower()
+    elif kind == "use":
+        tree, source = tree_in_use.current(), tree_in_use.source()
+    else:
+        tree = core_cache.best_tree(session.acceptance(), *SHAPE)
+        source = f"best of its shape for {session.acceptance_name() or 'the vector in use'}"
+    return Subject(session.pair_name(), tree, source, tuple(texts), tokens, session.pair_spec())

@@ -1,0 +1,106 @@
+"""What each verifier promises, with exact counter-examples, and small rows to try it on."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from ui import controls
+from ui.controls import VERIFIERS, Card
+from ui.literal import plain
+from ui.robustness import on_show, records
+
+PROMISES = {
+    "optimal_transport": (
+        "Optimal transport",
+        "With one child it accepts as often as any rule can, 1 − ‖P − Q‖₁ / 2: a better draft always pays.",
+    ),
+    "cover": ("Cover", "Where the children hold every token the target could want, one of them is always accepted."),
+}
+FILLS = {
+    "sequoia": "Draws children without replacement; after a rejection both rows give up what was tried.",
+    "specinfer": "Draws children with replacement: a wrong token can be offered twice.",
+    "topk": "Takes the draft's most likely tokens, whatever odds the draft gives them.",
+}
+EXAMPLES = (
+    ("1, 0", ".5, .5", 2, "Sequoia tries both tokens; SpecInfer may draw the wrong one twice"),
+    (".6, .4", ".6, .4", 1, "A perfect draft is always accepted, except by top-k"),
+)
+
+
+def section() -> None:
+    """Show what each verifier promises, with exact counter-examples, and let the reader try rows of their own."""
+    from sequoia_core.decoding.verifiers import VERIFIERS as rules
+
+    st.caption("What does each verifier promise? Two properties, and exact examples of what their absence costs.")
+    for place, name in zip(st.columns(3), VERIFIERS, strict=True):
+        with place.container(border=True, height="stretch"):
+            st.markdown(f"**{VERIFIERS[name]}**")
+            with st.container(horizontal=True):
+                for attribute, (label, meaning) in PROMISES.items():
+                    kept = getattr(rules[name], attribute)
+                    icon, color = (":material/check:", "green") if kept else (":material/close:", "orange")
+                    st.badge(label if kept else f"No {label.lower()}", icon=icon, color=color, help=meaning)
+            st.caption(FILLS[name])
+    st.subheader("Why it matters")
+    st.markdown("How often one of k children is accepted, by enumerating every draw: P is the target, Q the draft.")
+    st.table(
+        [
+            {
+                "P": target,
+                "Q": draft,
+                "k": k,
+                **{VERIFIERS[name]: f"{value:.3g}" for name, value in exact_acceptance(target, draft, k).items()},
+                "What happens": why,
+            }
+            for target, draft, k, why in EXAMPLES
+        ],
+        hide_index=True,
+        alt="Acceptance of each verifier on the two worked examples",
+    )
+    st.subheader("Try your own")
+    left, middle, right = st.columns([2, 2, 1])
+    options = {"max_chars": 60, "bind": "query-params"}
+    target = left.text_input(
+        "Target P", ".5, .3, .2", key="robustness_p", help="2 to 5 probabilities with commas; they sum to 1.", **options
+    )
+    draft = middle.text_input(
+        "Draft Q", ".2, .3, .5", key="robustness_q", help="As many as P has; they sum to 1.", **options
+    )
+    k = right.number_input("Children k", 1, 5, 2, key="robustness_k", bind="query-params", help="At most the tokens.")
+    try:
+        found = exact_acceptance(target, draft, int(k))
+        ceiling = exact_acceptance(target, draft, 1)["sequoia"]
+    except ValueError as error:
+        st.error(f"{plain(str(error))}.", icon=":material/error:")
+        return
+    best = max(found.values())
+    controls.cards(
+        *(
+            Card(
+                f"{VERIFIERS[name]} accepts",
+                f"{value:.1%}",
+                "the most of the three" if best - value < 1e-9 else f"{100 * (best - value):.1f} points below the best",
+                help="Exact: every draw is enumerated.",
+            )
+            for name, value in found.items()
+        )
+    )
+    st.markdown(
+        f"With one child no rule can accept a draw from this Q more than {ceiling:.1%} of the time; "
+        f"with k = {k:.0f} the best of the three reaches {best:.1%}."
+    )
+    rows = [{"verifier": name, "acceptance": value} for name, value in found.items()]
+    settings = {"target_row": records.read_row(target, "P"), "draft_row": records.read_row(draft, "Q"), "k": int(k)}
+    on_show.downloads("guarantees", {"settings": settings, "acceptance": rows}, {"Acceptance": rows})
+
+
+def exact_acceptance(target: str, draft: str, k: int) -> dict[str, float]:
+    """Return each verifier's exact acceptance of rows as typed.
+
+    Raises:
+        ValueError: naming the row or k, what was found and what was expected.
+    """
+    from sequoia_core import acceptance_probability
+
+    rows = records.read_row(target, "P"), records.read_row(draft, "Q")
+    return {name: acceptance_probability(*rows, k, name) for name in VERIFIERS}

@@ -1,0 +1,55 @@
+"""What ships with the app in `assets/`: acceptance vectors, hardware profiles, prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sequoia_core.files.prompt_files import load_prompts
+from ui import core_cache, machine
+
+if TYPE_CHECKING:
+    from sequoia_core import AcceptanceVector, HardwareProfile
+
+ASSETS = Path(__file__).resolve().parent.parent / "assets"
+DEFAULT_VECTORS = ("demo-t0", "llama3-70b-8b-cnn")
+DEFAULT_PROFILES = {"bfloat16": "cpu-2core-bfloat16", None: "cpu-2core"}  # by the dtype that models run in here
+
+
+def files(kind: str) -> dict[str, Path]:
+    """Return the files of `assets/<kind>` ("acceptance" or "profiles") by name, defaults first."""
+    first = (*DEFAULT_VECTORS, DEFAULT_PROFILES[machine.fast_dtype()])
+    paths = {path.stem: path for path in sorted((ASSETS / kind).glob("*.json"))}
+    return {name: paths[name] for name in sorted(paths, key=lambda n: first.index(n) if n in first else len(first))}
+
+
+def acceptance(name: str) -> AcceptanceVector:
+    """Load a shipped vector by name."""
+    path = files("acceptance")[name]
+    return core_cache.load_acceptance(str(path), path.stat().st_mtime_ns)
+
+
+def profile(name: str) -> HardwareProfile:
+    """Load a shipped hardware profile by name."""
+    path = files("profiles")[name]
+    return core_cache.load_profile(str(path), path.stat().st_mtime_ns)
+
+
+def prompts() -> list[str]:
+    """Return the shipped held-out prompts; empty when there are none."""
+    path = ASSETS / "prompts" / "prompts.jsonl"
+    return load_prompts(path) if path.is_file() else []
+
+
+def acceptance_origin(vector: AcceptanceVector) -> str:
+    """Say that a vector is a default, and what it was measured on."""
+    meta = vector.meta
+    pair = meta.get("pair") or " ← ".join(str(meta[role]) for role in ("target", "draft") if role in meta)
+    temperature = f"temperature {meta['temperature']:g}" if "temperature" in meta else None
+    return "shipped with the app, measured on " + (
+        ", ".join(filter(None, (pair, meta.get("data"), temperature))) or "?"
+    )
+
+
+def profile_origin(profile: HardwareProfile) -> str:
+    return f"shipped with the app, measured on {profile.device} in {profile.dtype}"

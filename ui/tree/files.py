@@ -1,0 +1,93 @@
+"""Trees as files of other tools: out, as numbers for tools without a tree file, and in."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
+from sequoia_core.design.bounded_search import best_value_within_reach
+from ui import controls, session, tree_in_use
+from ui.controls import Card
+from ui.literal import plain
+
+FORMATS = {
+    "Sequoia JSON": ("native", "tree.json"),
+    "Reference growmap (.pt)": ("growmap", "growmap.pt"),
+    "UMbreLLa JSON": ("umbrella", "umbrella.json"),
+    "Path list (Medusa, EAGLE, TensorRT-LLM)": ("choices", "choices.json"),
+    "vLLM speculative_token_tree": ("vllm", "vllm_tree.txt"),
+}
+
+
+def draw_export(tree: TokenTree, vector: AcceptanceVector) -> None:
+    """Offer the tree in the formats of other tools, or say why one of them cannot hold it."""
+    from sequoia_core.design.tree_files import VERSION_NOTES, tree_to_bytes
+
+    choice = st.selectbox(
+        "Format",
+        FORMATS,
+        key="tree_format",
+        help="Path lists have 0-based ranks. vLLM takes one branching factor per level, so most trees are refused.",
+    )
+    kind, name = FORMATS[choice]
+    try:
+        data = tree_to_bytes(tree, kind, vector)
+    except ValueError as error:
+        st.warning(plain(str(error)), icon=":material/warning:")
+        return
+    if kind in VERSION_NOTES:
+        st.caption(f":material/info: {VERSION_NOTES[kind]}")
+    st.download_button(
+        f"Download {name}", data, name, key="tree_download", icon=":material/download:", on_click="ignore"
+    )
+
+
+def draw_numbers(tree: TokenTree) -> None:
+    """Show what to type into tools that take numbers and no tree."""
+    from sequoia_core.design.tree_files import nearest_parameters
+
+    st.caption("Tools without a tree file take numbers; these come nearest, and are approximate.")
+    settings = nearest_parameters(tree)
+    tools = {name: values for name, values in settings.items() if isinstance(values, dict)}
+    if not tools:
+        st.caption(settings["note"])
+        return
+    lines = [f"{name}: " + ", ".join(f"{key} = {value}" for key, value in tools[name].items()) for name in tools]
+    st.code("\n".join(lines), language=None, wrap_lines=True)
+
+
+def draw_import() -> tuple[TokenTree, str] | None:
+    """Read a tree of another tool and set it beside the best one of the same size and depth -> tree and file name."""
+    upload = controls.tree_upload(key="tree_file")
+    if upload is None:
+        st.caption("Bring a tree from another tool to see what it yields with this acceptance vector.")
+        return None
+    if upload.error:
+        st.error(f"{upload.error}. The previous tree stays in use.", icon=":material/error:")
+        return None
+    theirs, vector = upload.value, session.acceptance()
+    mine, best = expected_tokens(theirs, vector), best_value_within_reach(theirs, vector)
+    place = st.container()
+    controls.draw_card(
+        place, Card("Imported tree", f"{mine:.2f}", f"tokens/step, n = {theirs.size}, d = {theirs.depth}")
+    )
+    controls.draw_card(place, _best_card(mine, best))
+    if st.button(
+        "Use the imported tree",
+        icon=":material/check:",
+        key="tree_use_import",
+        disabled=theirs == tree_in_use.current(),
+    ):
+        tree_in_use.use(theirs, f"your file {upload.name}")
+        st.rerun()
+    return theirs, upload.name
+
+
+def _best_card(mine: float, best: float | None) -> Card:
+    """Set an imported tree's tokens against the best of its size and depth; None where that is too large to find."""
+    label = "Best of that size and depth"
+    if best is None:
+        return Card(label, "none", "too large to find")
+    if best - mine < 1e-9:
+        return Card(label, f"{best:.2f}", "the imported tree is optimal")
+    return Card(label, f"{best:.2f}", f"{best / mine - 1:+.1%} on the imported", signed=True)
