@@ -54,7 +54,7 @@ def verifiers_section() -> None:
 
 
 def losslessness_section() -> None:
-    """Decode one prompt many times and test what was written against the target's own law."""
+    """Decode one prompt many times and test what was written against the target's own odds."""
     st.caption("Is the output still exactly the target's? Decode one prompt many times and count what was written.")
     with form.folded("losslessness", "check"), st.form("robustness_lossless", border=False):
         left, right = st.columns(2)

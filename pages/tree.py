@@ -186,12 +186,12 @@ st.markdown(
 st.subheader("Growth with size")
 growth.section(tree, vector, d)
 
-take_away, bring = st.columns(2)
-with take_away.container(border=True, height="stretch"):
+left, right = st.columns(2)
+with left.container(border=True, height="stretch"):
     st.subheader("Export")
     files.draw_export(tree, vector)
     files.draw_numbers(tree)
-with bring.container(border=True, height="stretch"):
+with right.container(border=True, height="stretch"):
     st.subheader("Import")
     imported = files.draw_import()
 

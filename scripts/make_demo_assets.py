@@ -180,7 +180,7 @@ def write_robustness() -> None:
     from sequoia_core.files.prompt_files import load_prompts
     from sequoia_core.files.safe_files import json_bytes
     from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
-    from ui.robustness import records
+    from ui.robustness import record_files, records
     from ui.robustness.measurements import Subject, assumption_work, lossless_work, record_now
 
     measured = json.loads(max((ROOT / "benchmarks" / "results").glob("robustness-*.json")).read_text())
@@ -205,7 +205,7 @@ def write_robustness() -> None:
         record["settings"] |= {"recorded": date.today().isoformat()}
     parts = dict(zip(records.PARTS, (compared, checked, assumed), strict=True))
     path = ASSETS / "runs" / "robustness.json"
-    path.write_bytes(json_bytes({"format": records.FORMAT, "version": records.VERSION, **parts}))
+    path.write_bytes(json_bytes({"format": record_files.FORMAT, "version": record_files.VERSION, **parts}))
     print(f"robustness: {len(runs)} runs, p-value {checked['p_value']:.2g}, {path.stat().st_size:,} bytes")
 
 

@@ -1,4 +1,4 @@
-"""Texts that nobody vouches for, written so that markdown and charts show them as they are. No Streamlit here.
+"""Texts from outside the app, written so that markdown and charts show them as they are. No Streamlit here.
 
 Nothing that came from outside is ever markdown: not a file's name, note or error, not a model's name, not a token.
 Where such a text is shown by an element that reads markdown it passes `plain` first, in a chart `for_chart`; names of

@@ -1,7 +1,4 @@
-"""The frame that every page shares: title, sidebar, and what finished jobs leave behind.
-
-Knows Streamlit's layout; what a session holds is `session`'s.
-"""
+"""What every page begins with: its title, the results of finished jobs taken over, and the sidebar."""
 
 from __future__ import annotations
 

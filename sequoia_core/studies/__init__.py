@@ -7,6 +7,7 @@ Each module imports, of this room, only the modules named:
     measure_profile        -
     step_counts            -
     run_summary            -
+    spread                 -
     race                   measure_acceptance, measure_profile
     rejection_curves       measure_acceptance
     verifier_comparison    measure_acceptance

@@ -19,7 +19,7 @@ from tests.app.conftest import ROOT, metrics, open_page, settled, wait_for
 from tests.conftest import tiny_llama
 from ui import session
 from ui.model_pairs import PairSpec
-from ui.robustness import measurements, records, wording
+from ui.robustness import measurements, record_files, records, wording
 
 pytestmark = pytest.mark.usefixtures("assets")
 SECTIONS = ("Verifiers", "Guarantees", "Losslessness", "Assumption")
@@ -96,7 +96,7 @@ def test_recorded_evidence_is_there_at_once_and_says_so(recorded) -> None:
     page = open_page("robustness")
     text = " ".join(element.value for element in page.markdown)
     assert "recorded on" in text and "on the demo pair, 32 prompts × 256 tokens, tree n = 32, d = 6" in text
-    held = records.load(recorded)["comparison"]
+    held = record_files.load(recorded)["comparison"]
     here = next(row for row in held["runs"] if row["temperature"] == 1 and row["verifier"] == "sequoia")
     assert metrics(page)["Tokens per step"][0] == f"{here['tokens_per_step']:.2f}"
     won = sum(row["low"] > 1 for row in held["ratios"])
@@ -262,7 +262,9 @@ def test_a_real_check_shows_texts_literally(tiny_pair) -> None:
     spec = page.get("plotly_chart")[0].proto.spec
     assert "<img" not in spec and "&lt;img" in spec and "\u0000" not in spec  # escaped, control characters spelled out
     assert not any("<img" in element.value for element in [*page.markdown, *page.caption])
-    table = list(csv.DictReader(io.StringIO(records.to_csv(wording.cell_rows(record["cells"]), record["settings"]))))
+    table = list(
+        csv.DictReader(io.StringIO(record_files.to_csv(wording.cell_rows(record["cells"]), record["settings"])))
+    )
     assert len(table) == len(record["cells"]) and table[0]["verifier"] == "sequoia" and table[0]["seed"] == "0"
 
 
@@ -309,9 +311,9 @@ def test_a_real_comparison_times_the_target_alone(tiny_pair) -> None:
     assert [run["verifier"] for run in record["runs"]] == ["greedy", "sequoia", "specinfer", "topk"]
     assert all(run["speedup"] > 0 and run["timing_spread"] >= 1 for run in record["runs"])
     assert len(record["baseline"]) == 2 and len(record["rejection"]) == 4 * 16
-    again = json.loads(records.to_json("comparison", record))["comparison"]
+    again = json.loads(record_files.to_json("comparison", record))["comparison"]
     assert again == record  # what is downloaded is what was found, in plain JSON
-    rows = list(csv.DictReader(io.StringIO(records.to_csv(record["runs"], record["settings"]))))
+    rows = list(csv.DictReader(io.StringIO(record_files.to_csv(record["runs"], record["settings"]))))
     assert json.loads(rows[0]["tree"]) == [-1, 0, 0, 1, 1, 2, 2] and rows[0]["target"] == tiny_pair.target.name
 
 
@@ -340,9 +342,9 @@ def test_no_win_is_claimed_without_an_interval_above_one() -> None:
 
 
 def test_formulas_stay_text_in_a_file() -> None:
-    rows = list(csv.DictReader(io.StringIO(records.to_csv([{"text": "=1+1", "n": -1.5}], {"prompt": "a\nb,c"}))))
+    rows = list(csv.DictReader(io.StringIO(record_files.to_csv([{"text": "=1+1", "n": -1.5}], {"prompt": "a\nb,c"}))))
     assert rows == [{"text": "'=1+1'", "n": "-1.5", "prompt": repr("a\nb,c")}]
-    assert records.to_csv([], {"a": 1}) == ""
+    assert record_files.to_csv([], {"a": 1}) == ""
 
 
 def test_evidence_of_another_pair_is_marked(recorded) -> None:

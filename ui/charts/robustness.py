@@ -127,9 +127,9 @@ def _no_zero(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counts_figure(cells: Rows) -> go.Figure:
-    """Draw how often each text was written and how often the target's law says it should be, most likely first.
+    """Draw how often each text was written and how often the target would write it, most likely first.
 
-    Their texts are anybody's: quoted, and with the characters escaped that plotly would take for markup.
+    The texts come from outside: they are quoted, with the characters escaped that plotly would take for markup.
     """
     shown = cells[:MOST_CELLS]
     place = np.arange(len(shown))

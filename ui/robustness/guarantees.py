@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import streamlit as st
 
 from ui import controls
 from ui.controls import VERIFIERS, Card
 from ui.literal import plain
-from ui.robustness import on_show, records
+from ui.robustness import on_show
 
 PROMISES = {
     "optimal_transport": (
@@ -16,6 +18,7 @@ PROMISES = {
     ),
     "cover": ("Cover", "Where the children hold every token the target could want, one of them is always accepted."),
 }
+MAX_TOKENS = 5  # of a row typed in
 FILLS = {
     "sequoia": "Draws children without replacement; after a rejection both rows give up what was tried.",
     "specinfer": "Draws children with replacement: a wrong token can be offered twice.",
@@ -90,7 +93,7 @@ def section() -> None:
         f"with k = {k:.0f} the best of the three reaches {best:.1%}."
     )
     rows = [{"verifier": name, "acceptance": value} for name, value in found.items()]
-    settings = {"target_row": records.read_row(target, "P"), "draft_row": records.read_row(draft, "Q"), "k": int(k)}
+    settings = {"target_row": typed_row(target, "P"), "draft_row": typed_row(draft, "Q"), "k": int(k)}
     on_show.downloads("guarantees", {"settings": settings, "acceptance": rows}, {"Acceptance": rows})
 
 
@@ -102,5 +105,24 @@ def exact_acceptance(target: str, draft: str, k: int) -> dict[str, float]:
     """
     from sequoia_core import acceptance_probability
 
-    rows = records.read_row(target, "P"), records.read_row(draft, "Q")
+    rows = typed_row(target, "P"), typed_row(draft, "Q")
     return {name: acceptance_probability(*rows, k, name) for name in VERIFIERS}
+
+
+def typed_row(text: str, name: str) -> list[float]:
+    """Read a small probability row as a person types it.
+
+    Raises:
+        ValueError: naming the row, what was found and what was expected; safe to show anywhere.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not 2 <= len(parts) <= MAX_TOKENS:
+        raise ValueError(f"{name}: found {len(parts)} value(s), expected 2 to {MAX_TOKENS} separated by commas")
+    for part in parts:
+        if not re.fullmatch(r"[0-9]*\.?[0-9]+", part, re.ASCII) or not 0.0 <= float(part) <= 1.0:
+            harmless = re.sub(r"[^A-Za-z0-9.+-]", "?", part)[:12] or "nothing"
+            raise ValueError(f"{name}: found {harmless}, expected numbers from 0 to 1 such as .5, .3, .2")
+    values = [float(part) for part in parts]
+    if abs(sum(values) - 1.0) > 1e-6:
+        raise ValueError(f"{name}: found a sum of {sum(values):g}, expected 1")
+    return values

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.models.chat import encode_prompt
+from sequoia_core.studies.spread import decoding_speed
 from ui.jobs import Job, JobContext
 from ui.model_pairs import PairSpec
 from ui.robustness import records, wording
@@ -113,7 +114,8 @@ def _baseline(
                 tokens.append(sum(len(step.new_tokens) for step in steps))
                 seconds.append(time.perf_counter() - started)
             progress((place + number / len(prompts)) / len(samplings), wording.sampling_label(_row(sampling)))
-        rows.append(_row(sampling) | records.timing(tokens, seconds))
+        speed, spread = decoding_speed(tokens, seconds)
+        rows.append(_row(sampling) | {"tokens_per_sec": speed, "timing_spread": spread})
     return rows
 
 

@@ -13,7 +13,7 @@ import streamlit as st
 from sequoia_core import TokenTree
 from ui import job_panel, session, session_jobs, shipped
 from ui.literal import plain
-from ui.robustness import records, wording
+from ui.robustness import record_files, wording
 from ui.robustness.form import job_name
 from ui.robustness.wording import Row
 
@@ -21,7 +21,7 @@ from ui.robustness.wording import Row
 @st.cache_data(show_spinner=False, max_entries=2)
 def recorded(path: str, modified: int) -> dict[str, Row]:
     """Read the recorded evidence."""
-    return records.load(path)
+    return record_files.load(path)
 
 
 def latest(part: str) -> Row | None:
@@ -68,7 +68,7 @@ def downloads(part: str, record: Row, tables: Mapping[str, Sequence[Row]]) -> No
     with st.container(horizontal=True):
         st.download_button(
             "Download JSON",
-            records.to_json(part, record),
+            record_files.to_json(part, record),
             f"{part}.json",
             "application/json",
             key=f"robustness_{part}_json",
@@ -80,7 +80,7 @@ def downloads(part: str, record: Row, tables: Mapping[str, Sequence[Row]]) -> No
             if rows:
                 st.download_button(
                     f"{name} as CSV",
-                    records.to_csv(rows, record["settings"]),
+                    record_files.to_csv(rows, record["settings"]),
                     f"{part}-{name.lower().replace(' ', '-')}.csv",
                     "text/csv",
                     key=f"robustness_{part}_csv_{name.lower().replace(' ', '_')}",

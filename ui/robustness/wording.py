@@ -1,4 +1,4 @@
-"""What evidence says in words: who wins, did a prediction hold, how fast, and texts that nobody vouches for.
+"""What evidence says in words: which verifier wins, whether a prediction held, how fast a run was.
 
 Knows the plain rows of `records`. No Streamlit here.
 """
@@ -34,7 +34,7 @@ def at_top_p(rows: Sequence[Row], shown: Mapping[str, Any]) -> list[Row]:
 
 
 def outcome(ratio: Mapping[str, Any]) -> str:
-    """Say who wins by the 95% interval of a ratio: "wins", "ties", "loses", or "unknown" without an interval."""
+    """Say which one wins by the 95% interval of a ratio: "wins", "ties", "loses", or "unknown" without an interval."""
     if ratio["low"] is None or ratio["high"] is None:
         return "unknown"
     return "wins" if ratio["low"] > 1.0 else "loses" if ratio["high"] < 1.0 else "ties"
