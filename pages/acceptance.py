@@ -4,9 +4,9 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.plain_trees import chain_limit
-from ui import charts, controls, page_setup, session
+from ui import charts, controls, page_setup, session, uploads
 from ui.acceptance import changing, declaring, measurement, supposing
-from ui.controls import Card
+from ui.cards import Card, cards, number
 from ui.literal import plain
 
 FILE_TYPES = ("json", "csv", "tsv", "txt", "npy", "safetensors", "pt", "pth")
@@ -22,7 +22,7 @@ def choose_vector() -> None:
 
 def upload_vector() -> None:
     """Read an uploaded vector; a broken file leaves the one in use untouched."""
-    upload = controls.file_upload(
+    upload = uploads.file_upload(
         "Acceptance vector",
         FILE_TYPES,
         AcceptanceVector.loads,
@@ -91,7 +91,7 @@ declaring.section(vector)
 
 accepted = 1.0 - vector.reject
 interval = vector.interval()
-controls.cards(
+cards(
     Card(
         "First choice accepted",
         f"{vector.probs[0]:.1%}",
@@ -106,7 +106,7 @@ controls.cards(
     ),
     Card(
         "Best possible chain",
-        controls.number(chain_limit(vector)),
+        number(chain_limit(vector)),
         "tokens/step, vs 1.00",
         help="1 ÷ (1 − p₁), against 1.00 without a draft: no chain of guesses, however long, yields more. A tree can.",
     ),

@@ -6,8 +6,8 @@ import streamlit as st
 
 from sequoia_core.design.planning import BestShape
 from sequoia_core.design.step_limit import StepCost, step_limit
-from ui import charts, controls, core_cache, page_setup, predictions, session, shipped, tree_in_use
-from ui.controls import Card
+from ui import charts, controls, core_cache, page_setup, predictions, session, shipped, tree_in_use, uploads
+from ui.cards import Card, cards
 from ui.hardware import measurement
 from ui.literal import plain
 
@@ -31,7 +31,7 @@ def upload_profile() -> None:
     """Read an uploaded profile; a broken file leaves the one in use untouched."""
     from sequoia_core import HardwareProfile
 
-    upload = controls.file_upload(
+    upload = uploads.file_upload(
         "Hardware profile",
         ("json",),
         HardwareProfile.loads,
@@ -103,7 +103,7 @@ surface, best = core_cache.planned(vector, profile)
 if surface.max_size < min(profile.max_size, core_cache.MAX_SIZE):
     st.caption(f":material/info: {controls.TOO_LONG}")
 cost = step_limit(best, profile)
-controls.cards(
+cards(
     Card(
         "Supposed speedup" if foreign else "Best predicted speedup",
         f"{best.predicted_speedup:.2f}×",

@@ -4,7 +4,7 @@ import streamlit as st
 
 from sequoia_core import expected_tokens
 from ui import controls, job_panel, page_setup, predictions, runs, session, session_jobs, tree_in_use
-from ui.controls import Card, number
+from ui.cards import Card, cards, number, short_reason
 from ui.literal import plain
 from ui.overview import chain
 
@@ -18,7 +18,7 @@ def standing() -> None:
     missing = [*unmeasured, *predictions.profile_faults()]
     own = last is not None and last["target"] == predictions.conditions().target
     summary = runs.summary_of(last) if own else None
-    places = controls.cards(
+    places = cards(
         Card(
             "First guess accepted",
             "–" if unmeasured else f"{vector.probs[0]:.0%}",
@@ -39,7 +39,7 @@ def standing() -> None:
         Card(
             "Predicted speedup",
             "–" if missing else f"{best.predicted_speedup:.2f}×",
-            controls.short_reason("; ".join(missing)) if missing else f"best: n = {best.size}, d = {best.depth}",
+            short_reason("; ".join(missing)) if missing else f"best: n = {best.size}, d = {best.depth}",
             help="Against autoregressive decoding of the same target (1.00×). "
             + (f"Not known here: {plain('; '.join(missing))}." if missing else f"{plain(session.profile_source())}."),
         ),

@@ -4,7 +4,7 @@ import numpy as np
 import streamlit as st
 
 from ui import charts, controls, core_cache, page_setup, session
-from ui.controls import Card
+from ui.cards import Card, cards
 from ui.literal import plain
 
 DEFAULT_SHAPE = (64, 8)  # large enough for trees to differ; those planned for a small CPU are all alike
@@ -57,7 +57,7 @@ except ValueError as error:
 
 tree, holds = (plain(chosen[i]) for i in regret.worst)
 safest = plain(chosen[regret.safest])
-controls.cards(
+cards(
     Card(
         "Largest regret",
         f"{regret.lost[regret.worst]:.3f} tokens/step",

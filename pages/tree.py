@@ -7,7 +7,7 @@ from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.growth import next_node_value
 from sequoia_core.design.plain_trees import chain_tree
 from ui import controls, core_cache, page_setup, predictions, session, tree_in_use
-from ui.controls import Card
+from ui.cards import Card, cards, short_reason
 from ui.literal import plain
 from ui.tree import comparison, files, growth, picture
 
@@ -85,7 +85,7 @@ def speedup_card(tree: TokenTree) -> Card:
     predicted, unknown = predictions.predicted(tree), predictions.no_prediction(tree) or ""
     help = "Expected tokens ÷ (t(n) + d·c), of the pair in use on this machine."
     if predicted is None:
-        reason = controls.short_reason(unknown)
+        reason = short_reason(unknown)
         return Card("Predicted speedup", "unknown", reason, help=f"{help} Not known: {plain(unknown)}.")
     against = f"{predicted - 1:+.2f}× vs autoregressive"
     return Card("Predicted speedup", f"{predicted:.2f}×", against, signed=True, help=help)
@@ -136,7 +136,7 @@ if tree_in_use.is_own():
     st.button("Back to the best tree", icon=":material/undo:", key="tree_back", on_click=back_to_best)
 
 tokens, chain = expected_tokens(tree, vector), expected_tokens(chain_tree(tree.depth), vector)
-controls.cards(
+cards(
     Card(
         "Expected tokens per step",
         f"{tokens:.2f}",
@@ -154,7 +154,7 @@ controls.cards(
 )
 widths = [len(level) for level in tree.levels]
 next_value = next_node_value(table, size=tree.size, depth=max(tree.depth, 1))
-controls.cards(
+cards(
     Card(
         "Draft passes per step",
         f"{tree.depth}",

@@ -12,18 +12,20 @@ import html
 import re
 import unicodedata
 
-UNSEEN = "\u2060"  # a joiner without width: keeps apart what is looked for after escapes are gone
+UNSEEN = "\u2060"  # a joiner without width: breaks patterns that the client looks for in unescaped text
 MARKUP = re.compile(r"([\\`*_\[\]<>$~#|!&])")
 LIST_MARK = re.compile(r"^(\s*)([-+=]|\d+(?=[.)]))")
 # The client finds links, addresses, emoji and icons in the text that is left when escapes are gone, and turns arrows.
 FOUND_LATER = re.compile(r"(?<=:)(?=\S)|(?<=@)(?=\S)|(?<=www)(?=\.)|(?<=-)(?=\\?>)|(?<=-)(?=-)|(?<=[<>])(?=[-=])", re.I)
-NAME_MARKUP = re.compile(r"[!-&*/:<>?@\[\\\]^`{|}~]")  # of ASCII, what means something somewhere
+NAME_MARKUP = re.compile(
+    r"[!-&*/:<>?@\[\\\]^`{|}~]"
+)  # the ASCII characters that mean something in markdown, charts or spreadsheets
 MAX_CHARS = 1000
 MAX_NAME = 120
 
 
 def visible(text: str) -> str:
-    """Return text in one line, with a mark for what has no shape or turns the direction of what stands around it."""
+    """Return text in one line, with a mark for each control character and change of writing direction."""
     spaced = text.translate(_SPACES)
     return "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co") else c for c in spaced)
 

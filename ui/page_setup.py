@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import streamlit as st
 
-from ui import finished_jobs, machine, model_pairs, session, session_jobs
-from ui.literal import plain
-from ui.model_pairs import PairSpec
+from ui import finished_jobs, sidebar
 
 FAVICON = str(Path(__file__).with_name("icon.svg"))
-DTYPES = {"Default: float32 on CPU": None, "bfloat16": "bfloat16", "float32": "float32", "float16": "float16"}
-HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def setup_page(title: str) -> None:
@@ -21,89 +16,4 @@ def setup_page(title: str) -> None:
     # a Material favicon would be fetched from a font server: our own keeps the app free of outside requests
     st.set_page_config(page_title=f"{title} · Sequoia Studio", page_icon=FAVICON, layout="wide")
     finished_jobs.adopt_finished_jobs()
-    with st.sidebar:
-        _pair_control()
-        active = session_jobs.current()
-        running = active is not None and active.active
-        st.fragment(_job_state, run_every=1.0 if running else None)(running)
-
-
-def _pair_control() -> None:
-    spec = session.pair_spec()
-    st.markdown(
-        f"**Model pair**  \n{'Demo pair, shipped' if spec.is_demo else session.pair_name().removeprefix('pair ')}",
-        help="Target: the model whose output is preserved. Draft: the "
-        "small model that proposes tokens. They must share a vocabulary.",
-    )
-    st.caption(f":material/memory: {plain(machine.device_name())}, {spec.dtype or 'default precision'}")
-    with st.popover("Change pair", icon=":material/swap_horiz:", width="stretch"):
-        with st.form("sidebar_pair", border=False):
-            new_target = st.text_input(
-                "Target",
-                value=spec.target or "",
-                key="sidebar_target",
-                placeholder="folder or hub id",
-                help="A local folder with config.json and .safetensors files, or a Hugging Face hub id.",
-            )
-            new_draft = st.text_input(
-                "Draft",
-                value=spec.draft or "",
-                key="sidebar_draft",
-                placeholder="folder or hub id",
-                help="Same kinds of names as the target. Leave both empty for the shipped demo pair.",
-            )
-            dtype = st.selectbox(
-                "Number format",
-                list(DTYPES),
-                index=list(DTYPES.values()).index(spec.dtype),
-                key="sidebar_dtype",
-                help="bfloat16 halves the bytes of a pass and uses the processor's matrix unit where it has one, so "
-                "that wide trees pay. In float32 greedy output is the same with every tree, token for token; in "
-                "bfloat16 near-ties may round the other way.",
-            )
-            if st.form_submit_button("Use this pair", icon=":material/check:", width="stretch"):
-                problem = pair_problem(new_target.strip(), new_draft.strip())
-                if problem:
-                    st.error(plain(problem))
-                else:
-                    session.set_pair(PairSpec(new_target.strip() or None, new_draft.strip() or None, DTYPES[dtype]))
-                    st.rerun()
-        if model_pairs.loaded_pair() is not None and st.button(
-            "Unload from memory", icon=":material/eject:", key="sidebar_unload", width="stretch"
-        ):
-            model_pairs.unload_pair()
-            st.rerun()
-
-
-def pair_problem(target: str, draft: str) -> str | None:
-    """Say what is wrong with two names of models before anything is loaded; None when they look right."""
-    if not target and not draft:
-        return None
-    for role, name in (("Target", target), ("Draft", draft)):
-        if not name:
-            return f"{role}: nothing given. Name both models, or neither for the demo pair."
-        path = Path(name).expanduser()
-        if path.is_dir():
-            if not (path / "config.json").is_file():
-                return f"{role}: the folder has no config.json."
-        elif path.is_absolute() or name.startswith((".", "~")):
-            return f"{role}: no such folder."
-        elif not HUB_ID.fullmatch(name):
-            return f"{role}: found {name!r}, expected a folder or a hub id such as owner/model."
-    return None
-
-
-def _job_state(was_running: bool) -> None:
-    current = session_jobs.current()
-    if current is not None and current.active:
-        if current.position:
-            st.caption(f":material/hourglass_top: Queued: {current.label} ({current.position} in line)")
-        else:
-            st.progress(current.fraction, text=f":material/sync: {current.label}")
-        return
-    if was_running:
-        st.rerun()  # the page itself has a result or an error to show
-    if current is not None and current.state == "failed":
-        st.caption(f":red[:material/error: {plain(current.label)} failed]", help=plain(current.error or ""))
-    else:
-        st.caption(":material/check_circle: Engine idle")
+    sidebar.draw()

@@ -8,7 +8,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core.files.prompt_files import check_text, split_lines, text_columns
-from ui import controls, core_cache, shipped
+from ui import core_cache, shipped, uploads
 from ui.literal import plain, quoted
 
 MAX_CHARS = 20_000  # far beyond any demo context; a pasted book is refused before it reaches the tokenizer
@@ -127,7 +127,7 @@ def new_tokens(place: DeltaGenerator, prefix: str, lengths: Sequence[int], usual
 def from_file(prefix: str) -> list[str]:
     """Draw the upload of prompts -> prompts. Not for a form: the choice of column depends on the file."""
     with st.expander("Prompts from a file", icon=":material/upload_file:", key=f"{prefix}_prompt_file"):
-        upload = controls.file_upload(
+        upload = uploads.file_upload(
             "Prompt file",
             FILE_TYPES,
             lambda data, name: (data, text_columns(data, name)),

@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector
 from tests.app.conftest import ROOT, TIMEOUT_SEC, metrics, open_page, settled, vector, wait_for
-from ui import engine_queue, page_setup
+from ui import engine_queue, sidebar
 
 pytestmark = pytest.mark.usefixtures("assets")
 
@@ -158,12 +158,12 @@ def test_no_vector_at_all_is_explained(assets) -> None:
 
 
 def test_names_of_models_are_checked_before_loading(tmp_path) -> None:
-    assert page_setup.pair_problem("", "") is None
-    assert "Draft: nothing given" in page_setup.pair_problem("owner/model", "")
-    assert "no such folder" in page_setup.pair_problem("/no/such/folder", "owner/model")
-    assert "no config.json" in page_setup.pair_problem(str(tmp_path), "owner/model")
-    assert "hub id" in page_setup.pair_problem("owner/model", "<img src=x>")
-    assert page_setup.pair_problem("owner/model", "owner/small-model_2.1") is None
+    assert sidebar.pair_problem("", "") is None
+    assert "Draft: nothing given" in sidebar.pair_problem("owner/model", "")
+    assert "no such folder" in sidebar.pair_problem("/no/such/folder", "owner/model")
+    assert "no config.json" in sidebar.pair_problem(str(tmp_path), "owner/model")
+    assert "hub id" in sidebar.pair_problem("owner/model", "<img src=x>")
+    assert sidebar.pair_problem("owner/model", "owner/small-model_2.1") is None
 
 
 def what_if(page, kind: str):

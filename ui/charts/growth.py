@@ -26,20 +26,7 @@ def growth_figure(
         limits: text -> expected tokens that some kind of tree cannot exceed, drawn as guides where they are in reach.
         band: (sizes int [k], low, high float [k]), the interval of the first curve.
     """
-    traces: list[object] = []
-    if band is not None:
-        sizes, low, high = band
-        traces.append(
-            go.Scatter(
-                x=np.concatenate([sizes, sizes[::-1]]),
-                y=np.concatenate([high, low[::-1]]),
-                fill="toself",
-                fillcolor="rgba(47, 132, 196, 0.22)",
-                line={"width": 0},
-                hoverinfo="skip",
-                name="95% interval",
-            )
-        )
+    traces: list[object] = [None if band is None else _band(*band)]
     for i, (name, (sizes, tokens)) in enumerate(curves.items()):
         traces.append(
             go.Scatter(
@@ -55,17 +42,7 @@ def growth_figure(
                 hovertemplate=f"{name}<br>n = %{{x}}<br>%{{y:.2f}} tokens per step<extra></extra>",
             )
         )
-    if here is not None:
-        traces.append(
-            go.Scatter(
-                x=[here[0]],
-                y=[here[1]],
-                mode="markers",
-                name="this tree",
-                marker={"color": SERIES[0], "size": 13, "symbol": "diamond", "line": {"width": 1, "color": GREY}},
-                hovertemplate="this tree<br>n = %{x}<br>%{y:.2f} tokens per step<extra></extra>",
-            )
-        )
+    traces.append(None if here is None else _mark(*here))
     figure = new_figure(
         *traces,
         x="tree size n (log scale)",
@@ -84,3 +61,26 @@ def growth_figure(
                 annotation_position="top left",
             )
     return figure
+
+
+def _band(sizes: np.ndarray, low: np.ndarray, high: np.ndarray) -> go.Scatter:
+    return go.Scatter(
+        x=np.concatenate([sizes, sizes[::-1]]),
+        y=np.concatenate([high, low[::-1]]),
+        fill="toself",
+        fillcolor="rgba(47, 132, 196, 0.22)",
+        line={"width": 0},
+        hoverinfo="skip",
+        name="95% interval",
+    )
+
+
+def _mark(size: int, tokens: float) -> go.Scatter:
+    return go.Scatter(
+        x=[size],
+        y=[tokens],
+        mode="markers",
+        name="this tree",
+        marker={"color": SERIES[0], "size": 13, "symbol": "diamond", "line": {"width": 1, "color": GREY}},
+        hovertemplate="this tree<br>n = %{x}<br>%{y:.2f} tokens per step<extra></extra>",
+    )

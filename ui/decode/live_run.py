@@ -7,8 +7,8 @@ from typing import Any
 import streamlit as st
 
 from sequoia_core.studies.run_summary import RunSummary
-from ui import controls, job_panel, runs, session, session_jobs, shipped
-from ui.controls import Card, number
+from ui import job_panel, runs, session, session_jobs, shipped
+from ui.cards import Card, cards, number
 from ui.literal import plain
 from ui.token_tree import live_tree
 
@@ -112,7 +112,7 @@ def draw_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, ac
 def _cards(summary: RunSummary) -> None:
     """Draw what was measured, each number beside what it compares with."""
     expected, alone, prediction = summary.expected_tokens, summary.baseline_per_sec, summary.predicted_speedup
-    controls.cards(
+    cards(
         Card(
             "Tokens per step",
             number(summary.tokens_per_step),

@@ -8,7 +8,7 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.plain_trees import chain_tree
-from ui import controls, core_cache, predictions, session, tree_in_use
+from ui import core_cache, predictions, session, tree_in_use, uploads
 
 SOURCES = {
     "tree": "Tree page",
@@ -58,7 +58,7 @@ def draw() -> TreeChoice:
             help="Drafted tokens in a row: classic speculative decoding.",
         )
         return TreeChoice(source, chain_tree(length), f"chain of {length}")
-    upload = controls.tree_upload(key="decode_tree_file")
+    upload = uploads.tree_upload(key="decode_tree_file")
     if upload is None:
         return TreeChoice(source, None, "Upload a tree file, or choose another tree.")
     return TreeChoice(source, upload.value, upload.error or f"your file {upload.name}")

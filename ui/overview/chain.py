@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from ui import chain_job, controls, job_panel, runs, session, session_jobs, shipped
-from ui.controls import Card
+from ui.cards import Card, cards
 from ui.jobs import Job
 from ui.literal import plain
 
@@ -72,9 +72,9 @@ def _draw_stages(job: Job, *, active: bool) -> None:
 def draw_result(run: dict[str, Any]) -> None:
     """Draw what the chain found, each number beside what it compares with, and where to see how."""
     summary = runs.summary_of(run)
-    cards = []
+    row = []
     if summary.speedup is not None:
-        cards += [
+        row += [
             Card(
                 "Measured speedup",
                 f"{summary.speedup:.2f}×",
@@ -90,7 +90,7 @@ def draw_result(run: dict[str, Any]) -> None:
             ),
         ]
     if summary.tokens_per_step is not None:
-        cards.append(
+        row.append(
             Card(
                 "Tokens per step",
                 f"{summary.tokens_per_step:.2f}",
@@ -98,7 +98,7 @@ def draw_result(run: dict[str, Any]) -> None:
                 help="Committed tokens ÷ target passes. Expected: F of the planned tree.",
             )
         )
-    if cards:
-        controls.cards(*cards)
+    if row:
+        cards(*row)
     st.markdown(runs.explain(summary))
     controls.page_link(st.container(), "decode", "Watch this run step by step", ":material/play_circle:")

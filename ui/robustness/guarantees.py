@@ -6,8 +6,8 @@ import re
 
 import streamlit as st
 
-from ui import controls
-from ui.controls import VERIFIERS, Card
+from ui.cards import Card, cards
+from ui.controls import VERIFIERS
 from ui.literal import plain
 from ui.robustness import on_show
 
@@ -61,6 +61,11 @@ def section() -> None:
         alt="Acceptance of each verifier on the two worked examples",
     )
     st.subheader("Try your own")
+    _own_rows()
+
+
+def _own_rows() -> None:
+    """Let the reader type two rows and see how often each verifier accepts one of k children."""
     left, middle, right = st.columns([2, 2, 1])
     options = {"max_chars": 60, "bind": "query-params"}
     target = left.text_input(
@@ -77,7 +82,7 @@ def section() -> None:
         st.error(f"{plain(str(error))}.", icon=":material/error:")
         return
     best = max(found.values())
-    controls.cards(
+    cards(
         *(
             Card(
                 f"{VERIFIERS[name]} accepts",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from ui import charts, controls
-from ui.controls import Card
+from ui import charts
+from ui.cards import Card, cards
 from ui.robustness import on_show, wording
 from ui.robustness.wording import Row
 from ui.verifier_names import NAMES, RIVALS
@@ -28,7 +28,7 @@ def show_comparison(record: Row) -> None:
     run = next(row for row in wording.at_setting(runs, here) if row["verifier"] in ("sequoia", "greedy"))
     against = {row["other"]: row for row in wording.at_setting(ratios, here)}
     count = wording.tally(ratios)
-    controls.cards(
+    cards(
         Card(
             "Tokens per step",
             f"{run['tokens_per_step']:.2f}",
@@ -48,13 +48,25 @@ def show_comparison(record: Row) -> None:
     if any(row["temperature"] == 0 for row in runs):
         st.caption("At temperature 0 all verifiers are one and the same: they take the target's most likely token.")
 
+    _comparison_charts(record, here, run["tokens_per_step"])
+    st.caption(
+        f":material/timer: Sequoia at {shown}: {wording.speed_sentence(run)} Intervals are 95% each by itself: of "
+        "twenty ties one would pass for a win or a loss by chance."
+    )
+    tables = {"Tokens per step": runs, "Ratios": ratios, "Rejection": record["rejection"]}
+    on_show.downloads("comparison", record, tables)
+
+
+def _comparison_charts(record: Row, here: Row, tokens_per_step: float) -> None:
+    """Draw tokens per step, ratios and rejection curves; `here` is a row at the setting on show."""
+    runs, ratios, shown = record["runs"], record["ratios"], wording.sampling_label(here)
     left, right = st.columns(2)
     left.subheader("Tokens per step")
     left.plotly_chart(
         charts.tokens_figure(wording.at_top_p(runs, here)),
         width="stretch",
         key="robustness_tokens",
-        alt=f"Tokens per step over temperature by verifier; Sequoia {run['tokens_per_step']:.2f} at {shown}",
+        alt=f"Tokens per step over temperature by verifier; Sequoia {tokens_per_step:.2f} at {shown}",
     )
     right.subheader("Sequoia ÷ the others")
     if ratios:
@@ -83,12 +95,6 @@ def show_comparison(record: Row) -> None:
     right.dataframe(
         [wording.run_line(row) for row in runs], hide_index=True, height=340, alt="Tokens per step of every run"
     )
-    st.caption(
-        f":material/timer: Sequoia at {shown}: {wording.speed_sentence(run)} Intervals are 95% each by itself: of "
-        "twenty ties one would pass for a win or a loss by chance."
-    )
-    tables = {"Tokens per step": runs, "Ratios": ratios, "Rejection": record["rejection"]}
-    on_show.downloads("comparison", record, tables)
 
 
 def _ratio_card(rival: str, ratio: Row | None, shown: str) -> Card:
@@ -104,7 +110,7 @@ def _ratio_card(rival: str, ratio: Row | None, shown: str) -> Card:
 def show_losslessness(record: Row) -> None:
     """Draw a check's verdict, its numbers and the counts behind them."""
     settings, statistic = record["settings"], record["statistic"]
-    controls.cards(
+    cards(
         Card(
             "Losslessness",
             "Passed" if record["passed"] else "Failed",
@@ -165,7 +171,7 @@ def show_assumption(record: Row) -> None:
             "Tokens per step of real decoding, on the prompts that nothing was fitted on.",
         ),
     )
-    controls.cards(
+    cards(
         *(
             Card(label, f"{row['value']:.2f}", wording.between(row["low"], row["high"]), help=help)
             for name, label, help in fit

@@ -6,8 +6,8 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.tree_comparison import NEAREST_SHAPES, compare_trees
-from ui import charts, controls, core_cache, predictions, session
-from ui.controls import Card
+from ui import charts, core_cache, predictions, session
+from ui.cards import Card, cards
 from ui.core_cache import MAX_DEPTH, MAX_SIZE
 from ui.literal import plain
 
@@ -86,7 +86,7 @@ def _chosen(
 def _draw(tree: TokenTree, other: TokenTree, name: str, vector: AcceptanceVector) -> None:
     found = compare_trees(tree, other, vector)
     gained = found.other_tokens - found.tokens
-    controls.cards(
+    cards(
         Card("Tree in use", f"{found.tokens:.2f}", _shape(tree)),
         Card(
             "The other tree",

@@ -6,8 +6,8 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.bounded_search import best_value_within_reach
-from ui import controls, session, tree_in_use
-from ui.controls import Card
+from ui import session, tree_in_use, uploads
+from ui.cards import Card, draw_card
 from ui.literal import plain
 
 FORMATS = {
@@ -58,7 +58,7 @@ def draw_numbers(tree: TokenTree) -> None:
 
 def draw_import() -> tuple[TokenTree, str] | None:
     """Read a tree of another tool and set it beside the best one of the same size and depth -> tree and file name."""
-    upload = controls.tree_upload(key="tree_file")
+    upload = uploads.tree_upload(key="tree_file")
     if upload is None:
         st.caption("Bring a tree from another tool to see what it yields with this acceptance vector.")
         return None
@@ -68,10 +68,8 @@ def draw_import() -> tuple[TokenTree, str] | None:
     theirs, vector = upload.value, session.acceptance()
     mine, best = expected_tokens(theirs, vector), best_value_within_reach(theirs, vector)
     place = st.container()
-    controls.draw_card(
-        place, Card("Imported tree", f"{mine:.2f}", f"tokens/step, n = {theirs.size}, d = {theirs.depth}")
-    )
-    controls.draw_card(place, _best_card(mine, best))
+    draw_card(place, Card("Imported tree", f"{mine:.2f}", f"tokens/step, n = {theirs.size}, d = {theirs.depth}"))
+    draw_card(place, _best_card(mine, best))
     if st.button(
         "Use the imported tree",
         icon=":material/check:",

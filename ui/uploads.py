@@ -1,0 +1,78 @@
+"""Files that a user brings: read once, with the cause in one line where one cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import streamlit as st
+
+from sequoia_core.design.tree import TokenTree
+from ui.literal import plain, safe_name
+
+T = TypeVar("T")
+MAX_TREE = 4_096  # nodes that a browser still draws
+TREE_TYPES = ("json", "pt", "txt")
+
+
+@dataclass(frozen=True, slots=True)
+class Upload(Generic[T]):
+    """One uploaded file: its value or the one-line cause why not, and whether this run is the first to see it.
+
+    Name and cause are safe to write into markdown.
+    """
+
+    name: str
+    value: T | None
+    error: str | None
+    is_new: bool
+
+
+def file_upload(
+    label: str, types: Sequence[str], loads: Callable[[bytes, str], T], *, key: str, help: str
+) -> Upload[T] | None:
+    """Draw an uploader and read its file once.
+
+    Args:
+        types: extensions accepted, without dots.
+        loads: reads (content, name); raises ValueError for a file it cannot use.
+
+    Returns:
+        None while nothing is uploaded.
+    """
+    file = st.file_uploader(label, type=list(types), key=key, help=help)
+    if file is None:
+        st.session_state.pop(f"{key}_read", None)
+        return None
+    seen = st.session_state.get(f"{key}_read")
+    if seen is not None and seen[0] == file.file_id:
+        return Upload(*seen[1:], is_new=False)
+    value, error = None, None
+    try:
+        value = loads(file.getvalue(), file.name)
+    except ValueError as caught:
+        error = plain(" ".join(str(caught).split()))
+    name = safe_name(file.name)
+    st.session_state[f"{key}_read"] = (file.file_id, name, value, error)
+    return Upload(name, value, error, is_new=True)
+
+
+def tree_upload(*, key: str) -> Upload[TokenTree] | None:
+    """Draw an uploader for a tree file of any known format that is small enough to be drawn and decoded with."""
+    return file_upload(
+        "Tree file",
+        TREE_TYPES,
+        _read_tree,
+        key=key,
+        help="Sequoia JSON, a reference growmap (.pt), UMbreLLa JSON, a list of paths (Medusa, EAGLE), or a vLLM tree.",
+    )
+
+
+def _read_tree(data: bytes, name: str) -> TokenTree:
+    from sequoia_core.design.tree_files import tree_from_bytes
+
+    tree = tree_from_bytes(data, name)
+    if tree.size > MAX_TREE:
+        raise ValueError(f"{name}: found {tree.size:,} nodes, expected at most {MAX_TREE:,} to draw and decode with")
+    return tree
