@@ -81,6 +81,7 @@ wanted = predictions.conditions(temperature, top_p, verifier)
 vector = predictions.vector_for(wanted)
 if choice.source == "best":
     choice = tree_choice.best_for(vector)
+expected = speedup = None
 if choice.tree is None:
     st.warning(choice.origin, icon=":material/account_tree:")
     if choice.source == "best" and vector is None:

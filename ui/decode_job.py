@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from sequoia_core.models.chat import encode_prompt
 from ui.jobs import Job, JobContext
-from ui.runs import DecodeRequest, TokenText, step_record
+from ui.runs import DecodeRequest, step_record
+from ui.token_text import TokenText
 
 if TYPE_CHECKING:
     from sequoia_core.models.language_model import ModelPair

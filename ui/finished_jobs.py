@@ -12,7 +12,7 @@ import streamlit as st
 
 from ui import session, session_jobs, tree_in_use
 from ui.jobs import Job
-from ui.robustness.records import PARTS
+from ui.robustness.records import PARTS, job_name
 
 
 def adopt_finished_jobs() -> None:
@@ -68,5 +68,5 @@ ADOPTERS: dict[str, Callable[[Job], None]] = {
     "profile": _use_profile,
     "decode": _keep_run,
     "chain": _use_chain,
-    **{f"robustness_{part}": partial(_keep_evidence, part) for part in PARTS},
+    **{job_name(part): partial(_keep_evidence, part) for part in PARTS},
 }

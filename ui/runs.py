@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,55 +19,19 @@ import numpy as np
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.studies.run_summary import Baseline, RunSummary, summarize_run
 from ui.model_pairs import PairSpec
+from ui.token_text import TokenText
 
 if TYPE_CHECKING:
     from sequoia_core import DecodeStep
 
 FORMAT, VERSION = "sequoia-run", 1
 OUTCOME_CODES = {"accepted": "A", "rejected": "R", "not reached": "N"}
-TEXT_WINDOW = 6  # tokens of context that settle what text the next token adds
 OUTCOMES = {
     "held": "The prediction held",
     "beaten": "The run beat the prediction",
     "missed": "The run fell short of the prediction",
 }
 PHASE_WORDS = {"draft": "drafting", "verify": "verifying", "walk": "walking", "commit": "committing"}
-
-
-class TokenText:
-    """Tells the text each token adds after those before it.
-
-    A token may be part of a character, or lose its leading space when decoded alone; hence the context.
-
-    Args:
-        decode: token ids -> text.
-        context: the prompt's ids, at least one.
-    """
-
-    def __init__(self, decode: Callable[[list[int]], str], context: Sequence[int]) -> None:
-        self._decode = decode
-        self._before = list(context[-TEXT_WINDOW:])
-        self._anchor = list(context[-1:])
-        self._labels: dict[int, str] = {}
-
-    def label(self, token: int) -> str:
-        """Return a token's text on its own."""
-        if token not in self._labels:
-            whole, lead = self._decode([*self._anchor, token]), self._decode(self._anchor)
-            self._labels[token] = whole[len(lead) :] if whole.startswith(lead) else self._decode([token])
-        return self._labels[token]
-
-    def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """Return what each of the next committed tokens adds; "" while a character is incomplete."""
-        pieces = []
-        for token in tokens:
-            before = self._decode(self._before).rstrip("\ufffd")
-            self._before = [*self._before, int(token)]
-            after = self._decode(self._before)
-            complete = after.startswith(before) and not after.endswith("\ufffd")
-            pieces.append(after[len(before) :] if complete else "")
-            self._before = self._before[-TEXT_WINDOW:]
-        return pieces
 
 
 def step_record(step: DecodeStep, text: TokenText) -> dict[str, Any]:

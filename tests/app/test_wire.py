@@ -8,7 +8,8 @@ import pytest
 from sequoia_core.decoding.loop import DecodeStep
 from sequoia_core.decoding.walk import Trial
 from sequoia_core.design.tree import TokenTree
-from ui.runs import DecodeRequest, TokenText, explain, load_run, step_record, summarize, tree_of
+from ui.runs import DecodeRequest, explain, load_run, step_record, summarize, tree_of
+from ui.token_text import TokenText
 from ui.token_tree import to_wire
 
 

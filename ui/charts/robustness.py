@@ -21,8 +21,8 @@ MARKS = {
     "topk": (GREEN, "diamond", "dot"),
     "greedy": (GREY, "star", "solid"),
 }
-APART = 0.015  # of the axis, between verifiers at one temperature: their intervals must not hide each other
-LEAF = [[0.0, "#F2EFE6"], [0.5, "#9CC9B6"], [1.0, "#1F6A52"]]  # its texts are read on every shade
+APART = 0.015  # share of the axis that sets verifiers at one temperature apart, so that no interval hides another
+LEAF = [[0.0, "#F2EFE6"], [0.5, "#9CC9B6"], [1.0, "#1F6A52"]]  # numbers stay readable on every shade
 NEVER = 0.5  # where a count of 0 stands on a log axis
 MOST_CELLS = 18  # of a losslessness check, with room for a text each
 

@@ -18,14 +18,8 @@ from ui.tree_layout import tidy_layout
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector
 
-NODE_SCALE = (
-    "#46327E",
-    "#365C8D",
-    "#277F8E",
-    "#1FA187",
-    "#4AC16D",
-    "#A0DA39",
-)  # Viridis without its ends: seen on both
+# Viridis without its ends, which a dark or a light page would swallow
+NODE_SCALE = ("#46327E", "#365C8D", "#277F8E", "#1FA187", "#4AC16D", "#A0DA39")
 GL_FROM = 1_000  # nodes from which SVG marks get slow
 DEEPEST_PATH = 64  # levels a path in a hover text may have
 LABELS_UP_TO = 48  # nodes that still leave room for a rank inside each mark

@@ -10,6 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 from sequoia_core.files.prompt_files import check_text
 from ui import controls, core_cache, job_panel, prompts, session, tree_in_use
 from ui.robustness.measurements import Subject, Work
+from ui.robustness.records import job_name
 
 LENGTHS = (16, 32, 48, 64, 128)
 SHAPE = (32, 6)  # wide and deep enough for verifiers to differ; trees planned for a small CPU are not
@@ -19,10 +20,6 @@ TREES = {
     "small": f"Branching {' × '.join(map(str, SMALL_BRANCHING))}",
     "use": "The tree in use",
 }
-
-
-def job_name(part: str) -> str:
-    return f"robustness_{part}"
 
 
 def folded(part: str, what: str) -> DeltaGenerator:

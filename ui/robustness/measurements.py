@@ -16,6 +16,7 @@ from ui.jobs import Job, JobContext
 from ui.model_pairs import PairSpec
 from ui.robustness import records, wording
 from ui.robustness.wording import Row
+from ui.token_text import text_after
 
 if TYPE_CHECKING:
     import torch
@@ -142,13 +143,7 @@ def lossless_work(
             progress=context.progress,
             cancel=context.cancel,
         )
-        decode, anchor = pair.tokenizer.decode, list(prompts[0][-1:])
-        lead = decode(anchor)
-        whole = [decode([*anchor, *cell]) for cell in report.cells]  # a token may lose its leading space on its own
-        texts = [
-            text[len(lead) :] if text.startswith(lead) else decode(list(cell))
-            for text, cell in zip(whole, report.cells, strict=True)
-        ]
+        texts = [text_after(pair.tokenizer.decode, prompts[0][-1:], cell) for cell in report.cells]
         settings = {
             **subject.settings(),
             "prompt": subject.prompts[0],

@@ -14,7 +14,7 @@ from sequoia_core import TokenTree
 from ui import job_panel, session, session_jobs, shipped
 from ui.literal import plain
 from ui.robustness import record_files, wording
-from ui.robustness.form import job_name
+from ui.robustness.records import job_name
 from ui.robustness.wording import Row
 
 

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 PARTS = ("comparison", "losslessness", "assumption")
 
 
+def job_name(part: str) -> str:
+    """Name the job that measures a part."""
+    return f"robustness_{part}"
+
+
 def comparison_record(
     comparison: VerifierComparison, *, rejection: Iterable[Row] = (), baseline: Iterable[Row] = (), **settings: Any
 ) -> Row:
