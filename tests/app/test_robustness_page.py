@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from sequoia_core import SamplingConfig
+from sequoia_core.design.conditions import VERIFIERS
 from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
 from tests.app.conftest import ROOT, metrics, open_page, settled, wait_for
@@ -20,6 +21,7 @@ from tests.conftest import tiny_llama
 from ui import session
 from ui.model_pairs import PairSpec
 from ui.robustness import measurements, record_files, records, wording
+from ui.verifier_names import DRAWS, NAMES, RIVALS
 
 pytestmark = pytest.mark.usefixtures("assets")
 SECTIONS = ("Verifiers", "Guarantees", "Losslessness", "Assumption")
@@ -211,6 +213,10 @@ def test_a_new_result_without_the_setting_on_show_falls_back(recorded, assets) -
         comparison(), pair="demo pair", tree_source="test"
     )
     assert settled(page.run()).segmented_control(key="robustness_shown").value == "T = 1"
+
+
+def test_every_verifier_has_a_name_and_a_description() -> None:
+    assert set(VERIFIERS) == set(DRAWS) == {"sequoia", *RIVALS} < set(NAMES)
 
 
 def test_badges_and_worked_examples_are_those_of_the_core() -> None:

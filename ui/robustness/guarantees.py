@@ -10,6 +10,7 @@ from ui.cards import Card, cards
 from ui.controls import VERIFIERS
 from ui.literal import plain
 from ui.robustness import on_show
+from ui.verifier_names import DRAWS
 
 PROMISES = {
     "optimal_transport": (
@@ -19,11 +20,6 @@ PROMISES = {
     "cover": ("Cover", "Where the children hold every token the target could want, one of them is always accepted."),
 }
 MAX_TOKENS = 5  # of a row typed in
-FILLS = {
-    "sequoia": "Draws children without replacement; after a rejection both rows give up what was tried.",
-    "specinfer": "Draws children with replacement: a wrong token can be offered twice.",
-    "topk": "Takes the draft's most likely tokens, whatever odds the draft gives them.",
-}
 EXAMPLES = (
     ("1, 0", ".5, .5", 2, "Sequoia tries both tokens; SpecInfer may draw the wrong one twice"),
     (".6, .4", ".6, .4", 1, "A perfect draft is always accepted, except by top-k"),
@@ -43,7 +39,7 @@ def section() -> None:
                     kept = getattr(rules[name], attribute)
                     icon, color = (":material/check:", "green") if kept else (":material/close:", "orange")
                     st.badge(label if kept else f"No {label.lower()}", icon=icon, color=color, help=meaning)
-            st.caption(FILLS[name])
+            st.caption(DRAWS[name])
     st.subheader("Why it matters")
     st.markdown("How often one of k children is accepted, by enumerating every draw: P is the target, Q the draft.")
     st.table(
