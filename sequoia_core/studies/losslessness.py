@@ -25,6 +25,7 @@ from ..decoding.sampling import (
     sample_without_replacement,
     take_most_likely,
 )
+from ..decoding.tree_policy import TreePolicy
 from ..decoding.verifiers import GREEDY, VERIFIERS, Fill
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled
@@ -167,7 +168,7 @@ def check_losslessness(
     *,
     target: LanguageModel,
     draft: LanguageModel,
-    tree: TokenTree,
+    tree: TokenTree | TreePolicy,
     sampling: SamplingConfig | None = None,
     verifier: str = "sequoia",
     samples: int = 1000,
