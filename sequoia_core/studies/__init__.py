@@ -2,12 +2,13 @@
 
 Each module imports, of this room, only the modules named:
 
-    losslessness           -
-    measure_acceptance     -
     measure_profile        -
+    prompt_loop            -
     step_counts            -
-    race                   measure_acceptance, measure_profile
-    rejection_curves       measure_acceptance
-    verifier_comparison    measure_acceptance
-    prediction_check       measure_acceptance, step_counts, verifier_comparison
+    losslessness           prompt_loop
+    measure_acceptance     prompt_loop
+    race                   measure_acceptance, measure_profile, prompt_loop
+    rejection_curves       measure_acceptance, prompt_loop
+    verifier_comparison    measure_acceptance, prompt_loop
+    prediction_check       measure_acceptance, prompt_loop, step_counts, verifier_comparison
 """

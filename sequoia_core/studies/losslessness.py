@@ -31,6 +31,7 @@ from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, causal_tail
+from .prompt_loop import Progress, Report, one_by_one
 
 MAX_ENUMERATED = 6
 FALSE_ALARM = 1e-6  # stated for a correct verifier
@@ -174,7 +175,7 @@ def check_losslessness(
     samples: int = 1000,
     new_tokens: int = 2,
     generator: torch.Generator | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> LosslessnessReport:
     """Decode one prompt many times and test the first tokens against the target's own warped probabilities.
@@ -188,7 +189,7 @@ def check_losslessness(
         samples: continuations to draw; more find smaller errors.
         new_tokens: tokens compared per continuation, fewer where it meets EOS.
         generator: one source for all runs; None seeds a fresh one.
-        progress: told the fraction done and what is going on.
+        progress: called with the fraction done and what is going on.
         cancel: looked at between phases of a run, and while the prompt is read after every 512 tokens; what is
             complete by then is tested.
 
@@ -207,7 +208,9 @@ def check_losslessness(
         generator.seed()
     law: _Law | None = None
     seen: Counter[tuple[int, ...]] = Counter()
-    for number in range(samples):
+
+    def sample(number: int, report: Report) -> tuple[int, ...] | None:
+        nonlocal law
         text, finished = [], None
         for step in decode(
             prompt, target=target, draft=draft, tree=tree, sampling=sampling, max_new_tokens=new_tokens,
@@ -220,14 +223,16 @@ def check_losslessness(
                 f"prompt: found {len(prompt)} tokens, expected room for {new_tokens} more in the models' context"
             )
         if finished is None:  # cancelled on the way
-            break
+            return None
         if law is None:  # read while a cancel can still end it, after `decode` has checked the prompt
             law = _Law(prompt, target, sampling, new_tokens)
             if not prefill(law.session, prompt[:-1], cancel=cancel):
-                break
-        seen[tuple(text)] += 1
-        if progress is not None:
-            progress((number + 1) / samples, f"sample {number + 1} of {samples}")
+                return None
+        report(1.0)
+        return tuple(text)
+
+    for text in one_by_one(samples, sample, noun="sample", progress=progress, cancel=cancel):
+        seen[text] += 1
     count = seen.total()
     if not count:
         raise Cancelled("samples: cancelled before the first was complete, expected at least one")

@@ -21,9 +21,9 @@ from ..decoding.rank_acceptance import RankRule, choose_rule
 from ..decoding.sampling import SamplingConfig, probabilities
 from ..design.acceptance import AcceptanceVector
 from ..design.conditions import Conditions
-from ..files.faults import Cancelled
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, causal_tail
+from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
 
 CHUNK = 128  # positions handled at once: bounds the [positions, vocabulary] rows
 TARGET_TEXT = "measured on text the target wrote"
@@ -47,7 +47,7 @@ def measure_acceptance(
     seed: int = 0,
     resume: AcceptanceVector | None = None,
     checkpoint: Callable[[AcceptanceVector], None] | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> AcceptanceVector:
     """Measure how often the child of each rank is the accepted one, over continuations the target writes.
@@ -69,8 +69,8 @@ def measure_acceptance(
         seed: of all randomness, 0 or more.
         resume: what an earlier run of the same settings left; its prompts are the first of `prompts` and are not
             measured again. More prompts than that run had are welcome.
-        checkpoint: handed the vector so far after each prompt, to be saved.
-        progress: told the fraction done and what is going on.
+        checkpoint: called with the vector so far after each prompt, to save it.
+        progress: called with the fraction done and what is going on.
         cancel: looked at between passes; the prompts complete by then are returned.
 
     Returns:
@@ -110,39 +110,32 @@ def measure_acceptance(
         )
         return vector_from_prompts(sums, counts, meta=settings | done, holds_for=holds_for)
 
-    for number in range(len(sums), len(prompts)):
-
-        def told(share: float, number: int = number) -> None:
-            if progress is not None:
-                progress((number + share) / len(prompts), f"prompt {number + 1} of {len(prompts)}")
-
+    def measure(number: int, report: Report) -> tuple[np.ndarray, int] | None:
         text_generator, draws = prompt_generators(seed, number, draft.device)
         if own_text:
             pieces = _pieces(prompts[number], min(target.max_context, draft.max_context))
         else:
             written = continuation(
                 prompts[number], target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
-                generator=text_generator, told=told, cancel=cancel,
+                generator=text_generator, report=report, cancel=cancel,
             )  # fmt: skip
             pieces = [(prompts[number], written)]
         parts = []
-        for done, (before, text) in enumerate(pieces, start=1):
-            if cancel.is_set():
-                break
+        for place, (before, text) in enumerate(pieces, start=1):
             found = ranks_along(before, text, target, draft, sampling, rules, width, draws, cancel=cancel)
             if found is None:
-                break
+                return None
             parts.append(found[verifier])
             if own_text:
-                told(done / len(pieces))
-        if len(parts) < len(pieces):
-            break
-        sums.append(sum(part.sum(axis=0) for part in parts))
-        counts.append(sum(len(part) for part in parts))
+                report(place / len(pieces))
+        return sum(part.sum(axis=0) for part in parts), sum(len(part) for part in parts)
+
+    for prompt_sums, positions in one_by_one(len(prompts), measure, done=len(sums), progress=progress, cancel=cancel):
+        sums.append(prompt_sums)
+        counts.append(positions)
         if checkpoint is not None:
             checkpoint(so_far())
-    if not sums:
-        raise Cancelled("acceptance: cancelled before the first prompt was complete, expected at least one")
+    require_a_prompt(sums, "acceptance")
     return so_far()
 
 
@@ -254,12 +247,15 @@ def continuation(
     sampling: SamplingConfig,
     max_new_tokens: int,
     generator: torch.Generator,
-    told: Callable[[float], None],
+    report: Report | None = None,
     cancel: threading.Event,
 ) -> list[int]:
-    """Return the tokens that the target writes after a prompt; `told` hears the fraction after each token.
+    """Return the tokens that the target writes after a prompt.
 
     The text ends where the draft, which is to read it, has no more room.
+
+    Args:
+        report: called with the fraction written after each token.
 
     Raises:
         ValueError: for a prompt that leaves the draft no room at all.
@@ -275,7 +271,8 @@ def continuation(
         prompt, target=target, sampling=sampling, max_new_tokens=max_new_tokens, generator=generator, cancel=cancel
     ):
         text.extend(step.new_tokens)
-        told(len(text) / max_new_tokens)
+        if report is not None:
+            report(len(text) / max_new_tokens)
     return text
 
 

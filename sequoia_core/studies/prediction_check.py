@@ -6,7 +6,7 @@ Shapes: m = prompts, r = resamples.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.protocol import LanguageModel
 from .measure_acceptance import continuation, pair_settings, prompt_generators, ranks_along, vector_from_prompts
+from .prompt_loop import Progress, Report, one_by_one
 from .step_counts import count_by_depth, matrix_from_counts
 from .verifier_comparison import decode_prompt, whole_tokens
 
@@ -86,7 +87,7 @@ def static_versus_real(
     verifier: str = "sequoia",
     max_new_tokens: int = 64,
     seed: int = 0,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> StaticVersusReal:
     """Predict tokens per step from one set of prompts, twice, and measure it on another.
@@ -113,31 +114,34 @@ def static_versus_real(
     fitted: list[_Fitted] = []
     held_out: list[tuple[int, int]] = []  # tokens and steps of each prompt
     total = len(fit_prompts) + len(held_out_prompts)
-    for done, (place, fitting) in enumerate(_taking_turns(len(fit_prompts), len(held_out_prompts))):
+    turns = _taking_turns(len(fit_prompts), len(held_out_prompts))
+
+    def measure(number: int, report: Report) -> _Fitted | tuple[int, int] | None:
+        place, fitting = turns[number]
         prompt = fit_prompts[place] if fitting else held_out_prompts[place]
         stream = place if fitting else len(fit_prompts) + place
         steps = decode_prompt(
             prompt, target, draft, tree, sampling, verifier, max_new_tokens, seed=seed, number=stream, cancel=cancel
         )
+        found = whole_tokens(steps), len(steps)
         if fitting and not cancel.is_set():
             text_generator, draws = prompt_generators(seed, total + place, draft.device)
             text = continuation(
                 prompt, target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
-                generator=text_generator, told=lambda share: None, cancel=cancel,
+                generator=text_generator, cancel=cancel,
             )  # fmt: skip
+            ranks = ranks_along(prompt, text, target, draft, sampling, rules, width, draws, cancel=cancel)
+            if ranks is None:
+                return None
+            along = ranks[verifier]
+            found = _Fitted(along.sum(axis=0), len(along), *count_by_depth(steps, tree, width), *found)
         if cancel.is_set():
-            break
-        if fitting:
-            found = ranks_along(prompt, text, target, draft, sampling, rules, width, draws, cancel=cancel)
-            if found is None:
-                break
-            ranks = found[verifier]
-            counts = count_by_depth(steps, tree, width)
-            fitted.append(_Fitted(ranks.sum(axis=0), len(ranks), *counts, whole_tokens(steps), len(steps)))
-        else:
-            held_out.append((whole_tokens(steps), len(steps)))
-        if progress is not None:
-            progress((done + 1) / total, f"prompt {done + 1} of {total}")
+            return None
+        report(1.0)
+        return found
+
+    for found in one_by_one(total, measure, progress=progress, cancel=cancel):
+        (fitted if isinstance(found, _Fitted) else held_out).append(found)
     if min(len(fitted), len(held_out)) < 2:
         raise Cancelled(
             "static versus real: cancelled before 2 prompts of each set were complete, expected at least those"

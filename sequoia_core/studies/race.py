@@ -26,6 +26,7 @@ from ..design.tree import TokenTree
 from ..models.language_model import ModelPair
 from .measure_acceptance import measure_acceptance, repeated_share
 from .measure_profile import measure_profile
+from .prompt_loop import Progress, Report, one_by_one
 
 LOOPS_FROM = 0.5  # share of repeated 4-grams from which a text counts as looping, and is trivially easy to draft
 ASSISTANT_TOKENS = (None, 3, 5, 8)  # transformers' default and fixed lengths: the best of them is reported
@@ -89,7 +90,7 @@ def race(
     max_new_tokens: int,
     with_transformers: bool = True,
     seed: int = 0,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Lane]:
     """Decode every prompt with every method, methods taking turns, EOS switched off so that all write equally much.
 
@@ -128,12 +129,16 @@ def race(
         run(prompts[0], min(16, max_new_tokens), 0, Lane())
     lanes = {name: Lane() for name in methods}
     names = list(methods)
-    for turn, prompt in enumerate(prompts):
+
+    def decode_with_all(turn: int, report: Report) -> int:
         for offset in range(len(names)):
             name = names[(turn + offset) % len(names)]
-            methods[name](prompt, max_new_tokens, turn, lanes[name])
-        if progress is not None:
-            progress((turn + 1) / len(prompts), f"prompt {turn + 1} of {len(prompts)}")
+            methods[name](prompts[turn], max_new_tokens, turn, lanes[name])
+        report(1.0)
+        return turn
+
+    for _ in one_by_one(len(prompts), decode_with_all, progress=progress):
+        pass
     settings = {name: lane for name, lane in lanes.items() if name.startswith("hf_assisted/")}
     if settings:
         lanes = {name: lane for name, lane in lanes.items() if name not in settings}
@@ -189,7 +194,7 @@ def bench(
     *,
     sampling: SamplingConfig,
     max_new_tokens: int,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict:
     """Measure, plan, race and compare: one JSON-ready record.
 

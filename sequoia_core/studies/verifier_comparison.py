@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,9 @@ from ..decoding.rank_acceptance import GREEDY, RANK_RULES, rules_at
 from ..decoding.sampling import SamplingConfig
 from ..design.bootstrap import Estimate, estimate, ratio_estimate, resampled
 from ..design.tree import TokenTree
-from ..files.faults import Cancelled
 from ..models.protocol import LanguageModel
 from .measure_acceptance import pair_settings, prompt_generators
+from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
 
 VERIFIERS = tuple(RANK_RULES)
 
@@ -143,7 +143,7 @@ def compare_verifiers(
     verifiers: Sequence[str] = VERIFIERS,
     max_new_tokens: int = 64,
     seed: int = 0,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> VerifierComparison:
     """Decode the same prompts with the same tree under every verifier, taking turns (the paper's robustness study).
@@ -168,27 +168,26 @@ def compare_verifiers(
     for lane in lanes:  # warm-up: first calls allocate and pick kernels
         run(prompts[0], lane, 0, min(4, max_new_tokens))
     results: dict[tuple[SamplingConfig, str], list[tuple[int, int, int, float]]] = {lane: [] for lane in lanes}
-    for number, prompt in enumerate(prompts):
+
+    def measure(number: int, report: Report) -> dict[tuple[SamplingConfig, str], tuple[int, int, int, float]] | None:
         found = {}
         for turn in range(len(lanes)):
             lane = lanes[(number + turn) % len(lanes)]
             started = time.perf_counter()
-            steps = run(prompt, lane, number, max_new_tokens)
+            steps = run(prompts[number], lane, number, max_new_tokens)
             seconds = time.perf_counter() - started
             if cancel.is_set():
-                break
+                return None
             committed = sum(len(step.new_tokens) for step in steps)
             found[lane] = (len(steps), whole_tokens(steps), committed, seconds)
-            if progress is not None:
-                fraction = (number + (turn + 1) / len(lanes)) / len(prompts)
-                progress(fraction, f"prompt {number + 1} of {len(prompts)}")
-        if cancel.is_set():
-            break
+            report((turn + 1) / len(lanes))
+        return found
+
+    for found in one_by_one(len(prompts), measure, progress=progress, cancel=cancel):
         for lane, row in found.items():
             results[lane].append(row)
     done = len(results[lanes[0]])
-    if not done:
-        raise Cancelled("verifiers: cancelled before the first prompt was complete, expected at least one")
+    require_a_prompt(results[lanes[0]], "verifiers")
     runs = []
     for (sampling, name), rows in results.items():
         steps, yielded, committed, seconds = (np.array(column) for column in zip(*rows, strict=True))
