@@ -5,7 +5,7 @@ Each module imports, of this room, only the modules named:
     plan                 -
     sampling             -
     rank_acceptance      sampling
-    verifiers            sampling
+    verifiers            sampling, rank_acceptance
     tree_policy          verifiers
     drafting             plan, sampling, verifiers, tree_policy
     walk                 sampling, verifiers

@@ -9,15 +9,11 @@ import torch
 from ..models.llama_amx import AmxSession, CompiledDraft
 from ..models.protocol import Session
 from .drafting import Draft, LevelDrafter
-from .sampling import finite, sample_with_replacement, sample_without_replacement, take_most_likely
+from .sampling import finite
 from .tree_policy import TreePolicy
-from .verifiers import Fill
+from .verifiers import VERIFIERS, Fill
 
-FILLS = {  # what compiled code can do in one call, by the function that does the same in Python
-    sample_without_replacement: "without replacement",
-    sample_with_replacement: "with replacement",
-    take_most_likely: "most likely",
-}
+FILLS = {verifier.fill: verifier.drawn for verifier in VERIFIERS.values()}  # those that compiled code knows too
 
 
 class CompiledDrafter(LevelDrafter):

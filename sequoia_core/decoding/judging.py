@@ -17,10 +17,10 @@ from .drafting import Draft
 from .plan import plan_of
 from .sampling import SamplingConfig, distribution, finite, most_likely, token_probabilities, widened
 from .tree_policy import TreePolicy
-from .verifiers import Verifier, sequoia_rule, specinfer_rule, topk_rule
+from .verifiers import VERIFIERS, Verifier
 from .walk import Trial, Walk, walk_greedily, walk_tree
 
-COMPILED_RULES = {sequoia_rule: "sequoia", specinfer_rule: "specinfer", topk_rule: "topk"}
+COMPILED_RULES = {verifier.rule: name for name, verifier in VERIFIERS.items() if name in vocabulary_rows.RULES}
 
 
 class Judge(Protocol):

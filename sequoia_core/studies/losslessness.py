@@ -80,7 +80,7 @@ def next_token_law(target: np.ndarray, draft: np.ndarray, k: int, verifier_name:
     Raises:
         ValueError: naming the row, k or verifier that cannot be enumerated.
     """
-    verifiers = VERIFIERS | {"greedy": GREEDY}
+    verifiers = VERIFIERS | {GREEDY.name: GREEDY}
     if verifier_name not in verifiers:
         raise ValueError(f"verifier: found {verifier_name!r}, expected one of {', '.join(verifiers)}")
     verifier = verifiers[verifier_name]

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from ..decoding.loop import autoregressive
-from ..decoding.rank_acceptance import RankRule, choose_rule
 from ..decoding.sampling import SamplingConfig, probabilities
+from ..decoding.verifiers import Verifier, choose_verifier
 from ..design.acceptance import AcceptanceVector
 from ..design.conditions import Conditions
 from ..models.prefill import prefill
@@ -85,7 +85,7 @@ def measure_acceptance(
     sampling = sampling or SamplingConfig()
     cancel = cancel or threading.Event()
     _check_request(prompts, target, draft, width=width, seed=seed, own_text=own_text)
-    rules = {verifier: choose_rule(verifier, greedy=sampling.greedy)}
+    verifiers = {verifier: choose_verifier(verifier, greedy=sampling.greedy)}
     settings: dict[str, Any] = {
         "source": OWN_TEXT if own_text else TARGET_TEXT,
         **pair_settings(target, draft),
@@ -122,7 +122,7 @@ def measure_acceptance(
             pieces = [(prompts[number], written)]
         parts = []
         for place, (before, text) in enumerate(pieces, start=1):
-            found = ranks_along(before, text, target, draft, sampling, rules, width, draws, cancel=cancel)
+            found = ranks_along(before, text, target, draft, sampling, verifiers, width, draws, cancel=cancel)
             if found is None:
                 return None
             parts.append(found[verifier])
@@ -283,20 +283,20 @@ def ranks_along(
     target: LanguageModel,
     draft: LanguageModel,
     sampling: SamplingConfig,
-    rules: Mapping[str, RankRule],
+    verifiers: Mapping[str, Verifier],
     width: int,
     generator: torch.Generator,
     *,
     cancel: threading.Event,
 ) -> dict[str, np.ndarray] | None:
-    """Return each rule's acceptance probability of each rank at every position of `text`: name -> float64 [N, W].
+    """Return each verifier's acceptance probability of each rank at every position of `text`: name -> float64 [N, W].
 
     Args:
-        rules: name -> rule, asked in this order.
+        verifiers: by name, asked in this order.
         generator: on the draft's device; its draws fill the ranks.
         cancel: looked at between passes; None is returned when it was set before the last one.
     """
-    parts: dict[str, list[torch.Tensor]] = {name: [] for name in rules}
+    parts: dict[str, list[torch.Tensor]] = {name: [] for name in verifiers}
     draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
     for target_logits, draft_logits in zip(
         _logits_along(prompt, text, target, cancel), _logits_along(prompt, text, draft, cancel), strict=True
@@ -305,8 +305,8 @@ def ranks_along(
             return None
         target_rows = probabilities(target_logits, sampling).to(draft.device)
         draft_rows = probabilities(draft_logits, draft_sampling)
-        for name, rule in rules.items():
-            parts[name].append(rule(target_rows, draft_rows, width, generator).cpu())
+        for name, verifier in verifiers.items():
+            parts[name].append(verifier.ranks(target_rows, draft_rows, width, generator).cpu())
     return {name: torch.cat(chunks).numpy() for name, chunks in parts.items()}
 
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..decoding.rank_acceptance import choose_rule
 from ..decoding.sampling import SamplingConfig
+from ..decoding.verifiers import choose_verifier
 from ..design.acceptance import AcceptanceMatrix, AcceptanceVector
 from ..design.bootstrap import RESAMPLES, Estimate, estimate, resampled
 from ..design.optimal_trees import expected_tokens
@@ -109,7 +109,7 @@ def static_versus_real(
             raise ValueError(f"{name}: found {len(prompts)}, expected at least 2, so that there is a spread")
     if tree.size == 1:
         raise ValueError("tree: found one node, expected at least one child")
-    rules = {verifier: choose_rule(verifier, greedy=sampling.greedy)}
+    verifiers = {verifier: choose_verifier(verifier, greedy=sampling.greedy)}
     width = int(tree.child_ranks.max())
     fitted: list[_Fitted] = []
     held_out: list[tuple[int, int]] = []  # tokens and steps of each prompt
@@ -130,7 +130,7 @@ def static_versus_real(
                 prompt, target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
                 generator=text_generator, cancel=cancel,
             )  # fmt: skip
-            ranks = ranks_along(prompt, text, target, draft, sampling, rules, width, draws, cancel=cancel)
+            ranks = ranks_along(prompt, text, target, draft, sampling, verifiers, width, draws, cancel=cancel)
             if ranks is None:
                 return None
             along = ranks[verifier]

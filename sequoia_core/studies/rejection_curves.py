@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ..decoding.rank_acceptance import RANK_RULES, rules_at
 from ..decoding.sampling import SamplingConfig
+from ..decoding.verifiers import choose_verifiers
 from ..design.acceptance import AcceptanceVector
 from ..design.bootstrap import bounds, resampled
+from ..design.conditions import VERIFIERS
 from ..models.protocol import LanguageModel
 from .measure_acceptance import continuation, pair_settings, prompt_generators, ranks_along, vector_from_prompts
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
-
-VERIFIERS = tuple(RANK_RULES)
 
 
 def sampling_grid(temperatures: Sequence[float], top_ps: Sequence[float] = (1.0,)) -> list[SamplingConfig]:
@@ -124,7 +123,7 @@ def measure_rejection(
     if not 1 <= width <= target.vocab_size:
         raise ValueError(f"width: found {width}, expected 1 to {target.vocab_size}")
     samplings = list(dict.fromkeys(samplings))
-    lanes = [(sampling, name) for sampling in samplings for name in rules_at(sampling, verifiers)]
+    lanes = [(sampling, name) for sampling in samplings for name in choose_verifiers(verifiers, greedy=sampling.greedy)]
     sums: dict[tuple[SamplingConfig, str], list[np.ndarray]] = {lane: [] for lane in lanes}
     counts: dict[tuple[SamplingConfig, str], list[int]] = {lane: [] for lane in lanes}
 
@@ -137,8 +136,8 @@ def measure_rejection(
                 generator=text_generator, cancel=cancel,
                 report=lambda share, place=place: report((place + share) / len(samplings)),
             )  # fmt: skip
-            rules = rules_at(sampling, verifiers)
-            ranks = ranks_along(prompts[number], text, target, draft, sampling, rules, width, draws, cancel=cancel)
+            chosen = choose_verifiers(verifiers, greedy=sampling.greedy)
+            ranks = ranks_along(prompts[number], text, target, draft, sampling, chosen, width, draws, cancel=cancel)
             if ranks is None:
                 return None
             found |= {(sampling, name): rows for name, rows in ranks.items()}

@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 
 from ..decoding.loop import DecodeStep, decode
-from ..decoding.rank_acceptance import GREEDY, RANK_RULES, rules_at
 from ..decoding.sampling import SamplingConfig
+from ..decoding.verifiers import GREEDY, choose_verifiers
 from ..design.bootstrap import Estimate, estimate, ratio_estimate, resampled
+from ..design.conditions import SEQUOIA, VERIFIERS
 from ..design.tree import TokenTree
 from ..models.protocol import LanguageModel
 from .measure_acceptance import pair_settings, prompt_generators
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
-
-VERIFIERS = tuple(RANK_RULES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +82,7 @@ class VerifierComparison:
         Raises:
             ValueError: when there is none.
         """
-        wanted = GREEDY if sampling.greedy else verifier
+        wanted = GREEDY.name if sampling.greedy else verifier
         for run in self.runs:
             if run.verifier == wanted and run.sampling == sampling:
                 return run
@@ -124,12 +123,12 @@ class VerifierComparison:
                 **self.ratio(verifier, run.verifier, run.sampling).to_json(),
             }
             for run in self.runs
-            if run.verifier not in (verifier, GREEDY)
+            if run.verifier not in (verifier, GREEDY.name)
         ]
 
     def to_json(self) -> dict[str, Any]:
         names = {run.verifier for run in self.runs}
-        ratios = self.ratios() if "sequoia" in names else []
+        ratios = self.ratios() if SEQUOIA in names else []
         return {"settings": self.settings, "runs": [run.to_json() for run in self.runs], "ratios": ratios}
 
 
@@ -160,7 +159,11 @@ def compare_verifiers(
     cancel = cancel or threading.Event()
     if not prompts or not samplings:
         raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")
-    lanes = [(sampling, name) for sampling in dict.fromkeys(samplings) for name in rules_at(sampling, verifiers)]
+    lanes = [
+        (sampling, name)
+        for sampling in dict.fromkeys(samplings)
+        for name in choose_verifiers(verifiers, greedy=sampling.greedy)
+    ]
 
     def run(prompt: Sequence[int], lane: tuple[SamplingConfig, str], number: int, length: int) -> list[DecodeStep]:
         return decode_prompt(prompt, target, draft, tree, *lane, length, seed=seed, number=number, cancel=cancel)
@@ -214,7 +217,7 @@ def decode_prompt(
     return list(
         decode(
             prompt, target=target, draft=draft, tree=tree, sampling=sampling, max_new_tokens=max_new_tokens,
-            verifier="topk" if verifier == GREEDY else verifier, generator=prompt_generators(seed, number)[0],
+            verifier=None if verifier == GREEDY.name else verifier, generator=prompt_generators(seed, number)[0],
             cancel=cancel,
         )
     )  # fmt: skip
