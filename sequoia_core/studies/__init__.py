@@ -3,6 +3,7 @@
 Each module imports, of this room, only the modules named:
 
     measure_profile        -
+    node_enumeration       -
     prompt_loop            -
     step_counts            -
     losslessness           prompt_loop
