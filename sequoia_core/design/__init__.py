@@ -7,6 +7,7 @@ Each module imports, of this room, only the modules named:
     tree                -
     tree_search         -
     acceptance_files    conditions
+    growmap             tree
     profile             tree
     acceptance          bootstrap, conditions, acceptance_files
     optimal_trees       tree, tree_search, acceptance
@@ -14,5 +15,5 @@ Each module imports, of this room, only the modules named:
     plain_trees         tree, tree_search, acceptance, optimal_trees
     planning            tree, profile, acceptance, optimal_trees
     regret              acceptance, optimal_trees
-    tree_files          tree, acceptance, optimal_trees
+    tree_files          tree, growmap, acceptance, optimal_trees
 """
