@@ -119,7 +119,8 @@ def _default_tree(
     """Return a tree and where it comes from: planned where a vector and a profile hold for this decode, else a chain.
 
     Args:
-        vector, profile: the user's own, used as told; or None to look for one that holds among those that ship.
+        vector, profile: the user's own, used even where they are of other conditions; or None to look for one that
+            holds among those that ship.
     """
     from ..design.plain_trees import chain_tree
     from ..design.profile import HardwareProfile

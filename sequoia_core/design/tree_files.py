@@ -152,7 +152,7 @@ def _choices(tree: TokenTree) -> list[tuple[int, ...]]:
 
 
 def _check_one_factor_per_level(tree: TokenTree) -> None:
-    """Refuse a tree that vLLM would silently draft as another: it divides each level's width by the one above."""
+    """Refuse a tree that vLLM would silently draft as another: it divides each level's size by the one above."""
     if tree.size == 1:
         raise ValueError("found a tree without drafted nodes, expected at least one for vLLM")
     counts = tree.child_counts
