@@ -7,9 +7,10 @@ Each module imports, of this room, only the modules named:
     prompt_loop            -
     step_counts            -
     losslessness           prompt_loop
-    measure_acceptance     prompt_loop
+    ranks_along_text       prompt_loop
+    measure_acceptance     prompt_loop, ranks_along_text
     race                   measure_acceptance, measure_profile, prompt_loop
-    rejection_curves       measure_acceptance, prompt_loop
-    verifier_comparison    measure_acceptance, prompt_loop
-    prediction_check       measure_acceptance, prompt_loop, step_counts, verifier_comparison
+    rejection_curves       measure_acceptance, prompt_loop, ranks_along_text
+    verifier_comparison    measure_acceptance, prompt_loop, ranks_along_text
+    prediction_check       measure_acceptance, prompt_loop, ranks_along_text, step_counts, verifier_comparison
 """

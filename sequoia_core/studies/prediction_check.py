@@ -20,8 +20,9 @@ from ..design.optimal_trees import expected_tokens
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.protocol import LanguageModel
-from .measure_acceptance import continuation, pair_settings, prompt_generators, ranks_along, vector_from_prompts
+from .measure_acceptance import pair_settings, vector_from_prompts
 from .prompt_loop import Progress, Report, one_by_one
+from .ranks_along_text import ranks_on_target_text
 from .step_counts import count_by_depth, matrix_from_counts
 from .verifier_comparison import decode_prompt, whole_tokens
 
@@ -125,15 +126,13 @@ def static_versus_real(
         )
         found = whole_tokens(steps), len(steps)
         if fitting and not cancel.is_set():
-            text_generator, draws = prompt_generators(seed, total + place, draft.device)
-            text = continuation(
-                prompt, target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
-                generator=text_generator, cancel=cancel,
+            parts = ranks_on_target_text(
+                prompt, target=target, draft=draft, sampling=sampling, verifiers=verifiers, width=width,
+                max_new_tokens=max_new_tokens, seed=seed, number=total + place, cancel=cancel,
             )  # fmt: skip
-            ranks = ranks_along(prompt, text, target, draft, sampling, verifiers, width, draws, cancel=cancel)
-            if ranks is None:
+            if parts is None:
                 return None
-            along = ranks[verifier]
+            along = parts[0][verifier]
             found = _Fitted(along.sum(axis=0), len(along), *count_by_depth(steps, tree, width), *found)
         if cancel.is_set():
             return None

@@ -24,7 +24,7 @@ from ..design.planning import best_shape, predicted_speedup, speedup_surface
 from ..design.profile import HardwareProfile
 from ..design.tree import TokenTree
 from ..models.language_model import ModelPair
-from .measure_acceptance import measure_acceptance, repeated_share
+from .measure_acceptance import measure_acceptance
 from .measure_profile import measure_profile
 from .prompt_loop import Progress, Report, one_by_one
 
@@ -236,6 +236,12 @@ def bench(
     result["looping"] = _compared(lanes, repeated > LOOPS_FROM)
     result["peak_memory_bytes"] = _peak_memory(pair.target.device)
     return result
+
+
+def repeated_share(tokens: Sequence[int], length: int = 4) -> float:
+    """Return the share of n-grams that occurred before: near 1 for text that loops (and is easy to draft)."""
+    grams = [tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1)]
+    return 1.0 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def _compared(lanes: dict[str, Lane], chosen: np.ndarray) -> dict:

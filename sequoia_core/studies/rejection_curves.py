@@ -19,8 +19,9 @@ from ..design.acceptance import AcceptanceVector
 from ..design.bootstrap import bounds, resampled
 from ..design.conditions import VERIFIERS
 from ..models.protocol import LanguageModel
-from .measure_acceptance import continuation, pair_settings, prompt_generators, ranks_along, vector_from_prompts
+from .measure_acceptance import pair_settings, vector_from_prompts
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
+from .ranks_along_text import ranks_on_target_text
 
 
 def sampling_grid(temperatures: Sequence[float], top_ps: Sequence[float] = (1.0,)) -> list[SamplingConfig]:
@@ -130,17 +131,14 @@ def measure_rejection(
     def measure(number: int, report: Report) -> dict[tuple[SamplingConfig, str], np.ndarray] | None:
         found = {}
         for place, sampling in enumerate(samplings):
-            text_generator, draws = prompt_generators(seed, number, draft.device)
-            text = continuation(
-                prompts[number], target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
-                generator=text_generator, cancel=cancel,
-                report=lambda share, place=place: report((place + share) / len(samplings)),
+            parts = ranks_on_target_text(
+                prompts[number], target=target, draft=draft, sampling=sampling, width=width, seed=seed, number=number,
+                verifiers=choose_verifiers(verifiers, greedy=sampling.greedy), max_new_tokens=max_new_tokens,
+                report=lambda share, place=place: report((place + share) / len(samplings)), cancel=cancel,
             )  # fmt: skip
-            chosen = choose_verifiers(verifiers, greedy=sampling.greedy)
-            ranks = ranks_along(prompts[number], text, target, draft, sampling, chosen, width, draws, cancel=cancel)
-            if ranks is None:
+            if parts is None:
                 return None
-            found |= {(sampling, name): rows for name, rows in ranks.items()}
+            found |= {(sampling, name): rows for part in parts for name, rows in part.items()}
         return found
 
     for found in one_by_one(len(prompts), measure, progress=progress, cancel=cancel):

@@ -20,8 +20,9 @@ from ..design.bootstrap import Estimate, estimate, ratio_estimate, resampled
 from ..design.conditions import SEQUOIA, VERIFIERS
 from ..design.tree import TokenTree
 from ..models.protocol import LanguageModel
-from .measure_acceptance import pair_settings, prompt_generators
+from .measure_acceptance import pair_settings
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
+from .ranks_along_text import prompt_generators
 
 
 @dataclass(frozen=True, slots=True, eq=False)
