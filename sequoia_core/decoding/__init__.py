@@ -10,7 +10,7 @@ Each module imports, of this room, only the modules named:
     drafting             plan, sampling, verifiers, tree_policy
     walk                 sampling, verifiers
     compiled_drafting    sampling, verifiers, tree_policy, drafting
-    judging              plan, sampling, verifiers, tree_policy, drafting, walk
+    judging              plan, sampling, verifiers, drafting, walk
     record               walk
     assemble             sampling, verifiers, tree_policy, drafting, compiled_drafting, judging
     loop                 sampling, verifiers, tree_policy, record, assemble

@@ -74,9 +74,9 @@ def assemble(
         )  # fmt: skip
     on_cpu = all(torch.device(model.device).type == "cpu" for model in (target, draft) if model is not None)
     judges = CPU_JUDGES if on_cpu else (RowJudge,)
-    judging = next(kind for kind in judges if kind.supports(session, policy, verifier=verifier, sampling=sampling))
+    judging = next(kind for kind in judges if kind.supports(session, verifier=verifier, sampling=sampling))
     judge = judging(
-        session, policy, verifier=verifier, sampling=sampling, context=context, generator=generator,
+        session, verifier=verifier, sampling=sampling, context=context, generator=generator,
         explained_by=draft_sampling if sampling.greedy else sampling,
     )  # fmt: skip
     return Parts(drafter, judge, sessions)

@@ -14,9 +14,8 @@ import torch
 from ..models import vocabulary_rows
 from ..models.protocol import Session
 from .drafting import Draft
-from .plan import plan_of
+from .plan import TreePlan
 from .sampling import SamplingConfig, distribution, finite, most_likely, token_probabilities, widened
-from .tree_policy import TreePolicy
 from .verifiers import VERIFIERS, Verifier
 from .walk import Trial, Walk, walk_greedily, walk_tree
 
@@ -56,7 +55,6 @@ class RowJudge:
 
     Args:
         session: holds the prompt but for its last token.
-        policy: one that `supports` accepts.
         sampling: of the target.
         explained_by: how the probabilities that are only shown are warped.
         context: positions there are; nodes beyond get the last one, and are cut before they are committed.
@@ -65,7 +63,6 @@ class RowJudge:
     def __init__(
         self,
         session: Session,
-        policy: TreePolicy,
         *,
         verifier: Verifier,
         sampling: SamplingConfig,
@@ -73,12 +70,12 @@ class RowJudge:
         context: int,
         generator: torch.Generator,
     ) -> None:
-        self.session, self.policy, self.verifier, self.sampling = session, policy, verifier, sampling
+        self.session, self.verifier, self.sampling = session, verifier, sampling
         self.explained_by, self.context, self.generator = explained_by, context, generator
 
     @staticmethod
-    def supports(session: Session, policy: TreePolicy, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
-        """Whether this judge can walk such trees by that verifier, with all rows on CPU."""
+    def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
+        """Whether this judge can walk by that verifier, all rows being on CPU."""
         return True
 
     @torch.inference_mode()
@@ -122,18 +119,23 @@ class RowJudge:
 
 
 class CompiledJudge(RowJudge):
-    """Walks a fixed tree in one call of compiled code, trial by trial as `RowJudge`: equal seeds give equal paths."""
+    """Walks in one call of compiled code, trial by trial as `RowJudge` does: equal seeds give equal paths."""
 
-    def __init__(self, session: Session, policy: TreePolicy, **options) -> None:
-        super().__init__(session, policy, **options)
-        plan = plan_of(policy.fixed)
-        self._walker = vocabulary_rows.Walker(
-            plan.first_children, plan.tree.child_counts.astype(np.int64), plan.slot_array
-        )
+    def __init__(self, session: Session, **options) -> None:
+        super().__init__(session, **options)
+        self._plan: TreePlan | None = None
+        self._walker: vocabulary_rows.Walker | None = None
+
+    def _walker_of(self, plan: TreePlan) -> vocabulary_rows.Walker:
+        """Return a walker over that tree; the last one is kept, for runs whose steps all have the same tree."""
+        if plan is not self._plan:
+            counts = plan.tree.child_counts.astype(np.int64)
+            self._plan, self._walker = plan, vocabulary_rows.Walker(plan.first_children, counts, plan.slot_array)
+        return self._walker
 
     @staticmethod
-    def supports(session: Session, policy: TreePolicy, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
-        if policy.fixed is None or session.logits_dtype != torch.float32 or vocabulary_rows.compiled() is None:
+    def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
+        if session.logits_dtype != torch.float32 or vocabulary_rows.compiled() is None:
             return False
         return sampling.greedy or (sampling.plain and verifier.rule in COMPILED_RULES)
 
@@ -141,11 +143,12 @@ class CompiledJudge(RowJudge):
     def walk(self, draft: Draft) -> Walk:
         if not vocabulary_rows.supports(self.logits):  # under autocast a model returns another format than its own
             return super().walk(draft)
+        walker = self._walker_of(draft.plan)
         if self.sampling.greedy:
-            path, bonus, nodes = finite(self._walker.greedily(self.logits, draft.tokens), "target")
+            path, bonus, nodes = finite(walker.greedily(self.logits, draft.tokens), "target")
             accepted = set(path)
             return Walk(tuple(path), bonus, tuple(Trial(n, 0.0, float(n in accepted), 1.0) for n in nodes))
-        found = self._walker.sampled(
+        found = walker.sampled(
             COMPILED_RULES[self.verifier.rule], self.logits, self.sampling.temperature, draft.tokens, draft.rows,
             self._uniforms(draft),
         )  # fmt: skip

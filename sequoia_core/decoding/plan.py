@@ -80,12 +80,14 @@ class TreePlan:
     @cached_property
     def first_children(self) -> np.ndarray:
         """Each node's first child, int64 [n]; meaningless for a leaf."""
-        return np.array([self.tree.children(node).start for node in range(self.tree.size)], dtype=np.int64)
+        return np.searchsorted(self.tree.parents, np.arange(self.tree.size, dtype=np.int32)).astype(np.int64)
 
     @cached_property
     def slot_array(self) -> np.ndarray:
         """`slots` as int64 [n]; 0 for a leaf, which has no row to look up."""
-        return np.array([self.slots.get(node, 0) for node in range(self.tree.size)], dtype=np.int64)
+        places = np.zeros(self.tree.size, dtype=np.int64)
+        places[self.inner] = np.arange(len(self.inner))
+        return places
 
     def inner_path(self, path: tuple[int, ...]) -> list[int]:
         """Return the places in the draft's cache, counted from the root's, of a path's nodes that were forwarded."""
