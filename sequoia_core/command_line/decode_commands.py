@@ -14,7 +14,7 @@ import typer
 from ..design.acceptance import AcceptanceVector
 from ..design.conditions import Conditions
 from ..design.tree import TokenTree
-from .inputs import encode_within, encoded, open_pair, prompt_texts
+from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts
 from .options import (
     ASSETS,
     Chat,
@@ -71,13 +71,10 @@ def generate_command(
     import torch
 
     from ..decoding.loop import decode
-    from ..decoding.sampling import SamplingConfig
-    from ..decoding.verifiers import choose_verifier
     from ..design.profile import HardwareProfile
     from ..design.tree_files import import_tree
 
-    sampling = SamplingConfig(temperature, top_p)
-    choose_verifier(verifier, greedy=sampling.greedy)
+    sampling = checked_sampling(temperature, top_p, verifier)
     if tree is not None and (acceptance is not None or profile is not None):
         raise ValueError("--tree: found it together with --acceptance or --profile, expected one or the other")
     shape = None if tree is None else import_tree(tree)
