@@ -93,8 +93,7 @@ def write_prompts(work: Path) -> None:
 def write_varied_prompts(work: Path, pair) -> None:
     """Cut prompts that the target continues greedily by 128 tokens without looping or ending, one per held-out file."""
     from sequoia_core import autoregressive
-    from sequoia_core.studies.measure_acceptance import repeated_share
-    from sequoia_core.studies.race import LOOPS_FROM
+    from sequoia_core.studies.race import LOOPS_FROM, repeated_share
 
     tokenizer, rows, tried = read_tokenizer(work), [], 0
     for name, lines, chooser in held_out_files(work):
@@ -211,7 +210,7 @@ def write_robustness() -> None:
 
 def write_card(pair) -> None:
     from sequoia_core import AcceptanceVector, HardwareProfile, autoregressive
-    from sequoia_core.studies.measure_acceptance import repeated_share
+    from sequoia_core.studies.race import repeated_share
 
     facts = json.loads((ASSETS / "demo" / "training.json").read_text())
     profile = HardwareProfile.load(ASSETS / "profiles" / f"{PROFILES[DTYPE]}.json")

@@ -40,7 +40,7 @@ _HOME = {
     "measure_acceptance": "studies.measure_acceptance",
     "measure_profile": "studies.measure_profile",
     "check_losslessness": "studies.losslessness",
-    "acceptance_probability": "studies.losslessness",
+    "acceptance_probability": "studies.node_enumeration",
     "acceptance_by_depth": "studies.step_counts",
     "acceptance_by_confidence": "studies.step_counts",
     "compare_verifiers": "studies.verifier_comparison",

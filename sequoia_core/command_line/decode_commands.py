@@ -14,7 +14,7 @@ import typer
 from ..design.acceptance import AcceptanceVector
 from ..design.conditions import Conditions
 from ..design.tree import TokenTree
-from .inputs import encode_within, encoded, open_pair, prompt_texts
+from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts
 from .options import (
     ASSETS,
     Chat,
@@ -71,13 +71,10 @@ def generate_command(
     import torch
 
     from ..decoding.loop import decode
-    from ..decoding.sampling import SamplingConfig
-    from ..decoding.verifiers import choose_verifier
     from ..design.profile import HardwareProfile
     from ..design.tree_files import import_tree
 
-    sampling = SamplingConfig(temperature, top_p)
-    choose_verifier(verifier, greedy=sampling.greedy)
+    sampling = checked_sampling(temperature, top_p, verifier)
     if tree is not None and (acceptance is not None or profile is not None):
         raise ValueError("--tree: found it together with --acceptance or --profile, expected one or the other")
     shape = None if tree is None else import_tree(tree)
@@ -119,7 +116,8 @@ def _default_tree(
     """Return a tree and where it comes from: planned where a vector and a profile hold for this decode, else a chain.
 
     Args:
-        vector, profile: the user's own, used as told; or None to look for one that holds among those that ship.
+        vector, profile: the user's own, used even where they are of other conditions; or None to look for one that
+            holds among those that ship.
     """
     from ..design.plain_trees import chain_tree
     from ..design.profile import HardwareProfile

@@ -9,7 +9,18 @@ from .options import ASSETS
 from .output import held_stderr
 
 if TYPE_CHECKING:
+    from ..decoding.sampling import SamplingConfig
     from ..models.language_model import ModelPair
+
+
+def checked_sampling(temperature: float, top_p: float, verifier: str) -> SamplingConfig:
+    """Return the way of sampling, and refuse a verifier that does not exist before a model is loaded for it."""
+    from ..decoding.sampling import SamplingConfig
+    from ..decoding.verifiers import choose_verifier
+
+    sampling = SamplingConfig(temperature, top_p)
+    choose_verifier(verifier, greedy=sampling.greedy)
+    return sampling
 
 
 def open_pair(target: str | None, draft: str | None, device: str | None = None, dtype: str | None = None) -> ModelPair:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from ..design.acceptance import AcceptanceVector
-from .inputs import encode_within, encoded, open_pair, prompt_texts
+from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts
 from .options import (
     Chat,
     Column,
@@ -70,12 +70,9 @@ def measure_command(
 
     With --out the vector so far is saved after each prompt; the same command goes on from there when it was cut.
     """
-    from ..decoding.sampling import SamplingConfig
-    from ..decoding.verifiers import choose_verifier
     from ..studies.measure_acceptance import CannotResume, measure_acceptance
 
-    sampling = SamplingConfig(temperature, top_p)
-    choose_verifier(verifier, greedy=sampling.greedy)
+    sampling = checked_sampling(temperature, top_p, verifier)
     check_out(out)
     texts = prompt_texts(prompts, prompt_count, column)
     partial = _partial_vector(resume, out)

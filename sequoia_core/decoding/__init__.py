@@ -5,12 +5,13 @@ Each module imports, of this room, only the modules named:
     plan                 -
     sampling             -
     rank_acceptance      sampling
-    verifiers            sampling
-    drafting             plan, sampling, verifiers
+    verifiers            sampling, rank_acceptance
+    tree_policy          verifiers
+    drafting             plan, sampling, verifiers, tree_policy
     walk                 sampling, verifiers
-    compiled_drafting    plan, sampling, verifiers, drafting
+    compiled_drafting    sampling, verifiers, tree_policy, drafting
     judging              plan, sampling, verifiers, drafting, walk
     record               walk
-    assemble             plan, sampling, verifiers, drafting, compiled_drafting, judging
-    loop                 sampling, verifiers, record, assemble
+    assemble             sampling, verifiers, tree_policy, drafting, compiled_drafting, judging
+    loop                 sampling, verifiers, tree_policy, record, assemble
 """

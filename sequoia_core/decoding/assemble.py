@@ -1,7 +1,7 @@
-"""Where everything that can be had in more than one way is chosen, once per run: who drafts and who judges.
+"""Where everything that can be had in more than one way is chosen, once per run: which drafter, which judge.
 
-A new drafter or judge is one new file and one line here; the loop does not change. Every run has one tree for all its
-steps.
+A new drafter or judge is one new file and one line in a table here, and so is a new tree policy, whose file holds the
+policy and the drafter that knows it; the loop does not change.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from typing import NamedTuple
 
 import torch
 
-from ..design.tree import TokenTree
 from ..models.protocol import LanguageModel, Session
 from .compiled_drafting import CompiledDrafter
-from .drafting import Drafter, LevelDrafter, NoDrafter
+from .drafting import Drafter, LevelDrafter, RootDrafter
 from .judging import CompiledJudge, Judge, RowJudge
-from .plan import plan_of
 from .sampling import SamplingConfig
+from .tree_policy import TreePolicy
 from .verifiers import Verifier
+
+DRAFTERS = (CompiledDrafter, LevelDrafter)  # fastest first: the first that supports the policy drafts
+CPU_JUDGES = (CompiledJudge, RowJudge)  # likewise, where both models' rows are on CPU; elsewhere RowJudge
 
 
 class Parts(NamedTuple):
@@ -36,7 +38,7 @@ class Parts(NamedTuple):
 def assemble(
     target: LanguageModel,
     draft: LanguageModel | None,
-    tree: TokenTree,
+    policy: TreePolicy,
     *,
     verifier: Verifier,
     sampling: SamplingConfig,
@@ -47,28 +49,34 @@ def assemble(
     """Choose a drafter and a judge, and open their sessions.
 
     Args:
-        draft: None only for a tree of one node.
+        draft: None only for the tree of one node.
         capacity: tokens of the committed sequence at its longest.
         context: positions that both models have.
         generator: the only source of randomness.
+
+    Raises:
+        ValueError: for a policy that no drafter supports.
     """
-    plan = plan_of(tree)
     # At temperature 0 the most likely children do not depend on the temperature; 1 keeps the shown numbers useful.
     draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
-    session = target.open(capacity + tree.size)
-    sessions, drafter = [session], NoDrafter(plan.tree)
-    if draft is not None and plan.levels:
-        options = {
-            "fill": verifier.fill, "sampling": draft_sampling, "context": context,
-            "generator": _generator_on(draft.device, generator),
-        }  # fmt: skip
-        own = draft.open(capacity + len(plan.inner) + 1)
-        chosen = CompiledDrafter if CompiledDrafter.supports(own, verifier.fill) else LevelDrafter
-        sessions, drafter = [session, own], chosen(own, plan, **options)
+    session = target.open(capacity + policy.max_size)
+    if draft is None or policy.max_size == 1:
+        sessions, drafter = [session], RootDrafter()
+    else:
+        own = draft.open(capacity + policy.max_inner + 1)
+        chosen = next((kind for kind in DRAFTERS if kind.supports(own, policy, verifier.fill)), None)
+        if chosen is None:
+            raise ValueError(f"tree: found a {type(policy).__name__}, expected a policy that some drafter supports")
+        sessions = [session, own]
+        drafter = chosen(
+            own, policy, fill=verifier.fill, sampling=draft_sampling, context=context,
+            generator=_generator_on(draft.device, generator),
+        )  # fmt: skip
     on_cpu = all(torch.device(model.device).type == "cpu" for model in (target, draft) if model is not None)
-    compiled = on_cpu and CompiledJudge.supports(session, verifier=verifier, sampling=sampling)
-    judge = (CompiledJudge if compiled else RowJudge)(
-        session, plan, verifier=verifier, sampling=sampling, context=context, generator=generator,
+    judges = CPU_JUDGES if on_cpu else (RowJudge,)
+    judging = next(kind for kind in judges if kind.supports(session, verifier=verifier, sampling=sampling))
+    judge = judging(
+        session, verifier=verifier, sampling=sampling, context=context, generator=generator,
         explained_by=draft_sampling if sampling.greedy else sampling,
     )  # fmt: skip
     return Parts(drafter, judge, sessions)

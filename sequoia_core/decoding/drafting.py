@@ -1,7 +1,7 @@
 """Drafters: each step, fill a tree with the draft's tokens and leave its keys and values in the draft's session.
 
-`assemble` chooses one per run. A drafter owns its session and knows one tree; it never looks at the target.
-Shapes: n = tree nodes, i = those that have children, V = vocabulary.
+`assemble` chooses one per run. A drafter owns its session and shapes trees as its policy says; it never looks at the
+target. Shapes: n = tree nodes, i = those that have children, V = vocabulary.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import torch
 
 from ..design.tree import TokenTree
 from ..models.protocol import Session, causal_tail
-from .plan import TreePlan
+from .plan import TreePlan, plan_of
 from .sampling import SamplingConfig, check_probabilities, probabilities
+from .tree_policy import ROOT_ONLY, TreePolicy
 from .verifiers import Fill
 
 
@@ -24,15 +25,22 @@ class Draft:
     """One step's tree and what is in it; the next `grow` of the same drafter may overwrite all of it.
 
     Attributes:
+        plan: of the tree that was drafted.
+        root_slot: place of the root in the text, and so in both sessions; all before it is committed.
         tokens: int64 [n], root first.
         probs: float32 [n], what the draft gave each token after its parent; 1 for the root.
         rows: float32 [i, V], the rows that children were drawn from, in the order of `TreePlan.inner`.
     """
 
-    tree: TokenTree
+    plan: TreePlan
+    root_slot: int
     tokens: torch.Tensor
     probs: torch.Tensor
     rows: torch.Tensor
+
+    @property
+    def tree(self) -> TokenTree:
+        return self.plan.tree
 
 
 class Drafter(Protocol):
@@ -46,8 +54,8 @@ class Drafter(Protocol):
         """
         ...
 
-    def commit(self, path: tuple[int, ...]) -> None:
-        """Keep of the last tree only the nodes of the accepted path."""
+    def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
+        """Keep of the tree just drafted only the nodes of the accepted path."""
         ...
 
     def wait(self) -> None:
@@ -55,16 +63,16 @@ class Drafter(Protocol):
         ...
 
 
-class NoDrafter:
+class RootDrafter:
     """Drafts nothing: the tree is its root, and decoding is autoregressive."""
 
-    def __init__(self, tree: TokenTree) -> None:
-        self.tree = tree
+    def __init__(self) -> None:
+        self.plan = plan_of(ROOT_ONLY)
 
     def grow(self, sequence: Sequence[int]) -> Draft:
-        return Draft(self.tree, torch.tensor(sequence[-1:]), torch.ones(1), torch.empty(0, 0))
+        return Draft(self.plan, len(sequence) - 1, torch.tensor(sequence[-1:]), torch.ones(1), torch.empty(0, 0))
 
-    def commit(self, path: tuple[int, ...]) -> None:
+    def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
         pass
 
     def wait(self) -> None:
@@ -72,10 +80,13 @@ class NoDrafter:
 
 
 class LevelDrafter:
-    """Drafts level by level, one pass of the draft for each, with any session.
+    """Drafts a fixed tree level by level, one pass of the draft for each, with any session.
+
+    A drafter of trees that are chosen anew before each step derives from it, and gives its own plan to `fill_tree`.
 
     Args:
         session: holds the prompt but for its last token.
+        policy: one that `supports` accepts.
         fill: how children are drawn from a row.
         sampling: the draft's own.
         context: positions there are; nodes beyond get the last one, and are cut before they are committed.
@@ -84,34 +95,43 @@ class LevelDrafter:
     def __init__(
         self,
         session: Session,
-        plan: TreePlan,
+        policy: TreePolicy,
         *,
         fill: Fill,
         sampling: SamplingConfig,
         context: int,
         generator: torch.Generator,
     ) -> None:
-        self.session, self.plan, self.fill, self.sampling = session, plan, fill, sampling
+        self.session, self.policy, self.fill, self.sampling = session, policy, fill, sampling
         self.context, self.generator = context, generator
-        self._rows: torch.Tensor | None = None  # allocated when the first row tells how wide it is
+        self.fixed_plan = None if policy.fixed is None else plan_of(policy.fixed)
+        self._rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
+
+    @staticmethod
+    def supports(session: Session, policy: TreePolicy, fill: Fill) -> bool:
+        """Whether this drafter can fill such trees that way from that session's model."""
+        return policy.fixed is not None
+
+    def grow(self, sequence: Sequence[int]) -> Draft:
+        return self.fill_tree(self.fixed_plan, sequence)
 
     @torch.inference_mode()
-    def grow(self, sequence: Sequence[int]) -> Draft:
-        tree = self.plan.tree
-        tokens = torch.empty(tree.size, dtype=torch.int64)
-        probs = torch.ones(tree.size, dtype=torch.float32)
+    def fill_tree(self, plan: TreePlan, sequence: Sequence[int]) -> Draft:
+        """Draft a tree of a given shape below the last token of the committed sequence."""
+        tokens = torch.empty(plan.tree.size, dtype=torch.int64)
+        probs = torch.ones(plan.tree.size, dtype=torch.float32)
         known = tokens.numpy()  # the same memory: single entries cost less there
         known[0] = sequence[-1]
         rows, start = self._rows, 0
-        self.root_slot = len(sequence) - 1
-        for depth, level in enumerate(self.plan.levels):
+        root_slot = len(sequence) - 1
+        for depth, level in enumerate(plan.levels):
             if depth == 0:
                 unseen = sequence[self.session.length :]  # the last accepted leaf, if any, and the root
                 ids, positions = torch.tensor(unseen), torch.arange(self.session.length, len(sequence))
                 tail = causal_tail(len(unseen))
             else:
                 ids = torch.from_numpy(known[level.nodes])
-                positions = torch.full((len(ids),), min(self.root_slot + depth, self.context - 1))
+                positions = torch.full((len(ids),), min(root_slot + depth, self.context - 1))
                 tail = level.tail
             logits = self.session.append(ids, positions, tail, keep=len(level.nodes))
             block = probabilities(logits, self.sampling)
@@ -121,14 +141,14 @@ class LevelDrafter:
             probs[level.children] = block.take(level.rows.to(block.device) * block.shape[1] + drawn)
             if rows is None:
                 rows = self._rows = torch.empty(
-                    len(self.plan.inner), block.shape[1], dtype=torch.float32, device=block.device
+                    self.policy.max_inner, block.shape[1], dtype=torch.float32, device=block.device
                 )
             rows[start : start + len(block)] = block
             start += len(block)
-        return Draft(tree, tokens, probs, rows)
+        return Draft(plan, root_slot, tokens, probs, rows)
 
-    def commit(self, path: tuple[int, ...]) -> None:
-        self.session.commit(self.root_slot, self.plan.inner_path(path))
+    def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
+        self.session.commit(draft.root_slot, draft.plan.inner_path(path))
 
     def wait(self) -> None:
         self.session.wait()

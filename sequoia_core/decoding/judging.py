@@ -1,12 +1,11 @@
 """Judges: each step, score the drafted tree in one target pass, walk it, and keep the accepted path.
 
-`assemble` chooses one per run. A judge owns the target's session and knows one tree; how tokens were drafted it does
-not ask. Shapes: n = tree nodes, V = vocabulary.
+`assemble` chooses one per run. A judge owns the target's session; the tree of the step, its masks and positions come
+with the draft. How tokens were drafted it does not ask. Shapes: n = tree nodes, V = vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -17,17 +16,17 @@ from ..models.protocol import Session
 from .drafting import Draft
 from .plan import TreePlan
 from .sampling import SamplingConfig, distribution, finite, most_likely, token_probabilities, widened
-from .verifiers import Verifier, sequoia_rule, specinfer_rule, topk_rule
+from .verifiers import VERIFIERS, Verifier
 from .walk import Trial, Walk, walk_greedily, walk_tree
 
-COMPILED_RULES = {sequoia_rule: "sequoia", specinfer_rule: "specinfer", topk_rule: "topk"}
+COMPILED_RULES = {verifier.rule: name for name, verifier in VERIFIERS.items() if name in vocabulary_rows.RULES}
 
 
 class Judge(Protocol):
     """What the loop needs of a judge."""
 
-    def score(self, sequence: Sequence[int], draft: Draft) -> None:
-        """Run the target over the drafted tree below the last token of the committed sequence."""
+    def score(self, draft: Draft) -> None:
+        """Run the target over the drafted tree."""
         ...
 
     def walk(self, draft: Draft) -> Walk:
@@ -42,7 +41,7 @@ class Judge(Protocol):
         """Return what the target gives every node's token after its parent [n]; 1 for the root."""
         ...
 
-    def commit(self, path: tuple[int, ...]) -> None:
+    def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
         """Keep of the scored tree only the nodes of the accepted path."""
         ...
 
@@ -64,7 +63,6 @@ class RowJudge:
     def __init__(
         self,
         session: Session,
-        plan: TreePlan,
         *,
         verifier: Verifier,
         sampling: SamplingConfig,
@@ -72,15 +70,19 @@ class RowJudge:
         context: int,
         generator: torch.Generator,
     ) -> None:
-        self.session, self.plan, self.verifier, self.sampling = session, plan, verifier, sampling
+        self.session, self.verifier, self.sampling = session, verifier, sampling
         self.explained_by, self.context, self.generator = explained_by, context, generator
 
+    @staticmethod
+    def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
+        """Whether this judge can walk by that verifier, all rows being on CPU."""
+        return True
+
     @torch.inference_mode()
-    def score(self, sequence: Sequence[int], draft: Draft) -> None:
-        assert draft.tree is self.plan.tree, "masks and positions are those of the one tree planned for"
-        self.root_slot = len(sequence) - 1
-        positions = torch.from_numpy(np.minimum(self.plan.depths + self.root_slot, self.context - 1))
-        self.logits = self.session.append(draft.tokens, positions, self.plan.tail, keep=self.plan.tree.size)
+    def score(self, draft: Draft) -> None:
+        plan = draft.plan
+        positions = torch.from_numpy(np.minimum(plan.depths + draft.root_slot, self.context - 1))
+        self.logits = self.session.append(draft.tokens, positions, plan.tail, keep=plan.tree.size)
 
     @torch.inference_mode()
     def walk(self, draft: Draft) -> Walk:
@@ -91,26 +93,26 @@ class RowJudge:
             draft.tree,
             draft.tokens.tolist(),
             target_row=lambda node: distribution(self.logits[node], self.sampling, "target"),
-            draft_row=lambda node: widened(draft.rows[self.plan.slots[node]]),
+            draft_row=lambda node: widened(draft.rows[draft.plan.slots[node]]),
             rule=self.verifier.rule,
-            uniform=iter(self._uniforms().tolist()).__next__,
+            uniform=iter(self._uniforms(draft).tolist()).__next__,
         )
 
-    def _uniforms(self) -> torch.Tensor:
-        """Draw one number in [0, 1) for each trial there can be, float64 [n]."""
-        return torch.rand(self.plan.tree.size, generator=self.generator, dtype=torch.float64)
+    def _uniforms(self, draft: Draft) -> torch.Tensor:
+        """Draw one number in [0, 1) for each trial there can be and for the bonus token, float64 [n]."""
+        return torch.rand(draft.tree.size, generator=self.generator, dtype=torch.float64)
 
     @torch.inference_mode()
     def target_probs(self, draft: Draft) -> tuple[float, ...]:
         if draft.tree.size == 1:
             return (1.0,)
         found = token_probabilities(
-            self.logits, self.explained_by, self.plan.inner, self.plan.child_starts, draft.tokens[1:], "target"
+            self.logits, self.explained_by, draft.plan.inner, draft.plan.child_starts, draft.tokens[1:], "target"
         )
         return (1.0, *found.tolist())
 
-    def commit(self, path: tuple[int, ...]) -> None:
-        self.session.commit(self.root_slot, path)
+    def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
+        self.session.commit(draft.root_slot, path)
 
     def wait(self) -> None:
         self.session.wait()
@@ -119,15 +121,20 @@ class RowJudge:
 class CompiledJudge(RowJudge):
     """Walks in one call of compiled code, trial by trial as `RowJudge` does: equal seeds give equal paths."""
 
-    def __init__(self, session: Session, plan: TreePlan, **options) -> None:
-        super().__init__(session, plan, **options)
-        self._walker = vocabulary_rows.Walker(
-            plan.first_children, plan.tree.child_counts.astype(np.int64), plan.slot_array
-        )
+    def __init__(self, session: Session, **options) -> None:
+        super().__init__(session, **options)
+        self._plan: TreePlan | None = None
+        self._walker: vocabulary_rows.Walker | None = None
+
+    def _walker_of(self, plan: TreePlan) -> vocabulary_rows.Walker:
+        """Return a walker over that tree; the last one is kept, for runs whose steps all have the same tree."""
+        if plan is not self._plan:
+            counts = plan.tree.child_counts.astype(np.int64)
+            self._plan, self._walker = plan, vocabulary_rows.Walker(plan.first_children, counts, plan.slot_array)
+        return self._walker
 
     @staticmethod
     def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
-        """Whether compiled walks exist for a target's rows on CPU and the verifier's rule."""
         if session.logits_dtype != torch.float32 or vocabulary_rows.compiled() is None:
             return False
         return sampling.greedy or (sampling.plain and verifier.rule in COMPILED_RULES)
@@ -136,13 +143,14 @@ class CompiledJudge(RowJudge):
     def walk(self, draft: Draft) -> Walk:
         if not vocabulary_rows.supports(self.logits):  # under autocast a model returns another format than its own
             return super().walk(draft)
+        walker = self._walker_of(draft.plan)
         if self.sampling.greedy:
-            path, bonus, nodes = finite(self._walker.greedily(self.logits, draft.tokens), "target")
+            path, bonus, nodes = finite(walker.greedily(self.logits, draft.tokens), "target")
             accepted = set(path)
             return Walk(tuple(path), bonus, tuple(Trial(n, 0.0, float(n in accepted), 1.0) for n in nodes))
-        found = self._walker.sampled(
+        found = walker.sampled(
             COMPILED_RULES[self.verifier.rule], self.logits, self.sampling.temperature, draft.tokens, draft.rows,
-            self._uniforms(),
+            self._uniforms(draft),
         )  # fmt: skip
         path, bonus, trials = finite(found, "target")
         return Walk(tuple(path), bonus, tuple(Trial(*trial) for trial in trials))

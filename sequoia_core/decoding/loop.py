@@ -2,7 +2,7 @@
 
 A generator of one frozen record per step; to the end: `[token for step in decode(...) for token in step.new_tokens]`.
 The autoregressive baseline is the same loop with a tree of one node, so both share model, cache, dtype and sampler.
-The loop holds the committed sequence and nothing else; who drafts and who judges, `assemble` has chosen.
+The loop holds the committed sequence and nothing else; `assemble` has chosen the drafter and the judge.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 
 from ..design.tree import TokenTree
@@ -22,9 +21,8 @@ from ..models.protocol import LanguageModel
 from .assemble import Parts, assemble
 from .record import DecodeStep, outcomes_of
 from .sampling import SamplingConfig
+from .tree_policy import ROOT_ONLY, TreePolicy, policy_of
 from .verifiers import choose_verifier
-
-ROOT_ONLY = TokenTree(np.array([-1]))
 
 
 def decode(
@@ -32,7 +30,7 @@ def decode(
     *,
     target: LanguageModel,
     draft: LanguageModel | None,
-    tree: TokenTree,
+    tree: TokenTree | TreePolicy,
     sampling: SamplingConfig | None = None,
     max_new_tokens: int = 128,
     verifier: str | None = None,
@@ -40,16 +38,17 @@ def decode(
     cancel: threading.Event | None = None,
     explain: bool = True,
 ) -> Iterator[DecodeStep]:
-    """Decode with a static token tree (paper §3, Algorithm 2); the output follows the warped target exactly.
+    """Decode with token trees (paper §3, Algorithm 2); the output follows the warped target exactly.
 
     The target's distribution is the one over its `vocab_size` tokens: rows of padding are cut before any softmax.
 
     Args:
         prompt_ids: int [L], at least one token.
         draft: may be None only for a tree of one node.
+        tree: one for every step, or a policy whose drafter shapes each step's own.
         sampling: warps the target; the draft is sampled at the same temperature. None is greedy.
-        verifier: "sequoia", "specinfer" or "topk"; None is "sequoia". At temperature 0 all of them compare with the
-            argmax.
+        verifier: "sequoia", "specinfer" or "topk"; None is the policy's own, "sequoia" for a tree. At temperature 0
+            all of them compare with the argmax.
         generator: the only source of randomness; None seeds a fresh one. Equal seeds give equal text on one machine
             as long as rows are drawn by the same code: compiled rows take one uniform number for each draw, PyTorch's
             a whole row of noise, so the texts differ (the distributions do not).
@@ -67,8 +66,14 @@ def decode(
     sampling = sampling or SamplingConfig()
     prompt = [int(token) for token in prompt_ids]
     context = target.max_context if draft is None else min(target.max_context, draft.max_context)
-    _check_request(prompt, target, draft, tree, context=context, max_new_tokens=max_new_tokens)
-    chosen = choose_verifier("sequoia" if verifier is None else verifier, greedy=sampling.greedy)
+    policy = policy_of(tree)
+    _check_request(prompt, target, draft, policy, context=context, max_new_tokens=max_new_tokens)
+    chosen = choose_verifier(policy.verifiers[0] if verifier is None else verifier, greedy=sampling.greedy)
+    if not sampling.greedy and chosen.name not in policy.verifiers:
+        raise ValueError(
+            f"verifier: found {chosen.name!r}, expected {' or '.join(policy.verifiers)}, which alone are exact for "
+            "these trees"
+        )
     if generator is None:
         generator = torch.Generator()
         generator.seed()
@@ -78,7 +83,7 @@ def decode(
         reason="length" if len(prompt) + max_new_tokens <= context else "context",
     )
     parts = partial(
-        assemble, target, draft, tree, verifier=chosen, sampling=sampling, capacity=end.length, context=context,
+        assemble, target, draft, policy, verifier=chosen, sampling=sampling, capacity=end.length, context=context,
         generator=generator,
     )  # fmt: skip
     return _steps(prompt, parts, end, cancel or threading.Event(), explain)
@@ -104,7 +109,7 @@ def _check_request(
     prompt: Sequence[int],
     target: LanguageModel,
     draft: LanguageModel | None,
-    tree: TokenTree,
+    policy: TreePolicy,
     *,
     context: int,
     max_new_tokens: int,
@@ -114,24 +119,30 @@ def _check_request(
     outside = next((token for token in prompt if not 0 <= token < target.vocab_size), None)
     if outside is not None:
         raise ValueError(f"prompt: found token {outside}, expected ids from 0 to {target.vocab_size - 1}")
-    if len(prompt) > context - tree.size:
+    # A tree needs room in the caches for its nodes, but positions only for its longest path and the bonus token.
+    room = context - policy.max_depth - 1
+    if room < 1:
         raise ValueError(
-            f"prompt: found {len(prompt)} tokens, expected at most {context - tree.size}: "
-            f"the models' context of {context} less the tree's {tree.size} nodes"
+            f"tree: found {policy.max_depth + 1} levels, expected at most {context - 1}: the models' context of "
+            f"{context} less a prompt of one token"
+        )
+    if len(prompt) > room:
+        raise ValueError(
+            f"prompt: found {len(prompt)} tokens, expected at most {room}: "
+            f"the models' context of {context} less the tree's {policy.max_depth + 1} levels"
         )
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens: found {max_new_tokens}, expected at least 1")
-    if tree.size > 1 and draft is None:
-        raise ValueError(f"draft: found none for a tree of {tree.size} nodes, expected a draft model")
+    if policy.max_size > 1 and draft is None:
+        raise ValueError(f"draft: found none for a tree of {policy.max_size} nodes, expected a draft model")
     if draft is not None and draft.vocab_size != target.vocab_size:
         raise ValueError(
             f"draft: found a vocabulary of {draft.vocab_size}, expected {target.vocab_size} as the target has "
             "(load_pair cuts padding off both)"
         )
-    most_children = int(tree.child_counts.max(initial=0))
-    if most_children > target.vocab_size:
+    if policy.max_children > target.vocab_size:
         raise ValueError(
-            f"tree: found {most_children} children of one node, expected at most {target.vocab_size} tokens"
+            f"tree: found {policy.max_children} children of one node, expected at most {target.vocab_size} tokens"
         )
 
 
@@ -171,7 +182,7 @@ def _steps(
             drafted = time.perf_counter()
             if cancel.is_set():
                 return
-            judge.score(sequence, draft)
+            judge.score(draft)
             judge.wait()
             verified = time.perf_counter()
             if cancel.is_set():
@@ -184,8 +195,8 @@ def _steps(
         tokens = draft.tokens.tolist()
         new, finished = end.cut(sequence, [tokens[node] for node in walk.path[1:]] + [walk.bonus_token])
         if finished is None:
-            judge.commit(walk.path)
-            drafter.commit(walk.path)
+            judge.commit(draft, walk.path)
+            drafter.commit(draft, walk.path)
         sequence.extend(new)
         committed = time.perf_counter()
         yield DecodeStep(

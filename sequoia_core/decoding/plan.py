@@ -1,9 +1,10 @@
-"""What decoding needs to know of a tree's shape, worked out once per tree: masks, draft passes, places in caches."""
+"""What decoding needs to know of a tree's shape: masks, draft passes, places in caches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -40,7 +41,6 @@ class TreePlan:
 
     Attributes:
         tree: the tree, n nodes.
-        levels: its draft passes, root first; none for a lone root.
         inner: int64 [i], the nodes that have children, in the order in which they are forwarded.
         slots: place of each inner node among them, node -> place.
         child_starts: int64 [i + 1]; the children of inner node i are nodes child_starts[i] + 1 to child_starts[i + 1].
@@ -50,38 +50,44 @@ class TreePlan:
 
     def __init__(self, tree: TokenTree) -> None:
         self.tree, self.depths = tree, tree.depths.astype(np.int64)
-        mask, counts, ranks = tree.ancestor_mask, tree.child_counts, tree.child_ranks
-        self.tail = additive_mask(mask)
-        self.levels: list[Level] = []
-        inner: list[int] = []
-        for level, below in zip(tree.levels, tree.levels[1:], strict=False):
+        counts = tree.child_counts
+        self.tail = additive_mask(tree.ancestor_mask)
+        self.inner = np.flatnonzero(counts)  # breadth-first, as levels are forwarded
+        self.slots = {node: slot for slot, node in enumerate(self.inner.tolist())}
+        self.child_starts = np.concatenate([[0], np.cumsum(counts[self.inner])]).astype(np.int64)
+
+    @cached_property
+    def levels(self) -> list[Level]:
+        """The tree's draft passes, root first; none for a lone root. Only drafters that know the whole shape ask."""
+        levels, counts, ranks, forwarded = [], self.tree.child_counts, self.tree.child_ranks, 0
+        for level, below in pairwise(self.tree.levels):
             nodes = level[counts[level] > 0]
-            inner.extend(nodes.tolist())
+            forwarded += len(nodes)
             most, rows = int(counts[nodes].max()), np.repeat(np.arange(len(nodes)), counts[nodes])
-            self.levels.append(
+            levels.append(
                 Level(
                     nodes=nodes.astype(np.int64),
                     counts=counts[nodes].astype(np.int64),
-                    tail=additive_mask(mask[np.ix_(nodes, inner)]),
+                    tail=self.tail[np.ix_(nodes, self.inner[:forwarded])].contiguous(),
                     most_children=most,
                     children=slice(int(below[0]), int(below[-1]) + 1),
                     rows=torch.from_numpy(rows),
                     places=torch.from_numpy(rows * most + ranks[below].astype(np.int64) - 1),
                 )
             )
-        self.inner = np.array(inner, dtype=np.int64)
-        self.slots = {node: slot for slot, node in enumerate(inner)}
-        self.child_starts = np.concatenate([[0], np.cumsum(counts[self.inner])]).astype(np.int64)
+        return levels
 
     @cached_property
     def first_children(self) -> np.ndarray:
         """Each node's first child, int64 [n]; meaningless for a leaf."""
-        return np.array([self.tree.children(node).start for node in range(self.tree.size)], dtype=np.int64)
+        return np.searchsorted(self.tree.parents, np.arange(self.tree.size, dtype=np.int32)).astype(np.int64)
 
     @cached_property
     def slot_array(self) -> np.ndarray:
         """`slots` as int64 [n]; 0 for a leaf, which has no row to look up."""
-        return np.array([self.slots.get(node, 0) for node in range(self.tree.size)], dtype=np.int64)
+        places = np.zeros(self.tree.size, dtype=np.int64)
+        places[self.inner] = np.arange(len(self.inner))
+        return places
 
     def inner_path(self, path: tuple[int, ...]) -> list[int]:
         """Return the places in the draft's cache, counted from the root's, of a path's nodes that were forwarded."""

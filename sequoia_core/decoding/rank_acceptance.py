@@ -1,16 +1,17 @@
 """Which rank a node accepts, in expectation: each verifier's rule over many pairs of rows at once.
 
-Knows rows of a vocabulary, nothing of text or models. `verifiers` decides one node for real; this says what it
-would do on average. Shapes: N = positions, V = vocabulary, W = ranks; P = target row, Q = draft row.
+Knows rows of a vocabulary, nothing of text or models. `verifiers` decides one node for real, and names for each rule
+the function here that says what it would do on average. Shapes: N = positions, V = vocabulary, W = ranks; P = target
+row, Q = draft row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
-from .sampling import SamplingConfig, sample_without_replacement, take_most_likely
+from .sampling import sample_without_replacement, take_most_likely
 
 RankRule = Callable[[torch.Tensor, torch.Tensor, int, torch.Generator | None], torch.Tensor]
 
@@ -82,36 +83,3 @@ def rank_acceptance_of_most_likely(
     With one-hot target rows this is the greedy verifier. Arguments and result as for `rank_acceptance`.
     """
     return target.double().gather(1, take_most_likely(draft, width))
-
-
-RANK_RULES: dict[str, RankRule] = {
-    "sequoia": rank_acceptance,
-    "specinfer": rank_acceptance_with_replacement,
-    "topk": rank_acceptance_of_most_likely,
-}
-
-
-def choose_rule(verifier: str, *, greedy: bool) -> RankRule:
-    """Return the acceptance by rank under a verifier; at temperature 0 all of them take the most likely tokens.
-
-    Raises:
-        ValueError: for an unknown name.
-    """
-    if verifier not in RANK_RULES:
-        raise ValueError(f"verifier: found {verifier!r}, expected one of {', '.join(RANK_RULES)}")
-    return rank_acceptance_of_most_likely if greedy else RANK_RULES[verifier]
-
-
-GREEDY = "greedy"  # what every verifier is at temperature 0
-
-
-def rules_at(sampling: SamplingConfig, verifiers: Sequence[str]) -> dict[str, RankRule]:
-    """Return name -> rule for some verifiers; at temperature 0 the one entry "greedy".
-
-    Raises:
-        ValueError: for an unknown name, or none.
-    """
-    if not verifiers:
-        raise ValueError(f"verifiers: found none, expected some of {', '.join(RANK_RULES)}")
-    rules = {name: choose_rule(name, greedy=sampling.greedy) for name in verifiers}
-    return {GREEDY: choose_rule("topk", greedy=True)} if sampling.greedy else rules

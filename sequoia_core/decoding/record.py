@@ -22,7 +22,7 @@ class DecodeStep:
             run was not asked to explain itself.
         accepted_path: node ids, root first.
         bonus_token: sampled by the target after the last accepted node.
-        new_tokens: what this step committed: accepted path, then bonus token, cut at EOS and at the wished-for length.
+        new_tokens: what this step committed: accepted path, then bonus token, cut at EOS and at the number asked for.
         trials: every decision in order, with its arithmetic.
         draft_sec, verify_sec, walk_sec, commit_sec: wall time of the phases in seconds.
         finished: None, or why the run ends here: "eos", "length" or "context".

@@ -119,7 +119,8 @@ def probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tenso
 
 
 def sample_without_replacement(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Draw k distinct tokens per row in order: one by one, or by an exponential race, which has the same law.
+    """Draw k distinct tokens per row in order: one by one, or by an exponential race, which has the same
+    distribution.
 
     When a row's mass is used up before k tokens are drawn, the rest are uniform over the tokens not yet drawn, as the
     verifier assumes (Algorithm 2).

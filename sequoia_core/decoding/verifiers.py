@@ -2,8 +2,8 @@
 
 A verifier is a fill (how children are drawn from the draft's row) together with the rule that is exact for that fill.
 Rules work on one node in float64 and are generators, so that a walk pays only for the children it looks at and a test
-can enumerate the whole law. On CPU plain temperature sampling walks by `rows_walk` in `models/vocabulary_rows.c`, which
-repeats these rules: change both (a test compares them trial by trial).
+can enumerate the whole distribution. On CPU plain temperature sampling walks by `rows_walk` in
+`models/vocabulary_rows.c`, which repeats these rules: change both (a test compares them trial by trial).
 
 P = target row, Q = draft row, V = vocabulary, k = children of the node.
 """
@@ -11,12 +11,19 @@ P = target row, Q = draft row, V = vocabulary, k = children of the node.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import torch
 
+from ..design.conditions import SEQUOIA, SPECINFER, TOPK
+from .rank_acceptance import (
+    RankRule,
+    rank_acceptance,
+    rank_acceptance_of_most_likely,
+    rank_acceptance_with_replacement,
+)
 from .sampling import (
     remove_token,
     residual,
@@ -58,17 +65,6 @@ Fill = Callable[[torch.Tensor, int, torch.Generator | None], torch.Tensor]
 Rule = Callable[[np.ndarray, np.ndarray, Sequence[int]], Iterator[Offer]]
 
 
-def exact_for(fill: Fill) -> Callable[[Rule], Rule]:
-    """Tie a rule to the one fill that it is exact for; after any other fill its output would be biased."""
-
-    def tie(rule: Rule) -> Rule:
-        rule.fill = fill
-        return rule
-
-    return tie
-
-
-@exact_for(sample_without_replacement)
 def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
     """Offer children drawn without replacement (Sequoia, Algorithm 2).
 
@@ -87,7 +83,6 @@ def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int])
             mass /= max(1.0, mass.sum())
 
 
-@exact_for(sample_with_replacement)
 def specinfer_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
     """Offer children drawn with replacement: the draft row stays as it is (SpecInfer, multi-step sampling)."""
     left = target
@@ -97,7 +92,6 @@ def specinfer_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int
         left = offer.rest
 
 
-@exact_for(take_most_likely)
 def topk_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
     """Offer the draft's most likely tokens: a child is accepted when the target's own sample is that child.
 
@@ -115,13 +109,23 @@ def _without(row: np.ndarray, token: int) -> np.ndarray:
     return rest if remove_token(rest, token) > 0.0 else row
 
 
-@dataclass(frozen=True, slots=True)
+EXACT_FILLS: dict[Rule, Fill] = {  # the one fill that each rule is exact for; after any other its output is biased
+    sequoia_rule: sample_without_replacement,
+    specinfer_rule: sample_with_replacement,
+    topk_rule: take_most_likely,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verifier:
     """A fill, the rule that is exact for it, and what the pair promises (paper §3.2).
 
     Attributes:
+        name: also of the rule in compiled code, where it has one.
         fill: draws children: float [m, V], k -> int64 [m, k].
-        rule: decides on them; must be the one marked `exact_for` that fill.
+        drawn: how it draws them, as compiled code names it.
+        rule: decides on them; must be the one that `EXACT_FILLS` has for that fill.
+        ranks: which rank the rule accepts, in expectation.
         optimal_transport: with one child, acceptance is 1 - ||P - Q||_1 / 2, the most that any rule can reach for a
             draw from Q.
         cover: where the draft's support has k tokens and holds the target's, one of k children is always accepted.
@@ -134,15 +138,17 @@ class Verifier:
 
     name: str
     fill: Fill
+    drawn: str
     rule: Rule
+    ranks: RankRule
     optimal_transport: bool
     cover: bool
 
     def __post_init__(self) -> None:
-        partner = getattr(self.rule, "fill", None)
+        partner = EXACT_FILLS.get(self.rule)
         if partner is None:
             raise ValueError(
-                f"verifier {self.name!r}: found rule {_name(self.rule)}, expected one tied to a fill by exact_for"
+                f"verifier {self.name!r}: found rule {_name(self.rule)}, expected one tied to a fill in EXACT_FILLS"
             )
         if self.fill is not partner:
             raise ValueError(
@@ -156,12 +162,23 @@ def _name(function: Callable) -> str:
 
 
 VERIFIERS = {
-    "sequoia": Verifier("sequoia", sample_without_replacement, sequoia_rule, optimal_transport=True, cover=True),
-    "specinfer": Verifier("specinfer", sample_with_replacement, specinfer_rule, optimal_transport=True, cover=False),
-    "topk": Verifier("topk", take_most_likely, topk_rule, optimal_transport=False, cover=True),
-}
-# every verifier at temperature 0
-GREEDY = Verifier("greedy", take_most_likely, topk_rule, optimal_transport=True, cover=True)
+    verifier.name: verifier
+    for verifier in (
+        Verifier(
+            name=SEQUOIA, fill=sample_without_replacement, drawn="without replacement", rule=sequoia_rule,
+            ranks=rank_acceptance, optimal_transport=True, cover=True,
+        ),
+        Verifier(
+            name=SPECINFER, fill=sample_with_replacement, drawn="with replacement", rule=specinfer_rule,
+            ranks=rank_acceptance_with_replacement, optimal_transport=True, cover=False,
+        ),
+        Verifier(
+            name=TOPK, fill=take_most_likely, drawn="most likely", rule=topk_rule,
+            ranks=rank_acceptance_of_most_likely, optimal_transport=False, cover=True,
+        ),
+    )
+}  # fmt: skip
+GREEDY = replace(VERIFIERS[TOPK], name="greedy", optimal_transport=True)  # every verifier at temperature 0
 
 
 def choose_verifier(name: str, *, greedy: bool) -> Verifier:
@@ -173,3 +190,15 @@ def choose_verifier(name: str, *, greedy: bool) -> Verifier:
     if name not in VERIFIERS:
         raise ValueError(f"verifier: found {name!r}, expected one of {', '.join(VERIFIERS)}")
     return GREEDY if greedy else VERIFIERS[name]
+
+
+def choose_verifiers(names: Sequence[str], *, greedy: bool) -> dict[str, Verifier]:
+    """Return name -> verifier for some names; at temperature 0 the one entry "greedy".
+
+    Raises:
+        ValueError: for an unknown name, or none.
+    """
+    if not names:
+        raise ValueError(f"verifiers: found none, expected some of {', '.join(VERIFIERS)}")
+    chosen = [choose_verifier(name, greedy=greedy) for name in names]
+    return {verifier.name: verifier for verifier in chosen}

@@ -7,6 +7,7 @@ Each module imports, of this room, only the modules named:
     tree                -
     tree_search         -
     acceptance_files    conditions
+    growmap             tree
     profile             tree
     acceptance          bootstrap, conditions, acceptance_files
     optimal_trees       tree, tree_search, acceptance
@@ -19,5 +20,5 @@ Each module imports, of this room, only the modules named:
     growth              tree, bootstrap, acceptance, optimal_trees, plain_trees
     bounded_search      tree, profile, acceptance, optimal_trees, planning
     step_limit          profile, planning
-    tree_files          tree, acceptance, optimal_trees
+    tree_files          tree, growmap, acceptance, optimal_trees
 """

@@ -1,7 +1,7 @@
 """Acceptance vectors: how often the draft's k-th choice is the one accepted; matrices, where that varies with depth.
 
 Knows the numbers and how sure they are; knows nothing of trees, models or how they were measured. Other tools' files
-are read by `vector_files`.
+are read by `acceptance_files`.
 Shapes: B = ranks, L = levels, m = prompts.
 """
 

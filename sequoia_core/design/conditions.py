@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-VERIFIERS = ("sequoia", "specinfer", "topk")
+VERIFIERS = SEQUOIA, SPECINFER, TOPK = ("sequoia", "specinfer", "topk")  # what each does: decoding.verifiers
 MAX_NAME = 4_096  # characters of a model's name in a file
 
 

@@ -50,7 +50,7 @@ def check_whole(name: str, value: int, low: int, high: int) -> int:
 
 
 def rows_by_levels_left(acceptance: Acceptance, depth: int) -> np.ndarray:
-    """Return the probabilities below a node with 1 .. depth levels left, float64 [depth, B], as `search` wants them."""
+    """Return the probabilities below a node with 1 .. depth levels left, float64 [depth, B], for `tree_search`."""
     if isinstance(acceptance, AcceptanceVector):  # a view: deep trees do not copy the vector once per level
         return np.broadcast_to(acceptance.probs, (depth, len(acceptance)))
     return np.array([acceptance.at_level(depth - left) for left in range(depth)]).reshape(depth, len(acceptance))

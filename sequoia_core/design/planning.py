@@ -50,8 +50,8 @@ class BestShape(NamedTuple):
 def step_cost(size: int | np.ndarray, depth: int | np.ndarray, profile: HardwareProfile) -> np.ndarray:
     """Return t(n) + d c, the time of one step ÷ the time of one autoregressive token (paper §3.3).
 
-    Where the profile knows draft passes over several tokens, c is taken at the tree's mean level width (n - 1) / d
-    rather than for a single token: on a small machine a wide draft pass is not free.
+    Where the profile has draft passes over several tokens, c is that of the tree's mean level, (n - 1) / d nodes,
+    rather than of a single token: on a small machine a draft pass over many tokens is not free.
 
     Args:
         size: n, any shape.
@@ -64,8 +64,8 @@ def step_cost(size: int | np.ndarray, depth: int | np.ndarray, profile: Hardware
         ValueError: for sizes beyond what was profiled.
     """
     size, depth = np.asarray(size), np.asarray(depth)
-    mean_width = (size - 1) / np.maximum(depth, 1)
-    return profile.t(size) + depth * profile.draft_cost(mean_width)
+    mean_level = (size - 1) / np.maximum(depth, 1)
+    return profile.t(size) + depth * profile.draft_cost(mean_level)
 
 
 def speedup_surface(
@@ -73,7 +73,7 @@ def speedup_surface(
 ) -> SpeedupSurface:
     """Return Speedup(n, d) = G(n, d) / (t(n) + d c) for every size and depth (paper §3.3).
 
-    c is the draft's cost at the mean level width, see `step_cost`.
+    c is the draft's cost at the mean size of a level, see `step_cost`.
 
     Args:
         max_size: N; None for the largest size profiled.
@@ -182,7 +182,7 @@ def mixture(acceptance: AcceptanceVector, profile: HardwareProfile) -> list[str]
 def predicted_speedup(tree: TokenTree, acceptance: AcceptanceVector, profile: HardwareProfile) -> float:
     """Return F(T) / (t(n) + d c) for this very tree, against autoregressive decoding of the same target.
 
-    c is the draft's cost at the tree's mean level width, as for the surface, so the two can be compared.
+    c is the draft's cost at the mean size of the tree's levels, as for the surface, so the two can be compared.
 
     Raises:
         ValueError: when the tree is larger than what was profiled.

@@ -148,11 +148,11 @@ class HardwareProfile:
         """One draft pass over one token ÷ one target pass over one token."""
         return float(self.draft_sec / self.smooth_verify_sec[0])
 
-    def draft_cost(self, width: float | np.ndarray) -> np.ndarray:
-        """Return one draft pass over `width` tokens ÷ a target pass over one; `c` where widths were not measured."""
+    def draft_cost(self, tokens: float | np.ndarray) -> np.ndarray:
+        """Return one draft pass over some tokens ÷ a target pass over one; `c` where only single tokens were timed."""
         if len(self.draft_widths) == 0:
-            return np.full(np.shape(width), self.c)
-        return np.interp(width, self.draft_widths, self.draft_width_sec) / self.smooth_verify_sec[0]
+            return np.full(np.shape(tokens), self.c)
+        return np.interp(tokens, self.draft_widths, self.draft_width_sec) / self.smooth_verify_sec[0]
 
     def differences(self, *, target: str, draft: str, dtype: str, device: str) -> list[str]:
         """Return what keeps these times from predicting that pair there; empty when they were measured on it.

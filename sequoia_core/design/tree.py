@@ -122,7 +122,7 @@ class TokenTree:
 
     @property
     def levels(self) -> list[np.ndarray]:
-        """Node ids of each level, root level first; each int64 [width]."""
+        """Node ids of each level, root level first; each int64 [its nodes]."""
         nodes = np.arange(self.size)
         return [nodes[start:stop] for start, stop in pairwise(self.level_starts)]
 

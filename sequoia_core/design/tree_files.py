@@ -6,10 +6,8 @@ the root.
 
 from __future__ import annotations
 
-import io
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +24,7 @@ from ..files.safe_files import (
     read_json,
     write_atomic,
 )
+from .growmap import growmap_bytes, growmap_entries, plain_growmap, shortened, tree_from_growmap
 from .optimal_trees import expected_tokens
 from .tree import MAX_SIZE, TokenTree
 
@@ -38,10 +37,7 @@ VERSION_NOTES = {
     "choices": "Medusa and EAGLE-1 read path lists; TensorRT-LLM deprecates static choices, and EAGLE-2 takes none.",
     "vllm": "Newer vLLM releases removed speculative_token_tree: check that yours still has the option.",
 }
-MAX_GROWMAP_SIZE = 2048  # a growmap holds an n x n mask
 MAX_PATH_RANKS = 5_000_000  # path lists grow with n * depth
-
-GROWMAP_KEYS = ("roots", "branches", "Successors", "mask", "depth", "size")
 
 
 def export_tree(tree: TokenTree, format: str, path: str | Path, acceptance: AcceptanceVector | None = None) -> None:
@@ -66,9 +62,9 @@ def tree_to_bytes(tree: TokenTree, format: str, acceptance: AcceptanceVector | N
     if format == "native":
         return _native_bytes(tree, acceptance)
     if format == "growmap":
-        return _growmap_bytes(tree)
+        return growmap_bytes(tree)
     if format == "umbrella":
-        return json_bytes({key: _plain(value) for key, value in _growmap(tree).items()})
+        return json_bytes(plain_growmap(tree))
     if format == "choices":
         return (json.dumps([list(path) for path in _choices(tree)]) + "\n").encode()
     if format == "vllm":
@@ -139,9 +135,6 @@ def nearest_parameters(tree: TokenTree) -> dict[str, Any]:
     }
 
 
-# ---- writing
-
-
 def _native_bytes(tree: TokenTree, acceptance: AcceptanceVector | None) -> bytes:
     vector, expected = None, None
     if acceptance is not None:
@@ -149,37 +142,6 @@ def _native_bytes(tree: TokenTree, acceptance: AcceptanceVector | None) -> bytes
         expected = expected_tokens(tree, acceptance)
     fields = {"parents": tree.parents.tolist(), "acceptance": vector, "expected_tokens": expected}
     return json_bytes({"format": "sequoia-tree", "version": 1, **fields})
-
-
-def _growmap(tree: TokenTree) -> dict[str, Any]:
-    """Return the reference implementation's six entries; `mask` int64 [n, n] and `depth` int64 [n] as arrays."""
-    if tree.size > MAX_GROWMAP_SIZE:
-        raise ValueError(
-            f"found {tree.size} nodes, expected at most {MAX_GROWMAP_SIZE} in a format that holds an n x n mask"
-        )
-    counts = tree.child_counts
-    return {
-        "roots": [level.tolist() for level in tree.levels],
-        "branches": [counts[level].tolist() for level in tree.levels],
-        "Successors": [list(tree.children(node)) for node in range(tree.size)],
-        "mask": tree.ancestor_mask.astype(np.int64),
-        "depth": tree.depths.astype(np.int64),
-        "size": tree.size,
-    }
-
-
-def _growmap_bytes(tree: TokenTree) -> bytes:
-    fields = _growmap(tree)
-    import torch
-
-    tensors = {key: torch.from_numpy(value) for key, value in fields.items() if isinstance(value, np.ndarray)}
-    stream = io.BytesIO()
-    torch.save(fields | tensors, stream)
-    return stream.getvalue()
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _choices(tree: TokenTree) -> list[tuple[int, ...]]:
@@ -190,7 +152,7 @@ def _choices(tree: TokenTree) -> list[tuple[int, ...]]:
 
 
 def _check_one_factor_per_level(tree: TokenTree) -> None:
-    """Refuse a tree that vLLM would silently draft as another: it divides each level's width by the one above."""
+    """Refuse a tree that vLLM would silently draft as another: it divides each level's size by the one above."""
     if tree.size == 1:
         raise ValueError("found a tree without drafted nodes, expected at least one for vLLM")
     counts = tree.child_counts
@@ -204,22 +166,19 @@ def _check_one_factor_per_level(tree: TokenTree) -> None:
             )
 
 
-# ---- reading
-
-
 def _parse(data: bytes) -> TokenTree:
     kind = kind_of(data)
     if len(data) > MAX_BYTES:
         raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_BYTES:,}")
     if kind == "a zip archive":
-        return _from_growmap(_growmap_entries(load_torch(data, "a growmap")))
+        return tree_from_growmap(growmap_entries(load_torch(data, "a growmap")))
     if kind not in ("JSON", "text"):
         raise ValueError(f"found {kind}, expected a tree as JSON, as a list of paths or as a growmap .pt")
     content = _json_or_literal(data)
     if isinstance(content, list):
         return _from_choices(content)
     if isinstance(content, dict) and "Successors" in content:
-        return _from_growmap(content)
+        return tree_from_growmap(content)
     return _from_native(content)
 
 
@@ -256,101 +215,17 @@ def _from_choices(content: list[Any]) -> TokenTree:
     parents = [-1]
     for path in content:
         if not isinstance(path, list) or not path or not all(type(rank) is int and rank >= 0 for rank in path):
-            raise ValueError(f"path {_short(path)}: expected a list of ranks from 0 up, without the root")
+            raise ValueError(f"path {shortened(path)}: expected a list of ranks from 0 up, without the root")
     for path in sorted(map(tuple, content), key=lambda path: (len(path), path)):
-        shown = _short(list(path))
+        shown = shortened(list(path))
         if path in ids:
             raise ValueError(f"path {shown}: found it twice, expected each node once")
         if path[:-1] not in ids:
-            raise ValueError(f"path {shown}: found no path {_short(list(path[:-1]))}, expected its parent in the list")
+            raise ValueError(
+                f"path {shown}: found no path {shortened(list(path[:-1]))}, expected its parent in the list"
+            )
         if path[-1] > 0 and (*path[:-1], path[-1] - 1) not in ids:
             raise ValueError(f"path {shown}: found no sibling of rank {path[-1] - 1}, expected ranks without gaps")
         ids[path] = len(parents)
         parents.append(ids[path[:-1]])
     return TokenTree(np.array(parents))
-
-
-def _growmap_entries(content: Any) -> dict[str, Any]:
-    """Return a loaded growmap with tensors as lists, after bounding what those lists may hold."""
-    if not isinstance(content, dict):
-        raise ValueError(f"found a {type(content).__name__}, expected a growmap: a dictionary with {_all_keys()}")
-    import torch
-
-    entries = {}
-    for key in GROWMAP_KEYS:
-        value = content.get(key)
-        if isinstance(value, torch.Tensor):
-            if value.numel() > MAX_GROWMAP_SIZE**2 or value.layout != torch.strided or value.is_quantized:
-                raise ValueError(f"{key}: found shape {tuple(value.shape)}, expected at most {MAX_GROWMAP_SIZE} nodes")
-            whole = value.to(torch.int64)
-            if value.is_complex() or not bool((whole == value).all()):
-                raise ValueError(f"{key}: found numbers that are not whole, expected node numbers, depths or 0 and 1")
-            value = whole.tolist()
-        # One short list referenced a million times passes a pickle unnoticed: count before walking.
-        elif isinstance(value, list) and (
-            len(value) > MAX_GROWMAP_SIZE
-            or sum(len(row) for row in value if isinstance(row, list)) > MAX_GROWMAP_SIZE**2
-        ):
-            raise ValueError(f"{key}: found too many entries, expected at most {MAX_GROWMAP_SIZE} nodes")
-        if key in content:
-            entries[key] = value
-    return entries
-
-
-def _from_growmap(content: Mapping[str, Any]) -> TokenTree:
-    """Read the reference implementation's entries, which say the same tree five times, and check that they agree."""
-    from pydantic import BaseModel, ConfigDict, Field
-
-    class Schema(BaseModel):
-        model_config = ConfigDict(strict=True)
-        roots: list[list[int]]
-        branches: list[list[int]]
-        Successors: list[list[int]]
-        mask: list[list[int]]
-        depth: list[int]
-        size: int = Field(ge=1, le=MAX_GROWMAP_SIZE)
-
-    try:
-        read = checked(Schema, content)
-    except ValueError as error:
-        raise ValueError(f"{error} (a growmap has {_all_keys()})") from error
-    n = read.size
-    for key in ("Successors", "mask", "depth"):
-        if len(getattr(read, key)) != n:
-            raise ValueError(f"{key}: found {len(getattr(read, key))} entries, expected one for each of {n} nodes")
-    parents = [-1]
-    for node, children in enumerate(read.Successors):
-        for child in children:
-            if child != len(parents) or child >= n:
-                raise ValueError(
-                    f"node {node}: found successor {child} where {len(parents)} was due, expected nodes below {n} "
-                    "numbered breadth-first with siblings side by side"
-                )
-            parents.append(node)
-    if len(parents) != n:
-        raise ValueError(f"node {len(parents)}: found it in no list of Successors, expected {n} nodes")
-    tree = TokenTree(np.array(parents))
-    own = _growmap(tree)
-    for node, (found, expected) in enumerate(zip(read.depth, own["depth"], strict=True)):
-        if found != expected:
-            raise ValueError(f"node {node}: found depth {found}, expected {expected} from Successors")
-    for node, (found, expected) in enumerate(zip(read.mask, own["mask"], strict=True)):
-        if not np.array_equal(found, expected):
-            raise ValueError(f"node {node}: found a mask row that is not its ancestors and itself, expected those")
-    for key in ("roots", "branches"):
-        for level, expected in enumerate(own[key]):
-            found = getattr(read, key)[level] if level < len(getattr(read, key)) else None
-            if found != expected:
-                raise ValueError(f"{key}: found {_short(found)} at level {level}, expected {_short(expected)}")
-        if len(getattr(read, key)) > len(own[key]):
-            raise ValueError(f"{key}: found {len(getattr(read, key))} levels, expected {len(own[key])}")
-    return tree
-
-
-def _all_keys() -> str:
-    return ", ".join(GROWMAP_KEYS)
-
-
-def _short(value: Any) -> str:
-    text = repr(value[:12] if isinstance(value, list) else value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -33,11 +33,12 @@ def isotonic(vector: AcceptanceVector) -> AcceptanceVector:
 def power_law_tail(vector: AcceptanceVector, *, start: int = 4, ranks: int | None = None) -> AcceptanceVector:
     """Replace the ranks from `start` on by a power law fitted to how rejection falls there: P(reject all k) ~ k^-b.
 
-    The law begins at the measured rejection of the ranks kept, so those stay as measured and the sum stays below 1.
+    The fitted curve begins at the measured rejection of the ranks kept, so those stay as measured and the sum stays
+    below 1.
 
     Args:
         start: first rank that is replaced, from 2.
-        ranks: length of the new vector; None keeps the length. A law also says what unmeasured ranks would give.
+        ranks: length of the new vector; None keeps the length. The fit also says what unmeasured ranks would give.
 
     Raises:
         ValueError: for a start or length out of range, or fewer than two ranks to fit.

@@ -2,9 +2,11 @@
 
 Each module imports, of this room, only the modules named:
 
-    faults           -
-    model_names      -
-    parquet_pages    -
-    safe_files       -
-    prompt_files     parquet_pages, safe_files
+    faults             -
+    model_names        -
+    parquet_pages      -
+    prompt_columns     -
+    safe_files         -
+    parquet_prompts    parquet_pages, prompt_columns, safe_files
+    prompt_files       parquet_prompts, prompt_columns, safe_files
 """

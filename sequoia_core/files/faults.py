@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 class Cancelled(RuntimeError):
-    """Work was cancelled before there was anything to return; the message says what was hoped for."""
+    """Work was cancelled before there was anything to return; the message says what was expected."""
 
 
 OUT_OF_MEMORY = "out of memory. Try a smaller tree or a shorter prompt."
@@ -47,11 +47,12 @@ def is_panic(error: BaseException) -> bool:
 
 
 @contextmanager
-def panics_as_errors(who: str, wanted: str) -> Iterator[None]:
+def panics_as_errors(source: str, expected: str) -> Iterator[None]:
     """Raise ValueError in place of a panic inside the block.
 
     Args:
-        who: whose files were being read; wanted: what was expected of them.
+        source: what was being read, for the message.
+        expected: what it should have been.
     """
     try:
         yield
@@ -60,5 +61,5 @@ def panics_as_errors(who: str, wanted: str) -> Iterator[None]:
             raise
         text = " ".join(str(error).split())[:300]
         raise ValueError(
-            f"{who}: found content that crashes the library reading it ({text}), expected {wanted}"
+            f"{source}: found content that crashes the library reading it ({text}), expected {expected}"
         ) from error

@@ -1,4 +1,4 @@
-"""Read prompts from the files people have: JSONL, CSV, parquet or plain text; and hand one to a tokenizer.
+"""Read prompts from the files people have: JSONL, CSV, parquet or plain text; and refuse what no tokenizer takes.
 
 Imports nothing heavy; parquet needs pyarrow, which is asked for only when such a file comes.
 """
@@ -8,18 +8,14 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterator
 from pathlib import Path, PurePath
-from typing import Any
 
-from . import parquet_pages
-from .safe_files import kind_of, one_line, read_bytes, read_json
+from .parquet_prompts import parquet_columns, parquet_prompts
+from .prompt_columns import USUAL_COLUMNS, check_few, choose_column, listed
+from .safe_files import kind_of, read_bytes, read_json
 
 MAX_PROMPT_BYTES = 16 * 2**20
-MAX_TEXT_CHARS = 64 * 2**20  # parquet is compressed: what comes out is bounded too
-MAX_ROWS = 1_000_000  # of parquet, where empty rows take no space
-USUAL_COLUMNS = ("text", "prompt")
-MAX_COLUMNS = 1000  # for a person to choose from
 CANDIDATE_ROWS = 100  # rows looked at to tell text from numbers
 
 
@@ -112,36 +108,6 @@ def _decoded(data: bytes) -> str:
     return text
 
 
-def _few(columns: Sized) -> Sized:
-    """Return columns that a person can choose from, or raise ValueError."""
-    if len(columns) > MAX_COLUMNS:
-        raise ValueError(f"found {len(columns):,} columns, expected at most {MAX_COLUMNS:,}")
-    return columns
-
-
-def _listed(columns: Iterable[str]) -> str:
-    text = ", ".join(columns) or "none"
-    return text if len(text) <= 120 else text[:119] + "…"
-
-
-def _chosen(columns: list[str], candidates: list[str], column: str | None) -> str:
-    """Return the column that holds the prompts, or raise ValueError listing those there are."""
-    if column is not None:
-        if column not in columns:
-            raise ValueError(f"found columns {_listed(columns)}, expected one named {column!r}")
-        return column
-    for usual in USUAL_COLUMNS:
-        for name in columns:
-            if name.strip().lower() == usual:
-                return name
-    if len(candidates) == 1:
-        return candidates[0]
-    raise ValueError(f"found columns {_listed(columns)}, expected one named text or prompt, or a choice of column")
-
-
-# ---- JSONL
-
-
 def _jsonl_rows(data: bytes) -> Iterator[tuple[int, str, dict]]:
     """Yield line number, line and object of every line that is not empty."""
     for number, line in enumerate(_decoded(data).split("\n"), start=1):  # other ends of lines may stand inside a text
@@ -153,7 +119,7 @@ def _jsonl_rows(data: bytes) -> Iterator[tuple[int, str, dict]]:
             raise ValueError(f"line {number}: {error}") from error
         if not isinstance(row, dict):
             raise ValueError(f'line {number}: found {line[:40]!r}, expected an object with a "text"')
-        _few(row)
+        check_few(row)
         yield number, line, row
 
 
@@ -167,7 +133,7 @@ def _jsonl_prompts(data: bytes, column: str | None) -> list[str]:
         text = next((row[key] for key in keys if row.get(key)), None)
         if not isinstance(text, str):
             raise ValueError(
-                f"line {number}: found {line[:40]!r} (keys: {_listed(row)}), "
+                f"line {number}: found {line[:40]!r} (keys: {listed(row)}), "
                 f'expected an object with a "{keys[0]}" of text'
             )
         prompts.append(text)
@@ -185,9 +151,6 @@ def _jsonl_columns(data: bytes) -> list[str]:
     return keys or []
 
 
-# ---- CSV
-
-
 def _csv_rows(data: bytes, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yield line number and cells, the header first; every row as wide as the header."""
     reader = csv.reader(io.StringIO(_decoded(data), newline=""), delimiter=delimiter, strict=True)
@@ -196,7 +159,7 @@ def _csv_rows(data: bytes, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         for cells in reader:
             if not cells:
                 continue
-            width = width or len(_few(cells))
+            width = width or len(check_few(cells))
             if len(cells) != width:
                 raise ValueError(f"line {reader.line_num}: found {len(cells)} cells, expected the header's {width}")
             yield reader.line_num, cells
@@ -207,7 +170,7 @@ def _csv_rows(data: bytes, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 def _csv_prompts(data: bytes, column: str | None, delimiter: str = ",") -> list[str]:
     rows = _csv_rows(data, delimiter)
     header = next(rows, (0, []))[1]
-    place = header.index(_chosen(header, _csv_columns(data, delimiter), column))
+    place = header.index(choose_column(header, _csv_columns(data, delimiter), column))
     return [cells[place] for _, cells in rows if cells[place].strip()]
 
 
@@ -229,105 +192,15 @@ def _is_text_cell(cell: str) -> bool:
     return False
 
 
-# ---- parquet
-
-
-def _parquet_file(data: bytes, **options: Any):
-    """Open a parquet file; nothing of its columns is unpacked yet."""
-    try:
-        import pyarrow
-        import pyarrow.parquet as parquet
-    except ImportError as error:
-        raise ValueError(
-            "found parquet but no pyarrow to read it, expected it installed: pip install pyarrow"
-        ) from error
-    try:
-        return parquet.ParquetFile(io.BytesIO(data), **options)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise ValueError(f"found {kind_of(data)} that is no parquet ({one_line(error)}), expected parquet") from error
-
-
-def _parquet_columns(data: bytes) -> list[str]:
-    """Return the columns of type string."""
-    schema = _parquet_file(data).schema_arrow
-    _few(schema.names)
-    return [field.name for field in schema if _is_text(field.type)]
-
-
-def _is_text(kind) -> bool:
-    import pyarrow
-
-    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind  # as its writer had it in memory
-    return pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
-
-
-def _parquet_prompts(data: bytes, column: str | None) -> list[str]:
-    file = _parquet_file(data)
-    import pyarrow
-
-    candidates = _parquet_columns(data)
-    name = _chosen(file.schema_arrow.names, candidates, column)
-    if name not in candidates:
-        kind = file.schema_arrow.field(name).type
-        raise ValueError(f"found column {name} of {kind}, expected text (there is: {_listed(candidates)})")
-    # A dictionary stays one: a text that is repeated takes its memory once.
-    file = _parquet_file(data, read_dictionary=[name] if _has_dictionary(data, file.metadata, name) else None)
-    prompts, total = [], 0
-    try:
-        for batch in file.iter_batches(batch_size=1024, columns=[name]):
-            for cell in batch.column(0):
-                text = cell.as_py()
-                if text is None or not text.strip():
-                    continue
-                prompts.append(text)
-                total += len(text)
-                if total > MAX_TEXT_CHARS:
-                    raise ValueError(f"found more than {MAX_TEXT_CHARS:,} characters, expected at most that")
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"found damaged parquet ({one_line(error)}), expected parquet") from error
-    return prompts
-
-
-def _has_dictionary(data: bytes, metadata: Any, name: str) -> bool:
-    """Whether a column's texts stand in a dictionary, after checking that it can be unpacked at all.
-
-    Raises:
-        ValueError: for a column of more than `MAX_TEXT_CHARS` bytes or `MAX_ROWS` rows, by the footer or by its pages,
-            or in an encoding that tells nothing of either.
-    """
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
-    chunks = [chunk for chunk in chunks if chunk.path_in_schema == name or chunk.path_in_schema.startswith(name + ".")]
-    _check_size(sum(chunk.total_uncompressed_size for chunk in chunks), metadata.num_rows)
-    found = []
-    for chunk in chunks:
-        start = chunk.data_page_offset
-        if chunk.dictionary_page_offset is not None and 0 < chunk.dictionary_page_offset < start:
-            start = chunk.dictionary_page_offset
-        found.extend(parquet_pages.pages(data, start, chunk.total_compressed_size))
-    odd = next((page.encoding_name for page in found if page.encoding not in parquet_pages.ENCODINGS), None)
-    if odd is not None:
-        raise ValueError(f"found the encoding {odd}, expected one of {', '.join(parquet_pages.ENCODINGS.values())}")
-    _check_size(sum(page.size for page in found), sum(page.values for page in found))
-    return any(page.is_dictionary for page in found)
-
-
-def _check_size(size: int, rows: int) -> None:
-    if size > MAX_TEXT_CHARS:
-        raise ValueError(f"found {size:,} bytes of text when unpacked, expected at most {MAX_TEXT_CHARS:,}")
-    if rows > MAX_ROWS:
-        raise ValueError(f"found {rows:,} rows, expected at most {MAX_ROWS:,}")
-
-
 _READERS = {
     "jsonl": _jsonl_prompts,
     "csv": _csv_prompts,
     "tsv": lambda data, column: _csv_prompts(data, column, "\t"),
-    "parquet": _parquet_prompts,
+    "parquet": parquet_prompts,
 }
 _COLUMNS = {
     "jsonl": _jsonl_columns,
     "csv": _csv_columns,
     "tsv": lambda data: _csv_columns(data, "\t"),
-    "parquet": _parquet_columns,
+    "parquet": parquet_columns,
 }

@@ -3,7 +3,8 @@
 Each module imports, of this room, only the modules named:
 
     chat                   -
-    checkpoint             -
+    model_files            -
+    checkpoint             model_files
     device                 -
     plain_llama            -
     protocol               -
@@ -15,5 +16,5 @@ Each module imports, of this room, only the modules named:
     llama_amx              device, plain_llama, compile_c, vocabulary_rows
     llama_torch            plain_llama, tree_cache, llama_amx
     language_model         protocol, transformers_passes, llama_amx, llama_torch
-    loading                checkpoint, protocol, language_model
+    loading                model_files, checkpoint, protocol, language_model
 """

@@ -12,8 +12,9 @@ import torch
 from transformers import AutoTokenizer
 
 from ..files.model_names import DEMO_PAIR, model_name
-from .checkpoint import Source, explained, load_weights, locate, one_line, read_plan
+from .checkpoint import load_weights, read_plan
 from .language_model import HuggingFaceModel, ModelPair
+from .model_files import Source, explained, locate, one_line
 from .protocol import causal_tail
 
 if TYPE_CHECKING:

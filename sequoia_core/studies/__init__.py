@@ -2,14 +2,17 @@
 
 Each module imports, of this room, only the modules named:
 
-    losslessness           -
-    measure_acceptance     -
     measure_profile        -
+    node_enumeration       -
+    prompt_loop            -
     step_counts            -
     run_summary            -
     spread                 -
-    race                   measure_acceptance, measure_profile
-    rejection_curves       measure_acceptance
-    verifier_comparison    measure_acceptance
-    prediction_check       measure_acceptance, step_counts, verifier_comparison
+    losslessness           prompt_loop
+    ranks_along_text       prompt_loop
+    measure_acceptance     prompt_loop, ranks_along_text
+    race                   measure_acceptance, measure_profile, prompt_loop
+    rejection_curves       measure_acceptance, prompt_loop, ranks_along_text
+    verifier_comparison    measure_acceptance, prompt_loop, ranks_along_text
+    prediction_check       measure_acceptance, prompt_loop, ranks_along_text, step_counts, verifier_comparison
 """

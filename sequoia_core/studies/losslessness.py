@@ -1,15 +1,14 @@
-"""Evidence that decoding preserves the target's distribution: exact on small rows, statistical on real models.
+"""Statistical evidence that decoding preserves the target's distribution, on real models.
 
-`next_token_law` enumerates every draw and every decision at one node. `check_losslessness` runs the decode loop itself
-and compares what it wrote with the target's own probabilities. Knows nothing of trees' construction or speed.
-P = target row, Q = draft row, V = vocabulary, k = children, c = cells of the test.
+Runs the decode loop itself and compares what it wrote with the target's own probabilities; `node_enumeration` proves
+the same for one node exactly. Knows nothing of trees' construction or speed. V = vocabulary, c = cells of the test.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,116 +20,22 @@ from ..decoding.sampling import (
     SamplingConfig,
     check_logits,
     probabilities,
-    sample_with_replacement,
-    sample_without_replacement,
-    take_most_likely,
 )
-from ..decoding.verifiers import GREEDY, VERIFIERS, Fill
+from ..decoding.tree_policy import TreePolicy
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, causal_tail
+from .prompt_loop import Progress, Report, one_by_one
 
-MAX_ENUMERATED = 6
 FALSE_ALARM = 1e-6  # stated for a correct verifier
 THRESHOLD = 1e-7  # ten times stricter: the chi-square tail is only good to a factor of two or so at 5 per cell
 SMALLEST_EXPECTED = 5.0
 
-Draws = Callable[[np.ndarray, Sequence[int], int], Iterator[tuple[int, float]]]
-
-
-def _draw_without_replacement(draft: np.ndarray, drawn: Sequence[int], k: int) -> Iterator[tuple[int, float]]:
-    left = draft.copy()
-    left[list(drawn)] = 0.0
-    if left.sum() <= 0.0:  # mass used up: uniform over the tokens not drawn yet
-        left[:] = 1.0
-        left[list(drawn)] = 0.0
-    yield from enumerate(left / left.sum())
-
-
-def _draw_with_replacement(draft: np.ndarray, drawn: Sequence[int], k: int) -> Iterator[tuple[int, float]]:
-    yield from enumerate(draft)
-
-
-def _draw_most_likely(draft: np.ndarray, drawn: Sequence[int], k: int) -> Iterator[tuple[int, float]]:
-    yield int(take_most_likely(torch.from_numpy(draft)[None], k)[0, len(drawn)]), 1.0
-
-
-_NEXT_DRAWS: dict[Fill, Draws] = {
-    sample_without_replacement: _draw_without_replacement,
-    sample_with_replacement: _draw_with_replacement,
-    take_most_likely: _draw_most_likely,
-}
-
-
-def next_token_law(target: np.ndarray, draft: np.ndarray, k: int, verifier_name: str) -> tuple[np.ndarray, float]:
-    """Enumerate one node with k children: every draw of the draft, every accept decision, the bonus token.
-
-    Args:
-        target, draft: float [V] rows P and Q, 2 <= V <= 6, each summing to 1.
-        k: children, 1 to V.
-        verifier_name: "sequoia", "specinfer", "topk" or "greedy"; the last takes the target's row at temperature 0.
-
-    Returns:
-        The law of the next token, float64 [V] (exactly P for a lossless verifier), and the probability that one of the
-        children is accepted.
-
-    Raises:
-        ValueError: naming the row, k or verifier that cannot be enumerated.
-    """
-    verifiers = VERIFIERS | {"greedy": GREEDY}
-    if verifier_name not in verifiers:
-        raise ValueError(f"verifier: found {verifier_name!r}, expected one of {', '.join(verifiers)}")
-    verifier = verifiers[verifier_name]
-    target, draft = _row(target, "target"), _row(draft, "draft")
-    if len(target) != len(draft):
-        raise ValueError(f"rows: found {len(target)} and {len(draft)} tokens, expected the same vocabulary")
-    if not 1 <= k <= len(target):
-        raise ValueError(f"k: found {k} children, expected 1 to the vocabulary of {len(target)}")
-    if verifier is GREEDY:
-        target = np.eye(len(target))[target.argmax()]
-    draws, law, accepted = _NEXT_DRAWS[verifier.fill], np.zeros(len(target)), 0.0
-
-    def offer_next(drawn: list[int], reach: float) -> None:
-        nonlocal law, accepted
-        for token, chance in draws(draft, drawn, k):
-            here = reach * chance
-            if here <= 0.0:
-                continue
-            *_, offer = verifier.rule(target, draft, [*drawn, token])
-            law[token] += here * offer.accept_prob
-            accepted += here * offer.accept_prob
-            rejected = here * (1.0 - offer.accept_prob)
-            if rejected > 0.0 and len(drawn) + 1 < k:
-                offer_next([*drawn, token], rejected)
-            else:
-                law += rejected * offer.rest
-
-    offer_next([], 1.0)
-    return law, float(accepted)
-
-
-def acceptance_probability(target: np.ndarray, draft: np.ndarray, k: int, verifier_name: str) -> float:
-    """Return the exact probability that one of k children is accepted; arguments and errors of `next_token_law`.
-
-    The worked counter-examples: P = Q = [.6, .4] with k = 1 gives top-k .6 where optimal transport gives 1;
-    P = [1, 0], Q = [.5, .5] with k = 2 gives SpecInfer .75 where a covering verifier gives 1.
-    """
-    return next_token_law(target, draft, k, verifier_name)[1]
-
-
-def _row(values: np.ndarray, who: str) -> np.ndarray:
-    row = np.asarray(values, dtype=np.float64)
-    if row.ndim != 1 or not 2 <= len(row) <= MAX_ENUMERATED:
-        raise ValueError(f"{who}: found shape {row.shape}, expected one row of 2 to {MAX_ENUMERATED} probabilities")
-    if not (row >= 0.0).all() or abs(row.sum() - 1.0) > 1e-6:
-        raise ValueError(f"{who}: found {row.tolist()}, expected probabilities that sum to 1")
-    return row / row.sum()
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LosslessnessReport:
-    """A G-test of what was written against the target's exact law.
+    """A G-test of what was written against the target's own probabilities.
 
     Attributes:
         samples: continuations compared.
@@ -139,7 +44,7 @@ class LosslessnessReport:
         degrees_of_freedom: cells minus 1; at 0 only what is impossible can fail.
         p_value: chi-square tail of the statistic.
         threshold: the test passes at p-values from this up; a correct verifier fails with a probability below 1e-6.
-        impossible: continuations to which the target's law gives no probability.
+        impossible: continuations to which the target gives no probability.
         cells: c token sequences, largest expected count first.
         pooled: bool [c]; true where the cell holds all continuations of `cells[i]` that have no cell of their own.
         expected: float64 [c], counts; they sum to `samples`.
@@ -167,13 +72,13 @@ def check_losslessness(
     *,
     target: LanguageModel,
     draft: LanguageModel,
-    tree: TokenTree,
+    tree: TokenTree | TreePolicy,
     sampling: SamplingConfig | None = None,
     verifier: str = "sequoia",
     samples: int = 1000,
     new_tokens: int = 2,
     generator: torch.Generator | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> LosslessnessReport:
     """Decode one prompt many times and test the first tokens against the target's own warped probabilities.
@@ -187,7 +92,7 @@ def check_losslessness(
         samples: continuations to draw; more find smaller errors.
         new_tokens: tokens compared per continuation, fewer where it meets EOS.
         generator: one source for all runs; None seeds a fresh one.
-        progress: told the fraction done and what is going on.
+        progress: called with the fraction done and what is going on.
         cancel: looked at between phases of a run, and while the prompt is read after every 512 tokens; what is
             complete by then is tested.
 
@@ -204,9 +109,11 @@ def check_losslessness(
     if generator is None:
         generator = torch.Generator()
         generator.seed()
-    law: _Law | None = None
+    expected: _ExpectedCells | None = None
     seen: Counter[tuple[int, ...]] = Counter()
-    for number in range(samples):
+
+    def sample(number: int, report: Report) -> tuple[int, ...] | None:
+        nonlocal expected
         text, finished = [], None
         for step in decode(
             prompt, target=target, draft=draft, tree=tree, sampling=sampling, max_new_tokens=new_tokens,
@@ -219,24 +126,28 @@ def check_losslessness(
                 f"prompt: found {len(prompt)} tokens, expected room for {new_tokens} more in the models' context"
             )
         if finished is None:  # cancelled on the way
-            break
-        if law is None:  # read while a cancel can still end it, after `decode` has checked the prompt
-            law = _Law(prompt, target, sampling, new_tokens)
-            if not prefill(law.session, prompt[:-1], cancel=cancel):
-                break
-        seen[tuple(text)] += 1
-        if progress is not None:
-            progress((number + 1) / samples, f"sample {number + 1} of {samples}")
+            return None
+        if expected is None:  # read while a cancel can still end it, after `decode` has checked the prompt
+            expected = _ExpectedCells(prompt, target, sampling, new_tokens)
+            if not prefill(expected.session, prompt[:-1], cancel=cancel):
+                return None
+        report(1.0)
+        return tuple(text)
+
+    for text in one_by_one(samples, sample, noun="sample", progress=progress, cancel=cancel):
+        seen[text] += 1
     count = seen.total()
     if not count:
         raise Cancelled("samples: cancelled before the first was complete, expected at least one")
-    assert law is not None, "whatever was counted was decoded after the law's prompt was read"
-    law.split(SMALLEST_EXPECTED / count)
-    return _g_test(law, seen)
+    assert expected is not None, "whatever was counted was decoded after the prompt was read for the expected cells"
+    expected.split(SMALLEST_EXPECTED / count)
+    return _g_test(expected, seen)
 
 
-class _Law:
-    """The target's law of the first tokens, split into cells; its session is to hold the prompt but for the last token.
+class _ExpectedCells:
+    """The target's probabilities of the first tokens, split into cells.
+
+    Its session must hold the prompt but for the last token before `split` is called.
 
     Attributes:
         cells: (tokens, pooled) -> probability.
@@ -288,7 +199,7 @@ class _Law:
         return rest
 
     def cell_of(self, text: tuple[int, ...]) -> tuple[tuple[int, ...], bool] | None:
-        """Return the cell that a continuation belongs to, None where the law gives it no probability."""
+        """Return the cell that a continuation belongs to, None where the target gives it no probability."""
         for length, token in enumerate(text):
             support = self.support.get(text[:length])
             if support is not None and not support[token]:
@@ -301,13 +212,13 @@ class _Law:
         return (), True
 
 
-def _g_test(law: _Law, seen: Counter[tuple[int, ...]]) -> LosslessnessReport:
+def _g_test(target: _ExpectedCells, seen: Counter[tuple[int, ...]]) -> LosslessnessReport:
     samples = seen.total()
     counts: Counter[tuple[tuple[int, ...], bool] | None] = Counter()
     for text, count in seen.items():
-        counts[law.cell_of(text)] += count
-    cells = sorted(law.cells, key=law.cells.get, reverse=True)
-    shares = np.array([law.cells[cell] for cell in cells])
+        counts[target.cell_of(text)] += count
+    cells = sorted(target.cells, key=target.cells.get, reverse=True)
+    shares = np.array([target.cells[cell] for cell in cells])
     assert abs(shares.sum() - 1.0) < 1e-9, "pooling must keep all of the target's mass"
     shares /= shares.sum()
     expected = samples * shares

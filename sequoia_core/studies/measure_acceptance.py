@@ -1,8 +1,8 @@
 """Acceptance vectors measured on a real pair, on text the target itself would write or on the user's own.
 
-Knows models and acceptance, not trees: it asks at every position what a wide node would have done there, in
-expectation over the accept/reject coin (Rao-Blackwell), so few positions say much.
-Shapes: N = positions, V = vocabulary, W = ranks, m = prompts.
+Knows models and acceptance, not trees: it asks at every position what a node with many children would have done there,
+in expectation over the accept/reject coin (Rao-Blackwell), so few positions say much.
+Shapes: W = ranks, m = prompts.
 """
 
 from __future__ import annotations
@@ -10,22 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
-from ..decoding.loop import autoregressive
-from ..decoding.rank_acceptance import RankRule, choose_rule
-from ..decoding.sampling import SamplingConfig, probabilities
+from ..decoding.sampling import SamplingConfig
+from ..decoding.verifiers import choose_verifier
 from ..design.acceptance import AcceptanceVector
 from ..design.conditions import Conditions
-from ..files.faults import Cancelled
-from ..models.prefill import prefill
-from ..models.protocol import LanguageModel, causal_tail
+from ..models.protocol import LanguageModel
+from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
+from .ranks_along_text import ranks_on_own_text, ranks_on_target_text
 
-CHUNK = 128  # positions handled at once: bounds the [positions, vocabulary] rows
 TARGET_TEXT = "measured on text the target wrote"
 OWN_TEXT = "measured on the user's own text"
 
@@ -47,7 +44,7 @@ def measure_acceptance(
     seed: int = 0,
     resume: AcceptanceVector | None = None,
     checkpoint: Callable[[AcceptanceVector], None] | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> AcceptanceVector:
     """Measure how often the child of each rank is the accepted one, over continuations the target writes.
@@ -69,8 +66,8 @@ def measure_acceptance(
         seed: of all randomness, 0 or more.
         resume: what an earlier run of the same settings left; its prompts are the first of `prompts` and are not
             measured again. More prompts than that run had are welcome.
-        checkpoint: handed the vector so far after each prompt, to be saved.
-        progress: told the fraction done and what is going on.
+        checkpoint: called with the vector so far after each prompt, to save it.
+        progress: called with the fraction done and what is going on.
         cancel: looked at between passes; the prompts complete by then are returned.
 
     Returns:
@@ -85,7 +82,7 @@ def measure_acceptance(
     sampling = sampling or SamplingConfig()
     cancel = cancel or threading.Event()
     _check_request(prompts, target, draft, width=width, seed=seed, own_text=own_text)
-    rules = {verifier: choose_rule(verifier, greedy=sampling.greedy)}
+    verifiers = {verifier: choose_verifier(verifier, greedy=sampling.greedy)}
     settings: dict[str, Any] = {
         "source": OWN_TEXT if own_text else TARGET_TEXT,
         **pair_settings(target, draft),
@@ -110,39 +107,26 @@ def measure_acceptance(
         )
         return vector_from_prompts(sums, counts, meta=settings | done, holds_for=holds_for)
 
-    for number in range(len(sums), len(prompts)):
-
-        def told(share: float, number: int = number) -> None:
-            if progress is not None:
-                progress((number + share) / len(prompts), f"prompt {number + 1} of {len(prompts)}")
-
-        text_generator, draws = prompt_generators(seed, number, draft.device)
+    def measure(number: int, report: Report) -> tuple[np.ndarray, int] | None:
+        options = {
+            "target": target, "draft": draft, "sampling": sampling, "verifiers": verifiers, "width": width,
+            "seed": seed, "number": number, "report": report, "cancel": cancel,
+        }  # fmt: skip
         if own_text:
-            pieces = _pieces(prompts[number], min(target.max_context, draft.max_context))
+            parts = ranks_on_own_text(prompts[number], **options)
         else:
-            written = continuation(
-                prompts[number], target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
-                generator=text_generator, told=told, cancel=cancel,
-            )  # fmt: skip
-            pieces = [(prompts[number], written)]
-        parts = []
-        for done, (before, text) in enumerate(pieces, start=1):
-            if cancel.is_set():
-                break
-            found = ranks_along(before, text, target, draft, sampling, rules, width, draws, cancel=cancel)
-            if found is None:
-                break
-            parts.append(found[verifier])
-            if own_text:
-                told(done / len(pieces))
-        if len(parts) < len(pieces):
-            break
-        sums.append(sum(part.sum(axis=0) for part in parts))
-        counts.append(sum(len(part) for part in parts))
+            parts = ranks_on_target_text(prompts[number], max_new_tokens=max_new_tokens, **options)
+        if parts is None:
+            return None
+        found = [part[verifier] for part in parts]
+        return sum(part.sum(axis=0) for part in found), sum(len(part) for part in found)
+
+    for prompt_sums, positions in one_by_one(len(prompts), measure, done=len(sums), progress=progress, cancel=cancel):
+        sums.append(prompt_sums)
+        counts.append(positions)
         if checkpoint is not None:
             checkpoint(so_far())
-    if not sums:
-        raise Cancelled("acceptance: cancelled before the first prompt was complete, expected at least one")
+    require_a_prompt(sums, "acceptance")
     return so_far()
 
 
@@ -161,14 +145,6 @@ def prompts_hash(prompts: Sequence[Sequence[int]]) -> str:
     """Return a fingerprint of token ids, 16 hex digits."""
     plain = [[int(token) for token in prompt] for prompt in prompts]
     return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
-
-
-def prompt_generators(
-    seed: int, number: int, device: torch.device | str = "cpu"
-) -> tuple[torch.Generator, torch.Generator]:
-    """Return two independent streams for one prompt: for the text (CPU), and for draws on `device`."""
-    text, draws = (int(word) for word in np.random.SeedSequence([seed, number]).generate_state(2, np.uint64))
-    return torch.Generator().manual_seed(text), torch.Generator(device).manual_seed(draws)
 
 
 def vector_from_prompts(
@@ -238,98 +214,3 @@ def _resumed(
     if resume.meta.get("prompts_hash") != prompts_hash(prompts[:done]):
         raise CannotResume(f"found other prompts, expected this measurement's first {done} in the same order")
     return list(resume.prompt_sums), resume.prompt_trials.tolist()
-
-
-def _pieces(text: Sequence[int], context: int) -> list[tuple[Sequence[int], Sequence[int]]]:
-    """Cut own text into pieces that fit the context, each as (first token, the tokens after it)."""
-    starts = range(0, len(text) - 1, context)  # a last token alone would have nothing to be predicted
-    return [(text[start : start + 1], text[start + 1 : start + context]) for start in starts]
-
-
-def continuation(
-    prompt: Sequence[int],
-    *,
-    target: LanguageModel,
-    draft: LanguageModel,
-    sampling: SamplingConfig,
-    max_new_tokens: int,
-    generator: torch.Generator,
-    told: Callable[[float], None],
-    cancel: threading.Event,
-) -> list[int]:
-    """Return the tokens that the target writes after a prompt; `told` hears the fraction after each token.
-
-    The text ends where the draft, which is to read it, has no more room.
-
-    Raises:
-        ValueError: for a prompt that leaves the draft no room at all.
-    """
-    room = draft.max_context - len(prompt)
-    if room < 1:
-        raise ValueError(
-            f"prompt: found {len(prompt)} tokens, expected at most {draft.max_context - 1}: the draft's context less 1"
-        )
-    max_new_tokens = min(max_new_tokens, room)
-    text: list[int] = []
-    for step in autoregressive(
-        prompt, target=target, sampling=sampling, max_new_tokens=max_new_tokens, generator=generator, cancel=cancel
-    ):
-        text.extend(step.new_tokens)
-        told(len(text) / max_new_tokens)
-    return text
-
-
-@torch.inference_mode()
-def ranks_along(
-    prompt: Sequence[int],
-    text: Sequence[int],
-    target: LanguageModel,
-    draft: LanguageModel,
-    sampling: SamplingConfig,
-    rules: Mapping[str, RankRule],
-    width: int,
-    generator: torch.Generator,
-    *,
-    cancel: threading.Event,
-) -> dict[str, np.ndarray] | None:
-    """Return each rule's acceptance probability of each rank at every position of `text`: name -> float64 [N, W].
-
-    Args:
-        rules: name -> rule, asked in this order.
-        generator: on the draft's device; its draws fill the ranks.
-        cancel: looked at between passes; None is returned when it was set before the last one.
-    """
-    parts: dict[str, list[torch.Tensor]] = {name: [] for name in rules}
-    draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
-    for target_logits, draft_logits in zip(
-        _logits_along(prompt, text, target, cancel), _logits_along(prompt, text, draft, cancel), strict=True
-    ):
-        if target_logits is None or draft_logits is None:
-            return None
-        target_rows = probabilities(target_logits, sampling).to(draft.device)
-        draft_rows = probabilities(draft_logits, draft_sampling)
-        for name, rule in rules.items():
-            parts[name].append(rule(target_rows, draft_rows, width, generator).cpu())
-    return {name: torch.cat(chunks).numpy() for name, chunks in parts.items()}
-
-
-def _logits_along(
-    prompt: Sequence[int], text: Sequence[int], model: LanguageModel, cancel: threading.Event
-) -> Iterable[torch.Tensor | None]:
-    """Yield the logits that predict each token of `text`, one pass per chunk, float [chunk, V]; None once cancelled."""
-    ids = torch.tensor([*prompt, *text[:-1]], dtype=torch.int64)
-    session = model.open(len(ids))
-    first = len(prompt) - 1  # the position whose logits predict the text's first token
-    prefill(session, ids[:first], cancel=cancel)
-    for start in range(first, len(ids), CHUNK):
-        if cancel.is_set():
-            yield None
-            return
-        stop = min(start + CHUNK, len(ids))
-        yield session.append(ids[start:stop], torch.arange(start, stop), causal_tail(stop - start), keep=stop - start)
-
-
-def repeated_share(tokens: Sequence[int], length: int = 4) -> float:
-    """Return the share of n-grams that occurred before: near 1 for text that loops (and is easy to draft)."""
-    grams = [tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1)]
-    return 1.0 - len(set(grams)) / len(grams) if grams else 0.0

@@ -6,21 +6,23 @@ Shapes: m = prompts, r = resamples.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..decoding.rank_acceptance import choose_rule
 from ..decoding.sampling import SamplingConfig
+from ..decoding.verifiers import choose_verifier
 from ..design.acceptance import AcceptanceMatrix, AcceptanceVector
 from ..design.bootstrap import RESAMPLES, Estimate, estimate, resampled
 from ..design.optimal_trees import expected_tokens
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.protocol import LanguageModel
-from .measure_acceptance import continuation, pair_settings, prompt_generators, ranks_along, vector_from_prompts
+from .measure_acceptance import pair_settings, vector_from_prompts
+from .prompt_loop import Progress, Report, one_by_one
+from .ranks_along_text import ranks_on_target_text
 from .step_counts import count_by_depth, matrix_from_counts
 from .verifier_comparison import decode_prompt, whole_tokens
 
@@ -86,7 +88,7 @@ def static_versus_real(
     verifier: str = "sequoia",
     max_new_tokens: int = 64,
     seed: int = 0,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> StaticVersusReal:
     """Predict tokens per step from one set of prompts, twice, and measure it on another.
@@ -108,36 +110,37 @@ def static_versus_real(
             raise ValueError(f"{name}: found {len(prompts)}, expected at least 2, so that there is a spread")
     if tree.size == 1:
         raise ValueError("tree: found one node, expected at least one child")
-    rules = {verifier: choose_rule(verifier, greedy=sampling.greedy)}
+    verifiers = {verifier: choose_verifier(verifier, greedy=sampling.greedy)}
     width = int(tree.child_ranks.max())
     fitted: list[_Fitted] = []
     held_out: list[tuple[int, int]] = []  # tokens and steps of each prompt
     total = len(fit_prompts) + len(held_out_prompts)
-    for done, (place, fitting) in enumerate(_taking_turns(len(fit_prompts), len(held_out_prompts))):
+    turns = _taking_turns(len(fit_prompts), len(held_out_prompts))
+
+    def measure(number: int, report: Report) -> _Fitted | tuple[int, int] | None:
+        place, fitting = turns[number]
         prompt = fit_prompts[place] if fitting else held_out_prompts[place]
         stream = place if fitting else len(fit_prompts) + place
         steps = decode_prompt(
             prompt, target, draft, tree, sampling, verifier, max_new_tokens, seed=seed, number=stream, cancel=cancel
         )
+        found = whole_tokens(steps), len(steps)
         if fitting and not cancel.is_set():
-            text_generator, draws = prompt_generators(seed, total + place, draft.device)
-            text = continuation(
-                prompt, target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
-                generator=text_generator, told=lambda share: None, cancel=cancel,
+            parts = ranks_on_target_text(
+                prompt, target=target, draft=draft, sampling=sampling, verifiers=verifiers, width=width,
+                max_new_tokens=max_new_tokens, seed=seed, number=total + place, cancel=cancel,
             )  # fmt: skip
+            if parts is None:
+                return None
+            along = parts[0][verifier]
+            found = _Fitted(along.sum(axis=0), len(along), *count_by_depth(steps, tree, width), *found)
         if cancel.is_set():
-            break
-        if fitting:
-            found = ranks_along(prompt, text, target, draft, sampling, rules, width, draws, cancel=cancel)
-            if found is None:
-                break
-            ranks = found[verifier]
-            counts = count_by_depth(steps, tree, width)
-            fitted.append(_Fitted(ranks.sum(axis=0), len(ranks), *counts, whole_tokens(steps), len(steps)))
-        else:
-            held_out.append((whole_tokens(steps), len(steps)))
-        if progress is not None:
-            progress((done + 1) / total, f"prompt {done + 1} of {total}")
+            return None
+        report(1.0)
+        return found
+
+    for found in one_by_one(total, measure, progress=progress, cancel=cancel):
+        (fitted if isinstance(found, _Fitted) else held_out).append(found)
     if min(len(fitted), len(held_out)) < 2:
         raise Cancelled(
             "static versus real: cancelled before 2 prompts of each set were complete, expected at least those"

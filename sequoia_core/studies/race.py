@@ -24,8 +24,9 @@ from ..design.planning import best_shape, predicted_speedup, speedup_surface
 from ..design.profile import HardwareProfile
 from ..design.tree import TokenTree
 from ..models.language_model import ModelPair
-from .measure_acceptance import measure_acceptance, repeated_share
+from .measure_acceptance import measure_acceptance
 from .measure_profile import measure_profile
+from .prompt_loop import Progress, Report, one_by_one
 
 LOOPS_FROM = 0.5  # share of repeated 4-grams from which a text counts as looping, and is trivially easy to draft
 ASSISTANT_TOKENS = (None, 3, 5, 8)  # transformers' default and fixed lengths: the best of them is reported
@@ -89,7 +90,7 @@ def race(
     max_new_tokens: int,
     with_transformers: bool = True,
     seed: int = 0,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Lane]:
     """Decode every prompt with every method, methods taking turns, EOS switched off so that all write equally much.
 
@@ -128,12 +129,16 @@ def race(
         run(prompts[0], min(16, max_new_tokens), 0, Lane())
     lanes = {name: Lane() for name in methods}
     names = list(methods)
-    for turn, prompt in enumerate(prompts):
+
+    def decode_with_all(turn: int, report: Report) -> int:
         for offset in range(len(names)):
             name = names[(turn + offset) % len(names)]
-            methods[name](prompt, max_new_tokens, turn, lanes[name])
-        if progress is not None:
-            progress((turn + 1) / len(prompts), f"prompt {turn + 1} of {len(prompts)}")
+            methods[name](prompts[turn], max_new_tokens, turn, lanes[name])
+        report(1.0)
+        return turn
+
+    for _ in one_by_one(len(prompts), decode_with_all, progress=progress):
+        pass
     settings = {name: lane for name, lane in lanes.items() if name.startswith("hf_assisted/")}
     if settings:
         lanes = {name: lane for name, lane in lanes.items() if name not in settings}
@@ -189,7 +194,7 @@ def bench(
     *,
     sampling: SamplingConfig,
     max_new_tokens: int,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict:
     """Measure, plan, race and compare: one JSON-ready record.
 
@@ -231,6 +236,12 @@ def bench(
     result["looping"] = _compared(lanes, repeated > LOOPS_FROM)
     result["peak_memory_bytes"] = _peak_memory(pair.target.device)
     return result
+
+
+def repeated_share(tokens: Sequence[int], length: int = 4) -> float:
+    """Return the share of n-grams that occurred before: near 1 for text that loops (and is easy to draft)."""
+    grams = [tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1)]
+    return 1.0 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def _compared(lanes: dict[str, Lane], chosen: np.ndarray) -> dict:

@@ -7,21 +7,21 @@ Shapes: m = prompts, W = ranks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..decoding.rank_acceptance import RANK_RULES, rules_at
 from ..decoding.sampling import SamplingConfig
+from ..decoding.verifiers import choose_verifiers
 from ..design.acceptance import AcceptanceVector
 from ..design.bootstrap import bounds, resampled
-from ..files.faults import Cancelled
+from ..design.conditions import VERIFIERS
 from ..models.protocol import LanguageModel
-from .measure_acceptance import continuation, pair_settings, prompt_generators, ranks_along, vector_from_prompts
-
-VERIFIERS = tuple(RANK_RULES)
+from .measure_acceptance import pair_settings, vector_from_prompts
+from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
+from .ranks_along_text import ranks_on_target_text
 
 
 def sampling_grid(temperatures: Sequence[float], top_ps: Sequence[float] = (1.0,)) -> list[SamplingConfig]:
@@ -100,7 +100,7 @@ def measure_rejection(
     width: int = 16,
     max_new_tokens: int = 64,
     seed: int = 0,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> RejectionStudy:
     """Measure P(the first k children are all rejected) for every way of sampling and verifier.
@@ -124,39 +124,29 @@ def measure_rejection(
     if not 1 <= width <= target.vocab_size:
         raise ValueError(f"width: found {width}, expected 1 to {target.vocab_size}")
     samplings = list(dict.fromkeys(samplings))
-    lanes = [(sampling, name) for sampling in samplings for name in rules_at(sampling, verifiers)]
+    lanes = [(sampling, name) for sampling in samplings for name in choose_verifiers(verifiers, greedy=sampling.greedy)]
     sums: dict[tuple[SamplingConfig, str], list[np.ndarray]] = {lane: [] for lane in lanes}
     counts: dict[tuple[SamplingConfig, str], list[int]] = {lane: [] for lane in lanes}
-    done = 0
-    for number, prompt in enumerate(prompts):
+
+    def measure(number: int, report: Report) -> dict[tuple[SamplingConfig, str], np.ndarray] | None:
         found = {}
         for place, sampling in enumerate(samplings):
-
-            def told(share: float, number: int = number, place: int = place) -> None:
-                if progress is not None:
-                    fraction = (number + (place + share) / len(samplings)) / len(prompts)
-                    progress(fraction, f"prompt {number + 1} of {len(prompts)}")
-
-            text_generator, draws = prompt_generators(seed, number, draft.device)
-            text = continuation(
-                prompt, target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
-                generator=text_generator, told=told, cancel=cancel,
+            parts = ranks_on_target_text(
+                prompts[number], target=target, draft=draft, sampling=sampling, width=width, seed=seed, number=number,
+                verifiers=choose_verifiers(verifiers, greedy=sampling.greedy), max_new_tokens=max_new_tokens,
+                report=lambda share, place=place: report((place + share) / len(samplings)), cancel=cancel,
             )  # fmt: skip
-            if cancel.is_set():
-                break
-            rules = rules_at(sampling, verifiers)
-            ranks = ranks_along(prompt, text, target, draft, sampling, rules, width, draws, cancel=cancel)
-            if ranks is None:
-                break
-            found |= {(sampling, name): rows for name, rows in ranks.items()}
-        if len(found) < len(lanes):
-            break
+            if parts is None:
+                return None
+            found |= {(sampling, name): rows for part in parts for name, rows in part.items()}
+        return found
+
+    for found in one_by_one(len(prompts), measure, progress=progress, cancel=cancel):
         for lane, rows in found.items():
             sums[lane].append(rows.sum(axis=0))
             counts[lane].append(len(rows))
-        done += 1
-    if not done:
-        raise Cancelled("rejection: cancelled before the first prompt was complete, expected at least one")
+    done = len(counts[lanes[0]])
+    require_a_prompt(counts[lanes[0]], "rejection")
     settings = pair_settings(target, draft) | {
         "max_new_tokens": max_new_tokens, "seed": seed, "prompts": done, "width": width,
     }  # fmt: skip

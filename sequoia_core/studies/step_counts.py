@@ -1,7 +1,7 @@
 """Acceptance as real tree decoding shows it: by depth and rank, and by the draft's own confidence.
 
-Knows decoded steps and the tree they filled; runs no model. Where `measurement` asks what a node would do, this counts
-what nodes did. Shapes: s = steps, n = tree nodes, L = levels below the root, B = ranks, b = bins.
+Knows decoded steps and the tree they filled; runs no model. Where `measure_acceptance` asks what a node would do, this
+counts what nodes did. Shapes: s = steps, n = tree nodes, L = levels below the root, B = ranks, b = bins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def count_by_depth(
 
     Args:
         steps: decoded with `tree`.
-        width: ranks B; None takes the tree's widest node.
+        width: ranks B; None for the most children that a node of the tree has.
 
     Returns:
         accepted, reached: int64 [L, B]; row `level - 1`, column `k - 1`; L is the tree's depth.

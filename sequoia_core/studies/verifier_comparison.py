@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..decoding.loop import DecodeStep, decode
-from ..decoding.rank_acceptance import GREEDY, RANK_RULES, rules_at
 from ..decoding.sampling import SamplingConfig
+from ..decoding.verifiers import GREEDY, choose_verifiers
 from ..design.bootstrap import Estimate, estimate, ratio_estimate, resampled
+from ..design.conditions import SEQUOIA, VERIFIERS
 from ..design.tree import TokenTree
-from ..files.faults import Cancelled
 from ..models.protocol import LanguageModel
-from .measure_acceptance import pair_settings, prompt_generators
-
-VERIFIERS = tuple(RANK_RULES)
+from .measure_acceptance import pair_settings
+from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
+from .ranks_along_text import prompt_generators
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +83,7 @@ class VerifierComparison:
         Raises:
             ValueError: when there is none.
         """
-        wanted = GREEDY if sampling.greedy else verifier
+        wanted = GREEDY.name if sampling.greedy else verifier
         for run in self.runs:
             if run.verifier == wanted and run.sampling == sampling:
                 return run
@@ -124,12 +124,12 @@ class VerifierComparison:
                 **self.ratio(verifier, run.verifier, run.sampling).to_json(),
             }
             for run in self.runs
-            if run.verifier not in (verifier, GREEDY)
+            if run.verifier not in (verifier, GREEDY.name)
         ]
 
     def to_json(self) -> dict[str, Any]:
         names = {run.verifier for run in self.runs}
-        ratios = self.ratios() if "sequoia" in names else []
+        ratios = self.ratios() if SEQUOIA in names else []
         return {"settings": self.settings, "runs": [run.to_json() for run in self.runs], "ratios": ratios}
 
 
@@ -143,7 +143,7 @@ def compare_verifiers(
     verifiers: Sequence[str] = VERIFIERS,
     max_new_tokens: int = 64,
     seed: int = 0,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> VerifierComparison:
     """Decode the same prompts with the same tree under every verifier, taking turns (the paper's robustness study).
@@ -160,7 +160,11 @@ def compare_verifiers(
     cancel = cancel or threading.Event()
     if not prompts or not samplings:
         raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")
-    lanes = [(sampling, name) for sampling in dict.fromkeys(samplings) for name in rules_at(sampling, verifiers)]
+    lanes = [
+        (sampling, name)
+        for sampling in dict.fromkeys(samplings)
+        for name in choose_verifiers(verifiers, greedy=sampling.greedy)
+    ]
 
     def run(prompt: Sequence[int], lane: tuple[SamplingConfig, str], number: int, length: int) -> list[DecodeStep]:
         return decode_prompt(prompt, target, draft, tree, *lane, length, seed=seed, number=number, cancel=cancel)
@@ -168,27 +172,26 @@ def compare_verifiers(
     for lane in lanes:  # warm-up: first calls allocate and pick kernels
         run(prompts[0], lane, 0, min(4, max_new_tokens))
     results: dict[tuple[SamplingConfig, str], list[tuple[int, int, int, float]]] = {lane: [] for lane in lanes}
-    for number, prompt in enumerate(prompts):
+
+    def measure(number: int, report: Report) -> dict[tuple[SamplingConfig, str], tuple[int, int, int, float]] | None:
         found = {}
         for turn in range(len(lanes)):
             lane = lanes[(number + turn) % len(lanes)]
             started = time.perf_counter()
-            steps = run(prompt, lane, number, max_new_tokens)
+            steps = run(prompts[number], lane, number, max_new_tokens)
             seconds = time.perf_counter() - started
             if cancel.is_set():
-                break
+                return None
             committed = sum(len(step.new_tokens) for step in steps)
             found[lane] = (len(steps), whole_tokens(steps), committed, seconds)
-            if progress is not None:
-                fraction = (number + (turn + 1) / len(lanes)) / len(prompts)
-                progress(fraction, f"prompt {number + 1} of {len(prompts)}")
-        if cancel.is_set():
-            break
+            report((turn + 1) / len(lanes))
+        return found
+
+    for found in one_by_one(len(prompts), measure, progress=progress, cancel=cancel):
         for lane, row in found.items():
             results[lane].append(row)
     done = len(results[lanes[0]])
-    if not done:
-        raise Cancelled("verifiers: cancelled before the first prompt was complete, expected at least one")
+    require_a_prompt(results[lanes[0]], "verifiers")
     runs = []
     for (sampling, name), rows in results.items():
         steps, yielded, committed, seconds = (np.array(column) for column in zip(*rows, strict=True))
@@ -215,7 +218,7 @@ def decode_prompt(
     return list(
         decode(
             prompt, target=target, draft=draft, tree=tree, sampling=sampling, max_new_tokens=max_new_tokens,
-            verifier="topk" if verifier == GREEDY else verifier, generator=prompt_generators(seed, number)[0],
+            verifier=None if verifier == GREEDY.name else verifier, generator=prompt_generators(seed, number)[0],
             cancel=cancel,
         )
     )  # fmt: skip

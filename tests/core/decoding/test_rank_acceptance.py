@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core.decoding.rank_acceptance import RANK_RULES, choose_rule, rank_acceptance, rules_at
-from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.rank_acceptance import rank_acceptance
+from sequoia_core.decoding.verifiers import VERIFIERS, choose_verifier, choose_verifiers
 from tests.core.decoding.test_verifiers import FILLS, next_token_law, rows
 
 pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
@@ -30,7 +30,7 @@ def test_rules_without_draws_are_exact(name, target, draft):
     for width in range(1, len(target) + 1):
         if name == "topk" and len(set(draft.tolist())) < len(draft):
             continue  # among equally likely tokens torch's order is its own
-        got = RANK_RULES[name](torch.tensor(target)[None], torch.tensor(draft)[None], width, None)[0].numpy()
+        got = VERIFIERS[name].ranks(torch.tensor(target)[None], torch.tensor(draft)[None], width, None)[0].numpy()
         np.testing.assert_allclose(got, exact_rank_acceptance(name, target, draft, width), atol=1e-12)
         assert got.sum() == pytest.approx(next_token_law(target, draft, width, *FILLS[name])[1])
 
@@ -52,8 +52,8 @@ def test_sequoias_rule_is_unbiased(target, draft):
 def test_exhausted_drafts_leave_no_nan():
     target = torch.tensor([[0.0, 0.0, 0.5, 0.5], [0.2, 0.3, 0.5, 0.0]])
     draft = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
-    for name, rule in RANK_RULES.items():
-        found = rule(target, draft, 4, torch.Generator().manual_seed(0))
+    for name, verifier in VERIFIERS.items():
+        found = verifier.ranks(target, draft, 4, torch.Generator().manual_seed(0))
         assert torch.isfinite(found).all() and (found >= 0).all() and (found.sum(1) <= 1 + 1e-6).all()
         if name != "specinfer":  # all tokens drafted: one is accepted
             torch.testing.assert_close(found.sum(1), torch.ones(2, dtype=torch.float64))
@@ -62,19 +62,19 @@ def test_exhausted_drafts_leave_no_nan():
 def test_equal_rows_accept_the_first_child_unless_it_is_only_the_likeliest():
     same = torch.tensor([[0.6, 0.3, 0.1]])
     for name, first in (("sequoia", 1.0), ("specinfer", 1.0), ("topk", 0.6)):
-        found = RANK_RULES[name](same, same, 3, torch.Generator().manual_seed(0))[0]
+        found = VERIFIERS[name].ranks(same, same, 3, torch.Generator().manual_seed(0))[0]
         assert found[0] == pytest.approx(first, abs=1e-6)
 
 
 def test_at_temperature_zero_there_is_one_rule():
-    assert list(rules_at(SamplingConfig(0.0), ["sequoia", "topk"])) == ["greedy"]
-    assert list(rules_at(SamplingConfig(1.0), ["sequoia", "topk"])) == ["sequoia", "topk"]
+    assert list(choose_verifiers(["sequoia", "topk"], greedy=True)) == ["greedy"]
+    assert list(choose_verifiers(["sequoia", "topk"], greedy=False)) == ["sequoia", "topk"]
     one_hot, draft = torch.tensor([[0.0, 1.0, 0.0]]), torch.tensor([[0.5, 0.3, 0.2]])
-    assert choose_rule("sequoia", greedy=True)(one_hot, draft, 3, None).tolist() == [[0.0, 1.0, 0.0]]
+    assert choose_verifier("sequoia", greedy=True).ranks(one_hot, draft, 3, None).tolist() == [[0.0, 1.0, 0.0]]
     with pytest.raises(ValueError, match="verifier: found 'magic'"):
-        rules_at(SamplingConfig(0.0), ["magic"])
+        choose_verifiers(["magic"], greedy=True)
     with pytest.raises(ValueError, match="verifiers: found none"):
-        rules_at(SamplingConfig(0.0), [])
+        choose_verifiers([], greedy=True)
 
 
 def test_a_token_without_mass_is_accepted_where_the_target_wants_it():

@@ -1,6 +1,8 @@
 """Losslessness by exact enumeration: every draft draw times every accept decision, no sampling."""
 
 import itertools
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +12,6 @@ from sequoia_core.decoding.verifiers import (
     GREEDY,
     VERIFIERS,
     Offer,
-    Verifier,
     choose_verifier,
     sequoia_rule,
     specinfer_rule,
@@ -182,16 +183,17 @@ RULES = {f.__name__: f for f in (sequoia_rule, specinfer_rule, topk_rule)}
 @pytest.mark.parametrize(("fill", "rule"), itertools.product(FILL_FUNCTIONS, RULES))
 def test_only_a_matching_fill_and_rule_make_a_verifier(fill, rule):
     pair = FILL_FUNCTIONS[fill], RULES[rule]
+    mine = partial(replace, VERIFIERS["topk"], name="mine", fill=pair[0], rule=pair[1])
     if pair in {(verifier.fill, verifier.rule) for verifier in VERIFIERS.values()}:
-        Verifier("mine", *pair, optimal_transport=False, cover=False)
+        mine()
     else:
         with pytest.raises(ValueError, match=f"'mine': found fill {fill} with rule {rule}, expected fill"):
-            Verifier("mine", *pair, optimal_transport=False, cover=False)
+            mine()
 
 
 def test_a_rule_tied_to_no_fill_is_refused():
     with pytest.raises(ValueError, match="rule <lambda>, expected one tied to a fill"):
-        Verifier("mine", take_most_likely, lambda target, draft, children: iter(()), False, False)
+        replace(VERIFIERS["topk"], name="mine", rule=lambda target, draft, children: iter(()))
 
 
 def test_at_temperature_zero_every_verifier_is_the_greedy_one():

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.growmap import MAX_GROWMAP_SIZE
 from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
 from sequoia_core.design.plain_trees import branching_tree, chain_tree, independent_chains
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.design.tree_files import (
     FORMATS,
-    MAX_GROWMAP_SIZE,
     export_tree,
     import_tree,
     nearest_parameters,

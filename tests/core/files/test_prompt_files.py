@@ -129,7 +129,7 @@ def test_damaged_parquet_is_a_value_error_at_worst():
 def test_size_is_bounded(monkeypatch):
     with pytest.raises(ValueError, match="a.txt: found 16,777,217 bytes, expected at most 16,777,216"):
         prompts_from_bytes(b"x" * (MAX_PROMPT_BYTES + 1), "a.txt")
-    monkeypatch.setattr("sequoia_core.files.prompt_files.MAX_TEXT_CHARS", 1000)
+    monkeypatch.setattr("sequoia_core.files.parquet_prompts.MAX_TEXT_CHARS", 1000)
     with pytest.raises(ValueError, match="more than 1,000 characters"):
         prompts_from_bytes(parquet(text=["x" * 100] * 20), "a.parquet")
 

@@ -164,7 +164,7 @@ def test_a_name_that_can_be_no_model_is_refused_without_asking_the_hub(name, mon
     def ask(*_, **__):
         raise AssertionError("the hub was asked")
 
-    monkeypatch.setattr("sequoia_core.models.checkpoint.hf_hub_download", ask)
+    monkeypatch.setattr("sequoia_core.models.model_files.hf_hub_download", ask)
     with pytest.raises(ValueError, match=r"found .*, expected a model's folder or a hub id") as error:
         load_pair(name, name)
     assert "\n" not in str(error.value)

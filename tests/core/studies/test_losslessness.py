@@ -26,7 +26,8 @@ from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.prefill import prefill
 from sequoia_core.studies import losslessness as lossless
-from sequoia_core.studies.losslessness import acceptance_probability, check_losslessness, next_token_law
+from sequoia_core.studies.losslessness import check_losslessness
+from sequoia_core.studies.node_enumeration import acceptance_probability, next_token_distribution
 from tests.conftest import tiny_llama
 from tests.core.decoding.test_verifiers import FILLS, rows
 from tests.core.decoding.test_verifiers import next_token_law as enumerated_by_test
@@ -57,7 +58,7 @@ def random_rows(count, seed=0):
 def test_the_law_is_the_targets_on_random_rows(name):
     for target, draft in itertools.chain(random_rows(60), rows()):
         for k in range(1, len(target) + 1):
-            law, accepted = next_token_law(target, draft, k, name)
+            law, accepted = next_token_distribution(target, draft, k, name)
             np.testing.assert_allclose(law, target, atol=1e-12)
             assert -1e-12 <= accepted <= 1.0 + 1e-12
 
@@ -67,7 +68,7 @@ def test_the_law_is_the_targets_on_random_rows(name):
 def test_two_enumerations_agree(name):
     for target, draft in random_rows(24, seed=1):
         for k in range(1, min(4, len(target) + 1)):
-            law, accepted = next_token_law(target, draft, k, name)
+            law, accepted = next_token_distribution(target, draft, k, name)
             other_law, other_accepted = enumerated_by_test(target, draft, k, *FILLS[name])
             np.testing.assert_allclose(law, other_law, atol=1e-12)
             if name != "topk" or len(set(draft)) == len(draft):  # which of two equal tokens comes first is not fixed
@@ -78,7 +79,7 @@ def test_two_enumerations_agree(name):
 def test_the_greedy_law_is_the_argmax():
     for target, draft in random_rows(30, seed=2):
         for k in range(1, len(target) + 1):
-            law, accepted = next_token_law(target, draft, k, "greedy")
+            law, accepted = next_token_distribution(target, draft, k, "greedy")
             assert law.tolist() == np.eye(len(target))[target.argmax()].tolist()
             assert accepted == (target.argmax() in take_most_likely(torch.tensor(draft)[None], k)[0])
 
@@ -287,7 +288,7 @@ def test_cells_are_counted_where_they_belong(small_pair):
         first = target.model(torch.tensor([[5, 3]])).logits[0, -1].double().softmax(-1).numpy()
         inputs = torch.tensor([[5, 3, token] for token in range(16)])
         second = target.model(inputs).logits[:, -1].double().softmax(-1).numpy()
-    law = lossless._Law([5, 3], target, SamplingConfig(1.0), 2)
+    law = lossless._ExpectedCells([5, 3], target, SamplingConfig(1.0), 2)
     assert prefill(law.session, [5])
     law.split(0.01)
     sums = dict.fromkeys(law.cells, 0.0)
@@ -300,7 +301,7 @@ def test_cells_are_counted_where_they_belong(small_pair):
 
 
 def test_a_rest_too_small_to_stand_alone_takes_the_smallest_cell_in(small_pair):
-    law, pooling = (lossless._Law([3], small_pair[0], SamplingConfig(1.0), 1) for _ in range(2))
+    law, pooling = (lossless._ExpectedCells([3], small_pair[0], SamplingConfig(1.0), 1) for _ in range(2))
     law.split(1e-9)
     (rarest, second, *others) = sorted(law.cells, key=law.cells.get)
     between = (law.cells[rarest] + law.cells[second]) / 2
@@ -359,7 +360,7 @@ def test_progress_and_cancel(small_pair):
         ({"samples": 0}, "samples: found 0"),
         ({"new_tokens": 0}, "new_tokens: found 0"),
         ({"prompt": ()}, "found no tokens"),
-        ({"prompt": (1,) * 255, "samples": 2}, "found 255 tokens, expected at most 246"),
+        ({"prompt": (1,) * 255, "samples": 2}, "found 255 tokens, expected at most 253"),
         ({"prompt": (1,) * 246, "samples": 2, "new_tokens": 12}, "room for 12 more"),
         ({"verifier": "nope"}, "'nope'"),
     ],

@@ -8,15 +8,9 @@ from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.language_model import HuggingFaceModel
-from sequoia_core.studies.measure_acceptance import (
-    CHUNK,
-    CannotResume,
-    is_partial,
-    measure_acceptance,
-    prompt_generators,
-    repeated_share,
-    vector_from_prompts,
-)
+from sequoia_core.studies.measure_acceptance import CannotResume, is_partial, measure_acceptance, vector_from_prompts
+from sequoia_core.studies.race import repeated_share
+from sequoia_core.studies.ranks_along_text import CHUNK, prompt_generators
 from tests.conftest import around_passes, tiny_llama
 
 PROMPTS = [[1, 2, 3], [9], [4, 8, 15, 16, 23, 42]]

@@ -1,0 +1,75 @@
+"""What decides the shape of each step's tree. A `TokenTree` is the policy that always answers the same.
+
+A policy is data: bounds that buffers and requests are checked by, and whatever its drafter needs to shape trees. The
+drafter that knows the kind of policy decides; everything after it reads the tree from the `Draft`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ..design.tree import TokenTree
+from .verifiers import VERIFIERS
+
+ROOT_ONLY = TokenTree(np.array([-1]))
+
+
+class TreePolicy(Protocol):
+    """What is known of the trees of a run before any is drafted.
+
+    Attributes:
+        max_size: nodes of one tree at most, root included.
+        max_inner: nodes with children at most; each holds a row of the draft and a slot in its cache.
+        max_depth: edges from the root at most.
+        max_children: children of one node at most.
+        fixed: the tree of every step, None where steps differ.
+        verifiers: names of those that are exact for these trees, the policy's own first.
+    """
+
+    @property
+    def max_size(self) -> int: ...
+    @property
+    def max_inner(self) -> int: ...
+    @property
+    def max_depth(self) -> int: ...
+    @property
+    def max_children(self) -> int: ...
+    @property
+    def fixed(self) -> TokenTree | None: ...
+    @property
+    def verifiers(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedTree:
+    """The policy of a tree that was planned beforehand: every step has it, and every verifier is exact for it."""
+
+    fixed: TokenTree
+
+    @property
+    def max_size(self) -> int:
+        return self.fixed.size
+
+    @property
+    def max_inner(self) -> int:
+        return int(np.count_nonzero(self.fixed.child_counts))
+
+    @property
+    def max_depth(self) -> int:
+        return self.fixed.depth
+
+    @property
+    def max_children(self) -> int:
+        return int(self.fixed.child_counts.max(initial=0))
+
+    @property
+    def verifiers(self) -> tuple[str, ...]:
+        return tuple(VERIFIERS)
+
+
+def policy_of(tree: TokenTree | TreePolicy) -> TreePolicy:
+    """Return a policy as it is, and for a tree the policy that always answers it."""
+    return FixedTree(tree) if isinstance(tree, TokenTree) else tree

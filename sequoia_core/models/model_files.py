@@ -1,0 +1,134 @@
+"""Where one model's files lie, in a folder or on the hub, and what a fault in reading them means.
+
+Knows the hub's client; knows nothing of what the files hold. Whatever a damaged file or the hub provokes inside a
+library ends here, as one ValueError that names the model and what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError, StrictDataclassError
+from huggingface_hub.utils import validate_repo_id
+
+from ..files.faults import is_panic
+from ..files.model_names import model_source
+from ..files.safe_files import read_bytes
+
+A_MODEL = "a causal language model with safetensors weights"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model as the user named it, and the folder or hub id that this stands for."""
+
+    name: str
+    place: str
+
+    def find(self, file: str, *, needed: bool = False) -> Path | None:
+        """Return where one file of the model lies, fetched from the hub where it is there; None where it has none.
+
+        Raises:
+            ValueError: for a hub model that cannot be had, or a file that is `needed` and not there.
+        """
+        path = Path(self.place, file)
+        if os.path.isdir(self.place):
+            path = path if path.exists() else None
+        else:
+            with explained(self.name, A_MODEL):
+                try:
+                    if needed and not isinstance(try_to_load_from_cache(self.place, file), str):
+                        get_hf_file_metadata(hf_hub_url(self.place, file))  # fails at once; a download tries six times
+                    path = Path(hf_hub_download(self.place, file))
+                except EntryNotFoundError as error:
+                    if needed and isinstance(error, LocalEntryNotFoundError):  # the hub could not be asked
+                        raise
+                    path = None
+        if path is None and needed:
+            raise ValueError(f"{self.name}: found no {file}, expected {A_MODEL}")
+        return path
+
+    def read_object(self, file: str, *, needed: bool = False) -> dict[str, Any] | None:
+        """Return what a JSON file of the model holds; None and errors as for `find`, and for what is no JSON object."""
+        path = self.find(file, needed=needed)
+        if path is None:
+            return None
+        content = read_bytes(path)
+        try:
+            fields = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{self.name}/{file}: found no readable JSON ({one_line(error)}), expected a JSON object"
+            ) from error
+        if not isinstance(fields, dict):
+            raise ValueError(f"{self.name}/{file}: found a JSON {type(fields).__name__}, expected a JSON object")
+        return fields
+
+
+def locate(model: str | os.PathLike) -> Source:
+    """Return the folder a name stands for, or the hub id it can only be.
+
+    Raises:
+        ValueError: for a name that is neither.
+    """
+    name, found = os.fspath(model), "no such folder"
+    place = model_source(name)
+    if name and os.path.isdir(place):
+        return Source(name, place)
+    if os.path.isfile(place):
+        found = "a file"
+    elif not name.startswith((".", "~", "/")):
+        with suppress(HFValidationError):
+            validate_repo_id(name)
+            return Source(name, name)
+    raise ValueError(f"{name[:200]}: found {found}, expected a model's folder or a hub id such as owner/name")
+
+
+@contextmanager
+def explained(name: str, expected: str, found: str = "what does not load") -> Iterator[None]:
+    """Turn whatever a damaged folder provokes inside a library into one line that names the model or file."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        cause = _hub_cause(name, error) or f"{found} ({one_line(error)})"
+        raise ValueError(f"{name}: found {cause}, expected {expected}") from error
+
+
+def _hub_cause(name: str, error: BaseException | None) -> str:
+    """Say what an error of the hub means and what to do about it, or nothing for other errors."""
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    kinds = {kind.__name__ for link in chain for kind in type(link).__mro__}
+    if "GatedRepoError" in kinds:
+        return (
+            f"a gated hub model: accept its terms on https://huggingface.co/{name}, then log in with `hf auth login` "
+            "(or set HF_TOKEN)"
+        )
+    if "RepositoryNotFoundError" in kinds:
+        return "no such folder and no such public hub model (check the name; for a private one log in: `hf auth login`)"
+    if kinds & {"LocalEntryNotFoundError", "OfflineModeIsEnabled", "TransportError", "ConnectionError"}:
+        return (
+            "no such folder and no copy in the cache, and the hub cannot be reached (connect to the network and unset "
+            "HF_HUB_OFFLINE, or give a local folder)"
+        )
+    return ""
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's message, squeezed into one line, with its type where the message alone may say little."""
+    if isinstance(error, StrictDataclassError) and error.__cause__ is not None:  # the cause alone names the field
+        error = error.__cause__
+    text = " ".join(str(error).split())
+    plain = isinstance(error, OSError | ValueError | StrictDataclassError) or text.startswith("Field ")
+    return (text if plain and text else f"{type(error).__name__}: {text}" if text else type(error).__name__)[:300]

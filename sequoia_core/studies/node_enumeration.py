@@ -1,0 +1,112 @@
+"""One node with a few children, enumerated: every draw of the draft, every decision, the bonus token.
+
+The proof on small rows that a verifier preserves the target's distribution, and how often it accepts. Knows no models.
+P = target row, Q = draft row, V = vocabulary, k = children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from ..decoding.sampling import sample_with_replacement, sample_without_replacement, take_most_likely
+from ..decoding.verifiers import GREEDY, VERIFIERS, Fill
+
+MAX_ENUMERATED = 6
+
+Draws = Callable[[np.ndarray, Sequence[int], int], Iterator[tuple[int, float]]]
+
+
+def _draw_without_replacement(draft: np.ndarray, drawn: Sequence[int], k: int) -> Iterator[tuple[int, float]]:
+    left = draft.copy()
+    left[list(drawn)] = 0.0
+    if left.sum() <= 0.0:  # mass used up: uniform over the tokens not drawn yet
+        left[:] = 1.0
+        left[list(drawn)] = 0.0
+    yield from enumerate(left / left.sum())
+
+
+def _draw_with_replacement(draft: np.ndarray, drawn: Sequence[int], k: int) -> Iterator[tuple[int, float]]:
+    yield from enumerate(draft)
+
+
+def _draw_most_likely(draft: np.ndarray, drawn: Sequence[int], k: int) -> Iterator[tuple[int, float]]:
+    yield int(take_most_likely(torch.from_numpy(draft)[None], k)[0, len(drawn)]), 1.0
+
+
+_NEXT_DRAWS: dict[Fill, Draws] = {
+    sample_without_replacement: _draw_without_replacement,
+    sample_with_replacement: _draw_with_replacement,
+    take_most_likely: _draw_most_likely,
+}
+
+
+def next_token_distribution(
+    target: np.ndarray, draft: np.ndarray, k: int, verifier_name: str
+) -> tuple[np.ndarray, float]:
+    """Enumerate one node with k children: every draw of the draft, every accept decision, the bonus token.
+
+    Args:
+        target, draft: float [V] rows P and Q, 2 <= V <= 6, each summing to 1.
+        k: children, 1 to V.
+        verifier_name: "sequoia", "specinfer", "topk" or "greedy"; the last takes the target's row at temperature 0.
+
+    Returns:
+        The distribution of the next token, float64 [V] (exactly P for a lossless verifier), and the probability that
+        one of the children is accepted.
+
+    Raises:
+        ValueError: naming the row, k or verifier that cannot be enumerated.
+    """
+    verifiers = VERIFIERS | {GREEDY.name: GREEDY}
+    if verifier_name not in verifiers:
+        raise ValueError(f"verifier: found {verifier_name!r}, expected one of {', '.join(verifiers)}")
+    verifier = verifiers[verifier_name]
+    target, draft = _row(target, "target"), _row(draft, "draft")
+    if len(target) != len(draft):
+        raise ValueError(f"rows: found {len(target)} and {len(draft)} tokens, expected the same vocabulary")
+    if not 1 <= k <= len(target):
+        raise ValueError(f"k: found {k} children, expected 1 to the vocabulary of {len(target)}")
+    if verifier is GREEDY:
+        target = np.eye(len(target))[target.argmax()]
+    draws, distribution, accepted = _NEXT_DRAWS[verifier.fill], np.zeros(len(target)), 0.0
+
+    def offer_next(drawn: list[int], reach: float) -> None:
+        nonlocal distribution, accepted
+        for token, probability in draws(draft, drawn, k):
+            here = reach * probability
+            if here <= 0.0:
+                continue
+            *_, offer = verifier.rule(target, draft, [*drawn, token])
+            distribution[token] += here * offer.accept_prob
+            accepted += here * offer.accept_prob
+            rejected = here * (1.0 - offer.accept_prob)
+            if rejected > 0.0 and len(drawn) + 1 < k:
+                offer_next([*drawn, token], rejected)
+            else:
+                distribution += rejected * offer.rest
+
+    offer_next([], 1.0)
+    return distribution, float(accepted)
+
+
+def acceptance_probability(target: np.ndarray, draft: np.ndarray, k: int, verifier_name: str) -> float:
+    """Return the exact probability that one of k children is accepted.
+
+    Arguments and errors are those of `next_token_distribution`.
+
+    The worked counter-examples: P = Q = [.6, .4] with k = 1 gives top-k .6 where optimal transport gives 1;
+    P = [1, 0], Q = [.5, .5] with k = 2 gives SpecInfer .75 where a covering verifier gives 1.
+    """
+    return next_token_distribution(target, draft, k, verifier_name)[1]
+
+
+def _row(values: np.ndarray, role: str) -> np.ndarray:
+    row = np.asarray(values, dtype=np.float64)
+    if row.ndim != 1 or not 2 <= len(row) <= MAX_ENUMERATED:
+        raise ValueError(f"{role}: found shape {row.shape}, expected one row of 2 to {MAX_ENUMERATED} probabilities")
+    if not (row >= 0.0).all() or abs(row.sum() - 1.0) > 1e-6:
+        raise ValueError(f"{role}: found {row.tolist()}, expected probabilities that sum to 1")
+    return row / row.sum()

@@ -1,0 +1,162 @@
+"""Trees that differ from step to step: lossless, and the same text as a fixed tree where they happen to be one.
+
+The statistical tests raise a false alarm with a probability below 1e-6 each; their seeds are fixed besides.
+"""
+
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core.decoding import assemble
+from sequoia_core.decoding.drafting import LevelDrafter
+from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.plan import plan_of
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.tree_policy import FixedTree, policy_of
+from sequoia_core.decoding.verifiers import VERIFIERS
+from sequoia_core.design.plain_trees import branching_tree, chain_tree
+from sequoia_core.design.tree import TokenTree
+from sequoia_core.studies.losslessness import check_losslessness
+from tests.conftest import tiny_llama
+
+pytestmark = pytest.mark.usefixtures("each_rows", "taking_turns")  # with compiled rows and without
+PROMPT = [3, 14, 15, 9, 2, 6]
+RAGGED = TokenTree(np.array([-1, 0, 0, 0, 1, 1, 3, 4, 4, 6, 9]))
+
+
+@dataclass(frozen=True)
+class TakingTurns:
+    """A policy of a few trees, one after the other."""
+
+    trees: tuple[TokenTree, ...]
+    verifiers: tuple[str, ...] = tuple(VERIFIERS)
+    fixed = None
+
+    @property
+    def max_size(self):
+        return max(tree.size for tree in self.trees)
+
+    @property
+    def max_inner(self):
+        return self.max_size - 1
+
+    @property
+    def max_depth(self):
+        return max(tree.depth for tree in self.trees)
+
+    @property
+    def max_children(self):
+        return max(policy_of(tree).max_children for tree in self.trees)
+
+
+class TurnDrafter(LevelDrafter):
+    def __init__(self, session, policy, **options):
+        super().__init__(session, policy, **options)
+        self.turns = count()
+
+    @staticmethod
+    def supports(session, policy, fill):
+        return isinstance(policy, TakingTurns)
+
+    def grow(self, sequence):
+        trees = self.policy.trees
+        return self.fill_tree(plan_of(trees[next(self.turns) % len(trees)]), sequence)
+
+
+@pytest.fixture
+def taking_turns(monkeypatch):
+    """The one line that a policy needs."""
+    monkeypatch.setattr(assemble, "DRAFTERS", (*assemble.DRAFTERS, TurnDrafter))
+
+
+def tokens_of(steps):
+    return [token for step in steps for token in step.new_tokens]
+
+
+@pytest.mark.parametrize(
+    "trees",
+    [
+        (RAGGED, chain_tree(4)),
+        (chain_tree(1), branching_tree([20, 2])),
+        (TokenTree(np.array([-1])), RAGGED),
+    ],
+    ids=["ragged, chain", "short, wide", "root alone, ragged"],
+)
+def test_greedy_text_under_changing_trees_is_the_targets_own(trees, tiny_target, tiny_draft):
+    for draft in (tiny_draft, tiny_llama(1)):  # one that is often wrong, one that never is
+        steps = list(decode(PROMPT, target=tiny_target, draft=draft, tree=TakingTurns(trees), max_new_tokens=40))
+        assert tokens_of(steps) == tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=40))
+        assert [step.tree for step in steps] == [trees[number % 2] for number in range(len(steps))]
+        assert all(len(step.tokens) == len(step.target_probs) == step.tree.size for step in steps)
+
+
+@pytest.mark.parametrize("sampling", [SamplingConfig(0.6), SamplingConfig(1.0, top_p=0.8)], ids=["T=0.6", "top-p"])
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_sampled_text_under_changing_trees_follows_the_target(verifier, sampling):
+    target, draft = (tiny_llama(seed, vocab=16, layers=1, scale=1.0) for seed in (1, 2))
+    report = check_losslessness(
+        (3,), target=target, draft=draft, tree=TakingTurns((chain_tree(1), branching_tree([3, 2]))),
+        sampling=sampling, verifier=verifier, samples=600, new_tokens=3, generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    assert report.passed and report.degrees_of_freedom > 5
+
+
+def test_recorded_probabilities_are_those_of_a_plain_forward():
+    """Positions, masks and commits under trees of two shapes: a wrong one of them would show here."""
+    target, draft = tiny_llama(1, scale=1.0), tiny_llama(2, layers=1, scale=1.0)  # mild logits keep rounding small
+    sequence = list(PROMPT)
+    policy, options = TakingTurns((RAGGED, chain_tree(3))), {"generator": torch.Generator().manual_seed(9)}
+    for step in decode(
+        PROMPT, target=target, draft=draft, tree=policy, sampling=SamplingConfig(0.7), max_new_tokens=30, **options
+    ):
+        for node in range(1, step.tree.size):
+            text = sequence[:-1] + [step.tokens[place] for place in step.tree.path_to(node)]
+            for model, seen in ((target, step.target_probs), (draft, step.draft_probs)):
+                with torch.inference_mode():
+                    logits = model.model(torch.tensor([text[:-1]])).logits[0, -1]
+                assert seen[node] == pytest.approx(float((logits / 0.7).softmax(-1)[text[-1]]), abs=2e-6)
+        sequence += step.new_tokens
+
+
+@pytest.mark.parametrize(("temperature", "verifier"), [(0.0, "sequoia"), *((0.8, name) for name in VERIFIERS)])
+def test_a_policy_that_always_answers_the_same_tree_decodes_as_that_tree(
+    temperature, verifier, tiny_target, tiny_draft
+):
+    """Bit for bit, though one goes through the drafters and judges of any shape, the other through a fixed tree's."""
+
+    def steps(tree):
+        return [
+            (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.finished)
+            for s in decode(
+                PROMPT, target=tiny_target, draft=tiny_draft, tree=tree, sampling=SamplingConfig(temperature),
+                verifier=verifier, max_new_tokens=60, generator=torch.Generator().manual_seed(6),
+            )
+        ]  # fmt: skip
+
+    assert steps(TakingTurns((RAGGED,))) == steps(RAGGED) == steps(FixedTree(RAGGED))
+
+
+def test_a_policy_names_its_own_verifier_and_those_that_are_exact(tiny_target, tiny_draft):
+    policy = TakingTurns((RAGGED,), verifiers=("topk",))
+    models = {"target": tiny_target, "draft": tiny_draft, "max_new_tokens": 20}
+
+    def text(**options):
+        generator = torch.Generator().manual_seed(1)
+        return tokens_of(decode(PROMPT, **models, sampling=SamplingConfig(1.0), generator=generator, **options))
+
+    assert text(tree=policy) == text(tree=RAGGED, verifier="topk") != text(tree=RAGGED)
+    with pytest.raises(ValueError, match="verifier: found 'sequoia', expected topk"):
+        decode(PROMPT, **models, tree=policy, sampling=SamplingConfig(1.0), verifier="sequoia")
+    decode(PROMPT, **models, tree=policy, verifier="sequoia")  # at temperature 0 all are one
+
+
+def test_bounds_of_a_policy_are_checked_and_unknown_kinds_refused(tiny_target, tiny_draft, monkeypatch):
+    models = {"target": tiny_target, "draft": tiny_draft}
+    with pytest.raises(ValueError, match="prompt: found 255 tokens, expected at most 251"):
+        decode([1] * 255, **models, tree=TakingTurns((chain_tree(4), RAGGED)))
+    monkeypatch.setattr(assemble, "DRAFTERS", assemble.DRAFTERS[:-1])
+    with pytest.raises(ValueError, match="tree: found a TakingTurns"):
+        next(decode(PROMPT, **models, tree=TakingTurns((RAGGED,))))
