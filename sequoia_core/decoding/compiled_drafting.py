@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..models.llama_amx import AmxSession, CompiledDraft
+from ..models.llama_x86 import CompiledDraft, CompiledSession
 from ..models.protocol import Session
 from .drafting import Draft, LevelDrafter
 from .sampling import finite
@@ -19,19 +19,19 @@ FILLS = {verifier.fill: verifier.drawn for verifier in VERIFIERS.values()}  # th
 class CompiledDrafter(LevelDrafter):
     """Drafts a fixed tree in one call; equal seeds draw the tokens that `LevelDrafter` draws on the same session."""
 
-    def __init__(self, session: AmxSession, policy: TreePolicy, **options) -> None:
+    def __init__(self, session: CompiledSession, policy: TreePolicy, **options) -> None:
         super().__init__(session, policy, **options)
         self._grown = CompiledDraft(session, self.fixed_plan.levels, fill=FILLS[self.fill])
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, fill: Fill) -> bool:
-        return policy.fixed is not None and isinstance(session, AmxSession) and fill in FILLS
+        return policy.fixed is not None and isinstance(session, CompiledSession) and fill in FILLS
 
     @torch.inference_mode()
     def grow(self, sequence: Sequence[int]) -> Draft:
         root_slot = len(sequence) - 1
         grown = self._grown.grow(
-            sequence[self.session.length :], place=root_slot, limit=self.context,
+            sequence[self.session.length :], root_position=root_slot, positions=self.context,
             temperature=self.sampling.temperature, generator=self.generator,
         )  # fmt: skip
         return Draft(self.fixed_plan, root_slot, *finite(grown, "draft"))

@@ -6,15 +6,16 @@ Each module imports, of this room, only the modules named:
     model_files            -
     checkpoint             model_files
     device                 -
-    plain_llama            -
+    plain_decoder          -
     protocol               -
     tree_cache             -
     compile_c              device
+    instruction_sets       device
     prefill                protocol
     transformers_passes    tree_cache
     vocabulary_rows        compile_c
-    llama_amx              device, plain_llama, compile_c, vocabulary_rows
-    llama_torch            plain_llama, tree_cache, llama_amx
-    language_model         protocol, transformers_passes, llama_amx, llama_torch
+    llama_x86              plain_decoder, compile_c, instruction_sets, vocabulary_rows
+    llama_torch            plain_decoder, tree_cache, llama_x86
+    language_model         protocol, transformers_passes, llama_x86, llama_torch
     loading                model_files, checkpoint, protocol, language_model
 """

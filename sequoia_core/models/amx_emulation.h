@@ -1,9 +1,10 @@
-// The matrix unit (AMX) in software, so that llama_amx.c can be tested and worked on where the processor has none.
+// The matrix unit (AMX) and bfloat16 dot products in software, so that the passes that use them can be tested and worked
+// on where the processor has neither.
 //
-// Only SEQUOIA_EMULATE_AMX=1 asks for it: the compiler then reads this file before every C file, and the names of the
-// instructions below become functions. The processor must have AVX-512 (F, BW, VL, DQ), which llama_amx.c uses besides.
+// Only SEQUOIA_INSTRUCTIONS=amx-emulated or avx512-bf16-emulated asks for it: the compiler then reads this file before
+// every C file, and the names of the instructions below become functions. The processor must have AVX-512 (F, BW, VL, DQ).
 //
-// The arithmetic is that of Intel's manual (TDPBF16PS, VCVTNEPS2BF16): each product is fused with its sum; the first and
+// The arithmetic is that of Intel's manual (TDPBF16PS, VDPBF16PS, VCVTNEPS2BF16): each product is fused with its sum; the first and
 // the second entries of the pairs are summed apart, then together, then added to the tile; all is rounded to nearest
 // even, and numbers too small to be normal are 0. A tile that was not configured, or whose size does not fit the others',
 // ends the process, as it would on the unit. What this cannot show: how fast the unit is, and stores that a compiler moves
@@ -117,6 +118,20 @@ static inline __m256i emulated_cvtneps_pbh(__m512 x) {  // in whole numbers: no 
     return _mm512_cvtepi32_epi16(found);
 }
 
+static inline __m512 emulated_dot(__m512 sum, __m512i left, __m512i right) {  // second of each pair first
+    const __m512i high = _mm512_set1_epi32((int)0xffff0000);
+    const unsigned control = _mm_getcsr();
+    _mm_setcsr(0x9fc0);
+    __asm__ volatile("" ::: "memory");
+    sum = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_and_epi32(left, high)),
+                          _mm512_castsi512_ps(_mm512_and_epi32(right, high)), sum);
+    sum = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(left, 16)),
+                          _mm512_castsi512_ps(_mm512_slli_epi32(right, 16)), sum);
+    __asm__ volatile("" : "+v"(sum) : : "memory");
+    _mm_setcsr(control);
+    return sum;
+}
+
 #undef _tile_zero
 #undef _tile_loadd
 #undef _tile_stream_loadd
@@ -130,6 +145,7 @@ static inline __m256i emulated_cvtneps_pbh(__m512 x) {  // in whole numbers: no 
 #define _tile_stored emulated_stored
 #define _tile_dpbf16ps emulated_dpbf16ps
 #define _mm512_cvtneps_pbh emulated_cvtneps_pbh
+#define _mm512_dpbf16_ps(sum, left, right) emulated_dot(sum, (__m512i)(left), (__m512i)(right))
 #define syscall(number, ...) ((number) == SYS_arch_prctl ? 0L : syscall(number, __VA_ARGS__))  // the unit is granted
 
 #endif

@@ -14,6 +14,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from .device import processor_flags
@@ -27,11 +28,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sequoia-studio"
 
 
-def build(sources: list[Path], flags: list[str], folder: Path) -> Path:
+def build(sources: Sequence[Path], flags: Sequence[str], folder: Path, *, reads: Sequence[Path] = ()) -> Path:
     """Compile C files into one library in a folder, unless that was done before.
 
     Args:
-        sources: C files, and headers (`.h`) that the compiler reads before each of them.
+        reads: headers that the sources or flags name: a change to one of them is a change of content.
 
     Raises:
         OSError: without a compiler, when it fails or takes too long, or for a folder that cannot be written; the
@@ -41,7 +42,7 @@ def build(sources: list[Path], flags: list[str], folder: Path) -> Path:
     if compiler is None:
         raise OSError("found no C compiler (cc, gcc or clang)")
     facts = " ".join([compiler, *flags, processor_flags(), *platform.libc_ver()]).encode()
-    content = b"".join(source.read_bytes() for source in sources)
+    content = b"".join(source.read_bytes() for source in (*sources, *reads))
     built = folder / f"{sources[0].stem}-{hashlib.sha256(content + facts).hexdigest()[:16]}.so"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     _check_ours(folder)
@@ -51,8 +52,7 @@ def build(sources: list[Path], flags: list[str], folder: Path) -> Path:
             return built
     with tempfile.TemporaryDirectory(dir=folder) as place:
         fresh = Path(place) / built.name
-        inputs = [f"-include{path}" if path.suffix == ".h" else str(path) for path in sources]
-        command = [compiler, "-O3", "-shared", "-fPIC", *flags, *inputs, "-o", str(fresh), "-lm"]
+        command = [compiler, "-O3", "-shared", "-fPIC", *flags, *map(str, sources), "-o", str(fresh), "-lm"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=BUILD_SEC)
         except subprocess.TimeoutExpired as error:
@@ -97,10 +97,13 @@ def _check_ours(path: Path) -> None:
         raise OSError(f"{path} belongs to another user or can be written by others")
 
 
-def load(names: list[str], flags: list[str], functions: dict[str, tuple]) -> tuple[ctypes.CDLL | None, str]:
+def load(
+    names: Sequence[str], flags: Sequence[str], functions: dict[str, tuple], *, reads: Sequence[str] = ()
+) -> tuple[ctypes.CDLL | None, str]:
     """Build and load C files.
 
     Args:
+        names, reads: files beside this one, see `build`.
         functions: name -> (result type, argument types...).
 
     Returns:
@@ -109,7 +112,8 @@ def load(names: list[str], flags: list[str], functions: dict[str, tuple]) -> tup
     if os.environ.get("SEQUOIA_NATIVE", "1") == "0":
         return None, "switched off by SEQUOIA_NATIVE=0"
     try:
-        library = ctypes.CDLL(str(build([FOLDER / name for name in names], flags, cache_folder())))
+        files, headers = ([FOLDER / name for name in group] for group in (names, reads))
+        library = ctypes.CDLL(str(build(files, flags, cache_folder(), reads=headers)))
         for function, (result, *arguments) in functions.items():
             found = getattr(library, function)
             found.restype, found.argtypes = result, arguments

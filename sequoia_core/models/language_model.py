@@ -6,15 +6,15 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .llama_amx import AmxLlama
 from .llama_torch import TorchLlama
+from .llama_x86 import CompiledLlama
 from .protocol import Passes, Session
 from .transformers_passes import TransformersPasses
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-FASTEST_FIRST = (AmxLlama, TorchLlama)  # each says which models it supports; the others go through transformers
+FASTEST_FIRST = (CompiledLlama, TorchLlama)  # each says which models it supports; the others go through transformers
 
 
 def choose_passes(model: PreTrainedModel) -> Passes:

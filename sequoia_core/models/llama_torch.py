@@ -1,7 +1,7 @@
 """A Llama pass on CPU with as few operations as PyTorch offers: small models spend most of a pass between kernels.
 
-Knows one architecture and one device; bfloat16 on processors with AMX goes through `llama_amx`, other kinds of model
-through their own forward. Shapes: q = tokens in one pass, H, K = query and key heads, D = hidden size.
+Knows one architecture and one device; bfloat16 goes through `llama_x86` where it can, other kinds of model through
+their own forward. Shapes: q = tokens in one pass, H, K = query and key heads, D = hidden size.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from transformers import LlamaForCausalLM
 
-from . import llama_amx
-from .plain_llama import is_plain_llama
+from . import llama_x86
+from .plain_decoder import has_biases, has_head_norms, head_size, is_plain_decoder
 from .tree_cache import CacheSession
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
@@ -53,7 +53,7 @@ class TorchLlama:
     def __init__(self, model: LlamaForCausalLM) -> None:
         base, config = model.model, model.config
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
-        self.head_dim = base.layers[0].self_attn.head_dim
+        self.head_dim = head_size(model)
         self.eps = config.rms_norm_eps
         self.embedding, self.norm = base.embed_tokens.weight, base.norm.weight
         self.head = model.lm_head
@@ -89,11 +89,11 @@ class TorchLlama:
     @staticmethod
     def supports(model: torch.nn.Module) -> bool:
         """Whether this path can run a model."""
-        return is_plain_llama(model)
+        return is_plain_decoder(model) and not has_biases(model) and not has_head_norms(model)
 
     @property
     def described(self) -> str:
-        reason = llama_amx.missing() if self.embedding.dtype == torch.bfloat16 else ""
+        reason = llama_x86.compiled()[1] if self.embedding.dtype == torch.bfloat16 else ""
         return f"fused PyTorch operations ({reason})" if reason else "fused PyTorch operations"
 
     def open(self, capacity: int, vocab_size: int) -> TorchLlamaSession:

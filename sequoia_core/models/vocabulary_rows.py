@@ -17,9 +17,10 @@ from .compile_c import load
 
 _POINTER, _COUNT, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 _SINGLE, _REAL = ctypes.c_float, ctypes.c_double
-FLAGS = ["-march=native", "-fno-math-errno", "-fno-trapping-math"]
+ARITHMETIC_FLAGS = ("-fno-math-errno", "-fno-trapping-math")
 if sys.platform == "linux":  # elsewhere compilers come without it, and rows take their turns
-    FLAGS.append("-fopenmp")
+    ARITHMETIC_FLAGS += ("-fopenmp",)
+FLAGS = ("-march=native", *ARITHMETIC_FLAGS)
 _FUNCTIONS = {
     "rows_soften": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _SINGLE, _POINTER, _FLAG),
     "rows_chances": (_FLAG, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT, _COUNT, _SINGLE, _POINTER, _POINTER, _FLAG),

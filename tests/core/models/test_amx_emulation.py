@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core.models import compile_c, llama_amx
+from sequoia_core.models import compile_c, instruction_sets, llama_x86
 from tests.core.models.test_compile_c import has_compiler
 
 pytestmark = [
     pytest.mark.skipif(not has_compiler(), reason="no C compiler"),
-    pytest.mark.skipif(not llama_amx._has_vectors(), reason="the processor has no AVX-512, which the emulation needs"),
+    pytest.mark.skipif(
+        not instruction_sets.BY_NAME["amx-emulated"].is_here,
+        reason="the processor has no AVX-512, which the emulation needs",
+    ),
 ]
+AMX, EMULATED = instruction_sets.BY_NAME["amx"], instruction_sets.BY_NAME["amx-emulated"]
 PROBE = r"""
 #include <immintrin.h>
 #include <stdint.h>
@@ -59,9 +63,11 @@ def probe(folder, *, emulated: bool) -> ctypes.CDLL:
     source = folder / "probe.c"
     source.write_text(PROBE)
     if emulated:
-        path = compile_c.build([source, compile_c.FOLDER / "amx_emulation.h"], llama_amx.FLAGS, folder / "built")
+        header = compile_c.FOLDER / llama_x86.EMULATION
+        flags = [*EMULATED.flags, "-include", str(header)]
+        path = compile_c.build([source], [*llama_x86.FLAGS, *flags], folder / "built", reads=[header])
     else:
-        path = compile_c.build([source], [*llama_amx.FLAGS, *llama_amx.UNIT_FLAGS], folder / "built")
+        path = compile_c.build([source], [*llama_x86.FLAGS, *AMX.flags], folder / "built")
     library = ctypes.CDLL(str(path))
     assert library.granted() == 1
     return library
@@ -77,7 +83,7 @@ def unit(request, emulation, tmp_path_factory):
     """The emulation, and what it emulates where there is one: the same tests hold for both."""
     if request.param == "emulated":
         return emulation
-    if not llama_amx._has_matrix_unit():
+    if not AMX.is_here:
         pytest.skip("the processor has no matrix unit")
     return probe(tmp_path_factory.mktemp("real"), emulated=False)
 
@@ -173,13 +179,15 @@ def test_tiles_that_are_not_configured_end_the_process(how, words, emulation):
     assert done.returncode < 0 and words in done.stderr
 
 
-def test_code_that_runs_emulated_also_builds_for_the_unit(tmp_path):
-    """Else the tests could pass here with code that no processor with the unit ever runs."""
-    empty = tmp_path / "empty.c"
+@pytest.mark.parametrize("name", ["amx", "avx512-bf16"])
+def test_code_that_runs_emulated_also_builds_for_the_processor(name, tmp_path):
+    """Else the tests could pass here with code that no processor with these instructions ever runs."""
+    wanted, empty = instruction_sets.BY_NAME[name], tmp_path / "empty.c"
     empty.write_text("")
     try:
-        compile_c.build([empty], llama_amx.UNIT_FLAGS, tmp_path / "built")
+        compile_c.build([empty], wanted.flags, tmp_path / "built")
     except OSError as error:
-        pytest.skip(f"the compiler does not know the unit: {error}")
-    sources = [compile_c.FOLDER / name for name in llama_amx.SOURCES]
-    compile_c.build(sources, [*llama_amx.FLAGS, *llama_amx.UNIT_FLAGS], tmp_path / "built")
+        pytest.skip(f"the compiler does not know the instructions: {error}")
+    sources = [compile_c.FOLDER / name for name in llama_x86.SOURCES]
+    flags = [*llama_x86.FLAGS, *wanted.flags, f'-DPRODUCTS="{wanted.products}"']
+    compile_c.build(sources, flags, tmp_path / "built")

@@ -4,24 +4,34 @@ import copy
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
-from sequoia_core.models.plain_llama import is_plain_llama
 from sequoia_core.models.transformers_passes import TransformersPasses
+
+SMALL = {
+    "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 64, "max_position_embeddings": 64,
+}  # fmt: skip
 
 
 def llama(**changes) -> LlamaForCausalLM:
     torch.manual_seed(0)
-    options = {
-        "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "intermediate_size": 64, "max_position_embeddings": 64,
-    }  # fmt: skip
-    return LlamaForCausalLM(LlamaConfig(**{**options, **changes})).eval()
+    return LlamaForCausalLM(LlamaConfig(**{**SMALL, **changes})).eval()
 
 
-def both(model: LlamaForCausalLM, masked: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
+def both(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of a tree-shaped forward after a prefix, by the model's own modules and by the fused path."""
     own, fused = HuggingFaceModel(copy.deepcopy(model), "own"), HuggingFaceModel(model, "fused")
     assert isinstance(fused._passes, TorchLlama)
@@ -44,7 +54,23 @@ def both(model: LlamaForCausalLM, masked: bool = True) -> tuple[torch.Tensor, to
     return found[0], found[1]
 
 
-@pytest.mark.parametrize("changes", [{}, {"num_key_value_heads": 4}, {"head_dim": 16}, {"tie_word_embeddings": True}])
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"num_key_value_heads": 4},
+        {"head_dim": 16},
+        {"tie_word_embeddings": True},
+        {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
+        {"rope_parameters": LLAMA3},
+    ],
+)
 def test_it_computes_what_the_model_computes(changes):
     own, fused = both(llama(**changes))
     torch.testing.assert_close(fused, own, atol=2e-6, rtol=1e-5)
@@ -69,12 +95,18 @@ class Adapted(torch.nn.Linear):
     """Stands for an adapter around a layer."""
 
 
+def test_a_mistral_without_a_window_runs_too():
+    config = MistralConfig(**SMALL, head_dim=16, sliding_window=None)
+    own, fused = both(MistralForCausalLM(config).eval())
+    torch.testing.assert_close(fused, own, atol=2e-6, rtol=1e-5)
+
+
 def test_adapted_and_pruned_layers_keep_the_models_own_forward():
     for part, other in (("o_proj", Adapted(32, 32, bias=False)), ("v_proj", torch.nn.Linear(32, 8, bias=False))):
         model = llama()
-        assert is_plain_llama(model)
+        assert TorchLlama.supports(model)
         setattr(model.model.layers[1].self_attn, part, other)
-        assert not is_plain_llama(model)
+        assert not TorchLlama.supports(model)
 
 
 @pytest.mark.parametrize(
@@ -82,12 +114,12 @@ def test_adapted_and_pruned_layers_keep_the_models_own_forward():
     [
         lambda: llama(attention_bias=True),
         lambda: llama(hidden_act="gelu"),
-        lambda: llama(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}),
-        lambda: MistralForCausalLM(
-            MistralConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, vocab_size=64)
-        ),
+        lambda: llama(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}),
+        lambda: MistralForCausalLM(MistralConfig(**SMALL, sliding_window=16)),
+        lambda: Qwen2ForCausalLM(Qwen2Config(**SMALL)),
+        lambda: Qwen3ForCausalLM(Qwen3Config(**SMALL)),
     ],
-    ids=["biases", "gelu", "scaled rotation", "mistral"],
+    ids=["biases", "gelu", "changing rotation", "window", "qwen2", "qwen3"],
 )
 def test_other_models_keep_their_own_forward(model):
-    assert not is_plain_llama(model())
+    assert not TorchLlama.supports(model())

@@ -1,65 +1,83 @@
-"""The compiled bfloat16 Llama: right to rounding, the same bits however tokens are grouped, drafting level by level."""
+"""Compiled passes: right to rounding, the same bits however tokens are grouped, drafting level by level.
+
+All of it holds for each instruction set that this processor can run, and for those emulated in software.
+"""
 
 import copy
 
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, autoregressive, decode, load_pair, optimal_tree
 from sequoia_core.decoding.compiled_drafting import CompiledDrafter
 from sequoia_core.decoding.verifiers import VERIFIERS
+from sequoia_core.models import instruction_sets
 from sequoia_core.models.language_model import HuggingFaceModel
-from sequoia_core.models.llama_amx import AmxLlama, _has_matrix_unit, _has_vectors, _load, compiled
+from sequoia_core.models.llama_x86 import CompiledLlama, compiled
 from tests.core.models.test_compile_c import needs_compiler
 
-pytestmark = needs_compiler
+pytestmark = [
+    needs_compiler,
+    pytest.mark.skipif(not instruction_sets.runnable(), reason="the processor has neither AVX-512 nor AVX2"),
+]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def matrix_unit():
-    """The processor's own unit, emulated where it has none: everything below holds for both."""
-    if not _has_vectors():
-        pytest.skip("the processor has no AVX-512 (F, BW, VL, DQ)")
+@pytest.fixture(scope="module", autouse=True, params=[found.name for found in instruction_sets.runnable()])
+def instructions(request):
+    """Each set in turn: everything below holds for all."""
     with pytest.MonkeyPatch.context() as patch:
-        if not _has_matrix_unit():
-            patch.setenv("SEQUOIA_EMULATE_AMX", "1")
+        patch.setenv(instruction_sets.VARIABLE, request.param)
         functions, reason = compiled()
-        assert functions is not None, reason  # a reason to fail: here it can be built
-        yield
+        if functions is None and "grant" not in reason:
+            compiler_is_old = "unrecognized command-line option" in reason or "unknown argument" in reason
+            assert compiler_is_old, reason  # any other is a reason to fail: here it can be built
+        if functions is None:
+            pytest.skip(reason)
+        yield instruction_sets.BY_NAME[request.param]
 
 
-def test_the_unit_is_emulated_only_when_asked_for(monkeypatch):
-    def forward_by() -> str:
-        return HuggingFaceModel(llama().to(torch.bfloat16), "by").forward_by
-
-    own = "compiled code for AMX" if _has_matrix_unit() else "fused PyTorch operations"
-    for value, by in {"1": "compiled code for AMX, emulated", "0": own, "": own}.items():
-        monkeypatch.setenv("SEQUOIA_EMULATE_AMX", value)
-        assert forward_by() == by
-    monkeypatch.delenv("SEQUOIA_EMULATE_AMX")
-    assert forward_by() == own
+def test_a_model_says_what_runs_it(instructions):
+    found = HuggingFaceModel(llama().to(torch.bfloat16), "by").forward_by
+    assert found == f"compiled code for {instructions.described}"
 
 
-def test_a_processor_that_cannot_even_emulate_is_a_reason(monkeypatch):
-    monkeypatch.setattr("sequoia_core.models.llama_amx.processor_flags", lambda: "avx2 fma avx512f")
-    found, reason = _load.__wrapped__(True)
-    assert found is None and reason == "the processor has no AVX-512 (F, BW, VL, DQ), which the emulation of AMX needs"
+FAMILIES = {
+    "llama": (LlamaForCausalLM, LlamaConfig),
+    "mistral": (MistralForCausalLM, MistralConfig),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config),
+}
 
 
-def llama(**changes) -> LlamaForCausalLM:
+def llama(family: str = "llama", **changes) -> PreTrainedModel:
     torch.manual_seed(0)
+    kind, config = FAMILIES[family]
     options = {
         "vocab_size": 101, "hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 160, "max_position_embeddings": 256,
     }  # fmt: skip
-    return LlamaForCausalLM(LlamaConfig(**{**options, **changes})).eval()
+    model = kind(config(**{**options, **changes})).eval()
+    for name, weight in model.named_parameters():  # fresh ones are all 0 or all 1
+        if name.endswith(("proj.bias", "q_norm.weight", "k_norm.weight")):
+            torch.nn.init.normal_(weight, mean=0.5, std=0.5)
+    return model
 
 
-def native(model: LlamaForCausalLM) -> HuggingFaceModel:
+def native(model: PreTrainedModel) -> HuggingFaceModel:
     wrapped = HuggingFaceModel(copy.deepcopy(model).to(torch.bfloat16), "native")
-    assert isinstance(wrapped._passes, AmxLlama)
+    assert isinstance(wrapped._passes, CompiledLlama)
     return wrapped
 
 
@@ -72,7 +90,12 @@ SHAPES = [
     {"head_dim": 128, "num_attention_heads": 2},
     {"tie_word_embeddings": True, "num_hidden_layers": 1},
     {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 32},
-]
+    {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
+                         "high_freq_factor": 4.0, "original_max_position_embeddings": 32}},
+    {"family": "mistral", "sliding_window": None},
+    {"family": "qwen2", "hidden_size": 128},
+    {"family": "qwen3"},
+]  # fmt: skip
 
 
 def causal(count: int) -> torch.Tensor:
@@ -229,15 +252,15 @@ def test_the_callers_arithmetic_is_left_as_it_was():
 def test_a_model_with_a_layer_in_another_format_keeps_the_other_path():
     model = llama().to(torch.bfloat16)
     model.model.layers[1].mlp.down_proj.float()
-    assert not AmxLlama.supports(model)
+    assert not CompiledLlama.supports(model)
 
 
 @pytest.mark.parametrize(
     "changes", [{"hidden_size": 80}, {"intermediate_size": 48}, {"head_dim": 16}], ids=["hidden", "inner", "head"]
 )
 def test_sizes_that_fill_no_tiles_keep_the_other_path(changes):
-    assert not AmxLlama.supports(llama(**changes).to(torch.bfloat16))
-    assert not AmxLlama.supports(llama())  # nor does float32
+    assert not CompiledLlama.supports(llama(**changes).to(torch.bfloat16))
+    assert not CompiledLlama.supports(llama())  # nor does float32
 
 
 def test_what_it_allocates_is_given_back():

@@ -1,15 +1,12 @@
-"""A plain Llama in bfloat16 by `llama_amx.c`: one call per pass or per drafted tree, on processors with AMX.
+"""A plain decoder in bfloat16 by `llama_x86.c`: one call per pass or per drafted tree, on x86 processors.
 
 Knows the C functions and the models they fit. Everything here is optional: without a C compiler, on another processor
-or for another architecture the forward is PyTorch's. SEQUOIA_EMULATE_AMX=1 in the environment, and nothing else, has
-the matrix unit emulated (`amx_emulation.h`): for tests and work on the C code where the processor has none. q = tokens
-in one forward, D = hidden size, V = vocabulary.
+or for another architecture the forward is PyTorch's. q = tokens in one forward, D = hidden size, V = vocabulary.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
 from collections.abc import Sequence
 from functools import lru_cache
@@ -17,17 +14,18 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from transformers import LlamaForCausalLM
+from transformers import PreTrainedModel
 
-from . import compile_c as native
+from . import compile_c, instruction_sets
 from . import vocabulary_rows as rows
-from .device import processor_flags
-from .plain_llama import is_plain_llama
+from .instruction_sets import InstructionSet
+from .plain_decoder import has_biases, has_head_norms, head_size, is_plain_decoder
 
-SOURCES = ["llama_amx.c", "vocabulary_rows.c"]
-FLAGS = [*rows.FLAGS, *"-mfma -mavx512f -mavx512bw -mavx512vl -mavx512dq".split()]
-UNIT_FLAGS = "-mavx512bf16 -mamx-tile -mamx-bf16".split()
+SOURCES = ("llama_x86.c", "vocabulary_rows.c")
+FLAGS = ("-mtune=native", *rows.ARITHMETIC_FLAGS)  # what the processor has is not taken but chosen
+EMULATION = "amx_emulation.h"
 MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a copy: not for models that fill the memory
+LARGEST_HEAD = 256
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int
 
 
@@ -40,83 +38,75 @@ class _Shape(ctypes.Structure):
 
 class _Level(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int32) for name in "forwarded widest first_child reserved".split()),
+        *((name, ctypes.c_int32) for name in "forwarded most_children first_child reserved".split()),
         *((name, _POINTER) for name in "nodes counts tail".split()),
+    ]
+
+
+class _Draft(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in "threads length unseen levels with_replacement reserved".split()),
+        ("ids", _POINTER),
+        ("root_position", ctypes.c_int64),
+        ("positions", ctypes.c_int64),
+        ("level", ctypes.POINTER(_Level)),
+        ("vocab", ctypes.c_int64),
+        ("inverse_temperature", ctypes.c_float),
+        *((name, _POINTER) for name in "uniforms rows tokens probabilities seconds".split()),
     ]
 
 
 _FUNCTIONS = {
     "sequoia_supported": (_NUMBER,),
-    "sequoia_model": (_POINTER, ctypes.POINTER(_Shape), *[_POINTER] * 5),
+    "sequoia_model": (_POINTER, ctypes.POINTER(_Shape), *[_POINTER] * 7),
     "sequoia_model_free": (None, _POINTER),
     "sequoia_cache": (_POINTER, _POINTER, _NUMBER),
     "sequoia_cache_free": (None, _POINTER),
     "sequoia_forward": (
         _NUMBER, _POINTER, *[_NUMBER] * 3, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER, _POINTER,
     ),
-    "sequoia_draft": (
-        _NUMBER, _POINTER, *[_NUMBER] * 3, _POINTER, ctypes.c_int64, ctypes.c_int64, _NUMBER, _POINTER, ctypes.c_int64,
-        ctypes.c_float, _NUMBER, *[_POINTER] * 5,
-    ),
+    "sequoia_draft": (_NUMBER, _POINTER, ctypes.POINTER(_Draft)),
     "sequoia_keep": (None, _POINTER, _NUMBER, _POINTER, _NUMBER),
 }  # fmt: skip
 
 
-def emulated() -> bool:
-    """Whether SEQUOIA_EMULATE_AMX=1 asks for the emulated matrix unit, which then is used even beside a real one."""
-    return os.environ.get("SEQUOIA_EMULATE_AMX") == "1"
-
-
 def compiled() -> tuple[ctypes.CDLL | None, str]:
-    """Return the functions of `llama_amx.c`, or None and the reason why there are none."""
-    return _load(emulated())
+    """Return the functions of `llama_x86.c` for the chosen instruction set, or None and why there are none."""
+    found, reason = instruction_sets.chosen()
+    return (None, reason) if found is None else load(found)
 
 
-@lru_cache(maxsize=2)
-def _load(emulate: bool) -> tuple[ctypes.CDLL | None, str]:
-    if emulate:
-        if not _has_vectors():
-            return None, "the processor has no AVX-512 (F, BW, VL, DQ), which the emulation of AMX needs"
-        return native.load([*SOURCES, "amx_emulation.h"], FLAGS, _FUNCTIONS)
-    if not _has_matrix_unit():
-        return None, "the processor has no matrix unit for bfloat16 (AMX)"
-    found, reason = native.load(SOURCES, [*FLAGS, *UNIT_FLAGS], _FUNCTIONS)
+@lru_cache(maxsize=8)
+def load(instructions: InstructionSet) -> tuple[ctypes.CDLL | None, str]:
+    """Build and load the functions for an instruction set that this processor can run, or return why not."""
+    headers = ("lanes.h", "products_vectors.h", instructions.products)
+    flags = [*FLAGS, *instructions.flags, f'-DPRODUCTS="{instructions.products}"']
+    if instructions.emulated:
+        headers += (EMULATION,)
+        flags += ["-include", str(compile_c.FOLDER / EMULATION)]
+    found, reason = compile_c.load(SOURCES, flags, _FUNCTIONS, reads=headers)
     if found is not None and not found.sequoia_supported():
         return None, "the system does not grant the matrix unit"
     return found, reason
 
 
-def missing() -> str:
-    """Return why there is no compiled code although the processor could run it, or nothing."""
-    return compiled()[1] if _has_matrix_unit() or emulated() else ""
-
-
-@lru_cache(maxsize=1)
-def _has_matrix_unit() -> bool:
-    return _has_vectors() and {"amx_tile", "amx_bf16", "avx512_bf16"} <= set(processor_flags().split())
-
-
-def _has_vectors() -> bool:
-    return {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= set(processor_flags().split())
-
-
-class AmxLlama:
-    """A Llama's weights, copied into the tiles of the matrix unit.
+class CompiledLlama:
+    """A plain decoder's weights, copied into tiles for compiled passes.
 
     Args:
         model: one that `supports` accepts.
 
     Attributes:
-        unit: what multiplies, in words: the processor's AMX or its emulation.
+        instructions: those that its passes use.
     """
 
-    def __init__(self, model: LlamaForCausalLM) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self.functions, reason = compiled()
         if self.functions is None:
             raise OSError(reason)
-        self.unit = "AMX, emulated" if emulated() else "AMX"
+        self.instructions = instruction_sets.chosen()[0]
         config, base = model.config, model.model
-        self.size = base.layers[0].self_attn.head_dim
+        self.size = head_size(model)
         self.vocab, self.context = config.vocab_size, config.max_position_embeddings
         shape = _Shape(
             config.hidden_size, config.intermediate_size, len(base.layers), config.num_attention_heads,
@@ -125,23 +115,25 @@ class AmxLlama:
         every = torch.arange(self.context)[None]
         cos, sin = base.rotary_emb(torch.zeros(1, dtype=torch.float32), position_ids=every)
         half = self.size // 2
+        attentions = [layer.self_attn for layer in base.layers]
         norms = [norm for layer in base.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
         embedding = base.embed_tokens.weight.detach().contiguous()
-        self.tables = (
+        self.tables = [
             cos[0, :, :half].contiguous(),
             sin[0, :, :half].contiguous(),
             torch.stack([norm.weight.detach().float() for norm in [*norms, base.norm]]),
-        )
+            torch.stack([_biases(own) for own in attentions]) if has_biases(model) else None,
+            _head_norms(attentions) if has_head_norms(model) else None,
+        ]
         weights = []
-        for layer in base.layers:
-            attention, mlp = layer.self_attn, layer.mlp
+        for attention, layer in zip(attentions, base.layers, strict=True):
             weights.append(torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]))
-            weights += [attention.o_proj.weight, mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight]
+            weights += [attention.o_proj.weight, layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight]
+            weights.append(layer.mlp.down_proj.weight)
         weights = [weight.detach().contiguous() for weight in [*weights, model.lm_head.weight]]
         pointers = (ctypes.c_void_p * len(weights))(*(weight.data_ptr() for weight in weights))
-        self.address = self.functions.sequoia_model(
-            ctypes.byref(shape), embedding.data_ptr(), *(table.data_ptr() for table in self.tables), pointers
-        )
+        tables = [None if table is None else table.data_ptr() for table in self.tables]
+        self.address = self.functions.sequoia_model(ctypes.byref(shape), embedding.data_ptr(), *tables, pointers)
         if not self.address:
             raise MemoryError("found no memory for packed weights")
         # not at exit: another thread may still be inside a pass then, and the system takes the memory anyway
@@ -150,33 +142,43 @@ class AmxLlama:
     @staticmethod
     def supports(model: torch.nn.Module) -> bool:
         """Whether this path can run a model here: kind, number format, sizes that fill tiles, memory, processor."""
-        if not is_plain_llama(model):
+        if not is_plain_decoder(model):
             return False
-        config, size = model.config, sum(p.numel() * p.element_size() for p in model.parameters())
-        width = model.model.layers[0].self_attn.head_dim
-        sizes = (config.hidden_size, config.intermediate_size, width)
+        size = sum(p.numel() * p.element_size() for p in model.parameters())
+        sizes = (model.config.hidden_size, model.config.intermediate_size, head_size(model))
         return (
             all(p.dtype == torch.bfloat16 for p in model.parameters())
             and all(size % 32 == 0 for size in sizes)
-            and width <= 256
+            and head_size(model) <= LARGEST_HEAD
             and size <= MAX_PACKED_BYTES
             and compiled()[0] is not None
         )
 
     @property
     def described(self) -> str:
-        return f"compiled code for {self.unit}"
+        return f"compiled code for {self.instructions.described}"
 
-    def open(self, capacity: int, vocab_size: int) -> AmxSession:
-        return AmxSession(self, capacity, vocab_size)
+    def open(self, capacity: int, vocab_size: int) -> CompiledSession:
+        return CompiledSession(self, capacity, vocab_size)
 
 
-class AmxSession:
-    """One sequence in an `AmxLlama`: its KV cache is allocated once, slots are kept selectively."""
+def _biases(attention: torch.nn.Module) -> torch.Tensor:
+    parts = (attention.q_proj, attention.k_proj, attention.v_proj)
+    return torch.cat(
+        [torch.zeros(part.out_features) if part.bias is None else part.bias.detach().float() for part in parts]
+    )
+
+
+def _head_norms(attentions: Sequence[torch.nn.Module]) -> torch.Tensor:
+    return torch.stack([torch.stack([own.q_norm.weight, own.k_norm.weight]).detach().float() for own in attentions])
+
+
+class CompiledSession:
+    """One sequence in an `CompiledLlama`: its KV cache is allocated once, slots are kept selectively."""
 
     logits_dtype = torch.float32
 
-    def __init__(self, model: AmxLlama, capacity: int, vocab_size: int) -> None:
+    def __init__(self, model: CompiledLlama, capacity: int, vocab_size: int) -> None:
         self.capacity, self.length, self.vocab_size = capacity, 0, vocab_size
         self.model = model  # its memory must outlive this one's
         self.drafting_sec = ctypes.c_double(0.0)  # compiled drafting adds the time of its passes
@@ -251,7 +253,7 @@ class CompiledDraft:
         fill: "without replacement", "with replacement", or "most likely", how children are drawn.
     """
 
-    def __init__(self, session: AmxSession, levels: Sequence[DraftLevel], *, fill: str) -> None:
+    def __init__(self, session: CompiledSession, levels: Sequence[DraftLevel], *, fill: str) -> None:
         self.session, self.levels, self.fill = session, levels, fill
         self.forwarded = sum(len(level.nodes) for level in levels)
         self.draws = sum(len(level.nodes) * level.most_children for level in levels)
@@ -266,20 +268,25 @@ class CompiledDraft:
             )
         )  # fmt: skip
         self.tokens = torch.empty(self.nodes, dtype=torch.int64)
-        self.chances = torch.ones(self.nodes, dtype=torch.float32)
-        self.probs = torch.empty(self.forwarded, session.vocab_size, dtype=torch.float32)
+        self.probabilities = torch.ones(self.nodes, dtype=torch.float32)
+        self.rows = torch.empty(self.forwarded, session.vocab_size, dtype=torch.float32)
         self._root = self.tokens.numpy()[:1]  # the same memory
-        self._results = self.probs.data_ptr(), self.tokens.data_ptr(), self.chances.data_ptr()
         self._unseen = (ctypes.c_int64 * 2)()  # the root and at most one accepted leaf before it
+        self._call = _Draft(
+            levels=len(levels), with_replacement=fill == "with replacement", level=self._levels,
+            vocab=session.vocab_size, rows=self.rows.data_ptr(), tokens=self.tokens.data_ptr(),
+            probabilities=self.probabilities.data_ptr(), seconds=ctypes.addressof(session.drafting_sec),
+        )  # fmt: skip
 
     def grow(
-        self, unseen: Sequence[int], *, place: int, limit: int, temperature: float, generator: torch.Generator,
+        self, unseen: Sequence[int], *, root_position: int, positions: int, temperature: float,
+        generator: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:  # fmt: skip
         """Draft one tree and leave its keys and values in the session.
 
         Args:
             unseen: the committed tokens that the session does not hold yet, the root last.
-            place: the root's position; positions from `limit` on are cut to the one before it.
+            positions: how many the draft has; what lies beyond is cut to the last one.
 
         Returns:
             Tokens int64 [n], their probabilities float32 [n], and the rows they were drawn from, float32 [forwarded,
@@ -289,7 +296,7 @@ class CompiledDraft:
             ValueError: when the cache has no room.
             MemoryError: when scratch memory cannot be had.
         """
-        session = self.session
+        session, call = self.session, self._call
         count = len(unseen) + self.forwarded - 1
         session.check_room(count)
         if len(unseen) > len(self._unseen):
@@ -299,13 +306,12 @@ class CompiledDraft:
         uniforms = None
         if self.fill != "most likely":
             uniforms = torch.rand(self.draws, dtype=torch.float64, generator=generator)
-        done = session.model.functions.sequoia_draft(
-            session.address, torch.get_num_threads(), session.length, len(unseen), self._unseen, place, limit,
-            len(self.levels), self._levels, session.vocab_size, rows.inverse(temperature),
-            self.fill == "with replacement", None if uniforms is None else uniforms.data_ptr(), *self._results,
-            ctypes.byref(session.drafting_sec),
-        )  # fmt: skip
+        call.threads, call.length, call.unseen = torch.get_num_threads(), session.length, len(unseen)
+        call.ids, call.root_position, call.positions = ctypes.addressof(self._unseen), root_position, positions
+        call.inverse_temperature = rows.inverse(temperature)
+        call.uniforms = None if uniforms is None else uniforms.data_ptr()
+        done = session.model.functions.sequoia_draft(session.address, ctypes.byref(call))
         if not done:
             raise MemoryError(f"found no memory to draft {self.nodes} tokens")
         session.length += count
-        return None if done < 0 else (self.tokens, self.chances, self.probs)
+        return None if done < 0 else (self.tokens, self.probabilities, self.rows)

@@ -1,0 +1,81 @@
+// Products with weights in tiles by AVX2 and FMA: weights are widened, activations stay float32.
+//
+// Every entry of a result adds along K from the first pair to the last, whatever the number of rows.
+
+#include "lanes.h"
+
+enum { BATCH = 16, TOGETHER = 4 };  // rows that one call of `product` takes; rows whose sums stay in registers together
+
+#define INSTRUCTIONS "AVX2"
+typedef float activation;
+
+static inline void keep_activation(activation *to, floats x) { store(to, x); }
+
+typedef struct {  // rows of activations times 32 columns: two tiles and their successors along K
+    float *c;
+    size_t c_row;
+    const activation *a;
+    size_t a_row, a_step;
+    const bf16 *left, *right;
+    size_t w_step;
+    int steps;
+    const bf16 *ahead;  // what is to be fetched meanwhile, `lines` cache lines for each step along K
+    int lines;
+} Product;
+
+// R rows times C vectors of 8 columns, from `columns` on: two in each tile.
+static inline __attribute__((always_inline)) void rows_times_columns(const int R, const int C, const Product *p, int columns) {
+    __m256 sums[TOGETHER][4];
+    const activation *a = p->a;
+    const size_t a_row = p->a_row;
+    const bf16 *left = columns ? p->right : p->left, *right = p->right, *ahead = p->ahead;
+    const __m256i high = _mm256_set1_epi32((int)0xffff0000);
+    _Pragma("GCC unroll 4") for (int r = 0; r < R; r++)
+        _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) sums[r][c] = _mm256_setzero_ps();
+    for (int step = 0; step < p->steps; step++) {
+        for (int i = 0; i < p->lines && !columns; i++, ahead += 32) _mm_prefetch((const char *)ahead, _MM_HINT_T1);
+        _Pragma("GCC unroll 2") for (int pair = 0; pair < DEEP / 2; pair++, left += 32, right += 32) {
+            __m256 even[4], odd[4];
+            _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) {
+                const __m256i both = _mm256_loadu_si256((const __m256i *)((c < 2 ? left : right) + c % 2 * 16));
+                even[c] = (__m256)_mm256_slli_epi32(both, 16), odd[c] = (__m256)_mm256_and_si256(both, high);
+            }
+            _Pragma("GCC unroll 4") for (int r = 0; r < R; r++) {
+                const __m256 x = _mm256_set1_ps(a[r * a_row + 2 * pair]), y = _mm256_set1_ps(a[r * a_row + 2 * pair + 1]);
+                _Pragma("GCC unroll 4") for (int c = 0; c < C; c++)
+                    sums[r][c] = _mm256_fmadd_ps(y, odd[c], _mm256_fmadd_ps(x, even[c], sums[r][c]));
+            }
+        }
+        a += p->a_step, left += p->w_step - TILE, right += p->w_step - TILE;
+    }
+    _Pragma("GCC unroll 4") for (int r = 0; r < R; r++)
+        _Pragma("GCC unroll 4") for (int c = 0; c < C; c++)
+            _mm256_storeu_ps(p->c + r * p->c_row + columns + c * 8, sums[r][c]);
+}
+
+static void few_rows(const Product *p, int rows) {  // 16 registers hold the sums of 2 rows and 32 columns, or 4 and 16
+    switch (rows) {
+    case 1: rows_times_columns(1, 4, p, 0); break;
+    case 2: rows_times_columns(2, 2, p, 0), rows_times_columns(2, 2, p, 16); break;
+    case 3: rows_times_columns(3, 2, p, 0), rows_times_columns(3, 2, p, 16); break;
+    default: rows_times_columns(4, 2, p, 0), rows_times_columns(4, 2, p, 16);
+    }
+}
+
+#include "products_vectors.h"
+
+// sum [d] += weights of the keys in `slots`, of which there are at most 32, in the order in which `weigh` adds.
+static void weigh_some(float *sum, const activation *weights, const bf16 *values, const int32_t *slots, int count, int size) {
+    const __m256i high = _mm256_set1_epi32((int)0xffff0000);
+    for (int part = 0; part < size / 16; part++)
+        for (int half = 0; half < 2; half++) {
+            __m256 found = _mm256_loadu_ps(sum + part * 16 + half * 8);
+            for (int i = 0; i < count; i++) {
+                const bf16 *from = values + value_pair(slots[i], part, size) + half * 16;
+                const __m256i both = _mm256_loadu_si256((const __m256i *)from);
+                const __m256i one = slots[i] % 2 ? _mm256_and_si256(both, high) : _mm256_slli_epi32(both, 16);
+                found = _mm256_fmadd_ps(_mm256_set1_ps(weights[i]), (__m256)one, found);
+            }
+            _mm256_storeu_ps(sum + part * 16 + half * 8, found);
+        }
+}
