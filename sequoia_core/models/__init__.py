@@ -14,6 +14,7 @@ Each module imports, of this room, only the modules named:
     prefill                protocol
     transformers_passes    tree_cache
     vocabulary_rows        compile_c
+    number_formats         compile_c, device, instruction_sets
     llama_x86              plain_decoder, compile_c, instruction_sets, vocabulary_rows
     llama_torch            plain_decoder, tree_cache, llama_x86
     language_model         protocol, transformers_passes, llama_x86, llama_torch

@@ -19,8 +19,9 @@ typedef struct {  // rows of activations times 32 columns: two tiles and their s
     const bf16 *left, *right;
     size_t w_step;
     int steps;
-    const bf16 *ahead;  // what is to be fetched meanwhile, `lines` cache lines for each step along K
+    const bf16 *ahead;  // what is to be fetched meanwhile: at most 32 cache lines for each step along K
     int lines;
+    size_t fetched_with_a_pair;  // entries; see `many_rows`
 } Product;
 
 // R rows times C vectors of 8 columns, from `columns` on: two in each tile.
@@ -28,13 +29,16 @@ static inline __attribute__((always_inline)) void rows_times_columns(const int R
     __m256 sums[TOGETHER][4];
     const activation *a = p->a;
     const size_t a_row = p->a_row;
-    const bf16 *left = columns ? p->right : p->left, *right = p->right, *ahead = p->ahead;
+    const size_t fetched = p->fetched_with_a_pair * C / 4;  // 32 columns are done in one turn or in two
+    const bf16 *left = columns ? p->right : p->left, *right = p->right;
+    const bf16 *ahead = p->ahead + (columns ? p->steps * (DEEP / 2) * fetched : 0);
     const __m256i high = _mm256_set1_epi32((int)0xffff0000);
     _Pragma("GCC unroll 4") for (int r = 0; r < R; r++)
         _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) sums[r][c] = _mm256_setzero_ps();
     for (int step = 0; step < p->steps; step++) {
-        for (int i = 0; i < p->lines && !columns; i++, ahead += 32) _mm_prefetch((const char *)ahead, _MM_HINT_T1);
-        _Pragma("GCC unroll 2") for (int pair = 0; pair < DEEP / 2; pair++, left += 32, right += 32) {
+        _Pragma("GCC unroll 2") for (int pair = 0; pair < DEEP / 2; pair++, left += 32, right += 32, ahead += fetched) {
+            _mm_prefetch((const char *)ahead, _MM_HINT_T1);
+            _mm_prefetch((const char *)(ahead + 32), _MM_HINT_T1);
             __m256 even[4], odd[4];
             _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) {
                 const __m256i both = _mm256_loadu_si256((const __m256i *)((c < 2 ? left : right) + c % 2 * 16));

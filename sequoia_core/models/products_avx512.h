@@ -52,8 +52,9 @@ typedef struct {  // rows of activations times 32 columns: two tiles and their s
     const bf16 *left, *right;
     size_t w_step;
     int steps;
-    const bf16 *ahead;  // what is to be fetched meanwhile, `lines` cache lines for each step along K
+    const bf16 *ahead;  // what is to be fetched meanwhile: at most 32 cache lines for each step along K
     int lines;
+    size_t fetched_with_a_pair;  // entries; see `many_rows`
 } Product;
 
 static inline __attribute__((always_inline)) void rows_times_columns(const int R, const Product *p) {
@@ -61,10 +62,12 @@ static inline __attribute__((always_inline)) void rows_times_columns(const int R
     const activation *a = p->a;
     const size_t a_row = p->a_row;
     const bf16 *left = p->left, *right = p->right, *ahead = p->ahead;
+    const size_t fetched = p->fetched_with_a_pair;
     _Pragma("GCC unroll 8") for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
     for (int step = 0; step < p->steps; step++) {
-        for (int i = 0; i < p->lines; i++, ahead += 32) _mm_prefetch((const char *)ahead, _MM_HINT_T1);
-        _Pragma("GCC unroll 4") for (int pair = 0; pair < DEEP / 2; pair++, left += 32, right += 32) {
+        _Pragma("GCC unroll 4") for (int pair = 0; pair < DEEP / 2; pair++, left += 32, right += 32, ahead += fetched) {
+            _mm_prefetch((const char *)ahead, _MM_HINT_T1);
+            _mm_prefetch((const char *)(ahead + 32), _MM_HINT_T1);
             ADD_PAIR(R)
         }
         a += p->a_step, left += p->w_step - TILE, right += p->w_step - TILE;

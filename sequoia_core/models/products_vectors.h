@@ -7,29 +7,33 @@ static inline void begin_products(void) {}
 
 static inline void end_products(void) {}
 
+// What is to be fetched is fetched evenly: by each part of the rows its share, with each of the 16 pairs of a step a little.
 static inline void many_rows(Product p, int rows) {
+    const int parts = (rows + TOGETHER - 1) / TOGETHER;
+    p.fetched_with_a_pair = p.lines * 2 / parts;
     for (int first = 0; first < rows; first += TOGETHER) {
         few_rows(&p, rows - first < TOGETHER ? rows - first : TOGETHER);
-        p.c += (size_t)TOGETHER * p.c_row, p.a += (size_t)TOGETHER * p.a_row, p.lines = 0;
+        p.c += (size_t)TOGETHER * p.c_row, p.a += (size_t)TOGETHER * p.a_row;
+        p.ahead += (size_t)p.steps * (DEEP / 2) * p.fetched_with_a_pair;
     }
 }
 
 // c [up to 16 rows, 32] = a in tiles, times the 32 columns of one group. Meanwhile `lines` cache lines of `ahead` are
 // fetched with each step along K.
 static void product(float *c, const activation *a, int rows, const bf16 *tiles, int k, const bf16 *ahead, int lines) {
-    many_rows((Product){c, WIDE, a, DEEP, TILE, tiles, tiles + TILE, GROUP * TILE, k / DEEP, ahead, lines}, rows);
+    many_rows((Product){c, WIDE, a, DEEP, TILE, tiles, tiles + TILE, GROUP * TILE, k / DEEP, ahead, lines, 0}, rows);
 }
 
 // scores [rows, stride] = queries [up to 16 rows, d] in tiles, times all keys, 32 keys at a time.
 static void score(float *scores, int stride, const activation *queries, int rows, const bf16 *keys, int blocks, int size) {
     for (int block = 0; block < blocks; block++, keys += (size_t)2 * ROWS * size)
         many_rows((Product){scores + block * DEEP, stride, queries, DEEP, TILE, keys, keys + ROWS * size, TILE,
-                            size / DEEP, NULL, 0}, rows);
+                            size / DEEP, keys, 0, 0}, rows);
 }
 
 // sums [rows, d] = weights [up to 16 rows, stride] times the values of whole blocks of 32 keys.
 static void weigh(float *sums, const activation *weights, int stride, int rows, const bf16 *values, int blocks, int size) {
     for (int part = 0; part < size / 16; part += 2)
         many_rows((Product){sums + part * 16, size, weights, stride, DEEP, values + (size_t)part * TILE,
-                            values + (size_t)(part + 1) * TILE, (size_t)size / 16 * TILE, blocks, NULL, 0}, rows);
+                            values + (size_t)(part + 1) * TILE, (size_t)size / 16 * TILE, blocks, values, 0, 0}, rows);
 }

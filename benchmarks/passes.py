@@ -1,0 +1,181 @@
+"""How near a pass comes to what the processor could do, for each instruction set it has, beside PyTorch.
+
+    python benchmarks/passes.py                  # a table, one JSON line last; a few minutes
+    python benchmarks/passes.py --compile        # also torch.compile with frozen weights: minutes of compiling
+
+Demo target after 128 tokens. The bound of a pass over n tokens is the larger of bytes / bandwidth and operations /
+rate: bandwidth is that of all threads reading a buffer of the packed weights' size, rate that of a loop on registers
+alone with the instructions of the set; both are measured between the passes. Methods take turns; medians of the turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import ctypes
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from sequoia_core import load_pair  # noqa: E402
+from sequoia_core.models import compile_c, instruction_sets, llama_x86  # noqa: E402
+from sequoia_core.models.device import describe_device  # noqa: E402
+from sequoia_core.models.instruction_sets import InstructionSet  # noqa: E402
+from sequoia_core.models.language_model import HuggingFaceModel  # noqa: E402
+from sequoia_core.models.llama_torch import TorchLlama  # noqa: E402
+from sequoia_core.models.protocol import causal_tail  # noqa: E402
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+CONTEXT, REPEATS = 128, 3  # tokens before the pass; passes in a turn, of which the median counts
+
+
+class Bounds:
+    """What the processor reaches at most with one instruction set."""
+
+    def __init__(self, instructions: InstructionSet, size: int, folder: Path) -> None:
+        source = Path(__file__).with_name("bounds.c")
+        flags = [*llama_x86.FLAGS, *instructions.flags, *(["-DWITH_TILES"] if instructions.name == "amx" else [])]
+        library = ctypes.CDLL(str(compile_c.build([source], flags, folder)))
+        library.bound_read.restype = library.bound_rate.restype = ctypes.c_double
+        library.bound_read.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+        library.bound_rate.argtypes = [ctypes.c_int, ctypes.c_void_p]
+        self.library, self.buffer, self.kept = library, torch.ones(size, dtype=torch.uint8), ctypes.c_int64()
+
+    def bytes_per_sec(self) -> float:
+        threads, kept = torch.get_num_threads(), ctypes.byref(self.kept)
+        args = self.buffer.data_ptr(), self.buffer.numel(), threads, kept
+        return self.buffer.numel() / statistics.median(self.library.bound_read(*args) for _ in range(REPEATS))
+
+    def operations_per_sec(self) -> float:
+        threads, kept = torch.get_num_threads(), ctypes.byref(self.kept)
+        return statistics.median(self.library.bound_rate(threads, kept) for _ in range(REPEATS))
+
+
+def passes_of(model: HuggingFaceModel) -> Callable[[int], float]:
+    """Return n -> seconds of a pass over n tokens."""
+    session = model.open(CONTEXT + max(SIZES))
+    session.append(torch.arange(CONTEXT), torch.arange(CONTEXT), causal_tail(CONTEXT), keep=1)
+
+    def timed(count: int) -> float:
+        ids, tail, taken = torch.arange(count), causal_tail(count), []
+        for _ in range(REPEATS + 1):  # the first one warms up
+            began = time.perf_counter()
+            session.append(ids, ids + CONTEXT, tail, keep=count)
+            taken.append(time.perf_counter() - began)
+            session.commit(CONTEXT, [])
+        return statistics.median(taken[1:])
+
+    return timed
+
+
+def compiled_by_torch(model) -> Callable[[int], float]:
+    """Return n -> seconds of a pass of transformers' own model by torch.compile, weights frozen."""
+    import torch._inductor.config as inductor
+    from transformers import DynamicCache
+
+    inductor.freezing = True
+    ready: dict[int, Callable] = {}
+
+    def prepared(count: int) -> Callable[[], None]:
+        cache = DynamicCache(config=model.config)
+        model(torch.arange(CONTEXT)[None], past_key_values=cache)
+        mask = torch.cat([torch.zeros(count, CONTEXT), causal_tail(count)], 1)[None, None].to(model.dtype)
+        ids = torch.arange(count)[None]
+        options = {"position_ids": ids + CONTEXT, "attention_mask": mask, "past_key_values": cache}
+        forward = torch.compile(model.forward, mode="max-autotune-no-cudagraphs", dynamic=False)
+
+        def run() -> None:
+            forward(ids, **options)
+            cache.crop(-count)
+
+        return run
+
+    def timed(count: int) -> float:
+        taken = []
+        with torch.no_grad():
+            run = ready.setdefault(count, prepared(count)) if count not in ready else ready[count]
+            for _ in range(REPEATS + 1):
+                began = time.perf_counter()
+                run()
+                taken.append(time.perf_counter() - began)
+        return statistics.median(taken[1:])
+
+    return timed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9, help="turns that each method takes")
+    parser.add_argument("--compile", action="store_true", help="also torch.compile, at 1, 4, 16 and 64 tokens")
+    args = parser.parse_args()
+    sets = [found for found in instruction_sets.runnable() if not found.emulated]
+    pair, single = load_pair(dtype="bfloat16"), load_pair(dtype="float32")
+    model = pair.target.model
+    packed = sum(p.numel() * p.element_size() for p in model.parameters())
+    products = sum(p.numel() for name, p in model.named_parameters() if "norm" not in name)  # the head's among them
+
+    methods = {}
+    for found in sets:
+        os.environ[instruction_sets.VARIABLE] = found.name
+        methods[found.name] = passes_of(HuggingFaceModel(copy.deepcopy(model), found.name))
+    del os.environ[instruction_sets.VARIABLE]
+    plain = HuggingFaceModel(copy.deepcopy(model), "torch")
+    plain._passes = TorchLlama(plain.model)
+    methods["torch bfloat16"], methods["torch float32"] = passes_of(plain), passes_of(single.target)
+    if args.compile:
+        methods["torch.compile float32"] = compiled_by_torch(copy.deepcopy(single.target.model))
+
+    taken: dict[str, dict[int, list[float]]] = {name: {} for name in methods}
+    reached: dict[str, dict[str, list[float]]] = {found.name: {"bytes": [], "rate": []} for found in sets}
+    with tempfile.TemporaryDirectory() as folder:
+        bounds = {found.name: Bounds(found, packed, Path(folder) / "built") for found in sets}
+        for turn in range(args.rounds):
+            for name, bound in bounds.items():
+                reached[name]["bytes"].append(bound.bytes_per_sec())
+                reached[name]["rate"].append(bound.operations_per_sec())
+            for name, timed in methods.items():
+                for count in SIZES:
+                    if name.startswith("torch.compile") and count not in (1, 4, 16, 64):
+                        continue
+                    taken[name].setdefault(count, []).append(timed(count))
+            print(f"turn {turn + 1} of {args.rounds}", file=sys.stderr)
+
+    sec = {name: {n: statistics.median(times) for n, times in counts.items()} for name, counts in taken.items()}
+    print("| tokens | " + " | ".join(f"{name}, ms (share of bound)" for name in sec) + " |")
+    print("|---" * (len(sec) + 1) + "|")
+    record: dict[str, dict] = {}
+    for found in sets:
+        bandwidth, rate = (statistics.median(reached[found.name][kind]) for kind in ("bytes", "rate"))
+        limit = {n: max(packed / bandwidth, 2 * products * n / rate) for n in SIZES}
+        share = {n: limit[n] / sec[found.name][n] for n in SIZES}
+        one = sec[found.name][1]
+        record[found.name] = {
+            "gb_per_sec": bandwidth / 1e9, "gflop_per_sec": rate / 1e9,
+            "ms": {n: 1e3 * sec[found.name][n] for n in SIZES},
+            "share_of_bound": share, "one_token_share_of_bound": share[1], "t16": sec[found.name][16] / one,
+            "t64": sec[found.name][64] / one,
+        }  # fmt: skip
+    for n in SIZES:
+        cells = []
+        for name in sec:
+            shown = f" ({record[name]['share_of_bound'][n]:.0%})" if name in record else ""
+            cells.append(f"{1e3 * sec[name][n]:.2f}{shown}" if n in sec[name] else "")
+        print(f"| {n} | " + " | ".join(cells) + " |")
+    for name, row in record.items():
+        print(f"{name}: read {row['gb_per_sec']:.1f} GB/s, multiplied {row['gflop_per_sec']:.0f} GFLOP/s at most")
+    others = {name: {n: 1e3 * value for n, value in sec[name].items()} for name in sec if name not in record}
+    print(json.dumps({"device": describe_device("cpu"), "packed_bytes": packed, **record, "others_ms": others}))
+
+
+if __name__ == "__main__":
+    main()
