@@ -21,7 +21,7 @@ from .device import processor_flags
 
 FOLDER = Path(__file__).parent
 BUILD_SEC = 60
-# How long a thread of compiled code spins before it sleeps while it waits for another one. GCC's own 300,000 rounds are up
+# How long a thread of compiled code spins before it sleeps while it waits for another. GCC's own 300,000 rounds are up
 # to 16 ms: where something else wants a core, the waiting thread holds it while the awaited one stands in line.
 SPIN_ROUNDS = "2000"
 
