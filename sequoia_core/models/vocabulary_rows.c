@@ -1,5 +1,5 @@
 // Rows of a vocabulary on CPU: softmax, the largest entries, draws without replacement, residuals. Plain C with vectors of
-// 16 lanes that compilers map to what the processor has. Built by native.py; called from rows.py, which says what each does.
+// 16 lanes that compilers map to what the processor has. Built by compile_c.py; called from vocabulary_rows.py, which says what each does.
 
 #include <math.h>
 #include <stdint.h>
@@ -91,16 +91,16 @@ int rows_soften(const float *logits, int64_t stride, int64_t rows, int64_t size,
     return fine;
 }
 
-// chances: what softmax(logits * inverse) gives certain tokens, those of row which[i] at starts[i] to starts[i + 1] - 1
+// probabilities: what softmax(logits * inverse) gives certain tokens, those of row which[i] at starts[i] to starts[i + 1] - 1
 // -> whether all these rows were finite.
-int rows_chances(const float *logits, int64_t stride, const int64_t *which, const int64_t *starts, int64_t rows,
-                 int64_t size, float inverse, const int64_t *tokens, float *chances, int threads) {
+int rows_probabilities(const float *logits, int64_t stride, const int64_t *which, const int64_t *starts, int64_t rows,
+                 int64_t size, float inverse, const int64_t *tokens, float *probabilities, int threads) {
     int fine = 1;
 #pragma omp parallel for num_threads(threads) if (rows >= MANY) reduction(& : fine)
     for (int64_t row = 0; row < rows; row++) {
         float top;
         const float *line = logits + which[row] * stride, sum = exponentials(line, size, inverse, NULL, &top);
-        for (int64_t i = starts[row]; i < starts[row + 1]; i++) chances[i] = expf((line[tokens[i]] - top) * inverse) / sum;
+        for (int64_t i = starts[row]; i < starts[row + 1]; i++) probabilities[i] = expf((line[tokens[i]] - top) * inverse) / sum;
         fine &= isfinite(sum) != 0;
     }
     return fine;
@@ -290,7 +290,7 @@ void rows_widen(const float *row, int64_t size, double *wide) {
 }
 
 // wide [size] = softmax(logits * inverse) of one row in double precision; scratch [size] -> whether the row was finite.
-int rows_law(const float *logits, int64_t size, float inverse, float *scratch, double *wide) {
+int rows_distribution(const float *logits, int64_t size, float inverse, float *scratch, double *wide) {
     float top;
     const float sum = exponentials(logits, size, inverse, scratch, &top);
     rows_widen(scratch, size, wide);
@@ -298,7 +298,7 @@ int rows_law(const float *logits, int64_t size, float inverse, float *scratch, d
 }
 
 // Take one entry out of probs [size] and scale the others to sum to 1 again -> what they summed to; 0 leaves them as zeros.
-double rows_strike(double *probs, int64_t size, int64_t place) {
+double rows_remove(double *probs, int64_t size, int64_t place) {
     probs[place] = 0.0;
     const double sum = total(probs, size), factor = sum > 0.0 ? 1.0 / sum : 0.0;
     for (int64_t i = 0; i < size; i++) probs[i] *= factor;
@@ -362,7 +362,7 @@ int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float
     path[0] = 0;
     for (;;) {
         int64_t next = -1;
-        fine = rows_law(logits + node * stride, size, inverse, scratch, left);
+        fine = rows_distribution(logits + node * stride, size, inverse, scratch, left);
         if (!fine) break;
         if (counts[node]) rows_widen(draft + slots[node] * size, size, mass);
         for (int64_t child = firsts[node]; child < firsts[node] + counts[node]; child++) {
@@ -378,13 +378,13 @@ int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float
             }
             if (rule == TOPK) {
                 memcpy(rest, left, size * sizeof(double));
-                if (rows_strike(rest, size, token) <= 0.0) continue;
+                if (rows_remove(rest, size, token) <= 0.0) continue;
             } else {
                 rows_residual(left, mass, size, rest);
             }
             double *swap = left;
             left = rest, rest = swap;
-            if (rule == SEQUOIA && rows_strike(mass, size, token) <= 0.0) {
+            if (rule == SEQUOIA && rows_remove(mass, size, token) <= 0.0) {
                 for (int64_t i = 0; i < size; i++) mass[i] = 1.0;  // exhausted: uniform over the tokens not rejected so far
                 for (int64_t i = firsts[node]; i <= child; i++) mass[tokens[i]] = 0.0;
                 const double sum = total(mass, size);

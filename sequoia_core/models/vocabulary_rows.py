@@ -23,13 +23,25 @@ if sys.platform == "linux":  # elsewhere compilers come without it, and rows tak
 FLAGS = ("-march=native", *ARITHMETIC_FLAGS)
 _FUNCTIONS = {
     "rows_soften": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _SINGLE, _POINTER, _FLAG),
-    "rows_chances": (_FLAG, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT, _COUNT, _SINGLE, _POINTER, _POINTER, _FLAG),
-    "rows_law": (_FLAG, _POINTER, _COUNT, _SINGLE, _POINTER, _POINTER),
+    "rows_probabilities": (
+        _FLAG,
+        _POINTER,
+        _COUNT,
+        _POINTER,
+        _POINTER,
+        _COUNT,
+        _COUNT,
+        _SINGLE,
+        _POINTER,
+        _POINTER,
+        _FLAG,
+    ),
+    "rows_distribution": (_FLAG, _POINTER, _COUNT, _SINGLE, _POINTER, _POINTER),
     "rows_largest": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER),
     "rows_draw": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _FLAG, _POINTER, _POINTER),
     "rows_widen": (None, _POINTER, _COUNT, _POINTER),
     "rows_residual": (None, _POINTER, _POINTER, _COUNT, _POINTER),
-    "rows_strike": (_REAL, _POINTER, _COUNT, _COUNT),
+    "rows_remove": (_REAL, _POINTER, _COUNT, _COUNT),
     "rows_walk": (_FLAG, _FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 10),
     "rows_follow": (_FLAG, _POINTER, _COUNT, _COUNT, *[_POINTER] * 6),
     "rows_invert": (_COUNT, _POINTER, _COUNT, _REAL),
@@ -85,7 +97,7 @@ def token_probabilities(
         float32 [c]; None when a row has NaN or nothing finite.
     """
     found = torch.empty(len(tokens), dtype=torch.float32)
-    fine = compiled().rows_chances(
+    fine = compiled().rows_probabilities(
         logits.data_ptr(), logits.stride(0), _address(which), _address(starts), len(which), logits.shape[1],
         inverse(temperature), tokens.data_ptr(), found.data_ptr(), torch.get_num_threads(),
     )  # fmt: skip
@@ -95,7 +107,7 @@ def token_probabilities(
 def distribution(logits: torch.Tensor, temperature: float) -> np.ndarray | None:
     """Return the softmax of one float32 row [V] in double precision; None for one with NaN or nothing finite."""
     wide, scratch = np.empty(len(logits)), np.empty(len(logits), dtype=np.float32)
-    fine = compiled().rows_law(
+    fine = compiled().rows_distribution(
         logits.data_ptr(), len(logits), inverse(temperature), _address(scratch), _address(wide)
     )  # fmt: skip
     return wide if fine else None
@@ -150,7 +162,7 @@ def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
 
 def remove_token(probs: np.ndarray, place: int) -> float:
     """Take one entry out of float64 [V], in place, the others scaled to sum to 1 -> what they summed to before."""
-    return compiled().rows_strike(_address(probs), len(probs), place)
+    return compiled().rows_remove(_address(probs), len(probs), place)
 
 
 def invert(probs: np.ndarray, uniform: float) -> int:
