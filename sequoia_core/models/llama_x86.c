@@ -269,7 +269,8 @@ static ONE_COPY float soften(activation *weights, float *scores, int count, floa
 // One key head and the query heads that share it, for up to 16 of their rows from `first` on: token after token, the heads
 // that share keys together. `prefix` slots are seen by every row, after them row r sees slots seen[seen_start[r]] to
 // seen[seen_start[r + 1] - 1], in the order of their positions.
-static void attend(Cache *cache, int layer, int head, int first, const int64_t *positions, int rows, int length, int prefix) {
+static void attend(Cache *cache, int layer, int head, int first, const int64_t *positions, int rows, int length,
+                   int prefix) {
     const Model *model = cache->model;
     const Shape *shape = &model->shape;
     const int size = shape->head_size, share = shape->heads / shape->key_heads, blocks = (length + rows + DEEP - 1) / DEEP;
@@ -312,7 +313,8 @@ static void attend(Cache *cache, int layer, int head, int first, const int64_t *
         }
         const float inverse = 1.0f / totals[r];
         for (int i = 0; i < size; i += LANES)
-            keep_activation(cache->attended + place(row, query * size + i, shape->heads * size), load(sums + r * size + i) * inverse);
+            keep_activation(cache->attended + place(row, query * size + i, shape->heads * size),
+                            load(sums + r * size + i) * inverse);
     }
 }
 
@@ -561,7 +563,8 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
         cache->logits = malloc(wanted * sizeof(float));
         cache->logits_size = cache->logits ? wanted : 0;
     }
-    int64_t *given = malloc(((size_t)2 * most + draws) * sizeof(int64_t)), *positions = given + most, *drawn = positions + most;
+    int64_t *given = malloc(((size_t)2 * most + draws) * sizeof(int64_t));
+    int64_t *positions = given + most, *drawn = positions + most;
     if (!cache->logits || !given || !make_room(cache, most, threads)) {
         free(given);
         return 0;
@@ -607,7 +610,8 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
             if (!rows_soften_one(from, vocab, draft->inverse_temperature, to))
                 failed |= 2;
             else if (uniforms)
-                failed |= rows_draw(to, 1, vocab, children, draft->with_replacement, uniforms + (size_t)row * children, found) < 0;
+                failed |= rows_draw(to, 1, vocab, children, draft->with_replacement, uniforms + (size_t)row * children,
+                                    found) < 0;
             else
                 failed |= rows_largest(to, 1, vocab, children, found) < 0;
         }

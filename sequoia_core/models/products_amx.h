@@ -7,7 +7,6 @@
 
 enum { BATCH = 32 };  // rows that one call of `product` takes
 
-#define INSTRUCTIONS "AMX"
 typedef bf16 activation;
 
 static inline void keep_activation(activation *to, floats x) { narrow(to, x); }

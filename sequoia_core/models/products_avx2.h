@@ -6,26 +6,15 @@
 
 enum { BATCH = 16, TOGETHER = 4 };  // rows that one call of `product` takes; rows whose sums stay in registers together
 
-#define INSTRUCTIONS "AVX2"
 typedef float activation;
 
 static inline void keep_activation(activation *to, floats x) { store(to, x); }
 
-typedef struct {  // rows of activations times 32 columns: two tiles and their successors along K
-    float *c;
-    size_t c_row;
-    const activation *a;
-    size_t a_row, a_step;
-    const bf16 *left, *right;
-    size_t w_step;
-    int steps;
-    const bf16 *ahead;  // what is to be fetched meanwhile: at most 32 cache lines for each step along K
-    int lines;
-    size_t fetched_with_a_pair;  // entries; see `many_rows`
-} Product;
+#include "products_vectors.h"
 
 // R rows times C vectors of 8 columns, from `columns` on: two in each tile.
-static inline __attribute__((always_inline)) void rows_times_columns(const int R, const int C, const Product *p, int columns) {
+static inline __attribute__((always_inline)) void rows_times_columns(const int R, const int C, const Product *p,
+                                                                     int columns) {
     __m256 sums[TOGETHER][4];
     const activation *a = p->a;
     const size_t a_row = p->a_row;
@@ -66,10 +55,9 @@ static void few_rows(const Product *p, int rows) {  // 16 registers hold the sum
     }
 }
 
-#include "products_vectors.h"
-
 // sum [d] += weights of the keys in `slots`, of which there are at most 32, in the order in which `weigh` adds.
-static void weigh_some(float *sum, const activation *weights, const bf16 *values, const int32_t *slots, int count, int size) {
+static void weigh_some(float *sum, const activation *weights, const bf16 *values, const int32_t *slots, int count,
+                       int size) {
     const __m256i high = _mm256_set1_epi32((int)0xffff0000);
     for (int part = 0; part < size / 16; part++)
         for (int half = 0; half < 2; half++) {

@@ -8,7 +8,6 @@
 enum { BATCH = 16, TOGETHER = 8 };  // rows that one call of `product` takes; rows whose sums stay in registers together
 
 #ifdef WITH_BFLOAT16
-#define INSTRUCTIONS "AVX-512 with bfloat16 products"
 typedef bf16 activation;
 
 static inline void keep_activation(activation *to, floats x) { narrow(to, x); }
@@ -27,7 +26,6 @@ static inline __m512i both_of(const activation *pair) {  // in every lane
         sums[r][1] = _mm512_dpbf16_ps(sums[r][1], x, second);                                                         \
     }
 #else
-#define INSTRUCTIONS "AVX-512"
 typedef float activation;
 
 static inline void keep_activation(activation *to, floats x) { store(to, x); }
@@ -44,18 +42,7 @@ static inline void keep_activation(activation *to, floats x) { store(to, x); }
     }
 #endif
 
-typedef struct {  // rows of activations times 32 columns: two tiles and their successors along K
-    float *c;
-    size_t c_row;
-    const activation *a;
-    size_t a_row, a_step;
-    const bf16 *left, *right;
-    size_t w_step;
-    int steps;
-    const bf16 *ahead;  // what is to be fetched meanwhile: at most 32 cache lines for each step along K
-    int lines;
-    size_t fetched_with_a_pair;  // entries; see `many_rows`
-} Product;
+#include "products_vectors.h"
 
 static inline __attribute__((always_inline)) void rows_times_columns(const int R, const Product *p) {
     __m512 sums[TOGETHER][2];
@@ -92,10 +79,9 @@ static void few_rows(const Product *p, int rows) {
     }
 }
 
-#include "products_vectors.h"
-
 // sum [d] += weights of the keys in `slots`, of which there are at most 32, in the order and pairs in which `weigh` adds.
-static void weigh_some(float *sum, const activation *weights, const bf16 *values, const int32_t *slots, int count, int size) {
+static void weigh_some(float *sum, const activation *weights, const bf16 *values, const int32_t *slots, int count,
+                       int size) {
     const __m512i high = _mm512_set1_epi32((int)0xffff0000);
     for (int part = 0; part < size / 16; part++) {
         __m512 found = _mm512_loadu_ps(sum + part * 16);

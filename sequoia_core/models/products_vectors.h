@@ -1,5 +1,20 @@
-// What the instruction sets without a matrix unit share: passes over `few_rows`, which the file that includes this has
-// defined for its own. A processor without such a unit has nothing to switch on or off.
+// What the instruction sets without a matrix unit share. The file that includes this says before what an `activation` is and
+// how many rows go `TOGETHER`, and defines `few_rows` after. A processor without such a unit has nothing to switch on or off.
+
+typedef struct {  // rows of activations times 32 columns: two tiles and their successors along K
+    float *c;
+    size_t c_row;
+    const activation *a;
+    size_t a_row, a_step;
+    const bf16 *left, *right;
+    size_t w_step;
+    int steps;
+    const bf16 *ahead;  // what is to be fetched meanwhile: at most 32 cache lines for each step along K
+    int lines;
+    size_t fetched_with_a_pair;  // entries; see `many_rows`
+} Product;
+
+static void few_rows(const Product *product, int rows);  // at most TOGETHER of them
 
 static int granted(void) { return 1; }
 

@@ -1,5 +1,6 @@
 // Rows of a vocabulary on CPU: softmax, the largest entries, draws without replacement, residuals. Plain C with vectors of
-// 16 lanes that compilers map to what the processor has. Built by compile_c.py; called from vocabulary_rows.py, which says what each does.
+// 16 lanes that compilers map to what the processor has. Built by compile_c.py; called from vocabulary_rows.py, which says
+// what each does.
 
 #include <math.h>
 #include <stdint.h>
@@ -91,7 +92,8 @@ int rows_soften(const float *logits, int64_t stride, int64_t rows, int64_t size,
     return fine;
 }
 
-// probabilities: what softmax(logits * inverse) gives certain tokens, those of row which[i] at starts[i] to starts[i + 1] - 1
+// probabilities: what softmax(logits * inverse) gives certain tokens, those of row which[i] at starts[i] to
+// starts[i + 1] - 1
 // -> whether all these rows were finite.
 int rows_probabilities(const float *logits, int64_t stride, const int64_t *which, const int64_t *starts, int64_t rows,
                  int64_t size, float inverse, const int64_t *tokens, float *probabilities, int threads) {
@@ -100,7 +102,8 @@ int rows_probabilities(const float *logits, int64_t stride, const int64_t *which
     for (int64_t row = 0; row < rows; row++) {
         float top;
         const float *line = logits + which[row] * stride, sum = exponentials(line, size, inverse, NULL, &top);
-        for (int64_t i = starts[row]; i < starts[row + 1]; i++) probabilities[i] = expf((line[tokens[i]] - top) * inverse) / sum;
+        for (int64_t i = starts[row]; i < starts[row + 1]; i++)
+            probabilities[i] = expf((line[tokens[i]] - top) * inverse) / sum;
         fine &= isfinite(sum) != 0;
     }
     return fine;
