@@ -257,9 +257,7 @@ static ONE_COPY float soften(activation *weights, float *scores, int count, floa
     }
     const float highest = largest(top);
     for (int i = 0; i < padded; i += LANES) {
-        floats x = exponential((load(scores + i) - highest) * scale);
-        for (int lane = 0; i + LANES > count && lane < LANES; lane++)
-            if (i + lane >= count) x[lane] = 0.0f;
+        const floats x = exponential((load(scores + i) - highest) * scale);  // beyond `count` 1e-30: lost in the sum
         keep_activation(weights + i, x);
         sum += x;
     }

@@ -4,6 +4,7 @@ All of it holds for each instruction set that this processor can run, and for th
 """
 
 import copy
+import ctypes
 
 import numpy as np
 import pytest
@@ -23,9 +24,9 @@ from transformers import (
 from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, autoregressive, decode, load_pair, optimal_tree
 from sequoia_core.decoding.compiled_drafting import CompiledDrafter
 from sequoia_core.decoding.verifiers import VERIFIERS
-from sequoia_core.models import instruction_sets
+from sequoia_core.models import compile_c, instruction_sets
 from sequoia_core.models.language_model import HuggingFaceModel
-from sequoia_core.models.llama_x86 import CompiledLlama, compiled
+from sequoia_core.models.llama_x86 import FLAGS, CompiledLlama, compiled
 from tests.core.models.test_compile_c import needs_compiler
 
 pytestmark = [
@@ -188,6 +189,56 @@ def test_a_long_branch_has_the_bits_it_has_alone(changes):
     tail = torch.zeros(tree.size, tree.size).masked_fill(torch.from_numpy(~tree.ancestor_mask), -torch.inf)
     found = cache.append(tokens, depths + start, tail, keep=tree.size)
     assert torch.equal(found[branch], torch.cat(alone[start:]))
+
+
+PROBE = """
+#include <immintrin.h>
+#include "lanes.h"
+void narrow_all(bf16 *to, const float *from, int count) {
+    for (int i = 0; i < count; i += LANES) narrow(to + i, load(from + i));
+}
+void exponentials(float *to, const float *from, int count) {
+    for (int i = 0; i < count; i += LANES) store(to + i, exponential(load(from + i)));
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def lanes(instructions, tmp_path_factory):
+    """The functions of lanes.h with the flags of each instruction set."""
+    if instructions.emulated:
+        pytest.skip("what is emulated is tested in test_amx_emulation")
+    folder = tmp_path_factory.mktemp("lanes")
+    source = folder / "probe.c"
+    source.write_text(PROBE)
+    flags = [*FLAGS, *instructions.flags, f"-I{compile_c.FOLDER}"]
+    return ctypes.CDLL(str(compile_c.build([source], flags, folder / "built")))
+
+
+def test_narrowing_rounds_to_nearest_even_and_keeps_what_is_no_number(lanes):
+    rng = np.random.default_rng(1)
+    edges = [0.0, -0.0, np.inf, -np.inf, 1.00390625, 1.01171875, -1.00390625, 3.4e38, -3.4e38, 1.0, 7.0, np.nan]
+    values = np.concatenate([edges, rng.normal(size=500), 10.0 ** rng.uniform(-30, 30, size=512)]).astype(np.float32)
+    values = np.concatenate([values, np.float32([1.5, 2.5, 3.5, -0.75] * 4)])
+    bits = (rng.integers(2**15, size=512).astype(np.uint32) << 16 | 0x8000).view(np.float32)  # halves between two
+    values = np.concatenate([values, bits[np.isfinite(bits) & (bits > 1e-30)]])
+    values = values[: len(values) // 16 * 16].copy()
+    found = np.empty(len(values), dtype=np.uint16)
+    lanes.narrow_all(*(ctypes.c_void_p(array.ctypes.data) for array in (found, values)), len(values))
+    wanted = torch.from_numpy(values).bfloat16().view(torch.int16).numpy().view(np.uint16)
+    number = ~np.isnan(values)
+    np.testing.assert_array_equal(found[number], wanted[number])
+    assert np.isnan((found[~number].astype(np.uint32) << 16).view(np.float32)).all()
+
+
+def test_the_exponential_is_right_to_seven_digits(lanes):
+    values = -np.float32(np.concatenate([np.linspace(0, 69, 4000), [1e-8] * 16]))
+    found = np.empty_like(values)
+    lanes.exponentials(*(ctypes.c_void_p(array.ctypes.data) for array in (found, values)), len(values))
+    np.testing.assert_allclose(found, np.exp(values.astype(np.float64)), rtol=2.5e-7)
+    beyond = np.float32([-70.0, -1e30, -np.inf, np.nan] * 4)
+    lanes.exponentials(*(ctypes.c_void_p(array.ctypes.data) for array in (found, beyond)), 16)
+    assert (found[:3] < 2e-30).all() and (found[:3] > 0).all() and np.isnan(found[3])
 
 
 def test_only_the_wanted_rows_of_a_cut_vocabulary_are_returned():
