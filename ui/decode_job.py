@@ -58,7 +58,8 @@ def decode_beside_baseline(
     sampling = SamplingConfig(temperature=request.temperature, top_p=request.top_p)
     common = {"target": pair.target, "sampling": sampling, "cancel": context.cancel}
     speculative = {**common, "draft": pair.draft, "tree": request.tree, "verifier": request.verifier}
-    run = request.header() | {"device": str(pair.target.device), "target": pair.target.name, "draft": pair.draft.name}
+    used = {"device": str(pair.target.device), "dtype": str(pair.target.dtype).removeprefix("torch.")}
+    run = request.header() | used | {"target": pair.target.name, "draft": pair.draft.name}
     keep(run)
 
     progress(0.0, "Warming up")

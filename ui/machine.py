@@ -8,15 +8,9 @@ from pathlib import Path
 
 import streamlit as st
 
-from sequoia_core.models.device import processor_flags, processor_name
+from sequoia_core.models.device import processor_name
 
 GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-ctrl-gpu", "/dev/kfd", "/dev/dxg")
-
-
-@st.cache_resource(show_spinner=False)
-def fast_dtype() -> str | None:
-    """Return bfloat16 where the processor multiplies such matrices itself (AMX), else None: what `load_pair` takes."""
-    return "bfloat16" if "amx_bf16" in processor_flags().split() else None  # asking torch would cost two seconds
 
 
 @st.cache_resource(show_spinner=False)

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ui import number_format
 from ui.pair_loading import PairKeeper
 
 if TYPE_CHECKING:
@@ -20,7 +21,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class PairSpec(NamedTuple):
-    """Which models to load: folders or hub ids, None twice for the demo pair; dtype None leaves it to `load_pair`."""
+    """Which models to load, and in which number format.
+
+    Attributes:
+        target, draft: folders or hub ids; None twice is the demo pair.
+        dtype: `number_format.FASTEST` for the faster one here, or one that `load_pair` takes.
+    """
 
     target: str | None = None
     draft: str | None = None
@@ -57,7 +63,12 @@ def _fetch_pair(spec: PairSpec) -> None:
 def _load_pair(spec: PairSpec) -> ModelPair:
     from sequoia_core import load_pair  # heavy: torch and transformers
 
-    return load_pair(spec.target, spec.draft, dtype=spec.dtype)
+    def load(dtype: str | None) -> ModelPair:
+        return load_pair(spec.target, spec.draft, dtype=dtype)
+
+    if spec.dtype == number_format.FASTEST:
+        return number_format.load_fastest(spec.target, spec.draft, load)
+    return load(spec.dtype)
 
 
 _PAIRS: PairKeeper[PairSpec, ModelPair] = PairKeeper(_fetch_pair, _load_pair)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.files.model_names import pair_names
-from ui import machine, session
+from ui import machine, number_format, session
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, TokenTree
@@ -45,8 +45,18 @@ def profile_faults() -> list[str]:
     if hardware is None:
         return ["no hardware profile"]
     target, draft = pair_names(*session.pair_spec()[:2])
-    dtype = session.pair_spec().dtype or ("bfloat16" if machine.has_gpu() else "float32")
+    dtype = dtype_in_use()
     return hardware.differences(target=target, draft=draft, dtype=dtype, device=machine.device_name())
+
+
+def dtype_in_use() -> str:
+    """Return the number format that the pair in use runs in here; before its first load, the one that is likely."""
+    target, draft, dtype = session.pair_spec()
+    if dtype not in (None, number_format.FASTEST):
+        return dtype
+    if machine.has_gpu():
+        return "bfloat16"
+    return "float32" if dtype is None else number_format.likely(target, draft)
 
 
 def profiled_machine() -> str:

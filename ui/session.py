@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from sequoia_core.design.conditions import Conditions
-from ui import machine, shipped
+from ui import number_format, shipped
 from ui.literal import safe_name
 from ui.model_pairs import PairSpec
 from ui.session_state import get, put
@@ -173,8 +173,8 @@ def set_profile(profile: HardwareProfile, source: str) -> None:
 
 
 def pair_spec() -> PairSpec:
-    """Return which models to load, and in which dtype."""
-    return get("pair", PairSpec(dtype=machine.fast_dtype()))
+    """Return which models to load, and in which number format."""
+    return get("pair", PairSpec(dtype=number_format.FASTEST))
 
 
 def set_pair(spec: PairSpec) -> None:

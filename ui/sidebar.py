@@ -7,11 +7,16 @@ from pathlib import Path
 
 import streamlit as st
 
-from ui import machine, model_pairs, session, session_jobs
+from ui import machine, model_pairs, number_format, predictions, session, session_jobs
 from ui.literal import plain
 from ui.model_pairs import PairSpec
 
-DTYPES = {"Default: float32 on CPU": None, "bfloat16": "bfloat16", "float32": "float32", "float16": "float16"}
+DTYPES = {
+    "Fastest here, measured": number_format.FASTEST,
+    "bfloat16": "bfloat16",
+    "float32": "float32",
+    "float16": "float16",
+}
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 POLL_SEC = 1.0
 
@@ -32,7 +37,11 @@ def _pair_control() -> None:
         help="Target: the model whose output is preserved. Draft: the "
         "small model that proposes tokens. They must share a vocabulary.",
     )
-    st.caption(f":material/memory: {plain(machine.device_name())}, {spec.dtype or 'default precision'}")
+    measured = spec.dtype == number_format.FASTEST and not machine.has_gpu()
+    st.caption(
+        f":material/memory: {plain(machine.device_name())}, {predictions.dtype_in_use()}",
+        help=number_format.explanation(spec.target, spec.draft) if measured else None,
+    )
     with st.popover("Change pair", icon=":material/swap_horiz:", width="stretch"):
         with st.form("sidebar_pair", border=False):
             new_target = st.text_input(
@@ -52,11 +61,12 @@ def _pair_control() -> None:
             dtype = st.selectbox(
                 "Number format",
                 list(DTYPES),
-                index=list(DTYPES.values()).index(spec.dtype),
+                index=list(DTYPES.values()).index(spec.dtype or number_format.FASTEST),
                 key="sidebar_dtype",
-                help="bfloat16 halves the bytes of a pass and uses the processor's matrix unit where it has one, so "
-                "that wide trees pay. In float32 greedy output is the same with every tree, token for token; in "
-                "bfloat16 near-ties may round the other way.",
+                help="bfloat16 halves the bytes of a pass, and compiled passes take it. Which is faster here is found by "
+                "timing both when a pair is first loaded. In float32 greedy output is the same with every tree, token "
+                "for token; so it is in bfloat16 where passes are compiled, elsewhere near-ties may round the other "
+                "way.",
             )
             if st.form_submit_button("Use this pair", icon=":material/check:", width="stretch"):
                 problem = pair_problem(new_target.strip(), new_draft.strip())

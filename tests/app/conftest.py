@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 from sequoia_core import AcceptanceVector, HardwareProfile
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.models.language_model import HuggingFaceModel
-from ui import machine, shipped
+from ui import machine, number_format, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "pages").glob("*.py"))
@@ -59,7 +59,7 @@ def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = [json.dumps({"text": f"def f{i}():", "source": "test"}) for i in range(3)]
     (tmp_path / "prompts" / "prompts.jsonl").write_text("\n".join(lines))
     monkeypatch.setattr(shipped, "ASSETS", tmp_path)
-    monkeypatch.setattr(machine, "fast_dtype", lambda: None)  # the profile above is of float32, on any machine
+    monkeypatch.setattr(number_format, "likely", lambda target, draft: "float32")  # as the profile above, anywhere
     return tmp_path
 
 

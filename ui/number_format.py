@@ -1,0 +1,91 @@
+"""The number format that a pair of models runs in here: the one asked for, or the faster one, found by timing.
+
+On a CPU the faster of float32 and bfloat16 is found when a pair is first loaded, and kept for this machine. Until then
+the app goes by what is likely.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sequoia_core.files.model_names import DEMO_PAIR
+from sequoia_core.models import instruction_sets
+from sequoia_core.models.number_formats import FormatTimes, keep_times, kept_times
+
+if TYPE_CHECKING:
+    from sequoia_core.models.language_model import ModelPair
+
+FASTEST = "fastest"
+LARGEST_TIMED_BYTES = (
+    2 * 2**30
+)  # of both models' files: larger ones are limited by reading, so half the bytes is faster
+_LOG = logging.getLogger(__name__)
+
+
+def times(target: str | None, draft: str | None) -> tuple[FormatTimes, ...]:
+    """Return what was measured for a pair here, the fastest format first; empty before it was."""
+    return kept_times(target, draft)
+
+
+def likely(target: str | None, draft: str | None) -> str:
+    """Return the format in which a pair will probably be faster on this CPU, or is known to be."""
+    known = times(target, draft)
+    if known:
+        return known[0].dtype
+    compiler = any(shutil.which(name) for name in ("cc", "gcc", "clang")) and os.environ.get("SEQUOIA_NATIVE") != "0"
+    compiled = compiler and instruction_sets.chosen()[0] is not None
+    return "bfloat16" if compiled or _stored_bytes(target, draft) > LARGEST_TIMED_BYTES else "float32"
+
+
+def load_fastest(target: str | None, draft: str | None, load: Callable[[str | None], ModelPair]) -> ModelPair:
+    """Load a pair in the faster format, timing both where that was not done before.
+
+    Args:
+        load: loads the pair in a format; None leaves the format to it.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        return load(None)
+    if times(target, draft) or _stored_bytes(target, draft) > LARGEST_TIMED_BYTES:
+        return load(likely(target, draft))
+    from sequoia_core.studies.number_format import choose_number_format
+
+    pair, found = choose_number_format(load)
+    try:
+        keep_times(target, draft, found)
+    except (OSError, ValueError) as error:  # then it is measured again next time
+        _LOG.warning("the faster number format could not be kept: %s", error)
+    return pair
+
+
+def explanation(target: str | None, draft: str | None) -> str:
+    """Say how the format in use was found, in a sentence or two."""
+    known = times(target, draft)
+    if len(known) < 2:
+        return "The faster of float32 and bfloat16 is found by timing both when the pair is first loaded."
+    best, other = known[:2]
+    return (
+        f"Measured here: {best.tokens_per_sec / other.tokens_per_sec:.1f} times as fast as {other.dtype}. A target pass "
+        f"takes {1e3 * best.one_sec:.2f} ms for 1 token and {1e3 * best.sixteen_sec:.2f} ms for 16, in {other.dtype} "
+        f"{1e3 * other.one_sec:.2f} and {1e3 * other.sixteen_sec:.2f} ms."
+    )
+
+
+def _stored_bytes(target: str | None, draft: str | None) -> int:
+    """Return how large two models' weight files are, so far as they are local folders or in the hub's cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    total = 0
+    for name, shipped in ((target, "target"), (draft, "draft")):
+        folder = Path(name).expanduser() if name else DEMO_PAIR / shipped
+        if not folder.is_dir():
+            cached = try_to_load_from_cache(name, "config.json") if name else None
+            folder = Path(cached).parent if isinstance(cached, str) else folder
+        total += sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return total
