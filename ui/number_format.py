@@ -71,9 +71,9 @@ def explanation(target: str | None, draft: str | None) -> str:
         return "The faster of float32 and bfloat16 is found by timing both when the pair is first loaded."
     best, other = known[:2]
     return (
-        f"Measured here: {best.tokens_per_sec / other.tokens_per_sec:.1f} times as fast as {other.dtype}. A target pass "
-        f"takes {1e3 * best.one_sec:.2f} ms for 1 token and {1e3 * best.sixteen_sec:.2f} ms for 16, in {other.dtype} "
-        f"{1e3 * other.one_sec:.2f} and {1e3 * other.sixteen_sec:.2f} ms."
+        f"Measured here: {best.tokens_per_sec / other.tokens_per_sec:.1f} times as fast as {other.dtype}. A target "
+        f"pass takes {1e3 * best.one_sec:.2f} ms for 1 token and {1e3 * best.sixteen_sec:.2f} ms for 16, in "
+        f"{other.dtype} {1e3 * other.one_sec:.2f} and {1e3 * other.sixteen_sec:.2f} ms."
     )
 
 

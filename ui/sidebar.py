@@ -63,10 +63,10 @@ def _pair_control() -> None:
                 list(DTYPES),
                 index=list(DTYPES.values()).index(spec.dtype or number_format.FASTEST),
                 key="sidebar_dtype",
-                help="bfloat16 halves the bytes of a pass, and compiled passes take it. Which is faster here is found by "
-                "timing both when a pair is first loaded. In float32 greedy output is the same with every tree, token "
-                "for token; so it is in bfloat16 where passes are compiled, elsewhere near-ties may round the other "
-                "way.",
+                help="bfloat16 halves the bytes of a pass, and compiled passes take it. Which is faster here is found "
+                "by timing both when a pair is first loaded. In float32 greedy output is the same with every tree, "
+                "token for token; so it is in bfloat16 where passes are compiled, elsewhere near-ties may round the "
+                "other way.",
             )
             if st.form_submit_button("Use this pair", icon=":material/check:", width="stretch"):
                 problem = pair_problem(new_target.strip(), new_draft.strip())
