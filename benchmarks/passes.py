@@ -38,6 +38,7 @@ from sequoia_core.models.protocol import causal_tail  # noqa: E402
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT, REPEATS = 128, 3  # tokens before the pass; passes in a turn, of which the median counts
+REST_SEC = 0.1  # until the threads of whatever was timed before have gone to sleep
 
 
 class Bounds:
@@ -55,7 +56,7 @@ class Bounds:
     def bytes_per_sec(self) -> float:
         threads, kept = torch.get_num_threads(), ctypes.byref(self.kept)
         args = self.buffer.data_ptr(), self.buffer.numel(), threads, kept
-        return self.buffer.numel() / statistics.median(self.library.bound_read(*args) for _ in range(REPEATS))
+        return self.buffer.numel() / statistics.median(self.library.bound_read(*args) for _ in range(REPEATS + 2))
 
     def operations_per_sec(self) -> float:
         threads, kept = torch.get_num_threads(), ctypes.byref(self.kept)
@@ -143,14 +144,17 @@ def main() -> None:
         methods["ONNX Runtime float32"] = onnx_runtime.passes_of(single.target.model, CONTEXT, max(SIZES))
 
     taken: dict[str, dict[int, list[float]]] = {name: {} for name in methods}
-    reached: dict[str, dict[str, list[float]]] = {found.name: {"bytes": [], "rate": []} for found in sets}
+    read: list[float] = []
+    rates: dict[str, list[float]] = {found.name: [] for found in sets}
     with tempfile.TemporaryDirectory() as folder:
         bounds = {found.name: Bounds(found, packed, Path(folder) / "built") for found in sets}
         for turn in range(args.rounds):
+            time.sleep(REST_SEC)
             for name, bound in bounds.items():
-                reached[name]["bytes"].append(bound.bytes_per_sec())
-                reached[name]["rate"].append(bound.operations_per_sec())
+                read.append(bound.bytes_per_sec())
+                rates[name].append(bound.operations_per_sec())
             for name, timed in methods.items():
+                time.sleep(REST_SEC)
                 for count in SIZES:
                     if name.startswith("torch.compile") and count not in (1, 4, 16, 64):
                         continue
@@ -162,7 +166,7 @@ def main() -> None:
     print("|---" * (len(sec) + 1) + "|")
     record: dict[str, dict] = {}
     for found in sets:
-        bandwidth, rate = (statistics.median(reached[found.name][kind]) for kind in ("bytes", "rate"))
+        bandwidth, rate = statistics.median(read), statistics.median(rates[found.name])
         limit = {n: max(packed / bandwidth, 2 * products * n / rate) for n in SIZES}
         share = {n: limit[n] / sec[found.name][n] for n in SIZES}
         one = sec[found.name][1]

@@ -246,7 +246,8 @@ static void store_new(Cache *cache, int layer, const int64_t *positions, int row
     }
 }
 
-// Scores of one row over its keys to weights relative to the largest, up to the next 32 keys -> their sum.
+// Scores of one row over its keys to weights relative to the largest, up to the next 32 keys -> their sum. The weights go
+// to this row's place in tiles.
 static ONE_COPY float soften(activation *weights, float *scores, int count, float scale) {
     const int padded = (int)round_up(count, DEEP);
     for (int i = count; i < padded; i++) scores[i] = -__builtin_inff();
@@ -258,7 +259,7 @@ static ONE_COPY float soften(activation *weights, float *scores, int count, floa
     const float highest = largest(top);
     for (int i = 0; i < padded; i += LANES) {
         const floats x = exponential((load(scores + i) - highest) * scale);  // beyond `count` 1e-30: lost in the sum
-        keep_activation(weights + i, x);
+        keep_activation(weights + place(0, i, padded), x);
         sum += x;
     }
     return total(sum);
@@ -294,11 +295,11 @@ static void attend(Cache *cache, int layer, int head, int first, const int64_t *
         const int row = (first + r) / share, start = cache->seen_start[row], more = cache->seen_start[row + 1] - start;
         float *line = scores + (size_t)r * stride;
         for (int i = 0; i < more; i++) line[prefix + i] = line[cache->seen[start + i]];  // slots lie at or after it
-        totals[r] = soften(weights + (size_t)r * stride, line, prefix + more, scale);
+        totals[r] = soften(weights + r * DEEP, line, prefix + more, scale);
         run = cache->run[row] < run ? cache->run[row] : run;
     }
     const int shared = (prefix + run) / DEEP;  // blocks of slots that all these rows see: many in a prompt
-    weigh(sums, weights, stride, count, values, shared, size);
+    weigh(sums, weights, count, values, shared, size);
     for (int r = 0; r < count; r++) {
         const int row = (first + r) / share, query = head * share + (first + r) % share;
         const int32_t *seen = cache->seen + cache->seen_start[row];
@@ -307,7 +308,7 @@ static void attend(Cache *cache, int layer, int head, int first, const int64_t *
             int32_t slots[DEEP];
             const int here = all - from < DEEP ? all - from : DEEP;
             for (int i = 0; i < here; i++) slots[i] = from + i < prefix ? from + i : seen[from + i - prefix];
-            weigh_some(sums + r * size, weights + (size_t)r * stride + from, values, slots, here, size);
+            weigh_some(sums + r * size, weights + (size_t)from * ROWS + r * DEEP, values, slots, here, size);
         }
         const float inverse = 1.0f / totals[r];
         for (int i = 0; i < size; i += LANES)

@@ -102,8 +102,8 @@ static void score(float *scores, int stride, const bf16 *queries, int rows, cons
     }
 }
 
-// sums [16, d] = weights [16, stride] times values, 32 keys at a time, 32 or 64 entries of the head at a time.
-static void weigh(float *sums, const bf16 *weights, int stride, int rows, const bf16 *values, int blocks, int size) {
+// sums [16, d] = weights [16, 32 for each block] in tiles, times values, 32 keys at a time, 32 or 64 entries of the head at a time.
+static void weigh(float *sums, const bf16 *weights, int rows, const bf16 *values, int blocks, int size) {
     (void)rows;
     settle();
     for (int part = 0; part < size / 16; part += 4) {
@@ -114,7 +114,7 @@ static void weigh(float *sums, const bf16 *weights, int stride, int rows, const 
         _tile_zero(3);
         for (int block = 0; block < blocks; block++) {
             const bf16 *tile = values + ((size_t)block * (size / 16) + part) * TILE;
-            _tile_loadd(4, (weights + block * DEEP), stride * 2);
+            _tile_loadd(4, (weights + block * TILE), 64);
             _tile_loadd(5, tile, 64);
             _tile_dpbf16ps(0, 4, 5);
             _tile_loadd(6, (tile + TILE), 64);

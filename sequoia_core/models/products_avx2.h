@@ -17,7 +17,6 @@ static inline __attribute__((always_inline)) void rows_times_columns(const int R
                                                                      int columns) {
     __m256 sums[TOGETHER][4];
     const activation *a = p->a;
-    const size_t a_row = p->a_row;
     const size_t fetched = p->fetched_with_a_pair * C / 4;  // 32 columns are done in one turn or in two
     const bf16 *left = columns ? p->right : p->left, *right = p->right;
     const bf16 *ahead = p->ahead + (columns ? p->steps * (DEEP / 2) * fetched : 0);
@@ -34,12 +33,12 @@ static inline __attribute__((always_inline)) void rows_times_columns(const int R
                 even[c] = (__m256)_mm256_slli_epi32(both, 16), odd[c] = (__m256)_mm256_and_si256(both, high);
             }
             _Pragma("GCC unroll 4") for (int r = 0; r < R; r++) {
-                const __m256 x = _mm256_set1_ps(a[r * a_row + 2 * pair]), y = _mm256_set1_ps(a[r * a_row + 2 * pair + 1]);
+                const __m256 x = _mm256_set1_ps(a[r * DEEP + 2 * pair]), y = _mm256_set1_ps(a[r * DEEP + 2 * pair + 1]);
                 _Pragma("GCC unroll 4") for (int c = 0; c < C; c++)
                     sums[r][c] = _mm256_fmadd_ps(y, odd[c], _mm256_fmadd_ps(x, even[c], sums[r][c]));
             }
         }
-        a += p->a_step, left += p->w_step - TILE, right += p->w_step - TILE;
+        a += TILE, left += p->w_step - TILE, right += p->w_step - TILE;
     }
     _Pragma("GCC unroll 4") for (int r = 0; r < R; r++)
         _Pragma("GCC unroll 4") for (int c = 0; c < C; c++)

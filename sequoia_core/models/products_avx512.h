@@ -5,10 +5,11 @@
 
 #include "lanes.h"
 
-enum { BATCH = 16, TOGETHER = 8 };  // rows that one call of `product` takes; rows whose sums stay in registers together
+enum { BATCH = 16, TOGETHER = 12 };  // rows that one call of `product` takes; rows whose sums stay in registers together
 
 #ifdef WITH_BFLOAT16
 typedef bf16 activation;
+typedef __m512i Weights;  // 16 columns of a pair along K
 
 static inline void keep_activation(activation *to, floats x) { narrow(to, x); }
 
@@ -18,55 +19,57 @@ static inline __m512i both_of(const activation *pair) {  // in every lane
     return _mm512_set1_epi32(word);
 }
 
-#define ADD_PAIR(R)                                                                                                   \
-    const __m512bh first = (__m512bh)_mm512_loadu_si512(left), second = (__m512bh)_mm512_loadu_si512(right);        \
-    _Pragma("GCC unroll 8") for (int r = 0; r < R; r++) {                                                             \
-        const __m512bh x = (__m512bh)both_of(a + r * a_row + 2 * pair);                                               \
-        sums[r][0] = _mm512_dpbf16_ps(sums[r][0], x, first);                                                          \
-        sums[r][1] = _mm512_dpbf16_ps(sums[r][1], x, second);                                                         \
-    }
+static inline Weights read_weights(const bf16 *from) { return _mm512_loadu_si512(from); }
+
+static inline __m512 add_pair(__m512 sum, const activation *pair, Weights weights) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)both_of(pair), (__m512bh)weights);
+}
 #else
 typedef float activation;
+typedef struct {
+    __m512 even, odd;
+} Weights;
 
 static inline void keep_activation(activation *to, floats x) { store(to, x); }
 
-#define ADD_PAIR(R)                                                                                                   \
-    const __m512i one = _mm512_loadu_si512(left), other = _mm512_loadu_si512(right);                                \
-    const __m512i high = _mm512_set1_epi32((int)0xffff0000);                                                          \
-    const __m512 even = (__m512)_mm512_slli_epi32(one, 16), odd = (__m512)_mm512_and_epi32(one, high);                \
-    const __m512 even2 = (__m512)_mm512_slli_epi32(other, 16), odd2 = (__m512)_mm512_and_epi32(other, high);          \
-    _Pragma("GCC unroll 8") for (int r = 0; r < R; r++) {                                                             \
-        const __m512 x = _mm512_set1_ps(a[r * a_row + 2 * pair]), y = _mm512_set1_ps(a[r * a_row + 2 * pair + 1]);    \
-        sums[r][0] = _mm512_fmadd_ps(y, odd, _mm512_fmadd_ps(x, even, sums[r][0]));                                   \
-        sums[r][1] = _mm512_fmadd_ps(y, odd2, _mm512_fmadd_ps(x, even2, sums[r][1]));                                 \
-    }
+static inline Weights read_weights(const bf16 *from) {
+    const __m512i both = _mm512_loadu_si512(from);
+    return (Weights){(__m512)_mm512_slli_epi32(both, 16), (__m512)_mm512_and_epi32(both, _mm512_set1_epi32((int)0xffff0000))};
+}
+
+static inline __m512 add_pair(__m512 sum, const activation *pair, Weights weights) {
+    return _mm512_fmadd_ps(_mm512_set1_ps(pair[1]), weights.odd, _mm512_fmadd_ps(_mm512_set1_ps(pair[0]), weights.even, sum));
+}
 #endif
 
 #include "products_vectors.h"
 
+// R rows times 32 columns.
 static inline __attribute__((always_inline)) void rows_times_columns(const int R, const Product *p) {
     __m512 sums[TOGETHER][2];
     const activation *a = p->a;
-    const size_t a_row = p->a_row;
     const bf16 *left = p->left, *right = p->right, *ahead = p->ahead;
-    const size_t fetched = p->fetched_with_a_pair;
-    _Pragma("GCC unroll 8") for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
+    _Pragma("GCC unroll 12") for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
     for (int step = 0; step < p->steps; step++) {
-        _Pragma("GCC unroll 4") for (int pair = 0; pair < DEEP / 2; pair++, left += 32, right += 32, ahead += fetched) {
+        _Pragma("GCC unroll 4") for (int pair = 0; pair < DEEP / 2; pair++, left += 32, right += 32) {
             _mm_prefetch((const char *)ahead, _MM_HINT_T1);
             _mm_prefetch((const char *)(ahead + 32), _MM_HINT_T1);
-            ADD_PAIR(R)
+            ahead += p->fetched_with_a_pair;
+            const Weights first = read_weights(left), second = read_weights(right);
+            _Pragma("GCC unroll 12") for (int r = 0; r < R; r++) {
+                sums[r][0] = add_pair(sums[r][0], a + r * DEEP + 2 * pair, first);
+                sums[r][1] = add_pair(sums[r][1], a + r * DEEP + 2 * pair, second);
+            }
         }
-        a += p->a_step, left += p->w_step - TILE, right += p->w_step - TILE;
+        a += TILE, left += p->w_step - TILE, right += p->w_step - TILE;
     }
-    _Pragma("GCC unroll 8") for (int r = 0; r < R; r++) {
+    _Pragma("GCC unroll 12") for (int r = 0; r < R; r++) {
         _mm512_storeu_ps(p->c + r * p->c_row, sums[r][0]);
         _mm512_storeu_ps(p->c + r * p->c_row + LANES, sums[r][1]);
     }
 }
-#undef ADD_PAIR
 
-static void few_rows(const Product *p, int rows) {
+static void few_rows(const Product *p, int rows) {  // 32 registers have room for the sums of 12 rows and 32 columns
     switch (rows) {
     case 1: rows_times_columns(1, p); break;
     case 2: rows_times_columns(2, p); break;
@@ -75,7 +78,11 @@ static void few_rows(const Product *p, int rows) {
     case 5: rows_times_columns(5, p); break;
     case 6: rows_times_columns(6, p); break;
     case 7: rows_times_columns(7, p); break;
-    default: rows_times_columns(8, p);
+    case 8: rows_times_columns(8, p); break;
+    case 9: rows_times_columns(9, p); break;
+    case 10: rows_times_columns(10, p); break;
+    case 11: rows_times_columns(11, p); break;
+    default: rows_times_columns(12, p);
     }
 }
 
