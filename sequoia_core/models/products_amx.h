@@ -102,7 +102,8 @@ static void score(float *scores, int stride, const bf16 *queries, int rows, cons
     }
 }
 
-// sums [16, d] = weights [16, 32 for each block] in tiles, times values, 32 keys at a time, 32 or 64 entries of the head at a time.
+// sums [16, d] = weights [16, 32 for each block] in tiles, times values: 32 keys at a time, and 32 or 64 entries of the
+// head.
 static void weigh(float *sums, const bf16 *weights, int rows, const bf16 *values, int blocks, int size) {
     (void)rows;
     settle();

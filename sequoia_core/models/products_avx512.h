@@ -33,12 +33,13 @@ typedef struct {
 static inline void keep_activation(activation *to, floats x) { store(to, x); }
 
 static inline Weights read_weights(const bf16 *from) {
-    const __m512i both = _mm512_loadu_si512(from);
-    return (Weights){(__m512)_mm512_slli_epi32(both, 16), (__m512)_mm512_and_epi32(both, _mm512_set1_epi32((int)0xffff0000))};
+    const __m512i both = _mm512_loadu_si512(from), high = _mm512_set1_epi32((int)0xffff0000);
+    return (Weights){(__m512)_mm512_slli_epi32(both, 16), (__m512)_mm512_and_epi32(both, high)};
 }
 
 static inline __m512 add_pair(__m512 sum, const activation *pair, Weights weights) {
-    return _mm512_fmadd_ps(_mm512_set1_ps(pair[1]), weights.odd, _mm512_fmadd_ps(_mm512_set1_ps(pair[0]), weights.even, sum));
+    sum = _mm512_fmadd_ps(_mm512_set1_ps(pair[0]), weights.even, sum);
+    return _mm512_fmadd_ps(_mm512_set1_ps(pair[1]), weights.odd, sum);
 }
 #endif
 

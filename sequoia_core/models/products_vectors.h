@@ -1,5 +1,5 @@
-// What the instruction sets without a matrix unit share. The file that includes this says before what an `activation` is and
-// how many rows go `TOGETHER`, and defines `few_rows` after. A processor without such a unit has nothing to switch on or off.
+// What the instruction sets without a matrix unit share. The file that includes this says before what an `activation` is
+// and how many rows go `TOGETHER`, and defines `few_rows` after. Nothing is to be switched on or off for them.
 
 typedef struct {  // rows of activations times 32 columns: two tiles and their successors along K
     float *c;

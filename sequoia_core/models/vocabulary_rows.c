@@ -403,7 +403,8 @@ int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float
     return fine;
 }
 
-// Walk down by the target's most likely tokens (`decoding.walk.walk_greedily`). Arguments and result as `rows_walk`; a trial is
+// Walk down by the target's most likely tokens (`decoding.walk.walk_greedily`). Arguments and result as `rows_walk`; a trial
+// is
 // a node looked at.
 int rows_follow(const float *logits, int64_t stride, int64_t size, const int64_t *firsts, const int64_t *counts,
                 const int64_t *tokens, int64_t *path, int64_t *nodes, int64_t *ends) {
