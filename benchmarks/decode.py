@@ -4,7 +4,8 @@
     python benchmarks/decode.py --dtype bfloat16 --file assets/prompts/not-looping.jsonl --prompts 32
 
 Methods take turns on each prompt, EOS is off so that all write equally much, and the planned tree comes from a vector
-and a profile measured in the same run (see `sequoia_core.benchmark`).
+and a profile measured in the same run (see `sequoia_core.studies.race`). A record is named after the instruction set
+that the passes use, the number format, the temperature and the day.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from sequoia_core.decoding.sampling import SamplingConfig  # noqa: E402
 from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
+from sequoia_core.models import instruction_sets  # noqa: E402
 from sequoia_core.models.loading import load_pair  # noqa: E402
 from sequoia_core.studies.race import bench  # noqa: E402
 
@@ -67,7 +69,9 @@ def main() -> None:
         print(f"{kind.replace('_', ' ')}, {result[kind]['prompts']} prompts, median ratios: {ratios}")
     print(f"peak memory {(result['peak_memory_bytes'] or 0) / 2**20:.0f} MiB")
     kind = "" if args.file.stem == "prompts" else f"-{args.file.stem}"
-    name = f"decode-{result['settings']['dtype']}-t{args.temperature:g}{kind}-{date.today().isoformat()}.json"
+    instructions = instruction_sets.chosen()[0]
+    passes = "other" if instructions is None else instructions.name
+    name = f"decode-{passes}-{result['settings']['dtype']}-t{args.temperature:g}{kind}-{date.today().isoformat()}.json"
     out = ROOT / "benchmarks" / "results" / name
     out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))

@@ -404,8 +404,7 @@ int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float
 }
 
 // Walk down by the target's most likely tokens (`decoding.walk.walk_greedily`). Arguments and result as `rows_walk`; a trial
-// is
-// a node looked at.
+// is a node looked at.
 int rows_follow(const float *logits, int64_t stride, int64_t size, const int64_t *firsts, const int64_t *counts,
                 const int64_t *tokens, int64_t *path, int64_t *nodes, int64_t *ends) {
     int64_t node = 0, length = 1, trials = 0, wanted;
