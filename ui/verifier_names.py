@@ -1,4 +1,4 @@
-"""What the verifiers are called and how each draws the children it verifies, for people."""
+"""What the verifiers are called, how each draws children and what it does after a rejection, for people."""
 
 NAMES = {"sequoia": "Sequoia", "specinfer": "SpecInfer", "topk": "Top-k", "greedy": "Any verifier"}
 RIVALS = ("specinfer", "topk")  # that Sequoia is compared with
@@ -6,4 +6,10 @@ DRAWS = {
     "sequoia": "Draws children without replacement; after a rejection both rows give up what was tried.",
     "specinfer": "Draws children with replacement: a wrong token can be offered twice.",
     "topk": "Takes the draft's most likely tokens, whatever odds the draft gives them.",
+}
+AFTER_REJECTION = {  # R and D as in the table of a decision
+    "sequoia": "Then R ← normalise(max(R − D, 0)), and D loses this token.",
+    "specinfer": "Then R ← normalise(max(R − D, 0)); D stays as it is, so the token can be offered again.",
+    "topk": "Then R loses this token, and what is left of it is scaled to sum to 1.",
+    "greedy": "",
 }

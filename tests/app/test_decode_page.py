@@ -11,6 +11,7 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
+from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.tree import TokenTree
 from tests.app.conftest import ROOT, as_demo_pair, metrics, open_page, profile, settled, wait_for
 from ui import decode_job, engine_queue, jobs, runs, token_tree
@@ -248,13 +249,13 @@ class Mount:
         monkeypatch.setattr(st, "session_state", self.state)
         monkeypatch.setattr(token_tree, "_COMPONENT", lambda **given: self.sent.append(given["data"]))
 
-    def show(self, steps: list[dict], epoch: str = "run 1") -> dict:
+    def show(self, steps: list[dict], epoch: str = "run 1", verifier: str = "greedy") -> dict:
         token_tree.live_tree(
             key="t",
             epoch=epoch,
             tree=TokenTree(np.array([-1, 0, 0])),
             prompt="p",
-            greedy=True,
+            verifier=verifier,
             steps_since=lambda index: steps[index:],
             total=len(steps),
             running=True,
@@ -271,6 +272,15 @@ def test_the_layout_travels_once_and_then_only_new_steps(monkeypatch: pytest.Mon
     assert second["layout"] is None and [step["index"] for step in second["steps"]] == [2, 3, 4, 5, 6]
     assert second["from"] == 2 and second["total"] == 7
     assert mount.show(steps, epoch="run 2")["layout"] is not None
+
+
+def test_a_rejection_is_explained_by_the_verifier_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    layouts = {name: Mount(monkeypatch).show([], verifier=name)["layout"] for name in (*VERIFIERS, "greedy")}
+    said = {name: layout["after_rejection"] for name, layout in layouts.items()}
+    assert "max(R − D, 0)" in said["sequoia"] and "D loses this token" in said["sequoia"]
+    assert "max(R − D, 0)" in said["specinfer"] and "D stays as it is" in said["specinfer"]
+    assert "R loses this token" in said["topk"] and "max" not in said["topk"]
+    assert [name for name, layout in layouts.items() if layout["greedy"]] == ["greedy"] and not said["greedy"]
 
 
 def test_a_gap_or_a_remount_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:

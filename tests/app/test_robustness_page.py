@@ -21,7 +21,7 @@ from tests.conftest import tiny_llama
 from ui import session
 from ui.model_pairs import PairSpec
 from ui.robustness import measurements, record_files, records, wording
-from ui.verifier_names import DRAWS, NAMES, RIVALS
+from ui.verifier_names import AFTER_REJECTION, DRAWS, NAMES, RIVALS
 
 pytestmark = pytest.mark.usefixtures("assets")
 SECTIONS = ("Verifiers", "Guarantees", "Losslessness", "Assumption")
@@ -216,7 +216,7 @@ def test_a_new_result_without_the_setting_on_show_falls_back(recorded, assets) -
 
 
 def test_every_verifier_has_a_name_and_a_description() -> None:
-    assert set(VERIFIERS) == set(DRAWS) == {"sequoia", *RIVALS} < set(NAMES)
+    assert set(VERIFIERS) == set(DRAWS) == {"sequoia", *RIVALS} < set(NAMES) == set(AFTER_REJECTION)
 
 
 def test_badges_and_worked_examples_are_those_of_the_core() -> None:

@@ -27,7 +27,8 @@ def message(start: int, count: int, *, layout: bool, total: int = 50) -> dict:
         step | {"index": start + i, "pieces": ["c"], "trials": [], "seconds": [0.1] * 4, "finished": None}
         for i in range(count)
     ]
-    shape = {"parents": [-1, 0], "ranks": [0, 1], "across": [0, 0], "depths": [0, 1], "prompt": "p", "greedy": True}
+    shape = {"parents": [-1, 0], "ranks": [0, 1], "across": [0, 0], "depths": [0, 1], "prompt": "p"}
+    shape |= {"greedy": True, "after_rejection": ""}
     return {
         "epoch": "run",
         "layout": shape if layout else None,

@@ -86,7 +86,7 @@ def draw_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, ac
         epoch=epoch,
         tree=runs.tree_of(run),
         prompt=run["prompt"],
-        greedy=run["temperature"] == 0,
+        verifier="greedy" if run["temperature"] == 0 else run["verifier"],
         steps_since=lambda index: [step for step in steps if step["index"] >= index],
         total=len(steps),
         running=active,

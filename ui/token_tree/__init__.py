@@ -17,6 +17,7 @@ import streamlit as st
 
 from sequoia_core.design.tree import TokenTree
 from ui.tree_layout import tidy_layout
+from ui.verifier_names import AFTER_REJECTION
 
 OVERLAP = 2  # steps sent again with each update: the server may drop a message that a newer one replaces
 NODES_PER_UPDATE = 60_000  # bounds one message; the component asks on until it has all
@@ -71,7 +72,7 @@ def live_tree(
     epoch: str,
     tree: TokenTree,
     prompt: str,
-    greedy: bool,
+    verifier: str,
     steps_since: Callable[[int], list[dict[str, Any]]],
     total: int,
     running: bool,
@@ -84,7 +85,8 @@ def live_tree(
         epoch: names the run; a new one starts the component afresh.
         tree: the shape that every step of this run fills.
         prompt: shown before the generated text.
-        greedy: temperature 0, where the rule is equality with the target's most likely token.
+        verifier: "sequoia", "specinfer" or "topk"; "greedy" at temperature 0, where the rule is equality with the
+            target's most likely token.
         steps_since: returns step records (as `ui.runs.step_record` makes them) from an index on.
         total: steps there are so far.
         running: more steps may come.
@@ -96,7 +98,7 @@ def live_tree(
     steps = steps_since(start)[: max(NODES_PER_UPDATE // tree.size, OVERLAP + 1)]
     data = {
         "epoch": epoch,
-        "layout": _layout_record(tree, prompt, greedy) if fresh else None,
+        "layout": _layout_record(tree, prompt, verifier) if fresh else None,
         "from": start,
         "steps": steps,
         "total": total,
@@ -116,7 +118,7 @@ def _resync(key: str) -> None:
         st.session_state[f"{key}_sent"] = {"epoch": asked.get("epoch") if have else None, "index": have}
 
 
-def _layout_record(tree: TokenTree, prompt: str, greedy: bool) -> dict[str, Any]:
+def _layout_record(tree: TokenTree, prompt: str, verifier: str) -> dict[str, Any]:
     place = tidy_layout(tree)
     return {
         "parents": tree.parents,
@@ -124,5 +126,6 @@ def _layout_record(tree: TokenTree, prompt: str, greedy: bool) -> dict[str, Any]
         "across": place[:, 0],
         "depths": tree.depths,
         "prompt": prompt,
-        "greedy": greedy,
+        "greedy": verifier == "greedy",
+        "after_rejection": AFTER_REJECTION[verifier],
     }

@@ -585,7 +585,7 @@ function decisionStory(view, step, node, parent) {
   const ratio = draftMass > 0 ? targetMass / draftMass : null
   const sum = `R[s] / D[s] = ${fixed(targetMass)} / ${fixed(draftMass)} = ${ratio === null ? "∞" : fixed(ratio)}`
   return accepted ? `Accepted: r = ${fixed(uniform)} is below ${sum}.`
-    : `Rejected: r = ${fixed(uniform)} is not below ${sum}. Then R ← normalise(max(R − D, 0)) and D loses this token.`
+    : `Rejected: r = ${fixed(uniform)} is not below ${sum}. ${view.layout.after_rejection}`
 }
 
 function trialTable(step, trials, node) {
