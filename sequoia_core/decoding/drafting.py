@@ -145,10 +145,11 @@ class LevelDrafter:
                 )
             rows[start : start + len(block)] = block
             start += len(block)
-        return Draft(plan, root_slot, tokens, probs, rows)
+        return Draft(plan, root_slot, tokens, probs, torch.empty(0, 0) if rows is None else rows)
 
     def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
-        self.session.commit(draft.root_slot, draft.plan.inner_path(path))
+        if draft.plan.levels:  # else nothing was appended: the next tree's first pass reads what is missing
+            self.session.commit(draft.root_slot, draft.plan.inner_path(path))
 
     def wait(self) -> None:
         self.session.wait()

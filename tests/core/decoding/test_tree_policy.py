@@ -15,7 +15,7 @@ from sequoia_core.decoding.drafting import LevelDrafter
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.plan import plan_of
 from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.decoding.tree_policy import FixedTree, policy_of
+from sequoia_core.decoding.tree_policy import ROOT_ONLY, FixedTree, policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.design.tree import TokenTree
@@ -81,7 +81,7 @@ def tokens_of(steps):
     [
         (RAGGED, chain_tree(4)),
         (chain_tree(1), branching_tree([20, 2])),
-        (TokenTree(np.array([-1])), RAGGED),
+        (ROOT_ONLY, RAGGED),
     ],
     ids=["ragged, chain", "short, wide", "root alone, ragged"],
 )
@@ -104,11 +104,14 @@ def test_sampled_text_under_changing_trees_follows_the_target(verifier, sampling
     assert report.passed and report.degrees_of_freedom > 5
 
 
-def test_recorded_probabilities_are_those_of_a_plain_forward():
+@pytest.mark.parametrize(
+    "trees", [(RAGGED, chain_tree(3)), (ROOT_ONLY, RAGGED), (RAGGED, ROOT_ONLY)], ids=["two", "root first", "root last"]
+)
+def test_recorded_probabilities_are_those_of_a_plain_forward(trees):
     """Positions, masks and commits under trees of two shapes: a wrong one of them would show here."""
     target, draft = tiny_llama(1, scale=1.0), tiny_llama(2, layers=1, scale=1.0)  # mild logits keep rounding small
     sequence = list(PROMPT)
-    policy, options = TakingTurns((RAGGED, chain_tree(3))), {"generator": torch.Generator().manual_seed(9)}
+    policy, options = TakingTurns(trees), {"generator": torch.Generator().manual_seed(9)}
     for step in decode(
         PROMPT, target=target, draft=draft, tree=policy, sampling=SamplingConfig(0.7), max_new_tokens=30, **options
     ):
