@@ -6,14 +6,18 @@ from collections.abc import Sequence
 
 import torch
 
-from ..models.llama_x86 import CompiledDraft, CompiledSession
+from ..models.llama_x86 import CompiledSession, DraftCall
 from ..models.protocol import Session
 from .drafting import Draft, LevelDrafter
-from .sampling import finite
+from .sampling import finite, sample_with_replacement, sample_without_replacement, take_most_likely
 from .tree_policy import TreePolicy
-from .verifiers import VERIFIERS, Fill
+from .verifiers import Fill
 
-FILLS = {verifier.fill: verifier.drawn for verifier in VERIFIERS.values()}  # those that compiled code knows too
+FILLS: dict[Fill, str] = {  # those that compiled code has too, and its names for them
+    sample_without_replacement: "without replacement",
+    sample_with_replacement: "with replacement",
+    take_most_likely: "most likely",
+}
 
 
 class CompiledDrafter(LevelDrafter):
@@ -21,7 +25,7 @@ class CompiledDrafter(LevelDrafter):
 
     def __init__(self, session: CompiledSession, policy: TreePolicy, **options) -> None:
         super().__init__(session, policy, **options)
-        self._grown = CompiledDraft(session, self.fixed_plan.levels, fill=FILLS[self.fill])
+        self._call = DraftCall(session, self.fixed_plan.levels, fill=FILLS[self.fill])
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, fill: Fill) -> bool:
@@ -30,7 +34,7 @@ class CompiledDrafter(LevelDrafter):
     @torch.inference_mode()
     def grow(self, sequence: Sequence[int]) -> Draft:
         root_slot = len(sequence) - 1
-        grown = self._grown.grow(
+        grown = self._call.grow(
             sequence[self.session.length :], root_position=root_slot, positions=self.context,
             temperature=self.sampling.temperature, generator=self.generator,
         )  # fmt: skip

@@ -123,7 +123,6 @@ class Verifier:
     Attributes:
         name: also of the rule in compiled code, where it has one.
         fill: draws children: float [m, V], k -> int64 [m, k].
-        drawn: how it draws them, as compiled code names it.
         rule: decides on them; must be the one that `EXACT_FILLS` has for that fill.
         ranks: which rank the rule accepts, in expectation.
         optimal_transport: with one child, acceptance is 1 - ||P - Q||_1 / 2, the most that any rule can reach for a
@@ -138,7 +137,6 @@ class Verifier:
 
     name: str
     fill: Fill
-    drawn: str
     rule: Rule
     ranks: RankRule
     optimal_transport: bool
@@ -165,15 +163,15 @@ VERIFIERS = {
     verifier.name: verifier
     for verifier in (
         Verifier(
-            name=SEQUOIA, fill=sample_without_replacement, drawn="without replacement", rule=sequoia_rule,
+            name=SEQUOIA, fill=sample_without_replacement, rule=sequoia_rule,
             ranks=rank_acceptance, optimal_transport=True, cover=True,
         ),
         Verifier(
-            name=SPECINFER, fill=sample_with_replacement, drawn="with replacement", rule=specinfer_rule,
+            name=SPECINFER, fill=sample_with_replacement, rule=specinfer_rule,
             ranks=rank_acceptance_with_replacement, optimal_transport=True, cover=False,
         ),
         Verifier(
-            name=TOPK, fill=take_most_likely, drawn="most likely", rule=topk_rule,
+            name=TOPK, fill=take_most_likely, rule=topk_rule,
             ranks=rank_acceptance_of_most_likely, optimal_transport=False, cover=True,
         ),
     )

@@ -26,6 +26,7 @@ FLAGS = ("-mtune=native", *rows.ARITHMETIC_FLAGS)  # what the processor has is n
 EMULATION = "amx_emulation.h"
 MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a copy: not for models that fill the memory
 LARGEST_HEAD = 256
+FILLS = ("without replacement", "with replacement", "most likely")  # the ways of drawing that `sequoia_draft` has
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int
 
 
@@ -236,7 +237,7 @@ class CompiledSession:
 
 
 class DraftLevel(Protocol):
-    """One level of a tree as `CompiledDraft` needs it (see `decoding.plan`)."""
+    """One level of a tree as `DraftCall` needs it (see `decoding.plan`)."""
 
     nodes: np.ndarray  # int64 [m], the level's nodes that have children
     counts: np.ndarray  # int64 [m], how many
@@ -245,15 +246,20 @@ class DraftLevel(Protocol):
     children: slice
 
 
-class CompiledDraft:
-    """Drafts trees of one shape in one call each: all levels' forwards, rows and draws.
+class DraftCall:
+    """A call that drafts a whole tree of one shape: all levels' forwards, rows and draws; its buffers are kept.
 
     Args:
         session: of the draft; tokens are drawn from its `vocab_size`.
-        fill: "without replacement", "with replacement", or "most likely", how children are drawn.
+        fill: one of FILLS, how children are drawn.
+
+    Raises:
+        ValueError: for another fill.
     """
 
     def __init__(self, session: CompiledSession, levels: Sequence[DraftLevel], *, fill: str) -> None:
+        if fill not in FILLS:
+            raise ValueError(f"fill: found {fill!r}, expected one of {', '.join(FILLS)}")
         self.session, self.levels, self.fill = session, levels, fill
         self.forwarded = sum(len(level.nodes) for level in levels)
         self.draws = sum(len(level.nodes) * level.most_children for level in levels)

@@ -23,10 +23,12 @@ from transformers import (
 
 from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, autoregressive, decode, load_pair, optimal_tree
 from sequoia_core.decoding.compiled_drafting import CompiledDrafter
+from sequoia_core.decoding.plan import plan_of
+from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.models import compile_c, instruction_sets
 from sequoia_core.models.language_model import HuggingFaceModel
-from sequoia_core.models.llama_x86 import FLAGS, CompiledLlama, compiled
+from sequoia_core.models.llama_x86 import FLAGS, CompiledLlama, DraftCall, compiled
 from tests.core.models.test_compile_c import needs_compiler
 
 pytestmark = [
@@ -388,6 +390,14 @@ def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(
     at_once = run()
     monkeypatch.setattr(CompiledDrafter, "supports", lambda *args: False)
     assert run() == at_once
+
+
+def test_a_way_of_drawing_that_compiled_code_lacks_is_refused(demo_pair):
+    """It would draw without replacement in silence."""
+    levels = plan_of(TREES["ragged"]).levels
+    with pytest.raises(ValueError, match="fill: found 'antithetic', expected one of without replacement"):
+        DraftCall(demo_pair.draft.open(64), levels, fill="antithetic")
+    assert not CompiledDrafter.supports(demo_pair.draft.open(64), policy_of(TREES["ragged"]), lambda *args: None)
 
 
 def test_drafting_stops_at_the_context_limit(demo_pair):
