@@ -11,7 +11,7 @@ Each module imports, of this room, only the modules named:
     profile             tree
     acceptance          bootstrap, conditions, acceptance_files
     optimal_trees       tree, tree_search, acceptance
-    what_if             acceptance
+    what_if             acceptance_files, acceptance
     plain_trees         tree, tree_search, acceptance, optimal_trees
     planning            tree, profile, acceptance, optimal_trees
     regret              acceptance, optimal_trees

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .acceptance import AcceptanceVector, PowerLawFit
+from .acceptance_files import MAX_RANKS
 
 
 def isotonic(vector: AcceptanceVector) -> AcceptanceVector:
@@ -46,8 +47,8 @@ def power_law_tail(vector: AcceptanceVector, *, start: int = 4, ranks: int | Non
     if not 2 <= start <= len(vector):
         raise ValueError(f"start: found {start}, expected a rank from 2 to {len(vector)}, the length of the vector")
     ranks = len(vector) if ranks is None else ranks
-    if not start <= ranks <= 10_000:
-        raise ValueError(f"ranks: found {ranks}, expected {start} to 10000")
+    if not start <= ranks <= MAX_RANKS:
+        raise ValueError(f"ranks: found {ranks}, expected {start} to {MAX_RANKS}")
     fit = tail_fit(vector, start)
     k = np.arange(start - 1, ranks + 1)
     rejected = (1.0 - vector.probs[: start - 1].sum()) * (k / (start - 1.0)) ** -max(fit.b, 0.0)
@@ -84,8 +85,8 @@ def power_law(p1: float, b: float, ranks: int = 32) -> AcceptanceVector:
         raise ValueError(f"p1: found {p1}, expected a probability from 0 to 1")
     if not 0.0 <= b <= 10.0:
         raise ValueError(f"b: found {b}, expected a number from 0 to 10")
-    if not 1 <= ranks <= 10_000:
-        raise ValueError(f"ranks: found {ranks}, expected 1 to 10000")
+    if not 1 <= ranks <= MAX_RANKS:
+        raise ValueError(f"ranks: found {ranks}, expected 1 to {MAX_RANKS}")
     rejected = (1.0 - p1) * np.arange(1, ranks + 1) ** -float(b)
     return AcceptanceVector(
         np.append(p1, rejected[:-1] - rejected[1:]),

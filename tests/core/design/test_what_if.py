@@ -75,6 +75,8 @@ def test_limits_of_suppositions():
         (lambda: power_law(1.2, 1.0), "p1: found 1.2"),
         (lambda: power_law(0.5, -1.0), "b: found -1"),
         (lambda: power_law(0.5, 1.0, ranks=0), "ranks: found 0"),
+        (lambda: power_law(0.5, 1.0, ranks=5000), "ranks: found 5000, expected 1 to 4096"),
+        (lambda: power_law_tail(NOISY, start=4, ranks=5000), "ranks: found 5000, expected 4 to 4096"),
         (lambda: weaker(NOISY, 2.0), "share: found 2"),
         (lambda: edited(NOISY, [0.9, 0.9]), "sum of 1.8"),
     ],
