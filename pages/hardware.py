@@ -1,7 +1,5 @@
 """Hardware: what do drafting and verifying cost here, and which tree shape does that make the fastest?"""
 
-import json
-
 import streamlit as st
 
 from sequoia_core.design.planning import BestShape
@@ -167,7 +165,7 @@ with st.container(horizontal=True):
         st.toast(f"The tree is now n = {best.size}, d = {best.depth}.", icon=":material/account_tree:")
     st.download_button(
         "Download profile",
-        json.dumps(profile.to_json(), indent=1),
+        profile.to_bytes(),
         "profile.json",
         "application/json",
         key="hardware_download",

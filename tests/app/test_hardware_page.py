@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+import streamlit as st
 
 from sequoia_core import AcceptanceVector, HardwareProfile, best_shape, speedup_surface
 from sequoia_core.design.conditions import Conditions
@@ -81,6 +82,13 @@ def test_an_uploaded_profile_is_used() -> None:
     page = upload(open_page(PAGE), "gpu.json", json.dumps(profile(0.001).to_json()).encode())
     assert "your file gpu.json" in text(page)
     assert page.session_state["studio_profile"].t(64) < profile().t(64)
+
+
+def test_the_download_is_the_file_that_the_command_line_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {}
+    monkeypatch.setattr(st, "download_button", lambda label, data, *rest, **options: given.update({label: data}))
+    settled(open_page(PAGE))
+    assert given["Download profile"] == profile().to_bytes()
 
 
 @pytest.mark.parametrize("content", [b"{}", b"\x00", b'{"format": "sequoia-profile", "version": 1, "sizes": [1]}'])
