@@ -1,7 +1,8 @@
 """Drafters: each step, fill a tree with the draft's tokens and leave its keys and values in the draft's session.
 
 `assemble` chooses one per run. A drafter owns its session and shapes trees as its policy says; it never looks at the
-target. Shapes: n = tree nodes, i = those that have children, V = vocabulary.
+target. A fixed tree on a compiled session is drafted by `sequoia_draft` in `models/llama_x86.c`, which repeats
+`LevelDrafter.fill_tree`: change both. Shapes: n = tree nodes, i = those that have children, V = vocabulary.
 """
 
 from __future__ import annotations
