@@ -1,4 +1,4 @@
-"""Where everything that can be had in more than one way is chosen, once per run: which drafter, which judge.
+"""Chooses the drafter and the judge of a run, and opens their sessions.
 
 A new drafter or judge is one new file and one line in a table here, and so is a new tree policy, whose file holds the
 policy and the drafter that knows it; the loop does not change.
@@ -20,14 +20,15 @@ from .tree_policy import TreePolicy
 from .verifiers import Verifier
 
 DRAFTERS = (CompiledDrafter, LevelDrafter)  # fastest first: the first that supports the policy drafts
-CPU_JUDGES = (CompiledJudge, RowJudge)  # likewise, where both models' rows are on CPU; elsewhere RowJudge
+CPU_JUDGES = (CompiledJudge, RowJudge)  # fastest first, where both models are on the CPU; elsewhere RowJudge
 
 
 class Parts(NamedTuple):
     """What one run works with; its sessions are still empty.
 
     Attributes:
-        sessions: all that are to read the prompt but for its last token.
+        sessions: the target's and, if there is one, the draft's; the caller reads into them all of the prompt but its
+            last token.
     """
 
     drafter: Drafter

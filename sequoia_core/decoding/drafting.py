@@ -90,7 +90,7 @@ class LevelDrafter:
         policy: one that `supports` accepts.
         fill: how children are drawn from a row.
         sampling: the draft's own.
-        context: positions there are; nodes beyond get the last one, and are cut before they are committed.
+        context: positions that both models have. Nodes beyond share the last one; the loop cuts their tokens off.
     """
 
     def __init__(

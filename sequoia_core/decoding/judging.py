@@ -1,7 +1,7 @@
 """Judges: each step, score the drafted tree in one target pass, walk it, and keep the accepted path.
 
 `assemble` chooses one per run. A judge owns the target's session; the tree of the step, its masks and positions come
-with the draft. How tokens were drafted it does not ask. Shapes: n = tree nodes, V = vocabulary.
+with the draft. A judge does not depend on how tokens were drafted. Shapes: n = tree nodes, V = vocabulary.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class RowJudge:
     Args:
         session: holds the prompt but for its last token.
         sampling: of the target.
-        explained_by: how the probabilities that are only shown are warped.
-        context: positions there are; nodes beyond get the last one, and are cut before they are committed.
+        explained_by: sampling settings for `target_probs`, which are shown and decide nothing.
+        context: positions that both models have. Nodes beyond share the last one; the loop cuts their tokens off.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RowJudge:
 
     @staticmethod
     def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
-        """Whether this judge can walk by that verifier, all rows being on CPU."""
+        """Whether this judge can walk by that verifier; `assemble` has already looked at where the rows are."""
         return True
 
     @torch.inference_mode()

@@ -40,7 +40,7 @@ def decode(
 ) -> Iterator[DecodeStep]:
     """Decode with token trees (paper §3, Algorithm 2); the output follows the warped target exactly.
 
-    The target's distribution is the one over its `vocab_size` tokens: rows of padding are cut before any softmax.
+    The target's distribution is the one over its `vocab_size` tokens: logits of padding are cut before any softmax.
 
     Args:
         prompt_ids: int [L], at least one token.

@@ -21,7 +21,7 @@ class Level:
     Attributes:
         nodes, counts: the level's nodes that have children and how many, int64 [m]; only these are forwarded.
         tail: float32 [m, slots + m], additive mask over root, earlier forwarded nodes and these.
-        most_children: of one node.
+        most_children: the largest of `counts`.
         children: the c nodes of the next level; they are numbered one after the other.
         rows: int64 [c], which of the m nodes is each child's parent.
         places: int64 [c], where each child's token lies in the draws [m, most_children], counted row after row.
@@ -42,7 +42,7 @@ class TreePlan:
     Attributes:
         tree: the tree, n nodes.
         inner: int64 [i], the nodes that have children, in the order in which they are forwarded.
-        slots: place of each inner node among them, node -> place.
+        slots: node -> its index in `inner`.
         child_starts: int64 [i + 1]; the children of inner node i are nodes child_starts[i] + 1 to child_starts[i + 1].
         depths: int64 [n].
         tail: float32 [n, n], additive mask over the tree: each node sees its ancestors and itself.
@@ -58,7 +58,7 @@ class TreePlan:
 
     @cached_property
     def levels(self) -> list[Level]:
-        """The tree's draft passes, root first; none for a lone root. Only drafters that know the whole shape ask."""
+        """The tree's draft passes, root first; none for a lone root. Worked out when a drafter first asks for them."""
         levels, counts, ranks, forwarded = [], self.tree.child_counts, self.tree.child_ranks, 0
         for level, below in pairwise(self.tree.levels):
             nodes = level[counts[level] > 0]

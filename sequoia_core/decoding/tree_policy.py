@@ -26,7 +26,7 @@ class TreePolicy(Protocol):
         max_depth: edges from the root at most.
         max_children: children of one node at most.
         fixed: the tree of every step, None where steps differ.
-        verifiers: names of those that are exact for these trees, the policy's own first.
+        verifiers: names of the verifiers that are exact for these trees; the first is used where the caller names none.
     """
 
     @property

@@ -121,15 +121,16 @@ class Verifier:
     """A fill, the rule that is exact for it, and what the pair promises (paper §3.2).
 
     Attributes:
-        name: also of the rule in compiled code, where it has one.
+        name: in options, files and records; also that of the rule in compiled code (`vocabulary_rows.RULES`), if any.
         fill: draws children: float [m, V], k -> int64 [m, k].
         rule: decides on them; must be the one that `EXACT_FILLS` has for that fill.
-        ranks: which rank the rule accepts, in expectation.
+        ranks: returns for many pairs of rows at once how likely the child of each rank is the accepted one.
         optimal_transport: with one child, acceptance is 1 - ||P - Q||_1 / 2, the most that any rule can reach for a
             draw from Q.
-        cover: where the draft's support has k tokens and holds the target's, one of k children is always accepted.
+        cover: if only k tokens have mass in the draft's row, and no others have mass in the target's, then one of k
+            children is always accepted.
 
-    Greedy's promises hold for the rows of temperature 0, both one-hot.
+    `GREEDY` keeps both promises only where both rows are one-hot.
 
     Raises:
         ValueError: for a fill and a rule that do not belong together, naming both.

@@ -1,6 +1,6 @@
 """Walks: how verification descends a drafted tree, one child after the other, and what it decided.
 
-Knows the tree and a rule for one node (`verifiers`); which model the rows came from it does not ask. V = vocabulary.
+Knows the tree and a rule for one node (`verifiers`), but not which models the rows came from. V = vocabulary.
 """
 
 from __future__ import annotations

@@ -4,17 +4,16 @@
 // Only SEQUOIA_INSTRUCTIONS=amx-emulated or avx512-bf16-emulated asks for it: the compiler then reads this file before
 // every C file, and the names of the instructions below become functions. The processor must have AVX-512 (F, BW, VL, DQ).
 //
-// The arithmetic is that of Intel's manual (TDPBF16PS, VDPBF16PS, VCVTNEPS2BF16):
-// each product is fused with its sum; the first and
-// the second entries of the pairs are summed apart, then together, then added to the tile; all is rounded to nearest
-// even, and numbers too small to be normal are 0. A tile that was not configured, or whose size does not fit the others',
-// ends the process, as it would on the unit. What this cannot show: how fast the unit is, and stores that a compiler moves
-// behind a tile instruction that reads them.
+// The arithmetic is that of Intel's manual (TDPBF16PS, VDPBF16PS, VCVTNEPS2BF16): each product is fused with its sum; the
+// first and the second entries of the pairs are summed apart, then together, then added to the tile; all is rounded to
+// nearest even, and numbers too small to be normal are 0. A tile that was not configured, or whose size does not fit the
+// others', ends the process, as it would on the unit. What this cannot show: how fast the unit is, and stores that a
+// compiler moves behind a tile instruction that reads them.
 
 #ifndef SEQUOIA_AMX_EMULATION_H
 #define SEQUOIA_AMX_EMULATION_H
 
-#include <immintrin.h>  // these before their names are taken
+#include <immintrin.h>  // before the macros below replace what these declare
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>

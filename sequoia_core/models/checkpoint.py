@@ -35,10 +35,10 @@ QUANTISED = {  # method named in a model's config -> (module that runs it, packa
     "hqq": ("hqq", "hqq"),
     "quanto": ("optimum.quanto", "optimum-quanto"),
 }
-FLOATS = ("F64", "F32", "F16", "BF16")  # weights that mean what they say; other formats need a quantisation's scales
+FLOATS = ("F64", "F32", "F16", "BF16")  # formats that hold the weights themselves; others need a quantisation's scales
 LARGEST_SIZE = 2**31 - 1
 MOST_PARTS = 100_000  # layers, heads or experts: beyond any model, and building so many takes minutes
-LARGER_THAN_FILES = 2  # times the numbers in the files that a configuration may ask for before it is refused unread
+LARGER_THAN_FILES = 2  # a configuration with more than this many times the numbers stored is refused before loading
 PACKED = 32  # numbers that quantised formats may pack into one
 Stored = dict[str, tuple[tuple[int, ...], str]]  # (shape, number format) of each tensor by its name
 
@@ -93,7 +93,7 @@ def load_weights(source: Source, plan: Plan, device: torch.device, dtype: torch.
             attn_implementation=None,  # the fused kernel, or plain operations where the family has none
             device_map=device if plan.quantised else None, output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
-        if not plan.quantised:  # those are placed as they load and cannot be moved
+        if not plan.quantised:  # quantised weights are placed while they load and cannot be moved
             model = model.to(device)
     _check_loaded(name, model, report)
     return model

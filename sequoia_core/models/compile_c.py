@@ -35,7 +35,7 @@ def build(sources: Sequence[Path], flags: Sequence[str], folder: Path, *, reads:
     """Compile C files into one library in a folder, unless that was done before.
 
     Args:
-        reads: headers that the sources or flags name: a change to one of them is a change of content.
+        reads: headers that the sources or flags name; they are hashed too, so that a changed header is compiled anew.
 
     Raises:
         OSError: without a compiler, when it fails or takes too long, or for a folder that cannot be written; the
@@ -63,10 +63,8 @@ def build(sources: Sequence[Path], flags: Sequence[str], folder: Path, *, reads:
         if done.returncode:
             raise OSError(f"{compiler} failed: {done.stderr.strip()[:300]}")
         _sum_file(fresh).write_text(_sum(fresh))
-        for path in (
-            _sum_file(fresh),
-            fresh,
-        ):  # the library last: cut in between, the sum does not fit and it is redone
+        # The library last: if the process dies in between, its checksum does not match and it is built again.
+        for path in (_sum_file(fresh), fresh):
             path.replace(folder / path.name)
     return built
 

@@ -1,6 +1,6 @@
 """What this machine is: its processor and what that can do, and the name of a device.
 
-Loads no torch unless asked about a device of its.
+Imports torch only in `describe_device`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The instruction sets that compiled passes are written for, and which of them this processor has.
 
-SEQUOIA_INSTRUCTIONS=NAME in the environment takes a certain one: slower ones that the processor also has, or one whose
-new instructions are emulated in software (`amx_emulation.h`), which any processor with AVX-512 can run. Those are for
-tests and for work on the C code; nothing else chooses them.
+SEQUOIA_INSTRUCTIONS=NAME in the environment forces one: a slower one that the processor also has, or one whose new
+instructions are emulated in software (`amx_emulation.h`), which runs on any processor with AVX-512. This is for tests
+and work on the C code: an emulated set is never chosen otherwise.
 """
 
 from __future__ import annotations

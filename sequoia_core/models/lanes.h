@@ -35,7 +35,7 @@ static inline floats widen(const bf16 *x) {
 #ifdef WITH_BFLOAT16
 static inline void narrow(bf16 *to, floats x) { _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh((__m512)x)); }
 #else
-static inline void narrow(bf16 *to, floats x) {  // to nearest even; what is no number stays none
+static inline void narrow(bf16 *to, floats x) {  // to nearest even; NaN stays NaN
     const ints bits = (ints)x, high = (bits >> 16) & 0xffff;
     const ints rounded = ((bits + 0x7fff + (high & 1)) >> 16) & 0xffff, none = (ints)((bits & 0x7fffffff) > 0x7f800000);
     *(shorts *)to = __builtin_convertvector((none & (high | 0x40)) | (~none & rounded), shorts);

@@ -31,12 +31,12 @@ class HuggingFaceModel:
     """Any `AutoModelForCausalLM` (see `protocol.LanguageModel` for the attributes).
 
     Args:
-        vocab_size: V, how many of the model's first rows of logits are real tokens; None takes all. Rows after them
-            are padding: they are cut off before any softmax, so the model's distribution is its own given that the
-            token is below V.
+        vocab_size: V, how many of the model's first logits stand for real tokens; None takes all. Those after them are
+            padding: they are cut off before any softmax, so the model's distribution is its own given that the token
+            is below V.
 
     Raises:
-        ValueError: for a `vocab_size` beyond the model's rows, or layers that cannot attend along a tree.
+        ValueError: for a `vocab_size` beyond the model's logits, or layers that cannot attend along a tree.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ def _eos_ids(model: PreTrainedModel, name: str) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class ModelPair:
-    """A target, the draft that speaks for it, and their common tokenizer."""
+    """A target model, the draft model that proposes its tokens, and the tokenizer they share."""
 
     target: HuggingFaceModel
     draft: HuggingFaceModel

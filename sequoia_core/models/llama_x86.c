@@ -48,10 +48,10 @@ typedef struct {
 typedef struct {
     Shape shape;
     const float *cosines, *sines, *norms;  // [context, d / 2] twice, [2 * layers + 1, D], owned by the caller
-    const float *biases, *head_norms;      // [layers, (H + 2 K) d] and [layers, 2, d] (query, key), or NULL; likewise
+    const float *biases, *head_norms;      // [layers, (H + 2 K) d], [layers, 2, d] (query, key); NULL without; the caller's
     Layer *layers;
     Matrix head;
-    bf16 *memory, *embedding;  // all weights; at its end [V, D]
+    bf16 *memory, *embedding;  // all packed weights; the embedding [V, D] lies at their end
     size_t bytes;
 } Model;
 
@@ -63,7 +63,7 @@ typedef struct {
     bf16 *values;        // [layers][K][capacity / 32][d / 16][16][16][2]: two keys together, 32 in a tile
     int rows, threads;   // what the scratch below has room for
     float *hidden, *projected, *scores;                // [q, D], [q, (H + 2 K) d], [threads, 16, capacity]
-    activation *input, *attended, *inner, *weights;    // the first three in tiles: see `place`
+    activation *input, *attended, *inner, *weights;    // in tiles, see `place`; weights: of the attention, per thread
     int32_t *seen, *seen_start, *run;                  // see `prepare`
     float *logits;       // of a drafted level
     size_t logits_size;
@@ -424,18 +424,18 @@ static int make_room(Cache *cache, int rows, int threads) {
         free_scratch(cache);
         return 0;
     }
-    memset(cache->input, 0, count * shape->hidden * sizeof(activation));  // rows of padding: finite, or the tiles trap
+    memset(cache->input, 0, count * shape->hidden * sizeof(activation));  // rows of padding are multiplied too: no garbage
     memset(cache->attended, 0, count * shape->heads * size * sizeof(activation));
     memset(cache->inner, 0, count * shape->inner * sizeof(activation));
     cache->rows = rows, cache->threads = threads;
     return 1;
 }
 
-typedef struct {  // what one pass is about
+typedef struct {  // one pass: `rows` new tokens after `length` cached ones
     int length, rows, last, keep;
     const int64_t *ids, *positions;
-    const float *tail;
-    float *logits;
+    const float *tail;  // [rows, last]: masks the `last` slots, the new ones included
+    float *logits;      // [keep, V], of the last `keep` rows
 } Pass;
 
 // Write down which of the last slots each row sees, and how many of them without a gap. By one thread; `make_room` was

@@ -22,7 +22,7 @@ from .instruction_sets import InstructionSet
 from .plain_decoder import has_biases, has_head_norms, head_size, is_plain_decoder
 
 SOURCES = ("llama_x86.c", "vocabulary_rows.c")
-FLAGS = ("-mtune=native", *rows.ARITHMETIC_FLAGS)  # what the processor has is not taken but chosen
+FLAGS = ("-mtune=native", *rows.ARITHMETIC_FLAGS)  # no -march=native: `InstructionSet.flags` names the instructions
 EMULATION = "amx_emulation.h"
 MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a copy: not for models that fill the memory
 LARGEST_HEAD = 256
@@ -175,7 +175,7 @@ def _head_norms(attentions: Sequence[torch.nn.Module]) -> torch.Tensor:
 
 
 class CompiledSession:
-    """One sequence in an `CompiledLlama`: its KV cache is allocated once, slots are kept selectively."""
+    """One sequence in a `CompiledLlama`. Its KV cache is allocated once; `commit` keeps some slots of it."""
 
     logits_dtype = torch.float32
 

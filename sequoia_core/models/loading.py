@@ -49,7 +49,7 @@ def load_pair(
     Raises:
         ValueError: naming the model, what was found and what was expected; nothing stays half-loaded. Also for weights
             that are missing, of another shape, without a place in the model or not finite; for a model that cannot read
-            a tree; and for a draft with fewer rows than the target has real tokens: it could not read them.
+            a tree; and for a draft with fewer logits than the target has real tokens: it could not read those tokens.
     """
     if (target is None) != (draft is None):
         raise ValueError("found only one of target and draft, expected both (or neither, for the demo pair)")
@@ -125,7 +125,7 @@ def _check_same_tokens(a, b, name_a: str, name_b: str) -> None:
 
 
 def _cut_to_real_tokens(pair: ModelPair) -> None:
-    """Drop the rows of logits that the target's tokenizer has no token for, from both models."""
+    """Drop the logits that the target's tokenizer has no token for, from both models."""
     by_id = {index: token for token, index in pair.tokenizer.get_vocab().items()}
     real, readable = min(max(by_id) + 1, pair.target.vocab_size), pair.draft.vocab_size
     if readable < real:

@@ -41,7 +41,7 @@ class FormatTimes:
 
 
 def record_path() -> Path:
-    """Where the answers are kept."""
+    """The file that keeps the times measured on this machine."""
     return cache_folder() / "number-formats.json"
 
 
@@ -88,7 +88,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _key(target: str | None, draft: str | None) -> str:
-    """Name everything that the answer depends on: the processor, what computes on it, and both models' files."""
+    """Return a hash of everything the times depend on: the processor, what computes on it, and both models' files."""
     instructions = instruction_sets.chosen()[0]
     compiler = any(shutil.which(name) for name in ("cc", "gcc", "clang")) and os.environ.get("SEQUOIA_NATIVE") != "0"
     facts = [processor_name(), str(os.cpu_count()), version("torch"), version("transformers"), str(compiler)]

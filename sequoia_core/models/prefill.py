@@ -1,4 +1,4 @@
-"""Reading a text into a session, a chunk per pass, so that memory stays bounded and a cancel soon counts."""
+"""Reading a text into a session, a chunk per pass, so that memory stays bounded and a cancel takes effect soon."""
 
 from __future__ import annotations
 

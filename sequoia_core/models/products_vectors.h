@@ -1,5 +1,6 @@
-// What the instruction sets without a matrix unit share. The file that includes this says before what an `activation` is
-// and how many rows go `TOGETHER`, and defines `few_rows` after. Nothing is to be switched on or off for them.
+// What the instruction sets without a matrix unit share. A header defines `activation`, `keep_activation`, BATCH and
+// TOGETHER (rows computed in one go) before it includes this, and `few_rows` after. There is no unit to ask for, start or
+// stop.
 
 typedef struct {  // rows of activations times 32 columns: two tiles and their successors along K
     float *c;
@@ -10,7 +11,7 @@ typedef struct {  // rows of activations times 32 columns: two tiles and their s
     int steps;
     const bf16 *ahead;  // what is to be fetched meanwhile: at most 32 cache lines for each step along K
     int lines;
-    size_t fetched_with_a_pair;  // entries; see `many_rows`
+    size_t fetched_with_a_pair;  // entries of `ahead` to fetch with each of the 16 pairs of a step
 } Product;
 
 static void few_rows(const Product *product, int rows);  // at most TOGETHER of them

@@ -59,7 +59,7 @@ class LanguageModel(Protocol):
 
     Attributes:
         name: for people and records, see `files.model_names`.
-        vocab_size: V, tokens that can be drawn; rows of padding are cut from the logits.
+        vocab_size: V, tokens that can be drawn; the logits of padding are cut off.
         max_context: positions there are.
         eos_ids: tokens that end a text.
         device, dtype: where and in which number format it runs.

@@ -1,4 +1,4 @@
-"""A KV cache that a tree goes into and of which the accepted path stays, and sessions of models that use one.
+"""A KV cache that takes a whole tree and then keeps only its accepted path, and the session that uses it.
 
 Shapes: q = tokens in one pass, kv = cached tokens including those q, V = vocabulary.
 """
@@ -105,7 +105,7 @@ class CacheSession:
     Args:
         layers: of the model.
         device, dtype: of the model.
-        vocab_size: rows of logits that are real tokens.
+        vocab_size: logits that stand for real tokens; the others are cut off.
     """
 
     unseen_sec = 0.0

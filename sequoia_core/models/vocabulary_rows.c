@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Sums and maxima are kept of cells: entry i lies in cell i / 256 * 16 + i % 16, so that 256 entries make 16 cells lane by
-// lane. MANY rows are worth a second thread.
+// A cell is 16 entries of a row, 16 apart: entry i lies in cell i / 256 * 16 + i % 16. Each cell keeps its sum or maximum,
+// so that 256 entries become 16 cells by vector instructions. Fewer rows than MANY are not shared among threads.
 enum { LANES = 16, BLOCK = 64, STRIPE = 256, MANY = 4 };
 
 typedef float floats __attribute__((vector_size(64), aligned(4)));

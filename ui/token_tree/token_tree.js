@@ -417,7 +417,7 @@ function drawLanes(view) {
   if (!view.steps.length) return
   const tone = colours(view)
   const totals = view.steps.map((step) => step.seconds.reduce((sum, part) => sum + part, 0))
-  // The first step also reads the prompt, so the scale follows the rest and a taller column is cut off.
+  // One slow step would flatten all others: the scale follows the 95th percentile, and a taller column is cut off.
   const ordered = [...totals].sort((a, b) => a - b)
   const scale = (height - 6) / (ordered[Math.floor((ordered.length - 1) * 0.95)] * 1.1 || 1)
   const width = laneWidth(view)
