@@ -13,7 +13,7 @@ FLUSH_SEC = 0.03  # the server sends what is queued every 10 ms
 
 
 def lost_run(job: Job | None) -> bool:
-    """Say whether this page showed a run whose session is gone, by the link that a running decode leaves behind."""
+    """Return whether the link names a run that this session does not have: a restarted server, or another tab."""
     if job is not None and job.active:
         st.query_params["run"] = job.id
         return False

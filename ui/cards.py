@@ -57,5 +57,5 @@ def number(value: float | None, form: str = "{:.2f}") -> str:
 
 
 def short_reason(reason: str) -> str:
-    """Return why a figure is missing where that fits a card, else that it was not measured here; safe in markdown."""
+    """Return the reason where it fits a card, else "not measured here"; safe in markdown."""
     return plain(reason) if len(reason) <= 28 else "not measured here"

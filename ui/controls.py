@@ -22,7 +22,7 @@ TOO_LONG = (
 
 
 def source_picker(label: str, ways: Sequence[str], *, key: str) -> str:
-    """Draw where something comes from, the first way chosen and kept in the link -> the way."""
+    """Draw the choice among some sources, the first by default, kept in the link -> the chosen one."""
     return st.segmented_control(
         label,
         ways,

@@ -1,4 +1,4 @@
-"""Core calls that pages repeat on every rerun, behind bounded caches: one line each.
+"""Core calls that pages repeat on every rerun, behind bounded caches.
 
 Everything they take and return is immutable, so sharing results between sessions is safe.
 """
@@ -27,7 +27,7 @@ _HASH = {
     "sequoia_core.design.profile.HardwareProfile": lambda profile: profile.to_json(),
     "sequoia_core.design.tree.TokenTree": lambda tree: tree.parents.tobytes(),
 }
-# what depends on how the vector was measured, and not on its values alone
+# for what depends on the sample behind a vector, not only on its probabilities
 _SAMPLE_HASH = {**_HASH, "sequoia_core.design.acceptance.AcceptanceVector": lambda vector: vector.to_bytes()}
 
 

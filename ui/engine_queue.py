@@ -32,8 +32,8 @@ class Busy(RuntimeError):
 class EngineQueue:
     """Runs one job at a time on one daemon thread; at most `max_waiting` wait.
 
-    Should the thread die nevertheless, the next look at any job's place, or the next submit, ends its job as failed and
-    starts another thread.
+    Should the worker thread die, the next `submit`, or the next look at a job's `position`, marks the job it ran as
+    failed and starts another thread.
 
     Args:
         max_waiting: how many jobs may wait behind the running one.

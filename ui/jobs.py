@@ -86,7 +86,8 @@ class Job:
         self.lock = threading.Lock()
         self.started: float | None = None
         self.ended: float | None = None
-        self.pace_from: tuple[float, float] | None = None  # when progress began: loading a model says nothing of pace
+        # (time, fraction) of the first progress: loading is no part of the pace
+        self.pace_from: tuple[float, float] | None = None
         self.work: Callable[[JobContext], Any] | None = work
         self.place: Callable[[Job], int] = lambda job: 0
 

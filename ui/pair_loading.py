@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Load(Generic[Spec, Pair]):
-    """One load under way; `pair` or `error` is set before `over`, unless nobody wanted it any more."""
+    """One load in progress; `pair` or `error` is set before `over`, neither if the load was abandoned."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -116,7 +116,7 @@ class PairKeeper(Generic[Spec, Pair]):
             return True
 
     def _end(self, load: _Load[Spec, Pair], *, pair: Pair | None = None, error: BaseException | None = None) -> bool:
-        """Hand the outcome to whoever waits, or drop it; says which."""
+        """Store the outcome for the waiting caller, or drop it if the load was abandoned -> whether it was kept."""
         with self._lock:
             wanted = self._wanted is load
             if wanted:

@@ -31,7 +31,7 @@ def vector_for(wanted: Conditions) -> AcceptanceVector | None:
 
 
 def vector_faults() -> list[str]:
-    """Say why the vector in use tells nothing of the pair in use; empty when it was measured on it, at any settings."""
+    """Return why the vector in use does not describe the pair in use; empty when measured on it, at any settings."""
     holds_for = session.acceptance().holds_for
     if holds_for is None:
         return session.acceptance().differences(conditions())
@@ -40,7 +40,7 @@ def vector_faults() -> list[str]:
 
 
 def profile_faults() -> list[str]:
-    """Say why the profile in use tells nothing of the pair in use on this machine; empty when it was measured here."""
+    """Return why the profile in use does not describe the pair in use here; empty when measured on both."""
     hardware = session.profile()
     if hardware is None:
         return ["no hardware profile"]
@@ -60,7 +60,7 @@ def dtype_in_use() -> str:
 
 
 def profiled_machine() -> str:
-    """Say whose passes the profile in use tells of: this hardware's, or others'."""
+    """Return "this hardware" if the profile in use was measured on this pair and machine, else "the profile in use"."""
     return "the profile in use" if profile_faults() else "this hardware"
 
 

@@ -49,4 +49,5 @@ def _cancel_all(jobs: list[Job]) -> None:
 
 @st.cache_resource(show_spinner=False, scope="session", on_release=_cancel_all)
 def _cancelled_with_the_tab() -> list[Job]:
+    """Return this session's list of jobs; Streamlit hands it to `_cancel_all` when the tab goes away."""
     return []

@@ -43,7 +43,7 @@ def set_shape(size: int | None, depth: int = 1, *, show: bool = True) -> None:
 
 
 def pop_shape_to_show() -> bool:
-    """Return whether the tree page's sliders should jump to `shape()`, once: they are taken to do so."""
+    """Return whether the tree page's sliders should jump to `shape()`, and clear the flag: the caller moves them."""
     wanted = get("shape_to_show", False)
     put("shape_to_show", False)
     return wanted

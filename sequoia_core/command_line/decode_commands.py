@@ -53,7 +53,7 @@ def generate_command(
     seed: Annotated[int, typer.Option("--seed")] = 0,
     tree: Annotated[
         Path | None,
-        typer.Option("--tree", help="Tree file; default: planned where vector and profile are of this very decode."),
+        typer.Option("--tree", help="Tree file; default: from vector and profile, or a chain of 4 if none fit."),
     ] = None,
     acceptance: Annotated[
         Path | None, typer.Option("--acceptance", help="Vector to plan the tree from; default: the demo pair's own.")

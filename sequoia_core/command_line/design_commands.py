@@ -98,7 +98,7 @@ def plan_command(
     as_json: Json = False,
 ) -> None:
     """Choose the tree size and depth with the largest predicted speedup."""
-    from ..design.planning import best_shape, mixture, speedup_surface
+    from ..design.planning import best_shape, pair_mismatches, speedup_surface
     from ..design.profile import HardwareProfile
 
     vector, hardware = AcceptanceVector.load(acceptance), HardwareProfile.load(profile)
@@ -110,6 +110,6 @@ def plan_command(
         "expected_tokens": best.expected_tokens,
         "holds_for": None if vector.holds_for is None else vector.holds_for.to_json(),
         "device": hardware.device,
-        "warnings": mixture(vector, hardware),
+        "warnings": pair_mismatches(vector, hardware),
     }
     report(result, as_json)

@@ -28,10 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(error.format_message())
     except (ValueError, FloatingPointError) as error:
         return _fail(OUT_OF_MEMORY if is_out_of_memory(error) else str(error))
-    except OSError as error:  # of the output: what is read or written elsewhere says so by a ValueError
+    except OSError as error:  # only stdout: faults of other files arrive as ValueError
         if is_out_of_memory(error):
             return _fail(OUT_OF_MEMORY)
-        with contextlib.suppress(OSError, ValueError):  # nothing more goes there, not when Python ends either
+        with contextlib.suppress(OSError, ValueError):  # discard further output, also the flush when Python ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0 if isinstance(error, BrokenPipeError) else _fail(f"output: cannot be written ({error.strerror})")
     except (KeyboardInterrupt, typer.Abort):

@@ -32,7 +32,7 @@ from .options import (
 )
 from .output import check_out, progress_bar, report
 
-MORE_PROMPTS_FOR = 0.01  # half the width of the interval that `measure` says how many more prompts would give
+MORE_PROMPTS_FOR = 0.01  # the ± that `measure` says how many more prompts would reach
 
 
 def _json_probs(vector: AcceptanceVector) -> dict:

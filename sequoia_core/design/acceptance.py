@@ -43,8 +43,8 @@ class AcceptanceVector:
         prompt_trials: int64 [m], positions of each prompt.
         meta: where the vector comes from (JSON values).
         note: what was assumed when the file was read, for the reader.
-        holds_for: the pair, sampling and verifier that were measured or declared; None when nobody said, and then the
-            vector predicts nothing by itself.
+        holds_for: the pair, sampling and verifier that were measured or declared; None when they are not known, and
+            then nothing is predicted from the vector.
 
     Raises:
         ValueError: saying which rule a value breaks.
@@ -266,7 +266,7 @@ class AcceptanceVector:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AcceptanceMatrix:
-    """Acceptance by depth as well as rank, where one vector for all depths is too coarse (design: `P[level, k]`).
+    """Acceptance by depth as well as rank, P[level, k], for where one vector for all depths is too coarse.
 
     Args:
         probs: float64 [L, B], `probs[l - 1, k - 1]` = probability that the child of rank k at depth l is the accepted

@@ -1,6 +1,6 @@
 """Read acceptance vectors from the files people have: native JSON, CSV, NumPy, safetensors, PyTorch.
 
-Knows the layouts and how such files can be wrong or hostile; which probabilities are legal, `acceptance` says.
+Knows the layouts and how such files can be wrong or hostile; `acceptance` checks the probabilities.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables of expected tokens and speedup for any vector: what is too much to search is left out, never an error.
+"""Tables of expected tokens and speedup for any vector: sizes too large to search are left out instead of raising.
 
 A long vector whose ranks rise and fall takes the whole dynamic program, which grows with the square of the tree size.
 """
@@ -13,7 +13,7 @@ from .planning import SpeedupSurface, speedup_surface
 from .profile import HardwareProfile
 from .tree import TokenTree
 
-REACH = 256  # tokens in a tree that any vector can be searched for
+REACH = 256  # largest tree that can be searched for every vector
 
 
 def table_within_reach(acceptance: AcceptanceVector, *, max_size: int, max_depth: int) -> np.ndarray:

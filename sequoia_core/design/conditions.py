@@ -1,4 +1,4 @@
-"""What an acceptance vector holds for: one pair, sampled and verified in one way (design: predictions).
+"""What an acceptance vector holds for: one pair, sampled and verified in one way.
 
 A vector used under other conditions predicts nothing, so everything that predicts compares first.
 """

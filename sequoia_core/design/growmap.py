@@ -1,4 +1,4 @@
-"""The reference implementation's growmap: six entries that say one tree five times over.
+"""The reference implementation's growmap: six entries, five of which describe the same tree.
 
 Writes them, and reads them with every entry checked against the others. Shape: n = nodes with the root.
 """

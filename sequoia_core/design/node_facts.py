@@ -1,4 +1,4 @@
-"""What one node of a tree is worth, with what grows below it. n = tree nodes."""
+"""Facts about one node of a tree under an acceptance vector, and the sum over its subtree. n = tree nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NodeFacts:
         probability: p[rank], 1 for the root.
         score: f(v), how likely it is accepted.
         children, below: nodes right below it, and below it at any depth.
-        worth: sum of f over it and everything below it, in tokens per step.
+        worth: sum of f over the node and all its descendants: the tokens per step that its subtree adds.
     """
 
     rank: int

@@ -77,10 +77,8 @@ def expected_tokens_table(acceptance: Acceptance, *, max_size: int, max_depth: i
     Raises:
         ValueError: for sizes out of range or a table too large to compute.
     """
-    max_size, max_depth = (
-        check_whole("max_size", max_size, 1, MAX_NODES),
-        check_whole("max_depth", max_depth, 0, MAX_NODES),
-    )
+    max_size = check_whole("max_size", max_size, 1, MAX_NODES)
+    max_depth = check_whole("max_depth", max_depth, 0, MAX_NODES)
     _check_cells(max_size, max_depth)
     deepest = min(max_depth, max_size - 1)
     table = np.full((max_size + 1, max_depth + 1), -np.inf)
@@ -101,7 +99,7 @@ def expected_tokens_table(acceptance: Acceptance, *, max_size: int, max_depth: i
             _until_settled(rows_by_levels_left(acceptance, deepest), max_size), start=1
         ):
             table[:, depth:] = by_branches.max(axis=1)[:, None]
-    else:  # what a level is worth depends on its depth, so each d is a program of its own
+    else:  # a matrix differs by depth, so each d needs a dynamic program of its own
         for depth in range(1, deepest + 1):
             *_, top = dynamic_program(rows_by_levels_left(acceptance, depth), max_size)
             table[:, depth] = top.max(axis=1)
@@ -195,7 +193,7 @@ def bootstrap_tables(
 def best_expected_tokens(tree: TokenTree, acceptance: AcceptanceVector) -> float:
     """Return G at a tree's own size and depth: what the best tree of that shape would yield under `acceptance`.
 
-    Ranks that the tree uses beyond the vector are worth nothing, but may be used by the best tree as well.
+    Ranks beyond the vector have probability 0; the best tree may use as many of them as the given tree does.
 
     Raises:
         ValueError: for a tree too large to search, where ranks do not always decrease.

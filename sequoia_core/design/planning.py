@@ -162,8 +162,8 @@ def shape_spread(
     )
 
 
-def mixture(acceptance: AcceptanceVector, profile: HardwareProfile) -> list[str]:
-    """Return why a vector and a profile do not belong together, one sentence each; empty when they are of one pair.
+def pair_mismatches(acceptance: AcceptanceVector, profile: HardwareProfile) -> list[str]:
+    """Return why a vector and a profile are not of one pair, one sentence for each reason; empty when they are.
 
     A speedup from two that differ is a what-if: it answers no question about a pair that exists.
     """

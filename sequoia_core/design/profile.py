@@ -223,7 +223,7 @@ class HardwareProfile:
 
 @cache
 def _schema():
-    """Return what a file holds, as a pydantic model: the types; what the numbers may be, the profile says."""
+    """Return the file's pydantic model: fields and types. `HardwareProfile` itself checks the numbers."""
     from pydantic import BaseModel, ConfigDict
 
     class Schema(BaseModel):

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 from .planning import BestShape
 from .profile import HardwareProfile
 
-PAYS_FROM = 1.05  # predicted speedup from which speculation is worth its trouble
-CHEAP_STEP = 1.25  # passes of one token that a step may cost and still be almost free
+PAYS_FROM = 1.05  # smallest predicted speedup that counts as a gain
+CHEAP_STEP = 1.25  # steps that cost less than this many one-token passes: acceptance is the limit
 
 
 class StepCost(NamedTuple):

@@ -1,7 +1,7 @@
 """Token trees as files: our own, and those of the tools that decode with a fixed tree.
 
-Knows file layouts and refuses a tree that a format cannot say; knows nothing of models or time. Shape: n = nodes with
-the root.
+Knows file layouts and refuses a tree that a format cannot express; knows nothing of models or time. Shape: n = nodes
+with the root.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def _has_dictionary(data: bytes, metadata: Any, name: str) -> bool:
 
     Raises:
         ValueError: for a column of more than `MAX_TEXT_CHARS` bytes or `MAX_ROWS` rows, by the footer or by its pages,
-            or in an encoding that tells nothing of either.
+            or in an encoding whose unpacked size the page headers do not give.
     """
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     chunks = [group.column(i) for group in groups for i in range(group.num_columns)]

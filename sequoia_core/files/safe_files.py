@@ -1,7 +1,7 @@
 """Read files that may be hostile, write files that are never half there.
 
-Knows bytes and containers only: what a vector, a tree or a profile is, its own module says. Every fault is a
-one-line ValueError; the callers put the file's name in front.
+Knows bytes and containers only, not vectors, trees or profiles. Every fault is a one-line ValueError; the callers put
+the file's name in front.
 """
 
 from __future__ import annotations

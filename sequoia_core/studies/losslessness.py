@@ -28,8 +28,8 @@ from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, causal_tail
 from .prompt_loop import Progress, Report, one_by_one
 
-FALSE_ALARM = 1e-6  # stated for a correct verifier
-THRESHOLD = 1e-7  # ten times stricter: the chi-square tail is only good to a factor of two or so at 5 per cell
+FALSE_ALARM = 1e-6  # how often a correct verifier fails, at most; shown to the user
+THRESHOLD = 1e-7  # fails below this p-value: stricter, as the chi-square tail is off by up to about 2 at 5 per cell
 SMALLEST_EXPECTED = 5.0
 
 
@@ -152,6 +152,7 @@ class _ExpectedCells:
     Attributes:
         cells: (tokens, pooled) -> probability.
         support: for every prefix looked at, which tokens may follow it, bool [V].
+        taken_in: the cell that was merged into the rest; None without one.
     """
 
     def __init__(self, prompt: list[int], target: LanguageModel, sampling: SamplingConfig, new_tokens: int) -> None:
@@ -165,7 +166,7 @@ class _ExpectedCells:
         """Make cells that hold at least `smallest` probability each."""
         self.smallest = smallest
         rest = self._split((), 1.0)
-        if 0.0 < rest < smallest and self.cells:  # too little to stand alone: take the smallest cell in
+        if 0.0 < rest < smallest and self.cells:  # below the smallest expected count: merge the smallest cell into it
             self.taken_in = min(self.cells, key=self.cells.get)
             rest += self.cells.pop(self.taken_in)
         if rest > 0.0:

@@ -96,7 +96,7 @@ def static_versus_real(
     Args:
         fit_prompts: token ids, at least 2 prompts; the vector is measured along the target's own continuations, the
             matrix counted in tree decoding.
-        held_out_prompts: token ids, at least 2 prompts that none of that saw.
+        held_out_prompts: token ids, at least 2 other prompts.
         tree: at least one node below the root.
         cancel: looked at within every step; prompts complete by then are kept, when there are 2 of each set.
 

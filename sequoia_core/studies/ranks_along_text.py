@@ -1,4 +1,4 @@
-"""What every rank would do at each position of a text that the target writes, or that somebody brings.
+"""How likely each verifier accepts the child of each rank, at every position of a text by the target or the user.
 
 Knows models and verifiers' acceptance by rank, neither trees nor vectors.
 Shapes: N = positions, V = vocabulary, W = ranks.

@@ -32,8 +32,8 @@ class RunSummary:
     Attributes:
         tokens, steps: committed tokens and target passes.
         tokens_per_step: their ratio; expected_tokens is its predicted counterpart F.
-        tokens_per_sec, baseline_per_sec: with the tree and without it, prompt reading excluded on both sides; by the
-            median step, since a browser that asks for news makes single steps wait.
+        tokens_per_sec, baseline_per_sec: with the tree and without it, prompt reading excluded on both sides; from the
+            median step, because a polling browser delays single steps.
         drafted_share: committed tokens that the draft proposed, over all committed tokens.
         speedup: tokens_per_sec / baseline_per_sec; predicted_speedup is what the planner said.
         step_cost: seconds of a step over seconds of an autoregressive token; predicted_cost its counterpart t(n) + d·c.
@@ -55,7 +55,7 @@ class RunSummary:
 
     @property
     def outcome(self) -> Literal["held", "beaten", "missed"] | None:
-        """Whether the predicted speedup was met to a tenth, exceeded or not reached; None without one or a measured."""
+        """How measured compares with predicted speedup, to a tenth; None where either is missing."""
         if self.speedup is None or self.predicted_speedup is None:
             return None
         if abs(self.speedup / self.predicted_speedup - 1) <= HELD_WITHIN:

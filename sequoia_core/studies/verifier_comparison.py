@@ -225,4 +225,8 @@ def decode_prompt(
 
 
 def whole_tokens(steps: Sequence[DecodeStep]) -> int:
-    return sum(len(step.accepted_path) for step in steps)  # the root stands in for the bonus token
+    """Return the tokens of uncut steps: accepted nodes and a bonus token each.
+
+    A path holds the root, which is not new, and not the bonus token, which is: its length is the right number.
+    """
+    return sum(len(step.accepted_path) for step in steps)

@@ -27,7 +27,8 @@ def recorded(path: str, modified: int) -> dict[str, Row]:
 def latest(part: str) -> Row | None:
     """Return this session's newest result of a part, else the recorded one; None without either."""
     job = session_jobs.job(job_name(part))
-    found = session.evidence(part) if job is None or job.result is None else job.result  # as far as it is complete
+    # a job's result may be partial: what it has kept so far
+    found = session.evidence(part) if job is None or job.result is None else job.result
     path = shipped.ASSETS / "runs" / "robustness.json"
     if found is None and path.is_file():
         try:

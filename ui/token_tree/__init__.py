@@ -20,7 +20,7 @@ from ui.tree_layout import tidy_layout
 from ui.verifier_names import AFTER_REJECTION
 
 OVERLAP = 2  # steps sent again with each update: the server may drop a message that a newer one replaces
-NODES_PER_UPDATE = 60_000  # bounds one message; the component asks on until it has all
+NODES_PER_UPDATE = 60_000  # bounds one message; the component requests the rest
 _HERE = Path(__file__).parent
 
 

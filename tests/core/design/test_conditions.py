@@ -9,7 +9,7 @@ import pytest
 from sequoia_core import AcceptanceVector, HardwareProfile, measure_acceptance
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.conditions import Conditions
-from sequoia_core.design.planning import mixture
+from sequoia_core.design.planning import pair_mismatches
 from sequoia_core.design.what_if import edited, isotonic, weaker
 from sequoia_core.files.model_names import DEMO_PAIR, model_name, pair_names
 
@@ -126,10 +126,10 @@ def test_a_profile_names_what_differs():
 def test_a_vector_and_a_profile_of_two_pairs_are_a_mixture():
     profile = HardwareProfile([1, 2], [1.0, 1.1], 0.1, meta={"target": "big", "draft": "small"})
     vector = AcceptanceVector(np.array([0.5]), holds_for=WARM)
-    assert not mixture(vector, profile)
-    assert len(mixture(replace(vector, holds_for=replace(WARM, target="x", draft="y")), profile)) == 2
-    assert "does not say" in mixture(replace(vector, holds_for=None), profile)[0]
-    assert len(mixture(vector, replace(profile, meta={}))) == 2
+    assert not pair_mismatches(vector, profile)
+    assert len(pair_mismatches(replace(vector, holds_for=replace(WARM, target="x", draft="y")), profile)) == 2
+    assert "does not say" in pair_mismatches(replace(vector, holds_for=None), profile)[0]
+    assert len(pair_mismatches(vector, replace(profile, meta={}))) == 2
 
 
 def test_two_spellings_of_a_folder_are_one_model(tmp_path, monkeypatch):
