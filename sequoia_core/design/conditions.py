@@ -45,7 +45,7 @@ class Conditions:
             value = getattr(self, setting)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise ValueError(f"{setting}: found {str(value)[:40]!r}, expected a number from {low:g} to {high:g}")
-        if self.top_p == 0 or not math.isfinite(self.temperature):
+        if self.top_p == 0:
             raise ValueError(f"top_p: found {self.top_p}, expected a number above 0 and at most 1")
         if self.verifier not in VERIFIERS:
             raise ValueError(f"verifier: found {str(self.verifier)[:40]!r}, expected one of {', '.join(VERIFIERS)}")

@@ -193,8 +193,6 @@ def first_fault(error: ValidationError) -> str:
     """Return the first fault of a pydantic error as one line: where, what was found, what was expected."""
     fault = error.errors(include_url=False, include_context=False)[0]
     where = ".".join(str(part) for part in fault["loc"]) or "JSON"
-    if fault["type"] == "json_invalid":
-        return f"found {fault['msg'].removeprefix('Invalid ')}, expected a complete JSON object"
     if fault["type"] == "missing":
         return f"{where}: found nothing, expected this key"
     found = fault["input"] if isinstance(fault["input"], str | int | float | None) else type(fault["input"]).__name__

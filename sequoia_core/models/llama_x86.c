@@ -521,13 +521,13 @@ int sequoia_forward(Cache *cache, int threads, int length, int rows, const int64
 }
 
 typedef struct {  // one level of a tree: the nodes that are forwarded, and their children
-    int32_t forwarded, most_children, first_child, reserved;
+    int32_t forwarded, most_children, first_child, padding;
     const int64_t *nodes, *counts;  // [forwarded]: which they are, how many children each has
     const float *tail;              // [forwarded, slots from the root on]
 } Level;
 
 typedef struct {
-    int32_t threads, length, unseen, levels, with_replacement, reserved;
+    int32_t threads, length, unseen, levels, with_replacement, padding;
     const int64_t *ids;                // [unseen]: the last committed tokens, the root last
     int64_t root_position, positions;  // of the root; how many there are: what lies beyond is cut to the last one
     const Level *level;                // [levels]
@@ -547,6 +547,10 @@ static double now(void) {
 }
 
 // Draft a whole tree, level by level, one pass each -> 1; 0 when memory ran out; -1 when logits are not finite.
+//
+// All threads go through the levels together: one prepares a pass while the others wait at the end of its block, all run
+// it, and after a barrier the logits are whole; the rows are shared out, and when the last is done one thread writes down
+// the children, which are the next level's tokens. `failed` collects bits: 1 no memory for a draw, 2 logits not finite.
 int sequoia_draft(Cache *cache, const Draft *draft) {
     const int size = cache->model->shape.vocab, unseen = draft->unseen, threads = draft->threads;
     const int64_t vocab = draft->vocab;

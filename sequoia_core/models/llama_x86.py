@@ -39,14 +39,14 @@ class _Shape(ctypes.Structure):
 
 class _Level(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int32) for name in "forwarded most_children first_child reserved".split()),
+        *((name, ctypes.c_int32) for name in "forwarded most_children first_child padding".split()),
         *((name, _POINTER) for name in "nodes counts tail".split()),
     ]
 
 
 class _Draft(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int32) for name in "threads length unseen levels with_replacement reserved".split()),
+        *((name, ctypes.c_int32) for name in "threads length unseen levels with_replacement padding".split()),
         ("ids", _POINTER),
         ("root_position", ctypes.c_int64),
         ("positions", ctypes.c_int64),

@@ -222,7 +222,7 @@ function paint(view, step) {
   const path = new Set(step.path)
   view.layout.parents.forEach((parent, node) => {
     const state = stateOf(step, node)
-    if (parent >= 0) set(view.edges[node], { class: state === "accepted" ? "accepted" : state })
+    if (parent >= 0) set(view.edges[node], { class: state })
     paintNode(view, view.nodes[node], {
       x: view.x[node], y: view.y[node], state, text: step.tokens[node], named: path.has(node),
       q: node ? step.draft[node] : null, p: node ? step.target[node] : null, chosen: view.chosen === node,
