@@ -68,6 +68,7 @@ def generate_command(
     as_json: Json = False,
 ) -> None:
     """Decode a prompt with a token tree."""
+    # Long only by its options, which typer reads from the signature.
     import torch
 
     from ..decoding.loop import decode

@@ -79,6 +79,7 @@ def measure_acceptance(
             from that was measured otherwise (naming what differs).
         Cancelled: before the first prompt was complete.
     """
+    # Long only by its arguments and their description: below them are the settings, one loop and its two closures.
     sampling = sampling or SamplingConfig()
     cancel = cancel or threading.Event()
     _check_request(prompts, target, draft, width=width, seed=seed, own_text=own_text)
