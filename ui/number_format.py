@@ -7,23 +7,21 @@ the app goes by what is likely.
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models import instruction_sets
+from sequoia_core.models.compile_c import can_compile
 from sequoia_core.models.number_formats import FormatTimes, keep_times, kept_times
+from ui.literal import plain
 
 if TYPE_CHECKING:
     from sequoia_core.models.language_model import ModelPair
 
 FASTEST = "fastest"
-LARGEST_TIMED_BYTES = (
-    2 * 2**30
-)  # of both models' files: larger ones are limited by reading, so half the bytes is faster
+LARGEST_TIMED_BYTES = 2 * 2**30  # of both models' files: larger ones are limited by reading, and half is faster
 _LOG = logging.getLogger(__name__)
 
 
@@ -37,8 +35,7 @@ def likely(target: str | None, draft: str | None) -> str:
     known = times(target, draft)
     if known:
         return known[0].dtype
-    compiler = any(shutil.which(name) for name in ("cc", "gcc", "clang")) and os.environ.get("SEQUOIA_NATIVE") != "0"
-    compiled = compiler and instruction_sets.chosen()[0] is not None
+    compiled = can_compile() and instruction_sets.chosen()[0] is not None
     return "bfloat16" if compiled or _stored_bytes(target, draft) > LARGEST_TIMED_BYTES else "float32"
 
 
@@ -73,7 +70,8 @@ def explanation(target: str | None, draft: str | None) -> str:
     return (
         f"Measured here: {best.tokens_per_sec / other.tokens_per_sec:.1f} times as fast as {other.dtype}. A target "
         f"pass takes {1e3 * best.one_sec:.2f} ms for 1 token and {1e3 * best.sixteen_sec:.2f} ms for 16, in "
-        f"{other.dtype} {1e3 * other.one_sec:.2f} and {1e3 * other.sixteen_sec:.2f} ms."
+        f"{other.dtype} {1e3 * other.one_sec:.2f} and {1e3 * other.sixteen_sec:.2f} ms. Passes run by "
+        f"{plain(best.passes_by[:120])}, in {other.dtype} by {plain(other.passes_by[:120])}."
     )
 
 

@@ -31,6 +31,20 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sequoia-studio"
 
 
+def find_compiler() -> str | None:
+    """Return the path of a C compiler, or None."""
+    return next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+
+
+def can_compile() -> bool:
+    """Whether compiled code can be had: there is a compiler, and SEQUOIA_NATIVE=0 does not do without it."""
+    return find_compiler() is not None and not _switched_off()
+
+
+def _switched_off() -> bool:
+    return os.environ.get("SEQUOIA_NATIVE") == "0"
+
+
 def build(sources: Sequence[Path], flags: Sequence[str], folder: Path, *, reads: Sequence[Path] = ()) -> Path:
     """Compile C files into one library in a folder, unless that was done before.
 
@@ -41,7 +55,7 @@ def build(sources: Sequence[Path], flags: Sequence[str], folder: Path, *, reads:
         OSError: without a compiler, when it fails or takes too long, or for a folder that cannot be written; the
             message says which.
     """
-    compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    compiler = find_compiler()
     if compiler is None:
         raise OSError("found no C compiler (cc, gcc or clang)")
     facts = " ".join([compiler, *flags, processor_flags(), *platform.libc_ver()]).encode()
@@ -110,7 +124,7 @@ def load(
     Returns:
         The library, or None and the reason why there is none.
     """
-    if os.environ.get("SEQUOIA_NATIVE", "1") == "0":
+    if _switched_off():
         return None, "switched off by SEQUOIA_NATIVE=0"
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN_ROUNDS)  # read once, when the first library that uses it is loaded
     try:

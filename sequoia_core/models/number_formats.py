@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -14,7 +13,7 @@ from typing import Any
 from ..files.model_names import DEMO_PAIR, model_source
 from ..files.safe_files import json_bytes, read_bytes, read_json, write_atomic
 from . import instruction_sets
-from .compile_c import cache_folder
+from .compile_c import cache_folder, can_compile
 from .device import processor_name
 
 FORMAT, VERSION, MAX_KEPT = "sequoia-number-formats", 1, 200
@@ -90,8 +89,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _key(target: str | None, draft: str | None) -> str:
     """Return a hash of everything the times depend on: the processor, what computes on it, and both models' files."""
     instructions = instruction_sets.chosen()[0]
-    compiler = any(shutil.which(name) for name in ("cc", "gcc", "clang")) and os.environ.get("SEQUOIA_NATIVE") != "0"
-    facts = [processor_name(), str(os.cpu_count()), version("torch"), version("transformers"), str(compiler)]
+    facts = [processor_name(), str(os.cpu_count()), version("torch"), version("transformers"), str(can_compile())]
     facts.append("" if instructions is None else instructions.name)
     for name, shipped in ((target, "target"), (draft, "draft")):
         facts.append(_identity(Path(model_source(name or DEMO_PAIR / shipped))))

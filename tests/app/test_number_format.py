@@ -74,6 +74,7 @@ def test_the_sidebar_names_the_format_and_how_it_was_found(monkeypatch):
     value, explained = shown()
     assert value.endswith(", float32")
     assert explained.startswith("Measured here: 2.0 times as fast as bfloat16. A target pass takes 2.00 ms for 1 token")
+    assert explained.endswith("Passes run by PyTorch, in bfloat16 by PyTorch.")
 
 
 def test_an_override_is_what_predictions_go_by():
