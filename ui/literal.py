@@ -17,9 +17,8 @@ MARKUP = re.compile(r"([\\`*_\[\]<>$~#|!&])")
 LIST_MARK = re.compile(r"^(\s*)([-+=]|\d+(?=[.)]))")
 # The client finds links, addresses, emoji and icons in the text that is left when escapes are gone, and turns arrows.
 FOUND_LATER = re.compile(r"(?<=:)(?=\S)|(?<=@)(?=\S)|(?<=www)(?=\.)|(?<=-)(?=\\?>)|(?<=-)(?=-)|(?<=[<>])(?=[-=])", re.I)
-NAME_MARKUP = re.compile(
-    r"[!-&*/:<>?@\[\\\]^`{|}~]"
-)  # the ASCII characters that mean something in markdown, charts or spreadsheets
+# The ASCII characters that mean something in markdown, charts or spreadsheets.
+NAME_MARKUP = re.compile(r"[!-&*/:<>?@\[\\\]^`{|}~]")
 MAX_CHARS = 1000
 MAX_NAME = 120
 

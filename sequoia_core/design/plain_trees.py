@@ -31,13 +31,13 @@ def branching_tree(branching: list[int]) -> TokenTree:
     """Return the tree whose every node at level i has `branching[i]` children (a fixed expansion, or a beam).
 
     Raises:
-        ValueError: for a factor below 1 or more than 100,000 nodes.
+        ValueError: for a factor below 1 or more than `MAX_NODES` nodes.
     """
     parents, level = [np.array([-1])], np.array([0])
     for factor in branching:
-        check_whole("branching", factor, 1, 100_000)
-        if len(level) * factor > 100_000:
-            raise ValueError(f"branching: found {branching}, expected at most 100000 nodes")
+        check_whole("branching", factor, 1, MAX_NODES)
+        if len(level) * factor > MAX_NODES:
+            raise ValueError(f"branching: found {branching}, expected at most {MAX_NODES} nodes")
         parents.append(np.repeat(level, factor))
         level = level[-1] + 1 + np.arange(len(level) * factor)
     return TokenTree(np.concatenate(parents))

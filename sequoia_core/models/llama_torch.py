@@ -73,9 +73,7 @@ class TorchLlama:
         cos, sin = base.rotary_emb(self.embedding[:1], position_ids=every)
         half = self.head_dim // 2
         self.cos = cos[0]
-        self.sin = torch.cat(
-            [-sin[0, :, :half], sin[0, :, half:]], -1
-        )  # signed, so that a roll stands for the rotation
+        self.sin = torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)  # signed: a roll stands for the rotation
 
     @staticmethod
     def _joined(*parts: torch.nn.Linear) -> Linear:
