@@ -66,9 +66,6 @@ class Recipe:
         )  # fmt: skip
 
 
-# ---- corpus and tokenizer
-
-
 def corpus_roots() -> dict[str, Path]:
     roots = {"stdlib": Path(sysconfig.get_path("stdlib"))}
     for name in PACKAGES:
@@ -150,9 +147,6 @@ def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> np.ndarray:
             ids.append(0)
             ids.extend(encoding.ids)
     return np.array(ids, dtype=np.uint16)
-
-
-# ---- models and training
 
 
 def build(shape: tuple[int, int, int, int], recipe: Recipe) -> LlamaForCausalLM:

@@ -32,8 +32,6 @@ export default function (component) {
   }
 }
 
-// ---- state -------------------------------------------------------------------------------------------------------
-
 function createView(parent) {
   const find = (name) => parent.querySelector("." + name)
   const names = ["tt", "prev", "play", "next", "scrub", "at", "size", "lanes", "phases", "stage", "graph", "edges",
@@ -119,8 +117,6 @@ function begin(view, data) {
   build(view)
   arrange(view)
 }
-
-// ---- the tree ----------------------------------------------------------------------------------------------------
 
 function svg(name, parent, className) {
   const element = document.createElementNS(SVG_NS, name)
@@ -369,8 +365,6 @@ function nearest(view, event) {
   return best
 }
 
-// ---- one step ----------------------------------------------------------------------------------------------------
-
 function show(view, index) {
   if (!view.steps.length) return
   view.shown = Math.max(0, Math.min(index, view.steps.length - 1))
@@ -456,8 +450,6 @@ function countTokens(view) {
   view.el.counts.textContent = `${count(tokens, "token")} in ${count(steps, "target pass", "target passes")} · ${(tokens / steps).toFixed(2)} tokens per step`
 }
 
-// ---- text --------------------------------------------------------------------------------------------------------
-
 function appendText(view, step) {
   step.spans = step.pieces.map((piece, at) => {
     const node = at + 1 < step.path.length ? step.path[at + 1] : "bonus"
@@ -492,8 +484,6 @@ function markText(view) {
   const at = last.offsetTop - box.offsetTop
   if (at < low || at > high - 30) box.scrollTop = at - box.clientHeight + 48
 }
-
-// ---- linking and the arithmetic of a decision --------------------------------------------------------------------
 
 function hover(view, node) {
   const step = view.steps[view.shown]
@@ -604,8 +594,6 @@ function trialTable(step, trials, node) {
   }
   return table
 }
-
-// ---- words and numbers -------------------------------------------------------------------------------------------
 
 function visible(text) {
   if (text === "") return "∅"

@@ -49,9 +49,6 @@ def refusal(data: bytes, name: str) -> str:
     return message
 
 
-# ---- the rules
-
-
 def test_probs_are_a_read_only_copy():
     source = np.array(PROBS, dtype=np.float32)
     vector = AcceptanceVector(source)
@@ -119,9 +116,6 @@ def test_prompt_sums_must_fit(sums, trials):
         AcceptanceVector(np.array([0.5, 0.1]), prompt_sums=sums, prompt_trials=trials)
 
 
-# ---- intervals and the power law
-
-
 def measured(prompts: int = 40, seed: int = 3) -> AcceptanceVector:
     generator = np.random.default_rng(seed)
     counts = generator.integers(50, 100, prompts)
@@ -185,9 +179,6 @@ def test_power_law_limits():
     for probs in ([0.7], [1.0, 0.0]):
         with pytest.raises(ValueError, match="expected at least 2"):
             AcceptanceVector(np.array(probs)).fit_power_law()
-
-
-# ---- files that load
 
 
 def test_native_json_round_trip(tmp_path):
@@ -280,9 +271,6 @@ def test_safetensors(dtype):
     for named in ({"anything": tensor}, {"probs": tensor, "other": torch.zeros(2, 2)}):
         vector = AcceptanceVector.loads(save_safetensors(named), "v.safetensors")
         np.testing.assert_allclose(vector.probs, PROBS, rtol=1e-2)
-
-
-# ---- files that must be refused
 
 
 class Payload:

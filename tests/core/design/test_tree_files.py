@@ -75,9 +75,6 @@ def refusal(data: bytes | str, *words: str) -> str:
     return message
 
 
-# ---- there and back
-
-
 @pytest.mark.parametrize("name", TREES)
 @pytest.mark.parametrize("format", FORMATS)
 def test_round_trip(tmp_path, name, format):
@@ -154,9 +151,6 @@ def test_the_largest_growmap_and_one_more():
     assert tree_from_bytes(tree_to_bytes(chain_tree(5000), "native"), "t").depth == 5000
 
 
-# ---- what vLLM and the tools without a topology get
-
-
 def test_vllm_refuses_what_it_would_draft_differently():
     with pytest.raises(ValueError, match="node 2: found 1 children where node 1 of the same level has 2"):
         tree_to_bytes(BUSHY, "vllm")
@@ -183,9 +177,6 @@ def test_nearest_parameters():
 def test_unknown_format():
     with pytest.raises(ValueError, match="found 'medusa', expected one of native, growmap"):
         tree_to_bytes(BUSHY, "medusa")
-
-
-# ---- what is refused
 
 
 @pytest.mark.parametrize(

@@ -173,9 +173,6 @@ def test_a_real_chat_template_is_applied_and_a_broken_one_is_named(demo_pair):
         encode_prompt(tokenizer, "x = 1")
 
 
-# ---- text that is not what it seems
-
-
 @pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
 def test_only_line_feeds_end_a_line(mark):
     """str.splitlines also splits at these, in the middle of valid JSON or of a program with form feeds."""
@@ -229,9 +226,6 @@ def test_columns_are_few_enough_to_choose_from(name):
     for read in (prompts_from_bytes, text_columns):
         with pytest.raises(ValueError, match=f"{name}: .*found 1,001 columns, expected at most 1,000"):
             read(data, name)
-
-
-# ---- parquet that unpacks to more than a machine holds
 
 
 def peak_of(code: str, path) -> tuple[str, float, int]:

@@ -18,9 +18,6 @@ def left_behind(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-# ---- writing
-
-
 def test_a_file_is_written_replaced_and_keeps_its_mode(tmp_path):
     path = tmp_path / "out.json"
     write_atomic(path, b"one")
@@ -149,9 +146,6 @@ def test_a_disk_that_is_really_full(tmp_path):
         assert (disk / "out.json").read_bytes() == b"old" and left_behind(disk) == ["out.json"]
     finally:
         subprocess.run(["umount", disk], check=True)
-
-
-# ---- reading JSON
 
 
 @pytest.mark.parametrize("data", [b'{"a": [1, 2.5, null, "x"]}', b'\xef\xbb\xbf{"a": [1, 2.5, null, "x"]}'])

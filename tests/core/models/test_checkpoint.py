@@ -41,9 +41,6 @@ def refusal(target: Path, draft: Path = DRAFT) -> str:
     return str(error.value)
 
 
-# ---- weights
-
-
 def edit_weights(folder: Path, change) -> None:
     path = folder / "model.safetensors"
     weights = load_file(path)
@@ -160,9 +157,6 @@ def test_nothing_stays_half_loaded(model, monkeypatch):
     assert [kept() for kept in seen] == [None, None]  # neither the draft nor the target that was whole
 
 
-# ---- files
-
-
 def cut(size: int):
     def change(folder: Path) -> None:
         path = folder / "model.safetensors"
@@ -269,9 +263,6 @@ def test_shards_load(model, demo_pair):
     assert all(torch.equal(loaded[key], value) for key, value in demo_pair.draft.model.state_dict().items())
 
 
-# ---- settings
-
-
 def edit_json(path: Path, **fields) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
@@ -341,9 +332,6 @@ def test_a_quantised_model_without_its_library_says_what_to_install(method, pack
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": method}}))
     with pytest.raises(ValueError, match=f"quantised with {method}.*pip install {package}"):
         load_pair(folder, DRAFT)
-
-
-# ---- the command line and the hub
 
 
 def test_the_command_line_says_it_in_one_line(model, capsys):

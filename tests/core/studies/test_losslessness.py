@@ -50,9 +50,6 @@ def random_rows(count, seed=0):
         yield tuple(row / row.sum() for row in pair)
 
 
-# --- exact, by enumeration
-
-
 @both_ways
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_the_law_is_the_targets_on_random_rows(name):
@@ -139,9 +136,6 @@ def test_the_counter_examples():
 def test_what_cannot_be_enumerated_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         acceptance_probability(*arguments)
-
-
-# --- statistical, on the decode loop
 
 
 @pytest.fixture(scope="module")
