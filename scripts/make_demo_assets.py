@@ -257,7 +257,7 @@ prompts continued by 128 tokens, {looping:.0%} loop (more than half of their 4-g
 {rows}
 
 **Limits.** Context {shape["context"]} tokens. Weights are stored in bfloat16; the library runs them in float32 on a CPU
-unless told otherwise, the app in bfloat16 where the processor has a matrix unit for it (AMX).
+unless told otherwise, the app in whichever of float32 and bfloat16 it found to be faster on this machine.
 """
     (ASSETS / "demo" / "README.md").write_text(card)
     print(f"looping share {looping:.2f}")

@@ -1,7 +1,7 @@
 """Rows of a vocabulary on CPU, by `vocabulary_rows.c` where it can be built.
 
-What takes microseconds there takes tens of them in a framework. Every function has a twin in `decoding.sampling`, which
-does the same without compiled code. Knows arrays only. m = rows, V = vocabulary.
+What takes microseconds there takes tens of them in a framework. Every function has a twin in `decoding.sampling`,
+`Walker` in `decoding.walk`: they do the same without compiled code. Knows arrays only. m = rows, V = vocabulary.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What bfloat16 promises through PyTorch: the target's own law and choice, up to the rounding of the format.
+"""What bfloat16 promises through PyTorch: the target's own distribution and choice, up to the rounding of the format.
 
 Trees and single tokens may round differently there, so a near-tie may fall the other way; nothing else may differ. The
-stronger promises of the compiled passes, bit for bit, are in `test_amx_llama`.
+stronger promises of the compiled passes, bit for bit, are in `test_llama_x86`.
 """
 
 import copy
