@@ -53,12 +53,13 @@ def decode_beside_baseline(
     import torch
 
     from sequoia_core import SamplingConfig, autoregressive, decode
+    from sequoia_core.models.protocol import dtype_name
 
     prompt = encode_prompt(pair.tokenizer, request.prompt)
     sampling = SamplingConfig(temperature=request.temperature, top_p=request.top_p)
     common = {"target": pair.target, "sampling": sampling, "cancel": context.cancel}
     speculative = {**common, "draft": pair.draft, "tree": request.tree, "verifier": request.verifier}
-    used = {"device": str(pair.target.device), "dtype": str(pair.target.dtype).removeprefix("torch.")}
+    used = {"device": str(pair.target.device), "dtype": dtype_name(pair.target)}
     run = request.header() | used | {"target": pair.target.name, "draft": pair.draft.name}
     keep(run)
 

@@ -123,6 +123,7 @@ def _default_tree(
     from ..design.plain_trees import chain_tree
     from ..design.profile import HardwareProfile
     from ..models.device import describe_device
+    from ..models.protocol import dtype_name
     from ..studies.race import plan_tree
 
     wanted = Conditions(
@@ -131,7 +132,7 @@ def _default_tree(
     here = {
         "target": pair.target.name,
         "draft": pair.draft.name,
-        "dtype": str(pair.target.dtype).removeprefix("torch."),
+        "dtype": dtype_name(pair.target),
         "device": describe_device(pair.target.device),
     }
     faults = ([] if vector is None else vector.differences(wanted)) + (

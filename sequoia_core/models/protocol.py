@@ -104,6 +104,11 @@ class Passes(Protocol):
         ...
 
 
+def dtype_name(model: LanguageModel) -> str:
+    """Return a model's number format as options, files and records spell it, such as "bfloat16"."""
+    return str(model.dtype).removeprefix("torch.")
+
+
 def causal_tail(count: int) -> torch.Tensor:
     """Return the mask of tokens that each see those before them and themselves, float32 [count, count]."""
     return torch.full((count, count), -torch.inf, dtype=torch.float32).triu_(1)

@@ -19,7 +19,7 @@ from ..decoding.sampling import SamplingConfig
 from ..decoding.verifiers import choose_verifier
 from ..design.acceptance import AcceptanceVector
 from ..design.conditions import Conditions
-from ..models.protocol import LanguageModel
+from ..models.protocol import LanguageModel, dtype_name
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
 from .ranks_along_text import ranks_on_own_text, ranks_on_target_text
 
@@ -139,7 +139,7 @@ def is_partial(vector: AcceptanceVector) -> bool:
 
 def pair_settings(target: LanguageModel, draft: LanguageModel) -> dict[str, str]:
     """Return what identifies the models in a result's settings."""
-    return {"target": target.name, "draft": draft.name, "dtype": str(target.dtype).removeprefix("torch.")}
+    return {"target": target.name, "draft": draft.name, "dtype": dtype_name(target)}
 
 
 def prompts_hash(prompts: Sequence[Sequence[int]]) -> str:
