@@ -1,11 +1,13 @@
-"""Timing passes: models whose passes move a clock of their own, so that what is measured is known beforehand."""
+"""Timing steps: models whose passes move a clock of their own, so that what is measured is known beforehand."""
 
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies import measure_profile as measuring
-from sequoia_core.studies.measure_profile import PASSES, measure_profile
+from sequoia_core.studies.measure_profile import STEPS, draft_pass_times, even_tree, measure_profile
 
 
 def test_measured_profile_has_every_time_and_its_samples(tiny_target, tiny_draft):
@@ -22,7 +24,7 @@ def test_measured_profile_has_every_time_and_its_samples(tiny_target, tiny_draft
         target=tiny_target, draft=tiny_draft, sizes=[2, 8], context=16, repeats=3, progress=lambda f, m: told.append(f)
     )
     assert p.sizes.tolist() == [1, 2, 8] and [len(row) for row in p.verify_samples] == [3, 3, 3]
-    assert p.draft_widths.tolist() == [1, 2, 4, 8] and told[-1] == 1.0
+    assert p.draft_widths.tolist() == [1, 2] and told[-1] == 1.0  # a tree of 8 has 2 nodes on most levels
     assert p.meta["target"] == "tiny-1" and p.dtype == "float32"
 
 
@@ -47,15 +49,14 @@ class Pass(NamedTuple):
     positions: list[int]
     cached: int
     tail: torch.Tensor
-    keep: int
 
 
 class Bench:
     """Two models without weights and the clock that their passes move: what is measured is known beforehand.
 
     Attributes:
-        seconds: (model, tokens, timed round from 0; -1 in the warm-up) -> what a pass takes when the pass before it was
-            of the same model and size; any other takes `cold` seconds more.
+        seconds: (model, tokens, timed round from 0; -1 in the warm-up) -> what a pass takes. A target pass whose
+            predecessor had another size takes `cold` seconds more.
         passes: all of them, in order.
         events: "pass", "wait" and "clock" in order.
     """
@@ -73,23 +74,13 @@ class Bench:
 
     def measure(self, **options) -> HardwareProfile:
         return measure_profile(
-            target=self.target, draft=self.draft, **({"sizes": [2, 4], "context": 6, "repeats": 3} | options)
+            target=self.target, draft=self.draft, **({"sizes": [2, 9, 33], "context": 6, "repeats": 3} | options)
         )
 
     @property
     def timed(self) -> list[Pass]:
         """All passes but those that filled the caches with the context."""
         return [made for made in self.passes if made.cached]
-
-    @property
-    def groups(self) -> list[list[Pass]]:
-        """Passes of one model and size in a row."""
-        found: list[list[Pass]] = []
-        for made in self.timed:
-            if not found or found[-1][0][:2] != made[:2]:
-                found.append([])
-            found[-1].append(made)
-        return found
 
 
 class ClockedSession(CacheSession):
@@ -102,25 +93,29 @@ class ClockedSession(CacheSession):
     def append(self, ids, positions, tail, *, keep):
         return self.model.run(ids, positions, self.cache, tail, keep)
 
+    def wait(self) -> None:
+        self.model.bench.events.append("wait")
+
 
 class ClockedModel:
     vocab_size, max_context, device, dtype = 50, 64, "cpu", torch.float32
 
     def __init__(self, name: str, bench: Bench) -> None:
-        self.name, self.bench, self.rounds = name, bench, {}
+        self.name, self.bench, self.last, self.seen = name, bench, None, {}
 
     def open(self, capacity: int) -> ClockedSession:
         return ClockedSession(self, capacity)
 
     def run(self, ids, positions, cache, tail, keep):
-        bench, made = self.bench, Pass(self.name, len(ids), positions.tolist(), cache.length, tail, keep)
+        bench, made = self.bench, Pass(self.name, len(ids), positions.tolist(), cache.length, tail)
         cache.begin(positions)
         cache.end()
         if made.cached:
-            warm = bool(bench.passes) and bench.passes[-1].cached > 0 and bench.passes[-1][:2] == made[:2]
-            if not warm:
-                self.rounds[made.count] = self.rounds.get(made.count, -2) + 1
-            bench.now += bench.seconds(self.name, made.count, self.rounds[made.count]) + (0.0 if warm else bench.cold)
+            turn = self.seen[made.count] = self.seen.get(made.count, -1) + 1
+            bench.now += bench.seconds(self.name, made.count, turn // (1 + STEPS) - 1)
+            if self.name == "target" and self.last != made.count:
+                bench.now += bench.cold
+            self.last = made.count
         bench.passes.append(made)
         bench.events.append("pass")
         return torch.zeros(keep, self.vocab_size)
@@ -130,51 +125,83 @@ def cost(model: str, count: int, turn: int) -> float:
     return (1.0 if model == "target" else 0.125) * (8 + count)
 
 
-def test_times_are_those_of_one_warm_pass(monkeypatch):
+def test_times_are_those_of_warm_passes(monkeypatch):
     found = Bench(cost, monkeypatch).measure()
-    assert found.sizes.tolist() == [1, 2, 4] and found.verify_sec.tolist() == [9.0, 10.0, 12.0]
-    assert found.draft_widths.tolist() == [1, 2, 4] and found.draft_width_sec.tolist() == [1.125, 1.25, 1.5]
-    assert found.draft_sec == 1.125 and found.context == 6
-    assert found.verify_samples == ((9.0,) * 3, (10.0,) * 3, (12.0,) * 3)
+    assert found.sizes.tolist() == [1, 2, 9, 33] and found.verify_sec.tolist() == [9.0, 10.0, 17.0, 41.0]
+    assert found.draft_widths.tolist() == [1, 2, 8]
+    np.testing.assert_allclose(found.draft_width_sec, [1.125, 1.25, 2.0])
+    assert found.draft_sec == pytest.approx(1.125) and found.context == 6
+    assert found.verify_samples == ((9.0,) * 3, (10.0,) * 3, (17.0,) * 3, (41.0,) * 3)
 
 
 def test_the_first_round_is_thrown_away_and_the_median_of_the_others_kept(monkeypatch):
     def drifting(model, count, turn):
-        return {-1: 500.0, 0: 1.0, 1: 2.0, 2: 9.0}[turn] * count
+        return {-1: 500.0, 0: 1.0, 1: 2.0, 2: 9.0}[turn] * count if model == "target" else 1.0
 
     found = Bench(drifting, monkeypatch).measure()
-    assert found.verify_samples == ((1.0, 2.0, 9.0), (2.0, 4.0, 18.0), (4.0, 8.0, 36.0))
-    assert found.verify_sec.tolist() == [2.0, 4.0, 8.0] and found.draft_sec == 2.0
+    assert found.verify_samples == tuple((n, 2.0 * n, 9.0 * n) for n in (1, 2, 9, 33))
+    assert found.verify_sec.tolist() == [2.0, 4.0, 18.0, 66.0]
+    np.testing.assert_allclose(found.draft_width_sec, 1.0)
 
 
-def test_sizes_take_turns_and_each_time_is_of_several_passes_after_an_untimed_one(monkeypatch):
+def test_trees_take_turns_and_each_time_is_of_several_steps_after_an_untimed_one(monkeypatch):
     bench = Bench(cost, monkeypatch)
     bench.measure(repeats=2)
-    one_round = [("target", 1), ("target", 2), ("target", 4), ("draft", 1), ("draft", 2), ("draft", 4)]
-    assert [group[0][:2] for group in bench.groups] == one_round * 3  # the warm-up and two repeats
-    assert {len(group) for group in bench.groups} == {1 + PASSES}
+    step = {1: [("target", 1)]}
+    step |= {n: [("draft", w) for w in (1, *[(n - 1) // 4] * 3)] + [("target", n)] for n in (9, 33)}
+    step[2] = [("draft", 1), ("target", 2)]
+    one_round = [made for n in (1, 2, 9, 33) for made in step[n] * (1 + STEPS)]
+    assert [made[:2] for made in bench.timed] == one_round * 3  # the warm-up and two repeats
 
 
-def test_a_timed_pass_is_that_of_a_tree_on_top_of_the_context(monkeypatch):
-    """Siblings right after the context, each seeing the context and itself, and logits of them all."""
+def test_steps_are_those_of_a_tree_on_top_of_the_context(monkeypatch):
     bench = Bench(cost, monkeypatch)
     bench.measure()
     for made in bench.timed:
-        assert made.cached == 6 and made.positions == [6] * made.count and made.keep == made.count
-        assert torch.equal(made.tail == 0, torch.eye(made.count, dtype=torch.bool)) and (made.tail <= 0).all()
+        if made.model == "draft":
+            continue
+        tree = even_tree(made.count)
+        assert made.cached == 6 and made.positions == (6 + tree.depths).tolist()
+        assert torch.equal(made.tail == 0, torch.from_numpy(tree.ancestor_mask)) and (made.tail <= 0).all()
     filled = [made for made in bench.passes if not made.cached]
-    assert len(filled) == 6  # a cache for each model and size
+    assert len(filled) == 4 + 3  # a cache of the target for each size, of the draft where there is something to draft
     for made in filled:
         assert (made.count, made.positions) == (6, list(range(6)))
-        assert torch.equal(made.tail == 0, torch.ones(6, 6, dtype=torch.bool).tril()) and (made.tail <= 0).all()
 
 
-def test_a_device_is_waited_for_before_every_look_at_the_clock(monkeypatch):
+def test_a_device_is_waited_for_before_the_clock_is_read_after_passes(monkeypatch):
     bench = Bench(cost, monkeypatch)
-    bench.target.device = bench.draft.device = "cuda"
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: bench.events.append(f"wait for {device}"))
-    monkeypatch.setattr(measuring, "describe_device", lambda device: f"some {device}")
-    assert bench.measure(repeats=1).device == "some cuda"
-    filled = ["pass"] * 6
-    timed = ["pass", "wait for cuda", "clock", *["pass"] * PASSES, "wait for cuda", "clock"]
-    assert bench.events == filled + timed * 6 * 2
+    bench.measure(repeats=1)
+    events = bench.events[bench.events.index("clock") :]  # the contexts have been read
+    after = [event for event, following in pairwise(events) if following == "clock"]
+    assert "pass" not in after and after.count("wait") > 20
+
+
+@pytest.mark.parametrize("children", [1, 2, 3, 8])
+def test_an_even_tree_has_the_size_asked_for_and_no_node_too_many_children(children):
+    for size in (*range(1, 200), 1024):
+        tree = even_tree(size, children)
+        assert tree.size == size and tree.child_counts.max(initial=0) <= children
+        widths = [len(level) for level in tree.levels[1:]]
+        assert all(width <= max(widths) for width in widths) and (children < 8 or tree.depth <= 4)
+
+
+def test_pass_times_are_found_from_what_whole_trees_took():
+    levels = [[], [1], [1, 2, 2], [1, 4, 4, 4], [1, 8, 8], [1, 8, 16, 16], [1, 8, 24, 24]]
+
+    def true_sec(width: int) -> float:  # with a kink at 8
+        return 3.0 + 0.1 * width + max(0.0, 0.5 * (width - 8))
+
+    seconds = np.array([sum(map(true_sec, tree)) for tree in levels])
+    widths, found = draft_pass_times(levels, seconds)
+    assert widths.tolist() == [1, 2, 4, 8, 16, 32]
+    np.testing.assert_allclose(found[:5], [true_sec(int(w)) for w in widths[:5]])
+    assert true_sec(24) == pytest.approx(np.interp(24, widths, found))
+
+
+def test_noise_never_makes_a_wider_pass_cheaper():
+    rng = np.random.default_rng(0)
+    levels = [[1], [1, 2, 2], [1, 4, 4, 4], [1, 8, 16, 16]]
+    for _ in range(50):
+        widths, found = draft_pass_times(levels, rng.uniform(1.0, 3.0, size=4))
+        assert (np.diff(found) >= 0).all() and found[0] > 0 and len(widths) == len(found)
