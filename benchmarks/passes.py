@@ -23,12 +23,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from sequoia_core import load_pair  # noqa: E402
+from sequoia_core import load_pair  # noqa: E402, I001 - before torch: it sets how long torch's threads spin
+import torch  # noqa: E402
 from sequoia_core.models import compile_c, instruction_sets, llama_x86  # noqa: E402
 from sequoia_core.models.device import describe_device  # noqa: E402
 from sequoia_core.models.instruction_sets import InstructionSet  # noqa: E402

@@ -16,7 +16,13 @@ enforces both.
 Names below are loaded on first use, so that a command that needs no model does not pay for torch.
 """
 
+import os
 from importlib import import_module
+
+# How often a thread looks again for others before it sleeps, in PyTorch's parallel code and ours. The default, 300,000
+# rounds, is up to 16 ms: where a browser or a server wants a core too, the waiting thread holds it and the awaited one
+# stands in line. It is read once, when PyTorch is imported; a value that the user set stays.
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 _HOME = {
     "AcceptanceVector": "design.acceptance",

@@ -21,9 +21,6 @@ from .device import processor_flags
 
 FOLDER = Path(__file__).parent
 BUILD_SEC = 60
-# How long a thread of compiled code spins before it sleeps while it waits for another. GCC's own 300,000 rounds are up
-# to 16 ms: where something else wants a core, the waiting thread holds it while the awaited one stands in line.
-SPIN_ROUNDS = "2000"
 
 
 def cache_folder() -> Path:
@@ -126,7 +123,6 @@ def load(
     """
     if _switched_off():
         return None, "switched off by SEQUOIA_NATIVE=0"
-    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_ROUNDS)  # read once, when the first library that uses it is loaded
     try:
         files, headers = ([FOLDER / name for name in group] for group in (names, reads))
         library = ctypes.CDLL(str(build(files, flags, cache_folder(), reads=headers)))

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -97,3 +98,15 @@ def test_public_names_resolve():
         assert getattr(sequoia_core, name) is not None
     with pytest.raises(AttributeError):
         _ = sequoia_core.nothing
+
+
+@pytest.mark.parametrize("own, found", [(None, "2000"), ("77", "77")])
+def test_waiting_threads_soon_sleep_unless_the_user_says_otherwise(own, found):
+    """PyTorch reads the variable when it is imported, so it must be there before."""
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    environment |= {} if own is None else {"GOMP_SPINCOUNT": own}
+    code = "import sys, os, sequoia_core; assert 'torch' not in sys.modules; print(os.environ['GOMP_SPINCOUNT'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=CORE.parent
+    )
+    assert done.stdout.strip() == found, done.stderr
