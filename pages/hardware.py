@@ -3,7 +3,7 @@
 import streamlit as st
 
 from sequoia_core.design.planning import BestShape
-from sequoia_core.design.step_limit import StepCost, step_limit
+from sequoia_core.design.step_limit import IdleArithmetic, StepCost, idle_arithmetic, step_limit
 from ui import charts, controls, core_cache, page_setup, predictions, session, shipped, tree_in_use, uploads
 from ui.cards import Card, cards
 from ui.hardware import measurement
@@ -44,6 +44,20 @@ def upload_profile() -> None:
         if upload.is_new:
             session.set_profile(upload.value, f"your file {upload.name}")
         st.success(f"{upload.name}: up to n = {upload.value.max_size}, in use.", icon=":material/check_circle:")
+
+
+def idle_sentence(idle: IdleArithmetic, largest: int) -> str:
+    """Say how much arithmetic lies idle in a pass over one token: what speculation lives on."""
+    free = f"Up to n = {idle.tokens}" if idle.tokens > 1 else "Not even two tokens"
+    if idle.tokens == largest:
+        return (
+            f"{free}, the largest size measured, a pass costs hardly more than one token: large trees are cheap here."
+        )
+    costs = "a pass costs at most 10 % more than one token" if idle.tokens > 1 else "cost as little as one"
+    return (
+        f"{free} {costs}: so much arithmetic lies idle while the weights are read. Each token beyond costs "
+        f"{idle.further_cost:.2f} of a pass and must earn it. The faster this processor reads, the less lies idle."
+    )
 
 
 def limit_sentence(best: BestShape, cost: StepCost) -> str:
@@ -137,6 +151,7 @@ left.plotly_chart(
     key="hardware_times",
     alt=f"Relative time of a target pass against its tokens, 1 to {profile.max_size}",
 )
+left.caption(idle_sentence(idle_arithmetic(profile), profile.max_size))
 with right:
     st.subheader("Speedup if both held" if foreign else "Predicted speedup")
     solid = st.toggle("3-D surface", key="hardware_3d", bind="query-params", help="Needs WebGL in the browser.")

@@ -120,3 +120,9 @@ def test_measuring_queues_on_the_engine_and_is_adopted(pair, monkeypatch: pytest
     assert seen == {"sizes": [1, 2, 4, 8, 16, 32, 64], "context": 128, "repeats": 9}
     assert "measured here on the demo pair" in text(page)
     assert metrics(page)["Draft cost c"][0] == f"{profile(0.05).c:.3f}"
+
+
+def test_the_page_says_how_much_arithmetic_lies_idle() -> None:
+    captions = " ".join(caption.value for caption in open_page(PAGE).caption)
+    assert "Up to n = 6 a pass costs at most 10 % more than one token" in captions
+    assert "Each token beyond costs 0.02 of a pass" in captions

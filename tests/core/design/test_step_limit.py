@@ -1,0 +1,25 @@
+"""How much arithmetic lies idle in a pass: tokens that are verified almost for free, and what the others cost."""
+
+import numpy as np
+import pytest
+
+from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.design.step_limit import idle_arithmetic
+
+
+def profile(sizes: list[int], times: list[float]) -> HardwareProfile:
+    return HardwareProfile(np.array(sizes), 0.01 * np.array(times), 0.001)
+
+
+def test_a_flat_pass_verifies_everything_for_free():
+    assert idle_arithmetic(profile([1, 64, 128], [1.0, 1.02, 1.05])) == (128, 0.0)
+
+
+def test_beyond_the_kink_each_token_has_its_price():
+    found = idle_arithmetic(profile([1, 8, 16, 32], [1.0, 1.0, 1.8, 3.4]))
+    assert found.tokens == 9  # t(9) = 1.1
+    assert found.further_cost == pytest.approx((3.4 - 1.1) / (32 - 9))
+
+
+def test_a_pass_bound_by_arithmetic_from_the_start_has_none_idle():
+    assert idle_arithmetic(profile([1, 2, 4], [1.0, 2.0, 4.0])) == (1, pytest.approx(1.0))
