@@ -23,7 +23,7 @@ from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.device import describe_device
 from ..models.prefill import prefill
-from ..models.protocol import LanguageModel
+from ..models.protocol import LanguageModel, dtype_name
 
 DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
 DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32)
@@ -89,7 +89,7 @@ def measure_profile(
         verify_sec=np.median(verify, axis=0),
         draft_sec=float(width_sec[0]),
         device=describe_device(target.device),
-        dtype=str(target.dtype).removeprefix("torch."),
+        dtype=dtype_name(target),
         context=context,
         draft_widths=widths,
         draft_width_sec=width_sec,
