@@ -7,11 +7,12 @@ the app goes by what is likely.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequoia_core.files.model_names import DEMO_PAIR
+from sequoia_core.files.model_names import DEMO_PAIR, model_source
 from sequoia_core.models import instruction_sets
 from sequoia_core.models.compile_c import can_compile
 from sequoia_core.models.number_formats import FormatTimes, keep_times, kept_times
@@ -77,13 +78,20 @@ def explanation(target: str | None, draft: str | None) -> str:
 
 def _stored_bytes(target: str | None, draft: str | None) -> int:
     """Return how large two models' weight files are, so far as they are local folders or in the hub's cache."""
-    from huggingface_hub import try_to_load_from_cache
-
     total = 0
     for name, shipped in ((target, "target"), (draft, "draft")):
-        folder = Path(name).expanduser() if name else DEMO_PAIR / shipped
-        if not folder.is_dir():
-            cached = try_to_load_from_cache(name, "config.json") if name else None
-            folder = Path(cached).parent if isinstance(cached, str) else folder
-        total += sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        source = model_source(name or DEMO_PAIR / shipped)
+        folder = source if os.path.isdir(source) else _cached_folder(source)
+        total += 0 if folder is None else sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
     return total
+
+
+def _cached_folder(hub_id: str) -> str | None:
+    """Return where the hub's cache keeps a model; None for one that is not there, or a name that cannot be one."""
+    from huggingface_hub import try_to_load_from_cache  # heavy, and local folders do not need it
+
+    try:
+        cached = try_to_load_from_cache(hub_id, "config.json")
+    except (OSError, ValueError):
+        return None
+    return os.path.dirname(cached) if isinstance(cached, str) else None

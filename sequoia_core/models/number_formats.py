@@ -92,13 +92,14 @@ def _key(target: str | None, draft: str | None) -> str:
     facts = [processor_name(), str(os.cpu_count()), version("torch"), version("transformers"), str(can_compile())]
     facts.append("" if instructions is None else instructions.name)
     for name, shipped in ((target, "target"), (draft, "draft")):
-        facts.append(_identity(Path(model_source(name or DEMO_PAIR / shipped))))
+        facts.append(_identity(model_source(name or DEMO_PAIR / shipped)))
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
-def _identity(source: Path) -> str:
-    files = sorted(source.glob("*.safetensors")) + [source / "config.json"] if source.is_dir() else []
-    facts = [str(source)]
+def _identity(source: str) -> str:
+    folder, facts = Path(source), [source]
+    is_folder = os.path.isdir(source)  # False for names that are too long for a path, too
+    files = [*sorted(folder.glob("*.safetensors")), folder / "config.json"] if is_folder else []
     for file in files:
         try:
             found = file.stat()

@@ -57,6 +57,13 @@ def test_large_models_are_not_loaded_twice(monkeypatch):
     assert loaded == ["bfloat16"] and number_format.times(None, None) == ()
 
 
+@pytest.mark.parametrize("name", ["x" * 5_000, "a/" + "b" * 300, "--/..", "a..b/c", "~nobody/x", "\0"])
+def test_names_that_are_no_model_break_no_page(name):
+    """The sidebar asks on every page, before anything is loaded."""
+    assert number_format.likely(name, name) in ("float32", "bfloat16")
+    assert "when the pair is first loaded" in number_format.explanation(name, name)
+
+
 def test_a_cache_that_cannot_be_written_costs_only_measuring_again(tmp_path, monkeypatch):
     monkeypatch.setattr("sequoia_core.models.number_formats.record_path", lambda: tmp_path)  # a folder
     assert model_pairs._load_pair(PairSpec(dtype=number_format.FASTEST)) is not None
