@@ -1,33 +1,10 @@
-"""The device that the engine will use, found without paying for torch where that can be avoided."""
+"""The device that the engine will use, asked for once per server."""
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
-
 import streamlit as st
 
-from sequoia_core.models.device import processor_name
+from sequoia_core.models import device
 
-GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-ctrl-gpu", "/dev/kfd", "/dev/dxg")
-
-
-@st.cache_resource(show_spinner=False)
-def has_gpu() -> bool:
-    """Whether the engine will run on a CUDA device, without paying for torch where there can be none."""
-    if sys.platform != "win32" and not any(Path(driver).exists() for driver in GPU_DRIVERS):
-        return False
-    import torch
-
-    return torch.cuda.is_available()
-
-
-@st.cache_resource(show_spinner=False)
-def device_name() -> str:
-    """Name the device the engine will use: the GPU, or the processor with its cores."""
-    if has_gpu():
-        import torch
-
-        return torch.cuda.get_device_name()
-    return f"{processor_name()}, {os.cpu_count()} cores"
+has_gpu = st.cache_resource(device.has_gpu, show_spinner=False)
+device_name = st.cache_resource(device.device_name, show_spinner=False)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sequoia_core.files.model_names import DEMO_PAIR, model_source
 from sequoia_core.models import instruction_sets
 from sequoia_core.models.compile_c import can_compile
+from sequoia_core.models.device import has_gpu
 from sequoia_core.models.number_formats import FormatTimes, keep_times, kept_times
 from ui.literal import plain
 
@@ -46,9 +47,7 @@ def load_fastest(target: str | None, draft: str | None, load: Callable[[str | No
     Args:
         load: loads the pair in a format; None leaves the format to it.
     """
-    import torch
-
-    if torch.cuda.is_available():
+    if has_gpu():
         return load(None)
     if times(target, draft) or _stored_bytes(target, draft) > LARGEST_TIMED_BYTES:
         return load(likely(target, draft))

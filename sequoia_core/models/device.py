@@ -1,12 +1,16 @@
-"""What this machine is: its processor and what that can do, and the name of a device.
+"""What this machine is: its processor and what that can do, whether it has a GPU, and the names of devices.
 
-Imports torch only in `describe_device`.
+Imports torch only where a GPU may be, and to describe a device of torch.
 """
 
 from __future__ import annotations
 
+import os
 import platform
+import sys
 from pathlib import Path
+
+GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-ctrl-gpu", "/dev/kfd", "/dev/dxg")
 
 
 def processor_flags() -> str:
@@ -27,8 +31,26 @@ def processor_name() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "CPU")
 
 
+def has_gpu() -> bool:
+    """Whether models will run on a CUDA device, without paying for torch where there can be none."""
+    if sys.platform != "win32" and not any(Path(driver).exists() for driver in GPU_DRIVERS):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def device_name() -> str:
+    """Name the device that models will run on: the GPU, or the processor with its cores."""
+    if has_gpu():
+        import torch
+
+        return torch.cuda.get_device_name()
+    return f"{processor_name()}, {os.cpu_count()} cores"
+
+
 def describe_device(device) -> str:
-    """Name a device as a person would: the GPU's name, or the processor with its cores."""
+    """Name a device of torch as records do: the GPU's name, or the processor with the threads that torch uses."""
     import torch
 
     if torch.device(device).type == "cuda":
