@@ -56,7 +56,7 @@ def idle_sentence(idle: IdleArithmetic, largest: int) -> str:
     costs = "a pass costs at most 10 % more than one token" if idle.tokens > 1 else "cost as little as one"
     return (
         f"{free} {costs}: so much arithmetic lies idle while the weights are read. Each token beyond costs "
-        f"{idle.further_cost:.2f} of a pass and must earn it. The faster this processor reads, the less lies idle."
+        f"{idle.further_cost:.2f} of a pass and must earn it. The faster a processor reads, the less lies idle."
     )
 
 
