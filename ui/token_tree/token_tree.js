@@ -13,6 +13,8 @@ const STATES = { A: "accepted", R: "rejected", N: "unreached" }
 const WORDS = { accepted: "accepted", rejected: "rejected", unreached: "not reached", bonus: "bonus token" }
 
 const views = new WeakMap()
+const ASK_AGAIN_MS = 500
+const MOST_REQUESTS = 12 // for the same step
 
 export default function (component) {
   const { data, parentElement, setTriggerValue } = component
@@ -26,7 +28,8 @@ export default function (component) {
   if (data) receive(view, data)
   return () => {
     clearInterval(view.timer)
-    view.timer = null
+    clearTimeout(view.again)
+    view.timer = view.asking = null
     view.observer.disconnect()
     view.observer = null
   }
@@ -96,10 +99,19 @@ function receive(view, data) {
 }
 
 function request(view, have) {
-  // A lost step is asked for again, but never forever: the server may no longer have it. It always has the layout.
+  // A lost step is asked for until it comes, twice a second, but never forever: the server may no longer have it. It always
+  // has the layout. Messages that arrive meanwhile do not ask again: the answer to the first request is on its way.
   const name = `${view.wanted}:${have}`
+  if (view.asking === name) return
   view.asked[name] = (view.asked[name] || 0) + 1
-  if (view.epoch !== view.wanted || view.asked[name] <= 3) setTimeout(() => view.ask(have), 0)
+  if (view.epoch === view.wanted && view.asked[name] > MOST_REQUESTS) return
+  view.asking = name
+  clearTimeout(view.again)
+  setTimeout(() => view.ask(have), 0)
+  view.again = setTimeout(() => {
+    view.asking = null
+    if (view.epoch !== view.wanted || view.steps.length === have) request(view, have)
+  }, ASK_AGAIN_MS)
 }
 
 function begin(view, data) {
