@@ -183,6 +183,7 @@ def test_a_client_offline_for_ten_seconds_comes_back_to_its_stopped_run(tabs, se
     settle(tab)
     steps = stopped_after(tab)
     idle(tab)
+    wait_for_steps(tab, steps)
     assert 3 <= steps_shown(tab) == steps < 500
     cable.remove()
 
