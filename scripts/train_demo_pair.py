@@ -2,6 +2,11 @@
 
     python scripts/train_demo_pair.py --work /tmp/demo-pair --out assets/demo
     python scripts/train_demo_pair.py --smoke --work /tmp/smoke --out /tmp/smoke/demo     # half a minute, for the tests
+    python scripts/train_demo_pair.py --large-draft --work /tmp/large-draft --out assets/demo --float32
+
+`--large-draft` trains nothing but a second, stronger draft for the target that lies in `--out` already: two of the
+target's own layers and its embedding, distilled like the first draft. It is resumable, and needs a work folder of its
+own, since the corpus is encoded with the tokenizer of the target in `--out`.
 
 Stages, each skipped when its result already lies in `--work`, so that an interrupted run goes on where it stopped:
 corpus -> tokenizer -> token ids -> target (cross-entropy) -> text the target writes -> draft (distilled from the target
@@ -36,6 +41,7 @@ PACKAGES = (
 ).split()
 END = "<|endoftext|>"
 HELD_OUT_SHARE = 0.02
+FLOAT32 = False  # --float32: processors without bfloat16 products train several times faster without autocast
 # GPT-4-style splitting, with a line break and its indentation as one piece: Python's layout costs few tokens.
 SPLIT = (
     r"""\r?\n[ \t]*|[^\S\r\n]?[A-Za-z_][A-Za-z_0-9]*|[^\S\r\n]?\d{1,3}|[^\S\r\n]?[^\s\w]+|[^\S\r\n]+(?=\S)|\s+|\w+"""
@@ -55,6 +61,8 @@ class Recipe:
     generated_tokens: int = 1_000_000
     draft_tokens: int = 14_000_000
     draft_batch: int = 8
+    large_draft_layers: tuple[int, ...] = (0, 9)  # layers of the target that it starts from
+    large_draft_tokens: int = 6_000_000
     package_bytes: int = 10_000_000
     tokenizer_bytes: int = 20_000_000
 
@@ -62,7 +70,8 @@ class Recipe:
     def smoke(cls) -> Recipe:
         return cls(
             vocab=512, target=(64, 2, 2, 128), draft=(32, 1, 1, 64), context=64, batch=4, target_tokens=8_000,
-            generated_tokens=2_000, draft_tokens=6_000, draft_batch=4, package_bytes=60_000, tokenizer_bytes=200_000,
+            generated_tokens=2_000, draft_tokens=6_000, draft_batch=4,
+            large_draft_layers=(0, 1), large_draft_tokens=2_000, package_bytes=60_000, tokenizer_bytes=200_000,
         )  # fmt: skip
 
 
@@ -208,7 +217,7 @@ def batches(ids: np.ndarray, recipe: Recipe, batch: int, seed: int):
 
 
 def autocast(device: str):
-    return torch.autocast(device, dtype=torch.bfloat16)
+    return torch.autocast(device, dtype=torch.bfloat16, enabled=not FLOAT32)
 
 
 @torch.inference_mode()
@@ -224,18 +233,30 @@ def held_out_loss(model, ids: np.ndarray, recipe: Recipe, device: str, windows: 
     return total / seen
 
 
+def resume(checkpoint: Path, model, optimizer: Optimizer, device: str) -> int:
+    """Load what an interrupted run saved; return the step to go on with."""
+    if not checkpoint.exists():
+        return 0
+    saved = torch.load(checkpoint, weights_only=True, map_location=device)
+    model.load_state_dict(saved["model"])
+    optimizer.load(saved["optimizer"])
+    return saved["step"]
+
+
+def keep(checkpoint: Path, model, optimizer: Optimizer, step: int) -> None:
+    """Save all that `resume` needs; the file appears whole or not at all."""
+    state = {"model": model.state_dict(), "optimizer": optimizer.state(), "step": step}
+    torch.save(state, checkpoint.with_suffix(".tmp"))
+    checkpoint.with_suffix(".tmp").rename(checkpoint)
+
+
 def train_target(recipe: Recipe, ids: np.ndarray, held: np.ndarray, work: Path, device: str, fast: bool):
     torch.manual_seed(0)
     model = build(recipe.target, recipe).to(device)
     steps = math.ceil(recipe.target_tokens / (recipe.batch * recipe.context))
     optimizer = Optimizer(model, steps=steps, muon_lr=0.02, adam_lr=3e-3)
     checkpoint = work / "target.ckpt"
-    start = 0
-    if checkpoint.exists():
-        saved = torch.load(checkpoint, weights_only=True, map_location=device)
-        model.load_state_dict(saved["model"])
-        optimizer.load(saved["optimizer"])
-        start = saved["step"]
+    start = resume(checkpoint, model, optimizer, device)
     forward = torch.compile(model) if fast else model
     feed = batches(ids, recipe, recipe.batch, seed=1)
     for _ in range(start):
@@ -253,9 +274,7 @@ def train_target(recipe: Recipe, ids: np.ndarray, held: np.ndarray, work: Path, 
             print(f"target {step}/{steps} loss {loss.item():.3f} {rate:.0f} tokens/s", flush=True)
         if time.perf_counter() - last > 240:
             last = time.perf_counter()
-            state = {"model": model.state_dict(), "optimizer": optimizer.state(), "step": step + 1}
-            torch.save(state, checkpoint.with_suffix(".tmp"))
-            checkpoint.with_suffix(".tmp").rename(checkpoint)
+            keep(checkpoint, model, optimizer, step + 1)
     model.eval()
     return model, held_out_loss(model, held, recipe, device)
 
@@ -263,7 +282,7 @@ def train_target(recipe: Recipe, ids: np.ndarray, held: np.ndarray, work: Path, 
 @torch.inference_mode()
 def write_text(model, ids: np.ndarray, recipe: Recipe, device: str) -> np.ndarray:
     """Let the target continue training prompts at temperatures 0 to 1 -> uint16 [rows, context // 2 + 1]."""
-    writer = copy.deepcopy(model).to(torch.bfloat16)
+    writer = copy.deepcopy(model).to(torch.float32 if FLOAT32 else torch.bfloat16)
     generator = torch.Generator(device).manual_seed(2)
     length, batch, rows = recipe.context // 2 + 1, 64, []
     prompt = length // 8
@@ -286,22 +305,43 @@ def write_text(model, ids: np.ndarray, recipe: Recipe, device: str) -> np.ndarra
     return np.concatenate(rows)
 
 
-def distil_draft(recipe: Recipe, target, ids, written, held, device: str, fast: bool):
-    """Minimise KL(target || draft) token by token, in turns on corpus windows and on the target's own text."""
+def new_draft(recipe: Recipe) -> LlamaForCausalLM:
     torch.manual_seed(4)
-    draft = build(recipe.draft, recipe).to(device)
+    return build(recipe.draft, recipe)
+
+
+def draft_of_target_layers(target: LlamaForCausalLM, recipe: Recipe) -> LlamaForCausalLM:
+    """Return a model of some of the target's own layers, with its embedding and last norm."""
+    hidden, _, heads, intermediate = recipe.target
+    draft = build((hidden, len(recipe.large_draft_layers), heads, intermediate), recipe)
+    draft.model.embed_tokens.load_state_dict(target.model.embed_tokens.state_dict())
+    draft.model.norm.load_state_dict(target.model.norm.state_dict())
+    for layer, number in zip(draft.model.layers, recipe.large_draft_layers, strict=True):
+        layer.load_state_dict(target.model.layers[number].state_dict())
+    return draft
+
+
+def distil_draft(
+    recipe: Recipe, draft, target, ids, written, held, device: str, fast: bool, *, checkpoint: Path, tokens: int,
+    rates: tuple[float, float] = (0.02, 6e-3),
+):  # fmt: skip
+    """Minimise KL(target || draft) token by token, in turns on corpus windows and on the target's own text."""
+    draft = draft.to(device)
     step_tokens = recipe.draft_batch * recipe.context
-    steps = math.ceil(recipe.draft_tokens / step_tokens)
-    optimizer = Optimizer(draft, steps=steps, muon_lr=0.02, adam_lr=6e-3)
+    steps = math.ceil(tokens / step_tokens)
+    optimizer = Optimizer(draft, steps=steps, muon_lr=rates[0], adam_lr=rates[1])
+    start = resume(checkpoint, draft, optimizer, device)
     feed, chooser = batches(ids, recipe, recipe.draft_batch, seed=5), np.random.default_rng(6)
     student = torch.compile(draft) if fast else draft
     teacher = torch.compile(target) if fast else target
-    began = time.perf_counter()
+    began = last = time.perf_counter()
     for step in range(steps):
         if step % 2:
             x = torch.from_numpy(written[chooser.integers(len(written), size=2 * recipe.draft_batch)].astype(np.int64))
         else:
             x = next(feed)
+        if step < start:
+            continue
         x = x[:, :-1].to(device)
         with autocast(device):
             with torch.no_grad():
@@ -313,11 +353,14 @@ def distil_draft(recipe: Recipe, target, ids, written, held, device: str, fast: 
         if step % 50 < 2:
             overlap = torch.minimum(given.detach().exp(), wanted.exp()).sum(-1).mean().item()
             kind = "own text" if step % 2 else "corpus"
-            rate = (step + 1) * step_tokens / (time.perf_counter() - began)
+            rate = (step + 1 - start) * step_tokens / (time.perf_counter() - began)
             print(
                 f"draft {step}/{steps} {kind} KL {loss.item():.3f} overlap {overlap:.3f} {rate:.0f} tokens/s",
                 flush=True,
             )
+        if time.perf_counter() - last > 240:
+            last = time.perf_counter()
+            keep(checkpoint, draft, optimizer, step + 1)
     draft.eval()
     return draft, held_out_loss(draft, held, recipe, device)
 
@@ -335,6 +378,18 @@ def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, fold
     tokenizer.save_pretrained(folder)
 
 
+def finish_large_draft(args, recipe: Recipe, tokenizer, target, ids, written, held, facts: dict) -> None:
+    draft, loss = distil_draft(
+        recipe, draft_of_target_layers(target, recipe), target, ids, written, held, args.device, args.compile,
+        checkpoint=args.work / "draft-large.ckpt", tokens=recipe.large_draft_tokens, rates=(0.01, 2e-3),
+    )  # fmt: skip
+    save_model(draft, tokenizer, args.out / "draft-large")
+    facts |= {"draft_held_out_loss": loss, "written_tokens": int(written.size)}
+    facts |= {"draft_parameters": sum(p.numel() for p in draft.parameters())}
+    (args.out / "training-large-draft.json").write_text(json.dumps(facts, indent=2))
+    print(json.dumps(facts), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder for intermediate results (several hundred MB)")
@@ -344,7 +399,11 @@ def main() -> None:
         "--compile", action="store_true", help="torch.compile the training forward (needs a C compiler)"
     )
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--float32", action="store_true", help="no bfloat16: faster where the processor lacks it")
+    parser.add_argument("--large-draft", action="store_true", help="only the second draft, for the target in --out")
     args = parser.parse_args()
+    global FLOAT32
+    FLOAT32 = args.float32
     recipe = Recipe.smoke() if args.smoke else Recipe()
     args.work.mkdir(parents=True, exist_ok=True)
 
@@ -352,7 +411,10 @@ def main() -> None:
         files = collect_corpus(recipe)
         train = [text for name, text in files if not is_held_out(name)]
         held = [text for name, text in files if is_held_out(name)] or train[:1]
-        tokenizer = train_tokenizer(train, recipe)
+        if args.large_draft:
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(args.out / "target")
+        else:
+            tokenizer = train_tokenizer(train, recipe)
         tokenizer.save_pretrained(args.work / "tokenizer")
         names = {
             "train": [n for n, _ in files if not is_held_out(n)],
@@ -369,7 +431,7 @@ def main() -> None:
     facts |= {"train_files": len(names["train"]), "held_out_files": len(names["held_out"])}
 
     done = args.work / "target.json"
-    if not done.exists():
+    if not done.exists() and not args.large_draft:
         target, loss = train_target(recipe, ids, held, args.work, args.device, args.compile)
         save_model(target, tokenizer, args.out / "target")
         done.write_text(json.dumps({"target_held_out_loss": loss}))
@@ -379,7 +441,13 @@ def main() -> None:
         np.save(args.work / "written.npy", write_text(target, ids, recipe, args.device))
     written = np.load(args.work / "written.npy")
 
-    draft, draft_loss = distil_draft(recipe, target, ids, written, held, args.device, args.compile)
+    if args.large_draft:
+        finish_large_draft(args, recipe, tokenizer, target, ids, written, held, facts)
+        return
+    draft, draft_loss = distil_draft(
+        recipe, new_draft(recipe), target, ids, written, held, args.device, args.compile,
+        checkpoint=args.work / "draft.ckpt", tokens=recipe.draft_tokens,
+    )  # fmt: skip
     save_model(draft, tokenizer, args.out / "draft")
     facts |= json.loads(done.read_text()) | {"draft_held_out_loss": draft_loss, "written_tokens": int(written.size)}
     facts |= {"target_parameters": sum(p.numel() for p in target.parameters())}
