@@ -147,7 +147,7 @@ def write_profiles() -> None:
 
 def write_run() -> None:
     from sequoia_core import AcceptanceVector, HardwareProfile, expected_tokens
-    from sequoia_core.design.planning import predicted_speedup
+    from sequoia_core.design.prediction import predicted_speedup
     from sequoia_core.files.prompt_files import load_prompts
     from sequoia_core.studies.race import plan_tree
     from ui.decode_job import record_run

@@ -37,7 +37,7 @@ _HOME = {
     "SpeedupSurface": "design.planning",
     "speedup_surface": "design.planning",
     "best_shape": "design.planning",
-    "predicted_speedup": "design.planning",
+    "predicted_speedup": "design.prediction",
     "load_pair": "models.loading",
     "SamplingConfig": "decoding.sampling",
     "DecodeStep": "decoding.record",

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..design.profile import HardwareProfile
     from ..models.language_model import ModelPair
 
+CALIBRATED = 48  # shipped prompts on which `bench` measures acceptance, besides those it races
 DEFAULT_CHAIN = 4  # drafted tokens where nothing was measured: short enough to lose little with any draft
 
 
@@ -172,9 +173,13 @@ def bench_command(
     sampling = SamplingConfig(temperature)
     check_out(out)
     texts = prompt_texts(prompts, prompt_count)
+    calibration = [] if prompts else prompt_texts(None, prompt_count + CALIBRATED)[prompt_count:]
     pair = open_pair(target, draft, device, dtype)
-    ids = encode_within(pair, texts, max_new_tokens, chat)
-    result = bench(pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress_bar(as_json))
+    ids, others = (encode_within(pair, part, max_new_tokens, chat) for part in (texts, calibration))
+    result = bench(
+        pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, calibration=others,
+        progress=progress_bar(as_json),
+    )  # fmt: skip
     if out is not None:
         write_atomic(out, json_bytes(result))
     report(result, as_json)

@@ -94,20 +94,37 @@ def plan_command(
     acceptance: Acceptance,
     profile: Annotated[Path, typer.Option("--profile", help="Hardware profile written by the profile command.")],
     max_size: Annotated[int | None, typer.Option("--max-size", help="Default: largest size profiled.")] = None,
-    max_depth: Annotated[int, typer.Option("--max-depth")] = 16,
+    max_depth: Annotated[int, typer.Option("--max-depth")] = 24,
+    context: Annotated[
+        float | None, typer.Option("--context", help="Tokens in the cache on average; default: as profiled.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Choose the tree size and depth with the largest predicted speedup."""
-    from ..design.planning import best_shape, pair_mismatches, speedup_surface
+    """Choose the tree size and depth with the largest predicted speedup, and say how sure that is."""
+    from ..design.optimal_trees import optimal_tree
+    from ..design.planning import best_shape, pair_mismatches, smallest_good_shape, speedup_surface
+    from ..design.prediction import predict, prompts_for
     from ..design.profile import HardwareProfile
 
     vector, hardware = AcceptanceVector.load(acceptance), HardwareProfile.load(profile)
-    best = best_shape(speedup_surface(vector, hardware, max_size=max_size, max_depth=max_depth))
+    surface = speedup_surface(vector, hardware, max_size=max_size, max_depth=max_depth, context=context)
+    best, small = best_shape(surface), smallest_good_shape(surface)
+    tree = optimal_tree(vector, size=best.size, depth=best.depth)
+    found = predict(tree, vector, hardware, context=context)
     result = {
         "size": best.size,
         "depth": best.depth,
         "predicted_speedup": best.predicted_speedup,
         "expected_tokens": best.expected_tokens,
+        "interval": [found.speedup.low, found.speedup.high],
+        "paper_speedup": found.paper_speedup,
+        "within_2_percent": {
+            "size": small.size,
+            "depth": small.depth,
+            "predicted_speedup": small.predicted_speedup,
+        },
+        "prompts_for_5_percent": prompts_for(tree, vector),
+        "modelled": hardware.modelled,
         "holds_for": None if vector.holds_for is None else vector.holds_for.to_json(),
         "device": hardware.device,
         "warnings": pair_mismatches(vector, hardware),

@@ -13,5 +13,5 @@ Each module imports, of this room, only the modules named:
     judging              plan, sampling, verifiers, drafting, walk
     record               walk
     assemble             sampling, verifiers, tree_policy, drafting, compiled_drafting, judging
-    loop                 sampling, verifiers, tree_policy, record, assemble
+    loop                 sampling, verifiers, tree_policy, drafting, judging, record, assemble
 """

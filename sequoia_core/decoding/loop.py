@@ -19,6 +19,8 @@ from ..design.tree import TokenTree
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel
 from .assemble import Parts, assemble
+from .drafting import Drafter
+from .judging import Judge
 from .record import DecodeStep, outcomes_of
 from .sampling import SamplingConfig
 from .tree_policy import ROOT_ONLY, TreePolicy, policy_of
@@ -77,7 +79,7 @@ def decode(
     if generator is None:
         generator = torch.Generator()
         generator.seed()
-    end = _End(
+    end = End(
         eos_ids=target.eos_ids,
         length=min(context, len(prompt) + max_new_tokens),
         reason="length" if len(prompt) + max_new_tokens <= context else "context",
@@ -147,7 +149,7 @@ def _check_request(
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
+class End:
     """When a run is over: at one of the model's last tokens, or at a length and the reason for that length."""
 
     eos_ids: frozenset[int]
@@ -167,7 +169,7 @@ class _End:
 
 
 def _steps(
-    sequence: list[int], choose_parts: Callable[[], Parts], end: _End, cancel: threading.Event, explain: bool
+    sequence: list[int], choose_parts: Callable[[], Parts], end: End, cancel: threading.Event, explain: bool
 ) -> Iterator[DecodeStep]:
     drafter, judge, sessions = choose_parts()
     for session in sessions:
@@ -175,45 +177,70 @@ def _steps(
             return
     index, finished = 0, None
     while finished is None and not cancel.is_set():
-        try:
-            started = time.perf_counter()
-            draft = drafter.grow(sequence)
-            drafter.wait()
-            drafted = time.perf_counter()
-            if cancel.is_set():
-                return
-            judge.score(draft)
-            judge.wait()
-            verified = time.perf_counter()
-            if cancel.is_set():
-                return
-            walk = judge.walk(draft)
-            target_probs = judge.target_probs(draft) if explain else ()
-        except FloatingPointError as error:
-            raise FloatingPointError(f"step {index}: {error}") from error
-        walked = time.perf_counter()
-        tokens = draft.tokens.tolist()
-        new, finished = end.cut(sequence, [tokens[node] for node in walk.path[1:]] + [walk.bonus_token])
-        if finished is None:
-            judge.commit(draft, walk.path)
-            drafter.commit(draft, walk.path)
-        sequence.extend(new)
-        committed = time.perf_counter()
-        yield DecodeStep(
-            index=index,
-            tree=draft.tree,
-            tokens=tuple(tokens),
-            outcomes=outcomes_of(len(tokens), walk),
-            draft_probs=tuple(draft.probs.tolist()) if explain else (),
-            target_probs=target_probs,
-            accepted_path=walk.path,
-            bonus_token=walk.bonus_token,
-            new_tokens=new,
-            trials=walk.trials,
-            draft_sec=drafted - started,
-            verify_sec=verified - drafted,
-            walk_sec=walked - verified,
-            commit_sec=committed - walked,
-            finished=finished,
-        )
+        step = take_step(drafter, judge, sequence, end, index=index, cancel=cancel, explain=explain)
+        if step is None:
+            return
+        finished = step.finished
+        yield step
         index += 1
+
+
+def take_step(
+    drafter: Drafter,
+    judge: Judge,
+    sequence: list[int],
+    end: End,
+    *,
+    index: int = 0,
+    cancel: threading.Event,
+    explain: bool = False,
+) -> DecodeStep | None:
+    """Draft, score, walk and commit once; the new tokens are added to `sequence`.
+
+    Returns:
+        The record of the step; None when it was cancelled between its phases, and then nothing was added.
+
+    Raises:
+        FloatingPointError: naming the step, when a model returns logits that are not finite.
+    """
+    try:
+        started = time.perf_counter()
+        draft = drafter.grow(sequence)
+        drafter.wait()
+        drafted = time.perf_counter()
+        if cancel.is_set():
+            return None
+        judge.score(draft)
+        judge.wait()
+        verified = time.perf_counter()
+        if cancel.is_set():
+            return None
+        walk = judge.walk(draft)
+        target_probs = judge.target_probs(draft) if explain else ()
+    except FloatingPointError as error:
+        raise FloatingPointError(f"step {index}: {error}") from error
+    walked = time.perf_counter()
+    tokens = draft.tokens.tolist()
+    new, finished = end.cut(sequence, [tokens[node] for node in walk.path[1:]] + [walk.bonus_token])
+    if finished is None:
+        judge.commit(draft, walk.path)
+        drafter.commit(draft, walk.path)
+    sequence.extend(new)
+    committed = time.perf_counter()
+    return DecodeStep(
+        index=index,
+        tree=draft.tree,
+        tokens=tuple(tokens),
+        outcomes=outcomes_of(len(tokens), walk),
+        draft_probs=tuple(draft.probs.tolist()) if explain else (),
+        target_probs=target_probs,
+        accepted_path=walk.path,
+        bonus_token=walk.bonus_token,
+        new_tokens=new,
+        trials=walk.trials,
+        draft_sec=drafted - started,
+        verify_sec=verified - drafted,
+        walk_sec=walked - verified,
+        commit_sec=committed - walked,
+        finished=finished,
+    )

@@ -1,4 +1,4 @@
-"""Which rank a node accepts, in expectation: each verifier's rule over many pairs of rows at once.
+"""Which rank a node accepts, in expectation or given the token that came of it: each verifier's rule over many rows.
 
 Knows rows of a vocabulary, nothing of text or models. `verifiers` decides one node for real, and names for each rule
 the function here that says what it would do on average. Shapes: N = positions, V = vocabulary, W = ranks; P = target
@@ -14,6 +14,7 @@ import torch
 from .sampling import sample_without_replacement, take_most_likely
 
 RankRule = Callable[[torch.Tensor, torch.Tensor, int, torch.Generator | None], torch.Tensor]
+OutcomeRule = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int, torch.Generator | None], torch.Tensor]
 
 
 def rank_acceptance(
@@ -83,3 +84,80 @@ def rank_acceptance_of_most_likely(
     With one-hot target rows this is the greedy verifier. Arguments and result as for `rank_acceptance`.
     """
     return target.double().gather(1, take_most_likely(draft, width))
+
+
+def accepted_ranks(
+    target: torch.Tensor,
+    draft: torch.Tensor,
+    tokens: torch.Tensor,
+    width: int,
+    generator: torch.Generator | None = None,
+    *,
+    replacement: bool = False,
+) -> torch.Tensor:
+    """Draw the rank of the accepted child, given the token that the step committed there (paper Algorithm 2).
+
+    Whatever was rejected, the token to come is distributed as the residual R. So, given that it is x, the next child is
+    the accepted one with probability min(1, D[x] / R[x]); else it was another token, with probability proportional to
+    max(D - R, 0). Along a text that the target wrote this draws text and ranks jointly as tree decoding would.
+
+    Args:
+        target, draft: float32 [N, V], rows P and Q.
+        tokens: int64 [N], what was committed; P must give each of them some probability.
+        width: ranks W.
+        replacement: children are independent draws from Q, as SpecInfer draws them.
+
+    Returns:
+        int64 [N], 1 to W; 0 where all W children were rejected.
+    """
+    ranks = torch.zeros(len(tokens), dtype=torch.int64, device=target.device)
+    open_rows = torch.arange(len(tokens), device=target.device)
+    left, mass = target.double(), draft.double()
+    drawn = torch.zeros_like(mass, dtype=torch.bool)
+    for rank in range(1, width + 1):
+        token = tokens[open_rows, None]
+        wanted, offered = left.gather(1, token), mass.gather(1, token)
+        accept = torch.where(wanted > 0, offered / wanted.clamp_min(1e-300), 1.0)[:, 0]
+        taken = _uniform(len(open_rows), target.device, generator) < accept
+        ranks[open_rows[taken]] = rank
+        open_rows, left, mass, drawn = open_rows[~taken], left[~taken], mass[~taken], drawn[~taken]
+        if len(open_rows) == 0 or rank == width:
+            break
+        surplus = (mass - left).clamp_min_(0.0)
+        left = _residuals(left, mass)
+        if replacement:
+            continue
+        rejected = torch.multinomial(surplus.clamp_min(1e-300), 1, generator=generator)
+        drawn.scatter_(1, rejected, True)
+        mass = mass.scatter(1, rejected, 0.0)
+        total = mass.sum(1, keepdim=True)
+        mass = torch.where(total > 0, mass, (~drawn).double())
+        mass = mass / mass.sum(1, keepdim=True).clamp_min(1e-300)
+    return ranks
+
+
+def accepted_ranks_with_replacement(
+    target: torch.Tensor,
+    draft: torch.Tensor,
+    tokens: torch.Tensor,
+    width: int,
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    """`accepted_ranks` for children drawn independently from Q (SpecInfer)."""
+    return accepted_ranks(target, draft, tokens, width, generator, replacement=True)
+
+
+def accepted_ranks_of_most_likely(
+    target: torch.Tensor,
+    draft: torch.Tensor,
+    tokens: torch.Tensor,
+    width: int,
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    """`accepted_ranks` where children are the draft's most likely tokens: the place of the token among them."""
+    found = take_most_likely(draft, width) == tokens[:, None]
+    return torch.where(found.any(1), found.int().argmax(1) + 1, 0)
+
+
+def _uniform(count: int, device: torch.device, generator: torch.Generator | None) -> torch.Tensor:
+    return torch.rand(count, dtype=torch.float64, device=device, generator=generator)

@@ -19,7 +19,11 @@ import torch
 
 from ..design.conditions import SEQUOIA, SPECINFER, TOPK
 from .rank_acceptance import (
+    OutcomeRule,
     RankRule,
+    accepted_ranks,
+    accepted_ranks_of_most_likely,
+    accepted_ranks_with_replacement,
     rank_acceptance,
     rank_acceptance_of_most_likely,
     rank_acceptance_with_replacement,
@@ -125,6 +129,7 @@ class Verifier:
         fill: draws children: float [m, V], k -> int64 [m, k].
         rule: decides on them; must be the one that `EXACT_FILLS` has for that fill.
         ranks: returns for many pairs of rows at once how likely the child of each rank is the accepted one.
+        outcomes: draws for many pairs of rows at once the rank accepted, given the token that was committed.
         optimal_transport: with one child, acceptance is 1 - ||P - Q||_1 / 2, the most that any rule can reach for a
             draw from Q.
         cover: if only k tokens have mass in the draft's row, and no others have mass in the target's, then one of k
@@ -140,6 +145,7 @@ class Verifier:
     fill: Fill
     rule: Rule
     ranks: RankRule
+    outcomes: OutcomeRule
     optimal_transport: bool
     cover: bool
 
@@ -165,15 +171,17 @@ VERIFIERS = {
     for verifier in (
         Verifier(
             name=SEQUOIA, fill=sample_without_replacement, rule=sequoia_rule,
-            ranks=rank_acceptance, optimal_transport=True, cover=True,
+            ranks=rank_acceptance, outcomes=accepted_ranks, optimal_transport=True, cover=True,
         ),
         Verifier(
             name=SPECINFER, fill=sample_with_replacement, rule=specinfer_rule,
-            ranks=rank_acceptance_with_replacement, optimal_transport=True, cover=False,
+            ranks=rank_acceptance_with_replacement, outcomes=accepted_ranks_with_replacement,
+            optimal_transport=True, cover=False,
         ),
         Verifier(
             name=TOPK, fill=take_most_likely, rule=topk_rule,
-            ranks=rank_acceptance_of_most_likely, optimal_transport=False, cover=True,
+            ranks=rank_acceptance_of_most_likely, outcomes=accepted_ranks_of_most_likely,
+            optimal_transport=False, cover=True,
         ),
     )
 }  # fmt: skip

@@ -8,12 +8,16 @@ Each module imports, of this room, only the modules named:
     tree_search         -
     acceptance_files    conditions
     growmap             tree
-    profile             tree
+    profile_files       -
+    profile             tree, profile_files
+    step_time           tree, profile
     acceptance          bootstrap, conditions, acceptance_files
+    replay              tree, acceptance
     optimal_trees       tree, tree_search, acceptance
     what_if             acceptance_files, acceptance
     plain_trees         tree, tree_search, acceptance, optimal_trees
-    planning            tree, profile, acceptance, optimal_trees
+    planning            profile, step_time, acceptance, replay, tree_search, optimal_trees, what_if
+    prediction          bootstrap, tree, profile, step_time, acceptance, replay, optimal_trees, planning
     regret              acceptance, optimal_trees
     node_facts          tree, acceptance, optimal_trees
     tree_comparison     tree, acceptance, optimal_trees, plain_trees

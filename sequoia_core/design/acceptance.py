@@ -41,6 +41,8 @@ class AcceptanceVector:
         trials: positions measured, or None when unknown; counted from prompt_trials when those are given.
         prompt_sums: float64 [m, B], acceptance probability summed over the positions of each prompt.
         prompt_trials: int64 [m], positions of each prompt.
+        prompt_ranks: int16 [prompt_trials[i]] for each prompt i, the rank accepted at each position of its text, 0
+            where all were rejected; any tree's decoding of these texts follows from it (`replay`).
         meta: where the vector comes from (JSON values).
         note: what was assumed when the file was read, for the reader.
         holds_for: the pair, sampling and verifier that were measured or declared; None when they are not known, and
@@ -54,6 +56,7 @@ class AcceptanceVector:
     trials: int | None = None
     prompt_sums: np.ndarray | None = None
     prompt_trials: np.ndarray | None = None
+    prompt_ranks: tuple[np.ndarray, ...] | None = None
     meta: dict[str, Any] = field(default_factory=dict)
     note: str = ""
     holds_for: Conditions | None = None
@@ -67,6 +70,8 @@ class AcceptanceVector:
         if (self.prompt_sums is None) != (self.prompt_trials is None):
             raise ValueError("found only one of prompt_sums and prompt_trials, expected both or neither")
         if self.prompt_sums is None or self.prompt_trials is None:
+            if self.prompt_ranks is not None:
+                raise ValueError("found prompt_ranks without prompt_sums and prompt_trials, expected all or none")
             return
         sums = np.array(self.prompt_sums, dtype=np.float64)
         counts = np.array(self.prompt_trials, dtype=np.int64)
@@ -83,6 +88,8 @@ class AcceptanceVector:
         _set(self, "prompt_trials", counts)
         if self.trials is None:
             object.__setattr__(self, "trials", int(counts.sum()))
+        if self.prompt_ranks is not None:
+            object.__setattr__(self, "prompt_ranks", _checked_ranks(self.prompt_ranks, counts, self.probs.size))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AcceptanceVector) and self._fields() == other._fields()
@@ -257,6 +264,7 @@ class AcceptanceVector:
         optional = {
             "prompt_sums": None if self.prompt_sums is None else self.prompt_sums.tolist(),
             "prompt_trials": None if self.prompt_trials is None else self.prompt_trials.tolist(),
+            "prompt_ranks": None if self.prompt_ranks is None else [ranks.tolist() for ranks in self.prompt_ranks],
             "note": self.note or None,
             "holds_for": None if self.holds_for is None else self.holds_for.to_json(),
         }
@@ -327,6 +335,21 @@ def wilson_interval(rate: np.ndarray, trials: int | np.ndarray, level: float) ->
 def _set(vector: AcceptanceVector | AcceptanceMatrix, name: str, array: np.ndarray) -> None:
     array.setflags(write=False)
     object.__setattr__(vector, name, array)
+
+
+def _checked_ranks(raw: Any, counts: np.ndarray, largest: int) -> tuple[np.ndarray, ...]:
+    """Return the accepted ranks of each prompt as read-only int16 arrays, or raise ValueError."""
+    found = tuple(np.array(ranks, dtype=np.int64) for ranks in raw)
+    if [ranks.shape for ranks in found] != [(count,) for count in counts]:
+        raise ValueError(
+            f"prompt_ranks: found {len(found)} lists, expected one rank for each of prompt_trials' positions"
+        )
+    if any(ranks.size and not 0 <= ranks.min() <= ranks.max() <= largest for ranks in found):
+        raise ValueError(f"prompt_ranks: found a rank outside 0 to {largest}, expected one that the vector has, or 0")
+    found = tuple(ranks.astype(np.int16) for ranks in found)
+    for ranks in found:
+        ranks.setflags(write=False)
+    return found
 
 
 def _checked_probs(raw: Any) -> np.ndarray:

@@ -43,7 +43,7 @@ def read_vector(data: bytes, suffix: str) -> dict[str, Any]:
 
     Returns:
         `probs` (1-D, not yet checked against the rules of probabilities) and whichever of `trials`, `prompt_sums`,
-        `prompt_trials`, `meta`, `note` and `holds_for` the file gives.
+        `prompt_trials`, `prompt_ranks`, `meta`, `note` and `holds_for` the file gives.
 
     Raises:
         ValueError: in one line, what was found and what was expected.
@@ -92,6 +92,7 @@ def _from_json(data: bytes) -> dict[str, Any]:
         trials: Count | None = None
         prompt_sums: list[list[float]] | None = None
         prompt_trials: list[Count] | None = None
+        prompt_ranks: list[list[Annotated[int, Field(ge=0, le=MAX_RANKS)]]] | None = None
         meta: dict[str, Any] = {}
         note: str | None = None
         holds_for: dict[str, Any] | None = None
@@ -106,6 +107,7 @@ def _from_json(data: bytes) -> dict[str, Any]:
     if read.prompt_trials is not None:
         arrays["prompt_trials"] = np.array(read.prompt_trials, dtype=np.int64)
     return arrays | {
+        "prompt_ranks": None if read.prompt_ranks is None else tuple(map(np.array, read.prompt_ranks)),
         "trials": read.trials,
         "meta": read.meta,
         "note": read.note or "",

@@ -27,18 +27,21 @@ class Estimate(NamedTuple):
         return self._asdict()
 
 
-def prompt_draws(prompts: int, count: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
+def prompt_draws(
+    prompts: int, count: int, generator: np.random.Generator, *, drawn: int | None = None
+) -> Iterator[np.ndarray]:
     """Yield how often each prompt is in each of `count` resamples, int64 [up to 100, m] at a time.
 
-    Every resample has as many prompts as there are. In batches, since those of thousands of prompts would fill memory.
+    Every resample has `drawn` prompts; None for as many as there are. In batches, since those of thousands of prompts
+    would fill memory.
     """
     for start in range(0, count, BATCH):
-        yield generator.multinomial(prompts, np.full(prompts, 1 / prompts), size=min(BATCH, count - start))
+        yield generator.multinomial(drawn or prompts, np.full(prompts, 1 / prompts), size=min(BATCH, count - start))
 
 
-def resampled(prompts: int, seed: int = 0) -> np.ndarray:
-    """Return how often each prompt is in each resample, int64 [r, m]."""
-    return np.concatenate(list(prompt_draws(prompts, RESAMPLES, np.random.default_rng(seed))))
+def resampled(prompts: int, seed: int = 0, *, drawn: int | None = None) -> np.ndarray:
+    """Return how often each prompt is in each resample of `drawn` prompts (None: as many as given), int64 [r, m]."""
+    return np.concatenate(list(prompt_draws(prompts, RESAMPLES, np.random.default_rng(seed), drawn=drawn)))
 
 
 def bounds(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,7 @@
 """Which tree pays on this hardware: expected tokens set against measured time.
 
-Knows acceptance, shapes and pass times; runs no model. Shapes: N = largest tree size, D = largest depth in edges.
+Knows acceptance, shapes and step times; runs no model. `prediction` says how sure one tree's prediction is.
+Shapes: N = largest tree size, D = largest depth in edges.
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from .acceptance import AcceptanceVector
-from .optimal_trees import expected_tokens, expected_tokens_table
+from .optimal_trees import expected_tokens_table, is_monotone, rows_by_levels_left
 from .profile import HardwareProfile
-from .tree import TokenTree
+from .replay import replay_while_growing
+from .step_time import autoregressive_sec, step_seconds
+from .tree_search import best_first
+from .what_if import isotonic
+
+REPLAYED_SIZES = 24  # at each depth
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +27,7 @@ class SpeedupSurface:
     """Predicted speedup of the best tree of every size and depth.
 
     Args:
-        expected_tokens: float64 [N + 1, D + 1], G(n, d) at [n, d]; -inf where no such tree exists.
+        expected_tokens: float64 [N + 1, D + 1], tokens per step at [n, d]; -inf where no such tree exists.
         speedup: float64 [N + 1, D + 1], against autoregressive decoding of the same target; NaN where no such tree
             exists. `speedup[1, 0]` is 1: no speculation.
     """
@@ -47,11 +53,10 @@ class BestShape(NamedTuple):
     expected_tokens: float
 
 
-def step_cost(size: int | np.ndarray, depth: int | np.ndarray, profile: HardwareProfile) -> np.ndarray:
-    """Return t(n) + d c, the time of one step ÷ the time of one autoregressive token (paper §3.3).
+def paper_step_cost(size: int | np.ndarray, depth: int | np.ndarray, profile: HardwareProfile) -> np.ndarray:
+    """Return t(n) + d c, the time of one step ÷ the time of one autoregressive pass, as the paper has it (§3.3).
 
-    Where the profile has draft passes over several tokens, c is that of the tree's mean level, (n - 1) / d nodes,
-    rather than of a single token: on a small machine a draft pass over many tokens is not free.
+    c is one draft pass over a single token, whatever the width of a level, and nothing is spent outside the passes.
 
     Args:
         size: n, any shape.
@@ -63,21 +68,30 @@ def step_cost(size: int | np.ndarray, depth: int | np.ndarray, profile: Hardware
     Raises:
         ValueError: for sizes beyond what was profiled.
     """
-    size, depth = np.asarray(size), np.asarray(depth)
-    mean_level = (size - 1) / np.maximum(depth, 1)
-    return profile.t(size) + depth * profile.draft_cost(mean_level)
+    return profile.t(np.asarray(size)) + np.asarray(depth) * profile.c
 
 
 def speedup_surface(
-    acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None, max_depth: int = 16
+    acceptance: AcceptanceVector,
+    profile: HardwareProfile,
+    *,
+    max_size: int | None = None,
+    max_depth: int = 24,
+    context: float | None = None,
+    paper: bool = False,
 ) -> SpeedupSurface:
-    """Return Speedup(n, d) = G(n, d) / (t(n) + d c) for every size and depth (paper §3.3).
+    """Return the predicted speedup of the best tree of every size and depth, against autoregressive decoding.
 
-    c is the draft's cost at the mean size of a level, see `step_cost`.
+    Tokens per step are G(n, d), or what the best tree of about that size yields along the measured texts, where the
+    vector keeps them (`replay`). A step takes the time of its target pass, of one draft pass for each level at that
+    level's own width, and of the rest (`step_time`). Where ranks do not always decrease, widths are those of the best
+    tree of the closest vector whose ranks do.
 
     Args:
         max_size: N; None for the largest size profiled.
         max_depth: D.
+        context: tokens in the cache; None for as many as the profile was timed with.
+        paper: the paper's formula instead, G(n, d) / (t(n) + d c).
 
     Raises:
         ValueError: for sizes beyond what was profiled, or a table too large to compute.
@@ -85,15 +99,89 @@ def speedup_surface(
     max_size = profile.max_size if max_size is None else max_size
     if max_size > profile.max_size:
         raise ValueError(f"max_size: found {max_size}, expected at most {profile.max_size}, the largest size profiled")
-    return _surface(expected_tokens_table(acceptance, max_size=max_size, max_depth=max_depth), profile)
+    table = expected_tokens_table(acceptance, max_size=max_size, max_depth=max_depth)
+    sizes = np.arange(1, max_size + 1)
+    if paper:
+        return _divided(table, paper_step_cost(sizes[:, None], np.arange(max_depth + 1), profile))
+    return _divided(_along_texts(table, acceptance), _relative_cost(acceptance, profile, table.shape, context))
 
 
-def _surface(table: np.ndarray, profile: HardwareProfile) -> SpeedupSurface:
-    """Divide G(n, d), float64 [N + 1, D + 1], by the time of each shape."""
-    speedup = np.full_like(table, np.nan)
-    sizes, depths = np.arange(1, table.shape[0])[:, None], np.arange(table.shape[1])[None, :]
-    speedup[1:] = np.where(np.isneginf(table[1:]), np.nan, table[1:] / step_cost(sizes, depths, profile))
-    return SpeedupSurface(expected_tokens=table, speedup=speedup)
+def _relative_cost(
+    acceptance: AcceptanceVector, profile: HardwareProfile, shape: tuple[int, int], context: float | None
+) -> np.ndarray:
+    """Return seconds of a step ÷ seconds of an autoregressive one, float64 [N, D + 1], for n = 1 .. N."""
+    greedy = is_greedy(acceptance)
+    widths = shape_widths(acceptance, max_size=shape[0] - 1, max_depth=shape[1] - 1)[1:]
+    sizes = np.broadcast_to(np.arange(1, shape[0])[:, None], widths.shape[:2])
+    seconds = step_seconds(sizes, widths, profile, context=context, greedy=greedy)
+    return seconds / autoregressive_sec(profile, context=context, greedy=greedy)
+
+
+def is_greedy(acceptance: AcceptanceVector) -> bool:
+    """Whether a vector is of temperature 0, where a step draws nothing; one that does not say so is taken to be."""
+    return acceptance.holds_for is None or acceptance.holds_for.temperature == 0
+
+
+def _divided(tokens: np.ndarray, cost: np.ndarray) -> SpeedupSurface:
+    """Divide tokens per step, float64 [N + 1, D + 1], by the cost of each shape, float64 [N, D + 1]."""
+    speedup = np.full_like(tokens, np.nan)
+    speedup[1:] = np.where(np.isneginf(tokens[1:]), np.nan, tokens[1:] / cost)
+    return SpeedupSurface(expected_tokens=tokens, speedup=speedup)
+
+
+def shape_widths(acceptance: AcceptanceVector, *, max_size: int, max_depth: int) -> np.ndarray:
+    """Return how many nodes each draft pass runs over, for the best tree of every shape.
+
+    Returns:
+        int64 [N + 1, D + 1, D]: at [n, d, l] the nodes at depth l that have children; meaningless where no such tree
+        exists.
+    """
+    falling = _falling(acceptance)
+    widths = np.zeros((max_size + 1, max_depth + 1, max_depth), dtype=np.int64)
+    for depth in range(1, min(max_depth, max_size - 1) + 1):
+        parents, ranks, _ = best_first(rows_by_levels_left(falling, depth), max_size)
+        widths[1 : len(parents) + 1, depth:, :depth] = _inner_by_level(parents, ranks, depth)[:, None]
+        widths[len(parents) + 1 :, depth:] = widths[len(parents), depth]
+        if depth > 1 and np.array_equal(widths[:, depth], widths[:, depth - 1]):
+            break  # no deeper level is ever used
+    return widths
+
+
+def _inner_by_level(parents: np.ndarray, ranks: np.ndarray, depth: int) -> np.ndarray:
+    """Return for the trees of the first 1 .. m nodes how many have children at each depth, int64 [m, depth]."""
+    depths = np.zeros(len(parents), dtype=np.int64)
+    for node, parent in enumerate(parents.tolist()[1:], start=1):
+        depths[node] = depths[parent] + 1
+    became = np.zeros((len(parents), depth), dtype=np.int64)
+    eldest = np.flatnonzero(ranks == 1)
+    became[eldest, depths[eldest] - 1] = 1
+    return became.cumsum(axis=0)
+
+
+def _along_texts(table: np.ndarray, acceptance: AcceptanceVector) -> np.ndarray:
+    """Correct G(n, d), float64 [N + 1, D + 1], by what trees yield along the measured texts; itself without texts.
+
+    Replayed at a few sizes of every depth, and interpolated between them.
+    """
+    if acceptance.prompt_ranks is None:
+        return table
+    falling, corrected = _falling(acceptance), table.copy()
+    top = table.shape[0] - 1
+    ratio, sizes = np.ones(top), np.unique(np.geomspace(1, top, REPLAYED_SIZES).round().astype(int))
+    for depth in range(1, table.shape[1]):
+        if depth == 1 or not np.array_equal(table[:, depth], table[:, depth - 1]):
+            parents, ranks, scores = best_first(rows_by_levels_left(falling, depth), top)
+            known = sizes[sizes <= len(parents)]
+            texts = replay_while_growing(parents, ranks, known.tolist(), acceptance)
+            ratio_there = [text.tokens_per_step for text in texts] / scores.cumsum()[known - 1]
+            ratio = np.interp(np.arange(1, top + 1), known, ratio_there)
+        corrected[1:, depth] *= ratio
+    return corrected
+
+
+def _falling(acceptance: AcceptanceVector) -> AcceptanceVector:
+    """Return the closest vector whose ranks never increase, for which best-first grows the best trees."""
+    return acceptance if is_monotone(acceptance) else isotonic(acceptance)
 
 
 def best_shape(surface: SpeedupSurface) -> BestShape:
@@ -140,8 +228,9 @@ def shape_spread(
         ValueError: for tables of sizes beyond what was profiled.
     """
     bounds = {"max_size": tables.shape[1] - 1, "max_depth": tables.shape[2] - 1}
-    chosen = best_shape(speedup_surface(acceptance, profile, **bounds))
-    surfaces = [_surface(table, profile) for table in tables]
+    cost = _relative_cost(acceptance, profile, tables.shape[1:], None)
+    chosen = best_shape(_divided(expected_tokens_table(acceptance, **bounds), cost))
+    surfaces = [_divided(table, cost) for table in tables]
     shapes = [best_shape(surface) for surface in surfaces]
     own = np.array([surface.speedup[chosen.size, chosen.depth] for surface in surfaces])
     quantiles = [(1 - level) / 2, (1 + level) / 2]
@@ -179,12 +268,10 @@ def pair_mismatches(acceptance: AcceptanceVector, profile: HardwareProfile) -> l
     return found
 
 
-def predicted_speedup(tree: TokenTree, acceptance: AcceptanceVector, profile: HardwareProfile) -> float:
-    """Return F(T) / (t(n) + d c) for this very tree, against autoregressive decoding of the same target.
-
-    c is the draft's cost at the mean size of the tree's levels, as for the surface, so the two can be compared.
-
-    Raises:
-        ValueError: when the tree is larger than what was profiled.
-    """
-    return expected_tokens(tree, acceptance) / float(step_cost(tree.size, tree.depth, profile))
+def smallest_good_shape(surface: SpeedupSurface, *, within: float = 0.02) -> BestShape:
+    """Return the smallest tree whose predicted speedup is within a share of the best; among equals the shallowest."""
+    good = surface.speedup >= (1 - within) * np.nanmax(surface.speedup)
+    size = int(np.flatnonzero(good.any(axis=1))[0])
+    depths = np.flatnonzero(good[size])
+    depth = int(depths[np.argmax(surface.speedup[size, depths])])
+    return BestShape(size, depth, float(surface.speedup[size, depth]), float(surface.expected_tokens[size, depth]))

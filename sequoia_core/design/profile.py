@@ -1,22 +1,22 @@
-"""Hardware profiles: what passes of a pair cost on one device, t(n) and draft cost, and the file that keeps them.
+"""Hardware profiles: what the parts of a step cost with a pair on one device, and the file that keeps them.
 
-Knows seconds, not acceptance; `studies.measure_profile` takes the times.
+Knows seconds, not acceptance; `studies.measure_profile` takes the times, `step_time` adds them up for a tree.
+Shapes: k = sizes timed, j = draft widths, r = rounds of timing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import numpy as np
 
-from ..files.safe_files import checked, json_bytes, read_bytes, read_json, write_atomic
+from ..files.safe_files import json_bytes, read_bytes, write_atomic
+from .profile_files import FORMAT, MAX_FILE_BYTES, VERSION, read_profile
 from .tree import MAX_SIZE
 
-FORMAT, VERSION = "sequoia-profile", 1
-MAX_FILE_BYTES = 1_000_000
+PER_SIZE = ("overhead_sec", "sampling_sec", "verify_growth_sec")  # one number for each size, or none at all
 MIN_SEC, MAX_SEC = 1e-12, 1e9  # beyond, ratios of two times overflow
 
 
@@ -43,6 +43,10 @@ def _seconds(name: str, values) -> np.ndarray:
     return _vector(name, values, "fiu", MIN_SEC, MAX_SEC, "a list of positive finite numbers, of seconds")
 
 
+def _seconds_from_0(name: str, values) -> np.ndarray:
+    return _vector(name, values, "fiu", 0.0, MAX_SEC, "a list of finite numbers of seconds, 0 or more")
+
+
 def _short(values) -> str:
     text = str(values if len(str(values)) < 10_000 else type(values).__name__)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -50,17 +54,25 @@ def _short(values) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HardwareProfile:
-    """Measured pass times of a pair on one device.
+    """Measured times of a pair on one device.
 
     Args:
         sizes: int64 [k], tokens in one target pass, increasing, starting at 1.
         verify_sec: float64 [k], seconds of a target pass over that many tokens.
-        draft_sec: seconds of one draft pass over one token.
+        draft_sec: seconds of one draft pass over one token, drawing included.
         device, dtype: what was measured, in words.
         context: tokens already in the cache during measurement.
         draft_widths, draft_width_sec: int64 [j] and float64 [j], draft passes over several tokens; may be empty.
         verify_samples: float64 [k][r] raw seconds, for the spread; may be empty.
         meta: anything else worth keeping, such as model names and versions.
+        overhead_sec: float64 [k], seconds of a step outside its passes: walking, committing, keeping the record. Empty
+            where it was not timed (files of version 1), and then counted as nothing.
+        sampling_sec: float64 [k], seconds that a temperature above 0 adds to a step; may be empty.
+        draft_samples: float64 [j][r], draft passes round by round; may be empty.
+        overhead_samples: float64 [k][r]; may be empty.
+        verify_growth_sec: float64 [k], seconds that each further token in the cache adds to a target pass; may be
+            empty.
+        draft_growth_sec: the same for a draft pass, whatever its width.
 
     Raises:
         ValueError: naming the field, what was found and what was expected.
@@ -76,12 +88,20 @@ class HardwareProfile:
     draft_width_sec: np.ndarray = ()
     verify_samples: tuple[tuple[float, ...], ...] = ()
     meta: dict = field(default_factory=dict)
+    overhead_sec: np.ndarray = ()
+    sampling_sec: np.ndarray = ()
+    draft_samples: tuple[tuple[float, ...], ...] = ()
+    overhead_samples: tuple[tuple[float, ...], ...] = ()
+    verify_growth_sec: np.ndarray = ()
+    draft_growth_sec: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("sizes", "draft_widths"):
             object.__setattr__(self, name, _whole(name, getattr(self, name)))
         for name in ("verify_sec", "draft_width_sec"):
             object.__setattr__(self, name, _seconds(name, getattr(self, name)))
+        for name in PER_SIZE:
+            object.__setattr__(self, name, _seconds_from_0(name, getattr(self, name)))
         if len(self.sizes) < 2 or self.sizes[0] != 1 or np.any(np.diff(self.sizes) <= 0):
             raise ValueError(
                 f"sizes: found {self.sizes.tolist()[:8]}, expected at least two increasing sizes from 1 up"
@@ -90,6 +110,11 @@ class HardwareProfile:
             raise ValueError(
                 f"verify_sec: found {len(self.verify_sec)} times, expected one for each of {len(self.sizes)} sizes"
             )
+        for name in PER_SIZE:
+            if len(getattr(self, name)) not in (0, len(self.sizes)):
+                raise ValueError(
+                    f"{name}: found {len(getattr(self, name))} times, expected one for each of {len(self.sizes)} sizes"
+                )
         if len(self.draft_width_sec) != len(self.draft_widths):
             raise ValueError(
                 f"draft_width_sec: found {len(self.draft_width_sec)} times, expected one for each of "
@@ -97,21 +122,25 @@ class HardwareProfile:
             )
         if np.any(np.diff(self.draft_widths) <= 0):
             raise ValueError(f"draft_widths: found {self.draft_widths.tolist()[:8]}, expected increasing widths")
-        draft = self.draft_sec
-        if isinstance(draft, bool) or not isinstance(draft, (int, float)) or not MIN_SEC <= draft <= MAX_SEC:
-            raise ValueError(f"draft_sec: found {_short(draft)}, expected a positive number of seconds")
+        for name, least in (("draft_sec", MIN_SEC), ("draft_growth_sec", 0.0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= MAX_SEC:
+                raise ValueError(f"{name}: found {_short(value)}, expected a positive number of seconds")
         if self.context < 0:
             raise ValueError(f"context: found {self.context}, expected 0 or more tokens")
-        if self.verify_samples and len(self.verify_samples) != len(self.sizes):
-            raise ValueError(
-                f"verify_samples: found {len(self.verify_samples)} rows, expected one for each of "
-                f"{len(self.sizes)} sizes"
-            )
-        for row in self.verify_samples:
-            _seconds("verify_samples", row)
-        object.__setattr__(self, "verify_samples", tuple(map(tuple, self.verify_samples)))
+        for name in ("verify_samples", "overhead_samples"):
+            self._check_samples(name, len(self.sizes), "sizes")
+        self._check_samples("draft_samples", len(self.draft_widths), "widths")
         if not isinstance(self.meta, dict):
             raise ValueError(f"meta: found {type(self.meta).__name__}, expected names with values")
+
+    def _check_samples(self, name: str, rows: int, what: str) -> None:
+        samples = getattr(self, name)
+        if samples and len(samples) != rows:
+            raise ValueError(f"{name}: found {len(samples)} rows, expected one for each of {rows} {what}")
+        for row in samples:
+            _seconds_from_0(name, row) if name == "overhead_samples" else _seconds(name, row)
+        object.__setattr__(self, name, tuple(map(tuple, samples)))
 
     @property
     def max_size(self) -> int:
@@ -119,11 +148,74 @@ class HardwareProfile:
         return int(self.sizes[-1])
 
     @property
+    def modelled(self) -> bool:
+        """Whether the times were worked out rather than measured."""
+        return bool(self.meta.get("modelled"))
+
+    @property
     def smooth_verify_sec(self) -> np.ndarray:
         """Closest never-decreasing times (isotonic regression): noise must not make a larger pass look cheaper."""
         from scipy.optimize import isotonic_regression
 
         return isotonic_regression(self.verify_sec).x
+
+    @property
+    def quartiles(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Lower and upper quartile of a target pass's seconds, float64 [k] each; None where no samples were kept."""
+        if not self.verify_samples or not all(self.verify_samples):
+            return None
+        low, high = zip(*(np.percentile(row, [25, 75]) for row in self.verify_samples), strict=True)
+        return np.array(low), np.array(high)
+
+    def verify_at(self, n: int | np.ndarray, context: float | None = None) -> np.ndarray:
+        """Return the seconds of a target pass over n tokens, interpolated between measured sizes.
+
+        Args:
+            n: tokens, any shape, 1 to `max_size`.
+            context: tokens in the cache; None for as many as were there when it was timed.
+
+        Returns:
+            float64, same shape.
+
+        Raises:
+            ValueError: beyond what was measured.
+        """
+        n = np.asarray(n)
+        if n.size and (n.min() < 1 or n.max() > self.max_size):
+            raise ValueError(f"size: found {n.min()} to {n.max()}, expected 1 to {self.max_size} as profiled")
+        seconds = np.interp(n, self.sizes, self.smooth_verify_sec)
+        if context is None or len(self.verify_growth_sec) == 0:
+            return seconds
+        grown = seconds + (context - self.context) * np.interp(n, self.sizes, self.verify_growth_sec)
+        return np.maximum(grown, MIN_SEC)
+
+    def draft_at(self, tokens: float | np.ndarray, context: float | None = None) -> np.ndarray:
+        """Return the seconds of one draft pass over some tokens; that over one token where only that was timed.
+
+        Args:
+            tokens: any shape; beyond the widest pass timed the last stretch is continued.
+            context: as for `verify_at`.
+        """
+        tokens = np.asarray(tokens, dtype=np.float64)
+        widths, seconds = self.draft_widths, self.draft_width_sec
+        if len(widths) == 0:
+            found = np.full(tokens.shape, float(self.draft_sec))
+        else:
+            found = np.interp(tokens, widths, seconds)
+            if len(widths) > 1:
+                slope = max(0.0, (seconds[-1] - seconds[-2]) / (widths[-1] - widths[-2]))
+                found = found + slope * np.maximum(tokens - widths[-1], 0.0)
+        grown = 0.0 if context is None else (context - self.context) * self.draft_growth_sec
+        return np.maximum(found + grown, MIN_SEC)
+
+    def overhead_at(self, n: int | np.ndarray, *, greedy: bool = True) -> np.ndarray:
+        """Return the seconds of a step of n nodes outside its passes; 0 where they were not timed.
+
+        Args:
+            greedy: at temperature 0, where no random numbers are drawn and no rows are warped.
+        """
+        parts = (self.overhead_sec,) if greedy else (self.overhead_sec, self.sampling_sec)
+        return np.zeros(np.shape(n)) + sum(np.interp(n, self.sizes, part) for part in parts if len(part))
 
     def t(self, n: int | np.ndarray) -> np.ndarray:
         """Return t(n), a target pass over n tokens ÷ over one, interpolated between measured sizes.
@@ -137,11 +229,7 @@ class HardwareProfile:
         Raises:
             ValueError: beyond what was measured.
         """
-        n = np.asarray(n)
-        if n.size and (n.min() < 1 or n.max() > self.max_size):
-            raise ValueError(f"size: found {n.min()} to {n.max()}, expected 1 to {self.max_size} as profiled")
-        smooth = self.smooth_verify_sec
-        return np.interp(n, self.sizes, smooth) / smooth[0]
+        return self.verify_at(n) / self.smooth_verify_sec[0]
 
     @property
     def c(self) -> float:
@@ -150,9 +238,31 @@ class HardwareProfile:
 
     def draft_cost(self, tokens: float | np.ndarray) -> np.ndarray:
         """Return one draft pass over some tokens ÷ a target pass over one; `c` where only single tokens were timed."""
-        if len(self.draft_widths) == 0:
-            return np.full(np.shape(tokens), self.c)
-        return np.interp(tokens, self.draft_widths, self.draft_width_sec) / self.smooth_verify_sec[0]
+        return self.draft_at(tokens) / self.smooth_verify_sec[0]
+
+    def resampled(self, count: int, generator: np.random.Generator) -> list[Self] | None:
+        """Return profiles that the same measurement might have found: rounds of timing are drawn again, all parts of a
+        round together, since a slow moment touches all of them.
+
+        Returns:
+            `count` profiles, or None without at least two rounds of target passes.
+        """
+        rounds = {len(row) for row in (*self.verify_samples, *self.draft_samples, *self.overhead_samples)}
+        if len(rounds) != 1 or not self.verify_samples or (number := rounds.pop()) < 2:
+            return None
+        verify, draft, overhead = (
+            np.array(s) for s in (self.verify_samples, self.draft_samples, self.overhead_samples)
+        )
+        found = []
+        for picks in generator.integers(number, size=(count, number)):
+            again = {"verify_sec": np.median(verify[:, picks], axis=1)}
+            if len(draft):
+                again["draft_width_sec"] = np.median(draft[:, picks], axis=1)
+                again["draft_sec"] = float(again["draft_width_sec"][0])
+            if len(overhead):
+                again["overhead_sec"] = np.median(overhead[:, picks], axis=1)
+            found.append(replace(self, **again, verify_samples=(), draft_samples=(), overhead_samples=()))
+        return found
 
     def differences(self, *, target: str, draft: str, dtype: str, device: str) -> list[str]:
         """Return what keeps these times from predicting that pair there; empty when they were measured on it.
@@ -179,11 +289,21 @@ class HardwareProfile:
         return found
 
     def to_json(self) -> dict:
+        arrays = (
+            "sizes",
+            "verify_sec",
+            "draft_widths",
+            "draft_width_sec",
+            "overhead_sec",
+            "sampling_sec",
+            "verify_growth_sec",
+        )
+        samples = ("verify_samples", "draft_samples", "overhead_samples")
+        plain = ("draft_sec", "draft_growth_sec", "device", "dtype", "context", "meta")
         return {
-            "format": FORMAT, "version": VERSION, "sizes": self.sizes.tolist(), "verify_sec": self.verify_sec.tolist(),
-            "draft_sec": self.draft_sec, "device": self.device, "dtype": self.dtype, "context": self.context,
-            "draft_widths": self.draft_widths.tolist(), "draft_width_sec": self.draft_width_sec.tolist(),
-            "verify_samples": [list(row) for row in self.verify_samples], "meta": self.meta,
+            "format": FORMAT, "version": VERSION, **{name: getattr(self, name).tolist() for name in arrays},
+            **{name: [list(row) for row in getattr(self, name)] for name in samples},
+            **{name: getattr(self, name) for name in plain},
         }  # fmt: skip
 
     def to_bytes(self) -> bytes:
@@ -197,17 +317,8 @@ class HardwareProfile:
     @classmethod
     def loads(cls, data: bytes, name: str) -> HardwareProfile:
         """Read native JSON from bytes; errors name `name`."""
-        if len(data) > MAX_FILE_BYTES:
-            raise ValueError(f"{name}: found {len(data)} bytes, expected a profile of at most {MAX_FILE_BYTES}")
         try:
-            content = read_json(data)
-            found = content.get("format") if isinstance(content, dict) else type(content).__name__
-            if found != FORMAT:
-                raise ValueError(f"found {str(found)[:40]!r}, expected a file with format {FORMAT!r}")
-            if content.get("version") != VERSION:
-                raise ValueError(f"found version {_short(content.get('version'))}, expected {VERSION}")
-            fields = checked(_schema(), content)
-            return cls(**{name: getattr(fields, name) for name in cls.__dataclass_fields__})
+            return cls(**read_profile(data))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
 
@@ -219,26 +330,3 @@ class HardwareProfile:
             ValueError: naming the file, what was found and what was expected.
         """
         return cls.loads(read_bytes(path, limit=MAX_FILE_BYTES), str(path))
-
-
-@cache
-def _schema():
-    """Return the file's pydantic model: fields and types. `HardwareProfile` itself checks the numbers."""
-    from pydantic import BaseModel, ConfigDict
-
-    class Schema(BaseModel):
-        model_config = ConfigDict(strict=True, allow_inf_nan=False)
-        format: str
-        version: int
-        sizes: list[int]
-        verify_sec: list[float]
-        draft_sec: float
-        device: str = "unknown"
-        dtype: str = "unknown"
-        context: int = 0
-        draft_widths: list[int] = []
-        draft_width_sec: list[float] = []
-        verify_samples: list[list[float]] = []
-        meta: dict[str, Any] = {}
-
-    return Schema

@@ -21,7 +21,13 @@ from ..design.acceptance import AcceptanceVector
 from ..design.conditions import Conditions
 from ..models.protocol import LanguageModel, dtype_name
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
-from .ranks_along_text import ranks_on_own_text, ranks_on_target_text
+from .ranks_along_text import (
+    outcome_question,
+    prompt_generators,
+    rank_questions,
+    ranks_on_own_text,
+    ranks_on_target_text,
+)
 
 TARGET_TEXT = "measured on text the target wrote"
 OWN_TEXT = "measured on the user's own text"
@@ -71,8 +77,9 @@ def measure_acceptance(
         cancel: looked at between passes; the prompts complete by then are returned.
 
     Returns:
-        A vector of W probabilities with per-prompt sums, from which intervals follow. Its meta holds the settings, and
-        `prompts` done of `prompts_wanted`.
+        A vector of W probabilities with per-prompt sums, from which intervals follow, and with the rank accepted at
+        every position, from which any tree's decoding of these texts follows (`design.replay`). Its meta holds the
+        settings, and `prompts` done of `prompts_wanted`.
 
     Raises:
         ValueError: for no prompts, a width outside the vocabulary, own text without a second token, a vector to resume
@@ -83,7 +90,7 @@ def measure_acceptance(
     sampling = sampling or SamplingConfig()
     cancel = cancel or threading.Event()
     _check_request(prompts, target, draft, width=width, seed=seed, own_text=own_text)
-    verifiers = {verifier: choose_verifier(verifier, greedy=sampling.greedy)}
+    chosen = choose_verifier(verifier, greedy=sampling.greedy)
     settings: dict[str, Any] = {
         "source": OWN_TEXT if own_text else TARGET_TEXT,
         **pair_settings(target, draft),
@@ -95,7 +102,7 @@ def measure_acceptance(
         "max_new_tokens": None if own_text else max_new_tokens,
         "seed": seed,
     }
-    sums, counts = ([], []) if resume is None else _resumed(resume, settings, prompts)
+    sums, outcomes = ([], []) if resume is None else _resumed(resume, settings, prompts)
 
     def so_far() -> AcceptanceVector:
         done = {
@@ -106,11 +113,16 @@ def measure_acceptance(
         holds_for = Conditions(
             target.name, draft.name, sampling.temperature, sampling.top_p, verifier, top_k=sampling.top_k
         )
-        return vector_from_prompts(sums, counts, meta=settings | done, holds_for=holds_for)
+        return vector_from_prompts(
+            sums, [len(ranks) for ranks in outcomes], meta=settings | done, holds_for=holds_for, ranks=outcomes
+        )
 
-    def measure(number: int, report: Report) -> tuple[np.ndarray, int] | None:
+    def measure(number: int, report: Report) -> tuple[np.ndarray, np.ndarray] | None:
+        own_stream = prompt_generators(seed, number, draft.device)[2]
         options = {
-            "target": target, "draft": draft, "sampling": sampling, "verifiers": verifiers, "width": width,
+            "target": target, "draft": draft, "sampling": sampling,
+            "questions": rank_questions({"ranks": chosen}, width)
+            | {"outcomes": outcome_question(chosen, width, own_text=own_text, generator=own_stream)},
             "seed": seed, "number": number, "report": report, "cancel": cancel,
         }  # fmt: skip
         if own_text:
@@ -119,12 +131,11 @@ def measure_acceptance(
             parts = ranks_on_target_text(prompts[number], max_new_tokens=max_new_tokens, **options)
         if parts is None:
             return None
-        found = [part[verifier] for part in parts]
-        return sum(part.sum(axis=0) for part in found), sum(len(part) for part in found)
+        return sum(part["ranks"].sum(axis=0) for part in parts), np.concatenate([part["outcomes"] for part in parts])
 
-    for prompt_sums, positions in one_by_one(len(prompts), measure, done=len(sums), progress=progress, cancel=cancel):
+    for prompt_sums, accepted in one_by_one(len(prompts), measure, done=len(sums), progress=progress, cancel=cancel):
         sums.append(prompt_sums)
-        counts.append(positions)
+        outcomes.append(accepted)
         if checkpoint is not None:
             checkpoint(so_far())
     require_a_prompt(sums, "acceptance")
@@ -154,14 +165,16 @@ def vector_from_prompts(
     *,
     meta: Mapping[str, Any],
     holds_for: Conditions | None = None,
+    ranks: Sequence[np.ndarray] | None = None,
 ) -> AcceptanceVector:
-    """Pool per-prompt sums, float64 [m, W], over their positions, int [m], into one vector."""
+    """Pool per-prompt sums, float64 [m, W], over their positions, int [m], into one vector that keeps `ranks`."""
     prompt_sums, trials = np.array(sums), np.array(counts)
     return AcceptanceVector(
         probs=prompt_sums.sum(axis=0) / trials.sum(),
         trials=int(trials.sum()),
         prompt_sums=prompt_sums,
         prompt_trials=trials,
+        prompt_ranks=None if ranks is None else tuple(ranks),
         meta=dict(meta),
         holds_for=holds_for,
     )
@@ -201,17 +214,17 @@ def _check_request(
 
 def _resumed(
     resume: AcceptanceVector, settings: dict[str, Any], prompts: Sequence[Sequence[int]]
-) -> tuple[list[np.ndarray], list[int]]:
-    """Return the sums and positions of the prompts already measured, or raise ValueError naming what differs."""
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return the sums and accepted ranks of the prompts already measured, or raise ValueError naming what differs."""
     for key, wanted in settings.items():
         if key not in resume.meta or resume.meta[key] != wanted:
             found = repr(resume.meta[key]) if key in resume.meta else "nothing"
             raise CannotResume(f"found {found} for {key}, expected {wanted!r} as this measurement has it")
-    if resume.prompt_sums is None or resume.prompt_trials is None:
-        raise CannotResume("found a vector without per-prompt sums, expected one that a measurement wrote")
+    if resume.prompt_sums is None or resume.prompt_trials is None or resume.prompt_ranks is None:
+        raise CannotResume("found a vector without per-prompt sums and ranks, expected one that a measurement wrote")
     done = len(resume.prompt_trials)
     if done > len(prompts):
         raise CannotResume(f"found {done} prompts measured, expected at most the {len(prompts)} of this run")
     if resume.meta.get("prompts_hash") != prompts_hash(prompts[:done]):
         raise CannotResume(f"found other prompts, expected this measurement's first {done} in the same order")
-    return list(resume.prompt_sums), resume.prompt_trials.tolist()
+    return list(resume.prompt_sums), list(resume.prompt_ranks)

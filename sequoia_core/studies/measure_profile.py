@@ -1,13 +1,13 @@
-"""Times the passes of a pair on this machine: what a target pass over n tokens and a draft pass over a few cost.
+"""Times the steps of a pair on this machine: what target passes, draft passes and the rest of a step cost.
 
-They are timed where they happen: in whole steps of the drafter and the judge that decoding runs, on trees of several
-sizes. Times are medians of repeats after warm-up, device-synchronised, with raw samples kept.
+They are timed where they happen: in the steps that decoding takes, with its drafter and its judge, on trees of several
+sizes and on contexts of two lengths. Times are medians of rounds after a warm-up, with raw samples kept; rounds that
+something else disturbed are timed again.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -15,10 +15,13 @@ import numpy as np
 import torch
 
 from ..decoding.assemble import assemble
+from ..decoding.loop import End, take_step
 from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import FixedTree
 from ..decoding.verifiers import choose_verifier
+from ..design.plain_trees import chain_tree
 from ..design.profile import HardwareProfile
+from ..design.step_time import level_widths
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.device import describe_device
@@ -29,6 +32,8 @@ DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
 DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32)
 LEVELS, MOST_CHILDREN = 4, 8  # of the trees that are timed
 STEPS = 3  # in a row make one sample: decoding repeats steps of one kind, and the first finds the caches cold
+GREEDY, SAMPLED_AT = SamplingConfig(0.0), 0.6  # any temperature above 0 draws and walks in the same way
+DISTURBED = 1.5  # times the median round: something else had the machine
 MAX_MEASURED = 4096  # tokens of a pass that is timed: its mask alone is 64 MiB
 
 
@@ -39,51 +44,59 @@ def measure_profile(
     sizes: Sequence[int] = DEFAULT_SIZES,
     context: int = 128,
     repeats: int = 9,
+    further_context: int | None = None,
     progress: Callable[[float, str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> HardwareProfile:
-    """Time target passes over `sizes` tokens and draft passes over a few, with `context` tokens in the cache.
+    """Time steps of trees of `sizes` nodes, with `context` tokens in the cache, and what a longer context adds.
 
     Each size is that of a tree of at most four levels below the root. Its steps are taken as decoding takes them, at
     temperature 0: drafting, one target pass, walking, committing; then the caches go back to the context. Sizes are
-    interleaved within each repeat, so that a slow moment of the machine touches all of them. What a draft pass over w
-    tokens costs, drawing included, is fitted to the drafting of all trees.
+    interleaved within each round, so that a slow moment of the machine touches all of them. What a draft pass over w
+    tokens costs, drawing included, is fitted to the drafting of all trees. Three of the sizes are timed at a
+    temperature above 0 as well.
 
     Args:
+        further_context: a second, longer context for three of the sizes; None for three times `context`, or as much as
+            the models have room for. Where that is less than `context` and a quarter, growth is not timed.
         cancel: looked at between drafting and target passes, and while the context is read after every 512 tokens; the
-            repeats complete by then are kept.
+            rounds complete by then are kept.
 
     Raises:
         ValueError: for sizes or a context that the models cannot hold.
-        Cancelled: before the first full repeat.
+        Cancelled: before the first full round.
     """
     cancel = cancel or threading.Event()
-    sizes = sorted(set(int(n) for n in sizes) | {1})
-    if sizes[0] < 1 or len(sizes) < 2:
-        raise ValueError(f"sizes: found {sizes}, expected positive numbers with at least one above 1")
-    if sizes[-1] > MAX_MEASURED:
-        raise ValueError(f"sizes: found {sizes[-1]:,}, expected at most {MAX_MEASURED:,} tokens in one pass")
+    sizes = _checked_sizes(sizes)
     room = min(target.max_context, draft.max_context)
     if not 1 <= context < room:
         raise ValueError(f"context: found {context}, expected 1 to {room - 1} as the models allow")
     if repeats < 1:
         raise ValueError(f"repeats: found {repeats}, expected at least 1")
-    timers = [
-        _StepTimer(target, draft, even_tree(n, min(MOST_CHILDREN, target.vocab_size)), context, cancel) for n in sizes
-    ]
-    verify, drafting = [], []
-    for repeat in range(-1, repeats):  # one round of warm-up
-        found = [timer.run() for timer in timers]
-        if cancel.is_set():
-            break
-        if repeat >= 0:
-            drafting.append([times[0] for times in found])
-            verify.append([times[1] for times in found])
-        if progress is not None:
-            progress((repeat + 2) / (repeats + 1), f"profiling, round {repeat + 2} of {repeats + 1}")
-    if not verify:
-        raise Cancelled("profile: cancelled before the first round, expected at least one")
-    widths, width_sec = draft_pass_times([timer.widths for timer in timers], np.median(drafting, axis=0))
+    longer = min(3 * context if further_context is None else further_context, room - LEVELS - 2)
+    trees = [even_tree(n, min(MOST_CHILDREN, target.vocab_size)) for n in sizes]
+    chain = chain_tree(LEVELS)  # without passes over one token, what those cost could not be told
+    timers = [_StepTimer(target, draft, tree, context, cancel) for tree in [*trees, chain]]
+    shown = sorted({0, len(sizes) // 2, len(sizes) - 1})  # the sizes that stand for all in what is added to a step
+    timers += [_StepTimer(target, draft, trees[i], context, cancel, SamplingConfig(SAMPLED_AT)) for i in shown]
+    if longer >= 1.25 * context:
+        timers += [_StepTimer(target, draft, trees[i], longer, cancel) for i in shown]
+    rounds = _rounds(timers, repeats, progress, cancel)  # float64 [r, timers, 3]
+    k = len(sizes)
+    greedy, sampled, longer_context = np.split(rounds, [k + 1, k + 1 + len(shown)], axis=1)
+    verify, overhead = greedy[:, :k, 1], greedy[:, :k, 2]
+    levels, drafting = [timer.widths for timer in timers[: k + 1]], greedy[..., 0]
+    sampling = np.maximum(np.median((sampled - greedy[:, shown]).sum(axis=2), axis=0), 0.0)
+    widths, width_sec = draft_pass_times(levels, np.median(drafting, axis=0))
+    growth: dict = {}
+    if longer_context.size:
+        more = (longer_context - greedy[:, shown]) / (longer - context)
+        passes = np.array([len(levels[i]) for i in shown[1:]])
+        per_token = np.maximum(np.median(more, axis=0), 0.0)
+        growth = {
+            "verify_growth_sec": np.interp(sizes, np.array(sizes)[shown], per_token[:, 1]),
+            "draft_growth_sec": float(np.median(per_token[1:, 0] / passes)),
+        }
     return HardwareProfile(
         sizes=np.array(sizes),
         verify_sec=np.median(verify, axis=0),
@@ -93,14 +106,66 @@ def measure_profile(
         context=context,
         draft_widths=widths,
         draft_width_sec=width_sec,
-        verify_samples=tuple(map(tuple, np.transpose(verify).tolist())),
+        overhead_sec=np.median(overhead, axis=0),
+        sampling_sec=np.interp(sizes, np.array(sizes)[shown], sampling),
+        verify_samples=_rows(verify),
+        draft_samples=_rows(np.array([np.maximum(draft_pass_times(levels, row)[1], 1e-9) for row in drafting])),
+        overhead_samples=_rows(overhead),
         meta={
             "target": target.name,
             "draft": draft.name,
-            "repeats": len(verify),
+            "repeats": len(rounds),
+            "further_context": longer if growth else None,
             "passes_by": getattr(target, "forward_by", "unknown"),
         },
+        **growth,
     )
+
+
+def _checked_sizes(sizes: Sequence[int]) -> list[int]:
+    """Return the sizes in order, with 1 among them, or raise ValueError."""
+    sizes = sorted(set(int(n) for n in sizes) | {1})
+    if sizes[0] < 1 or len(sizes) < 2:
+        raise ValueError(f"sizes: found {sizes}, expected positive numbers with at least one above 1")
+    if sizes[-1] > MAX_MEASURED:
+        raise ValueError(f"sizes: found {sizes[-1]:,}, expected at most {MAX_MEASURED:,} tokens in one pass")
+    return sizes
+
+
+def _rows(samples: np.ndarray) -> tuple[tuple[float, ...], ...]:
+    """Turn samples by round, float64 [r, k], into one tuple of rounds for each of the k."""
+    return tuple(map(tuple, samples.T.tolist()))
+
+
+def _rounds(
+    timers: Sequence[_StepTimer],
+    repeats: int,
+    progress: Callable[[float, str], None] | None,
+    cancel: threading.Event,
+) -> np.ndarray:
+    """Let the timers take turns for `repeats` rounds after a warm-up -> float64 [r, timers, 3].
+
+    A round that took more than `DISTURBED` times the median of all rounds is timed once more, at the end.
+    """
+    found: list[list[tuple[float, float, float]]] = []
+    wanted, number = repeats, -1
+    while number < wanted and not cancel.is_set():
+        times = [timer.run() for timer in timers]
+        if cancel.is_set():
+            break
+        number += 1
+        if number > 0:
+            found.append(times)
+        if number == repeats:  # as many more as were disturbed
+            totals = np.array(found).sum(axis=(1, 2))
+            calm = totals <= DISTURBED * np.median(totals)
+            wanted += int((~calm).sum())
+            found = [times for times, keep in zip(found, calm, strict=True) if keep]
+        if progress is not None:
+            progress(min(1.0, (number + 1) / (wanted + 1)), f"profiling, round {number + 1} of {wanted + 1}")
+    if not found:
+        raise Cancelled("profile: cancelled before the first round, expected at least one")
+    return np.array(found)
 
 
 def even_tree(size: int, most_children: int = MOST_CHILDREN) -> TokenTree:
@@ -162,42 +227,39 @@ class _StepTimer:
     """
 
     def __init__(
-        self, target: LanguageModel, draft: LanguageModel, tree: TokenTree, context: int, cancel: threading.Event
+        self,
+        target: LanguageModel,
+        draft: LanguageModel,
+        tree: TokenTree,
+        context: int,
+        cancel: threading.Event,
+        sampling: SamplingConfig = GREEDY,
     ) -> None:
         generator = torch.Generator().manual_seed(tree.size)
         self.sequence = torch.randint(target.vocab_size, (context + 1,), generator=generator).tolist()
         self.cancel = cancel
+        longest = len(self.sequence) + tree.depth + 1
+        self.end = End(eos_ids=frozenset(), length=longest + 1, reason="length")
         self.drafter, self.judge, self.sessions = assemble(
-            target, draft, FixedTree(tree), verifier=choose_verifier("sequoia", greedy=True),
-            sampling=SamplingConfig(0.0), capacity=len(self.sequence),
-            context=min(target.max_context, draft.max_context), generator=generator,
+            target, draft, FixedTree(tree), verifier=choose_verifier("sequoia", greedy=sampling.greedy),
+            sampling=sampling, capacity=longest, context=min(target.max_context, draft.max_context),
+            generator=generator,
         )  # fmt: skip
         for session in self.sessions:
             prefill(session, self.sequence[:-1], cancel=cancel)
-        counts = tree.child_counts
-        self.widths = [int(np.count_nonzero(counts[level])) for level in tree.levels[:-1]]
+        self.widths = level_widths(tree)
 
-    def run(self) -> tuple[float, float]:
-        """Return the seconds of drafting the tree and of the target's pass over it."""
+    def run(self) -> tuple[float, float, float]:
+        """Return the seconds of drafting the tree, of the target's pass over it, and of the rest of the step."""
         self._step()
         times = [self._step() for _ in range(STEPS)]
         return tuple(np.mean(times, axis=0).tolist())
 
-    def _step(self) -> tuple[float, float]:
+    def _step(self) -> tuple[float, float, float]:
         if self.cancel.is_set():
-            return 0.0, 0.0
-        started = time.perf_counter()
-        draft = self.drafter.grow(self.sequence)
-        self.drafter.wait()
-        drafted = time.perf_counter()
-        if self.cancel.is_set():
-            return 0.0, 0.0
-        self.judge.score(draft)
-        self.judge.wait()
-        verified = time.perf_counter()
-        path = self.judge.walk(draft).path
-        self.judge.commit(draft, path)
-        self.drafter.commit(draft, path)
+            return 0.0, 0.0, 0.0
+        sequence = list(self.sequence)
+        step = take_step(self.drafter, self.judge, sequence, self.end, cancel=self.cancel)
         for session in self.sessions:
             session.commit(len(self.sequence) - 1, [])
-        return drafted - started, verified - drafted
+        return (0.0, 0.0, 0.0) if step is None else (step.draft_sec, step.verify_sec, step.walk_sec + step.commit_sec)

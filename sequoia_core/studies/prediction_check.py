@@ -22,7 +22,7 @@ from ..files.faults import Cancelled
 from ..models.protocol import LanguageModel
 from .measure_acceptance import pair_settings, vector_from_prompts
 from .prompt_loop import Progress, Report, one_by_one
-from .ranks_along_text import ranks_on_target_text
+from .ranks_along_text import rank_questions, ranks_on_target_text
 from .step_counts import count_by_depth, matrix_from_counts
 from .verifier_comparison import decode_prompt, whole_tokens
 
@@ -110,8 +110,8 @@ def static_versus_real(
             raise ValueError(f"{name}: found {len(prompts)}, expected at least 2, so that there is a spread")
     if tree.size == 1:
         raise ValueError("tree: found one node, expected at least one child")
-    verifiers = {verifier: choose_verifier(verifier, greedy=sampling.greedy)}
     width = int(tree.child_ranks.max())
+    questions = rank_questions({verifier: choose_verifier(verifier, greedy=sampling.greedy)}, width)
     fitted: list[_Fitted] = []
     held_out: list[tuple[int, int]] = []  # tokens and steps of each prompt
     total = len(fit_prompts) + len(held_out_prompts)
@@ -127,7 +127,7 @@ def static_versus_real(
         found = whole_tokens(steps), len(steps)
         if fitting and not cancel.is_set():
             parts = ranks_on_target_text(
-                prompt, target=target, draft=draft, sampling=sampling, verifiers=verifiers, width=width,
+                prompt, target=target, draft=draft, sampling=sampling, questions=questions,
                 max_new_tokens=max_new_tokens, seed=seed, number=total + place, cancel=cancel,
             )  # fmt: skip
             if parts is None:

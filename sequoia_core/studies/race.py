@@ -18,9 +18,10 @@ import transformers
 from ..decoding.loop import autoregressive, decode
 from ..decoding.sampling import SamplingConfig
 from ..design.acceptance import AcceptanceVector
-from ..design.optimal_trees import expected_tokens, optimal_tree
+from ..design.optimal_trees import optimal_tree
 from ..design.plain_trees import chain_tree
-from ..design.planning import best_shape, predicted_speedup, speedup_surface
+from ..design.planning import best_shape, speedup_surface
+from ..design.prediction import predict, predicted_speedup
 from ..design.profile import HardwareProfile
 from ..design.tree import TokenTree
 from ..models.language_model import ModelPair
@@ -49,6 +50,11 @@ class Lane:
         self.seconds.append(seconds)
 
     @property
+    def sec_per_token(self) -> float:
+        """Seconds in steps ÷ tokens, all prompts together; prompt reading is left out."""
+        return sum(self.phase_sec.values()) / sum(self.tokens)
+
+    @property
     def rates(self) -> np.ndarray:
         """Tokens per second of each prompt, float64 [prompts]."""
         return np.array(self.tokens) / np.array(self.seconds)
@@ -67,14 +73,14 @@ class Lane:
         return row
 
 
-def best_chain(acceptance: AcceptanceVector, profile: HardwareProfile, *, longest: int = 16) -> TokenTree:
+def best_chain(acceptance: AcceptanceVector, profile: HardwareProfile, *, longest: int = 32) -> TokenTree:
     """Return the chain with the largest predicted speedup, at least one drafted token long."""
     lengths = range(1, min(longest, profile.max_size - 1) + 1)
     return max((chain_tree(n) for n in lengths), key=lambda tree: predicted_speedup(tree, acceptance, profile))
 
 
 def plan_tree(
-    acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None, max_depth: int = 16
+    acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None, max_depth: int = 24
 ) -> TokenTree:
     """Return the optimal tree at the planner's best shape."""
     best = best_shape(speedup_surface(acceptance, profile, max_size=max_size, max_depth=max_depth))
@@ -194,17 +200,23 @@ def bench(
     *,
     sampling: SamplingConfig,
     max_new_tokens: int,
+    calibration: Sequence[Sequence[int]] = (),
     progress: Progress | None = None,
 ) -> dict:
     """Measure, plan, race and compare: one JSON-ready record.
 
-    The vector is measured on other text than the race decodes: the last quarter of the prompts when there are several.
+    Args:
+        calibration: other prompts, on which the vector is measured; when empty, the last quarter of `prompts` is kept
+            from the race for that.
 
     Returns:
-        method -> summary, and the planned shape with predicted and measured speedup over `autoregressive`.
+        method -> summary, and the planned shape with predicted and measured speedup over `autoregressive`: totals
+        against totals, prompt reading left out, and whether the measured one is inside the predicted interval.
     """
-    calibration = prompts[-max(1, len(prompts) // 4) :] if len(prompts) > 1 else prompts
-    raced = prompts[: len(prompts) - len(calibration)] if len(prompts) > 1 else prompts
+    raced = prompts
+    if not calibration:
+        calibration = prompts[-max(1, len(prompts) // 4) :] if len(prompts) > 1 else prompts
+        raced = prompts[: len(prompts) - len(calibration)] if len(prompts) > 1 else prompts
     acceptance = measure_acceptance(
         calibration, target=pair.target, draft=pair.draft, sampling=sampling, max_new_tokens=max_new_tokens
     )
@@ -212,16 +224,22 @@ def bench(
     trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
     lanes = race(pair, raced, trees=trees, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress)
     result: dict = {name: lane.summary() for name, lane in lanes.items()}
-    ratios = lanes["sequoia"].rates / lanes["autoregressive"].rates
-    result["predicted_speedup"] = predicted_speedup(trees["sequoia"], acceptance, profile)
-    result["measured_speedup"] = float(np.median(ratios))
-    result["expected_tokens"] = expected_tokens(trees["sequoia"], acceptance)
+    context = float(np.mean([len(prompt) for prompt in raced])) + max_new_tokens / 2
+    prediction = predict(trees["sequoia"], acceptance, profile, context=context, prompts=len(raced))
+    measured = lanes["autoregressive"].sec_per_token / lanes["sequoia"].sec_per_token
+    result["predicted_speedup"] = prediction.speedup.value
+    result["predicted_interval"] = [prediction.speedup.low, prediction.speedup.high]
+    result["measured_speedup"] = measured
+    result["held"] = prediction.holds(measured)
+    result["paper_speedup"] = prediction.paper_speedup
+    result["expected_tokens"] = prediction.tokens_per_step.value
     result["tree"] = {"size": trees["sequoia"].size, "depth": trees["sequoia"].depth}
     result["chain_length"] = trees["chain"].depth
     result["settings"] = {
         "temperature": sampling.temperature,
         "max_new_tokens": max_new_tokens,
         "prompts": len(raced),
+        "calibration_prompts": len(calibration),
         "device": profile.device,
         "dtype": profile.dtype,
         "passes_by": pair.target.forward_by,

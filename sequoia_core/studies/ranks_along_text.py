@@ -1,13 +1,14 @@
-"""How likely each verifier accepts the child of each rank, at every position of a text by the target or the user.
+"""Questions asked of both models' rows at every position of a text by the target or the user: above all, how likely a
+verifier accepts the child of each rank.
 
-Knows models and verifiers' acceptance by rank, neither trees nor vectors.
+Knows models and what verifiers say of rows, neither trees nor vectors.
 Shapes: N = positions, V = vocabulary, W = ranks.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -20,15 +21,42 @@ from ..models.protocol import LanguageModel, causal_tail
 from .prompt_loop import Report
 
 CHUNK = 128  # positions handled at once: bounds the [positions, vocabulary] rows
-Ranks = dict[str, np.ndarray]  # each verifier's acceptance probability of each rank, float64 [N, W]
+# asks about target rows and draft rows, float32 [N, V], and the text's tokens there, int64 [N]; answers with [N, ...]
+Question = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Generator], torch.Tensor]
+Answers = dict[str, np.ndarray]  # to each question, [N, ...]
+
+
+def rank_questions(verifiers: Mapping[str, Verifier], width: int) -> dict[str, Question]:
+    """Ask each verifier how likely it accepts the child of each rank: answers are float64 [N, W]."""
+
+    def question(verifier: Verifier) -> Question:
+        return lambda target, draft, tokens, draws: verifier.ranks(target, draft, width, draws)
+
+    return {name: question(verifier) for name, verifier in verifiers.items()}
+
+
+def outcome_question(verifier: Verifier, width: int, *, own_text: bool, generator: torch.Generator) -> Question:
+    """Ask which rank is accepted when the text is decoded with a tree; answers are int64 [N], 0 for none.
+
+    Args:
+        own_text: the target did not write the text; then it is asked about tokens that the target draws there.
+        generator: a stream of its own, on the draft's device, so that other questions' answers stay the same.
+    """
+
+    def ask(target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
+        if own_text:
+            tokens = torch.multinomial(target, 1, generator=generator)[:, 0]
+        return verifier.outcomes(target, draft, tokens, width, generator)
+
+    return ask
 
 
 def prompt_generators(
     seed: int, number: int, device: torch.device | str = "cpu"
-) -> tuple[torch.Generator, torch.Generator]:
-    """Return two independent streams for one prompt: for the text (CPU), and for draws on `device`."""
-    text, draws = (int(word) for word in np.random.SeedSequence([seed, number]).generate_state(2, np.uint64))
-    return torch.Generator().manual_seed(text), torch.Generator(device).manual_seed(draws)
+) -> tuple[torch.Generator, torch.Generator, torch.Generator]:
+    """Return three independent streams for one prompt: for the text (CPU), for draws and for outcomes on `device`."""
+    text, *others = (int(word) for word in np.random.SeedSequence([seed, number]).generate_state(3, np.uint64))
+    return torch.Generator().manual_seed(text), *(torch.Generator(device).manual_seed(word) for word in others)
 
 
 def ranks_on_target_text(
@@ -37,19 +65,17 @@ def ranks_on_target_text(
     target: LanguageModel,
     draft: LanguageModel,
     sampling: SamplingConfig,
-    verifiers: Mapping[str, Verifier],
-    width: int,
+    questions: Mapping[str, Question],
     max_new_tokens: int,
     seed: int,
     number: int,
     cancel: threading.Event,
     report: Report | None = None,
-) -> list[Ranks] | None:
-    """Let the target continue a prompt, and ask each verifier about every position of what it wrote.
+) -> list[Answers] | None:
+    """Let the target continue a prompt, and ask about every position of what it wrote.
 
     Args:
-        verifiers: by name, asked in this order.
-        width: ranks W.
+        questions: by name, asked in this order.
         seed, number: of the study and of the prompt in it; both give this prompt its own random stream.
         report: called with the fraction written after each token.
         cancel: looked at between passes.
@@ -60,12 +86,12 @@ def ranks_on_target_text(
     Raises:
         ValueError: for a prompt that leaves the draft no room at all.
     """
-    text_generator, draws = prompt_generators(seed, number, draft.device)
+    text_generator, draws, _ = prompt_generators(seed, number, draft.device)
     text = continuation(
         prompt, target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
         generator=text_generator, report=report, cancel=cancel,
     )  # fmt: skip
-    found = ranks_along(prompt, text, target, draft, sampling, verifiers, width, draws, cancel=cancel)
+    found = ranks_along(prompt, text, target, draft, sampling, questions, draws, cancel=cancel)
     return None if found is None else [found]
 
 
@@ -75,23 +101,22 @@ def ranks_on_own_text(
     target: LanguageModel,
     draft: LanguageModel,
     sampling: SamplingConfig,
-    verifiers: Mapping[str, Verifier],
-    width: int,
+    questions: Mapping[str, Question],
     seed: int,
     number: int,
     cancel: threading.Event,
     report: Report,
-) -> list[Ranks] | None:
-    """Ask each verifier about every position of a given text; arguments as for `ranks_on_target_text`.
+) -> list[Answers] | None:
+    """Ask about every position of a given text; arguments as for `ranks_on_target_text`.
 
     Returns:
         One part for each piece of the text that the models' context holds; None when it was cancelled.
     """
-    _, draws = prompt_generators(seed, number, draft.device)
+    _, draws, _ = prompt_generators(seed, number, draft.device)
     pieces = _pieces(text, min(target.max_context, draft.max_context))
     parts = []
     for place, (before, after) in enumerate(pieces, start=1):
-        found = ranks_along(before, after, target, draft, sampling, verifiers, width, draws, cancel=cancel)
+        found = ranks_along(before, after, target, draft, sampling, questions, draws, cancel=cancel)
         if found is None:
             return None
         parts.append(found)
@@ -149,30 +174,30 @@ def ranks_along(
     target: LanguageModel,
     draft: LanguageModel,
     sampling: SamplingConfig,
-    verifiers: Mapping[str, Verifier],
-    width: int,
+    questions: Mapping[str, Question],
     generator: torch.Generator,
     *,
     cancel: threading.Event,
-) -> Ranks | None:
-    """Return each verifier's acceptance probability of each rank at every position of `text`: name -> float64 [N, W].
+) -> Answers | None:
+    """Return the answer to each question at every position of `text`: name -> array [N, ...].
 
     Args:
-        verifiers: by name, asked in this order.
-        generator: on the draft's device; its draws fill the ranks.
+        questions: by name, asked in this order.
+        generator: on the draft's device, handed to each question.
         cancel: looked at between passes; None is returned when it was set before the last one.
     """
-    parts: dict[str, list[torch.Tensor]] = {name: [] for name in verifiers}
+    parts: dict[str, list[torch.Tensor]] = {name: [] for name in questions}
+    written = torch.tensor(text, dtype=torch.int64, device=draft.device).split(CHUNK)
     draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
-    for target_logits, draft_logits in zip(
-        _logits_along(prompt, text, target, cancel), _logits_along(prompt, text, draft, cancel), strict=True
+    for target_logits, draft_logits, tokens in zip(
+        _logits_along(prompt, text, target, cancel), _logits_along(prompt, text, draft, cancel), written, strict=False
     ):
         if target_logits is None or draft_logits is None:
             return None
         target_rows = probabilities(target_logits, sampling).to(draft.device)
         draft_rows = probabilities(draft_logits, draft_sampling)
-        for name, verifier in verifiers.items():
-            parts[name].append(verifier.ranks(target_rows, draft_rows, width, generator).cpu())
+        for name, ask in questions.items():
+            parts[name].append(ask(target_rows, draft_rows, tokens, generator).cpu())
     return {name: torch.cat(chunks).numpy() for name, chunks in parts.items()}
 
 

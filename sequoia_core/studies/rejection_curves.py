@@ -21,7 +21,7 @@ from ..design.conditions import VERIFIERS
 from ..models.protocol import LanguageModel
 from .measure_acceptance import pair_settings, vector_from_prompts
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
-from .ranks_along_text import ranks_on_target_text
+from .ranks_along_text import rank_questions, ranks_on_target_text
 
 
 def sampling_grid(temperatures: Sequence[float], top_ps: Sequence[float] = (1.0,)) -> list[SamplingConfig]:
@@ -133,8 +133,9 @@ def measure_rejection(
         found = {}
         for place, sampling in enumerate(samplings):
             parts = ranks_on_target_text(
-                prompts[number], target=target, draft=draft, sampling=sampling, width=width, seed=seed, number=number,
-                verifiers=choose_verifiers(verifiers, greedy=sampling.greedy), max_new_tokens=max_new_tokens,
+                prompts[number], target=target, draft=draft, sampling=sampling, seed=seed, number=number,
+                questions=rank_questions(choose_verifiers(verifiers, greedy=sampling.greedy), width),
+                max_new_tokens=max_new_tokens,
                 report=lambda share, place=place: report((place + share) / len(samplings)), cancel=cancel,
             )  # fmt: skip
             if parts is None:

@@ -226,7 +226,7 @@ def test_phases_are_timed_one_by_one(tiny_target, tiny_draft, monkeypatch):
 
     for judge in (RowJudge, CompiledJudge):
         monkeypatch.setattr(judge, "walk", slow(judge.walk, 100.0))
-    monkeypatch.setattr(engine._End, "cut", slow(engine._End.cut, 1000.0))
+    monkeypatch.setattr(engine.End, "cut", slow(engine.End.cut, 1000.0))
     target, draft = slow_model(tiny_target, 10.0), slow_model(tiny_draft, 1.0)
     tree = TREES["ragged"]
     for step in run(target, draft, tree, count=12):

@@ -83,3 +83,31 @@ def test_a_token_without_mass_is_accepted_where_the_target_wants_it():
     draft = torch.tensor([[1.0, 1e-45, 2e-45, 0.0]]).repeat(300, 1)
     found = rank_acceptance(target, draft, 4, torch.Generator().manual_seed(0))
     torch.testing.assert_close(found.sum(1), torch.ones(300, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["sequoia", "specinfer", "topk"])
+@pytest.mark.parametrize(("target", "draft"), list(rows()))
+def test_outcomes_given_the_token_are_those_of_the_rule(name, target, draft):
+    """Draw the token from P and the rank given it: together they are distributed as the rule's draws and walks are."""
+    if name == "topk" and len(set(draft.tolist())) < len(draft):
+        return  # among equally likely tokens torch's order is its own
+    fills, rule = FILLS[name]
+    width, vocabulary = 2, len(target)
+    wanted = np.zeros((vocabulary, width + 1))
+    for children, weight in fills(draft, width).items():
+        reach, rest = weight, target
+        if not weight:
+            continue
+        for k, offer in enumerate(rule(target, draft, children)):
+            wanted[children[k], k + 1] += reach * offer.accept_prob
+            reach *= 1.0 - offer.accept_prob
+            rest = offer.rest
+        wanted[:, 0] += reach * rest
+    count, generator = 40_000, torch.Generator().manual_seed(0)
+    tokens = torch.multinomial(torch.tensor(target), count, replacement=True, generator=generator)
+    many = [torch.tensor(row).float().repeat(count, 1) for row in (target, draft)]
+    ranks = VERIFIERS[name].outcomes(*many, tokens, width, generator)
+    found = np.zeros_like(wanted)
+    np.add.at(found, (tokens.numpy(), ranks.numpy()), 1.0)
+    error = np.sqrt(wanted * (1 - wanted).clip(0) / count)
+    assert np.all(np.abs(found / count - wanted) < 5.5 * error + 1e-6)  # false alarm about 1e-6 for each pair of rows

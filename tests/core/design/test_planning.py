@@ -8,9 +8,20 @@ import pytest
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.optimal_trees import bootstrap_tables, expected_tokens, expected_tokens_table, optimal_tree
 from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.design.planning import SpeedupSurface, best_shape, predicted_speedup, shape_spread, speedup_surface
+from sequoia_core.design.planning import (
+    SpeedupSurface,
+    best_shape,
+    shape_spread,
+    shape_widths,
+    smallest_good_shape,
+    speedup_surface,
+)
+from sequoia_core.design.prediction import predicted_speedup
 from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.design.replay import replay
+from sequoia_core.design.step_time import level_widths
 from sequoia_core.design.tree import TokenTree
+from tests.core.design.test_replay import with_texts
 
 VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
 
@@ -46,11 +57,50 @@ def test_a_tree_scores_as_its_place_on_the_surface():
             assert predicted_speedup(tree, VECTOR, measured) == pytest.approx(place)
 
 
-def test_draft_cost_is_taken_at_the_mean_level_width():
+def test_each_level_is_drafted_at_its_own_width():
     measured = profile(widths=(1, 3), width_sec=(0.05, 0.15))
-    tree = TokenTree(np.array([-1, 0, 0, 0, 1]))  # four drafted nodes on two levels
-    expected = expected_tokens(tree, VECTOR) / (float(measured.t(5)) + 2 * 0.10)
+    tree = TokenTree(np.array([-1, 0, 0, 0, 1, 2]))  # of the three children of the root two have children
+    expected = expected_tokens(tree, VECTOR) / (float(measured.t(6)) + 0.05 + 0.10)
     assert predicted_speedup(tree, VECTOR, measured) == pytest.approx(expected)
+
+
+def test_the_papers_formula_prices_every_draft_pass_as_one_token():
+    measured = profile(widths=(1, 3), width_sec=(0.05, 0.15))
+    surface = speedup_surface(VECTOR, measured, max_depth=6, paper=True)
+    place = surface.expected_tokens[20, 4] / (float(measured.t(20)) + 4 * 0.05)
+    assert surface.speedup[20, 4] == pytest.approx(place)
+    assert speedup_surface(VECTOR, measured, max_depth=6).speedup[20, 4] < place
+
+
+def test_widths_of_every_shape_are_those_of_its_best_tree():
+    widths = shape_widths(VECTOR, max_size=30, max_depth=5)
+    for size in (2, 3, 9, 30):
+        for depth in (1, 3, 5):
+            if size > 4 and depth == 1:
+                continue  # three ranks
+            tree = optimal_tree(VECTOR, size=size, depth=depth)
+            wanted = level_widths(tree) + [0] * (5 - tree.depth)
+            assert widths[size, depth].tolist() == wanted
+
+
+def test_the_smallest_good_shape_gives_little_away():
+    surface = speedup_surface(VECTOR, profile())
+    best, small = best_shape(surface), smallest_good_shape(surface)
+    assert small.size <= best.size and small.predicted_speedup >= 0.98 * best.predicted_speedup
+    assert np.nanmax(surface.speedup[: small.size]) < 0.98 * best.predicted_speedup
+    assert smallest_good_shape(surface, within=0.0).predicted_speedup == best.predicted_speedup
+
+
+def test_a_vector_with_texts_is_planned_by_what_trees_yield_along_them():
+    rng = np.random.default_rng(0)
+    easy, hard = rng.choice(4, 400, p=[0.05, 0.9, 0.04, 0.01]), rng.choice(4, 400, p=[0.6, 0.2, 0.1, 0.1])
+    vector = with_texts([easy, hard])  # a hard text takes more steps than an average one saves
+    measured = profile()
+    surface = speedup_surface(vector, measured, max_depth=8)
+    tree = optimal_tree(vector, size=9, depth=8)
+    assert surface.expected_tokens[9, 8] == pytest.approx(replay(tree, vector).tokens_per_step, rel=0.02)
+    assert surface.expected_tokens[9, 8] < 0.99 * expected_tokens(tree, vector)
+    assert surface.speedup[1, 0] == 1.0
 
 
 def test_best_shape_is_the_largest_entry():

@@ -2,10 +2,13 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
-from sequoia_core.decoding.loop import autoregressive
+from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.plain_trees import branching_tree, chain_tree
+from sequoia_core.design.replay import replay
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.studies.measure_acceptance import CannotResume, is_partial, measure_acceptance, vector_from_prompts
@@ -202,7 +205,7 @@ def test_text_ends_where_a_draft_with_less_context_has_no_more_room(tiny_target)
 
 def test_every_prompt_has_streams_of_its_own(tiny_target, tiny_draft):
     seeds = [stream.initial_seed() for number in range(3) for stream in prompt_generators(5, number)]
-    assert len(set(seeds)) == 6  # text and draws of three prompts
+    assert len(set(seeds)) == 9  # text, draws and outcomes of three prompts
     vector = measure_acceptance(
         [[9], [9]], target=tiny_target, draft=tiny_draft, sampling=SamplingConfig(2.0), max_new_tokens=12
     )
@@ -225,3 +228,30 @@ def test_both_rows_are_those_that_decoding_would_compare(tiny_target):
         [text], target=tiny_target, draft=twin, sampling=SamplingConfig(3.0, top_p=0.5), width=2, own_text=True
     )
     assert cut.probs[0] < 0.9
+
+
+@pytest.mark.parametrize("tree", [chain_tree(3), branching_tree([3, 2, 1])])
+def test_at_temperature_zero_a_replay_takes_the_very_steps_of_decoding(tree, tiny_target, tiny_draft):
+    vector = measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, width=8, max_new_tokens=20)
+    steps = [
+        len(list(decode(prompt, target=tiny_target, draft=tiny_draft, tree=tree, max_new_tokens=20)))
+        for prompt in PROMPTS
+    ]
+    assert replay(tree, vector).steps.tolist() == steps
+    ranks = np.concatenate(vector.prompt_ranks)
+    np.testing.assert_allclose([np.mean(ranks == k) for k in range(1, 9)], vector.probs)
+
+
+@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
+def test_a_replay_takes_as_many_steps_as_decoding_at_a_temperature(verifier, tiny_target, tiny_draft):
+    """Means of two samples of 30 prompts each, 5 standard errors apart at most: a false alarm in 10^6."""
+    prompts, tree, sampling = [[1 + i] for i in range(30)], branching_tree([3, 2, 1]), SamplingConfig(0.8)
+    models = {"target": tiny_target.endless(), "draft": tiny_draft, "sampling": sampling, "verifier": verifier}
+    vector = measure_acceptance(prompts, width=4, max_new_tokens=24, **models)
+    real = [
+        len(list(decode(p, tree=tree, max_new_tokens=24, generator=torch.Generator().manual_seed(i), **models)))
+        for i, p in enumerate(prompts)
+    ]
+    replayed = replay(tree, vector).steps
+    error = np.hypot(np.std(real, ddof=1), np.std(replayed, ddof=1)) / np.sqrt(len(prompts))
+    assert abs(np.mean(real) - replayed.mean()) < 5 * error and error < 0.1 * np.mean(real)

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from sequoia_core.decoding import loop as engine
+from sequoia_core.decoding.judging import CompiledJudge, RowJudge
+from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.tree_cache import CacheSession
-from sequoia_core.studies import measure_profile as measuring
 from sequoia_core.studies.measure_profile import STEPS, draft_pass_times, even_tree, measure_profile
 
 
@@ -55,8 +57,8 @@ class Bench:
     """Two models without weights and the clock that their passes move: what is measured is known beforehand.
 
     Attributes:
-        seconds: (model, tokens, timed round from 0; -1 in the warm-up) -> what a pass takes. A target pass whose
-            predecessor had another size takes `cold` seconds more.
+        seconds: (model, tokens, timed round from 0; -1 in the warm-up, context) -> what a pass takes. A target pass
+            whose predecessor had another size takes `cold` seconds more.
         passes: all of them, in order.
         events: "pass", "wait" and "clock" in order.
     """
@@ -64,8 +66,8 @@ class Bench:
     cold = 1000.0
 
     def __init__(self, seconds, monkeypatch) -> None:
-        self.seconds, self.now, self.passes, self.events = seconds, 0.0, [], []
-        monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=self.look))
+        self.seconds, self.now, self.passes, self.events, self.round = seconds, 0.0, [], [], -1
+        monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=self.look))
         self.target, self.draft = ClockedModel("target", self), ClockedModel("draft", self)
 
     def look(self) -> float:
@@ -73,9 +75,11 @@ class Bench:
         return self.now
 
     def measure(self, **options) -> HardwareProfile:
-        return measure_profile(
-            target=self.target, draft=self.draft, **({"sizes": [2, 9, 33], "context": 6, "repeats": 3} | options)
-        )
+        def next_round(share: float, words: str) -> None:
+            self.round += 1
+
+        options = {"sizes": [2, 9, 33], "context": 6, "repeats": 3, "progress": next_round} | options
+        return measure_profile(target=self.target, draft=self.draft, **options)
 
     @property
     def timed(self) -> list[Pass]:
@@ -101,7 +105,7 @@ class ClockedModel:
     vocab_size, max_context, device, dtype = 50, 64, "cpu", torch.float32
 
     def __init__(self, name: str, bench: Bench) -> None:
-        self.name, self.bench, self.last, self.seen = name, bench, None, {}
+        self.name, self.bench, self.last = name, bench, None
 
     def open(self, capacity: int) -> ClockedSession:
         return ClockedSession(self, capacity)
@@ -111,8 +115,7 @@ class ClockedModel:
         cache.begin(positions)
         cache.end()
         if made.cached:
-            turn = self.seen[made.count] = self.seen.get(made.count, -1) + 1
-            bench.now += bench.seconds(self.name, made.count, turn // (1 + STEPS) - 1)
+            bench.now += bench.seconds(self.name, made.count, bench.round, made.cached)
             if self.name == "target" and self.last != made.count:
                 bench.now += bench.cold
             self.last = made.count
@@ -121,7 +124,7 @@ class ClockedModel:
         return torch.zeros(keep, self.vocab_size)
 
 
-def cost(model: str, count: int, turn: int) -> float:
+def cost(model: str, count: int, turn: int, cached: int) -> float:
     return (1.0 if model == "target" else 0.125) * (8 + count)
 
 
@@ -135,11 +138,11 @@ def test_times_are_those_of_warm_passes(monkeypatch):
 
 
 def test_the_first_round_is_thrown_away_and_the_median_of_the_others_kept(monkeypatch):
-    def drifting(model, count, turn):
-        return {-1: 500.0, 0: 1.0, 1: 2.0, 2: 9.0}[turn] * count if model == "target" else 1.0
+    def drifting(model, count, turn, cached):
+        return {-1: 500.0, 0: 1.0, 1: 2.0, 2: 2.5}[turn] * count if model == "target" else 1.0
 
     found = Bench(drifting, monkeypatch).measure()
-    assert found.verify_samples == tuple((n, 2.0 * n, 9.0 * n) for n in (1, 2, 9, 33))
+    assert found.verify_samples == tuple((n, 2.0 * n, 2.5 * n) for n in (1, 2, 9, 33))
     assert found.verify_sec.tolist() == [2.0, 4.0, 18.0, 66.0]
     np.testing.assert_allclose(found.draft_width_sec, 1.0)
 
@@ -150,8 +153,11 @@ def test_trees_take_turns_and_each_time_is_of_several_steps_after_an_untimed_one
     step = {1: [("target", 1)]}
     step |= {n: [("draft", w) for w in (1, *[(n - 1) // 4] * 3)] + [("target", n)] for n in (9, 33)}
     step[2] = [("draft", 1), ("target", 2)]
-    one_round = [made for n in (1, 2, 9, 33) for made in step[n] * (1 + STEPS)]
-    assert [made[:2] for made in bench.timed] == one_round * 3  # the warm-up and two repeats
+    chain = [("draft", 1)] * 4 + [("target", 5)]  # without it no pass over one token is told from the others
+    all_sizes = [made for n in (1, 2, 9, 33) for made in step[n] * (1 + STEPS)] + chain * (1 + STEPS)
+    some_sizes = [made for n in (1, 9, 33) for made in step[n] * (1 + STEPS)]
+    # all at temperature 0, then some at a temperature above 0, then some on a longer context
+    assert [made[:2] for made in bench.timed] == (all_sizes + some_sizes * 2) * 3  # the warm-up and two repeats
 
 
 def test_steps_are_those_of_a_tree_on_top_of_the_context(monkeypatch):
@@ -160,13 +166,15 @@ def test_steps_are_those_of_a_tree_on_top_of_the_context(monkeypatch):
     for made in bench.timed:
         if made.model == "draft":
             continue
-        tree = even_tree(made.count)
-        assert made.cached == 6 and made.positions == (6 + tree.depths).tolist()
+        tree = chain_tree(4) if made.count == 5 else even_tree(made.count)
+        assert made.cached in (6, 18) and made.positions == (made.cached + tree.depths).tolist()
         assert torch.equal(made.tail == 0, torch.from_numpy(tree.ancestor_mask)) and (made.tail <= 0).all()
     filled = [made for made in bench.passes if not made.cached]
-    assert len(filled) == 4 + 3  # a cache of the target for each size, of the draft where there is something to draft
+    assert len(filled) == 5 + 4 + 2 * (
+        3 + 2
+    )  # of the target for each tree, of the draft where there is something to draft
     for made in filled:
-        assert (made.count, made.positions) == (6, list(range(6)))
+        assert made.count in (6, 18) and made.positions == list(range(made.count))
 
 
 def test_a_device_is_waited_for_before_the_clock_is_read_after_passes(monkeypatch):
@@ -205,3 +213,46 @@ def test_noise_never_makes_a_wider_pass_cheaper():
     for _ in range(50):
         widths, found = draft_pass_times(levels, rng.uniform(1.0, 3.0, size=4))
         assert (np.diff(found) >= 0).all() and found[0] > 0 and len(widths) == len(found)
+
+
+def test_what_a_longer_context_and_a_temperature_add_is_told_apart(monkeypatch):
+    def growing(model, count, turn, cached):
+        return cost(model, count, turn, cached) + (0.5 if model == "target" else 0.25) * (cached - 6)
+
+    bench = Bench(growing, monkeypatch)
+    bench.cold = 0.0
+    found = bench.measure()
+    np.testing.assert_allclose(found.verify_growth_sec, 0.5)
+    assert found.draft_growth_sec == pytest.approx(0.25) and found.meta["further_context"] == 18
+    assert found.verify_at(9, 26) == pytest.approx(17 + 10) and found.verify_at(9) == 17
+    np.testing.assert_allclose(found.sampling_sec, 0.0, atol=1e-9)  # the clock moves in passes alone
+    short = bench.measure(context=60)
+    assert len(short.verify_growth_sec) == 0 and short.meta["further_context"] is None
+
+
+def test_drawing_at_a_temperature_is_timed_apart(monkeypatch):
+    bench = Bench(lambda model, count, turn, cached: 1.0, monkeypatch)
+    bench.cold = 0.0
+    for judge in (RowJudge, CompiledJudge):
+        walk = judge.walk
+
+        def slow(self, draft, walk=walk):
+            bench.now += 0.0 if self.verifier.name == "greedy" else 3.0
+            bench.now += 0.5
+            return walk(self, draft)
+
+        monkeypatch.setattr(judge, "walk", slow)
+    found = bench.measure()
+    np.testing.assert_allclose(found.overhead_sec, 0.5)
+    np.testing.assert_allclose(found.sampling_sec, 3.0)
+
+
+def test_a_disturbed_round_is_timed_again(monkeypatch):
+    def disturbed(model, count, turn, cached):
+        return 50.0 if turn == 1 else 1.0
+
+    bench = Bench(disturbed, monkeypatch)
+    bench.cold = 0.0
+    found = bench.measure(repeats=4)
+    assert found.meta["repeats"] == 4 and bench.round == 5  # the warm-up, four rounds and one more
+    assert all(row == (1.0,) * 4 for row in found.verify_samples)

@@ -6,7 +6,7 @@ import pytest
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
-from sequoia_core.design.planning import predicted_speedup
+from sequoia_core.design.prediction import predicted_speedup
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.studies import race as benchmark
@@ -135,7 +135,7 @@ def test_bench_compares_what_it_raced_and_calibrates_on_the_rest(tiny_target, ti
         asked["raced"], asked["trees"] = prompts, trees
         outputs = [list(range(10)), looping, list(range(10))]
         seconds = {"autoregressive": [4.0, 4.0, 4.0], "chain": [2.0, 1.0, 8.0], "sequoia": [1.0, 2.0, 5.0]}
-        return {name: lane(taken, outputs=outputs) for name, taken in seconds.items()}
+        return {name: lane(taken, outputs=outputs, verify_sec=sum(taken) - 1) for name, taken in seconds.items()}
 
     monkeypatch.setattr(benchmark, "measure_acceptance", measured)
     monkeypatch.setattr(benchmark, "measure_profile", lambda **options: PROFILE)
@@ -144,8 +144,11 @@ def test_bench_compares_what_it_raced_and_calibrates_on_the_rest(tiny_target, ti
     result = bench(pair, [[1], [2], [3], [4]], sampling=SamplingConfig(), max_new_tokens=10)
     assert asked["raced"] == [[1], [2], [3]] and asked["calibration"] == [[4]]
     assert asked["trees"]["sequoia"] == plan_tree(VECTOR, PROFILE)
-    assert result["measured_speedup"] == 2.0  # of 4, 2 and 0.8
+    assert result["measured_speedup"] == pytest.approx(11.0 / 7.0)  # totals of the steps, without prompt reading
     assert result["predicted_speedup"] == predicted_speedup(asked["trees"]["sequoia"], VECTOR, PROFILE)
+    assert result["predicted_interval"] == [None, None] and result["held"] is None  # nothing is known of the samples
+    bench(pair, [[1], [2]], sampling=SamplingConfig(), max_new_tokens=10, calibration=[[8], [9]])
+    assert asked["raced"] == [[1], [2]] and asked["calibration"] == [[8], [9]]
     assert result["repeated_4grams"] == [0.0, 0.857, 0.0]
     assert result["not_looping"]["prompts"] == 2 and result["looping"]["prompts"] == 1
     assert result["not_looping"]["over_autoregressive"] == {"autoregressive": 1.0, "chain": 1.25, "sequoia": 2.4}

@@ -1,0 +1,159 @@
+"""What one tree will do with a pair on a machine, and how sure that is.
+
+Tokens per step come from the texts behind the vector where it keeps their accepted ranks, else from the vector itself;
+seconds from the profile. Both were measured on samples, so a prediction is an interval: prompts and rounds of timing
+are drawn again and again. Shapes: m = prompts, r = resamples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from .acceptance import AcceptanceVector
+from .bootstrap import LEVEL, RESAMPLES, Estimate, estimate, resampled
+from .optimal_trees import expected_tokens
+from .planning import is_greedy, paper_step_cost
+from .profile import HardwareProfile
+from .replay import replay
+from .step_time import StepTime, autoregressive_sec, step_time
+from .tree import TokenTree
+
+OTHER_DRAWS = 200  # vectors or profiles drawn again where each costs a computation of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What decoding with a tree is expected to do.
+
+    Attributes:
+        speedup: against autoregressive decoding of the same target, totals against totals, prompt reading left out.
+        tokens_per_step: committed tokens per target pass.
+        step: seconds of one step by parts.
+        autoregressive_sec: seconds of one token without speculation.
+        paper_speedup: F(T) / (t(n) + d c), the paper's formula (§3.3).
+        replayed: whether tokens per step come from the measured texts rather than from the vector alone.
+    """
+
+    speedup: Estimate
+    tokens_per_step: Estimate
+    step: StepTime
+    autoregressive_sec: float
+    paper_speedup: float
+    replayed: bool
+
+    def holds(self, measured: float) -> bool | None:
+        """Say whether a measured speedup lies within the interval; None where there is no interval."""
+        if self.speedup.low is None or self.speedup.high is None:
+            return None
+        return self.speedup.low <= measured <= self.speedup.high
+
+
+def predict(
+    tree: TokenTree,
+    acceptance: AcceptanceVector,
+    profile: HardwareProfile,
+    *,
+    context: float | None = None,
+    prompts: int | None = None,
+) -> Prediction:
+    """Predict what decoding with this very tree does.
+
+    Args:
+        context: tokens in the cache on average; None for as many as the profile was timed with.
+        prompts: how many prompts will be decoded to see whether it holds; their own spread widens the interval. None
+            for the average over all text of that kind.
+
+    Raises:
+        ValueError: when the tree is larger than what was profiled.
+    """
+    greedy = is_greedy(acceptance)
+    step = step_time(tree, profile, context=context, greedy=greedy)
+    alone = autoregressive_sec(profile, context=context, greedy=greedy)
+    tokens, samples, replayed = _tokens_per_step(tree, acceptance, prompts)
+    ratio, ratios = alone / step.total_sec, _time_ratios(tree, profile, context, greedy)
+    return Prediction(
+        speedup=_combined(tokens * ratio, samples, ratios),
+        tokens_per_step=_combined(tokens, samples, None),
+        step=step,
+        autoregressive_sec=alone,
+        paper_speedup=expected_tokens(tree, acceptance) / float(paper_step_cost(tree.size, tree.depth, profile)),
+        replayed=replayed,
+    )
+
+
+def predicted_speedup(
+    tree: TokenTree, acceptance: AcceptanceVector, profile: HardwareProfile, *, context: float | None = None
+) -> float:
+    """Return the predicted speedup of this very tree, without its interval; see `predict`."""
+    greedy = is_greedy(acceptance)
+    cost = step_time(tree, profile, context=context, greedy=greedy).total_sec
+    return tokens_per_step(tree, acceptance) * autoregressive_sec(profile, context=context, greedy=greedy) / cost
+
+
+def tokens_per_step(tree: TokenTree, acceptance: AcceptanceVector) -> float:
+    """Return what a step yields along the measured texts; F(T) where the vector does not keep their accepted ranks."""
+    texts = replay(tree, acceptance)
+    return expected_tokens(tree, acceptance) if texts is None else texts.tokens_per_step
+
+
+def prompts_for(tree: TokenTree, acceptance: AcceptanceVector, *, within: float = 0.05) -> int | None:
+    """Return how many prompts a calibration takes, for tokens per step to be known to a share of its value.
+
+    Returns:
+        Prompts in all, for a 95 % interval of +- `within`; None where the vector does not keep texts by prompt.
+    """
+    texts = replay(tree, acceptance)
+    if texts is None or len(texts.tokens) < 2:
+        return None
+    mean = texts.tokens_per_step
+    # The error of a ratio of totals, to first order: each prompt adds (tokens - mean * steps) / total steps.
+    spread = np.std(texts.tokens - mean * texts.steps, ddof=1) / (mean * texts.steps.mean())
+    return int(np.ceil((NormalDist().inv_cdf((1 + LEVEL) / 2) * spread / within) ** 2))
+
+
+def _tokens_per_step(
+    tree: TokenTree, acceptance: AcceptanceVector, prompts: int | None
+) -> tuple[float, np.ndarray | None, bool]:
+    """Return tokens per step, its resamples float64 [r] or None, and whether texts were replayed."""
+    texts = replay(tree, acceptance)
+    if texts is None:
+        vectors = acceptance.resamples(OTHER_DRAWS)
+        value = expected_tokens(tree, acceptance)
+        return value, None if vectors is None else np.array([expected_tokens(tree, v) for v in vectors]), False
+    value, count = texts.tokens_per_step, len(texts.tokens)
+    if count < 2:
+        return value, None, True
+    picks = resampled(count)
+    samples = (picks @ texts.tokens) / (picks @ texts.steps)
+    if prompts is not None:  # the prompts to come are another sample of the same kind, of its own size
+        picks = resampled(count, seed=1, drawn=prompts)
+        samples = samples * (picks @ texts.tokens) / (picks @ texts.steps) / value
+    return value, samples, True
+
+
+def _time_ratios(tree: TokenTree, profile: HardwareProfile, context: float | None, greedy: bool) -> np.ndarray | None:
+    """Return seconds of an autoregressive step ÷ those of one with the tree, for profiles timed again, float64 [r]."""
+    profiles = profile.resampled(OTHER_DRAWS, np.random.default_rng(2))
+    if profiles is None:
+        return None
+    return np.array(
+        [
+            autoregressive_sec(p, context=context, greedy=greedy)
+            / step_time(tree, p, context=context, greedy=greedy).total_sec
+            for p in profiles
+        ]
+    )
+
+
+def _combined(value: float, samples: np.ndarray | None, factors: np.ndarray | None) -> Estimate:
+    """Return a value with the spread of its tokens, float64 [r], and of its times, which vary independently."""
+    if samples is None and factors is None:
+        return Estimate(value, None, None)
+    spread = np.ones(RESAMPLES)
+    for part in (samples, factors):
+        if part is not None:
+            spread = spread * np.resize(part / np.mean(part), RESAMPLES)
+    return estimate(value, value * spread)

@@ -1,0 +1,107 @@
+"""What a tree would have decoded along texts whose accepted ranks are known, position by position.
+
+At every position of a text that the target wrote, a measurement notes which rank would have been accepted there. A tree
+then decodes that text in exactly the steps that follow from its shape: from a step's first position it descends along
+the accepted ranks as far as it has such children. That keeps what an acceptance vector averages away: that easy
+positions follow easy ones, and that a text ends within a step. Shapes: m = prompts, n = nodes, W = ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .acceptance import AcceptanceVector
+from .tree import TokenTree
+
+
+class Replay(NamedTuple):
+    """Decoding of each prompt's text with one tree.
+
+    Attributes:
+        tokens: int64 [m], positions of each text.
+        steps: int64 [m], target passes that they take.
+    """
+
+    tokens: np.ndarray
+    steps: np.ndarray
+
+    @property
+    def tokens_per_step(self) -> float:
+        return float(self.tokens.sum() / self.steps.sum())
+
+
+def replay(tree: TokenTree, acceptance: AcceptanceVector) -> Replay | None:
+    """Decode the texts behind a vector with a tree; None where the vector does not keep their accepted ranks.
+
+    Ranks beyond those measured count as rejected.
+    """
+    if acceptance.prompt_ranks is None:
+        return None
+    return _replays(tree.parents, tree.child_ranks, [tree.size], acceptance.prompt_ranks)[0]
+
+
+def replay_while_growing(
+    parents: np.ndarray, ranks: np.ndarray, sizes: Sequence[int], acceptance: AcceptanceVector
+) -> list[Replay] | None:
+    """Replay the trees of the first nodes of one order, for several numbers of nodes.
+
+    Args:
+        parents, ranks: int [n], of nodes in an order in which parents and elder siblings come first.
+        sizes: how many of the nodes each tree has.
+
+    Returns:
+        One for each size; None where the vector does not keep accepted ranks.
+    """
+    if acceptance.prompt_ranks is None:
+        return None
+    return _replays(parents, ranks, sizes, acceptance.prompt_ranks)
+
+
+def _replays(
+    parents: np.ndarray, ranks: np.ndarray, sizes: Sequence[int], prompt_ranks: Sequence[np.ndarray]
+) -> list[Replay]:
+    lengths = np.array([len(accepted) for accepted in prompt_ranks if len(accepted)])
+    # All texts in one row, a zero after each: behind the end of a text nothing is accepted.
+    row = np.concatenate([np.append(accepted, 0) for accepted in prompt_ranks if len(accepted)]).astype(np.int64)
+    ends = np.cumsum(lengths + 1) - 1
+    nodes = _accepted_nodes(_children(parents, ranks, max(int(row.max()), 1)), row)
+    found = []
+    for size in sizes:
+        advance = np.ones(len(row), dtype=np.int64)  # the bonus token
+        for level in nodes:
+            advance += level < size
+        at, steps = ends - lengths, np.zeros(len(lengths), dtype=np.int64)
+        while (going := at < ends).any():
+            steps += going
+            at = np.where(going, at + advance[np.minimum(at, len(row) - 1)], at)
+        found.append(Replay(lengths, steps))
+    return found
+
+
+def _accepted_nodes(below: np.ndarray, row: np.ndarray) -> list[np.ndarray]:
+    """Return for each depth which node is accepted there when a step begins at a position, int64 [positions].
+
+    Where nothing is accepted it is a number larger than any node.
+    """
+    nothing, levels = np.iinfo(np.int64).max, []
+    start, node = np.arange(len(row)), np.zeros(len(row), dtype=np.int64)
+    while len(start):
+        place = np.minimum(start + len(levels), len(row) - 1)
+        child = below[node, row[place]]
+        start, node = start[child > 0], child[child > 0]
+        level = np.full(len(row), nothing)
+        level[start] = node
+        if len(start):
+            levels.append(level)
+    return levels
+
+
+def _children(parents: np.ndarray, own: np.ndarray, ranks: int) -> np.ndarray:
+    """Return the child of each node by rank, int64 [n, ranks + 1]; 0 where there is none, as for rank 0."""
+    table = np.zeros((len(parents), ranks + 1), dtype=np.int64)
+    known = np.flatnonzero((own >= 1) & (own <= ranks))
+    table[parents[known], own[known]] = known
+    return table
