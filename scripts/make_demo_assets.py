@@ -23,11 +23,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 ASSETS = ROOT / "assets"
-PROMPT_COUNT, SHORTEST, LONGEST = 32, 48, 96  # tokens
+PROMPT_COUNT, VARIED_COUNT = 240, 32  # a prediction of +-5 % takes 90 to 150
+SHORTEST, LONGEST, PER_FILE = 48, 96, 8  # tokens of a prompt; prompts of one file
 TEMPERATURES = (0.0, 0.6)
 DTYPE = "bfloat16"  # as the app runs them where the processor has a matrix unit
 PROFILES = {"float32": "cpu-2core", "bfloat16": "cpu-2core-bfloat16"}
 RECORDED_PROMPT = 8  # the one that the overview's whole chain decodes
+BLOCKS = ("def ", "class ", "if ", "for ", "while ", "with ", "try:", "else:")  # prompts end where a block begins
 OPENINGS = ("def ", "class ", "@", "import ", "from ", "#", '"""')  # where a reader would begin, too
 
 
@@ -75,19 +77,19 @@ def save_prompts(rows: list[dict], name: str) -> None:
 
 
 def write_prompts(work: Path) -> None:
-    """Cut prompts that end inside a function, one per held-out file, from as many packages as possible."""
-    tokenizer, rows, per_package = read_tokenizer(work), [], {}
+    """Add prompts that end where a block begins to those there are, a few per held-out file, packages in turns."""
+    path = ASSETS / "prompts" / "prompts.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    tokenizer, known = read_tokenizer(work), {row["text"] for row in rows}
+    found = []
     for name, lines, chooser in held_out_files(work):
-        package = name.split("/")[0]
-        if len(rows) == PROMPT_COUNT or per_package.get(package, 0) >= 4:
-            continue
-        ends = [i for i, line in enumerate(lines) if line.lstrip().startswith("def ") and line.rstrip().endswith(":")]
+        ends = [i for i, line in enumerate(lines) if line.lstrip().startswith(BLOCKS) and line.rstrip().endswith(":")]
         chooser.shuffle(ends)
-        text = next(passages(lines, ends, tokenizer), None)
-        if text is not None:
-            rows.append({"text": text, "source": name})
-            per_package[package] = per_package.get(package, 0) + 1
-    save_prompts(rows, "prompts.jsonl")
+        texts = [text for text in passages(lines, ends, tokenizer) if text not in known]
+        found.append([{"text": text, "source": name} for text in dict.fromkeys(texts[:PER_FILE])])
+    for turn in itertools.zip_longest(*found):
+        rows += filter(None, turn)
+    save_prompts(rows[:PROMPT_COUNT], "prompts.jsonl")
 
 
 def write_varied_prompts(work: Path, pair) -> None:
@@ -97,7 +99,7 @@ def write_varied_prompts(work: Path, pair) -> None:
 
     tokenizer, rows, tried = read_tokenizer(work), [], 0
     for name, lines, chooser in held_out_files(work):
-        if len(rows) == PROMPT_COUNT:
+        if len(rows) == VARIED_COUNT:
             break
         ends = chooser.sample(range(len(lines)), len(lines))
         for text in itertools.islice(passages(lines, ends, tokenizer), 24):

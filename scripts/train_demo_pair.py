@@ -62,7 +62,8 @@ class Recipe:
     draft_tokens: int = 14_000_000
     draft_batch: int = 8
     large_draft_layers: tuple[int, ...] = (0, 9)  # layers of the target that it starts from
-    large_draft_tokens: int = 6_000_000
+    large_draft_generated: int = 600_000
+    large_draft_tokens: int = 4_000_000
     package_bytes: int = 10_000_000
     tokenizer_bytes: int = 20_000_000
 
@@ -71,7 +72,7 @@ class Recipe:
         return cls(
             vocab=512, target=(64, 2, 2, 128), draft=(32, 1, 1, 64), context=64, batch=4, target_tokens=8_000,
             generated_tokens=2_000, draft_tokens=6_000, draft_batch=4,
-            large_draft_layers=(0, 1), large_draft_tokens=2_000, package_bytes=60_000, tokenizer_bytes=200_000,
+            large_draft_layers=(0, 1), large_draft_generated=2_000, large_draft_tokens=2_000, package_bytes=60_000, tokenizer_bytes=200_000,
         )  # fmt: skip
 
 
@@ -280,17 +281,24 @@ def train_target(recipe: Recipe, ids: np.ndarray, held: np.ndarray, work: Path, 
 
 
 @torch.inference_mode()
-def write_text(model, ids: np.ndarray, recipe: Recipe, device: str) -> np.ndarray:
-    """Let the target continue training prompts at temperatures 0 to 1 -> uint16 [rows, context // 2 + 1]."""
+def write_text(model, ids: np.ndarray, recipe: Recipe, tokens: int, work: Path, device: str) -> np.ndarray:
+    """Let the target continue training prompts at temperatures 0 to 1 -> uint16 [rows, context // 2 + 1].
+
+    Each batch is kept in `work` as it is done; an interrupted run goes on after the last one.
+    """
     writer = copy.deepcopy(model).to(torch.float32 if FLOAT32 else torch.bfloat16)
-    generator = torch.Generator(device).manual_seed(2)
     length, batch, rows = recipe.context // 2 + 1, 64, []
     prompt = length // 8
-    count = math.ceil(recipe.generated_tokens / length)
+    count = math.ceil(tokens / length)
     temperatures = torch.tensor([0.0, 0.6, 1.0, 1.0], device=device).repeat(batch // 4)[:, None]
     chooser = random.Random(3)
     while len(rows) * batch < count:
+        part = work / f"written-{len(rows)}.npy"
+        generator = torch.Generator(device).manual_seed(2 + len(rows))
         starts = [chooser.randrange(len(ids) - prompt) for _ in range(batch)]
+        if part.exists():
+            rows.append(np.load(part))
+            continue
         x = torch.from_numpy(np.stack([ids[s : s + prompt] for s in starts]).astype(np.int64)).to(device)
         out, cache = [x], None
         for _ in range(length - prompt):
@@ -301,6 +309,7 @@ def write_text(model, ids: np.ndarray, recipe: Recipe, device: str) -> np.ndarra
             x = (logits + temperatures * noise).argmax(-1, keepdim=True)  # Gumbel-max; no noise at temperature 0
             out.append(x)
         rows.append(torch.cat(out, 1).cpu().numpy().astype(np.uint16))
+        np.save(part, rows[-1])
         print(f"written {len(rows) * batch}/{count} rows", flush=True)
     return np.concatenate(rows)
 
@@ -437,8 +446,9 @@ def main() -> None:
         done.write_text(json.dumps({"target_held_out_loss": loss}))
     target = LlamaForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32).to(args.device).eval()
 
+    written_tokens = recipe.large_draft_generated if args.large_draft else recipe.generated_tokens
     if not (args.work / "written.npy").exists():
-        np.save(args.work / "written.npy", write_text(target, ids, recipe, args.device))
+        np.save(args.work / "written.npy", write_text(target, ids, recipe, written_tokens, args.work, args.device))
     written = np.load(args.work / "written.npy")
 
     if args.large_draft:
