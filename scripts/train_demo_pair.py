@@ -72,7 +72,8 @@ class Recipe:
         return cls(
             vocab=512, target=(64, 2, 2, 128), draft=(32, 1, 1, 64), context=64, batch=4, target_tokens=8_000,
             generated_tokens=2_000, draft_tokens=6_000, draft_batch=4,
-            large_draft_layers=(0, 1), large_draft_generated=2_000, large_draft_tokens=2_000, package_bytes=60_000, tokenizer_bytes=200_000,
+            large_draft_layers=(0, 1), large_draft_generated=2_000, large_draft_tokens=2_000,
+            package_bytes=60_000, tokenizer_bytes=200_000,
         )  # fmt: skip
 
 

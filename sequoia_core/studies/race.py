@@ -35,12 +35,18 @@ ASSISTANT_TOKENS = (None, 3, 5, 8)  # transformers' default and fixed lengths: t
 
 @dataclass(slots=True)
 class Lane:
-    """What one method did: one entry per prompt."""
+    """What one method did: one entry per prompt.
+
+    Attributes:
+        seconds: of the whole decode; `step_sec` those in steps alone, for our own methods.
+        phase_sec: seconds in each phase, all prompts together.
+    """
 
     tokens: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     outputs: list[list[int]] = field(default_factory=list)
+    step_sec: list[float] = field(default_factory=list)
     phase_sec: dict[str, float] = field(default_factory=dict)
 
     def add(self, output: list[int], steps: int, seconds: float) -> None:
@@ -52,7 +58,7 @@ class Lane:
     @property
     def sec_per_token(self) -> float:
         """Seconds in steps ÷ tokens, all prompts together; prompt reading is left out."""
-        return sum(self.phase_sec.values()) / sum(self.tokens)
+        return sum(self.step_sec) / sum(self.tokens)
 
     @property
     def rates(self) -> np.ndarray:
@@ -119,8 +125,10 @@ def race(
             else:
                 steps = list(decode(prompt, target=target, draft=draft, tree=tree, explain=False, **options))
             seconds = time.perf_counter() - started
-            for name in ("draft_sec", "verify_sec", "walk_sec", "commit_sec"):
-                lane.phase_sec[name] = lane.phase_sec.get(name, 0.0) + sum(getattr(s, name) for s in steps)
+            names = ("draft_sec", "verify_sec", "walk_sec", "commit_sec")
+            phases = {name: sum(getattr(step, name) for step in steps) for name in names}
+            lane.phase_sec = {name: lane.phase_sec.get(name, 0.0) + taken for name, taken in phases.items()}
+            lane.step_sec.append(sum(phases.values()))
             lane.add([token for step in steps for token in step.new_tokens], len(steps), seconds)
 
         return run

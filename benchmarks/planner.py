@@ -1,0 +1,194 @@
+"""Do predictions come true? Predicted against measured speedup, for shapes all over the surface.
+
+    python benchmarks/planner.py --dtype bfloat16 --out benchmarks/results/planner-NAME-DATE.json
+    python benchmarks/planner.py --prompts 24 --calibration 16 --max-new-tokens 32     # a minute, rough
+
+Calibrates on some held-out prompts, times a profile, predicts every shape, then races all of them on the other prompts
+in turns. All prompts are both measured and decoded, so that splits into calibration and race can be drawn again: the
+share of intervals that hold the measured speedup is counted over 50 of them. Totals against totals, prompt reading left
+out. Ends with one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, load_pair, measure_acceptance, optimal_tree  # noqa: E402
+from sequoia_core.design.plain_trees import chain_tree  # noqa: E402
+from sequoia_core.design.prediction import predict, prompts_for  # noqa: E402
+from sequoia_core.design.profile import HardwareProfile  # noqa: E402
+from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
+from sequoia_core.studies.measure_profile import measure_profile  # noqa: E402
+from sequoia_core.studies.race import Lane, best_chain, plan_tree, race  # noqa: E402
+
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+SHAPES = ((3, 2), (4, 3), (6, 3), (8, 4), (8, 7), (12, 5), (16, 6), (24, 8), (32, 6), (48, 8), (64, 10))
+SPLITS = 50
+
+
+def subset(vector: AcceptanceVector, picked: np.ndarray) -> AcceptanceVector:
+    """Return the vector that measuring only some of the prompts would have given; `picked` int [prompts]."""
+    sums, trials = vector.prompt_sums[picked], vector.prompt_trials[picked]
+    ranks = tuple(vector.prompt_ranks[i] for i in picked)
+    return AcceptanceVector(
+        sums.sum(axis=0) / trials.sum(), prompt_sums=sums, prompt_trials=trials, prompt_ranks=ranks,
+        holds_for=vector.holds_for,
+    )  # fmt: skip
+
+
+def measured_speedup(lanes: dict[str, Lane], name: str, raced: np.ndarray) -> float:
+    """Return totals against totals over the raced prompts."""
+
+    def sec_per_token(lane: Lane) -> float:
+        return float(np.array(lane.step_sec)[raced].sum() / np.array(lane.tokens)[raced].sum())
+
+    return sec_per_token(lanes["autoregressive"]) / sec_per_token(lanes[name])
+
+
+def compare(
+    vector: AcceptanceVector,
+    profile: HardwareProfile,
+    trees: dict[str, TokenTree],
+    lanes: dict[str, Lane],
+    order: np.ndarray,
+    calibration: int,
+    contexts: np.ndarray,
+) -> list[dict]:
+    """Predict from the first prompts of an order and measure on the others: one row per tree."""
+    known, raced = subset(vector, order[:calibration]), order[calibration:]
+    rows = []
+    for name, tree in trees.items():
+        context = float(contexts[raced].mean())
+        found = predict(tree, known, profile, context=context, prompts=len(raced))
+        measured = measured_speedup(lanes, name, raced)
+        steps = np.array(lanes[name].steps)[raced].sum()
+        rows.append(
+            {
+                "tree": name, "size": tree.size, "depth": tree.depth, "predicted": found.speedup.value,
+                "interval": [found.speedup.low, found.speedup.high], "measured": measured,
+                "held": found.holds(measured), "paper": found.paper_speedup,
+                "predicted_tokens_per_step": found.tokens_per_step.value,
+                "measured_tokens_per_step": float(np.array(lanes[name].tokens)[raced].sum() / steps),
+                "predicted_step_ms": 1e3 * found.step.total_sec,
+                "measured_step_ms": 1e3 * float(np.array(lanes[name].step_sec)[raced].sum() / steps),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def errors(rows: list[dict], key: str = "predicted") -> np.ndarray:
+    return np.abs([row[key] / row["measured"] - 1 for row in rows])
+
+
+def summary(splits: list[list[dict]]) -> dict:
+    """Return the figures of the first split, and over all of them how often intervals hold and how wide they are."""
+    every = [row for rows in splits for row in rows]
+    halves = [(row["interval"][1] - row["interval"][0]) / 2 / row["predicted"] for row in every]
+    chosen = [
+        max(rows, key=lambda r: r["predicted"])["measured"] / max(row["measured"] for row in rows) for rows in splits
+    ]
+    first = splits[0]
+    return {
+        "median_abs_error": float(np.median(errors(first))),
+        "worst_abs_error": float(errors(first).max()),
+        "paper_median_abs_error": float(np.median(errors(first, "paper"))),
+        "inside_interval": float(np.mean([row["held"] for row in every])),
+        "median_half_width": float(np.median(halves)),
+        "worst_half_width": float(max(halves)),
+        "chosen_over_best": float(chosen[0]),
+        "worst_chosen_over_best": float(min(chosen)),
+    }
+
+
+def run(pair, ids: list[list[int]], sampling: SamplingConfig, args: argparse.Namespace) -> dict:
+    """Measure, plan and race at one temperature."""
+    models = {"target": pair.target, "draft": pair.draft}
+    vector = measure_acceptance(ids, sampling=sampling, max_new_tokens=args.max_new_tokens, **models)
+    before = measure_profile(sizes=SIZES, repeats=args.repeats, **models)
+    order = np.random.default_rng(0).permutation(len(ids))
+    planned_for = subset(vector, order[: args.calibration])
+    trees = {
+        "planned": plan_tree(planned_for, before),
+        "best chain": best_chain(planned_for, before),
+        "chain of 8": chain_tree(8),
+    }
+    trees |= {f"n={n} d={d}": optimal_tree(planned_for, size=n, depth=d) for n, d in SHAPES}
+    lanes = race(pair, ids, trees=trees, sampling=sampling, max_new_tokens=args.max_new_tokens, with_transformers=False)
+    after = measure_profile(sizes=SIZES, repeats=args.repeats, **models)
+    contexts = np.array([len(prompt) for prompt in ids]) + args.max_new_tokens / 2
+    shuffled = np.random.default_rng(1)
+    orders = [order, *(shuffled.permutation(len(ids)) for _ in range(SPLITS))]
+    splits = [compare(vector, before, trees, lanes, o, args.calibration, contexts) for o in orders]
+    return {
+        **summary(splits),
+        "with_the_profile_taken_after": float(
+            np.median(errors(compare(vector, after, trees, lanes, order, args.calibration, contexts)))
+        ),
+        "prompts_for_5_percent": prompts_for(trees["planned"], planned_for),
+        "verify_ms": [(1e3 * profile.verify_sec).round(3).tolist() for profile in (before, after)],
+        "overhead_ms": (1e3 * before.overhead_sec).round(3).tolist(),
+        "sampling_ms": (1e3 * before.sampling_sec).round(3).tolist(),
+        "draft_widths": before.draft_widths.tolist(),
+        "draft_ms": (1e3 * before.draft_width_sec).round(3).tolist(),
+        "device": before.device,
+        "shapes": splits[0],
+    }
+
+
+def show(temperature: float, found: dict) -> None:
+    print(f"\nT = {temperature:g}, {found['device']}")
+    print(
+        f"{'tree':<12} {'predicted':>9} {'95 % interval':>15} {'measured':>8} {'error':>7} {'paper':>6}  tokens/step ms/step"
+    )
+    for row in found["shapes"]:
+        low, high = row["interval"]
+        print(
+            f"{row['tree']:<12} {row['predicted']:>8.2f}x  {low:>5.2f} to {high:>5.2f} {row['measured']:>8.2f} "
+            f"{row['predicted'] / row['measured'] - 1:>+7.1%} {row['paper']:>6.2f}  "
+            f"{row['predicted_tokens_per_step']:.2f}/{row['measured_tokens_per_step']:.2f}   "
+            f"{row['predicted_step_ms']:.2f}/{row['measured_step_ms']:.2f}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--file", type=Path, default=ROOT / "assets" / "prompts" / "prompts.jsonl")
+    parser.add_argument("--prompts", type=int, default=240, help="prompts in all")
+    parser.add_argument("--calibration", type=int, default=160, help="of them, measured beforehand; the rest is raced")
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6])
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    pair = load_pair(device="cpu", dtype=args.dtype)
+    endless = replace(pair, target=pair.target.endless(), draft=pair.draft.endless())
+    ids = [pair.tokenizer.encode(text) for text in load_prompts(args.file)[: args.prompts]]
+    found = {}
+    for temperature in args.temperatures:
+        found[f"{temperature:g}"] = run(endless, ids, SamplingConfig(temperature), args)
+        show(temperature, found[f"{temperature:g}"])
+    worst = {key: max(part[key] for part in found.values()) for key in ("median_abs_error", "worst_abs_error")}
+    least = {key: min(part[key] for part in found.values()) for key in ("inside_interval", "chosen_over_best")}
+    settings = {
+        "prompts": len(ids), "calibration": args.calibration, "max_new_tokens": args.max_new_tokens,
+        "dtype": args.dtype, "splits": SPLITS, "date": date.today().isoformat(),
+    }  # fmt: skip
+    result = {**worst, **least, "temperatures": found, "settings": settings}
+    if args.out is not None:
+        args.out.write_text(json.dumps(result, indent=1))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
