@@ -3,8 +3,9 @@
     python benchmarks/planner.py --dtype bfloat16 --out benchmarks/results/planner-NAME-DATE.json
     python benchmarks/planner.py --prompts 24 --calibration 16 --max-new-tokens 32     # a minute, rough
 
-Calibrates on some held-out prompts, times a profile, predicts every shape, then races all of them on the other prompts
-in turns. All prompts are both measured and decoded, so that splits into calibration and race can be drawn again: the
+Calibrates on some held-out prompts, predicts every shape, and races all of them on the other prompts in turns. On a
+shared machine the speed drifts, so the profile is timed between the blocks of the race; the record also says what a
+profile taken beforehand would have given. All prompts are both measured and decoded, so that splits into calibration and race can be drawn again: the
 share of intervals that hold the measured speedup is counted over 50 of them. Totals against totals, prompt reading left
 out. Ends with one line of JSON.
 """
@@ -31,9 +32,9 @@ from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
 from sequoia_core.studies.measure_profile import measure_profile  # noqa: E402
 from sequoia_core.studies.race import Lane, best_chain, plan_tree, race  # noqa: E402
 
-SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-SHAPES = ((3, 2), (4, 3), (6, 3), (8, 4), (8, 7), (12, 5), (16, 6), (24, 8), (32, 6), (48, 8), (64, 10))
-SPLITS = 50
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+SHAPES = ((3, 2), (4, 3), (6, 3), (8, 4), (8, 7), (12, 5), (16, 6), (24, 8), (32, 6), (48, 8))
+SPLITS, BLOCK = 50, 20  # prompts raced between two profiles
 
 
 def subset(vector: AcceptanceVector, picked: np.ndarray) -> AcceptanceVector:
@@ -44,6 +45,32 @@ def subset(vector: AcceptanceVector, picked: np.ndarray) -> AcceptanceVector:
         sums.sum(axis=0) / trials.sum(), prompt_sums=sums, prompt_trials=trials, prompt_ranks=ranks,
         holds_for=vector.holds_for,
     )  # fmt: skip
+
+
+def pooled(profiles: list[HardwareProfile]) -> HardwareProfile:
+    """Return one profile of all the rounds of several: medians over all of them, and their samples."""
+
+    def rounds(name: str) -> np.ndarray:
+        return np.concatenate([np.array(getattr(profile, name)) for profile in profiles], axis=1)
+
+    verify, draft, overhead = map(rounds, ("verify_samples", "draft_samples", "overhead_samples"))
+    middle = np.median(draft, axis=1)
+    means = {
+        name: np.median([getattr(profile, name) for profile in profiles], axis=0)
+        for name in ("sampling_sec", "verify_growth_sec")
+    }
+    return replace(
+        profiles[0], verify_sec=np.median(verify, axis=1), verify_samples=tuple(map(tuple, verify)),
+        draft_sec=float(middle[0]), draft_width_sec=middle, draft_samples=tuple(map(tuple, draft)),
+        overhead_sec=np.median(overhead, axis=1), overhead_samples=tuple(map(tuple, overhead)), **means,
+        draft_growth_sec=float(np.median([profile.draft_growth_sec for profile in profiles])),
+    )  # fmt: skip
+
+
+def joined(first: Lane, second: Lane) -> Lane:
+    """Return one lane of the prompts of two."""
+    lists = ("tokens", "steps", "seconds", "outputs", "step_sec")
+    return Lane(**{name: getattr(first, name) + getattr(second, name) for name in lists})
 
 
 def measured_speedup(lanes: dict[str, Lane], name: str, raced: np.ndarray) -> float:
@@ -114,32 +141,39 @@ def run(pair, ids: list[list[int]], sampling: SamplingConfig, args: argparse.Nam
     """Measure, plan and race at one temperature."""
     models = {"target": pair.target, "draft": pair.draft}
     vector = measure_acceptance(ids, sampling=sampling, max_new_tokens=args.max_new_tokens, **models)
-    before = measure_profile(sizes=SIZES, repeats=args.repeats, **models)
+    blocks = [ids[start : start + BLOCK] for start in range(0, len(ids), BLOCK)]
+    profiles = [measure_profile(sizes=SIZES, repeats=args.repeats, **models)]
     order = np.random.default_rng(0).permutation(len(ids))
     planned_for = subset(vector, order[: args.calibration])
     trees = {
-        "planned": plan_tree(planned_for, before),
-        "best chain": best_chain(planned_for, before),
+        "planned": plan_tree(planned_for, profiles[0]),
+        "best chain": best_chain(planned_for, profiles[0]),
         "chain of 8": chain_tree(8),
     }
     trees |= {f"n={n} d={d}": optimal_tree(planned_for, size=n, depth=d) for n, d in SHAPES}
-    lanes = race(pair, ids, trees=trees, sampling=sampling, max_new_tokens=args.max_new_tokens, with_transformers=False)
-    after = measure_profile(sizes=SIZES, repeats=args.repeats, **models)
+    lanes: dict[str, Lane] = {}
+    for block in blocks:  # the machine's speed drifts: it is profiled again while the race goes on
+        found = race(
+            pair, block, trees=trees, sampling=sampling, max_new_tokens=args.max_new_tokens, with_transformers=False
+        )
+        lanes = {name: joined(lanes.get(name, Lane()), lane) for name, lane in found.items()}
+        profiles.append(measure_profile(sizes=SIZES, repeats=2, **models))
+    before, during = profiles[0], pooled(profiles[1:])
     contexts = np.array([len(prompt) for prompt in ids]) + args.max_new_tokens / 2
     shuffled = np.random.default_rng(1)
     orders = [order, *(shuffled.permutation(len(ids)) for _ in range(SPLITS))]
-    splits = [compare(vector, before, trees, lanes, o, args.calibration, contexts) for o in orders]
+    splits = [compare(vector, during, trees, lanes, o, args.calibration, contexts) for o in orders]
     return {
         **summary(splits),
-        "with_the_profile_taken_after": float(
-            np.median(errors(compare(vector, after, trees, lanes, order, args.calibration, contexts)))
+        "median_abs_error_with_the_profile_taken_before": float(
+            np.median(errors(compare(vector, before, trees, lanes, order, args.calibration, contexts)))
         ),
         "prompts_for_5_percent": prompts_for(trees["planned"], planned_for),
-        "verify_ms": [(1e3 * profile.verify_sec).round(3).tolist() for profile in (before, after)],
-        "overhead_ms": (1e3 * before.overhead_sec).round(3).tolist(),
-        "sampling_ms": (1e3 * before.sampling_sec).round(3).tolist(),
-        "draft_widths": before.draft_widths.tolist(),
-        "draft_ms": (1e3 * before.draft_width_sec).round(3).tolist(),
+        "verify_ms": [(1e3 * profile.verify_sec).round(3).tolist() for profile in (before, during)],
+        "overhead_ms": (1e3 * during.overhead_sec).round(3).tolist(),
+        "sampling_ms": (1e3 * during.sampling_sec).round(3).tolist(),
+        "draft_widths": during.draft_widths.tolist(),
+        "draft_ms": (1e3 * during.draft_width_sec).round(3).tolist(),
         "device": before.device,
         "shapes": splits[0],
     }
@@ -147,9 +181,7 @@ def run(pair, ids: list[list[int]], sampling: SamplingConfig, args: argparse.Nam
 
 def show(temperature: float, found: dict) -> None:
     print(f"\nT = {temperature:g}, {found['device']}")
-    print(
-        f"{'tree':<12} {'predicted':>9} {'95 % interval':>15} {'measured':>8} {'error':>7} {'paper':>6}  tokens/step ms/step"
-    )
+    print(f"{'tree':<12} predicted   95 % interval measured   error  paper  tokens/step ms/step")
     for row in found["shapes"]:
         low, high = row["interval"]
         print(
@@ -163,9 +195,9 @@ def show(temperature: float, found: dict) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--file", type=Path, default=ROOT / "assets" / "prompts" / "prompts.jsonl")
-    parser.add_argument("--prompts", type=int, default=240, help="prompts in all")
-    parser.add_argument("--calibration", type=int, default=160, help="of them, measured beforehand; the rest is raced")
-    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--prompts", type=int, default=200, help="prompts in all")
+    parser.add_argument("--calibration", type=int, default=150, help="of them, measured beforehand; the rest is raced")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6])
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--dtype", default="bfloat16")
