@@ -5,9 +5,9 @@
 
 Calibrates on some held-out prompts, predicts every shape, and races all of them on the other prompts in turns. On a
 shared machine the speed drifts, so the profile is timed between the blocks of the race; the record also says what a
-profile taken beforehand would have given. All prompts are both measured and decoded, so that splits into calibration and race can be drawn again: the
-share of intervals that hold the measured speedup is counted over 50 of them. Totals against totals, prompt reading left
-out. Ends with one line of JSON.
+profile taken beforehand would have given. All prompts are both measured and decoded, so that splits into calibration
+and race can be drawn again: the share of intervals that hold the measured speedup is counted over 50 of them. Totals
+against totals, prompt reading left out. Ends with one line of JSON.
 """
 
 from __future__ import annotations
