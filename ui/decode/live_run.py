@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from sequoia_core.studies.run_summary import RunSummary
-from ui import job_panel, runs, session, session_jobs, shipped
+from ui import job_panel, run_files, runs, session, session_jobs, shipped
 from ui.cards import Card, cards, number
 from ui.literal import plain
 from ui.token_tree import live_tree
@@ -50,11 +50,11 @@ def draw_job(was_active: bool) -> None:
 def draw_last_or_recorded() -> None:
     """Draw this session's last run, else the recorded one, else what to expect here."""
     last = session.last_run()
-    recording = shipped.ASSETS / "runs" / "recorded.json"
+    recording = next(iter(shipped.runs().values()), None)
     if last is not None:
         st.caption(":material/history: The last run of this session.")
         draw_run(last, last["id"], last["steps"], active=False)
-    elif recording.is_file():
+    elif recording is not None:
         run = _recorded_run(str(recording), recording.stat().st_mtime_ns)
         st.info("A recorded run, to replay: press Start above to decode on this machine.", icon=":material/movie:")
         draw_run(run, run["id"], run["steps"], active=False)
@@ -67,7 +67,7 @@ def draw_last_or_recorded() -> None:
 
 @st.cache_data(show_spinner=False, max_entries=2)
 def _recorded_run(path: str, modified: int) -> dict[str, Any]:
-    return runs.load_run(path)
+    return run_files.load_run(path)
 
 
 def draw_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, active: bool, waiting: str = "") -> None:
@@ -84,11 +84,10 @@ def draw_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, ac
     live_tree(
         key="decode_tree",
         epoch=epoch,
-        tree=runs.tree_of(run),
         prompt=run["prompt"],
         verifier="greedy" if run["temperature"] == 0 else run["verifier"],
-        steps_since=lambda index: [step for step in steps if step["index"] >= index],
-        total=len(steps),
+        shapes=run["shapes"],
+        steps=steps,
         running=active,
         waiting=waiting if active else "",
     )
@@ -99,13 +98,13 @@ def draw_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, ac
             left.caption(ENDINGS.get(steps[-1]["finished"], "Ended early."))
             right.download_button(
                 "Download this run",
-                lambda: runs.run_to_bytes(run),
-                "run.json",
+                lambda: run_files.run_to_bytes(run),
+                "run.jsonl",
                 key="decode_download",
                 icon=":material/download:",
                 on_click="ignore",
                 width="stretch",
-                help="Every step with its tokens, probabilities, decisions and timings, as JSON.",
+                help="Every step with its tokens, probabilities, decisions and timings.",
             )
 
 
