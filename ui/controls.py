@@ -80,10 +80,10 @@ def verifier(place: DeltaGenerator, *, key: str, **options: Any) -> str:
     return place.selectbox("Verifier", VERIFIERS, key=key, format_func=VERIFIERS.get, **options)
 
 
-def page_link(place: DeltaGenerator, page: str, label: str, icon: str) -> None:
-    """Draw a link to another page; its name only where this page runs without the router."""
+def page_link(place: DeltaGenerator, page: str, label: str, icon: str, **query: str) -> None:
+    """Draw a link to another page, as its query says; its name only where this page runs without the router."""
     try:
-        place.page_link(f"pages/{page}.py", label=label, icon=icon)
+        place.page_link(f"pages/{page}.py", label=label, icon=icon, query_params=query or None)
     except StreamlitPageNotFoundError:
         place.caption(f"{icon} {label}")
 

@@ -108,11 +108,7 @@ def test_empty_state_invites_and_names_the_tree(assets) -> None:
 
 
 def test_a_recorded_run_can_be_replayed_before_the_first(assets) -> None:
-    tree = TokenTree(np.array([-1, 0, 0]))
-    run = runs.DecodeRequest("prompt", tree).header() | {"shapes": [[-1, 0, 0]], "text": "xxx"}
-    (assets / "runs").mkdir()
-    recorded = run_files.run_to_bytes(run | {"steps": [a_record(i, tree) for i in range(3)]})
-    (assets / "runs" / "recorded.jsonl").write_bytes(recorded)
+    with_a_recorded_run(assets)
     page = open_page("decode")
     assert "recorded run" in page.info[0].value
     sent = payload(page)
@@ -252,9 +248,9 @@ class Mount:
         monkeypatch.setattr(token_tree, "_COMPONENT", lambda **given: self.sent.append(given["data"]))
 
     def show(self, steps: list[dict], epoch: str = "run 1", verifier: str = "greedy", shapes=([-1, 0, 0],)) -> dict:
-        token_tree.live_tree(
-            key="t", epoch=epoch, prompt="p", verifier=verifier, shapes=shapes, steps=steps, running=True
-        )
+        asked = {"temperature": 0.0} if verifier == "greedy" else {"temperature": 1.0, "verifier": verifier}
+        run = {"prompt": "p", "shapes": shapes, **asked}
+        token_tree.live_tree(key="t", epoch=epoch, run=run, steps=steps, running=True)
         return self.sent[-1]
 
 
@@ -383,3 +379,37 @@ def test_a_running_decode_is_named_in_the_link_until_it_ends(assets, monkeypatch
     released.set()
     page = finish(page)
     assert "run" not in page.query_params and not page.warning
+
+
+def with_a_recorded_run(assets) -> dict:
+    tree = TokenTree(np.array([-1, 0, 0]))
+    run = runs.DecodeRequest("prompt", tree).header() | {"shapes": [[-1, 0, 0]], "text": "xxx"}
+    run |= {"steps": [a_record(i, tree) for i in range(3)]}
+    (assets / "runs").mkdir()
+    (assets / "runs" / "recorded.jsonl").write_bytes(run_files.run_to_bytes(run))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("step", "at"),
+    [("2", 1), ("3", 2), ("0", None), ("4", None), ("-1", None), ("x", None), ("9" * 5000, None), ("²", None)],
+)
+def test_a_link_names_run_and_step(step: str, at: int | None, assets) -> None:
+    run = with_a_recorded_run(assets)
+    page = open_page("decode", run=run["id"], step=step)
+    assert payload(page)["about"]["at"] == at and payload(page)["about"]["link"] == run["id"]
+    assert not page.warning and page.query_params["run"] in (run["id"], [run["id"]])
+
+
+def test_a_link_to_a_run_of_this_session_shows_it_and_not_the_last(assets) -> None:
+    recorded = with_a_recorded_run(assets)
+    page = AppTest.from_file(str(ROOT / "pages" / "decode.py"), default_timeout=60)
+    own, last = (recorded | {"id": name * 12, "prompt": name} for name in "ab")
+    page.session_state["studio_runs"] = {run["id"]: run for run in (own, last)}
+    page.session_state["studio_run_origins"] = {run["id"]: "decoded here" for run in (own, last)}
+    page.session_state["studio_last_run"] = last
+    page.query_params["run"] = own["id"]
+    assert payload(settled(page.run()))["about"]["prompt"] == "a"
+    page.query_params["run"] = "../../etc/passwd"
+    page = settled(page.run())
+    assert "was stopped" in page.warning[0].value and payload(page)["about"]["prompt"] == "b"

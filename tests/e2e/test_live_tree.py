@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from ui.token_tree import HTML, SCRIPT
 
+ABOUT = {"prompt": "p", "greedy": True, "after_rejection": "", "at": None, "link": None, "tour": False}
 FEED = """
 async ([script, messages, waitMs]) => {
   const module = await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
@@ -37,7 +38,7 @@ def message(start: int, count: int, *, first: bool, total: int = 50, running: bo
     ]
     return {
         "epoch": "run",
-        "about": {"prompt": "p", "greedy": True, "after_rejection": ""} if first else None,
+        "about": ABOUT if first else None,
         "shapes": [{"index": 0, "parents": [-1, 0], "across": [0, 0]}] if first else [],
         "from": start,
         "steps": steps,

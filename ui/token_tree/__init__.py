@@ -72,35 +72,35 @@ def live_tree(
     *,
     key: str,
     epoch: str,
-    prompt: str,
-    verifier: str,
-    shapes: Sequence[Sequence[int]],
+    run: Mapping[str, Any],
     steps: Sequence[Mapping[str, Any]],
     running: bool,
     waiting: str = "",
+    at: int | None = None,
+    link: str | None = None,
+    tour: bool = False,
 ) -> None:
     """Show a run step by step, following it while it grows.
 
     Args:
         key: fixed for the place on the page, so that updates keep the component's DOM.
         epoch: names the run; a new one starts the component afresh.
-        prompt: shown before the generated text.
-        verifier: "sequoia", "specinfer" or "topk"; "greedy" at temperature 0, where the rule is equality with the
-            target's most likely token.
-        shapes: of each shape of tree in the run, the parents [n]; steps name them by index.
+        run: as `ui.runs` describes it; its own steps are not looked at.
         steps: step records so far, as `ui.runs.step_record` makes them.
         running: more steps may come.
         waiting: shown while there is no step.
+        at: the step to begin at; None follows the run.
+        link: what names the run in a link, where there can be one.
+        tour: play at once, decision by decision, again and again, without figures.
     """
     sent = st.session_state.setdefault(f"{key}_sent", {"epoch": None, "index": 0})
     fresh = sent["epoch"] != epoch
     start = 0 if fresh else max(min(sent["index"], len(steps)) - OVERLAP, 0)
+    shapes = run["shapes"]
     given = _that_fit(steps[start:], shapes)
     data = {
         "epoch": epoch,
-        "about": {"prompt": prompt, "greedy": verifier == "greedy", "after_rejection": AFTER_REJECTION[verifier]}
-        if fresh
-        else None,
+        "about": run_about(run, at=at, link=link, tour=tour) if fresh else None,
         "shapes": _new_shapes(shapes, steps[:start], given),
         "from": start,
         "steps": given,
@@ -110,6 +110,21 @@ def live_tree(
     }
     st.session_state[f"{key}_sent"] = {"epoch": epoch, "index": start + len(given)}
     _COMPONENT(key=key, data=to_wire(data), on_resync_change=partial(_resync, key))
+
+
+def run_about(
+    run: Mapping[str, Any], *, at: int | None = None, link: str | None = None, tour: bool = False
+) -> dict[str, Any]:
+    """Return what the component is told of a run once, beside its shapes and steps; for the options see `live_tree`."""
+    verifier = "greedy" if run["temperature"] == 0 else run["verifier"]
+    return {
+        "prompt": run["prompt"],
+        "greedy": verifier == "greedy",  # there the rule is equality with the target's most likely token
+        "after_rejection": AFTER_REJECTION[verifier],
+        "at": at,
+        "link": link,
+        "tour": tour,
+    }
 
 
 def _that_fit(steps: Sequence[Mapping[str, Any]], shapes: Sequence[Sequence[int]]) -> list[Mapping[str, Any]]:
@@ -127,13 +142,23 @@ def _new_shapes(
 ) -> list[dict[str, Any]]:
     """Return the shapes that steps have and none before them had: whoever holds those before holds their shapes."""
     new = {step["shape"] for step in given} - {step["shape"] for step in before}
-    return [{"index": index, **_drawn(tuple(shapes[index]))} for index in sorted(new)]
+    return [_drawn(index, shapes[index]) for index in sorted(new)]
+
+
+def whole_shapes(shapes: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+    """Return every shape of a run as the component is told of it."""
+    return [_drawn(index, parents) for index, parents in enumerate(shapes)]
+
+
+def _drawn(index: int, parents: Sequence[int]) -> dict[str, Any]:
+    """Return a shape: the parents [n], and where each node stands across [n]."""
+    return {"index": index, "parents": parents, "across": _across(tuple(parents))}
 
 
 @lru_cache(maxsize=512)
-def _drawn(parents: tuple[int, ...]) -> dict[str, Any]:
-    """Return a shape as it is drawn: the parents [n], and where each node stands across [n]."""
-    return {"parents": parents, "across": tidy_layout(TokenTree(np.array(parents)))[:, 0]}
+def _across(parents: tuple[int, ...]) -> np.ndarray:
+    """Return where each node stands across, from 0 to leaves - 1, float64 [n]."""
+    return tidy_layout(TokenTree(np.array(parents)))[:, 0]
 
 
 def _resync(key: str) -> None:

@@ -62,8 +62,14 @@ function makeNode(view, id, hasEdge = false) {
   return parts
 }
 
-function stateOf(step, node) {
-  return node === "bonus" ? "bonus" : STATES[step.outcomes[node]]
+function stateOf(view, step, node) {
+  if (node === "bonus") return "bonus"
+  const isHidden = view.reveal !== null && node !== 0 && !step.trials.slice(0, view.reveal).some(([child]) => child === node)
+  return isHidden ? "unreached" : STATES[step.outcomes[node]]
+}
+
+function showsBonus(view, step) {
+  return step.bonus !== null && (view.reveal === null || view.reveal > step.trials.length)
 }
 
 function paint(view, step) {
@@ -78,7 +84,7 @@ function paint(view, step) {
   dress(view, shape)
   const path = new Set(step.path)
   shape.parents.forEach((parent, node) => {
-    const [x, y, state] = [spots.x[node], spots.y[node], stateOf(step, node)]
+    const [x, y, state] = [spots.x[node], spots.y[node], stateOf(view, step, node)]
     const parts = view.nodes[node]
     if (parent >= 0) paintEdge(parts.edge, state, curve(spots, parent, x, y))
     paintNode(spots, parts, {
@@ -88,7 +94,7 @@ function paint(view, step) {
   })
   const last = step.path[step.path.length - 1]
   const place = bonusPlace(view, shape, last)
-  const shown = step.bonus !== null
+  const shown = showsBonus(view, step)
   view.bonus.group.toggleAttribute("hidden", !shown)
   view.bonusEdge.toggleAttribute("hidden", !shown)
   if (!shown) return

@@ -69,7 +69,7 @@ function bonusPlace(view, shape, parent) {
   if (!spots.free.has(parent)) {
     const depth = shape.depths[parent] + 1
     const taken = spots.y.filter((_, node) => shape.depths[node] === depth)
-    const isFree = (y) => y > 6 && y < view.height - 6 && taken.every((other) => Math.abs(other - y) >= spots.row * 0.95)
+    const isFree = (y) => y > 12 && y < view.height - 12 && taken.every((other) => Math.abs(other - y) >= spots.row * 0.95)
     let best = spots.y[parent]
     for (let k = 0; k <= 4 * (shape.leaves + 2); k++) {
       const y = spots.y[parent] + (k % 2 ? 1 : -1) * Math.ceil(k / 2) * spots.row * 0.5

@@ -1,37 +1,66 @@
 // What stands around the tree: the lanes of seconds, the text so far, and the arithmetic of a decision.
 
-const PHASES = [["draft", "blue"], ["verify", "orange"], ["walk", "yellow"], ["commit", "gray"]]
+const PHASES = [["draft", "blue"], ["read", "violet"], ["verify", "orange"], ["walk", "yellow"], ["commit", "gray"]]
+const READ = 1
+const ENDINGS = {
+  eos: "The run ends here: this is the end-of-text token.",
+  length: "The run ends here: it has as many tokens as were asked for.",
+  context: "The run ends here: the models' context is full.",
+}
+
+function phaseSeconds(step) {
+  // Waiting for weights to be read is part of the target's pass.
+  const [draft, verify, walk, commit] = step.seconds
+  const read = Math.min(step.read_wait_sec ?? 0, verify)
+  return [draft, read, verify - read, walk, commit]
+}
 
 function describe(view, step) {
-  const node = view.chosen ?? "bonus"
   const shape = shapeOf(view, step)
-  const title = make("h4")
-  title.append(make("code", visible(textOf(step, node))), ` ${node === 0 ? "root" : WORDS[stateOf(step, node)]}`)
   const last = step.path[step.path.length - 1]
+  const node = view.chosen ?? "bonus"
   const parent = node === "bonus" ? last : shape.parents[node]
-  const lines = []
-  if (node === 0) lines.push("The last committed token. It is not speculated: the target reads it together with the drafted nodes.")
-  else if (node === "bonus") lines.push(bonusStory(view, step, last))
-  else {
-    lines.push(`Child of rank ${shape.ranks[node]} below ${quote(step.tokens[parent])}: draft probability ${percent(step.draft[node])}, ` +
-      `target probability ${percent(step.target[node])}.`)
-    lines.push(decisionStory(view, step, node, parent))
-  }
-  const body = lines.map((line) => make("p", line))
   const trials = step.trials.filter(([child]) => shape.parents[child] === parent)
-  if (node !== 0 && trials.length) body.push(trialTable(step, trials, node))
-  if (view.chosen === null) body.push(make("p", "Click a node to see the arithmetic of its decision."))
-  view.el.details.replaceChildren(title, ...body)
+  const body = storyOf(view, step, node, parent).map((line) => make("p", line))
+  view.rows = new Map()
+  if (node !== 0 && trials.length) body.push(trialTable(view, step, trials, node))
+  if (view.chosen === null) body.push(make("p", "Click a node to see the arithmetic of its decision; ↑ and ↓ go from node to node."))
+  view.el.details.replaceChildren(titleOf(view, step, node), ...body)
+}
+
+function titleOf(view, step, node) {
+  if (view.chosen === null) return make("h4", "Why did it stop here?")
+  const title = make("h4")
+  title.append(make("code", visible(textOf(step, node))), ` ${node === 0 ? "root" : WORDS[stateOf(view, step, node)]}`)
+  return title
+}
+
+function storyOf(view, step, node, parent) {
+  if (node === 0) return ["The last committed token. It is not speculated: the target reads it together with the drafted nodes."]
+  if (node === "bonus") {
+    const accepted = step.path.length - 1
+    const walked = view.chosen === null ? [`${count(accepted, "drafted token")} accepted of ${count(step.tokens.length - 1, "drafted token")}.`] : []
+    return [...walked, bonusStory(view, step, parent), ...(step.finished ? [ENDINGS[step.finished]] : [])]
+  }
+  const shape = shapeOf(view, step)
+  return [
+    `Child of rank ${shape.ranks[node]} below ${quote(step.tokens[parent])}: draft probability ${percent(step.draft[node])}, ` +
+      `target probability ${percent(step.target[node])}.`,
+    decisionStory(view, step, node, parent),
+  ]
 }
 
 function bonusStory(view, step, last) {
   const children = shapeOf(view, step).children[last].length
   if (step.bonus === null) return "This step ended inside the accepted path, so no bonus token was committed."
-  if (!children) return `${quote(step.tokens[last])} is a leaf, so the next token comes from the target's own probabilities there. Every step yields one.`
-  const who = children === 1 ? "The one child" : `All ${children} children`
-  const rest = view.about.greedy ? "the next token is the target's most likely one"
-    : "the next token comes from what is left of the target's probabilities (the residual R)"
-  return `${who} of ${quote(step.tokens[last])} ${children === 1 ? "was" : "were"} rejected, so ${rest}. Every step yields one.`
+  if (!children) {
+    return `${quote(step.tokens[last])} is a leaf: the tree ends there, and a deeper one might have gone on. So the next token, ` +
+      `${quote(step.bonus)}, comes from the target's own probabilities. Every step yields one.`
+  }
+  const who = children === 1 ? "the one child" : `all ${children} children`
+  const rest = view.about.greedy ? `The target's most likely token is ${quote(step.bonus)}, which the draft did not propose there`
+    : `${quote(step.bonus)} was drawn from what is left of the target's probabilities (the residual R)`
+  return `After ${quote(step.tokens[last])} ${who} ${children === 1 ? "was" : "were"} rejected. ${rest}. Every step yields one such token.`
 }
 
 function decisionStory(view, step, node, parent) {
@@ -52,35 +81,60 @@ function decisionStory(view, step, node, parent) {
     : `Rejected: r = ${fixed(uniform)} is not below ${sum}. ${view.about.after_rejection}`
 }
 
-function trialTable(step, trials, node) {
+function trialTable(view, step, trials, node) {
   const table = make("table")
   const head = make("tr")
   for (const name of ["token", "r", "R[s]", "D[s]", "R/D", ""]) head.append(make("th", name))
   table.append(head)
   for (const [child, uniform, targetMass, draftMass] of trials) {
-    const state = stateOf(step, child)
+    const state = STATES[step.outcomes[child]]
     const row = make("tr", undefined, child === node ? "chosen" : "")
     const ratio = draftMass > 0 ? fixed(targetMass / draftMass) : "∞"
     const cells = [visible(step.tokens[child]), fixed(uniform), fixed(targetMass), fixed(draftMass), ratio]
     for (const cell of cells) row.append(make("td", cell))
     row.append(make("td", state === "accepted" ? "✓" : "✗", state))
+    row.onmouseenter = () => hover(view, child)
+    row.onmouseleave = () => hover(view, null)
+    row.onclick = () => choose(view, child)
+    view.rows.set(child, row)
     table.append(row)
   }
   return table
 }
 
 function describePhases(view, step) {
-  const total = step.seconds.reduce((sum, part) => sum + part, 0)
-  const parts = PHASES.map(([name, colour], phase) => {
-    const item = document.createElement("span")
-    const mark = document.createElement("i")
-    mark.style.background = `var(--st-${colour}-color)`
-    item.append(mark, `${name} ${milliseconds(step.seconds[phase])}`)
-    return item
+  const seconds = phaseSeconds(step)
+  const total = seconds.reduce((sum, part) => sum + part, 0)
+  const lane = make("div", undefined, "lane")
+  const items = []
+  PHASES.forEach(([name, colour], phase) => {
+    if (phase === READ && !view.reads) return
+    const part = make("i")
+    const mark = make("i")
+    part.style.background = mark.style.background = `var(--st-${colour}-color)`
+    part.style.flexGrow = seconds[phase] / (total || 1)
+    lane.append(part)
+    const item = make("span")
+    item.append(mark, `${name} ${milliseconds(seconds[phase])}`)
+    items.push(item)
   })
-  const sum = document.createElement("span")
-  sum.textContent = `= ${milliseconds(total)} for ${count(step.pieces.length, "token")}`
-  view.el.phases.replaceChildren(...parts, sum)
+  items.push(make("span", `= ${milliseconds(total)} for ${count(step.pieces.length, "token")}`))
+  view.el.phases.replaceChildren(lane, ...items)
+}
+
+function captionOf(view, step) {
+  // What happens at this moment of a step that is played slowly.
+  const { reveal } = view
+  if (reveal === 0) {
+    return `Step ${view.shown + 1}: the draft has proposed ${count(step.tokens.length - 1, "token")}; the target checks all of them in one pass.`
+  }
+  if (reveal > step.trials.length) {
+    const bonus = step.bonus === null ? "" : ` The target itself adds ${quote(step.bonus)}.`
+    return `${count(step.pieces.length, "token")} from one pass of the target.${bonus}`
+  }
+  const [node] = step.trials[reveal - 1]
+  const isAccepted = step.outcomes[node] === "A"
+  return `Walking down the tree: ${quote(step.tokens[node])} is ${isAccepted ? "accepted" : "rejected"}.`
 }
 
 function laneWidth(view) {
@@ -93,15 +147,16 @@ function drawLanes(view) {
   const pen = sized(lanes, lanes.clientWidth, height)
   if (!view.steps.length) return
   const tone = colours(view)
-  const totals = view.steps.map((step) => step.seconds.reduce((sum, part) => sum + part, 0))
+  const parts = view.steps.map(phaseSeconds)
+  const totals = parts.map((seconds) => seconds.reduce((sum, part) => sum + part, 0))
   // One slow step would flatten all others: the scale follows the 95th percentile, and a taller column is cut off.
   const ordered = [...totals].sort((a, b) => a - b)
   const scale = (height - 6) / (ordered[Math.floor((ordered.length - 1) * 0.95)] * 1.1 || 1)
   const width = laneWidth(view)
-  view.steps.forEach((step, index) => {
+  parts.forEach((seconds, index) => {
     let floor = height
     PHASES.forEach(([, colour], phase) => {
-      const tall = step.seconds[phase] * scale
+      const tall = seconds[phase] * scale
       pen.fillStyle = tone(`--st-${colour}-color`)
       pen.fillRect(index * width, Math.max(floor - tall, 4), Math.max(width - 1, 0.8), Math.max(Math.min(tall, floor - 4), 0))
       floor -= tall
@@ -141,8 +196,9 @@ function appendText(view, step) {
 function markText(view) {
   view.steps.forEach((step, index) => {
     if (!step.spans) return
-    for (const { span } of step.spans) {
-      span.classList.toggle("later", index > view.shown)
+    for (const { node, span } of step.spans) {
+      const isHidden = index === view.shown && (node === "bonus" ? !showsBonus(view, step) : stateOf(view, step, node) !== "accepted")
+      span.classList.toggle("later", index > view.shown || isHidden)
       span.classList.toggle("now", index === view.shown)
     }
   })

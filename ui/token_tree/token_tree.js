@@ -1,12 +1,13 @@
 // The live token tree. Python sends what a run is once (an "epoch"), each shape of tree once, and then only new steps; this
 // file keeps the history, shows one step at a time and asks for a resync when something is missing.
 
-const PLAY_MS = 420
+const PLAY_MS = 420 // per step
+const SLOW_MS = 750 // per decision
 const views = new WeakMap()
 const ASK_AGAIN_MS = 500
 const MOST_REQUESTS = 12 // for the same step
 
-export default function (component) {
+export default function liveTree(component) {
   const { data, parentElement, setTriggerValue } = component
   let view = views.get(parentElement)
   if (!view) {
@@ -27,14 +28,16 @@ export default function (component) {
 
 function createView(parent) {
   const find = (name) => parent.querySelector("." + name)
-  const names = ["tt", "prev", "play", "next", "scrub", "at", "size", "lanes", "phases", "stage", "graph", "edges",
+  const names = ["tt", "prev", "play", "next", "slow", "scrub", "at", "link", "size", "lanes", "phases", "caption", "stage", "graph", "edges",
     "bonus-edge", "nodes", "field", "tip", "wait", "counts", "text", "prompt", "body", "details", "gauge-key"]
   const view = { el: Object.fromEntries(names.map((name) => [name, find(name)])) }
-  Object.assign(view, { epoch: null, steps: [], shapes: [], asked: {}, spread: false, timer: null })
+  Object.assign(view, { epoch: null, steps: [], shapes: [], asked: {}, spread: false, slow: false, reveal: null, timer: null })
   const { el } = view
   el.prev.onclick = () => show(view, view.shown - 1)
   el.next.onclick = () => show(view, view.shown + 1)
   el.play.onclick = () => play(view, !view.timer)
+  el.slow.onclick = () => goSlow(view, !view.slow)
+  el.link.onclick = () => copyLink(view)
   el.scrub.oninput = () => show(view, Number(el.scrub.value))
   el.size.onclick = () => {
     view.spread = !view.spread
@@ -45,7 +48,10 @@ function createView(parent) {
   el.tt.onkeydown = (event) => {
     const onButton = event.target.tagName === "BUTTON"
     const moves = { ArrowLeft: view.shown - 1, ArrowRight: view.shown + 1, Home: 0, End: view.steps.length - 1 }
+    const nodes = { ArrowUp: -1, ArrowDown: 1 }
+    if (event.altKey || event.ctrlKey || event.metaKey) return
     if (event.key in moves) show(view, moves[event.key])
+    else if (event.key in nodes) chooseNext(view, nodes[event.key])
     else if (event.key === " " && !onButton) play(view, !view.timer)
     else return
     event.preventDefault()
@@ -92,8 +98,16 @@ function receive(view, data) {
   for (let i = had; i < have; i++) appendText(view, view.steps[i])
   view.el.scrub.max = Math.max(have - 1, 0)
   if (view.shapes.length > shapesHad) arrange(view)
-  if (have && (view.follow || view.shown < 0)) show(view, have - 1)
+  view.reads ||= view.steps.slice(had).some((step) => step.read_wait_sec > 0)
+  if (view.goal !== null && have > view.goal) {
+    show(view, view.goal)
+    view.goal = null
+  } else if (have && (view.follow || view.shown < 0) && !view.timer) show(view, have - 1)
   else refresh(view)
+  if (view.about.tour && !had && have && !matchMedia("(prefers-reduced-motion: reduce)").matches) {
+    show(view, 0)
+    play(view, true)
+  }
 }
 
 function request(view, have) {
@@ -114,18 +128,24 @@ function request(view, have) {
 
 function begin(view, data) {
   play(view, false)
-  Object.assign(view, { epoch: data.epoch, about: data.about, steps: [], shapes: [], asked: {}, shown: -1, follow: true, chosen: null })
+  Object.assign(view, { epoch: data.epoch, about: data.about, steps: [], shapes: [], asked: {}, shown: -1, follow: true, reads: false, rows: new Map(), chosen: null, linked: null })
+  view.goal = data.about.at
+  view.el.link.hidden = !data.about.link
+  view.el.tt.classList.toggle("compact", data.about.tour)
+  goSlow(view, data.about.tour)
   view.el.prompt.textContent = data.about.prompt
   view.el.body.replaceChildren()
   view.el.details.replaceChildren()
   clearDrawing(view)
 }
 
-function show(view, index) {
+function show(view, index, reveal = null) {
+  // `reveal`: how many of the step's decisions are shown, one more for the bonus token; null for the whole step.
   if (!view.steps.length) return
   view.shown = Math.max(0, Math.min(index, view.steps.length - 1))
   view.follow = view.shown === view.steps.length - 1
   view.linked = null
+  view.reveal = reveal
   refresh(view)
 }
 
@@ -133,13 +153,50 @@ function play(view, on) {
   clearInterval(view.timer)
   view.timer = null
   if (on && view.steps.length) {
-    if (view.shown >= view.steps.length - 1) show(view, 0)
-    view.timer = setInterval(() => {
-      show(view, view.shown + 1)
-      if (view.shown >= view.steps.length - 1) play(view, false)
-    }, PLAY_MS)
+    const first = view.shown >= view.steps.length - 1 ? 0 : view.shown
+    show(view, first, view.slow ? 0 : null)
+    view.timer = setInterval(() => tick(view), view.slow ? SLOW_MS : PLAY_MS)
   }
   view.el.play.textContent = view.timer ? "❚❚ Pause" : "▶ Play"
+}
+
+function tick(view) {
+  const isLast = view.shown >= view.steps.length - 1
+  const start = view.slow ? 0 : null
+  if (view.slow && view.reveal !== null && view.reveal <= view.steps[view.shown].trials.length) show(view, view.shown, view.reveal + 1)
+  else if (!isLast) show(view, view.shown + 1, start)
+  else if (view.about.tour) show(view, 0, start)
+  else play(view, false)
+}
+
+function goSlow(view, slow) {
+  view.slow = slow
+  view.el.slow.setAttribute("aria-pressed", String(slow))
+  if (view.timer) play(view, true)
+}
+
+function copyLink(view) {
+  const { link } = view.el
+  const address = new URL(window.location.href)
+  address.searchParams.set("run", view.about.link)
+  address.searchParams.set("step", String(view.shown + 1))
+  window.history.replaceState(window.history.state, "", address)
+  const say = (words) => {
+    link.textContent = words
+    setTimeout(() => (link.textContent = "Link"), 1500)
+  }
+  // without a secure origin there is no clipboard; the address bar has the link all the same
+  const copied = navigator.clipboard?.writeText(address.href) ?? Promise.reject(new Error("no clipboard"))
+  copied.then(() => say("Copied"), () => say("In the address bar"))
+}
+
+function chooseNext(view, by) {
+  const step = view.steps[view.shown]
+  if (!step) return
+  const ids = [...step.tokens.keys(), ...(step.bonus === null ? [] : ["bonus"])]
+  const at = ids.indexOf(view.chosen ?? (by > 0 ? ids[ids.length - 1] : ids[0]))
+  view.chosen = null
+  choose(view, ids[(at + by + ids.length) % ids.length])
 }
 
 function refresh(view) {
@@ -148,6 +205,7 @@ function refresh(view) {
   el.at.textContent = step ? `step ${view.shown + 1} of ${view.steps.length}` : ""
   el.scrub.value = Math.max(view.shown, 0)
   drawLanes(view)
+  el.caption.textContent = step && view.reveal !== null ? captionOf(view, step) : ""
   if (!step) return
   paint(view, step)
   describePhases(view, step)
@@ -167,12 +225,13 @@ function hover(view, node) {
     view.nodes.forEach((parts, id) => parts.group.classList.toggle("linked", id === node))
     view.bonus.group.classList.toggle("linked", node === "bonus")
   }
+  for (const [id, row] of view.rows) row.classList.toggle("linked", id === node)
   for (const item of step.spans || []) item.span.classList.toggle("linked", node !== null && item.node === node)
   const { tip, stage } = view.el
   tip.hidden = node === null
   if (node === null) return
   const odds = typeof node === "number" && node > 0 ? `\ndraft ${percent(step.draft[node])} · target ${percent(step.target[node])}` : ""
-  tip.textContent = `${visible(textOf(step, node))}  ${node === 0 ? "root" : WORDS[stateOf(step, node)]}${odds}`
+  tip.textContent = `${visible(textOf(step, node))}  ${node === 0 ? "root" : WORDS[stateOf(view, step, node)]}${odds}`
   const place = placeOf(view, step, node)
   const left = Math.min(place.x + 14, stage.scrollLeft + stage.clientWidth - tip.offsetWidth - 6)
   const above = place.y - tip.offsetHeight - spots.row / 2 - 4
