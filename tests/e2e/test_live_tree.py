@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ui.token_tree import HTML, SCRIPT
+from ui.token_tree import CSS, HTML, SCRIPT
 
 ABOUT = {"prompt": "p", "greedy": True, "after_rejection": "", "at": None, "link": None, "tour": False}
 FEED = """
@@ -38,7 +38,7 @@ def message(start: int, count: int, *, first: bool, total: int = 50, running: bo
     ]
     return {
         "epoch": "run",
-        "about": ABOUT if first else None,
+        "about": dict(ABOUT) if first else None,
         "shapes": [{"index": 0, "parents": [-1, 0], "across": [0, 0]}] if first else [],
         "from": start,
         "steps": steps,
@@ -128,3 +128,112 @@ def test_a_run_that_is_over_is_fetched_to_its_end(page) -> None:
     assert feed(page, parts[:1], wait_ms=700)["asked"] == [["resync", 20]] * 2
     seen = feed(page, [*parts[:2], message(40, 10, first=False, running=False)], wait_ms=1_200)
     assert seen["asked"] == [["resync", 20], ["resync", 40]]
+
+
+PLAYED = """
+async ([script, messages]) => {
+  const module = await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
+  for (const data of messages) {
+    module.default({ data, parentElement: document.getElementById("place"), setTriggerValue: () => {} })
+  }
+}
+"""
+TREE = {"index": 0, "parents": [-1, 0, 0, 2], "across": [0.5, 0, 1, 1]}
+WALKED = {  # the first child is rejected, the second accepted, and the one below it rejected
+    "shape": 0, "tokens": ["r", "wrong", "right", "below"], "outcomes": "ARAR", "draft": [1, 0.5, 0.4, 0.3],
+    "target": [1, 0.1, 0.8, 0.1], "path": [0, 2], "bonus": "bonus", "pieces": ["right", "bonus"],
+    "trials": [[1, 0.9, 0.1, 0.5], [2, 0.2, 0.8, 0.4], [3, 0.7, 0.1, 0.3]], "seconds": [0.001, 0.004, 0.001, 0.001],
+}  # fmt: skip
+
+
+def shown(page, **about) -> None:
+    """Show a run of two steps; the second is the last."""
+    steps = [WALKED | {"index": index, "finished": end} for index, end in enumerate((None, "length"))]
+    sent = message(0, 0, first=True, total=2, running=False) | {"shapes": [TREE], "steps": steps}
+    sent["about"] |= {"greedy": False, **about}
+    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
+    page.evaluate(PLAYED, [SCRIPT, [sent]])
+
+
+def states(page) -> dict[str, str]:
+    """Return the state that each token's node is drawn in."""
+    found = page.locator(".nodes .node:not([hidden])")
+    return {node.locator("text").first.text_content(): node.get_attribute("class") for node in found.all()}
+
+
+def test_a_link_begins_at_its_step(page) -> None:
+    shown(page, at=0)
+    assert page.locator(".at").inner_text() == "step 1 of 2"
+    shown(page)
+    assert page.locator(".at").inner_text() == "step 2 of 2"
+
+
+def test_keys_go_from_step_to_step_and_from_node_to_node(page) -> None:
+    shown(page)
+    page.locator(".tt").focus()
+    for key, at in (("Home", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", 2)):
+        page.keyboard.press(key)
+        assert page.locator(".at").inner_text() == f"step {at} of 2"
+    page.keyboard.press("ArrowDown")
+    assert page.locator(".details h4").inner_text() == "r root"
+    page.keyboard.press("ArrowDown")
+    assert page.locator(".details h4").inner_text() == "wrong rejected"
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    assert page.locator(".details h4").inner_text() == "bonus bonus token"
+    page.keyboard.press("Space")
+    assert page.locator(".play").inner_text().endswith("Pause")
+
+
+def test_slow_play_shows_one_decision_after_the_other(page) -> None:
+    page.clock.install(time="2026-01-01T00:00:00Z")
+    shown(page, at=0)
+    page.get_by_role("button", name="Slow").click()
+    page.clock.pause_at("2026-01-02T00:00:00Z")  # from here on time passes only as told
+    page.get_by_role("button", name="Play").click()
+    seen = []
+    for _ in range(6):
+        seen.append((page.locator(".caption").inner_text(), states(page), page.locator(".at").inner_text()))
+        page.clock.run_for(750)
+    drafted, first, second, third, bonus, following = seen
+    assert "proposed 3 tokens" in drafted[0] and set(drafted[1].values()) == {"node accepted", "node unreached"}
+    assert "bonus" not in drafted[1]
+    assert first[0].endswith("“wrong” is rejected.") and first[1]["wrong"] == "node rejected"
+    assert first[1]["right"] == "node unreached"
+    assert second[0].endswith("“right” is accepted.") and second[1]["right"] == "node accepted"
+    assert third[1]["below"] == "node rejected" and "bonus" not in third[1]
+    assert "adds “bonus”" in bonus[0] and bonus[1]["bonus"] == "node bonus"
+    assert following[2] == "step 2 of 2" and following[1]["right"] == "node unreached"
+
+
+def test_why_it_stopped_and_why_the_run_ended(page) -> None:
+    shown(page)
+    words = page.locator(".details").inner_text()
+    assert "Why did it stop here?" in words and "1 drafted token accepted of 3" in words
+    assert "the one child was rejected" in words and "as many tokens as were asked for" in words
+    shown(page, at=0)
+    assert "asked for" not in page.locator(".details").inner_text()
+
+
+def test_the_trials_table_and_the_tree_point_at_each_other(page) -> None:
+    shown(page)
+    page.locator(".nodes .node", has_text="right").click()
+    row = page.locator(".details tr", has_text="wrong")
+    row.hover()
+    assert "linked" in page.locator(".nodes .node", has_text="wrong").get_attribute("class")
+    page.locator(".nodes .node", has_text="right").hover()
+    assert "linked" in page.locator(".details tr", has_text="right").get_attribute("class")
+    assert "linked" in page.locator(".body span", has_text="right").last.get_attribute("class")
+    row.click()
+    assert page.locator(".details h4").inner_text() == "wrong rejected"
+
+
+def test_waiting_for_weights_is_a_lane_of_its_own_where_there_is_any(page) -> None:
+    shown(page)
+    assert page.locator(".phases").inner_text().split("\n")[0].startswith("draft 1.0 ms")
+    assert "read" not in page.locator(".phases").inner_text()
+    waited = WALKED | {"index": 0, "finished": None, "read_wait_sec": 0.003}
+    sent = message(0, 0, first=True, total=1, running=False) | {"epoch": "2", "shapes": [TREE], "steps": [waited]}
+    page.evaluate(PLAYED, [SCRIPT, [sent]])
+    words = page.locator(".phases").inner_text()
+    assert "read 3.0 ms" in words and "verify 1.0 ms" in words and "= 7.0 ms for 2 tokens" in words

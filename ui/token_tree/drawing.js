@@ -20,6 +20,7 @@ function clearDrawing(view) {
   const { el } = view
   for (const part of [el.edges, el.nodes, el["bonus-edge"]]) part.replaceChildren()
   Object.assign(view, { dressed: null, nodes: [], root: null, bonus: makeNode(view, "bonus") })
+  set(view.bonus.group, { class: "node bonus" })
   view.bonusEdge = svg("path", el["bonus-edge"])
 }
 
@@ -37,6 +38,7 @@ function dress(view, shape) {
   })
   nodes.forEach((parts, node) => parts.below.splice(shape.children[node].length + 1).forEach(discard))
   if (chosen) view.chosen = chosen.group.isConnected ? chosen.id : null
+  view.el.nodes.append(view.bonus.group) // above the others
   Object.assign(view, { nodes, dressed: shape })
   view.el.graph.classList.toggle("glide", nodes.length <= GLIDE_LIMIT)
 }
