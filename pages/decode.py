@@ -98,7 +98,7 @@ else:
 problem = None
 with st.container(horizontal=True):
     if st.button(
-        "Start",
+        controls.on_primary("Start"),
         type="primary",
         icon=":material/play_arrow:",
         key="decode_start",

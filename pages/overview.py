@@ -66,7 +66,7 @@ st.markdown(
 if job is None:
     tour.draw()
 if st.button(
-    f"Run the whole chain on the {session.pair_name()}",
+    controls.on_primary(f"Run the whole chain on the {session.pair_name()}"),
     type="primary",
     icon=":material/rocket_launch:",
     key="chain_start",
