@@ -50,5 +50,11 @@ st.navigation(
             icon=":material/play_circle:",
             help="Decode for real, watch the tree step by step, and compare the speedup with the prediction.",
         ),
+        st.Page(
+            "pages/runs.py",
+            title="Runs",
+            icon=":material/history:",
+            help="What was decoded here or opened from files, two runs side by side, and saving them.",
+        ),
     ]
 ).run()

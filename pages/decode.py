@@ -1,10 +1,11 @@
 """Decode: does the prediction hold? The real pair drafts, verifies and walks the tree, step by step."""
 
 import time
+from typing import Any
 
 import streamlit as st
 
-from ui import controls, decode_job, job_panel, page_setup, predictions, prompts, runs, session, session_jobs
+from ui import controls, decode_job, job_panel, kept_runs, page_setup, predictions, prompts, runs, session, session_jobs
 from ui.decode import expectation, live_run, tree_choice
 from ui.jobs import Job
 
@@ -12,13 +13,23 @@ POLL_SEC = 0.15
 FLUSH_SEC = 0.03  # the server sends what is queued every 10 ms
 
 
-def lost_run(job: Job | None) -> bool:
-    """Return whether the link names a run that this session does not have: a restarted server, or another tab."""
+def linked_run(job: Job | None) -> dict[str, Any] | None:
+    """Return the run that the link names; say so where this session does not have it: after a restart, or elsewhere."""
     if job is not None and job.active:
         st.query_params["run"] = job.id
-        return False
-    shown = st.query_params.pop("run", None)
-    return shown is not None and (job is None or job.id != shown)
+        return None
+    named = st.query_params.get("run")
+    if named is None or named in kept_runs.every():
+        return kept_runs.every().get(named)
+    st.query_params.pop("run")
+    st.query_params.pop("step", None)
+    if job is None or job.id != named:
+        st.warning(
+            "The run that this page showed was stopped: its server was started anew, or this is another browser tab. "
+            "Press Start to decode again.",
+            icon=":material/stop_circle:",
+        )
+    return None
 
 
 def last_prompt(job: Job | None) -> str | None:
@@ -34,12 +45,7 @@ st.caption(
 )
 job = session_jobs.job("decode")
 active = job is not None and job.active
-if lost_run(job):
-    st.warning(
-        "The run that this page showed was stopped: its server was started anew, or this is another browser tab. "
-        "Press Start to decode again.",
-        icon=":material/stop_circle:",
-    )
+linked = linked_run(job)
 
 left, right = st.columns([3, 2], gap="large")
 with left:
@@ -92,7 +98,7 @@ else:
 problem = None
 with st.container(horizontal=True):
     if st.button(
-        "Start",
+        controls.on_primary("Start"),
         type="primary",
         icon=":material/play_arrow:",
         key="decode_start",
@@ -120,7 +126,9 @@ if problem is not None:
     st.error(problem, icon=":material/error:")
 st.divider()
 
-if job is None:
+if linked is not None:
+    st.fragment(live_run.draw_linked)(linked)
+elif job is None:
     st.fragment(live_run.draw_last_or_recorded)()
 else:
     st.fragment(live_run.draw_job, run_every=POLL_SEC if job.active else None)(job.active)

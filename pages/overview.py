@@ -6,7 +6,7 @@ from sequoia_core import expected_tokens
 from ui import controls, job_panel, page_setup, predictions, runs, session, session_jobs, tree_in_use
 from ui.cards import Card, cards, number, short_reason
 from ui.literal import plain
-from ui.overview import chain
+from ui.overview import chain, tour
 
 POLL_SEC = 0.4
 
@@ -63,8 +63,10 @@ st.markdown(
     "Measure how often your draft model is right, get the provably best token tree for your hardware, see the "
     "predicted speedup, then decode for real and see whether the prediction held."
 )
+if job is None:
+    tour.draw()
 if st.button(
-    f"Run the whole chain on the {session.pair_name()}",
+    controls.on_primary(f"Run the whole chain on the {session.pair_name()}"),
     type="primary",
     icon=":material/rocket_launch:",
     key="chain_start",

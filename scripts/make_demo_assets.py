@@ -6,7 +6,7 @@
 
 prompts: assets/prompts/prompts.jsonl      vectors: assets/acceptance/demo-t*.json
 varied: assets/prompts/not-looping.jsonl, held-out prompts whose greedy continuation does not loop
-profile: assets/profiles/cpu-2core*.json   run: assets/runs/recorded.json    card: assets/demo/README.md
+profile: assets/profiles/cpu-2core*.json   run: assets/runs/recorded.jsonl   card: assets/demo/README.md
 robustness: assets/runs/robustness.json, the newest benchmark and two checks of the robustness page
 """
 
@@ -154,7 +154,8 @@ def write_run() -> None:
     from sequoia_core.studies.race import plan_tree
     from ui.decode_job import record_run
     from ui.model_pairs import PairSpec
-    from ui.runs import DecodeRequest, run_to_bytes
+    from ui.run_files import run_to_bytes
+    from ui.runs import DecodeRequest
 
     vector = AcceptanceVector.load(ASSETS / "acceptance" / "demo-t0.json")
     profile = HardwareProfile.load(ASSETS / "profiles" / f"{PROFILES[DTYPE]}.json")
@@ -168,7 +169,7 @@ def write_run() -> None:
     )  # fmt: skip
     run = record_run(request)
     (ASSETS / "runs").mkdir(exist_ok=True)
-    (ASSETS / "runs" / "recorded.json").write_bytes(run_to_bytes(run))
+    (ASSETS / "runs" / "recorded.jsonl").write_bytes(run_to_bytes(run))
     print(f"recorded {len(run['steps'])} steps")
 
 

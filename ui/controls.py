@@ -80,10 +80,19 @@ def verifier(place: DeltaGenerator, *, key: str, **options: Any) -> str:
     return place.selectbox("Verifier", VERIFIERS, key=key, format_func=VERIFIERS.get, **options)
 
 
-def page_link(place: DeltaGenerator, page: str, label: str, icon: str) -> None:
-    """Draw a link to another page; its name only where this page runs without the router."""
+def on_primary(label: str) -> str:
+    """Return the label of a primary button so that it can be read on it in both themes.
+
+    Streamlit writes it in white, which a dark theme's primary colour is too light for: the theme keeps its orange text
+    for this instead.
+    """
+    return f":orange[{label}]"
+
+
+def page_link(place: DeltaGenerator, page: str, label: str, icon: str, **query: str) -> None:
+    """Draw a link to another page, as its query says; its name only where this page runs without the router."""
     try:
-        place.page_link(f"pages/{page}.py", label=label, icon=icon)
+        place.page_link(f"pages/{page}.py", label=label, icon=icon, query_params=query or None)
     except StreamlitPageNotFoundError:
         place.caption(f"{icon} {label}")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sequoia_core.models.chat import encode_prompt
 from ui.jobs import Job, JobContext
-from ui.runs import DecodeRequest, step_record
+from ui.runs import DecodeRequest, Recorder
 from ui.token_text import TokenText
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def decode_beside_baseline(
     ):
         for _ in warm:
             pass
-    text = TokenText(pair.tokenizer.decode, prompt)
+    recorder = Recorder(run, TokenText(pair.tokenizer.decode, prompt))
     tokens: list[int] = []
     run["baseline"] = baseline = {"tokens": 0, "seconds": 0.0, "median_sec": None}
     plain_sec: list[float] = []
@@ -86,9 +86,7 @@ def decode_beside_baseline(
             if baseline["tokens"] >= len(tokens):
                 break
         baseline["median_sec"] = statistics.median(plain_sec) if plain_sec else None
-        record = step_record(step, text)
-        run["steps"].append(record)
-        context.append(record)
+        context.append(recorder.add(step))
         run["text"] = pair.tokenizer.decode(tokens, skip_special_tokens=True)
         progress(len(tokens) / length, "Decoding, with the tree and without it in turns")
     return run

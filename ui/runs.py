@@ -1,20 +1,16 @@
 """The record of one decode: what was asked, every step, the baseline; and its figures in words.
 
-A run is one plain dict (`format: sequoia-run`): header, step records, baseline. It is what the live tree shows, what a
-session keeps and what a recorded run on disk holds. No Streamlit here. n = tree nodes including the root.
+A run is one plain dict (`format: sequoia-run`): header, baseline, shapes of trees, step records. It is what the live
+tree shows and what a session keeps. No Streamlit here. n = nodes of a step's tree including the root.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.studies.run_summary import Baseline, RunSummary, summarize_run
@@ -23,8 +19,9 @@ from ui.token_text import TokenText
 
 if TYPE_CHECKING:
     from sequoia_core import DecodeStep
+    from sequoia_core.decoding.tree_policy import TreePolicy
 
-FORMAT, VERSION = "sequoia-run", 1
+FORMAT, VERSION = "sequoia-run", 2
 OUTCOME_CODES = {"accepted": "A", "rejected": "R", "not reached": "N"}
 OUTCOMES = {
     "held": "The prediction held",
@@ -34,8 +31,11 @@ OUTCOMES = {
 PHASE_WORDS = {"draft": "drafting", "verify": "verifying", "walk": "walking", "commit": "committing"}
 
 
-def step_record(step: DecodeStep, text: TokenText) -> dict[str, Any]:
+def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> dict[str, Any]:
     """Turn a step into what the live tree and a file hold.
+
+    Args:
+        shape: which of the run's shapes its tree has.
 
     Returns:
         `tokens` [n] texts, `outcomes` n letters of A, R, N, `draft` and `target` [n] probabilities, `path` node ids,
@@ -45,6 +45,7 @@ def step_record(step: DecodeStep, text: TokenText) -> dict[str, Any]:
     has_bonus = len(step.new_tokens) == len(step.accepted_path)
     return {
         "index": step.index,
+        "shape": shape,
         "tokens": [text.label(token) for token in step.tokens],
         "outcomes": "".join(OUTCOME_CODES[outcome] for outcome in step.outcomes),
         "draft": [_finite(value) for value in step.draft_probs],
@@ -74,7 +75,7 @@ class DecodeRequest:
     """
 
     prompt: str
-    tree: TokenTree
+    tree: TokenTree | TreePolicy
     tree_source: str = ""
     temperature: float = 0.0
     top_p: float = 1.0
@@ -92,7 +93,6 @@ class DecodeRequest:
             "version": VERSION,
             "id": uuid.uuid4().hex[:12],
             "prompt": self.prompt,
-            "parents": self.tree.parents.tolist(),
             "tree_source": self.tree_source,
             "temperature": float(self.temperature),
             "top_p": float(self.top_p),
@@ -105,33 +105,28 @@ class DecodeRequest:
             "device": None,
             "expected_tokens": self.expected_tokens,
             "predicted_speedup": self.predicted_speedup,
-            "steps": [],
             "baseline": None,
             "text": "",
+            "shapes": [],
+            "steps": [],
         }
 
 
-def tree_of(run: dict[str, Any]) -> TokenTree:
-    """Return the tree that every step of a run fills."""
-    return TokenTree(np.array(run["parents"], dtype=np.int32))
+class Recorder:
+    """Fills a run with steps, and lists each shape of tree once, when it first occurs."""
 
+    def __init__(self, run: dict[str, Any], text: TokenText) -> None:
+        self._run, self._text = run, text
+        self._shapes: dict[TokenTree, int] = {}
 
-def load_run(path: str | Path) -> dict[str, Any]:
-    """Read a recorded run.
-
-    Raises:
-        ValueError: when the file does not hold one.
-    """
-    run = json.loads(Path(path).read_text(encoding="utf-8"))
-    if not isinstance(run, dict) or run.get("format") != FORMAT or run.get("version") != VERSION:
-        raise ValueError(f"{path}: found no recorded run, expected format {FORMAT!r} version {VERSION}")
-    tree_of(run)
-    return run
-
-
-def run_to_bytes(run: dict[str, Any]) -> bytes:
-    """Return the file content that `load_run` reads back."""
-    return json.dumps(run, allow_nan=False).encode()
+    def add(self, step: DecodeStep) -> dict[str, Any]:
+        """Add a step to the run -> its record."""
+        shape = self._shapes.setdefault(step.tree, len(self._shapes))
+        if shape == len(self._run["shapes"]):  # before the step that names it: pages read while this writes
+            self._run["shapes"].append(step.tree.parents.tolist())
+        record = step_record(step, self._text, shape)
+        self._run["steps"].append(record)
+        return record
 
 
 def summarize(

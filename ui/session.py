@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile
 
 MAX_OWN = 12  # vectors a session keeps of its own
+MAX_RUNS = 8
 
 
 def vectors() -> dict[str, AcceptanceVector]:
@@ -198,6 +199,24 @@ def last_run() -> dict[str, Any] | None:
 def set_last_run(run: dict[str, Any]) -> None:
     """Keep a finished decode for the other pages."""
     put("last_run", run)
+    keep_run(run, "decoded here")
+
+
+def runs() -> dict[str, dict[str, Any]]:
+    """Return the runs that this session decoded or opened by id, newest first."""
+    return get("runs", {})
+
+
+def run_origins() -> dict[str, str]:
+    """Return where each of `runs()` comes from, for people."""
+    return get("run_origins", {})
+
+
+def keep_run(run: dict[str, Any], origin: str) -> None:
+    """Keep a run among `runs()`; the oldest gives way past `MAX_RUNS`."""
+    kept = {run["id"]: run, **{key: value for key, value in runs().items() if key != run["id"]}}
+    put("runs", dict(list(kept.items())[:MAX_RUNS]))
+    put("run_origins", {key: {**run_origins(), run["id"]: origin}[key] for key in runs()})
 
 
 def evidence(part: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""What ships with the app in `assets/`: acceptance vectors, hardware profiles, prompts."""
+"""What ships with the app in `assets/`: acceptance vectors, hardware profiles, prompts, recorded runs."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ def profile(name: str) -> HardwareProfile:
     """Load a shipped hardware profile by name."""
     path = files("profiles")[name]
     return core_cache.load_profile(str(path), path.stat().st_mtime_ns)
+
+
+def runs() -> dict[str, Path]:
+    """Return the recorded runs in `assets/runs` by name; JSON lines take the place of an older file of that name."""
+    return {path.stem: path for path in sorted((ASSETS / "runs").glob("recorded*.json*"))}
 
 
 def prompts() -> list[str]:

@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.tree import TokenTree
 from tests.app.conftest import ROOT, as_demo_pair, metrics, open_page, profile, settled, wait_for
-from ui import decode_job, engine_queue, jobs, runs, token_tree
+from ui import decode_job, engine_queue, jobs, run_files, runs, token_tree
 from ui.model_pairs import PairSpec
 
 HOSTILE = '<img src=x onerror="alert(1)"> ![](http://x) $$x$$ \u202e שלום 🙂 \x00 :material/home: {braces}'
@@ -44,6 +44,7 @@ def a_record(index: int, tree: TokenTree, piece: str = "x") -> dict:
     size = tree.size
     return {
         "index": index,
+        "shape": 0,
         "tokens": [piece] * size,
         "outcomes": "A" + "N" * (size - 1),
         "draft": [0.5] * size,
@@ -62,11 +63,11 @@ def held_work(monkeypatch: pytest.MonkeyPatch, released: threading.Event, *, ste
 
     def decode_work(request: runs.DecodeRequest):
         def perform(context: jobs.JobContext):
-            run = request.header()
+            run = request.header() | {"shapes": [request.tree.parents.tolist()]}
+            context.keep(run)
             for index in range(steps):
                 run["steps"].append(a_record(index, request.tree))
                 context.append(run["steps"][-1])
-            context.keep(run)
             if error:
                 raise FloatingPointError(error)
             while not (released.is_set() or context.cancel.is_set()):
@@ -107,14 +108,11 @@ def test_empty_state_invites_and_names_the_tree(assets) -> None:
 
 
 def test_a_recorded_run_can_be_replayed_before_the_first(assets) -> None:
-    tree = TokenTree(np.array([-1, 0, 0]))
-    run = runs.DecodeRequest("prompt", tree).header() | {"steps": [a_record(i, tree) for i in range(3)], "text": "xxx"}
-    (assets / "runs").mkdir()
-    (assets / "runs" / "recorded.json").write_bytes(runs.run_to_bytes(run))
+    with_a_recorded_run(assets)
     page = open_page("decode")
     assert "recorded run" in page.info[0].value
     sent = payload(page)
-    assert sent["layout"]["parents"] == [-1, 0, 0] and len(sent["steps"]) == 3 and not sent["running"]
+    assert sent["shapes"][0]["parents"] == [-1, 0, 0] and len(sent["steps"]) == 3 and not sent["running"]
 
 
 def test_a_real_run_from_start_to_verdict(assets, tiny_pair) -> None:
@@ -249,38 +247,50 @@ class Mount:
         monkeypatch.setattr(st, "session_state", self.state)
         monkeypatch.setattr(token_tree, "_COMPONENT", lambda **given: self.sent.append(given["data"]))
 
-    def show(self, steps: list[dict], epoch: str = "run 1", verifier: str = "greedy") -> dict:
-        token_tree.live_tree(
-            key="t",
-            epoch=epoch,
-            tree=TokenTree(np.array([-1, 0, 0])),
-            prompt="p",
-            verifier=verifier,
-            steps_since=lambda index: steps[index:],
-            total=len(steps),
-            running=True,
-        )
+    def show(self, steps: list[dict], epoch: str = "run 1", verifier: str = "greedy", shapes=([-1, 0, 0],)) -> dict:
+        asked = {"temperature": 0.0} if verifier == "greedy" else {"temperature": 1.0, "verifier": verifier}
+        run = {"prompt": "p", "shapes": shapes, **asked}
+        token_tree.live_tree(key="t", epoch=epoch, run=run, steps=steps, running=True)
         return self.sent[-1]
 
 
-def test_the_layout_travels_once_and_then_only_new_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shape_travels_once_and_then_only_new_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     mount, tree = Mount(monkeypatch), TokenTree(np.array([-1, 0, 0]))
     steps = [a_record(index, tree) for index in range(10)]
     first = mount.show(steps[:4])
-    assert first["layout"]["across"] == [0.5, 0.0, 1.0] and [step["index"] for step in first["steps"]] == [0, 1, 2, 3]
+    assert first["about"]["prompt"] == "p" and first["shapes"][0]["across"] == [0.5, 0.0, 1.0]
+    assert [step["index"] for step in first["steps"]] == [0, 1, 2, 3]
     second = mount.show(steps[:7])
-    assert second["layout"] is None and [step["index"] for step in second["steps"]] == [2, 3, 4, 5, 6]
+    assert second["about"] is None and second["shapes"] == []
+    assert [step["index"] for step in second["steps"]] == [2, 3, 4, 5, 6]
     assert second["from"] == 2 and second["total"] == 7
-    assert mount.show(steps, epoch="run 2")["layout"] is not None
+    again = mount.show(steps, epoch="run 2")
+    assert again["about"] is not None and len(again["shapes"]) == 1
+
+
+def test_each_shape_travels_with_the_first_steps_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    mount, shapes = Mount(monkeypatch), [[-1, 0, 0], [-1, 0, 1, 2], [-1]]
+    steps = [
+        a_record(index, TokenTree(np.array(shapes[shape]))) | {"shape": shape}
+        for index, shape in enumerate((0, 1, 0, 1, 0, 1, 0, 2, 2))
+    ]
+    assert [shape["index"] for shape in mount.show(steps[:1], shapes=shapes)["shapes"]] == [0]
+    grown = mount.show(steps[:4], shapes=shapes)["shapes"]  # the first step is sent again, and its shape with it
+    assert [(shape["index"], len(shape["parents"])) for shape in grown] == [(0, 3), (1, 4)]
+    assert mount.show(steps[:7], shapes=shapes)["shapes"] == []
+    assert [shape["index"] for shape in mount.show(steps, shapes=shapes)["shapes"]] == [2]
+    mount.state["t"] = {"resync": {"epoch": "run 1", "have": 2}}
+    token_tree._resync("t")
+    assert [shape["index"] for shape in mount.show(steps, shapes=shapes)["shapes"]] == [0, 1, 2]
 
 
 def test_a_rejection_is_explained_by_the_verifier_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    layouts = {name: Mount(monkeypatch).show([], verifier=name)["layout"] for name in (*VERIFIERS, "greedy")}
-    said = {name: layout["after_rejection"] for name, layout in layouts.items()}
+    about = {name: Mount(monkeypatch).show([], verifier=name)["about"] for name in (*VERIFIERS, "greedy")}
+    said = {name: words["after_rejection"] for name, words in about.items()}
     assert "max(R − D, 0)" in said["sequoia"] and "D loses this token" in said["sequoia"]
     assert "max(R − D, 0)" in said["specinfer"] and "D stays as it is" in said["specinfer"]
     assert "R loses this token" in said["topk"] and "max" not in said["topk"]
-    assert [name for name, layout in layouts.items() if layout["greedy"]] == ["greedy"] and not said["greedy"]
+    assert [name for name, words in about.items() if words["greedy"]] == ["greedy"] and not said["greedy"]
 
 
 def test_a_gap_or_a_remount_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,11 +300,11 @@ def test_a_gap_or_a_remount_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> No
     mount.state["t"] = {"resync": {"epoch": "run 1", "have": 5}}
     token_tree._resync("t")
     gap = mount.show(steps)
-    assert gap["layout"] is None and gap["from"] <= 5 and gap["steps"][-1]["index"] == 9
+    assert gap["about"] is None and gap["from"] <= 5 and gap["steps"][-1]["index"] == 9
     mount.state["t"] = {"resync": {"epoch": "run 1", "have": 0}}
     token_tree._resync("t")
     remount = mount.show(steps)
-    assert remount["layout"] is not None and len(remount["steps"]) == 10
+    assert remount["about"] is not None and len(remount["shapes"]) == 1 and len(remount["steps"]) == 10
 
 
 def test_one_message_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,3 +379,37 @@ def test_a_running_decode_is_named_in_the_link_until_it_ends(assets, monkeypatch
     released.set()
     page = finish(page)
     assert "run" not in page.query_params and not page.warning
+
+
+def with_a_recorded_run(assets) -> dict:
+    tree = TokenTree(np.array([-1, 0, 0]))
+    run = runs.DecodeRequest("prompt", tree).header() | {"shapes": [[-1, 0, 0]], "text": "xxx"}
+    run |= {"steps": [a_record(i, tree) for i in range(3)]}
+    (assets / "runs").mkdir()
+    (assets / "runs" / "recorded.jsonl").write_bytes(run_files.run_to_bytes(run))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("step", "at"),
+    [("2", 1), ("3", 2), ("0", None), ("4", None), ("-1", None), ("x", None), ("9" * 5000, None), ("²", None)],
+)
+def test_a_link_names_run_and_step(step: str, at: int | None, assets) -> None:
+    run = with_a_recorded_run(assets)
+    page = open_page("decode", run=run["id"], step=step)
+    assert payload(page)["about"]["at"] == at and payload(page)["about"]["link"] == run["id"]
+    assert not page.warning and page.query_params["run"] in (run["id"], [run["id"]])
+
+
+def test_a_link_to_a_run_of_this_session_shows_it_and_not_the_last(assets) -> None:
+    recorded = with_a_recorded_run(assets)
+    page = AppTest.from_file(str(ROOT / "pages" / "decode.py"), default_timeout=60)
+    own, last = (recorded | {"id": name * 12, "prompt": name} for name in "ab")
+    page.session_state["studio_runs"] = {run["id"]: run for run in (own, last)}
+    page.session_state["studio_run_origins"] = {run["id"]: "decoded here" for run in (own, last)}
+    page.session_state["studio_last_run"] = last
+    page.query_params["run"] = own["id"]
+    assert payload(settled(page.run()))["about"]["prompt"] == "a"
+    page.query_params["run"] = "../../etc/passwd"
+    page = settled(page.run())
+    assert "was stopped" in page.warning[0].value and payload(page)["about"]["prompt"] == "b"

@@ -27,11 +27,11 @@ def ended(label: str, result, *, info=None, state: str = "done", began: float = 
 
 def a_run(prompt: str) -> dict:
     step = {
-        "index": 0, "tokens": ["x"], "outcomes": "A", "draft": [0.5], "target": [0.5], "path": [0], "bonus": "x",
-        "pieces": ["x"], "trials": [], "seconds": [0.001, 0.002, 0.0001, 0.0001], "finished": "length",
+        "index": 0, "shape": 0, "tokens": ["x"], "outcomes": "A", "draft": [0.5], "target": [0.5], "path": [0],
+        "bonus": "x", "pieces": ["x"], "trials": [], "seconds": [0.001, 0.002, 0.0001, 0.0001], "finished": "length",
     }  # fmt: skip
     request = runs.DecodeRequest(prompt, TokenTree(np.array([-1])))
-    return request.header() | {"steps": [step], "text": "x", "target": "demo target"}
+    return request.header() | {"shapes": [[-1]], "steps": [step], "text": "x", "target": "demo target"}
 
 
 def with_jobs(name: str, **jobs: Job) -> AppTest:

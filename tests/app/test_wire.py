@@ -8,7 +8,7 @@ import pytest
 from sequoia_core.decoding.loop import DecodeStep
 from sequoia_core.decoding.walk import Trial
 from sequoia_core.design.tree import TokenTree
-from ui.runs import DecodeRequest, explain, load_run, step_record, summarize, tree_of
+from ui.runs import explain, step_record, summarize
 from ui.token_text import TokenText
 from ui.token_tree import to_wire
 
@@ -134,13 +134,3 @@ def test_a_slow_run_says_so_and_gaps_never_divide_by_zero() -> None:
     assert explain(nothing) == "No step was decoded."
     assert "not been measured" in explain(summarize(records(1, 1, 0.01)))
     assert "no speed was predicted" in explain(summarize(records(1, 1, 0.01), baseline={"tokens": 1, "seconds": 0.1}))
-
-
-def test_recorded_runs_are_checked(tmp_path) -> None:
-    run = DecodeRequest("prompt", TokenTree(np.array([-1, 0, 0]))).header()
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(run, allow_nan=False))
-    assert tree_of(load_run(path)).size == 3
-    path.write_text(json.dumps({"format": "sequoia-tree"}))
-    with pytest.raises(ValueError, match="no recorded run"):
-        load_run(path)

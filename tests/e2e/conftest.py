@@ -128,7 +128,7 @@ def page(chromium: str) -> Iterator:
             "request",
             lambda request: (
                 None
-                if request.url.startswith(("http://localhost:", "data:", "blob:"))
+                if request.url.startswith(("http://localhost:", "data:", "blob:", "file:"))
                 else faults.append(f"request left the machine: {request.url}")
             ),
         )

@@ -97,7 +97,7 @@ def overview(page) -> None:
 
 
 def visit_all(page) -> None:
-    for name in ("Acceptance", "Tree", "Regret", "Robustness", "Hardware", "Decode", "Overview"):
+    for name in ("Acceptance", "Tree", "Regret", "Robustness", "Hardware", "Decode", "Runs", "Overview"):
         overview(page) if name == "Overview" else go(page, name)
         nothing_rendered(page)
         if name in ("Overview", "Regret", "Hardware"):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from itertools import pairwise
 
-from .conftest import ROOT
+from ui.token_tree import CSS, HTML, SCRIPT
 
-FOLDER = ROOT / "ui" / "token_tree"
+ABOUT = {"prompt": "p", "greedy": True, "after_rejection": "", "at": None, "link": None, "tour": False}
 FEED = """
 async ([script, messages, waitMs]) => {
   const module = await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
@@ -22,17 +22,24 @@ async ([script, messages, waitMs]) => {
 """
 
 
-def message(start: int, count: int, *, layout: bool, total: int = 50, running: bool = True) -> dict:
-    step = {"tokens": ["a", "b"], "outcomes": "AN", "draft": [1, 0.5], "target": [1, 0.5], "path": [0], "bonus": "c"}
+def message(start: int, count: int, *, first: bool, total: int = 50, running: bool = True) -> dict:
+    step = {
+        "shape": 0,
+        "tokens": ["a", "b"],
+        "outcomes": "AN",
+        "draft": [1, 0.5],
+        "target": [1, 0.5],
+        "path": [0],
+        "bonus": "c",
+    }
     steps = [
         step | {"index": start + i, "pieces": ["c"], "trials": [], "seconds": [0.1] * 4, "finished": None}
         for i in range(count)
     ]
-    shape = {"parents": [-1, 0], "ranks": [0, 1], "across": [0, 0], "depths": [0, 1], "prompt": "p"}
-    shape |= {"greedy": True, "after_rejection": ""}
     return {
         "epoch": "run",
-        "layout": shape if layout else None,
+        "about": dict(ABOUT) if first else None,
+        "shapes": [{"index": 0, "parents": [-1, 0], "across": [0, 0]}] if first else [],
         "from": start,
         "steps": steps,
         "total": total,
@@ -43,21 +50,73 @@ def message(start: int, count: int, *, layout: bool, total: int = 50, running: b
 
 def feed(page, messages: list[dict], wait_ms: int = 0) -> dict:
     """Return what the script asked for, and how many nodes it shows, so long after the last message."""
-    page.set_content(f'<div id="place">{Path(FOLDER / "token_tree.html").read_text()}</div>')
-    return page.evaluate(FEED, [Path(FOLDER / "token_tree.js").read_text(), messages, wait_ms])
+    page.set_content(f'<div id="place">{HTML}</div>')
+    return page.evaluate(FEED, [SCRIPT, messages, wait_ms])
 
 
-def test_a_lost_layout_is_asked_for_until_it_comes(page) -> None:
+CHANGING = """
+async ([script, messages]) => {
+  const module = await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
+  const parentElement = document.getElementById("place")
+  parentElement.querySelector(".tt").dataset.tag = "root"
+  const seen = []
+  let id = 0
+  for (const data of messages) {
+    module.default({ data, parentElement, setTriggerValue: () => {} })
+    const nodes = [...parentElement.querySelectorAll(".nodes .node:not(.bonus)")]
+    for (const node of nodes) node.dataset.id ??= String(id++)
+    seen.push(Object.fromEntries(nodes.map((node) => [node.querySelector("text").textContent, node.dataset.id])))
+  }
+  return { seen, tag: parentElement.querySelector(".tt").dataset.tag,
+    edges: parentElement.querySelectorAll(".edges path").length,
+    glides: parentElement.querySelector(".graph").classList.contains("glide") }
+}
+"""
+SHAPES = [  # the node r.2.1 of the first has another number in the second
+    {"index": 0, "parents": [-1, 0, 0, 2], "across": [0.5, 0, 1, 1]},
+    {"index": 1, "parents": [-1, 0, 0, 1, 2, 2], "across": [0.75, 0, 1.5, 0, 1, 2]},
+    {"index": 2, "parents": [-1], "across": [0]},
+]
+NAMES = [["r", "r1", "r2", "r21"], ["r", "r1", "r2", "r11", "r21", "r22"], ["r"]]
+
+
+def test_a_node_keeps_its_element_while_its_path_is_in_the_tree(page) -> None:
+    """Trees may differ from step to step: nothing is drawn anew that is still there."""
+    order = [0, 1, 0, 2, 1]
+    messages = []
+    for index, shape in enumerate(order):
+        size = len(NAMES[shape])
+        sent = message(index, 1, first=index == 0) | {"shapes": [SHAPES[shape]] if shape not in order[:index] else []}
+        sent["steps"][0] |= {"shape": shape, "tokens": NAMES[shape], "outcomes": "A" + "N" * (size - 1)}
+        sent["steps"][0] |= {"draft": [0.5] * size, "target": [0.5] * size}
+        messages.append(sent)
+    page.set_content(f'<div id="place">{HTML}</div>')
+    found = page.evaluate(CHANGING, [SCRIPT, messages])
+    seen = found["seen"]
+    assert [sorted(step) for step in seen] == [sorted(NAMES[shape]) for shape in order]
+    for before, after in pairwise(seen):
+        common = before.keys() & after.keys()
+        assert {name: before[name] for name in common} == {name: after[name] for name in common}
+    assert found["tag"] == "root" and found["edges"] == 5 and found["glides"]
+
+
+def test_a_step_whose_shape_was_lost_is_asked_for(page) -> None:
+    lost = message(1, 1, first=False)
+    lost["steps"][0]["shape"] = 1
+    assert feed(page, [message(0, 1, first=True), lost, message(4, 1, first=False)])["asked"] == [["resync", 1]]
+
+
+def test_a_lost_beginning_is_asked_for_until_it_comes(page) -> None:
     """A busy server drops messages that newer ones replace, answers to earlier requests among them."""
-    lost = [message(9, 1, layout=False)] * 12
+    lost = [message(9, 1, first=False)] * 12
     assert feed(page, lost, wait_ms=1_200) == {"asked": [["resync", 0]] * 3, "nodes": 0}  # twice a second
-    seen = feed(page, [*lost, message(0, 50, layout=True)], wait_ms=1_200)
+    seen = feed(page, [*lost, message(0, 50, first=True)], wait_ms=1_200)
     assert len(seen["asked"]) == 1 and seen["nodes"] == 3  # two nodes and the bonus token
 
 
 def test_a_lost_step_is_asked_for_again_but_not_by_every_message_and_not_for_ever(page) -> None:
     """The server may no longer have it; while it is slow to answer, messages go on arriving."""
-    lost = [message(0, 2, layout=True), *[message(9, 1, layout=False)] * 12]
+    lost = [message(0, 2, first=True), *[message(9, 1, first=False)] * 12]
     assert feed(page, lost)["asked"] == [["resync", 2]]
     assert feed(page, lost, wait_ms=700)["asked"] == [["resync", 2]] * 2
     assert feed(page, lost, wait_ms=8_000)["asked"] == [["resync", 2]] * 12
@@ -65,7 +124,116 @@ def test_a_lost_step_is_asked_for_again_but_not_by_every_message_and_not_for_eve
 
 def test_a_run_that_is_over_is_fetched_to_its_end(page) -> None:
     """A message holds only so many steps of a large tree: the rest is asked for until all are there."""
-    parts = [message(start, 20, layout=start == 0, running=False) for start in (0, 20, 40)]
+    parts = [message(start, 20, first=start == 0, running=False) for start in (0, 20, 40)]
     assert feed(page, parts[:1], wait_ms=700)["asked"] == [["resync", 20]] * 2
-    seen = feed(page, [*parts[:2], message(40, 10, layout=False, running=False)], wait_ms=1_200)
+    seen = feed(page, [*parts[:2], message(40, 10, first=False, running=False)], wait_ms=1_200)
     assert seen["asked"] == [["resync", 20], ["resync", 40]]
+
+
+PLAYED = """
+async ([script, messages]) => {
+  const module = await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
+  for (const data of messages) {
+    module.default({ data, parentElement: document.getElementById("place"), setTriggerValue: () => {} })
+  }
+}
+"""
+TREE = {"index": 0, "parents": [-1, 0, 0, 2], "across": [0.5, 0, 1, 1]}
+WALKED = {  # the first child is rejected, the second accepted, and the one below it rejected
+    "shape": 0, "tokens": ["r", "wrong", "right", "below"], "outcomes": "ARAR", "draft": [1, 0.5, 0.4, 0.3],
+    "target": [1, 0.1, 0.8, 0.1], "path": [0, 2], "bonus": "bonus", "pieces": ["right", "bonus"],
+    "trials": [[1, 0.9, 0.1, 0.5], [2, 0.2, 0.8, 0.4], [3, 0.7, 0.1, 0.3]], "seconds": [0.001, 0.004, 0.001, 0.001],
+}  # fmt: skip
+
+
+def shown(page, **about) -> None:
+    """Show a run of two steps; the second is the last."""
+    steps = [WALKED | {"index": index, "finished": end} for index, end in enumerate((None, "length"))]
+    sent = message(0, 0, first=True, total=2, running=False) | {"shapes": [TREE], "steps": steps}
+    sent["about"] |= {"greedy": False, **about}
+    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
+    page.evaluate(PLAYED, [SCRIPT, [sent]])
+
+
+def states(page) -> dict[str, str]:
+    """Return the state that each token's node is drawn in."""
+    found = page.locator(".nodes .node:not([hidden])")
+    return {node.locator("text").first.text_content(): node.get_attribute("class") for node in found.all()}
+
+
+def test_a_link_begins_at_its_step(page) -> None:
+    shown(page, at=0)
+    assert page.locator(".at").inner_text() == "step 1 of 2"
+    shown(page)
+    assert page.locator(".at").inner_text() == "step 2 of 2"
+
+
+def test_keys_go_from_step_to_step_and_from_node_to_node(page) -> None:
+    shown(page)
+    page.locator(".tt").focus()
+    for key, at in (("Home", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", 2)):
+        page.keyboard.press(key)
+        assert page.locator(".at").inner_text() == f"step {at} of 2"
+    page.keyboard.press("ArrowDown")
+    assert page.locator(".details h4").inner_text() == "r root"
+    page.keyboard.press("ArrowDown")
+    assert page.locator(".details h4").inner_text() == "wrong rejected"
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    assert page.locator(".details h4").inner_text() == "bonus bonus token"
+    page.keyboard.press("Space")
+    assert page.locator(".play").inner_text().endswith("Pause")
+
+
+def test_slow_play_shows_one_decision_after_the_other(page) -> None:
+    page.clock.install(time="2026-01-01T00:00:00Z")
+    shown(page, at=0)
+    page.get_by_role("button", name="Slow").click()
+    page.clock.pause_at("2026-01-02T00:00:00Z")  # from here on time passes only as told
+    page.get_by_role("button", name="Play").click()
+    seen = []
+    for _ in range(6):
+        seen.append((page.locator(".caption").inner_text(), states(page), page.locator(".at").inner_text()))
+        page.clock.run_for(750)
+    drafted, first, second, third, bonus, following = seen
+    assert "proposed 3 tokens" in drafted[0] and set(drafted[1].values()) == {"node accepted", "node unreached"}
+    assert "bonus" not in drafted[1]
+    assert first[0].endswith("“wrong” is rejected.") and first[1]["wrong"] == "node rejected"
+    assert first[1]["right"] == "node unreached"
+    assert second[0].endswith("“right” is accepted.") and second[1]["right"] == "node accepted"
+    assert third[1]["below"] == "node rejected" and "bonus" not in third[1]
+    assert "adds “bonus”" in bonus[0] and bonus[1]["bonus"] == "node bonus"
+    assert following[2] == "step 2 of 2" and following[1]["right"] == "node unreached"
+
+
+def test_why_it_stopped_and_why_the_run_ended(page) -> None:
+    shown(page)
+    words = page.locator(".details").inner_text()
+    assert "Why did it stop here?" in words and "1 drafted token accepted of 3" in words
+    assert "the one child was rejected" in words and "as many tokens as were asked for" in words
+    shown(page, at=0)
+    assert "asked for" not in page.locator(".details").inner_text()
+
+
+def test_the_trials_table_and_the_tree_point_at_each_other(page) -> None:
+    shown(page)
+    page.locator(".nodes .node", has_text="right").click()
+    row = page.locator(".details tr", has_text="wrong")
+    row.hover()
+    assert "linked" in page.locator(".nodes .node", has_text="wrong").get_attribute("class")
+    page.locator(".nodes .node", has_text="right").hover()
+    assert "linked" in page.locator(".details tr", has_text="right").get_attribute("class")
+    assert "linked" in page.locator(".body span", has_text="right").last.get_attribute("class")
+    row.click()
+    assert page.locator(".details h4").inner_text() == "wrong rejected"
+
+
+def test_waiting_for_weights_is_a_lane_of_its_own_where_there_is_any(page) -> None:
+    shown(page)
+    assert page.locator(".phases").inner_text().split("\n")[0].startswith("draft 1.0 ms")
+    assert "read" not in page.locator(".phases").inner_text()
+    waited = WALKED | {"index": 0, "finished": None, "read_wait_sec": 0.003}
+    sent = message(0, 0, first=True, total=1, running=False) | {"epoch": "2", "shapes": [TREE], "steps": [waited]}
+    page.evaluate(PLAYED, [SCRIPT, [sent]])
+    words = page.locator(".phases").inner_text()
+    assert "read 3.0 ms" in words and "verify 1.0 ms" in words and "= 7.0 ms for 2 tokens" in words

@@ -43,8 +43,9 @@ def section() -> None:
     uploaded = prompts.from_file("acceptance")
     with st.form("acceptance_measure"):
         request = settings(uploaded)
+        whose = "the demo" if session.pair_spec().is_demo else "your"
         if st.form_submit_button(
-            "Measure on the demo pair" if session.pair_spec().is_demo else "Measure on your pair",
+            controls.on_primary(f"Measure on {whose} pair"),
             icon=":material/speed:",
             type="primary",
             disabled=job_panel.is_active("measure"),

@@ -6,7 +6,7 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.what_if import power_law, weaker
-from ui import session
+from ui import controls, session
 
 
 def section() -> tuple[str, AcceptanceVector]:
@@ -41,7 +41,9 @@ def section() -> tuple[str, AcceptanceVector]:
             help="On the other positions every child is rejected.",
         )
         supposed = f"weaker, {share}%", weaker(base, share / 100)
-    if st.button("Use this vector", icon=":material/check:", key="acceptance_use_supposed", type="primary"):
+    if st.button(
+        controls.on_primary("Use this vector"), icon=":material/check:", key="acceptance_use_supposed", type="primary"
+    ):
         name, vector = supposed
         session.set_acceptance(vector, f"supposed, {name}", name)
         st.rerun()

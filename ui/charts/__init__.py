@@ -12,6 +12,7 @@ from ui.charts.robustness import (
     tokens_figure,
     verifier_rejection_figure,
 )
+from ui.charts.runs import runs_figure
 from ui.charts.tree import comparison_figure, tree_figure
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "ratio_figure",
     "regret_figure",
     "rejection_figure",
+    "runs_figure",
     "speedup_heatmap",
     "speedup_surface_3d",
     "tokens_figure",

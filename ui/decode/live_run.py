@@ -7,9 +7,10 @@ from typing import Any
 import streamlit as st
 
 from sequoia_core.studies.run_summary import RunSummary
-from ui import job_panel, runs, session, session_jobs, shipped
+from ui import job_panel, kept_runs, runs, session, session_jobs
 from ui.cards import Card, cards, number
 from ui.literal import plain
+from ui.run_panels import shelf
 from ui.token_tree import live_tree
 
 ENDINGS = {
@@ -47,17 +48,22 @@ def draw_job(was_active: bool) -> None:
         st.rerun()  # once, to end the polling and give the buttons back
 
 
+def draw_linked(run: dict[str, Any]) -> None:
+    """Draw a run that the link names."""
+    st.caption(f":material/link: {plain(kept_runs.title(run))}")
+    draw_run(run, run["id"], run["steps"], active=False)
+
+
 def draw_last_or_recorded() -> None:
     """Draw this session's last run, else the recorded one, else what to expect here."""
     last = session.last_run()
-    recording = shipped.ASSETS / "runs" / "recorded.json"
+    recording = next(iter(kept_runs.recorded()), None)
     if last is not None:
         st.caption(":material/history: The last run of this session.")
         draw_run(last, last["id"], last["steps"], active=False)
-    elif recording.is_file():
-        run = _recorded_run(str(recording), recording.stat().st_mtime_ns)
+    elif recording is not None:
         st.info("A recorded run, to replay: press Start above to decode on this machine.", icon=":material/movie:")
-        draw_run(run, run["id"], run["steps"], active=False)
+        draw_run(recording, recording["id"], recording["steps"], active=False)
     else:
         st.info(
             "Nothing decoded yet. Press Start: each step's tree appears here as it is drafted and verified.",
@@ -65,9 +71,10 @@ def draw_last_or_recorded() -> None:
         )
 
 
-@st.cache_data(show_spinner=False, max_entries=2)
-def _recorded_run(path: str, modified: int) -> dict[str, Any]:
-    return runs.load_run(path)
+def linked_step(run: dict[str, Any]) -> int | None:
+    """Return the step of a run that the link names, from 0; None where it names none that there is."""
+    named = st.query_params.get("step", "")
+    return int(named) - 1 if named.isascii() and named.isdigit() and 1 <= int(named[:9]) <= len(run["steps"]) else None
 
 
 def draw_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, active: bool, waiting: str = "") -> None:
@@ -84,29 +91,19 @@ def draw_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, ac
     live_tree(
         key="decode_tree",
         epoch=epoch,
-        tree=runs.tree_of(run),
-        prompt=run["prompt"],
-        verifier="greedy" if run["temperature"] == 0 else run["verifier"],
-        steps_since=lambda index: [step for step in steps if step["index"] >= index],
-        total=len(steps),
+        run=run,
+        steps=steps,
         running=active,
         waiting=waiting if active else "",
+        at=None if active else linked_step(run),
+        link=None if active else run["id"],
     )
     if not active and steps:
         with st.expander("Text and file", icon=":material/notes:", key="decode_text"):
             st.code(run["text"] or "".join(piece for step in steps for piece in step["pieces"]), language=None)
-            left, right = st.columns([3, 1], vertical_alignment="center")
-            left.caption(ENDINGS.get(steps[-1]["finished"], "Ended early."))
-            right.download_button(
-                "Download this run",
-                lambda: runs.run_to_bytes(run),
-                "run.json",
-                key="decode_download",
-                icon=":material/download:",
-                on_click="ignore",
-                width="stretch",
-                help="Every step with its tokens, probabilities, decisions and timings, as JSON.",
-            )
+            with st.container(horizontal=True, vertical_alignment="center"):
+                st.caption(ENDINGS.get(steps[-1]["finished"], "Ended early."))
+                shelf.downloads(run, key="decode_download")
 
 
 def _cards(summary: RunSummary) -> None:

@@ -22,7 +22,7 @@ STAGE_ICONS = {
     "done": ":green[:material/check_circle:]",
     "now": ":blue[:material/pending:]",
     "open": ":gray[:material/radio_button_unchecked:]",
-    "stopped": ":orange[:material/stop_circle:]",
+    "stopped": ":red[:material/stop_circle:]",
 }
 
 

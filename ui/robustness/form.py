@@ -30,7 +30,7 @@ def folded(part: str, what: str) -> DeltaGenerator:
 
 def start_button(part: str) -> bool:
     return st.form_submit_button(
-        "Start",
+        controls.on_primary("Start"),
         icon=":material/play_arrow:",
         type="primary",
         key=f"robustness_{part}_start",

@@ -1,14 +1,16 @@
 """The live token tree: a custom component that keeps its DOM while steps arrive.
 
-The tree keeps its shape within a run (an "epoch"), so the layout travels once and then only new steps do. The component
-keeps the history and asks for a resync when it was remounted or missed a step. Its three files lie beside this one.
+What is known of a run (an "epoch") travels once, each shape of its trees when it first occurs, and then only new steps
+do. The component keeps the history and asks for a resync when it was remounted or missed a step. Its files lie beside
+this one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,9 @@ def _read(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
 
 
-_COMPONENT = st.components.v2.component(
-    "sequoia_token_tree", html=_read("token_tree.html"), css=_read("token_tree.css"), js=_read("token_tree.js")
-)
+HTML, CSS = _read("token_tree.html"), _read("token_tree.css")
+SCRIPT = "\n".join(map(_read, ("token_tree.js", "shapes.js", "drawing.js", "story.js", "words.js")))  # one module
+_COMPONENT = st.components.v2.component("sequoia_token_tree", html=HTML, css=CSS, js=SCRIPT)
 
 
 def to_wire(value: Any) -> Any:
@@ -70,43 +72,93 @@ def live_tree(
     *,
     key: str,
     epoch: str,
-    tree: TokenTree,
-    prompt: str,
-    verifier: str,
-    steps_since: Callable[[int], list[dict[str, Any]]],
-    total: int,
+    run: Mapping[str, Any],
+    steps: Sequence[Mapping[str, Any]],
     running: bool,
     waiting: str = "",
+    at: int | None = None,
+    link: str | None = None,
+    tour: bool = False,
 ) -> None:
     """Show a run step by step, following it while it grows.
 
     Args:
         key: fixed for the place on the page, so that updates keep the component's DOM.
         epoch: names the run; a new one starts the component afresh.
-        tree: the shape that every step of this run fills.
-        prompt: shown before the generated text.
-        verifier: "sequoia", "specinfer" or "topk"; "greedy" at temperature 0, where the rule is equality with the
-            target's most likely token.
-        steps_since: returns step records (as `ui.runs.step_record` makes them) from an index on.
-        total: steps there are so far.
+        run: as `ui.runs` describes it; its own steps are not looked at.
+        steps: step records so far, as `ui.runs.step_record` makes them.
         running: more steps may come.
         waiting: shown while there is no step.
+        at: the step to begin at; None follows the run.
+        link: what names the run in a link, where there can be one.
+        tour: play at once, decision by decision, again and again, without figures.
     """
     sent = st.session_state.setdefault(f"{key}_sent", {"epoch": None, "index": 0})
     fresh = sent["epoch"] != epoch
-    start = 0 if fresh else max(min(sent["index"], total) - OVERLAP, 0)
-    steps = steps_since(start)[: max(NODES_PER_UPDATE // tree.size, OVERLAP + 1)]
+    start = 0 if fresh else max(min(sent["index"], len(steps)) - OVERLAP, 0)
+    shapes = run["shapes"]
+    given = _that_fit(steps[start:], shapes)
     data = {
         "epoch": epoch,
-        "layout": _layout_record(tree, prompt, verifier) if fresh else None,
+        "about": run_about(run, at=at, link=link, tour=tour) if fresh else None,
+        "shapes": _new_shapes(shapes, steps[:start], given),
         "from": start,
-        "steps": steps,
-        "total": total,
+        "steps": given,
+        "total": len(steps),
         "running": running,
         "waiting": waiting,
     }
-    st.session_state[f"{key}_sent"] = {"epoch": epoch, "index": start + len(steps)}
+    st.session_state[f"{key}_sent"] = {"epoch": epoch, "index": start + len(given)}
     _COMPONENT(key=key, data=to_wire(data), on_resync_change=partial(_resync, key))
+
+
+def run_about(
+    run: Mapping[str, Any], *, at: int | None = None, link: str | None = None, tour: bool = False
+) -> dict[str, Any]:
+    """Return what the component is told of a run once, beside its shapes and steps; for the options see `live_tree`."""
+    verifier = "greedy" if run["temperature"] == 0 else run["verifier"]
+    return {
+        "prompt": run["prompt"],
+        "greedy": verifier == "greedy",  # there the rule is equality with the target's most likely token
+        "after_rejection": AFTER_REJECTION[verifier],
+        "at": at,
+        "link": link,
+        "tour": tour,
+    }
+
+
+def _that_fit(steps: Sequence[Mapping[str, Any]], shapes: Sequence[Sequence[int]]) -> list[Mapping[str, Any]]:
+    """Return as many of the first steps as one message holds, at least one more than is sent again anyway."""
+    nodes = accumulate(len(shapes[step["shape"]]) for step in steps)
+    return [
+        step
+        for at, (step, size) in enumerate(zip(steps, nodes, strict=True))
+        if at <= OVERLAP or size <= NODES_PER_UPDATE
+    ]
+
+
+def _new_shapes(
+    shapes: Sequence[Sequence[int]], before: Sequence[Mapping[str, Any]], given: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the shapes that steps have and none before them had: whoever holds those before holds their shapes."""
+    new = {step["shape"] for step in given} - {step["shape"] for step in before}
+    return [_drawn(index, shapes[index]) for index in sorted(new)]
+
+
+def whole_shapes(shapes: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+    """Return every shape of a run as the component is told of it."""
+    return [_drawn(index, parents) for index, parents in enumerate(shapes)]
+
+
+def _drawn(index: int, parents: Sequence[int]) -> dict[str, Any]:
+    """Return a shape: the parents [n], and where each node stands across [n]."""
+    return {"index": index, "parents": parents, "across": _across(tuple(parents))}
+
+
+@lru_cache(maxsize=512)
+def _across(parents: tuple[int, ...]) -> np.ndarray:
+    """Return where each node stands across, from 0 to leaves - 1, float64 [n]."""
+    return tidy_layout(TokenTree(np.array(parents)))[:, 0]
 
 
 def _resync(key: str) -> None:
@@ -114,18 +166,5 @@ def _resync(key: str) -> None:
     asked = st.session_state[key].get("resync")
     if isinstance(asked, Mapping) and isinstance(asked.get("have"), int):
         have = max(asked["have"], 0)
-        # With nothing in hand the component also lacks the layout.
+        # With nothing in hand the component also lacks what is known of the run.
         st.session_state[f"{key}_sent"] = {"epoch": asked.get("epoch") if have else None, "index": have}
-
-
-def _layout_record(tree: TokenTree, prompt: str, verifier: str) -> dict[str, Any]:
-    place = tidy_layout(tree)
-    return {
-        "parents": tree.parents,
-        "ranks": tree.child_ranks,
-        "across": place[:, 0],
-        "depths": tree.depths,
-        "prompt": prompt,
-        "greedy": verifier == "greedy",
-        "after_rejection": AFTER_REJECTION[verifier],
-    }

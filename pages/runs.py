@@ -1,0 +1,55 @@
+"""Runs: what this session decoded or opened, kept as files, and two of them side by side."""
+
+import streamlit as st
+
+from ui import charts, kept_runs, page_setup, run_comparison
+from ui.run_panels import parting, shelf
+
+page_setup.setup_page("Runs")
+st.title("Runs")
+st.caption("Which run was better, and where do two of them part? Open one that a colleague sent, or save your own.")
+opened = kept_runs.upload(key="runs_file")
+if opened is not None and opened.error is not None:
+    st.error(f"{opened.name} was refused: {opened.error}", icon=":material/error:")
+known = kept_runs.every()
+if not known:
+    st.info("No run yet. Decode one, or open a file above.", icon=":material/play_circle:")
+    st.stop()
+
+shelf.draw(known)
+if len(known) < 2:
+    st.info("Decode another run, or open one above, to compare two.", icon=":material/compare_arrows:")
+    st.stop()
+st.subheader("Two side by side")
+titles = {run_id: kept_runs.title(run) for run_id, run in known.items()}
+left_id, right_id = (
+    place.selectbox(
+        label,
+        titles,
+        index=index,
+        key=f"runs_{label.lower()}",
+        bind="query-params",
+        format_func=titles.get,
+    )
+    for index, (place, label) in enumerate(zip(st.columns(2), ("First", "Second"), strict=True))
+)
+left, right = known[left_id], known[right_id]
+parting.draw_figures(left, right)
+parting.draw_text(left, right)
+st.plotly_chart(
+    charts.runs_figure([left["steps"], right["steps"]], ["first", "second"]),
+    width="stretch",
+    key="runs_chart",
+    alt="Tokens that each run has committed over the seconds of its steps",
+)
+only = st.toggle("Only differences", value=True, key="runs_only", bind="query-params")
+settings = run_comparison.setting_rows(left, right, only_differences=only)
+if settings:
+    st.dataframe(settings, width="stretch", key="runs_settings", hide_index=True)
+else:
+    st.markdown("Both were asked for the same.")
+steps = run_comparison.step_rows(left, right, only_differences=only)
+if steps:
+    st.dataframe(steps, width="stretch", key="runs_steps", hide_index=True)
+else:
+    st.markdown("Every step has the same tree and the same text.")

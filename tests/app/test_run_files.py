@@ -1,0 +1,99 @@
+"""Runs as files: read back as they were, also with trees that change, and refused when anything does not fit."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from sequoia_core.decoding import assemble
+from sequoia_core.design.plain_trees import branching_tree, chain_tree
+from sequoia_core.design.tree import TokenTree
+from tests.app.conftest import ROOT, as_demo_pair
+from tests.core.decoding.test_tree_policy import TakingTurns, TurnDrafter
+from ui import jobs
+from ui.decode_job import record_run
+from ui.run_files import load_run, run_from_bytes, run_to_bytes
+from ui.runs import DecodeRequest
+
+TREES = (branching_tree([2, 1]), chain_tree(3))
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> dict:
+    """A run of a policy that takes turns with two trees."""
+    tokenizer = SimpleNamespace(
+        encode=lambda text: [ord(letter) % 64 for letter in text],
+        decode=lambda ids, skip_special_tokens=False: "".join(chr(48 + token) for token in ids),
+    )
+    monkeypatch.setattr(jobs, "shared_pair", lambda *spec: as_demo_pair(tiny_target, tiny_draft, tokenizer))
+    monkeypatch.setattr(assemble, "DRAFTERS", (*assemble.DRAFTERS, TurnDrafter))
+    return record_run(DecodeRequest("prompt", TakingTurns(TREES), temperature=0.7, max_new_tokens=16))
+
+
+def test_a_run_of_changing_trees_holds_each_shape_once_and_reads_back_as_it_was(run: dict) -> None:
+    assert [TokenTree(np.array(parents)) for parents in run["shapes"]] == list(TREES)
+    assert [step["shape"] for step in run["steps"]] == [index % 2 for index in range(len(run["steps"]))]
+    assert all(len(step["tokens"]) == TREES[step["shape"]].size for step in run["steps"])
+    data = run_to_bytes(run)
+    assert run_from_bytes(data, "run.jsonl") == run and data.count(b"\n") == 1 + len(run["steps"])
+    later = json.loads(json.dumps(run))
+    later["steps"][1]["read_wait_sec"] = 0.25
+    assert run_from_bytes(run_to_bytes(later), "run.jsonl") == later
+
+
+def test_a_run_of_version_1_is_read_and_one_with_one_tree_stays_as_small(tmp_path) -> None:
+    path = ROOT / "assets" / "runs" / "recorded.json"
+    old = json.loads(path.read_text())
+    run = load_run(path)
+    assert run["shapes"] == [old["parents"]] and {step.pop("shape") for step in run["steps"]} == {0}
+    assert run["steps"] == old["steps"] and run["version"] == 2
+    assert all(run[name] == value for name, value in old.items() if name not in ("version", "parents"))
+    assert len(run_to_bytes(load_run(path))) < 1.03 * path.stat().st_size
+
+
+FAULTS = {
+    "another format": (lambda header, steps: header.update(format="sequoia-tree"), "expected a run"),
+    "a later version": (lambda header, steps: header.update(version=3), "version: found '3'"),
+    "an id that is a path": (lambda header, steps: header.update(id="../../etc"), "id: found"),
+    "an unknown verifier": (lambda header, steps: header.update(verifier="x"), "verifier: found 'x'"),
+    "no tree": (lambda header, steps: header.update(shapes=[[-1, 5]]), "node 1: found parent 5"),
+    "too large a tree": (lambda header, steps: header.update(shapes=[[-1] + [0] * 5000]), "shapes.0: found 'list'"),
+    "an unknown shape": (lambda header, steps: steps[0].update(shape=9), "step 0: shape: found 9"),
+    "steps out of order": (lambda header, steps: steps.reverse(), "step 0: index: found"),
+    "too few tokens": (lambda header, steps: steps[1]["tokens"].pop(), "step 1: tokens: found"),
+    "text for numbers": (lambda header, steps: steps[0].update(seconds=["x"] * 4), "step 0: seconds.0: found 'x'"),
+    "negative times": (lambda header, steps: steps[0].update(seconds=[-1.0] * 4), "step 0: seconds.0"),
+    "unknown outcomes": (lambda header, steps: steps[0].update(outcomes="<img"), "step 0: outcomes"),
+    "a path beside the tree": (lambda header, steps: steps[0].update(path=[0, 900]), "step 0: path"),
+    "a bonus without its text": (lambda header, steps: steps[0].update(bonus=None), "step 0: bonus"),
+    "a decision on no node": (lambda header, steps: steps[0].update(trials=[[99, 0, 0, 0]]), "step 0: trials"),
+    "an unknown end": (lambda header, steps: steps[0].update(finished="<b>"), "step 0: finished"),
+}
+
+
+@pytest.mark.parametrize(("change", "cause"), FAULTS.values(), ids=FAULTS)
+def test_what_does_not_fit_is_refused_in_one_line(change, cause: str, run: dict) -> None:
+    header = {name: value for name, value in run.items() if name != "steps"}
+    change(header, run["steps"])
+    with pytest.raises(ValueError, match="own.jsonl: ") as caught:
+        run_from_bytes(run_to_bytes(header | {"steps": run["steps"]}), "own.jsonl")
+    assert cause in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"<html>", b"\x80\x05", b"[" * 20_000, b"{}", b"null", b'{"format": "sequoia-run", "version": 1}'],
+    ids=["empty", "html", "pickle", "deep", "no keys", "null", "version 1 without steps"],
+)
+def test_what_is_no_run_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="own.jsonl: .*found"):
+        run_from_bytes(data, "own.jsonl")
+
+
+def test_a_broken_line_is_named(run: dict) -> None:
+    lines = run_to_bytes(run).splitlines()
+    with pytest.raises(ValueError, match="own.jsonl: line 3: found NaN"):
+        run_from_bytes(b"\n".join([*lines[:2], b'{"index": NaN}', *lines[3:]]), "own.jsonl")

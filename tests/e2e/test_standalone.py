@@ -1,0 +1,50 @@
+"""A run saved as a page: opened from disk with the network off it plays, and foreign text stays text."""
+
+from __future__ import annotations
+
+import json
+
+from ui.run_files import load_run
+from ui.token_tree.standalone import run_to_html
+
+from .conftest import ROOT
+
+HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\"> {data}"
+
+
+def opened(page, tmp_path, run: dict, title: str = "A run") -> None:
+    path = tmp_path / "run.html"
+    path.write_bytes(run_to_html(run, title=title))
+    page.context.set_offline(True)
+    page.goto(path.as_uri())
+
+
+def test_it_plays_without_a_server_or_a_network(page, tmp_path) -> None:
+    run = load_run(ROOT / "assets" / "runs" / "recorded.json")
+    page.clock.install(time="2026-01-01T00:00:00Z")
+    opened(page, tmp_path, run)
+    steps = len(run["steps"])
+    assert page.locator(".at").inner_text() == f"step {steps} of {steps}"
+    assert page.locator(".nodes .node:not(.bonus)").count() == len(run["shapes"][0])
+    page.clock.pause_at("2026-01-02T00:00:00Z")  # from here on time passes only as told
+    page.get_by_role("button", name="Play").click()
+    page.clock.run_for(2_000)
+    assert page.locator(".at").inner_text() == f"step 5 of {steps}"
+    assert page.locator(".body").text_content() == "".join(piece for step in run["steps"] for piece in step["pieces"])
+    assert page.get_by_role("button", name="Link").count() == 0  # there is no app to come back to
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        seen = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (seen == "rgb(19, 24, 22)") == (scheme == "dark")
+
+
+def test_text_of_a_run_never_becomes_markup(page, tmp_path) -> None:
+    run = load_run(ROOT / "assets" / "runs" / "recorded.json")
+    texts = json.loads(json.dumps(run["steps"][0]))
+    texts |= {"tokens": [HOSTILE] * len(texts["tokens"]), "pieces": [HOSTILE] * len(texts["pieces"]), "bonus": HOSTILE}
+    opened(page, tmp_path, run | {"prompt": HOSTILE, "steps": [texts]}, title=HOSTILE)
+    assert page.locator(".prompt").text_content() == HOSTILE and page.locator("h1").text_content() == HOSTILE
+    page.locator(".nodes .node").first.click()
+    page.locator(".nodes .node").first.hover()
+    assert HOSTILE.replace(" ", "·") in page.locator(".details").inner_text()
+    assert page.title() == HOSTILE and page.locator("img").count() == 0 and page.locator("script").count() == 2

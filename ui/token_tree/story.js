@@ -1,0 +1,211 @@
+// What stands around the tree: the lanes of seconds, the text so far, and the arithmetic of a decision.
+
+const PHASES = [["draft", "blue"], ["read", "violet"], ["verify", "orange"], ["walk", "yellow"], ["commit", "gray"]]
+const READ = 1
+const ENDINGS = {
+  eos: "The run ends here: this is the end-of-text token.",
+  length: "The run ends here: it has as many tokens as were asked for.",
+  context: "The run ends here: the models' context is full.",
+}
+
+function phaseSeconds(step) {
+  // Waiting for weights to be read is part of the target's pass.
+  const [draft, verify, walk, commit] = step.seconds
+  const read = Math.min(step.read_wait_sec ?? 0, verify)
+  return [draft, read, verify - read, walk, commit]
+}
+
+function describe(view, step) {
+  const shape = shapeOf(view, step)
+  const last = step.path[step.path.length - 1]
+  const node = view.chosen ?? "bonus"
+  const parent = node === "bonus" ? last : shape.parents[node]
+  const trials = step.trials.filter(([child]) => shape.parents[child] === parent)
+  const body = storyOf(view, step, node, parent).map((line) => make("p", line))
+  view.rows = new Map()
+  if (node !== 0 && trials.length) body.push(trialTable(view, step, trials, node))
+  if (view.chosen === null) body.push(make("p", "Click a node to see the arithmetic of its decision; ↑ and ↓ go from node to node."))
+  view.el.details.replaceChildren(titleOf(view, step, node), ...body)
+}
+
+function titleOf(view, step, node) {
+  if (view.chosen === null) return make("h4", "Why did it stop here?")
+  const title = make("h4")
+  title.append(make("code", visible(textOf(step, node))), ` ${node === 0 ? "root" : WORDS[stateOf(view, step, node)]}`)
+  return title
+}
+
+function storyOf(view, step, node, parent) {
+  if (node === 0) return ["The last committed token. It is not speculated: the target reads it together with the drafted nodes."]
+  if (node === "bonus") {
+    const accepted = step.path.length - 1
+    const walked = view.chosen === null ? [`${count(accepted, "drafted token")} accepted of ${count(step.tokens.length - 1, "drafted token")}.`] : []
+    return [...walked, bonusStory(view, step, parent), ...(step.finished ? [ENDINGS[step.finished]] : [])]
+  }
+  const shape = shapeOf(view, step)
+  return [
+    `Child of rank ${shape.ranks[node]} below ${quote(step.tokens[parent])}: draft probability ${percent(step.draft[node])}, ` +
+      `target probability ${percent(step.target[node])}.`,
+    decisionStory(view, step, node, parent),
+  ]
+}
+
+function bonusStory(view, step, last) {
+  const children = shapeOf(view, step).children[last].length
+  if (step.bonus === null) return "This step ended inside the accepted path, so no bonus token was committed."
+  if (!children) {
+    return `${quote(step.tokens[last])} is a leaf: the tree ends there, and a deeper one might have gone on. So the next token, ` +
+      `${quote(step.bonus)}, comes from the target's own probabilities. Every step yields one.`
+  }
+  const who = children === 1 ? "the one child" : `all ${children} children`
+  const rest = view.about.greedy ? `The target's most likely token is ${quote(step.bonus)}, which the draft did not propose there`
+    : `${quote(step.bonus)} was drawn from what is left of the target's probabilities (the residual R)`
+  return `After ${quote(step.tokens[last])} ${who} ${children === 1 ? "was" : "were"} rejected. ${rest}. Every step yields one such token.`
+}
+
+function decisionStory(view, step, node, parent) {
+  const trial = step.trials.find(([child]) => child === node)
+  if (!trial) {
+    if (step.outcomes[parent] !== "A") return `Never looked at: ${quote(step.tokens[parent])} was not accepted.`
+    return "Never looked at: an elder sibling was accepted first."
+  }
+  const [, uniform, targetMass, draftMass] = trial
+  const accepted = step.outcomes[node] === "A"
+  if (view.about.greedy) {
+    return accepted ? "At temperature 0 the rule is equality: this is the target's most likely token, so it is accepted."
+      : "At temperature 0 the rule is equality: this is not the target's most likely token, so it is rejected."
+  }
+  const ratio = draftMass > 0 ? targetMass / draftMass : null
+  const sum = `R[s] / D[s] = ${fixed(targetMass)} / ${fixed(draftMass)} = ${ratio === null ? "∞" : fixed(ratio)}`
+  return accepted ? `Accepted: r = ${fixed(uniform)} is below ${sum}.`
+    : `Rejected: r = ${fixed(uniform)} is not below ${sum}. ${view.about.after_rejection}`
+}
+
+function trialTable(view, step, trials, node) {
+  const table = make("table")
+  const head = make("tr")
+  for (const name of ["token", "r", "R[s]", "D[s]", "R/D", ""]) head.append(make("th", name))
+  table.append(head)
+  for (const [child, uniform, targetMass, draftMass] of trials) {
+    const state = STATES[step.outcomes[child]]
+    const row = make("tr", undefined, child === node ? "chosen" : "")
+    const ratio = draftMass > 0 ? fixed(targetMass / draftMass) : "∞"
+    const cells = [visible(step.tokens[child]), fixed(uniform), fixed(targetMass), fixed(draftMass), ratio]
+    for (const cell of cells) row.append(make("td", cell))
+    row.append(make("td", state === "accepted" ? "✓" : "✗", state))
+    row.onmouseenter = () => hover(view, child)
+    row.onmouseleave = () => hover(view, null)
+    row.onclick = () => choose(view, child)
+    view.rows.set(child, row)
+    table.append(row)
+  }
+  return table
+}
+
+function describePhases(view, step) {
+  const seconds = phaseSeconds(step)
+  const total = seconds.reduce((sum, part) => sum + part, 0)
+  const lane = make("div", undefined, "lane")
+  const items = []
+  PHASES.forEach(([name, colour], phase) => {
+    if (phase === READ && !view.reads) return
+    const part = make("i")
+    const mark = make("i")
+    part.style.background = mark.style.background = `var(--st-${colour}-color)`
+    part.style.flexGrow = seconds[phase] / (total || 1)
+    lane.append(part)
+    const item = make("span")
+    item.append(mark, `${name} ${milliseconds(seconds[phase])}`)
+    items.push(item)
+  })
+  items.push(make("span", `= ${milliseconds(total)} for ${count(step.pieces.length, "token")}`))
+  view.el.phases.replaceChildren(lane, ...items)
+}
+
+function captionOf(view, step) {
+  // What happens at this moment of a step that is played slowly.
+  const { reveal } = view
+  if (reveal === 0) {
+    return `Step ${view.shown + 1}: the draft has proposed ${count(step.tokens.length - 1, "token")}; the target checks all of them in one pass.`
+  }
+  if (reveal > step.trials.length) {
+    const bonus = step.bonus === null ? "" : ` The target itself adds ${quote(step.bonus)}.`
+    return `${count(step.pieces.length, "token")} from one pass of the target.${bonus}`
+  }
+  const [node] = step.trials[reveal - 1]
+  const isAccepted = step.outcomes[node] === "A"
+  return `Walking down the tree: ${quote(step.tokens[node])} is ${isAccepted ? "accepted" : "rejected"}.`
+}
+
+function laneWidth(view) {
+  return Math.min(16, view.el.lanes.clientWidth / Math.max(view.steps.length, 1))
+}
+
+function drawLanes(view) {
+  const { lanes } = view.el
+  const height = 48
+  const pen = sized(lanes, lanes.clientWidth, height)
+  if (!view.steps.length) return
+  const tone = colours(view)
+  const parts = view.steps.map(phaseSeconds)
+  const totals = parts.map((seconds) => seconds.reduce((sum, part) => sum + part, 0))
+  // One slow step would flatten all others: the scale follows the 95th percentile, and a taller column is cut off.
+  const ordered = [...totals].sort((a, b) => a - b)
+  const scale = (height - 6) / (ordered[Math.floor((ordered.length - 1) * 0.95)] * 1.1 || 1)
+  const width = laneWidth(view)
+  parts.forEach((seconds, index) => {
+    let floor = height
+    PHASES.forEach(([, colour], phase) => {
+      const tall = seconds[phase] * scale
+      pen.fillStyle = tone(`--st-${colour}-color`)
+      pen.fillRect(index * width, Math.max(floor - tall, 4), Math.max(width - 1, 0.8), Math.max(Math.min(tall, floor - 4), 0))
+      floor -= tall
+    })
+  })
+  pen.strokeStyle = tone("--st-text-color")
+  pen.lineWidth = 1.5
+  pen.strokeRect(view.shown * width - 0.5, 1, width, height - 2)
+}
+
+function countTokens(view) {
+  let tokens = 0
+  for (let i = 0; i <= view.shown; i++) tokens += view.steps[i].pieces.length
+  const steps = view.shown + 1
+  view.el.counts.textContent = `${count(tokens, "token")} in ${count(steps, "target pass", "target passes")} · ${(tokens / steps).toFixed(2)} tokens per step`
+}
+
+function appendText(view, step) {
+  step.spans = step.pieces.map((piece, at) => {
+    const node = at + 1 < step.path.length ? step.path[at + 1] : "bonus"
+    const span = document.createElement("span")
+    span.textContent = piece
+    span.className = node === "bonus" ? "bonus" : "accepted"
+    if (piece.startsWith("\n")) span.classList.add("line")
+    span.onmouseenter = () => view.steps[view.shown] === step && hover(view, node)
+    span.onmouseleave = () => hover(view, null)
+    span.onclick = () => {
+      play(view, false)
+      show(view, step.index)
+      choose(view, node)
+    }
+    view.el.body.appendChild(span)
+    return { node, span }
+  })
+}
+
+function markText(view) {
+  view.steps.forEach((step, index) => {
+    if (!step.spans) return
+    for (const { node, span } of step.spans) {
+      const isHidden = index === view.shown && (node === "bonus" ? !showsBonus(view, step) : stateOf(view, step, node) !== "accepted")
+      span.classList.toggle("later", index > view.shown || isHidden)
+      span.classList.toggle("now", index === view.shown)
+    }
+  })
+  const box = view.el.text
+  const last = view.steps[view.shown].spans?.at(-1)?.span
+  if (!last) return
+  const [low, high] = [box.scrollTop, box.scrollTop + box.clientHeight]
+  const at = last.offsetTop - box.offsetTop
+  if (at < low || at > high - 30) box.scrollTop = at - box.clientHeight + 48
+}

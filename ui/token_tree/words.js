@@ -1,0 +1,30 @@
+// How texts and figures are written. Token text is foreign text: it only ever goes in by textContent.
+
+const WORDS = { accepted: "accepted", rejected: "rejected", unreached: "not reached", bonus: "bonus token" }
+const CHAR_WIDTH = 6.7 // of the 11 px monospace labels
+
+function visible(text) {
+  if (text === "") return "∅"
+  return text.replaceAll(" ", "·").replaceAll("\n", "⏎").replaceAll("\t", "⇥")
+    .replace(/[\u0000-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
+}
+
+function shorten(text, room) {
+  const letters = Array.from(visible(text))
+  const most = Math.max(1, Math.floor(room))
+  return letters.length <= most ? letters.join("") : letters.slice(0, Math.max(most - 1, 1)).join("") + "…"
+}
+
+function make(name, text, className) {
+  const element = document.createElement(name)
+  if (text !== undefined) element.textContent = text
+  if (className) element.className = className
+  return element
+}
+
+const quote = (text) => `“${visible(text)}”`
+const count = (number, one, many = one + "s") => `${number} ${number === 1 ? one : many}`
+const fixed = (value) => (value === null || value === undefined ? "–" : value >= 0.001 || value === 0 ? value.toFixed(3) : value.toExponential(1))
+const brief = (value) => (value === null || value === undefined ? "–" : value.toFixed(2).replace(/^0/, ""))
+const percent = (value) => (value === null || value === undefined ? "–" : value >= 0.0995 ? `${(100 * value).toFixed(0)}%` : value >= 0.001 || value === 0 ? `${(100 * value).toFixed(1)}%` : "< 0.1%")
+const milliseconds = (seconds) => (seconds >= 0.1 ? `${(1000 * seconds).toFixed(0)} ms` : `${(1000 * seconds).toFixed(1)} ms`)
