@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sequoia_core import AcceptanceVector, HardwareProfile, SpeedupSurface, TokenTree
+    from sequoia_core.design.break_even import BreakEven, Gains
     from sequoia_core.design.growth import Curve
     from sequoia_core.design.planning import BestShape, ShapeSpread
+    from sequoia_core.design.prediction import Prediction
     from sequoia_core.design.regret import Regret
 
 MAX_DEPTH = 24
@@ -120,11 +122,37 @@ def regret(vectors: tuple[AcceptanceVector, ...], size: int, depth: int) -> Regr
     return regret_matrix(vectors, size=size, depth=depth)
 
 
-@st.cache_resource(show_spinner="Planning for this hardware…", max_entries=32, hash_funcs=_HASH)
-def planned(vector: AcceptanceVector, profile: HardwareProfile) -> tuple[SpeedupSurface, BestShape]:
-    """Return the predicted speedup surface and its best shape."""
+@st.cache_resource(show_spinner="Planning for this hardware…", max_entries=32, hash_funcs=_SAMPLE_HASH)
+def planned(
+    vector: AcceptanceVector, profile: HardwareProfile, paper: bool = False
+) -> tuple[SpeedupSurface, BestShape]:
+    """Return the predicted speedup surface and its best shape; by the paper's formula if asked to."""
     from sequoia_core import best_shape
     from sequoia_core.design.bounded_search import surface_within_reach
 
-    surface = surface_within_reach(vector, profile, max_size=MAX_SIZE)
+    surface = surface_within_reach(vector, profile, max_size=MAX_SIZE, paper=paper)
     return surface, best_shape(surface)
+
+
+@st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)
+def prediction(vector: AcceptanceVector, profile: HardwareProfile, tree: TokenTree) -> Prediction:
+    """Return what decoding with this very tree is expected to do, with intervals."""
+    from sequoia_core.design.prediction import predict
+
+    return predict(tree, vector, profile)
+
+
+@st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)
+def prompts_for(vector: AcceptanceVector, tree: TokenTree) -> int | None:
+    """Return how many prompts a calibration takes for tokens per step within 5 %; None where nothing is known."""
+    from sequoia_core.design.prediction import prompts_for
+
+    return prompts_for(tree, vector)
+
+
+@st.cache_resource(show_spinner="Looking for break-even…", max_entries=16, hash_funcs=_SAMPLE_HASH)
+def break_even(vector: AcceptanceVector, profile: HardwareProfile) -> tuple[dict[str, BreakEven], Gains]:
+    """Return where speculation breaks even, and what a tenth better acceptance, drafting or verifying would bring."""
+    from sequoia_core.design import break_even
+
+    return break_even.break_even(vector, profile), break_even.gains(vector, profile)

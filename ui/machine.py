@@ -8,3 +8,4 @@ from sequoia_core.models import device
 
 has_gpu = st.cache_resource(device.has_gpu, show_spinner=False)
 device_name = st.cache_resource(device.device_name, show_spinner=False)
+facts = st.cache_resource(device.device_facts, show_spinner=False)

@@ -29,20 +29,21 @@ def table_within_reach(acceptance: AcceptanceVector, *, max_size: int, max_depth
 
 
 def surface_within_reach(
-    acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None
+    acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None, paper: bool = False
 ) -> SpeedupSurface:
     """Return the speedup surface up to the largest size profiled or `max_size`; up to n = REACH where more is too much.
 
     Args:
         max_size: a further bound; None for none.
+        paper: by the paper's formula.
     """
     largest = profile.max_size if max_size is None else min(profile.max_size, max_size)
     try:
-        return speedup_surface(acceptance, profile, max_size=largest)
+        return speedup_surface(acceptance, profile, max_size=largest, paper=paper)
     except ValueError:
         if largest <= REACH:
             raise
-        return speedup_surface(acceptance, profile, max_size=REACH)
+        return speedup_surface(acceptance, profile, max_size=REACH, paper=paper)
 
 
 def best_value_within_reach(tree: TokenTree, acceptance: AcceptanceVector) -> float | None:

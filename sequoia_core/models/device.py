@@ -56,3 +56,48 @@ def describe_device(device) -> str:
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{processor_name()}, {torch.get_num_threads()} threads"
+
+
+def device_facts() -> list[str]:
+    """Describe the device that models will run on in a few phrases: its name, memory and number formats.
+
+    A GPU's memory, driver and clock come from NVML (the package nvidia-ml-py), as far as that is there.
+    """
+    if has_gpu():
+        import torch
+
+        formats = ["float32", "float16"] + (["bfloat16"] if torch.cuda.is_bf16_supported() else [])
+        memory = torch.cuda.get_device_properties(0).total_memory
+        return [device_name(), f"{memory / 2**30:.0f} GiB", *_nvml_facts(), "formats: " + ", ".join(formats)]
+    import psutil
+
+    flags = processor_flags().split()
+    units = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 with bfloat16", "avx512f": "AVX-512", "avx2": "AVX2"}
+    widest = next((name for flag, name in units.items() if flag in flags), None)
+    memory = psutil.virtual_memory()
+    return [
+        device_name(),
+        f"{memory.total / 2**30:.0f} GiB memory, {memory.available / 2**30:.0f} free",
+        *([f"vector unit: {widest}"] if widest else []),
+        "no GPU found",
+    ]
+
+
+def _nvml_facts() -> list[str]:
+    """Return the driver and the power limit that NVML reports; nothing without the package or its library."""
+    try:
+        import pynvml
+    except ImportError:
+        return []
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        card = pynvml.nvmlDeviceGetHandleByIndex(0)
+        watts = pynvml.nvmlDeviceGetEnforcedPowerLimit(card) / 1000
+        return [f"driver {pynvml.nvmlSystemGetDriverVersion()}", f"{watts:.0f} W"]
+    except pynvml.NVMLError:
+        return []
+    finally:
+        pynvml.nvmlShutdown()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
@@ -104,8 +105,30 @@ def test_regret_is_a_heatmap_by_name() -> None:
 def test_verify_times_are_in_passes_of_one_token() -> None:
     figure = charts.verify_time_figure(profile(), here=8)
     points = trace(figure, "measured, median")
-    assert points.y[0] == pytest.approx(1.0) and max(points.error_y.array) > 0
+    assert points.y[0] == pytest.approx(1.0)
+    band, names = trace(figure, "middle half of the samples"), [t.name for t in figure.data]
+    assert band.fill == "tonexty" and (np.array(band.y) >= figure.data[0].y).all()
+    assert not any(name and ("modelled" in name or "bound" in name) for name in names)
     assert trace(figure, "best shape, t(8) = 1.14").x == (8,)
+
+
+def test_modelled_times_and_bounds_look_unlike_measured_ones() -> None:
+    modelled = replace(profile(), meta={"modelled": True, "bound_sec": [0.001] * len(profile().sizes)})
+    figure = charts.verify_time_figure(modelled, other=profile())
+    names = [t.name for t in figure.data]
+    assert trace(figure, "modelled t(n)").line.dash == "dash"
+    assert "measured, median" not in names and sum(bool(n) and n.startswith("measured, median,") for n in names) == 1
+    bound = next(t for t in figure.data if t.name and t.name.startswith("bound"))
+    assert bound.y[0] == pytest.approx(0.001 / profile().smooth_verify_sec[0])
+    assert charts.draft_cost_figure(modelled).data[0].line.dash == "dash"
+
+
+def test_every_shape_up_to_32_can_be_clicked() -> None:
+    surface = speedup_surface(vector(), profile(), max_depth=8)
+    figure = charts.speedup_heatmap(surface, best_shape(surface))
+    targets = next(t for t in figure.data if t.customdata is not None and t.type == "scatter")
+    picked = {tuple(pair) for pair in targets.customdata}
+    assert {(n, 8) for n in range(2, 33)} <= picked and all(np.isfinite(surface.speedup[n, d]) for n, d in picked)
 
 
 def test_the_heatmap_stars_the_optimum() -> None:

@@ -12,10 +12,15 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, HardwareProfile, best_shape, speedup_surface
 from sequoia_core.design.conditions import Conditions
 from tests.app.conftest import DEMO_NAMES, metrics, open_page, profile, settled, vector, wait_for
-from ui import machine
+from ui import core_cache, machine
 
 pytestmark = pytest.mark.usefixtures("assets")
 PAGE = "hardware"
+
+
+def chart(page, key: str) -> str:
+    """Return the specification of the chart with that key."""
+    return next(element.proto.spec for element in page.get("plotly_chart") if element.proto.id.endswith(f"-{key}"))
 
 
 def text(page) -> str:
@@ -31,14 +36,50 @@ def test_the_default_profile_predicts_and_says_where_it_comes_from() -> None:
     assert shown["Draft cost c"][0] == f"{profile().c:.3f}"
     assert f"shipped with the app, measured on {machine.device_name()} in float32" in text(page)
     assert "is the limit" in text(page)
-    assert '"type":"heatmap"' in page.get("plotly_chart")[1].proto.spec
+    assert '"type":"heatmap"' in chart(page, "hardware_surface")
 
 
 def test_the_surface_can_be_turned_around_and_linked_to() -> None:
     page = open_page(PAGE)
     settled(page.toggle(key="hardware_3d").set_value(True).run())
-    assert '"type":"surface"' in page.get("plotly_chart")[1].proto.spec
-    assert '"type":"surface"' in open_page(PAGE, hardware_3d="true").get("plotly_chart")[1].proto.spec
+    assert '"type":"surface"' in chart(page, "hardware_surface_3d")
+    assert '"type":"surface"' in chart(open_page(PAGE, hardware_3d="true"), "hardware_surface_3d")
+
+
+def test_the_papers_formula_is_one_click_away() -> None:
+    page = open_page(PAGE)
+    ours = chart(page, "hardware_surface")
+    settled(page.toggle(key="hardware_paper").set_value(True).run())
+    assert chart(page, "hardware_surface") != ours
+    assert not page.exception
+
+
+def test_a_second_profile_is_drawn_beside_the_first(assets) -> None:
+    profile(0.02, device="another processor, 8 threads").save(assets / "profiles" / "other.json")
+    page = open_page(PAGE)
+    settled(page.selectbox(key="hardware_other").select("other").run())
+    for key in ("hardware_times", "hardware_draft"):
+        assert "another processor" in chart(page, key)
+
+
+def test_the_page_says_when_speculation_would_pay_and_what_would_help() -> None:
+    page = open_page(PAGE)
+    table = page.dataframe[0].value
+    assert list(table["now"])[0] == f"{vector().probs[0]:.3g}" and len(table) == 3
+    assert "A tenth more or less would help" in text(page)
+    assert "Decode something first" in " ".join(caption.value for caption in page.caption)
+
+
+def test_the_last_run_is_taken_apart(assets) -> None:
+    tree = core_cache.best_tree(vector(), 4, 3)
+    run = {
+        "shapes": [tree.parents.tolist()], "baseline": {"tokens": 10, "seconds": 0.1},
+        "steps": [{"seconds": [0.004, 0.5, 0.0, 0.0], "pieces": ["a", "b"]}],
+    }  # fmt: skip
+    page = open_page(PAGE)
+    page.session_state["studio_last_run"] = run
+    settled(page.run())
+    assert "Verifying: -9" in text(page) and "Measure the machine again" in text(page)
 
 
 def test_use_this_shape_sets_the_tree() -> None:

@@ -2,7 +2,7 @@
 
 from ui.charts.acceptance import acceptance_figure, rejection_figure
 from ui.charts.growth import growth_figure
-from ui.charts.hardware import speedup_heatmap, speedup_surface_3d, verify_time_figure
+from ui.charts.hardware import draft_cost_figure, speedup_heatmap, speedup_surface_3d, verify_time_figure
 from ui.charts.regret import regret_figure
 from ui.charts.robustness import (
     confidence_figure,
@@ -27,6 +27,7 @@ __all__ = [
     "rejection_figure",
     "runs_figure",
     "speedup_heatmap",
+    "draft_cost_figure",
     "speedup_surface_3d",
     "tokens_figure",
     "tree_figure",

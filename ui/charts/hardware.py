@@ -7,43 +7,33 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
-from ui.charts.style import BLUE, FAINT, GREY, RUST, SCALE, log2_ticks
+from ui.charts.style import BLUE, FAINT, GREEN, GREY, PLUM, RUST, SCALE, log2_ticks
 from ui.charts.style import figure as new_figure
+
+BAND = "rgba(212, 98, 42, 0.20)"  # RUST, seen through
 
 if TYPE_CHECKING:
     from sequoia_core import HardwareProfile, SpeedupSurface
     from sequoia_core.design.planning import BestShape
 
 
-def verify_time_figure(profile: HardwareProfile, *, here: int | None = None) -> go.Figure:
-    """Draw t(n), the time to verify n tokens over the time for one: measured points with their spread, smoothed line.
+def verify_time_figure(
+    profile: HardwareProfile, *, here: int | None = None, idle: int | None = None, other: HardwareProfile | None = None
+) -> go.Figure:
+    """Draw t(n), the time to verify n tokens over the time for one.
+
+    What was measured has points and a band between its quartiles, what was modelled a dashed line without points.
 
     Args:
         here: a tree size to mark.
+        idle: the tokens up to which a pass costs hardly more than one, to mark.
+        other: a second profile to draw beside the first.
     """
-    sizes = profile.sizes
-    unit = profile.smooth_verify_sec[0]  # seconds that t = 1 stands for
-    measured = profile.verify_sec / unit
     dense = np.unique(np.round(np.geomspace(1, max(int(profile.max_size), 2), 120)).astype(int))
-    traces: list[object] = [
-        go.Scatter(
-            x=dense,
-            y=profile.t(dense),
-            mode="lines",
-            name="smoothed t(n)",
-            line={"color": BLUE, "width": 2.5},
-            hovertemplate="n = %{x}<br>t(n) = %{y:.2f}<extra></extra>",
-        ),
-        go.Scatter(
-            x=sizes,
-            y=measured,
-            mode="markers",
-            name="measured, median",
-            error_y=_spread(profile, unit),
-            marker={"color": RUST, "size": 8},
-            customdata=1000 * profile.verify_sec,
-            hovertemplate="n = %{x}<br>%{customdata:.2f} ms = %{y:.2f} × one token<extra></extra>",
-        ),
+    traces = [*_spread(profile), *_curve(profile, BLUE, RUST, ""), _bound(profile)]
+    if other is not None:
+        traces += _curve(other, PLUM, PLUM, f", {other.device[:28]}, {other.dtype}")
+    traces.append(
         go.Scatter(
             x=dense,
             y=dense,
@@ -51,8 +41,8 @@ def verify_time_figure(profile: HardwareProfile, *, here: int | None = None) -> 
             name="t(n) = n: no parallel gain",
             hoverinfo="skip",
             line={"color": GREY, "width": 1, "dash": "dot"},
-        ),
-    ]
+        )
+    )
     if here is not None:
         time = float(profile.t(here))
         traces.append(
@@ -69,26 +59,93 @@ def verify_time_figure(profile: HardwareProfile, *, here: int | None = None) -> 
         *traces, x="tokens in one target pass n (log scale)", y="t(n), in passes of one token", height=460
     )
     figure.update_xaxes(**log2_ticks(int(dense[-1])))
-    top = float(max(measured.max(), profile.t(dense).max()))
+    shown = [profile] if other is None else [profile, other]
+    top = max(float((p.verify_sec / p.smooth_verify_sec[0]).max()) for p in shown)
     figure.update_yaxes(range=[0, 1.15 * top])
+    if idle is not None:
+        words = f"idle arithmetic ends at {idle}"
+        figure.add_vline(x=idle, line={"color": FAINT, "width": 1.5, "dash": "dash"}, annotation_text=words)
     return figure
 
 
-def _spread(profile: HardwareProfile, unit: float) -> dict | None:
-    """Error bars from the fastest to the slowest repeat, where the profile kept its raw samples."""
-    samples = profile.verify_samples
-    if len(samples) != len(profile.sizes) or not all(samples):
+def _curve(profile: HardwareProfile, line: str, points: str, name: str) -> list[go.Scatter]:
+    """t(n) of one profile: a smoothed line, and the points it was measured at."""
+    unit = profile.smooth_verify_sec[0]  # seconds that t = 1 stands for
+    dense = np.unique(np.round(np.geomspace(1, max(int(profile.max_size), 2), 120)).astype(int))
+    style = {"color": line, "width": 2.5}
+    if profile.modelled:
+        style["dash"] = "dash"
+    smooth = go.Scatter(
+        x=dense,
+        y=profile.t(dense),
+        mode="lines",
+        name=("modelled t(n)" if profile.modelled else "smoothed t(n)") + name,
+        line=style,
+        hovertemplate="n = %{x}<br>t(n) = %{y:.2f}<extra></extra>",
+    )
+    if profile.modelled:
+        return [smooth]
+    measured = go.Scatter(
+        x=profile.sizes,
+        y=profile.verify_sec / unit,
+        mode="markers",
+        name="measured, median" + name,
+        marker={"color": points, "size": 8},
+        customdata=1000 * profile.verify_sec,
+        hovertemplate="n = %{x}<br>%{customdata:.2f} ms = %{y:.2f} × one token<extra></extra>",
+    )
+    return [smooth, measured]
+
+
+def _spread(profile: HardwareProfile) -> list[go.Scatter]:
+    """A band between the quartiles of the samples, where the profile kept them."""
+    quartiles = profile.quartiles
+    if quartiles is None:
+        return []
+    low, high = (part / profile.smooth_verify_sec[0] for part in quartiles)
+    band = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "x": profile.sizes}
+    return [
+        go.Scatter(y=low, showlegend=False, **band),
+        go.Scatter(y=high, name="middle half of the samples", fill="tonexty", fillcolor=BAND, **band),
+    ]
+
+
+def _bound(profile: HardwareProfile) -> go.Scatter | None:
+    """What the device's bandwidth and arithmetic allow at best, where the profile says so."""
+    bound = profile.meta.get("bound_sec")
+    if not isinstance(bound, list) or len(bound) != len(profile.sizes):
         return None
-    middle = profile.verify_sec
-    low, high = np.array([min(row) for row in samples]), np.array([max(row) for row in samples])
-    return {
-        "type": "data",
-        "array": np.maximum(high - middle, 0) / unit,
-        "arrayminus": np.maximum(middle - low, 0) / unit,
-        "color": GREY,
-        "thickness": 1.2,
-        "width": 3,
-    }
+    return go.Scatter(
+        x=profile.sizes,
+        y=np.array(bound, dtype=np.float64) / profile.smooth_verify_sec[0],
+        mode="lines",
+        name="bound: reading and computing at the device's peaks",
+        line={"color": GREEN, "width": 1.5, "dash": "dot"},
+        hovertemplate="n = %{x}<br>at best %{y:.2f}<extra></extra>",
+    )
+
+
+def draft_cost_figure(profile: HardwareProfile, *, other: HardwareProfile | None = None) -> go.Figure:
+    """Draw c(w), a draft pass over w tokens over a target pass over one token."""
+    traces = []
+    for shown, colour in ((profile, RUST), (other, PLUM)):
+        if shown is None:
+            continue
+        widths = shown.draft_widths if len(shown.draft_widths) else np.array([1])
+        traces.append(
+            go.Scatter(
+                x=widths,
+                y=shown.draft_cost(widths),
+                mode="lines+markers",
+                name="c(w)" if shown is profile else f"{shown.device[:28]}, {shown.dtype}",
+                line={"color": colour, "width": 2.5, "dash": "dash" if shown.modelled else "solid"},
+                hovertemplate="%{x} tokens<br>c = %{y:.3f}<extra></extra>",
+            )
+        )
+    figure = new_figure(*traces, x="tokens in one draft pass w (log scale)", y="c(w), in target passes", height=260)
+    figure.update_xaxes(**log2_ticks(int(max(trace.x[-1] for trace in traces))))
+    figure.update_yaxes(rangemode="tozero")
+    return figure
 
 
 def _grid(surface: SpeedupSurface) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -98,11 +155,17 @@ def _grid(surface: SpeedupSurface) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
     return sizes, depths, surface.speedup[2:, 1:].T, tokens[2:, 1:].T
 
 
-def speedup_heatmap(surface: SpeedupSurface, best: BestShape, *, here: tuple[int, int] | None = None) -> go.Figure:
-    """Draw predicted speedup over (n, d), the best shape starred, the break-even line drawn where there is one.
+def speedup_heatmap(
+    surface: SpeedupSurface, best: BestShape, *, here: tuple[int, int] | None = None, good: float = 0.98
+) -> go.Figure:
+    """Draw predicted speedup over (n, d), the best shape starred, lines at break-even and around what is nearly best.
+
+    Clicking takes a shape: invisible points lie over the map, at every size up to 32 and some of those beyond; their
+    `customdata` is (n, d).
 
     Args:
         here: (n, d) of the tree in use, ringed.
+        good: share of the best speedup from which a shape counts as nearly best.
     """
     sizes, depths, speedup, tokens = _grid(surface)
     heat = go.Heatmap(
@@ -131,7 +194,29 @@ def speedup_heatmap(surface: SpeedupSurface, best: BestShape, *, here: tuple[int
         key = go.Scatter(
             x=[None], y=[None], mode="lines", name="white line: break-even, 1×", line={"color": FAINT, "width": 1.5}
         )
-    figure = new_figure(heat, even, key, x="tree size n (log scale)", y="depth d = draft passes per step", height=420)
+    near = go.Contour(
+        x=sizes,
+        y=depths,
+        z=speedup,
+        showscale=False,
+        hoverinfo="skip",
+        showlegend=False,
+        contours={
+            "start": good * np.nanmax(speedup),
+            "end": good * np.nanmax(speedup),
+            "size": 1.0,
+            "coloring": "none",
+        },
+        line={"color": "#E5482D", "width": 1.5, "dash": "dot"},
+    )
+    near_key = go.Scatter(
+        x=[None], y=[None], mode="lines", name=f"dotted: within {1 - good:.0%} of the best",
+        line={"color": "#E5482D", "width": 1.5, "dash": "dot"},
+    )  # fmt: skip
+    figure = new_figure(
+        heat, even, near, key, near_key, _targets(sizes, depths, speedup), x="tree size n (log scale)",
+        y="depth d = draft passes per step", height=420,
+    )  # fmt: skip
     inside = here is not None and here[0] <= surface.max_size and here[1] <= surface.max_depth
     if inside and here != (best.size, best.depth):
         figure.add_trace(_mark(here, "circle-open", "tree in use"))
@@ -145,6 +230,19 @@ def speedup_heatmap(surface: SpeedupSurface, best: BestShape, *, here: tuple[int
     figure.update_xaxes(**log2_ticks(int(sizes[-1])), showgrid=False)
     figure.update_yaxes(dtick=max(1, len(depths) // 12), showgrid=False)
     return figure
+
+
+def _targets(sizes: np.ndarray, depths: np.ndarray, speedup: np.ndarray) -> go.Scatter:
+    """Invisible points to click at: a heat map itself reports no clicks."""
+    wanted = np.unique(np.concatenate([np.arange(2, 33), np.geomspace(32, sizes[-1], 24).round()]).astype(int))
+    columns = np.flatnonzero(np.isin(sizes, wanted))
+    rows, places = np.nonzero(np.isfinite(speedup[:, columns]))
+    x, y = sizes[columns][places], depths[rows]
+    return go.Scatter(
+        x=x, y=y, customdata=np.stack([x, y], axis=1).tolist(), mode="markers", showlegend=False, hoverinfo="skip",
+        marker={"size": 12, "opacity": 0.0}, selected={"marker": {"opacity": 0.0}},
+        unselected={"marker": {"opacity": 0.0}},
+    )  # fmt: skip
 
 
 def _mark(at: tuple[int, int], symbol: str, name: str) -> go.Scatter:

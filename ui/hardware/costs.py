@@ -1,0 +1,51 @@
+"""What passes cost: t(n) with its spread and bound, and draft passes by width, of one profile or two."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from sequoia_core.design.step_limit import idle_arithmetic
+from ui import charts, session, shipped
+from ui.hardware.sentences import idle_sentence
+from ui.literal import plain
+
+if TYPE_CHECKING:
+    from sequoia_core import HardwareProfile
+    from sequoia_core.design.planning import BestShape
+
+
+def section(profile: HardwareProfile, best: BestShape) -> None:
+    """Draw the costs that decide, with a second profile beside them if one is picked."""
+    st.subheader("Cost of a target pass")
+    others = [name for name in shipped.files("profiles") if name != session.profile_name()]
+    other = st.selectbox(
+        "Compare with", others, index=None, key="hardware_other", placeholder="No second profile",
+        help="Draws another shipped profile beside the one in use.",
+    )  # fmt: skip
+    second = None if other is None else shipped.profile(other)
+    idle = idle_arithmetic(profile)
+    st.plotly_chart(
+        charts.verify_time_figure(profile, here=best.size, idle=idle.tokens, other=second),
+        width="stretch",
+        key="hardware_times",
+        alt=f"Relative time of a target pass against its tokens, 1 to {profile.max_size}",
+    )
+    st.caption(idle_sentence(idle, profile.max_size))
+    if profile.modelled:
+        st.caption(
+            ":material/functions: Dashed: worked out from the device's data sheet, not measured. "
+            + plain(str(profile.meta.get("software", ""))[:200])
+        )
+    st.plotly_chart(
+        charts.draft_cost_figure(profile, other=second),
+        width="stretch",
+        key="hardware_draft",
+        alt="Cost of a draft pass against its tokens",
+    )
+    st.caption(
+        "A level of the tree is drafted in one pass over its nodes that have children: wide levels cost more than c."
+        if len(profile.draft_widths) > 1
+        else "Only draft passes over one token were timed; wider levels are priced alike."
+    )

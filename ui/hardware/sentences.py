@@ -1,0 +1,64 @@
+"""What the hardware page says about its figures."""
+
+from __future__ import annotations
+
+from sequoia_core.design.break_even import BreakEven, Gains
+from sequoia_core.design.planning import BestShape
+from sequoia_core.design.step_limit import IdleArithmetic, StepCost
+
+LIMITS = {
+    "nothing pays": "**speculation will not pay here**: guesses cost as much as they save. A better or cheaper draft "
+    "helps.",
+    "acceptance": "almost what one token costs anyway, so **acceptance is the limit**: a better draft would help most.",
+    "drafting": "**drafting is the limit**: a cheaper draft would help more than a faster target pass.",
+    "verifying": "**verification is the limit**: this device has little idle arithmetic for more tokens in one pass.",
+}
+
+
+def idle_sentence(idle: IdleArithmetic, largest: int) -> str:
+    """Say how much arithmetic lies idle in a pass over one token: what speculation lives on."""
+    free = f"Up to n = {idle.tokens}" if idle.tokens > 1 else "Not even two tokens"
+    if idle.tokens == largest:
+        return (
+            f"{free}, the largest size measured, a pass costs hardly more than one token: large trees are cheap here."
+        )
+    costs = "a pass costs at most 10 % more than one token" if idle.tokens > 1 else "cost as little as one"
+    return (
+        f"{free} {costs}: so much arithmetic lies idle while the weights are read. Each token beyond costs "
+        f"{idle.further_cost:.2f} of a pass and must earn it. The faster a processor reads, the less lies idle."
+    )
+
+
+def limit_sentence(best: BestShape, cost: StepCost) -> str:
+    """Say in one sentence where a step's time goes and what would help most."""
+    return (
+        f"At the best shape a step yields {best.expected_tokens:.2f} tokens and costs {cost.total:.2f} single-token "
+        f"passes, {cost.verify:.2f} to verify and {cost.draft:.2f} to draft; {LIMITS[cost.limit]}"
+    )
+
+
+def break_even_rows(found: dict[str, BreakEven], size: int) -> list[dict[str, str]]:
+    """Return one row for each thing that decides: what it is now, and where speculation would break even."""
+    names = {
+        "p_1": "p₁, how often the first guess is right",
+        "c": "c, a draft pass in target passes",
+        "t": f"t({size}), a pass over {size} tokens",
+    }
+    rows = []
+    for name, point in found.items():
+        even = "never, however far it goes" if point.value is None else f"{point.value:.3g}"
+        margin = "–" if point.factor is None else f"× {point.factor:.2g}"
+        rows.append({"what": names[name], "now": f"{point.now:.3g}", "break-even at": even, "that is": margin})
+    return rows
+
+
+def gains_sentence(gains: Gains) -> str:
+    """Say what a tenth better would bring, the largest first."""
+    parts = {
+        "acceptance": (gains.acceptance, "accepted guesses"),
+        "drafting": (gains.drafting, "less time in draft passes"),
+        "verifying": (gains.verifying, "less extra time for more tokens in a target pass"),
+    }
+    first, *others = sorted(parts.values(), reverse=True)
+    rest = ", ".join(f"{words} {gain - 1:+.1%}" for gain, words in others)
+    return f"A tenth more or less would help: **{first[1]} {first[0] - 1:+.1%}** speedup, {rest}."

@@ -1,0 +1,64 @@
+"""Where the hardware profile comes from: shipped, uploaded or measured here, and what device that is."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from ui import controls, machine, session, shipped, uploads
+from ui.hardware import measurement
+from ui.literal import plain
+
+
+def choose_shipped() -> None:
+    """Use the shipped profile that was just picked."""
+    name = st.session_state["hardware_shipped"]
+    if name is not None:
+        session.use_shipped_profile(name)
+
+
+def upload_profile() -> None:
+    """Read an uploaded profile; a broken file leaves the one in use untouched."""
+    from sequoia_core import HardwareProfile
+
+    upload = uploads.file_upload(
+        "Hardware profile",
+        ("json",),
+        HardwareProfile.loads,
+        key="hardware_file",
+        help="JSON written by this page or by `python -m sequoia_core profile`.",
+    )
+    if upload is None:
+        st.caption("Nothing uploaded yet. Profile the machine you will decode on, then bring the file here.")
+    elif upload.error:
+        st.error(f"{upload.error}. The previous profile stays in use.", icon=":material/error:")
+    elif upload.value is not None:
+        if upload.is_new:
+            session.set_profile(upload.value, f"your file {upload.name}")
+        st.success(f"{upload.name}: up to n = {upload.value.max_size}, in use.", icon=":material/check_circle:")
+
+
+def section() -> None:
+    """Let the reader choose a profile, bring one or measure one."""
+    names = list(shipped.files("profiles"))
+    way = controls.source_picker("Where the profile comes from", ["Shipped", "Upload", "Measure"], key="hardware_way")
+    if way == "Upload":
+        upload_profile()
+    elif way == "Measure":
+        measurement.section()
+    else:
+        name = session.profile_name()
+        st.selectbox(
+            "Shipped profile",
+            names,
+            index=names.index(name) if name else None,
+            key="hardware_shipped",
+            on_change=choose_shipped,
+            placeholder="Your own profile is in use; pick one to replace it" if names else "None ships",
+            help="Times of another machine predict another machine: measure yours before believing a speedup.",
+        )
+
+
+def device_line() -> None:
+    """Say what this machine is, whatever the profile in use was measured on."""
+    facts = machine.facts()
+    st.caption(f":material/memory: This machine: {plain(' · '.join(facts))}")

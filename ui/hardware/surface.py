@@ -1,0 +1,77 @@
+"""The speedup surface: the optimum with its interval, what is nearly as good, and taking a shape by clicking it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from sequoia_core.design.planning import smallest_good_shape
+from ui import charts, core_cache, tree_in_use
+
+if TYPE_CHECKING:
+    from sequoia_core import AcceptanceVector, HardwareProfile
+    from sequoia_core.design.planning import BestShape
+
+
+def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool) -> None:
+    """Draw the surface, by our formula or the paper's, and let a click choose a shape."""
+    st.subheader("Speedup if both held" if foreign else "Predicted speedup")
+    left, right = st.columns(2)
+    solid = left.toggle("3-D surface", key="hardware_3d", bind="query-params", help="Needs WebGL in the browser.")
+    paper = right.toggle(
+        "Paper's formula",
+        key="hardware_paper",
+        bind="query-params",
+        help="Speedup = G(n, d) ÷ (t(n) + d·c): every draft pass costs as much as one over a single token, and nothing "
+        "is spent outside the passes. Ours prices each level at its own width and adds the rest of a step.",
+    )
+    surface, best = core_cache.planned(vector, profile, paper)
+    current = tree_in_use.current()
+    words = f"Predicted speedup over n and d, best {best.predicted_speedup:.2f} at n = {best.size}, d = {best.depth}"
+    if solid:
+        figure = charts.speedup_surface_3d(surface, best)
+        st.plotly_chart(figure, width="stretch", key="hardware_surface_3d", alt=words)
+        return
+    event = st.plotly_chart(
+        charts.speedup_heatmap(surface, best, here=(current.size, current.depth)),
+        width="stretch",
+        key="hardware_surface",
+        on_select="rerun",
+        selection_mode="points",
+        alt=words,
+    )
+    picked = [point["customdata"] for point in event.selection.points if point.get("customdata")]
+    if picked and len(picked[0]) == 2:
+        take(*map(int, picked[0]), key="hardware_use_picked", label="Take the shape you clicked")
+    small = smallest_good_shape(surface)
+    st.caption(spread_sentence(vector, profile, best, small) + " Click the map to take another shape.")
+
+
+def spread_sentence(vector: AcceptanceVector, profile: HardwareProfile, best: BestShape, small: BestShape) -> str:
+    """Say how sure the optimum is, and which smaller tree is nearly as good."""
+    if best.size < 2:
+        return "No tree is predicted to be faster than plain decoding."
+    tree = core_cache.best_tree(vector, best.size, best.depth)
+    found = core_cache.prediction(vector, profile, tree).speedup
+    sure = "" if found.low is None else f" (95 %: {found.low:.2f} to {found.high:.2f}×)"
+    words = f"Best: n = {best.size}, d = {best.depth} at {best.predicted_speedup:.2f}×{sure}."
+    if small.size < best.size:
+        words += f" Already n = {small.size}, d = {small.depth} reaches {small.predicted_speedup:.2f}×."
+    wanted, known = core_cache.prompts_for(vector, tree), vector.prompt_trials
+    if wanted is not None and known is not None and wanted > len(known):
+        words += f" ±5 % takes {wanted} calibration prompts; this vector has {len(known)}."
+    return words
+
+
+def take(size: int, depth: int, *, key: str, label: str) -> None:
+    """Offer to make a shape the tree of the other pages."""
+    if st.button(
+        f"{label}: n = {size}, d = {depth}",
+        icon=":material/check:",
+        type="primary",
+        key=key,
+        help="Sets the tree for the Tree and Decode pages.",
+    ):
+        tree_in_use.set_shape(size, depth)
+        st.toast(f"The tree is now n = {size}, d = {depth}.", icon=":material/account_tree:")

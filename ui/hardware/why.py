@@ -1,0 +1,84 @@
+"""Why is it slower? The last run against its prediction, part by part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import streamlit as st
+
+from sequoia_core.design.slowdown import Measured, Reason, reasons
+from ui import core_cache, session
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
+
+ADVICE = {
+    "acceptance": "Fewer guesses were right than where acceptance was calibrated. Calibrate on text like this prompt, "
+    "or take a better draft.",
+    "verifying": "Target passes over the tree took longer than in the profile. Measure the machine again while it does "
+    "nothing else; a longer context also costs more; a smaller tree needs less.",
+    "drafting": "Draft passes took longer than in the profile. Measure again, or take a shallower tree or a smaller "
+    "draft.",
+    "overhead": "More time went into walking, committing and showing the run than in the profile.",
+    "baseline": "Plain decoding was faster or slower beside this run than in the profile: the machine's speed changed.",
+}
+NAMES = {
+    "acceptance": "tokens per step",
+    "verifying": "verifying",
+    "drafting": "drafting",
+    "overhead": "the rest of a step",
+    "baseline": "a token without speculation",
+}
+
+
+def measured(run: dict[str, Any]) -> Measured | None:
+    """Return what a run did on average; None where it has no steps."""
+    steps = run["steps"]
+    if not steps:
+        return None
+    draft, verify, *rest = (sum(parts) / len(steps) for parts in zip(*(step["seconds"] for step in steps), strict=True))
+    tokens = sum(len(step["pieces"]) for step in steps)
+    baseline = run["baseline"]
+    alone = baseline["seconds"] / baseline["tokens"] if baseline and baseline["tokens"] else None
+    return Measured(tokens / len(steps), verify, draft, sum(rest), alone)
+
+
+def one_tree(run: dict[str, Any]) -> TokenTree | None:
+    """Return the tree of all of a run's steps; None where they differ."""
+    from sequoia_core import TokenTree
+
+    return TokenTree(np.array(run["shapes"][0])) if len(run["shapes"]) == 1 else None
+
+
+def section(vector: AcceptanceVector, profile: HardwareProfile) -> None:
+    """Explain the last run of this session."""
+    st.subheader("Why is it slower?")
+    run = session.last_run()
+    found = None if run is None else measured(run)
+    if run is None or found is None:
+        st.caption("Decode something first: the run is then taken apart here and set against its prediction.")
+        return
+    tree = one_tree(run)
+    if tree is None or tree.size > profile.max_size:
+        st.caption("The last run's trees differ from step to step or are larger than what was profiled.")
+        return
+    prediction = core_cache.prediction(vector, profile, tree)
+    why = reasons(prediction, found)
+    if not why:
+        st.markdown("The last run did what was predicted: no part is off by more than 3 %.")
+        return
+    for reason in why:
+        st.markdown(sentence(reason))
+
+
+def sentence(reason: Reason) -> str:
+    """Say what one part did to the speedup, with the numbers behind it and what to change."""
+    in_tokens = reason.part == "acceptance"
+    unit = "" if in_tokens else " ms"
+    expected, found = (value if in_tokens else 1000 * value for value in (reason.expected, reason.found))
+    words = f"{found:.3g}{unit} where {expected:.3g}{unit} was expected"
+    advice = f" {ADVICE[reason.part]}" if reason.effect < 1 else ""
+    return f"- **{NAMES[reason.part].capitalize()}: {reason.effect - 1:+.0%}** speedup, {words}.{advice}"
