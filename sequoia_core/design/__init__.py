@@ -4,6 +4,7 @@ Each module imports, of this room, only the modules named:
 
     bootstrap           -
     conditions          -
+    model_shapes        -
     tree                -
     tree_search         -
     acceptance_files    conditions
