@@ -4,6 +4,7 @@ Each module imports, of this room, only the modules named:
 
     bootstrap           -
     conditions          -
+    devices             -
     model_shapes        -
     tree                -
     tree_search         -
@@ -12,6 +13,7 @@ Each module imports, of this room, only the modules named:
     profile_files       -
     profile             tree, profile_files
     step_time           tree, profile
+    roofline            devices, model_shapes, profile
     acceptance          bootstrap, conditions, acceptance_files
     replay              tree, acceptance
     optimal_trees       tree, tree_search, acceptance

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..files.model_names import DEMO_PAIR
+from ..files.model_names import DEMO_PAIR, model_name
 from ..files.safe_files import checked, read_bytes, read_json
 
 FORMAT, VERSION = "sequoia-shapes", 1
@@ -38,7 +38,8 @@ class ModelShape:
         vocabulary: rows of the embedding and of the logits.
         context: positions.
         tied: whether the embedding is the head too, one copy of both.
-        source: where the sizes come from.
+        model: what a model of this shape is called once it is loaded (`model_names.model_name`), so that times can be
+            compared with measurements; empty where nobody has said.
 
     Raises:
         ValueError: naming the size, what was found and what was expected.
@@ -55,7 +56,7 @@ class ModelShape:
     vocabulary: int
     context: int
     tied: bool
-    source: str = ""
+    model: str = ""
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -153,7 +154,7 @@ def find_shape(text: str) -> ModelShape:
     by_model = {entry["model"].lower(): name for name, entry in named.items()}
     name = by_model.get(text.lower(), text.lower())
     if name in named:
-        return _from_fields(named[name], name, named[name]["source"])
+        return _from_fields(named[name], name, named[name]["model"])
     if name in DEMO_SHAPES:
         return read_shape(DEMO_SHAPES[name] / "config.json", name=name)
     path = Path(text).expanduser()
@@ -188,12 +189,12 @@ def read_shape(path: str | Path, *, name: str | None = None) -> ModelShape:
         fields = read_json(content)
         if not isinstance(fields, dict):
             raise ValueError(f"found a JSON {type(fields).__name__}, expected a JSON object")
-        return _from_fields(fields, name or str(path), str(path))
+        return _from_fields(fields, name or str(path), model_name(Path(path).parent))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _from_fields(fields: dict[str, Any], name: str, source: str) -> ModelShape:
+def _from_fields(fields: dict[str, Any], name: str, model: str) -> ModelShape:
     family = fields.get("model_type")
     if family not in FAMILIES:  # said first: other families spell their sizes in other ways
         raise ValueError(f"model_type: found {str(family)[:40]!r}, expected one of {', '.join(FAMILIES)}")
@@ -210,7 +211,7 @@ def _from_fields(fields: dict[str, Any], name: str, source: str) -> ModelShape:
         heads=found.num_attention_heads, key_value_heads=found.num_key_value_heads or found.num_attention_heads,
         head_size=found.head_dim or found.hidden_size // found.num_attention_heads,
         intermediate=found.intermediate_size, vocabulary=found.vocab_size, context=found.max_position_embeddings,
-        tied=found.tie_word_embeddings, source=source,
+        tied=found.tie_word_embeddings, model=model,
     )  # fmt: skip
 
 
