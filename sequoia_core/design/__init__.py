@@ -16,6 +16,7 @@ Each module imports, of this room, only the modules named:
     roofline            devices, model_shapes, profile
     acceptance          bootstrap, conditions, acceptance_files
     replay              tree, acceptance
+    scenarios           profile, acceptance
     optimal_trees       tree, tree_search, acceptance
     what_if             acceptance_files, acceptance
     plain_trees         tree, tree_search, acceptance, optimal_trees

@@ -182,7 +182,8 @@ def reaching(
     bare = float(pass_sec(shape, 1, device, dtype=dtype, context=context, software=replace(software, layer_sec=0.0)))
     if seconds < bare:
         raise ValueError(f"seconds: found {seconds:g}, expected at least the {bare:g} that a pass takes anyway")
-    return replace(software, layer_sec=(seconds - bare) / shape.layers)
+    source = f"{software.source}; layer_sec: what brings {shape.name} on {device.title} to {seconds:g} s for one token"
+    return replace(software, name=f"{software.name}, slowed", layer_sec=(seconds - bare) / shape.layers, source=source)
 
 
 def modelled_profile(
