@@ -28,7 +28,7 @@ class Device:
         name: short, as on a command line; title: as people call it.
         bytes_per_sec: of its own memory, read.
         operations_per_sec: additions and multiplications per second, dense, by number format.
-        memory_bytes: of its own memory.
+        memory_bytes: of its own memory; None where nobody knows, and then everything fits.
         layer_sec: what a layer takes beside reading and computing, in software that is tuned for the device.
         host_bytes_per_sec, disk_bytes_per_sec: into the device, from the host's memory and from a disk; None where
             there is no such way.
@@ -42,7 +42,7 @@ class Device:
     title: str
     bytes_per_sec: float
     operations_per_sec: Mapping[str, float]
-    memory_bytes: float
+    memory_bytes: float | None = None
     layer_sec: float = 0.0
     host_bytes_per_sec: float | None = None
     disk_bytes_per_sec: float | None = None

@@ -211,7 +211,7 @@ def modelled_profile(
     draft_software = software if draft_software is None else draft_software
     sizes = sorted({1, *sizes})
     needed = memory_bytes(target, draft, dtype=dtype, tokens=context + sizes[-1], offload=offload)
-    if needed > device.memory_bytes:
+    if device.memory_bytes is not None and needed > device.memory_bytes:
         remedy = "a smaller pair or number format, or the target offloaded" if offload is None else "a smaller pair"
         raise ValueError(
             f"{target.name} <- {draft.name}: found {needed / 1e9:,.1f} GB needed in {dtype}, expected at most the "

@@ -6,6 +6,7 @@ Each module imports, of this room, only the modules named:
     model_files            -
     checkpoint             model_files
     device                 -
+    free_memory            -
     plain_decoder          -
     protocol               -
     tree_cache             -
