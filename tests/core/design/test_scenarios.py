@@ -7,7 +7,8 @@ import pytest
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
 from sequoia_core.design.plain_trees import independent_chains
-from sequoia_core.design.planning import best_shape, predicted_speedup, speedup_surface
+from sequoia_core.design.planning import best_shape, speedup_surface
+from sequoia_core.design.prediction import predicted_speedup
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.scenarios import ASSETS, list_scenarios, load_scenario
 
