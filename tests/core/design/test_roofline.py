@@ -163,41 +163,25 @@ def test_the_papers_offloading_on_an_l40():
 
 
 RECORD = json.loads((ROOT / "benchmarks" / "results" / "passes-avx512-2026-11-21.json").read_text())
+AMX_MS = {  # verify_sec of the demo pair's profile in bfloat16, measured on 2026-11-21 on a Xeon with AMX
+    1: 0.8395, 2: 0.8868, 4: 0.8931, 8: 0.9571, 12: 1.0013, 16: 1.0528, 24: 1.4078, 32: 1.5343, 64: 2.2473,
+}  # fmt: skip
+MEASURED = {"AMX": AMX_MS, "AVX-512": RECORD["avx512"]["ms"], "AVX2": RECORD["avx2"]["ms"], **RECORD["others_ms"]}
+WORST_PERCENT = {  # at 2 to 32 tokens, fitted at 1 and 64: the longer of the two, root of squares, sum
+    "AVX-512": (11, 13, 39), "AVX2": (15, 9, 28), "AMX": (40, 19, 11), "ONNX Runtime float32": (32, 18, 10),
+    "torch.compile float32": (41, 27, 12), "torch bfloat16": (48, 36, 26), "torch float32": (65, 56, 47),
+}  # fmt: skip
 
 
-def worst_error(measured: dict[int, float], device: Device, dtype: str, hiding: float) -> float:
-    """Return the largest relative error between 2 and 32 tokens of what is fitted at 1 and 64."""
-    software = fit_software(TARGET, device, {n: measured[n] for n in (1, 64)}, dtype=dtype, hiding=hiding)
+@pytest.mark.parametrize("passes", WORST_PERCENT)
+def test_how_well_two_times_predict_the_others(passes):
+    """The table of `docs/planning.md`; peaks cancel out of it, so any device serves."""
+    dtype = "float32" if "float32" in passes else "bfloat16"
+    measured = {int(n): float(value) / 1e3 for n, value in MEASURED[passes].items()}
     sizes = [n for n in measured if 2 <= n <= 32]
-    predicted = pass_sec(TARGET, sizes, device, dtype=dtype, software=software)
-    return float(max(abs(predicted / [measured[n] for n in sizes] - 1)))
-
-
-def milliseconds(times: dict[str, float]) -> dict[int, float]:
-    return {int(n): value / 1e3 for n, value in times.items()}
-
-
-@pytest.mark.parametrize(("instructions", "hiding", "error"), [
-    ("avx512", 2.0, 0.14), ("avx512", math.inf, 0.12), ("avx2", 2.0, 0.09), ("avx2", math.inf, 0.15),
-])  # fmt: skip
-def test_compiled_passes_of_this_machine_follow_from_two_times(instructions, hiding, error):
-    row = RECORD[instructions]
-    device = Device(
-        "cpu", RECORD["device"], bytes_per_sec=1e9 * row["gb_per_sec"], memory_bytes=2e10,
-        operations_per_sec={"bfloat16": 1e9 * row["gflop_per_sec"]},
-    )  # fmt: skip
-    found = worst_error(milliseconds(row["ms"]), device, "bfloat16", hiding)
-    assert found < 0.2 and found == pytest.approx(error, abs=0.01)
-
-
-def test_what_the_model_does_not_describe():
-    """PyTorch's passes do not: their share of the peak rises with the rows. ONNX Runtime's do."""
-    row = RECORD["avx512"]
-    device = Device(
-        "cpu", RECORD["device"], bytes_per_sec=1e9 * row["gb_per_sec"], memory_bytes=2e10,
-        operations_per_sec=dict.fromkeys(("float32", "bfloat16"), 1e9 * row["gflop_per_sec"]),
-    )  # fmt: skip
-    others = {name: milliseconds(times) for name, times in RECORD["others_ms"].items()}
-    assert worst_error(others["ONNX Runtime float32"], device, "float32", 2.0) < 0.2
-    assert worst_error(others["torch float32"], device, "float32", 2.0) > 0.5
-    assert worst_error(others["torch bfloat16"], device, "bfloat16", 2.0) > 0.3
+    found = []
+    for hiding in (math.inf, 2.0, 1.0):
+        software = fit_software(TARGET, TOY, {n: measured[n] for n in (1, 64)}, dtype=dtype, hiding=hiding)
+        predicted = pass_sec(TARGET, sizes, TOY, dtype=dtype, software=software)
+        found.append(100 * float(max(abs(predicted / [measured[n] for n in sizes] - 1))))
+    assert found == pytest.approx(WORST_PERCENT[passes], abs=0.6)
