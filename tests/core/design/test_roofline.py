@@ -128,6 +128,8 @@ def test_a_pair_that_does_not_fit_is_refused_with_the_numbers():
         ValueError, match=r"found 157\.\d GB needed in bfloat16, expected at most the 48 GB of NVIDIA L40"
     ):
         modelled_profile(large, draft, L40)
+    with pytest.raises(ValueError, match="expected at most the 48 GB"):  # the caches count too
+        modelled_profile(large, draft, L40, offload="host", context=100_000)
     profile = modelled_profile(large, draft, L40, offload="host")
     assert profile.meta["offload"] == "host" and profile.meta["streaming"]["layers"] == 80
     kept = memory_bytes(large, draft, dtype="bfloat16", tokens=0, offload="host")

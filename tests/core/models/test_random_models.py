@@ -66,6 +66,8 @@ def test_the_same_weights_in_memory(tmp_path):
     write_random_model(SMALLER, tmp_path / "draft", dtype="float32", seed=3)
     loaded = load_pair(str(tmp_path / "target"), str(tmp_path / "draft"), device="cpu", dtype="float32")
     made = random_pair(TINY, SMALLER, names=("t", "d"), dtype="float32", seed=3)
+    weights = made.target.model.state_dict()
+    assert not torch.equal(weights["model.layers.0.mlp.up_proj.weight"], weights["model.layers.1.mlp.up_proj.weight"])
     for a, b in ((loaded.target, made.target), (loaded.draft, made.draft)):
         assert a.vocab_size == b.vocab_size == 4500
         weights = b.model.state_dict()
