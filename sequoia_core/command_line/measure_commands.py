@@ -21,6 +21,7 @@ from .options import (
     Dtype,
     Json,
     MaxNewTokens,
+    Offload,
     Out,
     PromptCount,
     Prompts,
@@ -31,6 +32,7 @@ from .options import (
     app,
 )
 from .output import check_out, progress_bar, report
+from .shape_profiles import DeviceModel, DraftShape, TargetShape, profile_of_shapes
 
 MORE_PROMPTS_FOR = 0.01  # the ± that `measure` says how many more prompts would reach
 
@@ -123,27 +125,46 @@ def profile_command(
     draft: Draft = None,
     device: Device = None,
     dtype: Dtype = None,
+    offload: Offload = None,
+    target_shape: TargetShape = None,
+    draft_shape: DraftShape = None,
+    device_model: DeviceModel = None,
     sizes: Annotated[
-        str, typer.Option("--sizes", help="Tokens per target pass, separated by commas.")
-    ] = "1,2,4,8,16,32,64",
+        str | None,
+        typer.Option(
+            "--sizes", help="Tokens per target pass, separated by commas; default: 1 to 64, modelled to 1024."
+        ),
+    ] = None,
     context: Annotated[int, typer.Option("--context", help="Tokens already in the cache.")] = 128,
     out: Out = None,
     repeats: Annotated[int, typer.Option("--repeats")] = 9,
     as_json: Json = False,
 ) -> None:
-    """Measure how long passes of the pair take on this machine."""
-    from ..studies.measure_profile import measure_profile
-
+    """Measure how long passes of the pair take on this machine, or of two shapes, or model them for a device."""
     try:
-        wanted = [int(part) for part in sizes.split(",")]
+        wanted = None if sizes is None else [int(part) for part in sizes.split(",")]
     except ValueError as error:
         raise ValueError(f"--sizes: found {sizes!r}, expected whole numbers separated by commas") from error
     check_out(out)
-    pair = open_pair(target, draft, device, dtype)
-    profile = measure_profile(
-        target=pair.target, draft=pair.draft, sizes=wanted, context=context, repeats=repeats,
-        progress=progress_bar(as_json),
-    )  # fmt: skip
+    if target_shape or draft_shape or device_model:
+        if target or draft or device:
+            raise ValueError(
+                "found a shape or --device-model beside --target, --draft or --device, expected one or the other"
+            )
+        profile = profile_of_shapes(
+            target_shape, draft_shape, device_model=device_model, dtype=dtype, offload=offload, sizes=wanted,
+            context=context, repeats=repeats, progress=progress_bar(as_json),
+        )  # fmt: skip
+    else:
+        from ..studies.measure_profile import DEFAULT_SIZES, measure_profile
+
+        if offload is not None:
+            raise ValueError(f"--offload: found {offload!r} for a pair that is here, expected --device-model beside it")
+        pair = open_pair(target, draft, device, dtype)
+        profile = measure_profile(
+            target=pair.target, draft=pair.draft, sizes=wanted or DEFAULT_SIZES, context=context, repeats=repeats,
+            progress=progress_bar(as_json),
+        )  # fmt: skip
     if out is not None:
         profile.save(out)
     report(profile.to_json(), as_json)

@@ -4,6 +4,8 @@ Each module imports, of this room, only the modules named:
 
     bootstrap           -
     conditions          -
+    devices             -
+    model_shapes        -
     tree                -
     tree_search         -
     acceptance_files    conditions
@@ -11,8 +13,10 @@ Each module imports, of this room, only the modules named:
     profile_files       -
     profile             tree, profile_files
     step_time           tree, profile
+    roofline            devices, model_shapes, profile
     acceptance          bootstrap, conditions, acceptance_files
     replay              tree, acceptance
+    scenarios           profile, acceptance
     optimal_trees       tree, tree_search, acceptance
     what_if             acceptance_files, acceptance
     plain_trees         tree, tree_search, acceptance, optimal_trees

@@ -6,6 +6,7 @@ Each module imports, of this room, only the modules named:
     model_files            -
     checkpoint             model_files
     device                 -
+    free_memory            -
     plain_decoder          -
     protocol               -
     tree_cache             -
@@ -18,5 +19,6 @@ Each module imports, of this room, only the modules named:
     llama_x86              plain_decoder, compile_c, instruction_sets, vocabulary_rows
     llama_torch            plain_decoder, tree_cache, llama_x86
     language_model         protocol, transformers_passes, llama_x86, llama_torch
+    random_models          free_memory, language_model
     loading                model_files, checkpoint, protocol, language_model
 """

@@ -2,6 +2,7 @@
 
 Each module imports, of this room, only the modules named:
 
+    measure_bounds         -
     measure_profile        -
     node_enumeration       -
     prompt_loop            -

@@ -1,0 +1,189 @@
+"""Models of wished sizes with random weights: how long a pass takes depends on sizes alone.
+
+Knows how such a model is written to a folder layer by layer, never whole in memory, or made in memory, and what marks
+it: nobody should take its text for a language. Memory and disk are asked first. Sizes are given as a config.json spells
+them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.initialization import no_init_weights
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
+
+from ..files.model_names import DEMO_PAIR
+from ..files.safe_files import json_bytes, read_bytes, read_json, write_atomic
+from .free_memory import available_bytes
+from .language_model import HuggingFaceModel, ModelPair
+
+MARK = "sequoia_random_weights"  # key of a config.json that only such models have; its value is the seed
+SPREAD = 0.02  # standard deviation of the weights
+SPARE_BYTES = 256 * 2**20  # left over, of memory and of the disk
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+TOKENIZER = DEMO_PAIR / "target"
+Settings = Mapping[str, Any]
+Sizes = dict[str, tuple[int, ...]]  # name of a tensor -> its shape
+
+
+def is_random(folder: str | Path) -> bool:
+    """Say whether a model's folder holds random weights made here; False for hub ids and whatever cannot be read."""
+    try:
+        fields = read_json(read_bytes(Path(folder).expanduser() / "config.json"))
+    except (ValueError, RuntimeError):  # RuntimeError: ~ of a user who has no home
+        return False
+    return isinstance(fields, dict) and MARK in fields
+
+
+def write_random_model(
+    settings: Settings,
+    folder: str | Path,
+    *,
+    dtype: str = "bfloat16",
+    seed: int = 0,
+    progress: Callable[[float, str], None] | None = None,
+) -> None:
+    """Write a folder that loads like any model: a shard for each layer, config.json, and a tokenizer.
+
+    The tokenizer is the demo pair's, filled up with tokens that no text has. Equal seeds give equal files. config.json
+    is written last, so that a cut run leaves no folder that looks like a model.
+
+    Args:
+        settings: such as `ModelShape.to_config` returns.
+        folder: new or empty.
+
+    Raises:
+        ValueError: for a folder that holds something, fewer than the tokenizer's tokens, or too little space on the
+            disk or in memory; nothing is written then.
+    """
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder}: found something there, expected a new or empty folder")
+    tokens = padded_tokenizer(settings)
+    kind = _dtype(dtype)
+    shards = _shards(settings, kind)
+    needed = [kind.itemsize * sum(map(math.prod, shard.values())) for shard in shards]
+    above = next(place for place in folder.resolve().parents if place.exists())
+    _check_room(str(folder), sum(needed), shutil.disk_usage(above).free, "on the disk")
+    _check_room(str(folder), 2 * max(needed), available_bytes(), "in memory")
+    folder.mkdir(parents=True, exist_ok=True)
+    places: dict[str, str] = {}
+    for number, shard in enumerate(shards, 1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        save_file({key: _random(key, size, kind, seed) for key, size in shard.items()}, folder / name, {"format": "pt"})
+        places |= dict.fromkeys(shard, name)
+        if progress is not None:
+            progress(number / len(shards), f"writing part {number} of {len(shards)}")
+    index = {"metadata": {"total_size": sum(needed)}, "weight_map": places}
+    write_atomic(folder / SAFE_WEIGHTS_INDEX_NAME, json_bytes(index))
+    write_atomic(folder / "tokenizer.json", json.dumps(tokens).encode())
+    shutil.copyfile(TOKENIZER / "tokenizer_config.json", folder / "tokenizer_config.json")
+    write_atomic(folder / "config.json", json_bytes(_config(settings).to_dict() | {"dtype": dtype, MARK: seed}))
+
+
+def random_pair(
+    target: Settings, draft: Settings, *, names: tuple[str, str], dtype: str = "float32", seed: int = 0
+) -> ModelPair:
+    """Return a pair of these sizes with random weights, made in memory on the CPU.
+
+    Args:
+        target, draft: such as `ModelShape.to_config` returns.
+        names: what the two are called in measurements.
+
+    Raises:
+        ValueError: when they do not fit into memory, or the draft has fewer tokens than the target.
+    """
+    kind, tokens = _dtype(dtype), target["vocab_size"]
+    if draft["vocab_size"] < tokens:
+        raise ValueError(
+            f"{names[1]}: found a vocabulary of {draft['vocab_size']}, expected at least the {tokens} of {names[0]}: "
+            "it could not read the target's tokens"
+        )
+    needed = sum(math.prod(size) for part in (target, draft) for size in _sizes(part, kind).values()) * kind.itemsize
+    _check_room(" <- ".join(names), 2 * needed, available_bytes(), "in memory")  # compiled passes pack a second copy
+    models = [
+        HuggingFaceModel(_in_memory(part, kind, seed), name, vocab_size=tokens)
+        for part, name in zip((target, draft), names, strict=True)
+    ]
+    return ModelPair(*models, AutoTokenizer.from_pretrained(TOKENIZER, trust_remote_code=False))
+
+
+def padded_tokenizer(settings: Settings) -> dict[str, Any]:
+    """Return the demo pair's tokenizer.json with as many tokens as the model has logits.
+
+    Raises:
+        ValueError: for a model with fewer.
+    """
+    fields = json.loads((TOKENIZER / "tokenizer.json").read_text())
+    known, wanted = fields["model"]["vocab"], settings["vocab_size"]
+    if wanted < len(known):
+        raise ValueError(f"vocab_size: found {wanted}, expected at least the {len(known):,} tokens of the tokenizer")
+    known |= {f"<unused-{token}>": token for token in range(len(known), wanted)}
+    return fields
+
+
+def _config(settings: Settings) -> Any:
+    """Return transformers' configuration; without an end of text, which random models would draw at any moment."""
+    architecture = f"{settings['model_type'].capitalize()}ForCausalLM"
+    ends = {"bos_token_id": None, "eos_token_id": None}
+    return AutoConfig.for_model(**settings, **ends, architectures=[architecture])
+
+
+def _empty(settings: Settings, kind: torch.dtype, device: str) -> PreTrainedModel:
+    with torch.device(device), no_init_weights():
+        model = AutoModelForCausalLM.from_config(_config(settings), dtype=kind, trust_remote_code=False)
+    model.tie_weights()  # which is left out together with the initialisation
+    return model
+
+
+def _sizes(settings: Settings, kind: torch.dtype) -> Sizes:
+    """Return the shape of every tensor; a head that is the embedding too comes once."""
+    return {key: tuple(weights.shape) for key, weights in _empty(settings, kind, "meta").named_parameters()}
+
+
+def _shards(settings: Settings, kind: torch.dtype) -> list[Sizes]:
+    """Return the tensors of each file: the embedding, one layer each, what comes after them."""
+    shards: dict[str, Sizes] = {}
+    for key, size in _sizes(settings, kind).items():  # in the model's order
+        layer = key.partition(".layers.")[2].partition(".")[0]
+        shards.setdefault(layer or key.rpartition(".")[0], {})[key] = size
+    return list(shards.values())
+
+
+def _in_memory(settings: Settings, kind: torch.dtype, seed: int) -> PreTrainedModel:
+    model = _empty(settings, kind, "cpu")
+    with torch.no_grad():
+        for key, weights in model.named_parameters():
+            weights.copy_(_random(key, tuple(weights.shape), kind, seed))
+    return model.eval()
+
+
+def _random(key: str, size: tuple[int, ...], kind: torch.dtype, seed: int) -> torch.Tensor:
+    """Return the tensor of that name: ones for a norm, zeros for a bias, else normal numbers of name and seed."""
+    if len(size) == 1:
+        return torch.full(size, 0.0 if key.endswith(".bias") else 1.0, dtype=kind)
+    digest = hashlib.sha256(f"{seed} {key}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    return torch.empty(size, dtype=kind).normal_(0.0, SPREAD, generator=generator)
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise ValueError(f"dtype: found {str(name)[:40]!r}, expected one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _check_room(name: str, needed: int, free: int | None, where: str) -> None:
+    if free is not None and needed + SPARE_BYTES > free:
+        raise ValueError(
+            f"{name}: found {free / 1e9:,.1f} GB free {where}, expected {(needed + SPARE_BYTES) / 1e9:,.1f} GB"
+        )

@@ -1,0 +1,97 @@
+"""Measures what this machine reads and computes at most, for the roofline: a device like those of the shipped table.
+
+Takes a few seconds, through PyTorch, on the processor or on a GPU. The best of the repeats counts: other work can only
+make a repeat slower. A pass of its own may come nearer than these, since they too are software.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from ..design.devices import Device
+from ..models.device import describe_device
+from ..models.free_memory import available_bytes
+
+THIS_MACHINE = "this-machine"
+FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+WORKING_BYTES = 256 * 2**20  # read at once: more than caches hold; a small model's weights may lie in them
+SIDES = (128, 256, 512, 1024, 2048)  # of the square matrices that are multiplied
+
+
+def measure_bounds(
+    device: str | torch.device = "cpu",
+    *,
+    working_bytes: int = WORKING_BYTES,
+    sides: Sequence[int] = SIDES,
+    seconds: float = 0.4,
+) -> Device:
+    """Return this machine's bandwidth and arithmetic as measured.
+
+    A processor without products in bfloat16 or float16 can widen the numbers as it reads them, so these formats are
+    given the rate of float32 where theirs is lower.
+
+    Args:
+        working_bytes: bytes that are read over and over; those of a model's weights where a cache holds them.
+        sides: of the matrices, increasing; the fastest counts. Larger ones than take `seconds` are left out: some
+            formats run a thousand times slower than others where the processor lacks them.
+        seconds: that each of the probes repeats for, at least once.
+
+    Raises:
+        ValueError: for fewer than 64 bytes, or seconds below 0.
+    """
+    if working_bytes < 64 or seconds < 0:
+        raise ValueError(
+            f"found {working_bytes} working bytes and {seconds} seconds, expected at least 64 bytes and 0 seconds"
+        )
+    place = torch.device(device)
+    buffer = torch.ones(working_bytes // 4, device=place)
+    bandwidth = buffer.numel() * 4 / _best_sec(buffer.sum, place, seconds)
+    del buffer
+    rates = {name: _product_rate(sides, dtype, place, seconds) for name, dtype in FORMATS.items()}
+    title = describe_device(place)
+    measured = f"measured on {title} by PyTorch {torch.__version__}"
+    return Device(
+        name=THIS_MACHINE, title=title, bytes_per_sec=bandwidth, memory_bytes=_memory_bytes(place),
+        operations_per_sec={name: max(rate, rates["float32"]) for name, rate in rates.items()},
+        sources={
+            "bytes_per_sec": f"{measured}: the sum of {working_bytes:,} bytes, best of repeats",
+            "operations_per_sec": f"{measured}: the fastest of squares of {', '.join(map(str, sides))}",
+            "memory_bytes": "as the system states what may still be taken",
+        },
+    )  # fmt: skip
+
+
+def _memory_bytes(place: torch.device) -> int | None:
+    return torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else available_bytes()
+
+
+def _product_rate(sides: Sequence[int], dtype: torch.dtype, place: torch.device, seconds: float) -> float:
+    best = 0.0
+    for side in sides:
+        matrix = torch.full((side, side), 1 / side, dtype=dtype, device=place)
+        taken = _best_sec(partial(torch.mm, matrix, matrix), place, seconds)
+        best = max(best, 2 * side**3 / taken)
+        if taken > seconds / 8:  # the next would take eight times as long
+            break
+    return best
+
+
+def _best_sec(work: Callable[[], object], place: torch.device, seconds: float) -> float:
+    """Return the shortest time that some work took, over repeats for so many seconds after one that warms up."""
+    _timed(work, place)
+    taken = [_timed(work, place)]
+    while sum(taken) < seconds:
+        taken.append(_timed(work, place))
+    return min(taken)
+
+
+def _timed(work: Callable[[], object], place: torch.device) -> float:
+    started = time.perf_counter()
+    work()
+    if place.type == "cuda":
+        torch.cuda.synchronize(place)
+    return time.perf_counter() - started

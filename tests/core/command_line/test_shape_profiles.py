@@ -1,0 +1,67 @@
+import json
+
+import pytest
+
+from sequoia_core.command_line.main import main
+from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.design.scenarios import ASSETS
+
+VECTOR = str(ASSETS / "scenarios" / "acceptance" / "llama2-7b-68m-c4.json")
+LLAMA = ["--target-shape", "Llama-2-7B", "--draft-shape", "jackfram-68m"]
+TINY = {
+    "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100,
+    "intermediate_size": 64, "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+def call(capsys, *arguments: str) -> dict:
+    code = main([*arguments, "--json"])
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    return json.loads(output.out)
+
+
+def test_a_modelled_profile_is_written_and_planned_with(capsys, tmp_path):
+    out = tmp_path / "a100.json"
+    found = call(capsys, "profile", *LLAMA, "--device-model", "a100-80g", "--dtype", "float16", "--out", str(out))
+    assert found["meta"]["modelled"] is True and found["sizes"][-1] == 1024 and found["dtype"] == "float16"
+    assert HardwareProfile.load(out).meta["target"] == "meta-llama/Llama-2-7b-hf"
+    plan = call(capsys, "plan", "--acceptance", VECTOR, "--profile", str(out), "--max-size", "64", "--max-depth", "8")
+    assert plan["predicted_speedup"] > 1.5 and plan["device"] == "NVIDIA A100 80 GB SXM"
+
+
+def test_an_offloaded_target_has_flat_times(capsys):
+    shapes = ["--target-shape", "llama-3-70b", "--draft-shape", "llama-3-8b", "--device-model", "l40"]
+    found = call(capsys, "profile", *shapes, "--offload", "host", "--sizes", "2,256")
+    assert found["sizes"] == [1, 2, 256] and found["verify_sec"][0] == found["verify_sec"][-1] > 4
+    assert found["dtype"] == "bfloat16" and found["meta"]["offload"] == "host"
+
+
+def test_shapes_alone_are_measured_with_random_weights(capsys, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY))
+    shapes = ["--target-shape", str(path), "--draft-shape", str(path)]
+    found = call(capsys, "profile", *shapes, "--sizes", "1,4", "--context", "16", "--repeats", "1")
+    assert found["sizes"] == [1, 4] and found["meta"]["target"].endswith("(random weights)")
+    assert not found["meta"].get("modelled") and found["dtype"] == "float32"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target-shape", "llama-2-7b"], "only one of --target-shape and --draft-shape"),
+        (["--device-model", "a100-80g"], "only one of --target-shape and --draft-shape"),
+        ([*LLAMA, "--device-model", "tpu"], "device: found 'tpu', expected one of a100-80g"),
+        ([*LLAMA, "--device-model", "a100-80g", "--dtype", "int8"], "dtype: found 'int8'"),
+        ([*LLAMA, "--device-model", "a100-80g", "--target", "x"], "expected one or the other"),
+        ([*LLAMA, "--offload", "host"], "--offload: found 'host' for shapes without files"),
+        ([*LLAMA, "--device-model", "m3-max", "--offload", "host"], "offload: found 'host', expected another place"),
+        (["--target-shape", "llama-2-70b", "--draft-shape", "llama-2-7b"], "GB free in memory"),
+        (["--target-shape", "llama-9", "--draft-shape", "llama-2-7b"], "llama-9: found no such shape"),
+        (["--offload", "disk"], "--offload: found 'disk'"),
+    ],
+)
+def test_mistakes_end_in_one_line(arguments, message, capsys):
+    assert main(["profile", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1

@@ -1,0 +1,117 @@
+import json
+
+import pytest
+
+from sequoia_core.design.model_shapes import ModelShape, find_shape, read_shape, shape_names
+
+PUBLISHED = {  # parameters, as the models' pages on the hub count them
+    "llama-2-7b": 6_738_415_616, "llama-2-13b": 13_015_864_320, "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248, "llama-3-70b": 70_553_706_496, "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824, "qwen3-0.6b": 596_049_920, "qwen3-8b": 8_190_735_360,
+    "qwen3-32b": 32_762_123_264, "jackfram-68m": 68_030_208, "jackfram-160m": 162_417_408,
+    "demo-target": 19_275_648, "demo-draft": 1_229_376,
+}  # fmt: skip
+TINY = {
+    "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 100, "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+def shape_of(tmp_path, **changes) -> ModelShape:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({key: value for key, value in (TINY | changes).items() if value is not None}))
+    return read_shape(path)
+
+
+@pytest.mark.parametrize("name", shape_names())
+def test_parameters_are_those_of_the_published_model(name):
+    assert find_shape(name).parameters == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", shape_names())
+def test_parameters_are_those_that_transformers_builds(name):
+    from torch import device
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shape = find_shape(name)
+    with device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape.to_config()))
+    assert shape.parameters == sum(weights.numel() for weights in model.parameters())
+    layers = sum(weights.numel() for key, weights in model.named_parameters() if ".layers." in key)
+    assert layers == shape.layers * shape.layer_parameters
+    assert shape.resident_parameters == shape.parameters - layers
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_parameters_of_other_families(family, tied, tmp_path):
+    from torch import device
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shape = shape_of(tmp_path, model_type=family, tie_word_embeddings=tied, head_dim=16)
+    with device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape.to_config()))
+    assert shape.parameters == sum(weights.numel() for weights in model.parameters())
+
+
+def test_bytes_and_operations(tmp_path):
+    shape = shape_of(tmp_path)
+    products = 2 * (
+        32 * 8 * (4 + 2 * 2) + 32 * 32 + 3 * 32 * 64
+    )  # both layers; query, keys, values; output; gated unit
+    assert shape.head_size == 8 and shape.layers * shape.layer_products == products
+    assert (
+        shape.weight_bytes("bfloat16") == 2 * shape.parameters and shape.weight_bytes("float32") == 4 * shape.parameters
+    )
+    assert shape.kv_bytes("float32") == 2 * 2 * 2 * 8 * 4  # keys and values of two heads of eight, in two layers
+    assert shape.read_parameters == shape.parameters - 100 * 32  # the embedding is looked up, the head multiplied with
+    assert shape_of(tmp_path, tie_word_embeddings=True).read_parameters == shape.read_parameters
+    head, seen = 100 * 32, 50
+    assert shape.operations_per_token(seen) == 2 * (products + head) + 2 * 2 * 2 * 4 * 8 * seen
+    with pytest.raises(ValueError, match="dtype: found 'int3', expected one of float32, bfloat16, float16"):
+        shape.weight_bytes("int3")
+
+
+def test_names_in_any_case_hub_ids_folders_and_files(tmp_path):
+    assert find_shape("Llama-2-7B") == find_shape("meta-llama/llama-2-7b-hf")
+    shape = shape_of(tmp_path)
+    assert find_shape(str(tmp_path)) == find_shape(str(tmp_path / "config.json")) == shape
+    assert shape.context == 128 and not shape.tied and shape.name == str(tmp_path / "config.json")
+    for wrong in ("llama-9", "x" * 5000, str(tmp_path / "none.json")):
+        with pytest.raises(ValueError, match="found no such shape, expected a config.json, .* llama-2-7b,"):
+            find_shape(wrong)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "mixtral"}, "model_type: found 'mixtral', expected one of llama"),
+        ({"model_type": None}, "model_type: found 'None'"),
+        ({"model_type": ["llama"]}, "model_type"),
+        ({"hidden_size": None}, "hidden_size: found nothing"),
+        ({"hidden_size": "32"}, "hidden_size: found '32'"),
+        ({"hidden_size": 30}, "hidden_size: found 30, expected a multiple of 4 heads"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ({"num_hidden_layers": 20_000}, "layers: found 20000, expected 1 to 10,000"),
+        ({"num_key_value_heads": 3}, "key_value_heads: found 3, expected a divisor of 4 heads"),
+        ({"vocab_size": 0}, "vocab_size"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings"),
+        ({"attention_bias": True}, "attention_bias: found True, expected false"),
+    ],
+)
+def test_configurations_that_describe_no_such_model_are_refused(changes, message, tmp_path):
+    with pytest.raises(ValueError, match=f"config.json: {message}") as error:
+        shape_of(tmp_path, **changes)
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_are_no_configuration_are_refused(tmp_path):
+    for content, message in (
+        ("[]", "JSON list"),
+        ("<html>", "no readable JSON"),
+        ("x" * 1_000_001, "at most 1,000,000"),
+    ):
+        path = tmp_path / "config.json"
+        path.write_text(content)
+        with pytest.raises(ValueError, match=message):
+            read_shape(path)

@@ -1,0 +1,124 @@
+import json
+import runpy
+import sys
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from sequoia_core.decoding.loop import decode
+from sequoia_core.design.model_shapes import find_shape, read_shape
+from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.files.model_names import DEMO_PAIR
+from sequoia_core.models import random_models
+from sequoia_core.models.loading import load_pair
+from sequoia_core.models.random_models import is_random, random_pair, write_random_model
+from sequoia_core.studies.measure_profile import measure_profile
+
+TINY = {
+    "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64, "vocab_size": 4500,
+    "max_position_embeddings": 128, "tie_word_embeddings": False,
+}  # fmt: skip
+SMALLER = TINY | {"num_hidden_layers": 1, "vocab_size": 4600}
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_written_model_loads_and_decodes(family, tied, tmp_path):
+    settings = TINY | {"model_type": family, "tie_word_embeddings": tied}
+    write_random_model(settings, tmp_path / "target", dtype="float32")
+    write_random_model(SMALLER, tmp_path / "draft", dtype="bfloat16")
+    assert is_random(tmp_path / "target") and is_random(str(tmp_path / "draft"))
+    pair = load_pair(str(tmp_path / "target"), str(tmp_path / "draft"), device="cpu")
+    assert pair.target.vocab_size == 4500 and pair.target.eos_ids == frozenset()
+    assert pair.target.parameters == read_shape(tmp_path / "target" / "config.json").parameters
+    ids = pair.tokenizer.encode("def f(x):")
+    steps = decode(ids, target=pair.target, draft=pair.draft, tree=chain_tree(3), max_new_tokens=6)
+    assert sum(len(step.new_tokens) for step in steps) == 6
+
+
+def test_one_file_for_each_layer_and_a_mark(tmp_path):
+    told = []
+    write_random_model(TINY, tmp_path / "new", seed=7, progress=lambda share, message: told.append(share))
+    files = sorted((tmp_path / "new").glob("*.safetensors"))
+    assert len(files) == 1 + 3 + 1 + 1 == len(told) and told[-1] == 1.0  # embedding, layers, norm, head
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            assert len({key.split(".layers.")[-1].split(".")[0] for key in file.keys()}) == 1
+            assert all(file.get_slice(key).get_dtype() == "BF16" for key in file.keys())
+    fields = json.loads((tmp_path / "new" / "config.json").read_text())
+    assert fields[random_models.MARK] == 7 and fields["architectures"] == ["LlamaForCausalLM"]
+
+
+def test_equal_seeds_give_equal_files(tmp_path):
+    contents = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        write_random_model(SMALLER, tmp_path / name, seed=seed)
+        contents.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+    assert contents[0] == contents[1]
+    changed = {name for name in contents[0] if contents[0][name] != contents[2][name]}
+    assert "config.json" in changed and len([name for name in changed if name.endswith(".safetensors")]) == 3
+
+
+def test_the_same_weights_in_memory(tmp_path):
+    write_random_model(TINY, tmp_path / "target", dtype="float32", seed=3)
+    write_random_model(SMALLER, tmp_path / "draft", dtype="float32", seed=3)
+    loaded = load_pair(str(tmp_path / "target"), str(tmp_path / "draft"), device="cpu", dtype="float32")
+    made = random_pair(TINY, SMALLER, names=("t", "d"), dtype="float32", seed=3)
+    weights = made.target.model.state_dict()
+    assert not torch.equal(weights["model.layers.0.mlp.up_proj.weight"], weights["model.layers.1.mlp.up_proj.weight"])
+    for a, b in ((loaded.target, made.target), (loaded.draft, made.draft)):
+        assert a.vocab_size == b.vocab_size == 4500
+        weights = b.model.state_dict()
+        assert all(torch.equal(tensor, weights[key]) for key, tensor in a.model.state_dict().items())
+    ids = torch.arange(20)[None]
+    assert torch.equal(loaded.target.model(ids).logits, made.target.model(ids).logits)  # rotary tables too
+
+
+def test_a_random_pair_can_be_profiled():
+    pair = random_pair(TINY, SMALLER, names=("toy (random weights)", "small"), dtype="float32")
+    profile = measure_profile(target=pair.target, draft=pair.draft, sizes=[1, 4], context=16, repeats=1)
+    assert profile.meta["target"] == "toy (random weights)" and profile.dtype == "float32"
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="found .* GB free in memory, expected 2,000"):
+        monkeypatch.setattr(random_models, "SPARE_BYTES", 2 * 10**12)
+        random_pair(TINY, SMALLER, names=("t", "d"))
+    with pytest.raises(ValueError, match=r"new: found .* GB free on the disk, expected 2,000\.0 GB"):
+        write_random_model(TINY, tmp_path / "new")
+    monkeypatch.undo()
+    monkeypatch.setattr(random_models, "available_bytes", lambda: 10**6)
+    with pytest.raises(ValueError, match=r"new: found 0\.0 GB free in memory"):
+        write_random_model(TINY, tmp_path / "new")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="vocab_size: found 100, expected at least the 4,096 tokens"):
+        write_random_model(TINY | {"vocab_size": 100}, tmp_path / "new")
+    with pytest.raises(ValueError, match="dtype: found 'int8'"):
+        write_random_model(TINY, tmp_path / "new", dtype="int8")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "mine.txt").write_text("mine")
+    with pytest.raises(ValueError, match="old: found something there, expected a new or empty folder"):
+        write_random_model(TINY, tmp_path / "old")
+    with pytest.raises(ValueError, match="d: found a vocabulary of 4500, expected at least the 4600 of t"):
+        random_pair(SMALLER, TINY, names=("t", "d"))
+
+
+def test_models_that_somebody_trained_are_not_random(tmp_path):
+    assert not is_random(DEMO_PAIR / "target") and not is_random("owner/name") and not is_random(tmp_path)
+    (tmp_path / "config.json").write_text("[")
+    assert not is_random(tmp_path) and not is_random("~nobody/x") and not is_random("x" * 5000)
+
+
+def test_the_script_writes_a_pair(tmp_path, monkeypatch):
+    script = str(DEMO_PAIR.parents[1] / "scripts" / "make_random_model.py")
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    shapes = ["--shape", str(tmp_path / "config.json"), "--draft-shape", "demo-draft"]
+    monkeypatch.setattr(sys, "argv", [script, *shapes, str(tmp_path / "pair")])
+    runpy.run_path(script, run_name="__main__")
+    assert is_random(tmp_path / "pair" / "target")
+    assert read_shape(tmp_path / "pair" / "draft" / "config.json").parameters == find_shape("demo-draft").parameters
+    with pytest.raises(SystemExit, match="error: .*target: found something there"):
+        runpy.run_path(script, run_name="__main__")

@@ -1,0 +1,49 @@
+import math
+from itertools import chain, repeat
+
+import pytest
+import torch
+
+from sequoia_core.design.model_shapes import find_shape
+from sequoia_core.design.roofline import modelled_profile, pass_sec
+from sequoia_core.studies import measure_bounds as measuring
+from sequoia_core.studies.measure_bounds import measure_bounds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time as the work itself moves it: a sum reads a gigabyte per second, a product computes at its format's rate."""
+    rates = {torch.float32: 8e3, torch.bfloat16: 2e3, torch.float16: 32e3}
+    delays = chain([5.0, 0.0, 3.0], repeat(0.0))  # the first is the warm-up, the third is disturbed
+
+    def timed(work, place):
+        result = work()
+        square = result.ndim == 2
+        spent = 2 * len(result) ** 3 / rates[result.dtype] if square else 2**20 / 1e9
+        return spent + next(delays)
+
+    monkeypatch.setattr(measuring, "_timed", timed)
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_best_of_the_repeats_counts():
+    found = measure_bounds(working_bytes=2**20, sides=[4, 8], seconds=0.003)
+    assert found.bytes_per_sec == pytest.approx(1e9)
+    assert found.rate("float32") == pytest.approx(8e3) and found.rate("float16") == pytest.approx(32e3)
+    assert found.rate("bfloat16") == pytest.approx(8e3)  # widened: never below float32
+    assert found.name == "this-machine" and "best of repeats" in found.sources["bytes_per_sec"]
+
+
+def test_a_real_measurement_makes_a_profile():
+    found = measure_bounds(working_bytes=2**22, sides=[64], seconds=0.0)
+    assert 1e6 < found.bytes_per_sec < 1e13 and 1e6 < found.rate("float32") < 1e15
+    assert found.memory_bytes is None or found.memory_bytes > 1e6
+    target, draft = find_shape("demo-target"), find_shape("demo-draft")
+    profile = modelled_profile(target, draft, found, dtype="float32")
+    assert profile.device == found.title and math.isfinite(float(pass_sec(target, 64, found)))
+
+
+def test_nonsense_is_refused():
+    for options in ({"working_bytes": 8}, {"seconds": -1.0}):
+        with pytest.raises(ValueError, match="expected at least 64 bytes and 0 seconds"):
+            measure_bounds(**options)
