@@ -3,7 +3,7 @@
 import streamlit as st
 
 from sequoia_core.design.step_limit import step_limit
-from ui import controls, core_cache, page_setup, predictions, session
+from ui import controls, core_cache, page_setup, predictions, scenarios, session
 from ui.cards import Card, cards
 from ui.hardware import costs, sentences, source, surface, why
 from ui.literal import plain
@@ -28,8 +28,9 @@ st.markdown(
 if profile.meta.get("passes_by"):
     st.caption(plain(f"Target passes in {profile.dtype} by {str(profile.meta['passes_by'])[:120]}."))
 
+scenarios.banner()
 foreign = [*predictions.vector_faults(), *predictions.profile_faults()]
-if foreign:
+if foreign and scenarios.in_use() is None:
     st.warning(
         f"A what-if, not a prediction for the {session.pair_name()} on this machine: {plain('; '.join(foreign))}. "
         "Measure acceptance and passes here before believing a speedup.",

@@ -6,7 +6,7 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.growth import next_node_value
 from sequoia_core.design.plain_trees import chain_tree
-from ui import controls, core_cache, page_setup, predictions, session, tree_in_use
+from ui import controls, core_cache, page_setup, predictions, scenarios, session, tree_in_use
 from ui.cards import Card, cards, short_reason
 from ui.literal import plain
 from ui.tree import comparison, files, growth, picture
@@ -83,8 +83,11 @@ def back_to_best() -> None:
 def speedup_card(tree: TokenTree) -> Card:
     """Say what speedup is predicted of the tree, or why none is."""
     predicted, unknown = predictions.predicted(tree), predictions.no_prediction(tree) or ""
-    help = "Expected tokens ÷ (t(n) + d·c), of the pair in use on this machine."
+    help = "Tokens per step × seconds of a plain token ÷ seconds of a step, of the pair in use on this machine."
     if predicted is None:
+        told = scenarios.speedup_card(tree)
+        if told is not None:
+            return told
         reason = short_reason(unknown)
         return Card("Predicted speedup", "unknown", reason, help=f"{help} Not known: {plain(unknown)}.")
     against = f"{predicted - 1:+.2f}× vs autoregressive"
@@ -114,6 +117,7 @@ st.caption(
     "Which guesses are worth a place in one target pass? The sliders give the provably best tree of a size and depth."
 )
 
+scenarios.banner()
 vector_control()
 vector = session.acceptance()
 n, d = shape_controls()

@@ -92,6 +92,13 @@ def set_acceptance(vector: AcceptanceVector, source: str, name: str) -> None:
     put("varied", None)
 
 
+def use_scenario(vector: AcceptanceVector, profile: HardwareProfile, source: str) -> None:
+    """Use a vector and a profile that belong together, on every page."""
+    set_profile(profile, f"{source}: {profile.device} in {profile.dtype}")
+    _use(vector, source)
+    put("varied", None)
+
+
 def vary_acceptance(vector: AcceptanceVector, what: str) -> None:
     """Use a vector derived from the one in use, which `restore_acceptance` brings back."""
     original = get("varied") or (acceptance(), acceptance_source())

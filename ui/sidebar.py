@@ -7,7 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from ui import machine, model_pairs, number_format, predictions, session, session_jobs
+from ui import machine, model_pairs, number_format, predictions, scenarios, session, session_jobs
 from ui.literal import plain
 from ui.model_pairs import PairSpec
 
@@ -24,6 +24,7 @@ POLL_SEC = 1.0
 def draw() -> None:
     """Draw the sidebar; it follows this session's job while one is active."""
     with st.sidebar:
+        scenarios.control()
         _pair_control()
         current = session_jobs.current()
         active = current is not None and current.active

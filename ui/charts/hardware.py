@@ -43,6 +43,19 @@ def verify_time_figure(
             line={"color": GREY, "width": 1, "dash": "dot"},
         )
     )
+    shown = [profile] if other is None else [profile, other]
+    top = 1.15 * max(float((p.verify_sec / p.smooth_verify_sec[0]).max()) for p in shown)
+    if idle is not None:
+        traces.append(
+            go.Scatter(
+                x=[idle, idle],
+                y=[0.0, top],
+                mode="lines",
+                name=f"idle arithmetic ends at n = {idle}",
+                hoverinfo="skip",
+                line={"color": FAINT, "width": 1.5, "dash": "dash"},
+            )
+        )
     if here is not None:
         time = float(profile.t(here))
         traces.append(
@@ -59,12 +72,7 @@ def verify_time_figure(
         *traces, x="tokens in one target pass n (log scale)", y="t(n), in passes of one token", height=460
     )
     figure.update_xaxes(**log2_ticks(int(dense[-1])))
-    shown = [profile] if other is None else [profile, other]
-    top = max(float((p.verify_sec / p.smooth_verify_sec[0]).max()) for p in shown)
-    figure.update_yaxes(range=[0, 1.15 * top])
-    if idle is not None:
-        words = f"idle arithmetic ends at {idle}"
-        figure.add_vline(x=idle, line={"color": FAINT, "width": 1.5, "dash": "dash"}, annotation_text=words)
+    figure.update_yaxes(range=[0, top])
     return figure
 
 

@@ -34,6 +34,7 @@ def upload_profile() -> None:
     elif upload.value is not None:
         if upload.is_new:
             session.set_profile(upload.value, f"your file {upload.name}")
+            st.rerun()  # the sidebar, drawn before, may name a scenario
         st.success(f"{upload.name}: up to n = {upload.value.max_size}, in use.", icon=":material/check_circle:")
 
 

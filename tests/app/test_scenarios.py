@@ -1,0 +1,73 @@
+"""Scenarios: chosen in the sidebar, set for all pages, labelled, and left when something of one's own is used."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from sequoia_core import AcceptanceVector, HardwareProfile
+from tests.app.conftest import metrics, open_page, profile, settled, vector
+from ui import shipped
+
+REAL = shipped.ASSETS
+TITLE = "Llama-3-70B with an 8B draft on one L40, offloaded"
+
+
+@pytest.fixture
+def scenario_assets(assets):
+    shutil.copytree(REAL / "scenarios", assets / "scenarios")
+    for name in ("acceptance/llama3-70b-8b-cnn.json", "acceptance/demo-t0.json", "profiles/cpu-2core-bfloat16.json"):
+        shutil.copy(REAL / name, assets / name)
+    return assets
+
+
+def text(page) -> str:
+    return " ".join(markdown.value for markdown in page.markdown)
+
+
+def choose(page, title: str):
+    return settled(page.selectbox(key="sidebar_scenario").select(title).run())
+
+
+def test_a_scenario_sets_every_page_and_says_what_it_is(scenario_assets) -> None:
+    page = choose(open_page("tree"), TITLE)
+    assert "hundreds of drafted tokens" in text(page) and "times modelled" in text(page)
+    assert metrics(page)["Speedup in this scenario"][0].endswith("×")
+    assert len(page.session_state["studio_profile"].sizes) > 10 and page.session_state["studio_profile"].modelled
+    n, d = page.slider(key="n").value, page.slider(key="depth").value
+    assert n >= 100 and d >= 8  # a tree worth looking at
+    assert "Predicted speedup" not in metrics(page)
+
+
+def test_the_hardware_page_draws_a_scenario_as_modelled(scenario_assets) -> None:
+    page = choose(open_page("hardware"), TITLE)
+    spec = next(c.proto.spec for c in page.get("plotly_chart") if c.proto.id.endswith("-hardware_times"))
+    assert "modelled t(n)" in spec and "measured, median" not in spec
+    assert "Supposed speedup" in metrics(page)
+
+
+def test_a_profile_of_ones_own_ends_the_scenario(scenario_assets, tmp_path) -> None:
+    page = choose(open_page("hardware"), TITLE)
+    settled(page.segmented_control(key="hardware_way").set_value("Upload").run())
+    page.file_uploader(key="hardware_file").upload("own.json", json.dumps(profile(0.001).to_json()).encode())
+    settled(page.run())
+    assert page.selectbox(key="sidebar_scenario").value is None and "hundreds of drafted" not in text(page)
+
+
+def test_without_scenarios_there_is_no_choice(assets) -> None:
+    page = open_page("tree")
+    assert not any(box.key == "sidebar_scenario" for box in page.selectbox)
+
+
+def test_every_shipped_scenario_gives_a_tree(scenario_assets) -> None:
+    page = open_page("tree")
+    titles = page.selectbox(key="sidebar_scenario").options
+    assert len(titles) == len(list((REAL / "scenarios").glob("*.json")))
+    for title in titles:
+        choose(page, title)
+        assert page.selectbox(key="sidebar_scenario").value == title and not page.exception
+        assert isinstance(page.session_state["studio_acceptance"], AcceptanceVector)
+        assert isinstance(page.session_state["studio_profile"], HardwareProfile)
+    assert vector() is not None

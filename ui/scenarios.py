@@ -1,0 +1,117 @@
+"""Scenarios in the app: a pair and a machine, chosen once in the sidebar for every page, and labelled as such."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from sequoia_core.design.planning import pair_mismatches
+from sequoia_core.design.scenarios import Scenario, list_scenarios
+from ui import controls, core_cache, predictions, session, shipped, tree_in_use
+from ui.cards import Card
+from ui.literal import plain
+
+if TYPE_CHECKING:
+    from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
+
+OWN = "My own vector and profile"
+
+
+def known() -> dict[str, Scenario]:
+    """Return the shipped scenarios by title, in their order."""
+    return _known(str(shipped.ASSETS))
+
+
+@st.cache_resource(show_spinner=False, max_entries=4)
+def _known(assets: str) -> dict[str, Scenario]:
+    folder = shipped.ASSETS / "scenarios"
+    return {scenario.title: scenario for scenario in list_scenarios(folder, assets=shipped.ASSETS)}
+
+
+def parts(scenario: Scenario) -> tuple[AcceptanceVector, HardwareProfile]:
+    """Return a scenario's vector and profile."""
+    vector, profile = scenario.acceptance, scenario.profile
+    return (
+        core_cache.load_acceptance(str(vector), vector.stat().st_mtime_ns),
+        core_cache.load_profile(str(profile), profile.stat().st_mtime_ns),
+    )
+
+
+def in_use() -> Scenario | None:
+    """Return the scenario whose vector and profile are in use; None where they are of no scenario."""
+    here = (session.acceptance(), session.profile())
+    return next((s for s in known().values() if all(a is b for a, b in zip(parts(s), here, strict=True))), None)
+
+
+def control() -> None:
+    """Let the reader choose a scenario; it sets the vector and the profile of all pages."""
+    if not known():
+        return
+    current = in_use()
+    titles = list(known())
+    st.session_state["sidebar_scenario"] = None if current is None else current.title
+    st.selectbox(
+        "Scenario",
+        titles,
+        index=None,
+        key="sidebar_scenario",
+        on_change=_choose,
+        placeholder=OWN,
+        help="A pair and a machine to look at before anything is measured: an acceptance vector and a profile for "
+        "every page. What is measured here replaces it.",
+    )
+    if current is not None and foreign():
+        st.caption(f":material/travel_explore: {kind(current)}, not this machine.")
+
+
+def _choose() -> None:
+    title = st.session_state["sidebar_scenario"]
+    if title is not None:
+        scenario = known()[title]
+        session.use_scenario(*parts(scenario), f"scenario “{scenario.title}”")
+        tree_in_use.set_shape(None)
+
+
+def kind(scenario: Scenario) -> str:
+    """Say where a scenario's numbers come from."""
+    vectors = {"measured": "acceptance measured", "published": "acceptance published", "fitted": "acceptance fitted"}
+    return f"{vectors[scenario.vector].capitalize()}, times {scenario.times}"
+
+
+def foreign() -> bool:
+    """Whether the vector or the profile in use is of another pair or machine than those of this session."""
+    return bool(predictions.vector_faults() or predictions.profile_faults())
+
+
+def banner() -> None:
+    """Say what the scenario in use is, and offer to measure here; nothing where no scenario is in use or it is here."""
+    scenario = in_use()
+    if scenario is None or not foreign():
+        return
+    with st.container(border=True):
+        st.markdown(
+            f":material/travel_explore: **{plain(scenario.title)}.** {plain(scenario.sentence)} "
+            f"*{kind(scenario)}; a what-if for your pair on this machine.*"
+        )
+        controls.page_link(
+            st.container(), "hardware", "Measure this machine instead", ":material/speed:", hardware_way="Measure"
+        )
+
+
+def speedup_card(tree: TokenTree) -> Card | None:
+    """Return the speedup of a tree for the pair and machine of the scenario in use; None where that is not told."""
+    scenario = in_use()
+    if scenario is None:
+        return None
+    vector, profile = parts(scenario)
+    if tree.size > profile.max_size or (scenario.vector == "measured" and pair_mismatches(vector, profile)):
+        return None
+    found = core_cache.prediction(vector, profile, tree).speedup
+    sure = "" if found.low is None else f"95 %: {found.low:.2f} to {found.high:.2f}×"
+    return Card(
+        "Speedup in this scenario",
+        f"{found.value:.2f}×",
+        sure or f"{found.value - 1:+.2f}× vs autoregressive",
+        help="For the scenario's pair on the scenario's machine, not for yours.",
+    )
