@@ -154,7 +154,7 @@ def find_shape(text: str) -> ModelShape:
     by_model = {entry["model"].lower(): name for name, entry in named.items()}
     name = by_model.get(text.lower(), text.lower())
     if name in named:
-        return _from_fields(named[name], name, named[name]["model"])
+        return shape_of(named[name], name, model=named[name]["model"])
     if name in DEMO_SHAPES:
         return read_shape(DEMO_SHAPES[name] / "config.json", name=name)
     path = Path(text).expanduser()
@@ -189,12 +189,20 @@ def read_shape(path: str | Path, *, name: str | None = None) -> ModelShape:
         fields = read_json(content)
         if not isinstance(fields, dict):
             raise ValueError(f"found a JSON {type(fields).__name__}, expected a JSON object")
-        return _from_fields(fields, name or str(path), model_name(Path(path).parent))
+        return shape_of(fields, name or str(path), model=model_name(Path(path).parent))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _from_fields(fields: dict[str, Any], name: str, model: str) -> ModelShape:
+def shape_of(fields: dict[str, Any], name: str, *, model: str = "") -> ModelShape:
+    """Return the shape that the settings of a config.json describe.
+
+    Args:
+        name: what to call the shape; model: the name of the model it is of.
+
+    Raises:
+        ValueError: saying what was found and what was expected.
+    """
     family = fields.get("model_type")
     if family not in FAMILIES:  # said first: other families spell their sizes in other ways
         raise ValueError(f"model_type: found {str(family)[:40]!r}, expected one of {', '.join(FAMILIES)}")

@@ -3,6 +3,7 @@
 Each module imports, of this room, only the modules named:
 
     measure_bounds         -
+    bound_of_passes        measure_bounds
     measure_profile        -
     node_enumeration       -
     prompt_loop            -

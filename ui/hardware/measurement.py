@@ -20,7 +20,7 @@ def section() -> None:
         left, middle, right = st.columns(3)
         largest = left.select_slider(
             "Largest tree",
-            [16, 32, 64, 128, 256, 512],
+            [16, 32, 64, 128, 256, 512, 1024],
             64,
             key="hardware_largest",
             help="Target passes of 1, 2, 4, … up to this many tokens are timed. A GPU deserves 256 or more.",
@@ -56,9 +56,10 @@ def start(largest: int, context: int, repeats: int) -> None:
 
     def work(job: JobContext) -> HardwareProfile:
         from sequoia_core import measure_profile
+        from sequoia_core.studies.bound_of_passes import with_bound
 
         pair = job.pair(spec)
-        return measure_profile(
+        profile = measure_profile(
             target=pair.target,
             draft=pair.draft,
             sizes=sizes,
@@ -67,5 +68,6 @@ def start(largest: int, context: int, repeats: int) -> None:
             progress=job.progress,
             cancel=job.cancel,
         )
+        return profile if job.cancel.is_set() else with_bound(profile, pair.target)
 
     job_panel.start("profile", "Profiling", work, info=f"measured here on the {session.pair_name()}")

@@ -1,0 +1,33 @@
+"""What a profile's target passes would take at the best this machine can do: its bound, kept with the profile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..design.model_shapes import shape_of
+from ..design.profile import HardwareProfile
+from ..design.roofline import pass_sec
+from ..models.language_model import HuggingFaceModel
+from .measure_bounds import WORKING_BYTES, measure_bounds
+
+PROBE_SEC = 0.1
+
+
+def with_bound(profile: HardwareProfile, target: HuggingFaceModel) -> HardwareProfile:
+    """Measure this machine's bandwidth and arithmetic, and note what they allow for the passes of a profile.
+
+    Takes about two seconds. Bandwidth is that of reading as many bytes as the weights have: those of a small model may
+    lie in a cache.
+
+    Returns:
+        The profile with `bound_sec` in its meta, seconds for each size, and `bound_device`; unchanged where the model
+        is of a family whose sizes are not known.
+    """
+    try:
+        shape = shape_of(target.model.config.to_dict(), target.name)
+        working = min(shape.weight_bytes(profile.dtype), WORKING_BYTES)
+        device = measure_bounds(target.device, working_bytes=working, seconds=PROBE_SEC)
+        bound = pass_sec(shape, profile.sizes, device, dtype=profile.dtype, context=profile.context)
+    except ValueError:
+        return profile
+    return replace(profile, meta=profile.meta | {"bound_sec": bound.tolist(), "bound_device": device.to_json()})
