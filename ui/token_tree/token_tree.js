@@ -158,6 +158,7 @@ function play(view, on) {
     view.timer = setInterval(() => tick(view), view.slow ? SLOW_MS : PLAY_MS)
   }
   view.el.play.textContent = view.timer ? "❚❚ Pause" : "▶ Play"
+  view.el.play.setAttribute("aria-label", view.timer ? "Pause" : "Play")
 }
 
 function tick(view) {
