@@ -17,8 +17,8 @@ from sequoia_core.design.conditions import VERIFIERS
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.safe_files import checked, kind_of, read_bytes, read_json
 from ui.runs import FORMAT, VERSION
+from ui.tree_layout import MAX_DRAWN
 
-MAX_NODES = 4_096  # of one tree: what a browser still draws
 MAX_STEPS = 10_000
 Positive = Annotated[FiniteFloat, Field(ge=0)]
 
@@ -52,7 +52,7 @@ class _Header(_Strict):
     predicted_speedup: Positive | None
     baseline: _Baseline | None
     text: str
-    shapes: Annotated[list[Annotated[list[int], Field(max_length=MAX_NODES)]], Field(max_length=MAX_STEPS)]
+    shapes: Annotated[list[Annotated[list[int], Field(max_length=MAX_DRAWN)]], Field(max_length=MAX_STEPS)]
 
 
 class _Step(_Strict):

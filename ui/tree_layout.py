@@ -8,6 +8,8 @@ import numpy as np
 
 from sequoia_core.design.tree import TokenTree
 
+MAX_DRAWN = 4_096  # nodes that a browser still draws
+
 
 def tidy_layout(tree: TokenTree) -> np.ndarray:
     """Place leaves one unit apart and every parent centred over its first and last child.

@@ -10,9 +10,9 @@ import streamlit as st
 
 from sequoia_core.design.tree import TokenTree
 from ui.literal import plain, safe_name
+from ui.tree_layout import MAX_DRAWN
 
 T = TypeVar("T")
-MAX_TREE = 4_096  # nodes that a browser still draws
 TREE_TYPES = ("json", "pt", "txt")
 
 
@@ -73,6 +73,6 @@ def _read_tree(data: bytes, name: str) -> TokenTree:
     from sequoia_core.design.tree_files import tree_from_bytes
 
     tree = tree_from_bytes(data, name)
-    if tree.size > MAX_TREE:
-        raise ValueError(f"{name}: found {tree.size:,} nodes, expected at most {MAX_TREE:,} to draw and decode with")
+    if tree.size > MAX_DRAWN:
+        raise ValueError(f"{name}: found {tree.size:,} nodes, expected at most {MAX_DRAWN:,} to draw and decode with")
     return tree

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.app.conftest import PAGES
+from ui.run_files import load_run
+from ui.token_tree.standalone import run_to_html
 
 from .browser import settle
+from .conftest import ROOT
 
 SEVERE = ("serious", "critical")
 
@@ -25,15 +28,28 @@ def serious_faults(page) -> list[str]:
     ]
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_nothing_serious_in_either_theme(path: Path, page, server) -> None:
+def no_serious_faults(page) -> None:
     faults = []
-    page.emulate_media(reduced_motion="reduce")
-    page.goto(f"{server}/{'' if path.stem == 'overview' else path.stem}")
-    settle(page)
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        page.emulate_media(color_scheme=scheme)
         page.wait_for_timeout(1_500)  # charts are drawn after the script is done
         faults += [f"{scheme}: {fault}" for fault in serious_faults(page)]
     assert not faults, "\n".join(faults)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_nothing_serious_in_either_theme(path: Path, page, server) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(f"{server}/{'' if path.stem == 'overview' else path.stem}")
+    settle(page)
+    no_serious_faults(page)
+
+
+def test_nothing_serious_in_a_run_saved_as_a_page(page, tmp_path) -> None:
+    path = tmp_path / "run.html"
+    path.write_bytes(run_to_html(load_run(ROOT / "assets" / "runs" / "recorded.json"), title="A run"))
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(path.as_uri())
+    page.locator(".nodes .rejected").first.click()
+    no_serious_faults(page)

@@ -11,7 +11,10 @@ import urllib.request
 
 import pytest
 
+from ui.run_files import load_run, run_to_bytes
+
 from .browser import LONG_MS, go, settle
+from .conftest import ROOT
 
 HOST = "evil.example"
 PAYLOADS = (
@@ -165,12 +168,47 @@ BROKEN = {
         (f"{NAME}.json", json.dumps(TREE | {"format": PAYLOADS[0]})),
         (f"{NAME}.json", json.dumps([PAYLOADS[0]])),
     ],
+    "runs_file": [
+        (f"{NAME}.jsonl", json.dumps({"format": PAYLOADS[0]})),
+        (f"{NAME}.jsonl", json.dumps({"format": "sequoia-run", "version": 2, "id": PAYLOADS[1]})),
+        (f"{NAME}.jsonl", PAYLOADS[1]),
+    ],
     "acceptance_prompts_file": [
         (f"{NAME}.jsonl", json.dumps({PAYLOADS[0]: 1})),
         (f"{NAME}.jsonl", PAYLOADS[1]),
         (f"{NAME}.csv", f'"{PAYLOADS[0]}","{PAYLOADS[3]}"\n1,2,3\n'),
     ],
 }
+
+
+def hostile_run() -> bytes:
+    """A run that is read, with foreign text wherever there is text."""
+    run = load_run(ROOT / "assets" / "runs" / "recorded.json")
+    for step in run["steps"]:
+        step["tokens"] = [hostile("token")] * len(step["tokens"])
+        step["pieces"] = [hostile("piece")] * len(step["pieces"])
+        step["bonus"] = step["bonus"] and hostile("bonus")
+    named = {name: hostile(name) for name in ("prompt", "tree_source", "target", "draft", "dtype", "device", "text")}
+    return run_to_bytes(run | named | {"id": "0" * 12})
+
+
+@pytest.mark.timeout(600)
+def test_a_hostile_run_is_shown_as_it_is(page, server):
+    page.goto(server)
+    settle(page)
+    go(page, "Runs")
+    put(page, "runs_file", f"{NAME}.jsonl", hostile_run().decode())
+    page.get_by_text("Two side by side").wait_for()
+    nothing_rendered(page)
+    page.get_by_role("link", name="Watch it step by step").click()
+    settle(page)
+    page.locator(".st-key-decode_tree .nodes .node").first.click()
+    page.locator(".st-key-decode_tree .details").get_by_text(PAYLOADS[0].replace("FIELD", "token")[:9]).first.wait_for()
+    assert "run=000000000000" in page.url
+    nothing_rendered(page)
+    open_tooltips(page)
+    overview(page)
+    nothing_rendered(page)
 
 
 @pytest.mark.timeout(600)
@@ -182,6 +220,7 @@ def test_hostile_errors_are_shown_as_they_are(page, server):
         ("Acceptance", "acceptance_way", "Measure", "acceptance_prompts_file"),
         ("Hardware", "hardware_way", "Upload", "hardware_file"),
         ("Tree", None, None, "tree_file"),
+        ("Runs", None, None, "runs_file"),
     )
     for name, key, way, place in places:
         go(page, name)

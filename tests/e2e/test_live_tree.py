@@ -209,7 +209,7 @@ def test_slow_play_shows_one_decision_after_the_other(page) -> None:
 def test_why_it_stopped_and_why_the_run_ended(page) -> None:
     shown(page)
     words = page.locator(".details").inner_text()
-    assert "Why did it stop here?" in words and "1 drafted token accepted of 3" in words
+    assert "Why did it stop here?" in words and "1 of 3 drafted tokens accepted" in words
     assert "the one child was rejected" in words and "as many tokens as were asked for" in words
     shown(page, at=0)
     assert "asked for" not in page.locator(".details").inner_text()
@@ -237,3 +237,24 @@ def test_waiting_for_weights_is_a_lane_of_its_own_where_there_is_any(page) -> No
     page.evaluate(PLAYED, [SCRIPT, [sent]])
     words = page.locator(".phases").inner_text()
     assert "read 3.0 ms" in words and "verify 1.0 ms" in words and "= 7.0 ms for 2 tokens" in words
+
+
+def test_the_bonus_token_covers_no_drafted_node(page) -> None:
+    """Every row of the next column is taken: it stands above or below them."""
+    star = {"index": 0, "parents": [-1, 0, 0, 1, 2], "across": [0.5, 0, 1, 0, 1]}
+    step = {
+        "tokens": list("rabcd"), "outcomes": "AARRN", "draft": [0.5] * 5, "target": [0.5] * 5, "path": [0, 1],
+        "pieces": ["a", "bonus"], "trials": [[1, 0, 1, 1], [3, 1, 0, 1]],
+    }  # fmt: skip
+    sent = message(0, 0, first=True, total=1, running=False)
+    sent |= {"shapes": [star], "steps": [WALKED | step | {"index": 0, "finished": None}]}
+    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
+    page.evaluate(PLAYED, [SCRIPT, [sent]])
+    boxes = [box.bounding_box() for box in page.locator(".nodes .box").all()]
+    stage = page.locator(".graph").bounding_box()
+    assert len(boxes) == 6
+    for i, one in enumerate(boxes):
+        assert stage["y"] <= one["y"] and one["y"] + one["height"] <= stage["y"] + stage["height"]
+        for other in boxes[:i]:
+            apart_x = one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"]
+            assert apart_x or one["y"] + one["height"] <= other["y"] or other["y"] + other["height"] <= one["y"]

@@ -2,6 +2,7 @@
 
 const SVG_LIMIT = 2000 // nodes; above it one canvas draws faster than that many elements
 const STAGE_HEIGHT = 540
+const EDGE = 15 // a bonus token fits above the first row and below the last
 const WIDEST_ROW = 34
 const SPREAD_ROW = 30
 
@@ -32,7 +33,7 @@ function arrange(view) {
   const least = view.spread ? 118 : 10
   view.width = el.stage.clientWidth
   view.column = Math.min(170, Math.max(least, (view.width - 20) / columns))
-  view.height = Math.ceil((leaves + 1) * rowHeight(view, leaves) + 16)
+  view.height = Math.ceil((leaves + 1) * rowHeight(view, leaves) + 2 * EDGE)
   view.fullWidth = Math.max(view.width, Math.ceil(columns * view.column + 20))
   for (const shape of known) shape.spots = null
   set(el.graph, { width: view.fullWidth, height: view.height })
@@ -69,7 +70,7 @@ function bonusPlace(view, shape, parent) {
   if (!spots.free.has(parent)) {
     const depth = shape.depths[parent] + 1
     const taken = spots.y.filter((_, node) => shape.depths[node] === depth)
-    const isFree = (y) => y > 12 && y < view.height - 12 && taken.every((other) => Math.abs(other - y) >= spots.row * 0.95)
+    const isFree = (y) => y >= EDGE - 1 && y <= view.height - EDGE + 1 && taken.every((other) => Math.abs(other - y) >= spots.row * 0.95)
     let best = spots.y[parent]
     for (let k = 0; k <= 4 * (shape.leaves + 2); k++) {
       const y = spots.y[parent] + (k % 2 ? 1 : -1) * Math.ceil(k / 2) * spots.row * 0.5

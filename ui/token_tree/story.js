@@ -39,7 +39,7 @@ function storyOf(view, step, node, parent) {
   if (node === 0) return ["The last committed token. It is not speculated: the target reads it together with the drafted nodes."]
   if (node === "bonus") {
     const accepted = step.path.length - 1
-    const walked = view.chosen === null ? [`${count(accepted, "drafted token")} accepted of ${count(step.tokens.length - 1, "drafted token")}.`] : []
+    const walked = view.chosen === null ? [`${accepted} of ${count(step.tokens.length - 1, "drafted token")} accepted.`] : []
     return [...walked, bonusStory(view, step, parent), ...(step.finished ? [ENDINGS[step.finished]] : [])]
   }
   const shape = shapeOf(view, step)

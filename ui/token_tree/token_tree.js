@@ -128,8 +128,9 @@ function request(view, have) {
 
 function begin(view, data) {
   play(view, false)
-  Object.assign(view, { epoch: data.epoch, about: data.about, steps: [], shapes: [], asked: {}, shown: -1, follow: true, reads: false, rows: new Map(), chosen: null, linked: null })
-  view.goal = data.about.at
+  Object.assign(view, { epoch: data.epoch, about: data.about, goal: data.about.at, asked: {} })
+  Object.assign(view, { steps: [], shapes: [], rows: new Map(), reads: false }) // reads: some step waited for weights
+  Object.assign(view, { shown: -1, follow: true, chosen: null, linked: null })
   view.el.link.hidden = !data.about.link
   view.el.tt.classList.toggle("compact", data.about.tour)
   goSlow(view, data.about.tour)
@@ -158,6 +159,7 @@ function play(view, on) {
     view.timer = setInterval(() => tick(view), view.slow ? SLOW_MS : PLAY_MS)
   }
   view.el.play.textContent = view.timer ? "❚❚ Pause" : "▶ Play"
+  view.el.play.setAttribute("aria-label", view.timer ? "Pause" : "Play")
 }
 
 function tick(view) {
