@@ -150,7 +150,10 @@ def run(pair, ids: list[list[int]], sampling: SamplingConfig, args: argparse.Nam
         "best chain": best_chain(planned_for, profiles[0]),
         "chain of 8": chain_tree(8),
     }
-    trees |= {f"n={n} d={d}": optimal_tree(planned_for, size=n, depth=d) for n, d in SHAPES}
+    for n, d in SHAPES:
+        tree = optimal_tree(planned_for, size=n, depth=d)
+        if tree not in trees.values():
+            trees[f"n={n} d={d}"] = tree
     lanes: dict[str, Lane] = {}
     for block in blocks:  # the machine's speed drifts: it is profiled again while the race goes on
         found = race(

@@ -117,7 +117,8 @@ with st.container(horizontal=True):
                 seed=int(seed),
                 models=session.pair_spec(),
                 expected_tokens=expected,
-                predicted_speedup=speedup,
+                predicted_speedup=None if speedup is None else speedup.value,
+                predicted_interval=None if speedup is None or speedup.low is None else speedup[1:],
             )
             job_panel.start("decode", "Decoding", decode_job.decode_work(request), info=request)
     if st.button("Stop", icon=":material/stop:", key="decode_stop", disabled=not active) and job is not None:

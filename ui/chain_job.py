@@ -5,6 +5,8 @@ Runs on the worker's thread, so no Streamlit here. What each stage finds is kept
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -35,7 +37,9 @@ STAGES = (
     Stage("Plan the best tree", 0.6, 0.62),
     Stage("Decode a prompt", 0.62, 1.0),
 )
-PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 8, 96, 128
+PROMPT_TOKENS, NEW_TOKENS = 96, 128
+MEASURE_SEC = 60.0  # acceptance is measured on as many prompts as this allows
+LEAST_PROMPTS = 4  # at least, however long they take
 SIZES, REPEATS = (1, 2, 4, 8, 16, 32, 64), 9
 
 
@@ -53,11 +57,32 @@ class ChainResult:
 DEMO = PairSpec()
 
 
+class _Limit:
+    """Ends a measurement when the user cancels, or when its time is over and enough prompts are complete."""
+
+    def __init__(self, cancel: threading.Event, report: Callable[[float, str], None]) -> None:
+        self.reached = threading.Event()
+        self._cancel, self._report = cancel, report
+        self._prompts, self._end = 0, time.monotonic() + MEASURE_SEC
+
+    def count(self, vector: AcceptanceVector) -> None:
+        """Note that one more prompt is complete."""
+        self._prompts += 1
+
+    def progress(self, share: float, words: str) -> None:
+        """Pass progress on, by prompts or by time, whichever is further."""
+        left = (self._end - time.monotonic()) / MEASURE_SEC
+        self._report(min(1.0, max(share, 1.0 - left)), words)
+        if self._cancel.is_set() or (left <= 0 and self._prompts >= LEAST_PROMPTS):
+            self.reached.set()
+
+
 def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[JobContext], ChainResult]:
     """Return the work of the whole chain at temperature 0: measure, profile, plan, decode.
 
     Args:
-        prompts: the last one is decoded, the ones before it are measured on; at least two.
+        prompts: the last one is decoded; acceptance is measured on as many of those before it as a minute allows. At
+            least two.
     """
 
     def work(context: JobContext) -> ChainResult:
@@ -69,6 +94,7 @@ def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[
             optimal_tree,
             speedup_surface,
         )
+        from sequoia_core.design.prediction import predict
 
         found = ChainResult()
 
@@ -82,15 +108,17 @@ def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[
             return context.part(part.low, part.high, part.name)
 
         pair = context.pair(models)
-        both = {"target": pair.target, "draft": pair.draft, "cancel": context.cancel}
+        both = {"target": pair.target, "draft": pair.draft}
         ids = [encode_prompt(pair.tokenizer, prompt) for prompt in prompts]
+        limit = _Limit(context.cancel, stage(0))
         vector = measure_acceptance(
-            ids[:-1], **both, sampling=SamplingConfig(), max_new_tokens=PROMPT_TOKENS, progress=stage(0)
-        )
+            ids[:-1], **both, sampling=SamplingConfig(), max_new_tokens=PROMPT_TOKENS, cancel=limit.reached,
+            checkpoint=limit.count, progress=limit.progress,
+        )  # fmt: skip
         found = keep(acceptance=vector)
         if context.cancel.is_set():
             return found
-        profile = measure_profile(**both, sizes=SIZES, repeats=REPEATS, progress=stage(1))
+        profile = measure_profile(**both, sizes=SIZES, repeats=REPEATS, cancel=context.cancel, progress=stage(1))
         found = keep(profile=profile)
         if context.cancel.is_set():
             return found
@@ -99,14 +127,17 @@ def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[
         tree = optimal_tree(vector, size=shape.size, depth=shape.depth)
         found = keep(shape=shape, tree=tree)
         stage(3)
+        prediction = predict(tree, vector, profile, prompts=1)
+        low, high = prediction.speedup[1:]
         request = DecodeRequest(
             prompts[-1],
             tree,
             "best tree for this acceptance and hardware",
             max_new_tokens=NEW_TOKENS,
             models=models,
-            expected_tokens=shape.expected_tokens,
-            predicted_speedup=shape.predicted_speedup,
+            expected_tokens=prediction.tokens_per_step.value,
+            predicted_speedup=prediction.speedup.value,
+            predicted_interval=None if low is None or high is None else (low, high),
         )
         last = context.part(STAGES[3].low, STAGES[3].high)
         run = decode_beside_baseline(context, pair, request, keep=lambda run: keep(run=run), progress=last)

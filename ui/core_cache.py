@@ -135,11 +135,13 @@ def planned(
 
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)
-def prediction(vector: AcceptanceVector, profile: HardwareProfile, tree: TokenTree) -> Prediction:
-    """Return what decoding with this very tree is expected to do, with intervals."""
+def prediction(
+    vector: AcceptanceVector, profile: HardwareProfile, tree: TokenTree, prompts: int | None = None
+) -> Prediction:
+    """Return what decoding so many prompts with this very tree is expected to do, with intervals."""
     from sequoia_core.design.prediction import predict
 
-    return predict(tree, vector, profile)
+    return predict(tree, vector, profile, prompts=prompts)
 
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)

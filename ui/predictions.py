@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.files.model_names import pair_names
-from ui import machine, number_format, session
+from ui import core_cache, machine, number_format, session
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, TokenTree
+    from sequoia_core.design.prediction import Prediction
 
 
 def conditions(temperature: float = 0.0, top_p: float = 1.0, verifier: str = "sequoia") -> Conditions:
@@ -70,11 +71,21 @@ def predicted(tree: TokenTree, vector: AcceptanceVector | None = None) -> float 
     Args:
         vector: one that holds for the decode in question; None takes the one in use, for its own settings.
     """
-    from sequoia_core import predicted_speedup
+    found = prediction(tree, vector)
+    return None if found is None else found.speedup.value
 
+
+def prediction(
+    tree: TokenTree, vector: AcceptanceVector | None = None, *, prompts: int | None = None
+) -> Prediction | None:
+    """Return what is predicted of a tree, with intervals, or None: see `no_prediction`. Arguments as `predicted`.
+
+    Args:
+        prompts: how many will be decoded; None for the average over all text of that kind.
+    """
     if no_prediction(tree, vector) is not None:
         return None
-    return float(predicted_speedup(tree, vector or session.acceptance(), session.profile()))
+    return core_cache.prediction(vector or session.acceptance(), session.profile(), tree, prompts)
 
 
 def no_prediction(tree: TokenTree, vector: AcceptanceVector | None = None) -> str | None:

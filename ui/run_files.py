@@ -50,6 +50,7 @@ class _Header(_Strict):
     device: str | None
     expected_tokens: Positive | None
     predicted_speedup: Positive | None
+    predicted_interval: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
     baseline: _Baseline | None
     text: str
     shapes: Annotated[list[Annotated[list[int], Field(max_length=MAX_DRAWN)]], Field(max_length=MAX_STEPS)]

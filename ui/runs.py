@@ -71,7 +71,7 @@ class DecodeRequest:
     Attributes:
         models: the pair, and its dtype.
         expected_tokens: F of the tree; predicted_speedup: against autoregressive. None where nothing that was measured
-            holds for this pair, these settings and this machine.
+            holds for this pair, these settings and this machine. predicted_interval: 95 % bounds for one prompt.
     """
 
     prompt: str
@@ -85,6 +85,7 @@ class DecodeRequest:
     models: PairSpec = PairSpec()
     expected_tokens: float | None = None
     predicted_speedup: float | None = None
+    predicted_interval: tuple[float, float] | None = None
 
     def header(self) -> dict[str, Any]:
         """Return what a run holds besides its steps and its baseline."""
@@ -105,6 +106,7 @@ class DecodeRequest:
             "device": None,
             "expected_tokens": self.expected_tokens,
             "predicted_speedup": self.predicted_speedup,
+            "predicted_interval": None if self.predicted_interval is None else list(self.predicted_interval),
             "baseline": None,
             "text": "",
             "shapes": [],
@@ -135,6 +137,7 @@ def summarize(
     baseline: dict[str, Any] | None = None,
     expected_tokens: float | None = None,
     predicted_speedup: float | None = None,
+    predicted_interval: Sequence[float] | None = None,
 ) -> RunSummary:
     """Return the figures of a run from its step records, so far as there are any."""
     return summarize_run(
@@ -144,6 +147,7 @@ def summarize(
         baseline=Baseline(**baseline) if baseline else None,
         expected_tokens=expected_tokens,
         predicted_speedup=predicted_speedup,
+        predicted_interval=None if predicted_interval is None else tuple(predicted_interval),
     )
 
 
@@ -154,6 +158,7 @@ def summary_of(run: dict[str, Any]) -> RunSummary:
         baseline=run["baseline"],
         expected_tokens=run["expected_tokens"],
         predicted_speedup=run["predicted_speedup"],
+        predicted_interval=run.get("predicted_interval"),
     )
 
 

@@ -35,7 +35,8 @@ class RunSummary:
         tokens_per_sec, baseline_per_sec: with the tree and without it, prompt reading excluded on both sides; from the
             median step, because a polling browser delays single steps.
         drafted_share: committed tokens that the draft proposed, over all committed tokens.
-        speedup: tokens_per_sec / baseline_per_sec; predicted_speedup is what the planner said.
+        speedup: tokens_per_sec / baseline_per_sec; predicted_speedup is what the planner said, predicted_interval
+            between which bounds a single prompt was expected to be.
         step_cost: seconds of a step over seconds of an autoregressive token; predicted_cost its counterpart t(n) + d·c.
         phase_share: draft, verify, walk and commit, by the median step.
     """
@@ -49,15 +50,22 @@ class RunSummary:
     speedup: float | None
     expected_tokens: float | None
     predicted_speedup: float | None
+    predicted_interval: tuple[float, float] | None
     step_cost: float | None
     predicted_cost: float | None
     phase_share: tuple[float, float, float, float] | None
 
     @property
     def outcome(self) -> Literal["held", "beaten", "missed"] | None:
-        """How measured compares with predicted speedup, to a tenth; None where either is missing."""
+        """How measured compares with predicted speedup; None where either is missing.
+
+        A prediction held when the measured speedup is inside its interval; without one, when it is within a tenth.
+        """
         if self.speedup is None or self.predicted_speedup is None:
             return None
+        if self.predicted_interval is not None:
+            low, high = self.predicted_interval
+            return "missed" if self.speedup < low else "beaten" if self.speedup > high else "held"
         if abs(self.speedup / self.predicted_speedup - 1) <= HELD_WITHIN:
             return "held"
         return "beaten" if self.speedup > self.predicted_speedup else "missed"
@@ -86,6 +94,7 @@ def summarize_run(
     baseline: Baseline | None = None,
     expected_tokens: float | None = None,
     predicted_speedup: float | None = None,
+    predicted_interval: tuple[float, float] | None = None,
 ) -> RunSummary:
     """Compute the figures of a run, so far as it got.
 
@@ -94,7 +103,8 @@ def summarize_run(
         bonus: whether the last of them was a bonus token, bool [s].
         phase_sec: seconds of draft, verify, walk and commit, float [s, 4].
         baseline: None while nothing was measured.
-        expected_tokens: F of the tree; predicted_speedup: against autoregressive. None where nothing was predicted.
+        expected_tokens: tokens per step; predicted_speedup: against autoregressive; predicted_interval: its 95 %
+            bounds. None where nothing was predicted.
     """
     steps, tokens = len(committed), sum(committed)
     phases = np.median(phase_sec, axis=0).tolist() if steps else []
@@ -111,6 +121,7 @@ def summarize_run(
         speedup=_ratio(tokens_per_sec, baseline_per_sec),
         expected_tokens=expected_tokens,
         predicted_speedup=predicted_speedup,
+        predicted_interval=predicted_interval,
         step_cost=None if step_sec is None or baseline_per_sec is None else step_sec * baseline_per_sec,
         predicted_cost=_ratio(expected_tokens, predicted_speedup),
         phase_share=tuple(phase / sum(phases) for phase in phases) if sum(phases) else None,

@@ -150,7 +150,7 @@ def test_measuring_queues_on_the_engine_and_is_adopted(pair, monkeypatch: pytest
 
     monkeypatch.setattr("sequoia_core.measure_profile", measure)
     page = settled(open_page(PAGE).segmented_control(key="hardware_way").set_value("Measure").run())
-    settled(next(b for b in page.button if b.label.startswith("Measure this machine")).click().run())
+    settled(next(b for b in page.button if "Measure this machine" in b.label).click().run())
     job = page.session_state["studio_jobs"]["profile"]
     wait_for(lambda: job.fraction > 0)
     settled(page.run())

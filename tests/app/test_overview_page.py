@@ -109,7 +109,7 @@ def test_the_chain_measures_on_other_prompts_than_it_decodes(assets, monkeypatch
         chain_job, "chain_work", lambda prompts, **pair: given.extend(prompts) or (lambda context: None)
     )
     open_page("overview").button(key="chain_start").click().run()
-    assert 2 <= len(given) <= chain_job.PROMPTS + 1 and len(set(given)) == len(given)
+    assert len(given) >= 2 and len(set(given)) == len(given)
 
 
 def test_another_pair_shows_no_figure_of_the_demo_pair(assets) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
+from sequoia_core import AcceptanceVector, TokenTree
+from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.conditions import Conditions
+from sequoia_core.design.prediction import tokens_per_step
 from ui import job_panel, predictions, session
 from ui.acceptance import measurement
 from ui.literal import plain
@@ -15,8 +17,9 @@ PROMPTS, NEW_TOKENS = 8, 64  # of the measurement offered here
 
 def draw(
     tree: TokenTree, origin: str, vector: AcceptanceVector | None, wanted: Conditions
-) -> tuple[float | None, float | None]:
-    """Say what is expected of a tree under these conditions -> tokens per step, speedup; None where nothing is.
+) -> tuple[float | None, Estimate | None]:
+    """Say what is expected of a tree under these conditions -> tokens per step, speedup of one prompt; None where
+    nothing is.
 
     Args:
         origin: where the tree comes from, for people.
@@ -27,16 +30,22 @@ def draw(
         st.markdown(f"{subject} &nbsp;·&nbsp; nothing is expected of it at these settings")
         offer_measurement(wanted)
         return None, None
-    expected, prediction = expected_tokens(tree, vector), predictions.predicted(tree, vector)
+    expected, found = tokens_per_step(tree, vector), predictions.prediction(tree, vector, prompts=1)
     by = "" if vector == session.acceptance() else f" by the vector measured at {wanted.sampling}"
-    speed = "no speedup predicted" if prediction is None else f"predicted {prediction:.2f}× vs 1.00× autoregressive"
+    speed = "no speedup predicted" if found is None else f"predicted {spoken(found.speedup)}"
     st.markdown(f"{subject} &nbsp;·&nbsp; expected {expected:.2f} tokens per step{by} &nbsp;·&nbsp; {speed}")
-    if prediction is None:
+    if found is None:
         st.caption(
             f":material/info: No speedup is predicted: {plain(predictions.no_prediction(tree, vector))}. Measure the "
             "passes of this pair on the hardware page."
         )
-    return expected, prediction
+    return expected, None if found is None else found.speedup
+
+
+def spoken(speedup: Estimate) -> str:
+    """Write a predicted speedup and between which bounds a single prompt will be."""
+    sure = "" if speedup.low is None else f" ({speedup.low:.2f} to {speedup.high:.2f}× for one prompt)"
+    return f"{speedup.value:.2f}×{sure} vs 1.00× autoregressive"
 
 
 def offer_measurement(wanted: Conditions) -> None:

@@ -84,6 +84,7 @@ def draw_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, ac
         baseline=run["baseline"],
         expected_tokens=run["expected_tokens"],
         predicted_speedup=run["predicted_speedup"],
+        predicted_interval=run.get("predicted_interval"),
     )
     _cards(summary)
     if not active and steps:
@@ -106,6 +107,14 @@ def draw_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, ac
                 shelf.downloads(run, key="decode_download")
 
 
+def _between(summary: RunSummary, prediction: float) -> str:
+    """Write the prediction with its interval where there is one; short enough for a card."""
+    if summary.predicted_interval is None:
+        return f"{prediction:.2f}×"
+    low, high = summary.predicted_interval
+    return f"{prediction:.2f}× ({low:.1f}–{high:.1f})"
+
+
 def _cards(summary: RunSummary) -> None:
     """Draw what was measured, each number beside what it compares with."""
     expected, alone, prediction = summary.expected_tokens, summary.baseline_per_sec, summary.predicted_speedup
@@ -126,7 +135,7 @@ def _cards(summary: RunSummary) -> None:
         Card(
             "Speedup",
             number(summary.speedup, "{:.2f}×"),
-            "nothing predicted" if prediction is None else f"predicted {prediction:.2f}×",
+            "nothing predicted" if prediction is None else f"predicted {_between(summary, prediction)}",
             help="Tokens per second with the tree ÷ without it (1.00×).",
         ),
         Card(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from ui import job_panel, machine, session
+from ui import controls, job_panel, machine, session
 from ui.jobs import JobContext
 from ui.literal import plain
 
@@ -40,7 +40,7 @@ def section() -> None:
             help="Each size is timed this often after a warm-up; the median counts, the spread is shown.",
         )
         if st.form_submit_button(
-            f"Measure this machine ({plain(machine.device_name())})",
+            controls.on_primary(f"Measure this machine ({plain(machine.device_name())})"),
             icon=":material/speed:",
             type="primary",
             disabled=job_panel.is_active("profile"),

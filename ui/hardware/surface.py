@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from sequoia_core.design.planning import smallest_good_shape
-from ui import charts, core_cache, tree_in_use
+from ui import charts, controls, core_cache, tree_in_use
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile
@@ -67,7 +67,7 @@ def spread_sentence(vector: AcceptanceVector, profile: HardwareProfile, best: Be
 def take(size: int, depth: int, *, key: str, label: str) -> None:
     """Offer to make a shape the tree of the other pages."""
     if st.button(
-        f"{label}: n = {size}, d = {depth}",
+        controls.on_primary(f"{label}: n = {size}, d = {depth}"),
         icon=":material/check:",
         type="primary",
         key=key,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from ui import chain_job, controls, job_panel, runs, session, session_jobs, shipped
+from ui import chain_job, controls, core_cache, job_panel, runs, session, session_jobs, shipped
 from ui.cards import Card, cards
 from ui.jobs import Job
 from ui.literal import plain
+
+if TYPE_CHECKING:
+    from sequoia_core.studies.run_summary import RunSummary
 
 FALLBACK_PROMPTS = [
     "import os\n\n\ndef list_files(folder):\n    ",
@@ -18,6 +21,7 @@ FALLBACK_PROMPTS = [
     "with open(path) as handle:\n    for line in handle:\n        ",
     "import json\n\n\ndef load_config(path):\n    ",
 ]
+DECODED = 8  # the shipped prompt that is decoded; the others are measured on
 STAGE_ICONS = {
     "done": ":green[:material/check_circle:]",
     "now": ":blue[:material/pending:]",
@@ -28,10 +32,10 @@ STAGE_ICONS = {
 
 def start() -> None:
     """Submit the whole chain on the chosen pair: some shipped prompts to measure on, one more to decode."""
-    prompts = shipped.prompts()
-    if len(prompts) <= chain_job.PROMPTS:
-        prompts = FALLBACK_PROMPTS
-    work = chain_job.chain_work(prompts[: chain_job.PROMPTS + 1], models=session.pair_spec())
+    prompts = shipped.prompts() or FALLBACK_PROMPTS
+    decoded = min(DECODED, len(prompts) - 1)
+    others = prompts[:decoded] + prompts[decoded + 1 :]
+    work = chain_job.chain_work([*others, prompts[decoded]], models=session.pair_spec())
     job_panel.start("chain", "Whole chain", work, info=session.pair_name())
 
 
@@ -69,6 +73,27 @@ def _draw_stages(job: Job, *, active: bool) -> None:
         place.markdown(f"{STAGE_ICONS[state]} {stage.name}")
 
 
+def _calibration() -> str:
+    """Say on how many prompts acceptance was measured, and how many a prediction within 5 % would take."""
+    job = session_jobs.job("chain")
+    found = None if job is None else job.result
+    if not isinstance(found, chain_job.ChainResult) or found.acceptance is None or found.tree is None:
+        return ""
+    known, wanted = found.acceptance.prompt_trials, core_cache.prompts_for(found.acceptance, found.tree)
+    words = "" if known is None else f"Acceptance was measured on {len(known)} prompts, as many as a minute allowed."
+    if known is not None and wanted is not None and wanted > len(known):
+        words += f" Tokens per step within 5 % would take {wanted}: the acceptance page goes on from here."
+    return words
+
+
+def _sureness(summary: RunSummary) -> str:
+    """Say between which bounds one prompt was expected, or how near the measured speedup came."""
+    if summary.predicted_interval is None:
+        return f"measured is {summary.speedup / summary.predicted_speedup:.0%} of it"
+    low, high = summary.predicted_interval
+    return f"{low:.2f} to {high:.2f}× for one prompt"
+
+
 def draw_result(run: dict[str, Any]) -> None:
     """Draw what the chain found, each number beside what it compares with, and where to see how."""
     summary = runs.summary_of(run)
@@ -85,8 +110,9 @@ def draw_result(run: dict[str, Any]) -> None:
             Card(
                 "Predicted speedup",
                 f"{summary.predicted_speedup:.2f}×",
-                f"measured is {summary.speedup / summary.predicted_speedup:.0%} of it",
-                help="Expected tokens ÷ (t(n) + d·c), from the acceptance and the profile just measured.",
+                _sureness(summary),
+                help="Tokens per step × seconds of a plain token ÷ seconds of a step, from the acceptance and the "
+                "profile just measured. The range is where a single prompt is expected in 95 of 100 cases.",
             ),
         ]
     if summary.tokens_per_step is not None:
@@ -101,4 +127,5 @@ def draw_result(run: dict[str, Any]) -> None:
     if row:
         cards(*row)
     st.markdown(runs.explain(summary))
+    st.caption(_calibration())
     controls.page_link(st.container(), "decode", "Watch this run step by step", ":material/play_circle:")
