@@ -6,12 +6,11 @@ GroupQueryAttention with rotation, whose additive bias carries the tree's mask. 
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from timing import median_sec
 
 MICROSOFT = "com.microsoft"
 
@@ -108,12 +107,8 @@ def passes_of(model, context: int, largest: int) -> Callable[[int], float]:
         return binding.get_outputs()[-1].numpy()
 
     def timed(count: int) -> float:
-        ids, taken = np.arange(count), []
-        for _ in range(4):  # the first one warms up
-            began = time.perf_counter()
-            run(ids, context)
-            taken.append(time.perf_counter() - began)
-        return statistics.median(taken[1:])
+        ids = np.arange(count)
+        return median_sec(lambda: run(ids, context))
 
     prompt = torch.arange(context)
     found = run(prompt.numpy(), 0)[0]

@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from sequoia_core import load_pair  # noqa: E402, I001 - before torch: it sets how long torch's threads spin
 import torch  # noqa: E402
+from timing import REPEATS, median_sec  # noqa: E402
 from sequoia_core.models import compile_c, instruction_sets, llama_x86  # noqa: E402
 from sequoia_core.models.device import describe_device  # noqa: E402
 from sequoia_core.models.instruction_sets import InstructionSet  # noqa: E402
@@ -36,7 +37,7 @@ from sequoia_core.models.llama_torch import TorchLlama  # noqa: E402
 from sequoia_core.models.protocol import causal_tail  # noqa: E402
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-CONTEXT, REPEATS = 128, 3  # tokens before the pass; passes in a turn, of which the median counts
+CONTEXT = 128  # tokens before the pass
 REST_SEC = 0.1  # until the threads of whatever was timed before have gone to sleep
 
 
@@ -46,20 +47,20 @@ class Bounds:
     def __init__(self, instructions: InstructionSet, size: int, folder: Path) -> None:
         source = Path(__file__).with_name("bounds.c")
         flags = [*llama_x86.FLAGS, *instructions.flags, *(["-DWITH_TILES"] if instructions.name == "amx" else [])]
-        library = ctypes.CDLL(str(compile_c.build([source], flags, folder)))
-        library.bound_read.restype = library.bound_rate.restype = ctypes.c_double
-        library.bound_read.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
-        library.bound_rate.argtypes = [ctypes.c_int, ctypes.c_void_p]
-        self.library, self.buffer, self.kept = library, torch.ones(size, dtype=torch.uint8), ctypes.c_int64()
+        functions = ctypes.CDLL(str(compile_c.build([source], flags, folder)))
+        functions.bound_read.restype = functions.bound_rate.restype = ctypes.c_double
+        functions.bound_read.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+        functions.bound_rate.argtypes = [ctypes.c_int, ctypes.c_void_p]
+        self.functions, self.buffer, self.kept = functions, torch.ones(size, dtype=torch.uint8), ctypes.c_int64()
 
     def bytes_per_sec(self) -> float:
         threads, kept = torch.get_num_threads(), ctypes.byref(self.kept)
         args = self.buffer.data_ptr(), self.buffer.numel(), threads, kept
-        return self.buffer.numel() / statistics.median(self.library.bound_read(*args) for _ in range(REPEATS + 2))
+        return self.buffer.numel() / statistics.median(self.functions.bound_read(*args) for _ in range(REPEATS + 2))
 
     def operations_per_sec(self) -> float:
         threads, kept = torch.get_num_threads(), ctypes.byref(self.kept)
-        return statistics.median(self.library.bound_rate(threads, kept) for _ in range(REPEATS))
+        return statistics.median(self.functions.bound_rate(threads, kept) for _ in range(REPEATS))
 
 
 def passes_of(model: HuggingFaceModel) -> Callable[[int], float]:
@@ -68,13 +69,13 @@ def passes_of(model: HuggingFaceModel) -> Callable[[int], float]:
     session.append(torch.arange(CONTEXT), torch.arange(CONTEXT), causal_tail(CONTEXT), keep=1)
 
     def timed(count: int) -> float:
-        ids, tail, taken = torch.arange(count), causal_tail(count), []
-        for _ in range(REPEATS + 1):  # the first one warms up
-            began = time.perf_counter()
+        ids, tail = torch.arange(count), causal_tail(count)
+
+        def run() -> None:
             session.append(ids, ids + CONTEXT, tail, keep=count)
-            taken.append(time.perf_counter() - began)
             session.commit(CONTEXT, [])
-        return statistics.median(taken[1:])
+
+        return median_sec(run)
 
     return timed
 
@@ -102,14 +103,10 @@ def compiled_by_torch(model) -> Callable[[int], float]:
         return run
 
     def timed(count: int) -> float:
-        taken = []
         with torch.no_grad():
-            run = ready.setdefault(count, prepared(count)) if count not in ready else ready[count]
-            for _ in range(REPEATS + 1):
-                began = time.perf_counter()
-                run()
-                taken.append(time.perf_counter() - began)
-        return statistics.median(taken[1:])
+            if count not in ready:
+                ready[count] = prepared(count)
+            return median_sec(ready[count])
 
     return timed
 

@@ -16,7 +16,7 @@ from sequoia_core.files.model_names import DEMO_PAIR, model_source
 from sequoia_core.models import instruction_sets
 from sequoia_core.models.compile_c import can_compile
 from sequoia_core.models.device import has_gpu
-from sequoia_core.models.number_formats import FormatTimes, keep_times, kept_times
+from sequoia_core.models.number_formats import keep_times, kept_times
 from ui.literal import plain
 
 if TYPE_CHECKING:
@@ -27,16 +27,14 @@ LARGEST_TIMED_BYTES = 2 * 2**30  # of both models' files: larger ones are limite
 _LOG = logging.getLogger(__name__)
 
 
-def times(target: str | None, draft: str | None) -> tuple[FormatTimes, ...]:
-    """Return what was measured for a pair here, the fastest format first; empty before it was."""
-    return kept_times(target, draft)
-
-
 def likely(target: str | None, draft: str | None) -> str:
     """Return the format in which a pair will probably be faster on this CPU, or is known to be."""
-    known = times(target, draft)
-    if known:
-        return known[0].dtype
+    known = kept_times(target, draft)
+    return known[0].dtype if known else _unmeasured(target, draft)
+
+
+def _unmeasured(target: str | None, draft: str | None) -> str:
+    """Return the format that is probably the faster one where nothing was measured."""
     compiled = can_compile() and instruction_sets.chosen()[0] is not None
     return "bfloat16" if compiled or _stored_bytes(target, draft) > LARGEST_TIMED_BYTES else "float32"
 
@@ -49,8 +47,11 @@ def load_fastest(target: str | None, draft: str | None, load: Callable[[str | No
     """
     if has_gpu():
         return load(None)
-    if times(target, draft) or _stored_bytes(target, draft) > LARGEST_TIMED_BYTES:
-        return load(likely(target, draft))
+    known = kept_times(target, draft)
+    if known:
+        return load(known[0].dtype)
+    if _stored_bytes(target, draft) > LARGEST_TIMED_BYTES:
+        return load(_unmeasured(target, draft))
     from sequoia_core.studies.number_format import choose_number_format
 
     pair, found = choose_number_format(load)
@@ -63,7 +64,7 @@ def load_fastest(target: str | None, draft: str | None, load: Callable[[str | No
 
 def explanation(target: str | None, draft: str | None) -> str:
     """Say how the format in use was found, in a sentence or two."""
-    known = times(target, draft)
+    known = kept_times(target, draft)
     if len(known) < 2:
         return "The faster of float32 and bfloat16 is found by timing both when the pair is first loaded."
     best, other = known[:2]

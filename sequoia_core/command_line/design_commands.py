@@ -102,7 +102,7 @@ def plan_command(
 ) -> None:
     """Choose the tree size and depth with the largest predicted speedup, and say how sure that is."""
     from ..design.optimal_trees import optimal_tree
-    from ..design.planning import best_shape, pair_mismatches, smallest_good_shape, speedup_surface
+    from ..design.planning import best_shape, more_ranks_wanted, pair_mismatches, smallest_good_shape, speedup_surface
     from ..design.prediction import predict, prompts_for
     from ..design.profile import HardwareProfile
 
@@ -127,6 +127,6 @@ def plan_command(
         "modelled": hardware.modelled,
         "holds_for": None if vector.holds_for is None else vector.holds_for.to_json(),
         "device": hardware.device,
-        "warnings": pair_mismatches(vector, hardware),
+        "warnings": [*pair_mismatches(vector, hardware), *filter(None, [more_ranks_wanted(tree, vector)])],
     }
     report(result, as_json)

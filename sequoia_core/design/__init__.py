@@ -20,7 +20,7 @@ Each module imports, of this room, only the modules named:
     optimal_trees       tree, tree_search, acceptance
     what_if             acceptance_files, acceptance
     plain_trees         tree, tree_search, acceptance, optimal_trees
-    planning            profile, step_time, acceptance, replay, tree_search, optimal_trees, what_if
+    planning            tree, profile, step_time, acceptance, replay, tree_search, optimal_trees, what_if
     prediction          bootstrap, tree, profile, step_time, acceptance, replay, optimal_trees, planning
     break_even          profile, acceptance, planning
     slowdown            prediction

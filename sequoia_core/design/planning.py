@@ -16,6 +16,7 @@ from .optimal_trees import expected_tokens_table, is_monotone, rows_by_levels_le
 from .profile import HardwareProfile
 from .replay import replay_while_growing
 from .step_time import autoregressive_sec, step_seconds
+from .tree import TokenTree
 from .tree_search import best_first
 from .what_if import isotonic
 
@@ -249,6 +250,16 @@ def shape_spread(
         agreement=float(np.mean([shape[:2] == chosen[:2] for shape in shapes])),
         worst_loss=float(np.quantile(losses, level)),
     )
+
+
+def more_ranks_wanted(tree: TokenTree, acceptance: AcceptanceVector) -> str | None:
+    """Say that a tree uses every rank of its vector, so that a vector of more ranks might give a better one."""
+    if len(acceptance) > 1 and int(tree.child_ranks.max()) >= len(acceptance) and acceptance.reject > 0:
+        return (
+            f"The tree uses all {len(acceptance)} ranks of the acceptance vector: measured over more ranks (measure "
+            f"--width {2 * len(acceptance)}) a better one may be found."
+        )
+    return None
 
 
 def pair_mismatches(acceptance: AcceptanceVector, profile: HardwareProfile) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -18,6 +18,28 @@ from .tree import MAX_SIZE
 
 PER_SIZE = ("overhead_sec", "sampling_sec", "verify_growth_sec")  # one number for each size, or none at all
 MIN_SEC, MAX_SEC = 1e-12, 1e9  # beyond, ratios of two times overflow
+
+
+class Streaming(NamedTuple):
+    """How layers stream in during every target pass.
+
+    Attributes:
+        layers: that are streamed; buffers: that hold them in turn; layer_read_sec: seconds to read one.
+    """
+
+    layers: int
+    buffers: int
+    layer_read_sec: float
+
+    @property
+    def pass_sec(self) -> float:
+        """Seconds in which all layers of a pass arrive."""
+        return self.layers * self.layer_read_sec
+
+    @property
+    def ahead_sec(self) -> float:
+        """Seconds of reading that fit into the buffers while no pass runs."""
+        return self.buffers * self.layer_read_sec
 
 
 def _vector(name: str, values, kinds: str, low: float, high: float, what: str) -> np.ndarray:
@@ -151,6 +173,17 @@ class HardwareProfile:
     def modelled(self) -> bool:
         """Whether the times were worked out rather than measured."""
         return bool(self.meta.get("modelled"))
+
+    @property
+    def streaming(self) -> Streaming | None:
+        """How the target's layers stream from a slower tier; None where all weights are resident, or it is not told."""
+        found = self.meta.get("streaming")
+        try:
+            told = Streaming(int(found["layers"]), int(found["buffers"]), float(found["layer_read_sec"]))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
+        plausible = 1 <= told.layers <= MAX_SIZE and 1 <= told.buffers <= MAX_SIZE
+        return told if plausible and MIN_SEC <= told.layer_read_sec <= MAX_SEC else None
 
     @property
     def smooth_verify_sec(self) -> np.ndarray:

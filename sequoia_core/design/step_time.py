@@ -50,16 +50,33 @@ def step_time(
     Raises:
         ValueError: when the tree is larger than what was profiled.
     """
-    return StepTime(
-        float(profile.verify_at(tree.size, context)),
-        float(profile.draft_at(np.array(level_widths(tree)), context).sum()) if tree.size > 1 else 0.0,
-        float(profile.overhead_at(tree.size, greedy=greedy)),
-    )
+    drafting = profile.draft_at(np.array(level_widths(tree)), context).sum() if tree.size > 1 else np.array(0.0)
+    overhead = profile.overhead_at(tree.size, greedy=greedy)
+    return StepTime(*map(float, _overlapped(profile, profile.verify_at(tree.size, context), drafting, overhead)))
+
+
+def _overlapped(
+    profile: HardwareProfile, verify: np.ndarray, drafting: np.ndarray, overhead: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the seconds of verifying, of drafting and of the rest that a step waits for, each of the shape given.
+
+    While weights stream in, a pass takes as long as all layers do to arrive, and what happens between two passes costs
+    only what is longer than filling the buffers. A pass that computes for longer than its layers arrive hides nothing.
+    """
+    streaming = profile.streaming
+    if streaming is None:
+        return verify, drafting, overhead
+    reading = verify <= streaming.pass_sec
+    ahead = np.where(reading, streaming.ahead_sec, 0.0)
+    rest = np.maximum(overhead - ahead, 0.0)
+    still_ahead = np.maximum(ahead - overhead, 0.0)
+    return np.where(reading, streaming.pass_sec, verify), np.maximum(drafting - still_ahead, 0.0), rest
 
 
 def autoregressive_sec(profile: HardwareProfile, *, context: float | None = None, greedy: bool = True) -> float:
     """Return the seconds of one token without speculation: a step of the root alone."""
-    return float(profile.verify_at(1, context)) + float(profile.overhead_at(1, greedy=greedy))
+    overhead = profile.overhead_at(1, greedy=greedy)
+    return float(sum(_overlapped(profile, profile.verify_at(1, context), np.array(0.0), overhead)))
 
 
 def step_seconds(
@@ -80,4 +97,5 @@ def step_seconds(
         float64 S.
     """
     drafting = np.where(widths > 0, profile.draft_at(widths, context), 0.0).sum(axis=-1)
-    return profile.verify_at(sizes, context) + drafting + profile.overhead_at(sizes, greedy=greedy)
+    overhead = profile.overhead_at(sizes, greedy=greedy)
+    return sum(_overlapped(profile, profile.verify_at(sizes, context), drafting, overhead))

@@ -6,15 +6,19 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..files.model_names import DEMO_PAIR, model_source
 from ..files.safe_files import json_bytes, read_bytes, read_json, write_atomic
 from . import instruction_sets
 from .compile_c import cache_folder, can_compile
 from .device import processor_name
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 FORMAT, VERSION, MAX_KEPT = "sequoia-number-formats", 1, 200
 
@@ -50,13 +54,20 @@ def kept_times(target: str | None, draft: str | None, path: Path | None = None) 
     Args:
         target, draft: as for `load_pair`; None twice is the demo pair.
     """
-    rows = _read(path or record_path()).get(_key(target, draft), ())
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        return TypeAdapter(tuple[FormatTimes, ...]).validate_python(rows)
-    except ValidationError:  # written by another version
+    rows = _read(path or record_path()).get(_key(target, draft))
+    if rows is None:
         return ()
+    try:
+        return _rows().validate_python(rows)
+    except ValueError:  # written by another version
+        return ()
+
+
+@cache
+def _rows() -> TypeAdapter[tuple[FormatTimes, ...]]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(tuple[FormatTimes, ...])
 
 
 def keep_times(target: str | None, draft: str | None, times: Sequence[FormatTimes], path: Path | None = None) -> None:
@@ -89,11 +100,16 @@ def _read(path: Path) -> dict[str, Any]:
 def _key(target: str | None, draft: str | None) -> str:
     """Return a hash of everything the times depend on: the processor, what computes on it, and both models' files."""
     instructions = instruction_sets.chosen()[0]
-    facts = [processor_name(), str(os.cpu_count()), version("torch"), version("transformers"), str(can_compile())]
+    facts = [processor_name(), str(os.cpu_count()), *_versions(), str(can_compile())]
     facts.append("" if instructions is None else instructions.name)
     for name, shipped in ((target, "target"), (draft, "draft")):
         facts.append(_identity(model_source(name or DEMO_PAIR / shipped)))
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+@cache
+def _versions() -> tuple[str, ...]:
+    return version("torch"), version("transformers")
 
 
 def _identity(source: str) -> str:

@@ -26,7 +26,7 @@ def kept(tmp_path, monkeypatch):
 
 def test_the_first_load_measures_and_later_ones_remember(kept):
     pair = model_pairs._load_pair(PairSpec(dtype=number_format.FASTEST))
-    measured = number_format.times(None, None)
+    measured = number_format.kept_times(None, None)
     assert sorted(row.dtype for row in measured) == ["bfloat16", "float32"]
     assert str(pair.target.dtype) == f"torch.{measured[0].dtype}"
     before = kept.stat().st_mtime_ns
@@ -54,7 +54,7 @@ def test_large_models_are_not_loaded_twice(monkeypatch):
         return load_pair(dtype=dtype)
 
     number_format.load_fastest(None, None, load)
-    assert loaded == ["bfloat16"] and number_format.times(None, None) == ()
+    assert loaded == ["bfloat16"] and number_format.kept_times(None, None) == ()
 
 
 @pytest.mark.parametrize("name", ["x" * 5_000, "a/" + "b" * 300, "--/..", "a..b/c", "~nobody/x", "\0"])

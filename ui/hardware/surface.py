@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from sequoia_core.design.planning import smallest_good_shape
+from sequoia_core.design.planning import more_ranks_wanted, smallest_good_shape
 from ui import charts, controls, core_cache, tree_in_use
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def spread_sentence(vector: AcceptanceVector, profile: HardwareProfile, best: Be
     words = f"Best: n = {best.size}, d = {best.depth} at {best.predicted_speedup:.2f}×{sure}."
     if small.size < best.size:
         words += f" Already n = {small.size}, d = {small.depth} reaches {small.predicted_speedup:.2f}×."
+    words += f" {more}" if (more := more_ranks_wanted(tree, vector)) else ""
     wanted, known = core_cache.prompts_for(vector, tree), vector.prompt_trials
     if wanted is not None and known is not None and wanted > len(known):
         words += f" ±5 % takes {wanted} calibration prompts; this vector has {len(known)}."

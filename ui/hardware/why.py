@@ -53,8 +53,12 @@ def one_tree(run: dict[str, Any]) -> TokenTree | None:
     return TokenTree(np.array(run["shapes"][0])) if len(run["shapes"]) == 1 else None
 
 
-def section(vector: AcceptanceVector, profile: HardwareProfile) -> None:
-    """Explain the last run of this session."""
+def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool) -> None:
+    """Explain the last run of this session.
+
+    Args:
+        foreign: the vector or the profile is of another pair or machine.
+    """
     st.subheader("Why is it slower?")
     run = session.last_run()
     found = None if run is None else measured(run)
@@ -65,6 +69,11 @@ def section(vector: AcceptanceVector, profile: HardwareProfile) -> None:
     if tree is None or tree.size > profile.max_size:
         st.caption("The last run's trees differ from step to step or are larger than what was profiled.")
         return
+    if foreign:
+        st.caption(
+            ":material/info: The vector and the profile in use are not of this pair on this machine: what follows says "
+            "how much the two differ."
+        )
     prediction = core_cache.prediction(vector, profile, tree)
     why = reasons(prediction, found)
     if not why:

@@ -11,6 +11,7 @@ from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import (
     SpeedupSurface,
     best_shape,
+    more_ranks_wanted,
     shape_spread,
     shape_widths,
     smallest_good_shape,
@@ -89,6 +90,12 @@ def test_the_smallest_good_shape_gives_little_away():
     assert small.size <= best.size and small.predicted_speedup >= 0.98 * best.predicted_speedup
     assert np.nanmax(surface.speedup[: small.size]) < 0.98 * best.predicted_speedup
     assert smallest_good_shape(surface, within=0.0).predicted_speedup == best.predicted_speedup
+
+
+def test_a_tree_that_uses_every_rank_asks_for_more():
+    assert more_ranks_wanted(optimal_tree(VECTOR, size=20, depth=3), VECTOR).startswith("The tree uses all 3 ranks")
+    assert more_ranks_wanted(chain_tree(4), VECTOR) is None
+    assert more_ranks_wanted(chain_tree(4), AcceptanceVector(np.array([1.0]))) is None
 
 
 def test_a_vector_with_texts_is_planned_by_what_trees_yield_along_them():

@@ -1,5 +1,7 @@
 """A step's parts add up, at any context and temperature, for one tree as for many shapes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,28 @@ def test_many_shapes_are_timed_as_each_alone():
     trees = (TREE, TokenTree(np.array([-1])), TokenTree(np.array([-1, 0])))
     wanted = [step_time(tree, PROFILE, context=150, greedy=False).total_sec for tree in trees]
     np.testing.assert_allclose(found, wanted)
+
+
+def test_drafting_hides_behind_streaming_as_far_as_the_buffers_reach():
+    streaming = {"layers": 10, "buffers": 3, "layer_read_sec": 0.15}
+    flat = HardwareProfile(sizes=[1, 7, 64], verify_sec=[1.5, 1.5, 2.5], draft_sec=0.1, meta={"streaming": streaming})
+    assert autoregressive_sec(flat) == 1.5
+    assert step_time(TREE, flat).total_sec == pytest.approx(1.5)  # three draft passes while 0.45 s are read
+    chain = TokenTree(np.array([-1, *range(6)]))
+    assert step_time(chain, flat).draft_sec == pytest.approx(6 * 0.1 - 0.45)
+    wide = TokenTree(np.array([-1] + [0] * 63))
+    assert step_time(wide, flat).total_sec == pytest.approx(2.5 + 0.1)  # computing takes longer than reading
+    busy = replace(flat, overhead_sec=[0.2, 0.2, 0.2])
+    assert autoregressive_sec(busy) == 1.5 and step_time(wide, busy).total_sec == pytest.approx(2.8)
+    assert step_time(chain, busy).total_sec == pytest.approx(1.5 + 0.6 + 0.2 - 0.45)
+    assert step_seconds(np.array([7]), np.array([[1] * 6]), flat) == pytest.approx(1.5 + 0.15)
+
+
+@pytest.mark.parametrize("told", [None, 3, {}, {"layers": 0, "buffers": 2, "layer_read_sec": 1.0}, {"layers": "x"}])
+def test_an_odd_note_on_streaming_is_passed_over(told):
+    assert (
+        HardwareProfile(sizes=[1, 7], verify_sec=[1.0, 2.0], draft_sec=0.1, meta={"streaming": told}).streaming is None
+    )
 
 
 def test_wider_passes_than_were_timed_go_on_as_the_last_stretch_did():
