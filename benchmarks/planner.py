@@ -1,13 +1,13 @@
 """Do predictions come true? Predicted against measured speedup, for shapes all over the surface.
 
     python benchmarks/planner.py --dtype bfloat16 --out benchmarks/results/planner-NAME-DATE.json
-    python benchmarks/planner.py --prompts 24 --calibration 16 --max-new-tokens 32     # a minute, rough
+    python benchmarks/planner.py --prompts 24 --raced 8 --max-new-tokens 32     # a minute, rough
 
-Calibrates on some held-out prompts, predicts every shape, and races all of them on the other prompts in turns. On a
-shared machine the speed drifts, so the profile is timed between the blocks of the race; the record also says what a
-profile taken beforehand would have given. All prompts are both measured and decoded, so that splits into calibration
-and race can be drawn again: the share of intervals that hold the measured speedup is counted over 50 of them. Totals
-against totals, prompt reading left out. Ends with one line of JSON.
+Measures acceptance on all held-out prompts and decodes some of them with every shape, in turns. On a shared machine the
+speed drifts, so a round of the profile is timed between every two prompts, and means are taken, as totals are compared;
+the record also says what a profile taken beforehand would have given. Which of the decoded prompts are raced, and which
+calibrate with all others, is drawn again 50 times: the share of intervals that hold the measured speedup is counted.
+Prompt reading is left out. Ends with one line of JSON.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from sequoia_core.design.plain_trees import chain_tree  # noqa: E402
 from sequoia_core.design.prediction import predict, prompts_for  # noqa: E402
 from sequoia_core.design.profile import HardwareProfile  # noqa: E402
 from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
-from sequoia_core.studies.measure_profile import measure_profile  # noqa: E402
+from sequoia_core.studies.measure_profile import StepRounds, measure_profile  # noqa: E402
 from sequoia_core.studies.race import Lane, best_chain, plan_tree, race  # noqa: E402
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 SHAPES = ((3, 2), (4, 3), (6, 3), (8, 4), (8, 7), (12, 5), (16, 6), (24, 8), (32, 6), (48, 8))
-SPLITS, BLOCK = 50, 20  # prompts raced between two profiles
+SPLITS, BLOCK = 50, 2  # prompts raced between two rounds of the profile
 
 
 def subset(vector: AcceptanceVector, picked: np.ndarray) -> AcceptanceVector:
@@ -47,30 +47,17 @@ def subset(vector: AcceptanceVector, picked: np.ndarray) -> AcceptanceVector:
     )  # fmt: skip
 
 
-def pooled(profiles: list[HardwareProfile]) -> HardwareProfile:
-    """Return one profile of all the rounds of several: medians over all of them, and their samples."""
-
-    def rounds(name: str) -> np.ndarray:
-        return np.concatenate([np.array(getattr(profile, name)) for profile in profiles], axis=1)
-
-    verify, draft, overhead = map(rounds, ("verify_samples", "draft_samples", "overhead_samples"))
-    middle = np.median(draft, axis=1)
-    means = {
-        name: np.median([getattr(profile, name) for profile in profiles], axis=0)
-        for name in ("sampling_sec", "verify_growth_sec")
-    }
-    return replace(
-        profiles[0], verify_sec=np.median(verify, axis=1), verify_samples=tuple(map(tuple, verify)),
-        draft_sec=float(middle[0]), draft_width_sec=middle, draft_samples=tuple(map(tuple, draft)),
-        overhead_sec=np.median(overhead, axis=1), overhead_samples=tuple(map(tuple, overhead)), **means,
-        draft_growth_sec=float(np.median([profile.draft_growth_sec for profile in profiles])),
-    )  # fmt: skip
-
-
 def joined(first: Lane, second: Lane) -> Lane:
     """Return one lane of the prompts of two."""
     lists = ("tokens", "steps", "seconds", "outputs", "step_sec")
     return Lane(**{name: getattr(first, name) + getattr(second, name) for name in lists})
+
+
+def split(prompts: int, decoded: int, share: float, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw which prompts calibrate and which are raced, int [prompts] each; only the first were decoded."""
+    order = np.random.default_rng(number).permutation(decoded)
+    raced = order[: round(share * decoded)]
+    return np.setdiff1d(np.arange(prompts), raced), raced
 
 
 def measured_speedup(lanes: dict[str, Lane], name: str, raced: np.ndarray) -> float:
@@ -87,12 +74,12 @@ def compare(
     profile: HardwareProfile,
     trees: dict[str, TokenTree],
     lanes: dict[str, Lane],
-    order: np.ndarray,
-    calibration: int,
+    calibration: np.ndarray,
+    raced: np.ndarray,
     contexts: np.ndarray,
 ) -> list[dict]:
-    """Predict from the first prompts of an order and measure on the others: one row per tree."""
-    known, raced = subset(vector, order[:calibration]), order[calibration:]
+    """Predict from some prompts and measure on others, int [prompts] each: one row per tree."""
+    known = subset(vector, calibration)
     rows = []
     for name, tree in trees.items():
         context = float(contexts[raced].mean())
@@ -141,13 +128,16 @@ def run(pair, ids: list[list[int]], sampling: SamplingConfig, args: argparse.Nam
     """Measure, plan and race at one temperature."""
     models = {"target": pair.target, "draft": pair.draft}
     vector = measure_acceptance(ids, sampling=sampling, max_new_tokens=args.max_new_tokens, **models)
-    blocks = [ids[start : start + BLOCK] for start in range(0, len(ids), BLOCK)]
-    profiles = [measure_profile(sizes=SIZES, repeats=args.repeats, **models)]
-    order = np.random.default_rng(0).permutation(len(ids))
-    planned_for = subset(vector, order[: args.calibration])
+    timed = ids[: args.raced]
+    blocks = [timed[start : start + BLOCK] for start in range(0, len(timed), BLOCK)]
+    before = measure_profile(sizes=SIZES, repeats=args.repeats, **models)
+    rounds = StepRounds(sizes=SIZES, **models)
+    rounds.warm_up()
+    splits = [split(len(ids), args.raced, args.share, number) for number in range(SPLITS + 1)]
+    planned_for = subset(vector, splits[0][0])
     trees = {
-        "planned": plan_tree(planned_for, profiles[0]),
-        "best chain": best_chain(planned_for, profiles[0]),
+        "planned": plan_tree(planned_for, before),
+        "best chain": best_chain(planned_for, before),
         "chain of 8": chain_tree(8),
     }
     for n, d in SHAPES:
@@ -160,17 +150,16 @@ def run(pair, ids: list[list[int]], sampling: SamplingConfig, args: argparse.Nam
             pair, block, trees=trees, sampling=sampling, max_new_tokens=args.max_new_tokens, with_transformers=False
         )
         lanes = {name: joined(lanes.get(name, Lane()), lane) for name, lane in found.items()}
-        profiles.append(measure_profile(sizes=SIZES, repeats=2, **models))
-    before, during = profiles[0], pooled(profiles[1:])
+        rounds.take()
+    during = rounds.profile(np.mean)
     contexts = np.array([len(prompt) for prompt in ids]) + args.max_new_tokens / 2
-    shuffled = np.random.default_rng(1)
-    orders = [order, *(shuffled.permutation(len(ids)) for _ in range(SPLITS))]
-    splits = [compare(vector, during, trees, lanes, o, args.calibration, contexts) for o in orders]
+    found = [compare(vector, during, trees, lanes, known, raced, contexts) for known, raced in splits]
+    earlier = compare(vector, before, trees, lanes, *splits[0], contexts)
     return {
-        **summary(splits),
-        "median_abs_error_with_the_profile_taken_before": float(
-            np.median(errors(compare(vector, before, trees, lanes, order, args.calibration, contexts)))
-        ),
+        **summary(found),
+        "median_abs_error_with_the_profile_taken_before": float(np.median(errors(earlier))),
+        "calibration": len(splits[0][0]),
+        "raced": len(splits[0][1]),
         "prompts_for_5_percent": prompts_for(trees["planned"], planned_for),
         "verify_ms": [(1e3 * profile.verify_sec).round(3).tolist() for profile in (before, during)],
         "overhead_ms": (1e3 * during.overhead_sec).round(3).tolist(),
@@ -178,7 +167,7 @@ def run(pair, ids: list[list[int]], sampling: SamplingConfig, args: argparse.Nam
         "draft_widths": during.draft_widths.tolist(),
         "draft_ms": (1e3 * during.draft_width_sec).round(3).tolist(),
         "device": before.device,
-        "shapes": splits[0],
+        "shapes": found[0],
     }
 
 
@@ -199,7 +188,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--file", type=Path, default=ROOT / "assets" / "prompts" / "prompts.jsonl")
     parser.add_argument("--prompts", type=int, default=200, help="prompts in all")
-    parser.add_argument("--calibration", type=int, default=150, help="of them, measured beforehand; the rest is raced")
+    parser.add_argument("--raced", type=int, default=60, help="of them, decoded with every tree")
+    parser.add_argument("--share", type=float, default=0.75, help="of the decoded, raced in a split")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6])
     parser.add_argument("--repeats", type=int, default=15)
@@ -216,7 +206,7 @@ def main() -> None:
     worst = {key: max(part[key] for part in found.values()) for key in ("median_abs_error", "worst_abs_error")}
     least = {key: min(part[key] for part in found.values()) for key in ("inside_interval", "chosen_over_best")}
     settings = {
-        "prompts": len(ids), "calibration": args.calibration, "max_new_tokens": args.max_new_tokens,
+        "prompts": len(ids), "raced": args.raced, "max_new_tokens": args.max_new_tokens,
         "dtype": args.dtype, "splits": SPLITS, "date": date.today().isoformat(),
     }  # fmt: skip
     result = {**worst, **least, "temperatures": found, "settings": settings}

@@ -11,7 +11,8 @@ Each module imports, of this room, only the modules named:
     acceptance_files    conditions
     growmap             tree
     profile_files       -
-    profile             tree, profile_files
+    profile_checks      tree
+    profile             tree, profile_checks, profile_files
     step_time           tree, profile
     roofline            devices, model_shapes, profile
     acceptance          bootstrap, conditions, acceptance_files

@@ -13,11 +13,11 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from ..files.safe_files import json_bytes, read_bytes, write_atomic
+from .profile_checks import MAX_SEC, MIN_SEC, seconds_above_0, seconds_from_0, short, whole_numbers
 from .profile_files import FORMAT, MAX_FILE_BYTES, VERSION, read_profile
 from .tree import MAX_SIZE
 
 PER_SIZE = ("overhead_sec", "sampling_sec", "verify_growth_sec")  # one number for each size, or none at all
-MIN_SEC, MAX_SEC = 1e-12, 1e9  # beyond, ratios of two times overflow
 
 
 class Streaming(NamedTuple):
@@ -40,38 +40,6 @@ class Streaming(NamedTuple):
     def ahead_sec(self) -> float:
         """Seconds of reading that fit into the buffers while no pass runs."""
         return self.buffers * self.layer_read_sec
-
-
-def _vector(name: str, values, kinds: str, low: float, high: float, what: str) -> np.ndarray:
-    """Return numbers from `low` to `high` as a read-only array; `kinds` are the kinds of dtype taken."""
-    try:
-        array = np.array(values)
-    except (ValueError, OverflowError) as error:  # rows of different lengths
-        raise ValueError(f"{name}: found {_short(values)}, expected {what}") from error
-    if array.size == 0:
-        array = array.astype(kinds[0])
-    if array.ndim != 1 or array.dtype.kind not in kinds or not np.all((low <= array) & (array <= high)):
-        raise ValueError(f"{name}: found {_short(values)}, expected {what}")
-    array = array.astype(np.float64 if "f" in kinds else np.int64)
-    array.setflags(write=False)
-    return array
-
-
-def _whole(name: str, values) -> np.ndarray:
-    return _vector(name, values, "iu", 1, MAX_SIZE, f"a list of positive whole numbers, at most {MAX_SIZE:,}")
-
-
-def _seconds(name: str, values) -> np.ndarray:
-    return _vector(name, values, "fiu", MIN_SEC, MAX_SEC, "a list of positive finite numbers, of seconds")
-
-
-def _seconds_from_0(name: str, values) -> np.ndarray:
-    return _vector(name, values, "fiu", 0.0, MAX_SEC, "a list of finite numbers of seconds, 0 or more")
-
-
-def _short(values) -> str:
-    text = str(values if len(str(values)) < 10_000 else type(values).__name__)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,11 +87,11 @@ class HardwareProfile:
 
     def __post_init__(self) -> None:
         for name in ("sizes", "draft_widths"):
-            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+            object.__setattr__(self, name, whole_numbers(name, getattr(self, name)))
         for name in ("verify_sec", "draft_width_sec"):
-            object.__setattr__(self, name, _seconds(name, getattr(self, name)))
+            object.__setattr__(self, name, seconds_above_0(name, getattr(self, name)))
         for name in PER_SIZE:
-            object.__setattr__(self, name, _seconds_from_0(name, getattr(self, name)))
+            object.__setattr__(self, name, seconds_from_0(name, getattr(self, name)))
         if len(self.sizes) < 2 or self.sizes[0] != 1 or np.any(np.diff(self.sizes) <= 0):
             raise ValueError(
                 f"sizes: found {self.sizes.tolist()[:8]}, expected at least two increasing sizes from 1 up"
@@ -147,7 +115,7 @@ class HardwareProfile:
         for name, least in (("draft_sec", MIN_SEC), ("draft_growth_sec", 0.0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= MAX_SEC:
-                raise ValueError(f"{name}: found {_short(value)}, expected a positive number of seconds")
+                raise ValueError(f"{name}: found {short(value)}, expected a positive number of seconds")
         if self.context < 0:
             raise ValueError(f"context: found {self.context}, expected 0 or more tokens")
         for name in ("verify_samples", "overhead_samples"):
@@ -161,7 +129,7 @@ class HardwareProfile:
         if samples and len(samples) != rows:
             raise ValueError(f"{name}: found {len(samples)} rows, expected one for each of {rows} {what}")
         for row in samples:
-            _seconds_from_0(name, row) if name == "overhead_samples" else _seconds(name, row)
+            seconds_from_0(name, row) if name == "overhead_samples" else seconds_above_0(name, row)
         object.__setattr__(self, name, tuple(map(tuple, samples)))
 
     @property

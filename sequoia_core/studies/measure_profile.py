@@ -66,60 +66,128 @@ def measure_profile(
         ValueError: for sizes or a context that the models cannot hold.
         Cancelled: before the first full round.
     """
-    cancel = cancel or threading.Event()
-    sizes = _checked_sizes(sizes)
-    room = min(target.max_context, draft.max_context)
-    if not 1 <= context < room:
-        raise ValueError(f"context: found {context}, expected 1 to {room - 1} as the models allow")
     if repeats < 1:
         raise ValueError(f"repeats: found {repeats}, expected at least 1")
-    longer = min(3 * context if further_context is None else further_context, room - LEVELS - 2)
-    trees = [even_tree(n, min(MOST_CHILDREN, target.vocab_size)) for n in sizes]
-    chain = chain_tree(LEVELS)  # without passes over one token, what those cost could not be told
-    timers = [_StepTimer(target, draft, tree, context, cancel) for tree in [*trees, chain]]
-    shown = sorted({0, len(sizes) // 2, len(sizes) - 1})  # the sizes that stand for all in what is added to a step
-    timers += [_StepTimer(target, draft, trees[i], context, cancel, SamplingConfig(SAMPLED_AT)) for i in shown]
-    if longer >= 1.25 * context:
-        timers += [_StepTimer(target, draft, trees[i], longer, cancel) for i in shown]
-    rounds = _rounds(timers, repeats, progress, cancel)  # float64 [r, timers, 3]
-    k = len(sizes)
-    greedy, sampled, longer_context = np.split(rounds, [k + 1, k + 1 + len(shown)], axis=1)
-    verify, overhead = greedy[:, :k, 1], greedy[:, :k, 2]
-    levels, drafting = [timer.widths for timer in timers[: k + 1]], greedy[..., 0]
-    sampling = np.maximum(np.median((sampled - greedy[:, shown]).sum(axis=2), axis=0), 0.0)
-    widths, width_sec = draft_pass_times(levels, np.median(drafting, axis=0))
-    growth: dict = {}
-    if longer_context.size:
-        more = (longer_context - greedy[:, shown]) / (longer - context)
-        passes = np.array([len(levels[i]) for i in shown[1:]])
-        per_token = np.maximum(np.median(more, axis=0), 0.0)
-        growth = {
-            "verify_growth_sec": np.interp(sizes, np.array(sizes)[shown], per_token[:, 1]),
-            "draft_growth_sec": float(np.median(per_token[1:, 0] / passes)),
-        }
-    return HardwareProfile(
-        sizes=np.array(sizes),
-        verify_sec=np.median(verify, axis=0),
-        draft_sec=float(width_sec[0]),
-        device=describe_device(target.device),
-        dtype=dtype_name(target),
-        context=context,
-        draft_widths=widths,
-        draft_width_sec=width_sec,
-        overhead_sec=np.median(overhead, axis=0),
-        sampling_sec=np.interp(sizes, np.array(sizes)[shown], sampling),
-        verify_samples=_rows(verify),
-        draft_samples=_rows(np.array([np.maximum(draft_pass_times(levels, row)[1], 1e-9) for row in drafting])),
-        overhead_samples=_rows(overhead),
-        meta={
-            "target": target.name,
-            "draft": draft.name,
-            "repeats": len(rounds),
-            "further_context": longer if growth else None,
-            "passes_by": getattr(target, "forward_by", "unknown"),
-        },
-        **growth,
+    rounds = StepRounds(
+        target=target, draft=draft, sizes=sizes, context=context, further_context=further_context, cancel=cancel
     )
+    wanted, number = repeats, 0
+    rounds.warm_up()
+    while True:
+        if progress is not None:
+            progress(min(1.0, (number + 1) / (wanted + 1)), f"profiling, round {number + 1} of {wanted + 1}")
+        if number == wanted or not rounds.take():
+            break
+        number += 1
+        if number == repeats:
+            wanted += rounds.drop_disturbed()
+    if not rounds.taken:
+        raise Cancelled("profile: cancelled before the first round, expected at least one")
+    return rounds.profile()
+
+
+class StepRounds:
+    """Rounds of timed steps of trees of several sizes, for `measure_profile`; arguments and errors are its.
+
+    Attributes:
+        taken: what each round found, for every timer seconds of drafting, of verifying and of the rest of a step.
+    """
+
+    def __init__(
+        self,
+        *,
+        target: LanguageModel,
+        draft: LanguageModel,
+        sizes: Sequence[int] = DEFAULT_SIZES,
+        context: int = 128,
+        further_context: int | None = None,
+        cancel: threading.Event | None = None,
+    ) -> None:
+        self.target, self.draft, self.context = target, draft, context
+        self.cancel = cancel = cancel or threading.Event()
+        self.sizes = _checked_sizes(sizes)
+        room = min(target.max_context, draft.max_context)
+        if not 1 <= context < room:
+            raise ValueError(f"context: found {context}, expected 1 to {room - 1} as the models allow")
+        longer = min(3 * context if further_context is None else further_context, room - LEVELS - 2)
+        self.longer = longer if longer >= 1.25 * context else None
+        trees = [even_tree(n, min(MOST_CHILDREN, target.vocab_size)) for n in self.sizes]
+        chain = chain_tree(LEVELS)  # without passes over one token, what those cost could not be told
+        timers = [_StepTimer(target, draft, tree, context, cancel) for tree in [*trees, chain]]
+        # three sizes stand for all in what a temperature or a longer context adds to a step
+        self.shown = sorted({0, len(trees) // 2, len(trees) - 1})
+        timers += [_StepTimer(target, draft, trees[i], context, cancel, SamplingConfig(SAMPLED_AT)) for i in self.shown]
+        if self.longer is not None:
+            timers += [_StepTimer(target, draft, trees[i], self.longer, cancel) for i in self.shown]
+        self.timers = timers
+        self.taken: list[list[tuple[float, float, float]]] = []
+
+    def warm_up(self) -> None:
+        """Let every timer take its steps once, unheeded."""
+        for timer in self.timers:
+            timer.run()
+
+    def take(self) -> bool:
+        """Let every timer take its steps, all in turns; False when it was cancelled, and then nothing is added."""
+        times = [timer.run() for timer in self.timers]
+        if self.cancel.is_set():
+            return False
+        self.taken.append(times)
+        return True
+
+    def drop_disturbed(self) -> int:
+        """Forget rounds that took more than `DISTURBED` times the median of all, and return how many they were."""
+        totals = np.array(self.taken).sum(axis=(1, 2))
+        calm = totals <= DISTURBED * np.median(totals)
+        self.taken = [times for times, keep in zip(self.taken, calm, strict=True) if keep]
+        return int((~calm).sum())
+
+    def profile(self, average: Callable[..., np.ndarray] = np.median) -> HardwareProfile:
+        """Return the profile of all rounds taken.
+
+        Args:
+            average: over rounds, called with an array and `axis`. The mean predicts totals on a machine whose speed
+                drifts, if the rounds were spread over the same time.
+        """
+        k, shown = len(self.sizes), self.shown
+        greedy, sampled, longer = np.split(np.array(self.taken), [k + 1, k + 1 + len(shown)], axis=1)
+        verify, overhead = greedy[:, :k, 1], greedy[:, :k, 2]
+        levels, drafting = [timer.widths for timer in self.timers[: k + 1]], greedy[..., 0]
+        sampling = np.maximum(average((sampled - greedy[:, shown]).sum(axis=2), axis=0), 0.0)
+        widths, width_sec = draft_pass_times(levels, average(drafting, axis=0))
+        by_round = np.array([np.maximum(draft_pass_times(levels, row)[1], 1e-9) for row in drafting])
+        growth: dict = {}
+        if self.longer is not None:
+            more = (longer - greedy[:, shown]) / (self.longer - self.context)
+            passes = np.array([len(levels[i]) for i in shown[1:]])
+            per_token = np.maximum(average(more, axis=0), 0.0)
+            growth = {
+                "verify_growth_sec": np.interp(self.sizes, np.array(self.sizes)[shown], per_token[:, 1]),
+                "draft_growth_sec": float(average(per_token[1:, 0] / passes, axis=0)),
+            }
+        return HardwareProfile(
+            sizes=np.array(self.sizes),
+            verify_sec=average(verify, axis=0),
+            draft_sec=float(width_sec[0]),
+            device=describe_device(self.target.device),
+            dtype=dtype_name(self.target),
+            context=self.context,
+            draft_widths=widths,
+            draft_width_sec=width_sec,
+            overhead_sec=average(overhead, axis=0),
+            sampling_sec=np.interp(self.sizes, np.array(self.sizes)[shown], sampling),
+            verify_samples=_rows(verify),
+            draft_samples=_rows(by_round),
+            overhead_samples=_rows(overhead),
+            meta={
+                "target": self.target.name,
+                "draft": self.draft.name,
+                "repeats": len(self.taken),
+                "further_context": self.longer,
+                "passes_by": getattr(self.target, "forward_by", "unknown"),
+            },
+            **growth,
+        )
 
 
 def _checked_sizes(sizes: Sequence[int]) -> list[int]:
@@ -135,37 +203,6 @@ def _checked_sizes(sizes: Sequence[int]) -> list[int]:
 def _rows(samples: np.ndarray) -> tuple[tuple[float, ...], ...]:
     """Turn samples by round, float64 [r, k], into one tuple of rounds for each of the k."""
     return tuple(map(tuple, samples.T.tolist()))
-
-
-def _rounds(
-    timers: Sequence[_StepTimer],
-    repeats: int,
-    progress: Callable[[float, str], None] | None,
-    cancel: threading.Event,
-) -> np.ndarray:
-    """Let the timers take turns for `repeats` rounds after a warm-up -> float64 [r, timers, 3].
-
-    A round that took more than `DISTURBED` times the median of all rounds is timed once more, at the end.
-    """
-    found: list[list[tuple[float, float, float]]] = []
-    wanted, number = repeats, -1
-    while number < wanted and not cancel.is_set():
-        times = [timer.run() for timer in timers]
-        if cancel.is_set():
-            break
-        number += 1
-        if number > 0:
-            found.append(times)
-        if number == repeats:  # as many more as were disturbed
-            totals = np.array(found).sum(axis=(1, 2))
-            calm = totals <= DISTURBED * np.median(totals)
-            wanted += int((~calm).sum())
-            found = [times for times, keep in zip(found, calm, strict=True) if keep]
-        if progress is not None:
-            progress(min(1.0, (number + 1) / (wanted + 1)), f"profiling, round {number + 1} of {wanted + 1}")
-    if not found:
-        raise Cancelled("profile: cancelled before the first round, expected at least one")
-    return np.array(found)
 
 
 def even_tree(size: int, most_children: int = MOST_CHILDREN) -> TokenTree:

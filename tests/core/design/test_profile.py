@@ -123,3 +123,69 @@ def test_a_wrong_type_in_any_field_is_refused_by_name_or_means_what_it_says(fiel
         else:
             assert found == value and type(found) is type(GOOD[field])
     assert refused >= len(WRONG) - 2
+
+
+WHOLE = {
+    "overhead_sec": [0.001, 0.002, 0.003], "sampling_sec": [0.0, 0.001, 0.002], "verify_growth_sec": [0.0, 1e-6, 2e-6],
+    "draft_growth_sec": 1e-7, "draft_widths": [1, 4], "draft_width_sec": [0.001, 0.002],
+    "verify_samples": ((0.01, 0.012, 0.011), (0.009, 0.01, 0.009), (0.02, 0.03, 0.02)),
+    "draft_samples": ((0.001, 0.001, 0.002), (0.002, 0.002, 0.004)), "overhead_samples": ((0.0, 0.0, 0.001),) * 3,
+}  # fmt: skip
+
+
+def test_every_field_of_version_2_comes_back_from_the_file():
+    written = profile(**WHOLE)
+    content = json.loads(written.to_bytes())
+    assert content["version"] == 2
+    again = HardwareProfile.loads(written.to_bytes(), "p.json")
+    assert again.to_json() == written.to_json() and again.overhead_at(4) == pytest.approx(0.002)
+
+
+def test_version_1_is_read_and_later_ones_are_not():
+    content = json.loads(profile().to_bytes())
+    for name in ("overhead_sec", "sampling_sec", "verify_growth_sec", "draft_growth_sec", "draft_samples"):
+        del content[name]
+    old = HardwareProfile.loads(json.dumps(content | {"version": 1}).encode(), "p.json")
+    assert old.overhead_at(8) == 0.0 and old.verify_at(8, context=9_000) == pytest.approx(0.020)
+    for version in (0, 3, True, "2", None):
+        with pytest.raises(ValueError, match="found version .*, expected 1 to 2"):
+            HardwareProfile.loads(json.dumps(content | {"version": version}).encode(), "p.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"overhead_sec": [0.1]}, "overhead_sec: found 1 times"),
+        ({"overhead_sec": [0.1, -0.1, 0.1]}, "overhead_sec: .*0 or more"),
+        ({"verify_growth_sec": [0.1, 0.1]}, "verify_growth_sec: found 2"),
+        ({"draft_growth_sec": -1.0}, "draft_growth_sec: found -1.0"),
+        ({"draft_samples": ((0.1,),)}, "draft_samples: found 1 rows, expected one for each of 0 widths"),
+        ({"overhead_samples": ((0.1,),)}, "overhead_samples: found 1 rows"),
+    ],
+)
+def test_bad_parts_of_version_2_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        profile(**changes)
+
+
+def test_a_longer_context_costs_what_was_measured():
+    p = profile(**WHOLE, context=100)
+    assert p.verify_at(8, 1_100) == pytest.approx(0.020 + 1_000 * 2e-6)
+    assert p.draft_at(1, 1_100) == pytest.approx(0.001 + 1_000 * 1e-7)
+    assert p.overhead_at(8, greedy=False) == pytest.approx(0.005)
+
+
+def test_resampled_profiles_are_medians_of_whole_rounds():
+    p = profile(**WHOLE)
+    found = p.resampled(50, np.random.default_rng(0))
+    seen = {float(r.verify_sec[0]) for r in found}
+    assert seen <= {0.01, 0.011, 0.012} and len(seen) > 1
+    slow = next(r for r in found if r.verify_sec[2] == 0.03)  # mostly the second round
+    assert slow.verify_sec[0] == 0.012 and slow.draft_sec == 0.001
+    assert profile().resampled(5, np.random.default_rng(0)) is None
+
+
+def test_quartiles_lie_around_the_median():
+    low, high = profile(**WHOLE).quartiles
+    assert (low <= [0.011, 0.009, 0.020]).all() and (high >= [0.011, 0.009, 0.020]).all()
+    assert profile().quartiles is None
