@@ -1,0 +1,86 @@
+"""A plain decoder in compiled passes whose packed layers stream, one C call for each."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from ctypes import byref
+
+import torch
+from transformers import PreTrainedModel
+
+from . import instruction_sets
+from .layer_ring import LayerRing
+from .layer_sources import PackedSource, host_buffer
+from .llama_x86 import SlotSession, addresses, compiled, fits, shape_of, tables_of
+from .packed_layers import packed_copy, parts_of
+from .tensor_files import StoredTensor, TensorFiles
+
+
+class StreamedLlama:
+    """Runs a plain decoder from its packed copy (`protocol.Passes`).
+
+    Args:
+        model: one that `supports` accepts, whose norms and biases are loaded.
+        files, stored, progress: for its packed copy, see `packed_layers.packed_copy`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        files: TensorFiles,
+        stored: Mapping[str, StoredTensor],
+        *,
+        progress: Callable[[float, str], None] | None = None,
+    ) -> None:
+        file = packed_copy(model, files, stored, progress=progress)
+        self.functions, self.instructions = compiled()[0], instruction_sets.chosen()[0]
+        shape, parts = shape_of(model), parts_of(model)
+        self.vocab, self.context = shape.vocab, shape.context
+        self.tables = tables_of(model)
+        self.head, self.embedding = host_buffer(parts.head_bytes), None
+        file.read(memoryview(self.head.numpy()), parts.head_offset, parts.head_bytes)
+        if parts.embedding_bytes:
+            self.embedding = host_buffer(parts.embedding_bytes)
+            file.read(memoryview(self.embedding.numpy()), parts.head_offset + parts.head_bytes, parts.embedding_bytes)
+        self.address = self.functions.sequoia_streamed_model(
+            byref(shape), None if self.embedding is None else self.embedding.data_ptr(), *addresses(self.tables),
+            self.head.data_ptr(),
+        )  # fmt: skip
+        if not self.address:
+            raise MemoryError("found no memory for a model")
+        weakref.finalize(self, self.functions.sequoia_model_free, self.address).atexit = False
+        self.ring = LayerRing(PackedSource(file, parts.layer_count, parts.layer_bytes))
+
+    @staticmethod
+    def supports(model: torch.nn.Module) -> bool:
+        """Whether compiled passes can run a model here; its weights need not be there."""
+        return fits(model)
+
+    @property
+    def described(self) -> str:
+        return f"compiled code for {self.instructions.described}, layers streamed from disk"
+
+    def open(self, capacity: int, vocab_size: int) -> StreamedLlamaSession:
+        return StreamedLlamaSession(self, capacity, vocab_size)
+
+
+class StreamedLlamaSession(SlotSession):
+    """One sequence in a `StreamedLlama`."""
+
+    @property
+    def read_wait_sec(self) -> float:
+        return self.model.ring.wait_sec
+
+    @property
+    def bytes_read(self) -> int:
+        return self.model.ring.bytes_read
+
+    def _pass(self, request: tuple, logits: torch.Tensor) -> int:
+        functions, threads = self.model.functions, request[1]
+        done = functions.sequoia_enter(*request)
+        if done == 1:
+            for index, layer in enumerate(self.model.ring.layers()):
+                functions.sequoia_layer(self.address, threads, index, layer.data_ptr())
+            functions.sequoia_leave(self.address, threads, logits.data_ptr())
+        return done
