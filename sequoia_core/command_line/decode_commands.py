@@ -23,6 +23,7 @@ from .options import (
     Dtype,
     Json,
     MaxNewTokens,
+    Offload,
     Out,
     PromptCount,
     Prompts,
@@ -65,6 +66,7 @@ def generate_command(
     chat: Chat = None,
     device: Device = None,
     dtype: Dtype = None,
+    offload: Offload = None,
     as_json: Json = False,
 ) -> None:
     """Decode a prompt with a token tree."""
@@ -81,7 +83,7 @@ def generate_command(
     shape = None if tree is None else import_tree(tree)
     vector = None if acceptance is None else AcceptanceVector.load(acceptance)
     hardware = None if profile is None else HardwareProfile.load(profile)
-    pair = open_pair(target, draft, device, dtype)
+    pair = open_pair(target, draft, device, dtype, offload)
     source = f"file {tree}"
     if shape is None:
         shape, source = _default_tree(pair, sampling, verifier, vector, hardware)
@@ -161,6 +163,7 @@ def bench_command(
     chat: Chat = None,
     device: Device = None,
     dtype: Dtype = None,
+    offload: Offload = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -172,7 +175,7 @@ def bench_command(
     sampling = SamplingConfig(temperature)
     check_out(out)
     texts = prompt_texts(prompts, prompt_count)
-    pair = open_pair(target, draft, device, dtype)
+    pair = open_pair(target, draft, device, dtype, offload)
     ids = encode_within(pair, texts, max_new_tokens, chat)
     result = bench(pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress_bar(as_json))
     if out is not None:

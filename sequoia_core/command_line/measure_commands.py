@@ -6,6 +6,7 @@ Heavy modules are imported inside the commands that need them, so that those wit
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from .options import (
     Dtype,
     Json,
     MaxNewTokens,
+    Offload,
     Out,
     PromptCount,
     Prompts,
@@ -64,6 +66,7 @@ def measure_command(
     seed: Annotated[int, typer.Option("--seed")] = 0,
     device: Device = None,
     dtype: Dtype = None,
+    offload: Offload = None,
     as_json: Json = False,
 ) -> None:
     """Measure a pair's acceptance vector on text the target writes, or on your own.
@@ -76,7 +79,7 @@ def measure_command(
     check_out(out)
     texts = prompt_texts(prompts, prompt_count, column)
     partial = _partial_vector(resume, out)
-    pair = open_pair(target, draft, device, dtype)
+    pair = open_pair(target, draft, device, dtype, offload)
     ids = encoded(pair, texts, chat=False) if own_text else encode_within(pair, texts, max_new_tokens, chat)
     started = time.perf_counter()
     try:
@@ -123,6 +126,7 @@ def profile_command(
     draft: Draft = None,
     device: Device = None,
     dtype: Dtype = None,
+    offload: Offload = None,
     sizes: Annotated[
         str, typer.Option("--sizes", help="Tokens per target pass, separated by commas.")
     ] = "1,2,4,8,16,32,64",
@@ -139,11 +143,13 @@ def profile_command(
     except ValueError as error:
         raise ValueError(f"--sizes: found {sizes!r}, expected whole numbers separated by commas") from error
     check_out(out)
-    pair = open_pair(target, draft, device, dtype)
+    pair = open_pair(target, draft, device, dtype, offload)
     profile = measure_profile(
         target=pair.target, draft=pair.draft, sizes=wanted, context=context, repeats=repeats,
         progress=progress_bar(as_json),
     )  # fmt: skip
+    if offload is not None:
+        profile = replace(profile, meta=profile.meta | {"offload": offload})
     if out is not None:
         profile.save(out)
     report(profile.to_json(), as_json)

@@ -22,6 +22,10 @@ Target = Annotated[
 Draft = Annotated[str | None, typer.Option("--draft", help="Draft model: local folder or hub id. Default: demo pair.")]
 Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cuda; default: CUDA where there is one.")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
+Offload = Annotated[
+    str | None,
+    typer.Option("--offload", help="disk or host: stream the target's layers from there; default: all in memory."),
+]
 Prompts = Annotated[Path | None, typer.Option("--prompts", help="JSONL, CSV, parquet, or plain text lines.")]
 Column = Annotated[str | None, typer.Option("--column", help="Column of the prompts; default: text or prompt.")]
 Chat = Annotated[

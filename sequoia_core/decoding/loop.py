@@ -176,6 +176,7 @@ def _steps(
     index, finished = 0, None
     while finished is None and not cancel.is_set():
         try:
+            waited = sum(session.read_wait_sec for session in sessions)
             started = time.perf_counter()
             draft = drafter.grow(sequence)
             drafter.wait()
@@ -215,5 +216,6 @@ def _steps(
             walk_sec=walked - verified,
             commit_sec=committed - walked,
             finished=finished,
+            read_wait_sec=sum(session.read_wait_sec for session in sessions) - waited,
         )
         index += 1
