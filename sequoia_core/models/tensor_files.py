@@ -15,7 +15,7 @@ import torch
 from .direct_reads import ALIGNMENT, DirectFile, aligned_memory, round_up
 
 STORED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-PIECE = 2**22  # bytes of one read: large enough for the disk, small enough to be copied on from the processor's cache
+PIECE = 2**21  # bytes of one read: enough for the disk, few enough to be copied on from the processor's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class TensorFiles:
 
 
 def pieces(tensors: Sequence[StoredTensor]) -> list[Piece]:
-    """Return the reads that bring all the tensors: neighbours in a file together, at most 4 MiB each."""
+    """Return the reads that bring all the tensors: neighbours in a file together, at most 2 MiB each."""
     found: list[Piece] = []
     order = sorted((i for i in range(len(tensors)) if tensors[i].size), key=lambda i: _place(tensors[i]))
     run: list[int] = []
