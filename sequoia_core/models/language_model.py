@@ -40,12 +40,14 @@ class HuggingFaceModel:
 
     Attributes:
         offload: None, or the tier that its layers stream from.
+        bytes_read: of streamed weights so far; 0 for a model in memory.
 
     Raises:
         ValueError: for a `vocab_size` beyond the model's logits, or layers that cannot attend along a tree.
     """
 
     offload: str | None = None
+    bytes_read: int = 0
 
     def __init__(
         self,

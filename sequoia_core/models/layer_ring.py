@@ -17,6 +17,7 @@ import torch
 SLOTS = 3  # layer buffers: one in use, the others ahead
 READERS = 3  # outstanding reads
 STALL_SEC = 60.0  # a disk that delivers nothing for so long is given up
+CLOSING_SEC = 5.0  # closing waits no longer for a read that does not return; its thread ends when it does
 
 
 class LayerSource(Protocol):
@@ -196,8 +197,9 @@ class LayerRing:
     def close(self) -> None:
         """Stop reading and give back threads, descriptors and memory."""
         self._reading.stop()
+        until = time.monotonic() + CLOSING_SEC
         for thread in self._threads:
-            thread.join(STALL_SEC)
+            thread.join(max(0.0, until - time.monotonic()))
         self._threads = []
 
     def _start(self) -> None:

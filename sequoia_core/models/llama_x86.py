@@ -239,7 +239,7 @@ class SlotSession:
         """
         count = len(ids)
         self.check_room(count)
-        logits = torch.empty(keep, self.model.vocab, dtype=torch.float32)
+        logits = self._room(keep)
         ids, positions = ids.to(torch.int64).contiguous(), positions.to(torch.int64).contiguous()
         tail = tail.to(torch.float32).contiguous()
         done = self._pass(
@@ -259,6 +259,10 @@ class SlotSession:
             raise MemoryError(f"found no memory for a pass over {count} tokens")
         self.length += count
         return logits[:, : self.vocab_size]
+
+    def _room(self, keep: int) -> torch.Tensor:
+        """Return memory for logits, float32 [keep, vocab]."""
+        return torch.empty(keep, self.model.vocab, dtype=torch.float32)
 
     def _pass(self, request: tuple, logits: torch.Tensor) -> int:
         """Run one pass; arguments and result as for `sequoia_forward` in C, logits float32 [keep, vocab]."""

@@ -51,6 +51,11 @@ class OffloadNeeds:
 
     def check(self, name: str, device: torch.device) -> None:
         """Raise ValueError, with the numbers, unless there is so much memory; what cannot be asked is enough."""
+        if self.host and (pinned := available_bytes()) is not None and self.host > pinned:
+            raise ValueError(
+                f"{name}: found {pinned / 1e6:,.0f} MB of the host's memory free, expected {self.host / 1e6:,.0f} MB "
+                "to keep its layers there"
+            )
         available = available_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
         if available is not None and self.memory > available:
             parts = ", ".join(

@@ -66,7 +66,17 @@ class StreamedLlama:
 
 
 class StreamedLlamaSession(SlotSession):
-    """One sequence in a `StreamedLlama`."""
+    """One sequence in a `StreamedLlama`. All passes share memory for logits: large vocabularies fill much of it."""
+
+    def __init__(self, model: StreamedLlama, capacity: int, vocab_size: int) -> None:
+        super().__init__(model, capacity, vocab_size)
+        self._logits = torch.empty(0, self.model.vocab, dtype=torch.float32)
+
+    def _room(self, keep: int) -> torch.Tensor:
+        if keep > len(self._logits):
+            self._logits = torch.empty(0)  # gone before more is taken
+            self._logits = torch.empty(keep, self.model.vocab, dtype=torch.float32)
+        return self._logits[:keep]
 
     @property
     def read_wait_sec(self) -> float:
