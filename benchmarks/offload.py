@@ -86,13 +86,11 @@ def disk_rate(path: Path, outstanding: int) -> float:
 
 def streaming(pair: ModelPair, prompts: Sequence[Sequence[int]]) -> dict:
     """Return rates in bytes per second: of the disk by outstanding reads, and of streaming autoregressive decodes."""
-    copies = sorted((compile_c.cache_folder() / "packed-layers").glob("*.layers"), key=os.path.getmtime)
-    path = copies[-1] if copies else next(Path(pair.target.name).glob("*.safetensors"))
     rates: dict[int, list[float]] = {outstanding: [] for outstanding in READS}
     streamed = []
     for turn in range(ROUNDS):
         for outstanding in READS:
-            rates[outstanding].append(disk_rate(path, outstanding))
+            rates[outstanding].append(disk_rate(pair.target.streams_from, outstanding))
         before, started = pair.target.bytes_read, time.perf_counter()
         while pair.target.bytes_read - before < READ_BYTES:
             list(autoregressive(prompts[turn % len(prompts)], target=pair.target.endless(), max_new_tokens=32))
@@ -244,6 +242,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.only_peak:
         return peak_of(args.target, args.draft, args.dtype)
+    largest = (args.peak_of, f"{args.peak_of}/draft") if args.peak_of else (args.target, args.draft)
+    peak = peak_bytes(*largest, args.dtype)  # first: a new process begins with the peak of the one that starts it
     disk = load_pair(args.target, args.draft, device="cpu", dtype=args.dtype, offload="disk")
     memory = load_pair(args.target, args.draft, device="cpu", dtype=args.dtype)
     prompts = [memory.tokenizer.encode(text) for text in load_prompts(args.file)[: args.prompts]]
@@ -262,11 +262,10 @@ def main() -> None:
         print(f"{place:<8}" + "".join(f"{1e3 * seconds:>8.1f}" for seconds in profile.verify_sec) + "  ms per pass")
     overtakes = slower[0] if slower else None
     print(f"computing overtakes reading at n = {overtakes or f'more than {SIZES[-1]}'}")
-    largest = (args.peak_of, f"{args.peak_of}/draft") if args.peak_of else (args.target, args.draft)
     result = {
         "disk_gb_per_sec": best / 1e9,
         "stream_share_of_disk": rates["streamed"] / best,
-        "peak_rss_bytes": peak_bytes(*largest, args.dtype),
+        "peak_rss_bytes": peak,
         "peak_of": largest[0],
         "overtakes_at": overtakes,
         "verify_sec": {place: list(map(float, profile.verify_sec)) for place, profile in profiles.items()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,6 +54,11 @@ class OffloadedModel(HuggingFaceModel):
     def bytes_read(self) -> int:
         """Bytes of weights read so far, those read ahead included."""
         return 0 if self._passes.ring is None else self._passes.ring.bytes_read
+
+    @property
+    def streams_from(self) -> Path:
+        """The file that streams: the model's own, the first of several, or the packed copy."""
+        return self._passes.path
 
     def rest(self) -> None:
         if isinstance(self._passes, StreamedLlama):  # the model's own forward is not what decodes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from ctypes import byref
 
 import torch
@@ -23,6 +24,10 @@ class StreamedLlama:
     Args:
         model: one that `supports` accepts, whose norms and biases are loaded.
         files, stored, progress: for its packed copy, see `packed_layers.packed_copy`.
+
+    Attributes:
+        path: the file that streams.
+        ring: the layers.
     """
 
     def __init__(
@@ -34,6 +39,7 @@ class StreamedLlama:
         progress: Callable[[float, str], None] | None = None,
     ) -> None:
         file = packed_copy(model, files, stored, progress=progress)
+        self.path = file.path
         self.functions, self.instructions = compiled()[0], instruction_sets.chosen()[0]
         shape, parts = shape_of(model), parts_of(model)
         self.vocab, self.context = shape.vocab, shape.context
@@ -90,7 +96,8 @@ class StreamedLlamaSession(SlotSession):
         functions, threads = self.model.functions, request[1]
         done = functions.sequoia_enter(*request)
         if done == 1:
-            for index, layer in enumerate(self.model.ring.layers()):
-                functions.sequoia_layer(self.address, threads, index, layer.data_ptr())
+            with closing(self.model.ring.layers()) as layers:  # an interrupt in between ends the pass, too
+                for index, layer in enumerate(layers):
+                    functions.sequoia_layer(self.address, threads, index, layer.data_ptr())
             functions.sequoia_leave(self.address, threads, logits.data_ptr())
         return done

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -229,6 +230,11 @@ class StreamedPasses(TransformersPasses):
     @property
     def ring(self) -> LayerRing | None:
         return self.streamed.ring
+
+    @property
+    def path(self) -> Path:
+        """The file that streams, or the first of several."""
+        return self.streamed.files.files[0].path
 
     def open(self, capacity: int, vocab_size: int) -> StreamedSession:
         self.streamed.load(self.model)
