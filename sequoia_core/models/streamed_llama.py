@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from ctypes import byref
+from functools import cached_property
 
 import torch
 from transformers import PreTrainedModel
@@ -38,25 +39,32 @@ class StreamedLlama:
         *,
         progress: Callable[[float, str], None] | None = None,
     ) -> None:
-        file = packed_copy(model, files, stored, progress=progress)
-        self.path = file.path
         self.functions, self.instructions = compiled()[0], instruction_sets.chosen()[0]
-        shape, parts = shape_of(model), parts_of(model)
-        self.vocab, self.context = shape.vocab, shape.context
-        self.tables = tables_of(model)
-        self.head, self.embedding = host_buffer(parts.head_bytes), None
-        file.read(memoryview(self.head.numpy()), parts.head_offset, parts.head_bytes)
+        self._file = packed_copy(model, files, stored, progress=progress)
+        self.path = self._file.path
+        self._shape, self._parts, self._tables = shape_of(model), parts_of(model), tables_of(model)
+        self.vocab, self.context = self._shape.vocab, self._shape.context
+        self.ring = LayerRing(PackedSource(self._file, self._parts.layer_count, self._parts.layer_bytes))
+
+    @cached_property
+    def address(self) -> int:
+        """The model in C; embedding and head come to memory when the first session is opened."""
+        parts = self._parts
+        self._head, self._embedding = host_buffer(parts.head_bytes), None
+        self._file.read(memoryview(self._head.numpy()), parts.head_offset, parts.head_bytes)
         if parts.embedding_bytes:
-            self.embedding = host_buffer(parts.embedding_bytes)
-            file.read(memoryview(self.embedding.numpy()), parts.head_offset + parts.head_bytes, parts.embedding_bytes)
-        self.address = self.functions.sequoia_streamed_model(
-            byref(shape), None if self.embedding is None else self.embedding.data_ptr(), *addresses(self.tables),
-            self.head.data_ptr(),
+            self._embedding = host_buffer(parts.embedding_bytes)
+            self._file.read(
+                memoryview(self._embedding.numpy()), parts.head_offset + parts.head_bytes, parts.embedding_bytes
+            )
+        found = self.functions.sequoia_streamed_model(
+            byref(self._shape), None if self._embedding is None else self._embedding.data_ptr(),
+            *addresses(self._tables), self._head.data_ptr(),
         )  # fmt: skip
-        if not self.address:
+        if not found:
             raise MemoryError("found no memory for a model")
-        weakref.finalize(self, self.functions.sequoia_model_free, self.address).atexit = False
-        self.ring = LayerRing(PackedSource(file, parts.layer_count, parts.layer_bytes))
+        weakref.finalize(self, self.functions.sequoia_model_free, found).atexit = False
+        return found
 
     @staticmethod
     def supports(model: torch.nn.Module) -> bool:

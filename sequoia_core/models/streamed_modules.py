@@ -156,10 +156,12 @@ class StreamedModules:
         self.ring: LayerRing | None = None
         self._pass: Iterator[torch.Tensor] | None = None
         self._views: dict[tuple[int, tuple[Place, ...]], list[torch.nn.Parameter]] = {}
+        self._matrices_at_rest: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
         model.register_forward_pre_hook(self._begin)
         for index, layer in enumerate(layers):
             names = [name.rpartition(".") for name in streamed[index]]
             owners = [(layer.get_submodule(owner), leaf) for owner, _, leaf in names]
+            self._matrices_at_rest += [(owner, leaf, owner._parameters[leaf]) for owner, leaf in owners]
             layer.register_forward_pre_hook(self._pointing(index, owners))
         layers[-1].register_forward_hook(self._finish)
 
@@ -177,6 +179,8 @@ class StreamedModules:
             self.ring.close()
             self.ring, self._pass, self._views = None, None, {}
             self._replace(model, self._empty)
+            for owner, leaf, empty in self._matrices_at_rest:  # else the last ones keep their buffers
+                owner._parameters[leaf] = empty
 
     def _fill(self, model: PreTrainedModel, names: list[str]) -> None:
         filled = {}
