@@ -14,7 +14,7 @@ import transformers
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
-from sequoia_core.models import offload_needs, packed_layers
+from sequoia_core.models import layer_sources, offload_needs, packed_layers, tensor_files
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.llama_x86 import CompiledLlama, compiled
@@ -154,6 +154,17 @@ def test_sharded_files_stream_too(tmp_path):
         resident, streamed = pairs(folder, "bfloat16", kind)
         assert torch.equal(logits(resident), logits(streamed))
         streamed.close()
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", [TransformersPasses, CompiledLlama])
+def test_matrices_that_span_several_reads_are_put_together(kind, tmp_path, monkeypatch):
+    for module in (tensor_files, layer_sources, packed_layers):
+        monkeypatch.setattr(module, "PIECE", 8192)
+    model = compiled_family("Llama") if kind is CompiledLlama else build("Llama", intermediate_size=512)
+    resident, streamed = pairs(save(model, tmp_path), "bfloat16", kind)
+    assert torch.equal(logits(resident), logits(streamed))
+    streamed.close()
 
 
 @pytest.mark.parametrize("most", [8192, 5000])
@@ -307,12 +318,18 @@ def readers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "layer reader"]
 
 
+def held(folder: str) -> list[str]:
+    """Return the open files of a folder."""
+    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+    return [os.readlink(link) for link in links if link.is_symlink() and os.readlink(link).startswith(folder)]
+
+
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("kind, ended", [(StreamedPasses, "dropped"), (StreamedLlama, "closed")])
-def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, ended, tmp_path):
+def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, ended, tmp_path, copies):
     if kind is StreamedLlama and compiled()[0] is None:
         pytest.skip("llama_x86.c cannot be built here")
     model = compiled_family("Llama") if kind is StreamedLlama else build("Llama")
@@ -325,7 +342,7 @@ def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, ended, tmp_path)
         logits(target)
         if ended == "closed":
             target.close()
-            assert not readers()
+            assert not readers() and not held(folder) and not held(str(copies))
 
     def settle() -> None:
         gc.collect()
