@@ -23,6 +23,7 @@ from .options import (
     Dtype,
     Json,
     MaxNewTokens,
+    Offload,
     Out,
     PromptCount,
     Prompts,
@@ -66,6 +67,7 @@ def generate_command(
     chat: Chat = None,
     device: Device = None,
     dtype: Dtype = None,
+    offload: Offload = None,
     as_json: Json = False,
 ) -> None:
     """Decode a prompt with a token tree."""
@@ -82,7 +84,7 @@ def generate_command(
     shape = None if tree is None else import_tree(tree)
     vector = None if acceptance is None else AcceptanceVector.load(acceptance)
     hardware = None if profile is None else HardwareProfile.load(profile)
-    pair = open_pair(target, draft, device, dtype)
+    pair = open_pair(target, draft, device, dtype, offload)
     source = f"file {tree}"
     if shape is None:
         shape, source = _default_tree(pair, sampling, verifier, vector, hardware)
@@ -162,6 +164,7 @@ def bench_command(
     chat: Chat = None,
     device: Device = None,
     dtype: Dtype = None,
+    offload: Offload = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -174,7 +177,7 @@ def bench_command(
     check_out(out)
     texts = prompt_texts(prompts, prompt_count)
     calibration = [] if prompts else prompt_texts(None, prompt_count + CALIBRATED)[prompt_count:]
-    pair = open_pair(target, draft, device, dtype)
+    pair = open_pair(target, draft, device, dtype, offload)
     ids, others = (encode_within(pair, part, max_new_tokens, chat) for part in (texts, calibration))
     result = bench(
         pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, calibration=others,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .options import ASSETS
-from .output import held_stderr
+from .output import held_stderr, progress_bar
 
 if TYPE_CHECKING:
     from ..decoding.sampling import SamplingConfig
@@ -23,7 +24,14 @@ def checked_sampling(temperature: float, top_p: float, verifier: str) -> Samplin
     return sampling
 
 
-def open_pair(target: str | None, draft: str | None, device: str | None = None, dtype: str | None = None) -> ModelPair:
+def open_pair(
+    target: str | None,
+    draft: str | None,
+    device: str | None = None,
+    dtype: str | None = None,
+    offload: str | None = None,
+) -> ModelPair:
+    """Load a pair, saying on a terminal how a packed copy of an offloaded target gets on."""
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
@@ -32,8 +40,9 @@ def open_pair(target: str | None, draft: str | None, device: str | None = None, 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     hub_logging.set_verbosity_error()  # else each retry is a line of its own on stderr
-    with held_stderr():
-        return load_pair(target, draft, device, dtype)
+    progress = None if offload is None else progress_bar(as_json=False)
+    with held_stderr() if progress is None else nullcontext():
+        return load_pair(target, draft, device, dtype, offload, progress)
 
 
 def prompt_texts(prompts: Path | None, count: int | None, column: str | None = None) -> list[str]:

@@ -6,6 +6,7 @@ Heavy modules are imported inside the commands that need them, so that those wit
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -66,6 +67,7 @@ def measure_command(
     seed: Annotated[int, typer.Option("--seed")] = 0,
     device: Device = None,
     dtype: Dtype = None,
+    offload: Offload = None,
     as_json: Json = False,
 ) -> None:
     """Measure a pair's acceptance vector on text the target writes, or on your own.
@@ -78,7 +80,7 @@ def measure_command(
     check_out(out)
     texts = prompt_texts(prompts, prompt_count, column)
     partial = _partial_vector(resume, out)
-    pair = open_pair(target, draft, device, dtype)
+    pair = open_pair(target, draft, device, dtype, offload)
     ids = encoded(pair, texts, chat=False) if own_text else encode_within(pair, texts, max_new_tokens, chat)
     started = time.perf_counter()
     try:
@@ -158,13 +160,13 @@ def profile_command(
     else:
         from ..studies.measure_profile import DEFAULT_SIZES, measure_profile
 
-        if offload is not None:
-            raise ValueError(f"--offload: found {offload!r} for a pair that is here, expected --device-model beside it")
-        pair = open_pair(target, draft, device, dtype)
+        pair = open_pair(target, draft, device, dtype, offload)
         profile = measure_profile(
             target=pair.target, draft=pair.draft, sizes=wanted or DEFAULT_SIZES, context=context, repeats=repeats,
             progress=progress_bar(as_json),
         )  # fmt: skip
+        if offload is not None:
+            profile = replace(profile, meta=profile.meta | {"offload": offload})
     if out is not None:
         profile.save(out)
     report(profile.to_json(), as_json)

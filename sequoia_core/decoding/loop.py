@@ -17,7 +17,7 @@ import torch
 
 from ..design.tree import TokenTree
 from ..models.prefill import prefill
-from ..models.protocol import LanguageModel
+from ..models.protocol import LanguageModel, Session
 from .assemble import Parts, assemble
 from .drafting import Drafter
 from .judging import Judge
@@ -177,7 +177,9 @@ def _steps(
             return
     index, finished = 0, None
     while finished is None and not cancel.is_set():
-        step = take_step(drafter, judge, sequence, end, index=index, cancel=cancel, explain=explain)
+        step = take_step(
+            drafter, judge, sequence, end, sessions=sessions, index=index, cancel=cancel, explain=explain
+        )  # fmt: skip
         if step is None:
             return
         finished = step.finished
@@ -191,11 +193,15 @@ def take_step(
     sequence: list[int],
     end: End,
     *,
+    sessions: Sequence[Session],
     index: int = 0,
     cancel: threading.Event,
     explain: bool = False,
 ) -> DecodeStep | None:
     """Draft, score, walk and commit once; the new tokens are added to `sequence`.
+
+    Args:
+        sessions: those of the drafter and the judge, asked how long they waited for weights.
 
     Returns:
         The record of the step; None when it was cancelled between its phases, and then nothing was added.
@@ -203,6 +209,7 @@ def take_step(
     Raises:
         FloatingPointError: naming the step, when a model returns logits that are not finite.
     """
+    waited = sum(session.read_wait_sec for session in sessions)
     try:
         started = time.perf_counter()
         draft = drafter.grow(sequence)
@@ -243,4 +250,5 @@ def take_step(
         walk_sec=walked - verified,
         commit_sec=committed - walked,
         finished=finished,
+        read_wait_sec=sum(session.read_wait_sec for session in sessions) - waited,
     )

@@ -26,6 +26,7 @@ class DecodeStep:
         trials: every decision in order, with its arithmetic.
         draft_sec, verify_sec, walk_sec, commit_sec: wall time of the phases in seconds.
         finished: None, or why the run ends here: "eos", "length" or "context".
+        read_wait_sec: of these, seconds waited for weights from a slower tier; 0 where they are in memory.
     """
 
     index: int
@@ -43,6 +44,7 @@ class DecodeStep:
     walk_sec: float
     commit_sec: float
     finished: str | None = None
+    read_wait_sec: float = 0.0
 
     @property
     def seconds(self) -> float:

@@ -99,6 +99,17 @@ def load_weights(source: Source, plan: Plan, device: torch.device, dtype: torch.
     return model
 
 
+def weight_paths(source: Source) -> list[Path]:
+    """Return a model's safetensors files, of which `read_plan` has said that they are whole.
+
+    Raises:
+        ValueError: where there are none.
+    """
+    index = source.read_object(SAFE_WEIGHTS_INDEX_NAME)
+    whole = source.find(SAFE_WEIGHTS_NAME, needed=index is None)
+    return [whole] if whole is not None else [source.find(shard) for shard in sorted(set(index["weight_map"].values()))]
+
+
 def _stored(source: Source) -> Stored:
     whole = source.find(SAFE_WEIGHTS_NAME)
     if whole is not None:

@@ -12,6 +12,7 @@ from .protocol import Passes, Session
 from .transformers_passes import TransformersPasses
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 FASTEST_FIRST = (CompiledLlama, TorchLlama)  # each says which models it supports; the others go through transformers
@@ -34,10 +35,19 @@ class HuggingFaceModel:
         vocab_size: V, how many of the model's first logits stand for real tokens; None takes all. Those after them are
             padding: they are cut off before any softmax, so the model's distribution is its own given that the token
             is below V.
+        passes: what runs it; None chooses the fastest there is.
+        device: where it runs; None is where its weights are.
+
+    Attributes:
+        offload: None, or the tier that its layers stream from.
+        bytes_read: of streamed weights so far; 0 for a model in memory.
 
     Raises:
         ValueError: for a `vocab_size` beyond the model's logits, or layers that cannot attend along a tree.
     """
+
+    offload: str | None = None
+    bytes_read: int = 0
 
     def __init__(
         self,
@@ -45,6 +55,9 @@ class HuggingFaceModel:
         name: str,
         eos_ids: frozenset[int] | None = None,
         vocab_size: int | None = None,
+        *,
+        passes: Passes | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self.model = model.eval()
         self.name = name
@@ -57,10 +70,10 @@ class HuggingFaceModel:
             )
         self.max_context = _context(config)
         self.eos_ids = _eos_ids(model, name) if eos_ids is None else eos_ids
-        self.device, self.dtype = model.device, model.dtype
+        self.device, self.dtype = device or model.device, model.dtype
         self.parameters = sum(p.numel() for p in model.parameters())
         try:
-            self._passes = choose_passes(model)
+            self._passes = passes or choose_passes(model)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
 
@@ -74,6 +87,12 @@ class HuggingFaceModel:
         twin = copy.copy(self)
         twin.eos_ids = frozenset()
         return twin
+
+    def rest(self) -> None:
+        """Give back what only the model's own forward takes; it takes it again when it is called."""
+
+    def close(self) -> None:
+        """Give back threads and descriptors, where layers stream; the model can then run no more."""
 
     def open(self, capacity: int) -> Session:
         return self._passes.open(capacity, self.vocab_size)

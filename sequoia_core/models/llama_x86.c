@@ -49,14 +49,22 @@ typedef struct {
     Shape shape;
     const float *cosines, *sines, *norms;  // [context, d / 2] twice, [2 * layers + 1, D], owned by the caller
     const float *biases, *head_norms;      // [layers, (H + 2 K) d], [layers, 2, d] (query, key); NULL without; the caller's
-    Layer *layers;
+    Layer *layers;          // NULL where they come one by one, see `sequoia_layer`
     Matrix head;
-    bf16 *memory, *embedding;  // all packed weights; the embedding [V, D] lies at their end
+    bf16 *memory;           // all packed weights, and the embedding at their end; NULL where they are the caller's
+    const bf16 *embedding;  // [V, D]; NULL where it is tied to the head and rows are gathered from the head's tiles
     size_t bytes;
 } Model;
 
+typedef struct {  // one pass: `rows` new tokens after `length` cached ones
+    int length, rows, last, keep;
+    const int64_t *ids, *positions;
+    const float *tail;  // [rows, last]: masks the `last` slots, the new ones included
+} Pass;
+
 typedef struct {
     const Model *model;
+    Pass pass;           // the one that goes layer by layer, see `sequoia_enter`
     int capacity;        // slots, a multiple of 32
     size_t bytes;        // of keys, and of values
     bf16 *keys;          // [layers][K][capacity / 16][d / 2][16][2]: 16 keys side by side, two entries of each together
@@ -112,22 +120,41 @@ static void pack_block(bf16 *tiles, const bf16 *weight, int n, int k, int from) 
                     from + column < n ? weight[(size_t)(from + column) * k + step * DEEP + i] : 0;
 }
 
-static bf16 *pack(Matrix *matrix, bf16 *memory, const bf16 *weight, int n, int k) {
-    *matrix = (Matrix){memory, n, k};
-    for (int block = 0; block < (int)(round_up(n, WIDE) / ROWS); block++)
-        pack_block(memory + (size_t)(block / GROUP) * (k / DEEP) * GROUP * TILE + block % GROUP * TILE, weight, n, k,
+// Copy `rows` rows into the tiles of a matrix, from one of its first columns of tiles on.
+static void pack(bf16 *tiles, const bf16 *weight, int rows, int k) {
+    for (int block = 0; block < (int)(round_up(rows, WIDE) / ROWS); block++)
+        pack_block(tiles + (size_t)(block / GROUP) * (k / DEEP) * GROUP * TILE + block % GROUP * TILE, weight, rows, k,
                    block * ROWS);
-    return memory + tiles_of(n, k) * TILE;
 }
 
 // Gate and up side by side: each group holds 16 columns of the one, then the same 16 of the other.
-static bf16 *pack_pair(Matrix *matrix, bf16 *memory, const bf16 *gate, const bf16 *up, int n, int k) {
-    *matrix = (Matrix){memory, 2 * n, k};
-    for (int group = 0; group < n / ROWS; group++)
+static void pack_pair(bf16 *tiles, const bf16 *gate, const bf16 *up, int rows, int k) {
+    for (int group = 0; group < rows / ROWS; group++)
         for (int block = 0; block < GROUP; block++)
-            pack_block(memory + (size_t)group * (k / DEEP) * GROUP * TILE + block * TILE, block ? up : gate, n, k,
+            pack_block(tiles + (size_t)group * (k / DEEP) * GROUP * TILE + block * TILE, block ? up : gate, rows, k,
                        group * ROWS);
-    return memory + tiles_of(2 * n, k) * TILE;
+}
+
+// A matrix whose tiles lie at `memory` -> where the next one's begin.
+static bf16 *lay(Matrix *matrix, bf16 *memory, int n, int k) {
+    *matrix = (Matrix){memory, n, k};
+    return memory + tiles_of(n, k) * TILE;
+}
+
+// A layer's matrices one behind the other.
+static bf16 *lay_layer(Layer *layer, bf16 *memory, const Shape *shape) {
+    const int D = shape->hidden, I = shape->inner, d = shape->head_size, H = shape->heads, K = shape->key_heads;
+    memory = lay(&layer->project, memory, (H + 2 * K) * d, D);
+    memory = lay(&layer->output, memory, D, H * d);
+    memory = lay(&layer->gate_up, memory, 2 * I, D);
+    return lay(&layer->down, memory, D, I);
+}
+
+static void pack_layer(const Layer *layer, const bf16 *const *weights, const Shape *shape) {
+    pack(layer->project.tiles, weights[0], layer->project.n, shape->hidden);
+    pack(layer->output.tiles, weights[1], shape->hidden, layer->output.k);
+    pack_pair(layer->gate_up.tiles, weights[2], weights[3], shape->inner, shape->hidden);
+    pack(layer->down.tiles, weights[4], shape->hidden, shape->inner);
 }
 
 enum Then { STORE, ADD, GATE };
@@ -330,18 +357,43 @@ static void attend_all(Cache *cache, int layer, const int64_t *positions, int ro
 
 int sequoia_supported(void) { return granted(); }  // 0 where the system does not grant the processor's registers
 
-// weights: per layer q, k and v in one [(H + 2 K) d, D], output, gate, up, down; then the head. All bfloat16 rows.
-Model *sequoia_model(const Shape *shape, const bf16 *embedding, const float *cosines, const float *sines,
-                     const float *norms, const float *biases, const float *head_norms, const bf16 *const *weights) {
-    const int D = shape->hidden, I = shape->inner, d = shape->head_size, H = shape->heads, K = shape->key_heads;
+// Bytes of one packed layer, and of the packed head.
+int64_t sequoia_layer_bytes(const Shape *shape) {
+    Layer layer;
+    return (lay_layer(&layer, NULL, shape) - (bf16 *)NULL) * (int64_t)sizeof(bf16);
+}
+
+int64_t sequoia_head_bytes(const Shape *shape) {
+    return (int64_t)(tiles_of(shape->vocab, shape->hidden) * TILE * sizeof(bf16));
+}
+
+// weights: q, k and v in one [(H + 2 K) d, D], output, gate, up, down; bfloat16 rows.
+void sequoia_pack_layer(const Shape *shape, const bf16 *const *weights, bf16 *to) {
+    Layer layer;
+    lay_layer(&layer, to, shape);
+    pack_layer(&layer, weights, shape);
+}
+
+// Some rows of the head, a multiple of 32 except at its end, into their tiles.
+void sequoia_pack_rows(const bf16 *weight, int rows, int k, bf16 *to) { pack(to, weight, rows, k); }
+
+static Model *new_model(const Shape *shape, const float *cosines, const float *sines, const float *norms,
+                        const float *biases, const float *head_norms) {
     Model *model = calloc(1, sizeof *model);
     if (!model) return NULL;
     model->shape = *shape;
     model->cosines = cosines, model->sines = sines, model->norms = norms;
     model->biases = biases, model->head_norms = head_norms;
-    size_t tiles = shape->layers * (tiles_of((H + 2 * K) * d, D) + tiles_of(D, H * d) + tiles_of(2 * I, D) + tiles_of(D, I));
-    const size_t words = (size_t)shape->vocab * D;
-    model->bytes = ((tiles + tiles_of(shape->vocab, D)) * TILE + words) * sizeof(bf16);
+    return model;
+}
+
+// weights: per layer as for `sequoia_pack_layer`, then the head.
+Model *sequoia_model(const Shape *shape, const bf16 *embedding, const float *cosines, const float *sines,
+                     const float *norms, const float *biases, const float *head_norms, const bf16 *const *weights) {
+    Model *model = new_model(shape, cosines, sines, norms, biases, head_norms);
+    if (!model) return NULL;
+    const size_t words = (size_t)shape->vocab * shape->hidden;
+    model->bytes = shape->layers * sequoia_layer_bytes(shape) + sequoia_head_bytes(shape) + words * sizeof(bf16);
     model->memory = take(model->bytes);
     model->layers = calloc(shape->layers, sizeof(Layer));
     if (!model->memory || !model->layers) {
@@ -352,13 +404,22 @@ Model *sequoia_model(const Shape *shape, const bf16 *embedding, const float *cos
     }
     bf16 *next = model->memory;
     for (int i = 0; i < shape->layers; i++, weights += 5) {
-        next = pack(&model->layers[i].project, next, weights[0], (H + 2 * K) * d, D);
-        next = pack(&model->layers[i].output, next, weights[1], D, H * d);
-        next = pack_pair(&model->layers[i].gate_up, next, weights[2], weights[3], I, D);
-        next = pack(&model->layers[i].down, next, weights[4], D, I);
+        next = lay_layer(&model->layers[i], next, shape);
+        pack_layer(&model->layers[i], weights, shape);
     }
-    model->embedding = pack(&model->head, next, weights[0], shape->vocab, D);
-    memcpy(model->embedding, embedding, words * sizeof(bf16));
+    next = lay(&model->head, next, shape->vocab, shape->hidden);
+    pack(model->head.tiles, weights[0], shape->vocab, shape->hidden);
+    model->embedding = memcpy(next, embedding, words * sizeof(bf16));
+    return model;
+}
+
+// A model whose layers come one by one. head: packed; embedding: rows, or NULL where it is the head's; the caller's both.
+Model *sequoia_streamed_model(const Shape *shape, const bf16 *embedding, const float *cosines, const float *sines,
+                              const float *norms, const float *biases, const float *head_norms, bf16 *head) {
+    Model *model = new_model(shape, cosines, sines, norms, biases, head_norms);
+    if (!model) return NULL;
+    lay(&model->head, head, shape->vocab, shape->hidden);
+    model->embedding = embedding;
     return model;
 }
 
@@ -431,13 +492,6 @@ static int make_room(Cache *cache, int rows, int threads) {
     return 1;
 }
 
-typedef struct {  // one pass: `rows` new tokens after `length` cached ones
-    int length, rows, last, keep;
-    const int64_t *ids, *positions;
-    const float *tail;  // [rows, last]: masks the `last` slots, the new ones included
-    float *logits;      // [keep, V], of the last `keep` rows
-} Pass;
-
 // Write down which of the last slots each row sees, and how many of them without a gap. By one thread; `make_room` was
 // called for as many rows.
 static void prepare(Cache *cache, const Pass *pass) {
@@ -455,69 +509,153 @@ static void prepare(Cache *cache, const Pass *pass) {
     cache->seen_start[pass->rows] = (int32_t)(seen - cache->seen);
 }
 
-// Every thread of a region calls this with the same pass; the logits are whole after the next barrier.
-static void run(Cache *cache, const Pass *pass) {
-    const Model *model = cache->model;
-    const Shape *shape = &model->shape;
-    const int D = shape->hidden, K = shape->key_heads, width = (shape->heads + 2 * K) * shape->head_size;
-    const int rows = pass->rows, prefix = pass->length + rows - pass->last;
-    const int thread = omp_get_thread_num(), count = omp_get_num_threads();
+// Every thread of a region calls these two before and after its share of a pass.
+static unsigned begin(void) {
     const unsigned control = _mm_getcsr();
     _mm_setcsr(control | 0x8040);  // what is too small for a normal number is 0, as in the matrix unit
     begin_products();
-    for (int row = thread; row < rows; row += count)
-        for (int i = 0; i < D; i += 32)
-            _mm_prefetch((const char *)(model->embedding + (size_t)pass->ids[row] * D + i), _MM_HINT_T0);
-    for (int row = thread; row < rows; row += count) {
-        float *to = cache->hidden + (size_t)row * D;
-        const bf16 *from = model->embedding + (size_t)pass->ids[row] * D;
-        for (int i = 0; i < D; i += LANES) store(to + i, widen(from + i));
-        normalise(cache->input, row, to, model->norms, D, shape->eps);
-    }
-    for (int index = 0; index < shape->layers; index++) {
-        const Layer *layer = &model->layers[index];
-        const float *norm = model->norms + (size_t)(2 * index + 1) * D;
-        const int last_layer = index + 1 == shape->layers;
-        const int first = last_layer ? rows - pass->keep : 0;  // after the last layer only what is wanted
-#pragma omp barrier
-        multiply(&layer->project, cache->input, rows, STORE, cache->projected, width, &layer->output);
-#pragma omp barrier
-        store_new(cache, index, pass->positions, rows, pass->length);
-#pragma omp barrier
-        attend_all(cache, index, pass->positions, rows, pass->length, prefix);
-#pragma omp barrier
-        multiply(&layer->output, cache->attended, rows, ADD, cache->hidden, D, &layer->gate_up);
-#pragma omp barrier
-        for (int row = thread; row < rows; row += count)
-            normalise(cache->input, row, cache->hidden + (size_t)row * D, norm, D, shape->eps);
-#pragma omp barrier
-        multiply(&layer->gate_up, cache->input, rows, GATE, cache->inner, shape->inner, &layer->down);
-#pragma omp barrier
-        multiply(&layer->down, cache->inner, rows, ADD, cache->hidden, D, last_layer ? &model->head : &layer[1].project);
-#pragma omp barrier
-        for (int row = first + thread; row < rows; row += count)
-            normalise(cache->input, row - first, cache->hidden + (size_t)row * D, norm + D, D, shape->eps);
-    }
-#pragma omp barrier
-    multiply(&model->head, cache->input, pass->keep, STORE, pass->logits, shape->vocab, &model->layers[0].project);
+    return control;
+}
+
+static void end(unsigned control) {
     end_products();
     _mm_setcsr(control);
 }
 
-// Append q tokens to a cache of `length` slots -> logits float32 [keep, V] of the last rows; 0 when memory ran out;
-// -1 for an id or a position that there is not.
+static void embedding_row(float *to, const Model *model, int64_t id) {
+    const int D = model->shape.hidden;
+    if (model->embedding) {
+        const bf16 *from = model->embedding + (size_t)id * D;
+        for (int i = 0; i < D; i += LANES) store(to + i, widen(from + i));
+        return;
+    }
+    const bf16 *tiles = model->head.tiles + (size_t)(id / WIDE) * (D / DEEP) * GROUP * TILE + id % WIDE / ROWS * TILE;
+    for (int i = 0; i < D; i++) {
+        const bf16 *pair = tiles + (size_t)(i / DEEP) * GROUP * TILE + i % DEEP / 2 * 32 + id % ROWS * 2;
+        const uint32_t bits = (uint32_t)pair[i % 2] << 16;
+        memcpy(to + i, &bits, sizeof bits);
+    }
+}
+
+// This thread's share of the new tokens' embeddings, normed for the first layer.
+static ONE_COPY void embed(Cache *cache, const Pass *pass) {
+    const Model *model = cache->model;
+    const int D = model->shape.hidden, rows = pass->rows, thread = omp_get_thread_num(), count = omp_get_num_threads();
+    if (model->embedding)
+        for (int row = thread; row < rows; row += count)
+            for (int i = 0; i < D; i += 32)
+                _mm_prefetch((const char *)(model->embedding + (size_t)pass->ids[row] * D + i), _MM_HINT_T0);
+    for (int row = thread; row < rows; row += count) {
+        float *to = cache->hidden + (size_t)row * D;
+        embedding_row(to, model, pass->ids[row]);
+        normalise(cache->input, row, to, model->norms, D, model->shape.eps);
+    }
+}
+
+// All threads together: one layer, from its normed input to the next one's. `after` is multiplied next.
+static ONE_COPY void pass_layer(Cache *cache, const Pass *pass, const Layer *layer, int index, const Matrix *after) {
+    const Model *model = cache->model;
+    const Shape *shape = &model->shape;
+    const int D = shape->hidden, width = (shape->heads + 2 * shape->key_heads) * shape->head_size;
+    const int rows = pass->rows, prefix = pass->length + rows - pass->last;
+    const int thread = omp_get_thread_num(), count = omp_get_num_threads();
+    const float *norm = model->norms + (size_t)(2 * index + 1) * D;
+    const int first = index + 1 == shape->layers ? rows - pass->keep : 0;  // after the last layer only what is wanted
+#pragma omp barrier
+    multiply(&layer->project, cache->input, rows, STORE, cache->projected, width, &layer->output);
+#pragma omp barrier
+    store_new(cache, index, pass->positions, rows, pass->length);
+#pragma omp barrier
+    attend_all(cache, index, pass->positions, rows, pass->length, prefix);
+#pragma omp barrier
+    multiply(&layer->output, cache->attended, rows, ADD, cache->hidden, D, &layer->gate_up);
+#pragma omp barrier
+    for (int row = thread; row < rows; row += count)
+        normalise(cache->input, row, cache->hidden + (size_t)row * D, norm, D, shape->eps);
+#pragma omp barrier
+    multiply(&layer->gate_up, cache->input, rows, GATE, cache->inner, shape->inner, &layer->down);
+#pragma omp barrier
+    multiply(&layer->down, cache->inner, rows, ADD, cache->hidden, D, after);
+#pragma omp barrier
+    for (int row = first + thread; row < rows; row += count)
+        normalise(cache->input, row - first, cache->hidden + (size_t)row * D, norm + D, D, shape->eps);
+}
+
+// Every thread of a region calls this with the same pass; `logits` [keep, V] are whole after the next barrier.
+static void run(Cache *cache, const Pass *pass, float *logits) {
+    const Model *model = cache->model;
+    const int last = model->shape.layers - 1;
+    const unsigned control = begin();
+    embed(cache, pass);
+    for (int index = 0; index <= last; index++) {
+        const Layer *layer = &model->layers[index];
+        pass_layer(cache, pass, layer, index, index == last ? &model->head : &layer[1].project);
+    }
+#pragma omp barrier
+    multiply(&model->head, cache->input, pass->keep, STORE, logits, model->shape.vocab, &model->layers[0].project);
+    end(control);
+}
+
+// Make ready for a pass -> 1; 0 when memory ran out; -1 for an id or a position that there is not.
+static int ready(Cache *cache, const Pass *pass, int threads) {
+    const Shape *shape = &cache->model->shape;
+    for (int row = 0; row < pass->rows; row++)
+        if (pass->ids[row] < 0 || pass->ids[row] >= shape->vocab || pass->positions[row] < 0 ||
+            pass->positions[row] >= shape->context)
+            return -1;
+    if (!make_room(cache, pass->rows, threads)) return 0;
+    prepare(cache, pass);
+    return 1;
+}
+
+// Append q tokens to a cache of `length` slots -> logits float32 [keep, V] of the last rows; 0 and -1 as for `ready`.
 // tail: float32 [q, last], 0 where a row sees a slot among the last ones (the new ones included), -inf where not.
 int sequoia_forward(Cache *cache, int threads, int length, int rows, const int64_t *ids, const int64_t *positions,
                     int last, const float *tail, int keep, float *logits) {
-    const Pass pass = {length, rows, last, keep, ids, positions, tail, logits};
-    const Shape *shape = &cache->model->shape;
-    for (int row = 0; row < rows; row++)
-        if (ids[row] < 0 || ids[row] >= shape->vocab || positions[row] < 0 || positions[row] >= shape->context) return -1;
-    if (!make_room(cache, rows, threads)) return 0;
-    prepare(cache, &pass);
+    const Pass pass = {length, rows, last, keep, ids, positions, tail};
+    const int done = ready(cache, &pass, threads);
+    if (done != 1) return done;
 #pragma omp parallel num_threads(threads)
-    run(cache, &pass);
+    run(cache, &pass, logits);
     return 1;
+}
+
+// The same pass in parts, for layers that come one by one: enter, each layer, leave. What the arguments point to has to
+// stay as it is until the last layer. Returns as `sequoia_forward` does.
+int sequoia_enter(Cache *cache, int threads, int length, int rows, const int64_t *ids, const int64_t *positions,
+                  int last, const float *tail, int keep) {
+    cache->pass = (Pass){length, rows, last, keep, ids, positions, tail};
+    const int done = ready(cache, &cache->pass, threads);
+    if (done != 1) return done;
+#pragma omp parallel num_threads(threads)
+    {
+        const unsigned control = begin();
+        embed(cache, &cache->pass);
+        end(control);
+    }
+    return 1;
+}
+
+void sequoia_layer(Cache *cache, int threads, int index, bf16 *packed) {
+    const Model *model = cache->model;
+    Layer layer;
+    lay_layer(&layer, packed, &model->shape);
+#pragma omp parallel num_threads(threads)
+    {
+        const unsigned control = begin();
+        pass_layer(cache, &cache->pass, &layer, index, index + 1 < model->shape.layers ? &layer.project : &model->head);
+        end(control);
+    }
+}
+
+void sequoia_leave(Cache *cache, int threads, float *logits) {
+    const Matrix *head = &cache->model->head;
+#pragma omp parallel num_threads(threads)
+    {
+        const unsigned control = begin();
+        multiply(head, cache->input, cache->pass.keep, STORE, logits, cache->model->shape.vocab, head);
+        end(control);
+    }
 }
 
 typedef struct {  // one level of a tree: the nodes that are forwarded, and their children
@@ -575,7 +713,7 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
     float *logits = cache->logits, *causal = logits + (size_t)most * size, *rows = draft->rows;
     for (int i = 0; i < unseen * unseen; i++) causal[i] = i % unseen <= i / unseen ? 0.0f : -__builtin_inff();
     Pass pass = {.length = draft->length, .rows = unseen, .last = unseen, .ids = given, .positions = positions,
-                 .tail = causal, .logits = logits};
+                 .tail = causal};
     const double *uniforms = draft->uniforms;
     double began = 0.0;
 
@@ -600,7 +738,7 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
             }
             prepare(cache, &pass);
         }
-        run(cache, &pass);
+        run(cache, &pass, logits);
 #pragma omp barrier
 #pragma omp master
         *draft->seconds += now() - began;

@@ -27,10 +27,14 @@ EMULATION = "amx_emulation.h"
 MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a copy: not for models that fill the memory
 LARGEST_HEAD = 256
 FILLS = ("without replacement", "with replacement", "most likely")  # the ways of drawing that `sequoia_draft` has
+MATRICES = (  # of a layer, by their names in it
+    *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
+    *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
+)
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int
 
 
-class _Shape(ctypes.Structure):
+class Shape(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int32) for name in "hidden inner layers heads key_heads head_size vocab context".split()),
         ("eps", ctypes.c_float),
@@ -59,13 +63,21 @@ class _Draft(ctypes.Structure):
 
 _FUNCTIONS = {
     "sequoia_supported": (_NUMBER,),
-    "sequoia_model": (_POINTER, ctypes.POINTER(_Shape), *[_POINTER] * 7),
+    "sequoia_model": (_POINTER, ctypes.POINTER(Shape), *[_POINTER] * 7),
+    "sequoia_streamed_model": (_POINTER, ctypes.POINTER(Shape), *[_POINTER] * 7),
+    "sequoia_layer_bytes": (ctypes.c_int64, ctypes.POINTER(Shape)),
+    "sequoia_head_bytes": (ctypes.c_int64, ctypes.POINTER(Shape)),
+    "sequoia_pack_layer": (None, ctypes.POINTER(Shape), _POINTER, _POINTER),
+    "sequoia_pack_rows": (None, _POINTER, _NUMBER, _NUMBER, _POINTER),
     "sequoia_model_free": (None, _POINTER),
     "sequoia_cache": (_POINTER, _POINTER, _NUMBER),
     "sequoia_cache_free": (None, _POINTER),
     "sequoia_forward": (
         _NUMBER, _POINTER, *[_NUMBER] * 3, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER, _POINTER,
     ),
+    "sequoia_enter": (_NUMBER, _POINTER, *[_NUMBER] * 3, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER),
+    "sequoia_layer": (None, _POINTER, _NUMBER, _NUMBER, _POINTER),
+    "sequoia_leave": (None, _POINTER, _NUMBER, _POINTER),
     "sequoia_draft": (_NUMBER, _POINTER, ctypes.POINTER(_Draft)),
     "sequoia_keep": (None, _POINTER, _NUMBER, _POINTER, _NUMBER),
 }  # fmt: skip
@@ -106,35 +118,16 @@ class CompiledLlama:
         if self.functions is None:
             raise OSError(reason)
         self.instructions = instruction_sets.chosen()[0]
-        config, base = model.config, model.model
-        self.size = head_size(model)
-        self.vocab, self.context = config.vocab_size, config.max_position_embeddings
-        shape = _Shape(
-            config.hidden_size, config.intermediate_size, len(base.layers), config.num_attention_heads,
-            config.num_key_value_heads, self.size, config.vocab_size, self.context, config.rms_norm_eps,
-        )  # fmt: skip
-        every = torch.arange(self.context)[None]
-        cos, sin = base.rotary_emb(torch.zeros(1, dtype=torch.float32), position_ids=every)
-        half = self.size // 2
-        attentions = [layer.self_attn for layer in base.layers]
-        norms = [norm for layer in base.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
+        base = model.model
+        shape = shape_of(model)
+        self.vocab, self.context = shape.vocab, shape.context
         embedding = base.embed_tokens.weight.detach().contiguous()
-        self.tables = [
-            cos[0, :, :half].contiguous(),
-            sin[0, :, :half].contiguous(),
-            torch.stack([norm.weight.detach().float() for norm in [*norms, base.norm]]),
-            torch.stack([_biases(own) for own in attentions]) if has_biases(model) else None,
-            _head_norms(attentions) if has_head_norms(model) else None,
-        ]
-        weights = []
-        for attention, layer in zip(attentions, base.layers, strict=True):
-            weights.append(torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]))
-            weights += [attention.o_proj.weight, layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight]
-            weights.append(layer.mlp.down_proj.weight)
+        self.tables = tables_of(model)
+        weights = [matrix for layer in base.layers for matrix in joined([layer.get_parameter(n) for n in MATRICES])]
         weights = [weight.detach().contiguous() for weight in [*weights, model.lm_head.weight]]
-        pointers = (ctypes.c_void_p * len(weights))(*(weight.data_ptr() for weight in weights))
-        tables = [None if table is None else table.data_ptr() for table in self.tables]
-        self.address = self.functions.sequoia_model(ctypes.byref(shape), embedding.data_ptr(), *tables, pointers)
+        self.address = self.functions.sequoia_model(
+            ctypes.byref(shape), embedding.data_ptr(), *addresses(self.tables), addresses(weights)
+        )
         if not self.address:
             raise MemoryError("found no memory for packed weights")
         # not at exit: another thread may still be inside a pass then, and the system takes the memory anyway
@@ -143,17 +136,8 @@ class CompiledLlama:
     @staticmethod
     def supports(model: torch.nn.Module) -> bool:
         """Whether this path can run a model here: kind, number format, sizes that fill tiles, memory, processor."""
-        if not is_plain_decoder(model):
-            return False
         size = sum(p.numel() * p.element_size() for p in model.parameters())
-        sizes = (model.config.hidden_size, model.config.intermediate_size, head_size(model))
-        return (
-            all(p.dtype == torch.bfloat16 for p in model.parameters())
-            and all(size % 32 == 0 for size in sizes)
-            and head_size(model) <= LARGEST_HEAD
-            and size <= MAX_PACKED_BYTES
-            and compiled()[0] is not None
-        )
+        return fits(model) and size <= MAX_PACKED_BYTES
 
     @property
     def described(self) -> str:
@@ -161,6 +145,54 @@ class CompiledLlama:
 
     def open(self, capacity: int, vocab_size: int) -> CompiledSession:
         return CompiledSession(self, capacity, vocab_size)
+
+
+def fits(model: torch.nn.Module) -> bool:
+    """Whether compiled passes can run a model here, be it as large as it may; its weights need not be there."""
+    if not is_plain_decoder(model):
+        return False
+    sizes = (model.config.hidden_size, model.config.intermediate_size, head_size(model))
+    return (
+        all(p.dtype == torch.bfloat16 for p in model.parameters())
+        and all(size % 32 == 0 for size in sizes)
+        and head_size(model) <= LARGEST_HEAD
+        and compiled()[0] is not None
+    )
+
+
+def shape_of(model: PreTrainedModel) -> Shape:
+    config = model.config
+    return Shape(
+        config.hidden_size, config.intermediate_size, config.num_hidden_layers, config.num_attention_heads,
+        config.num_key_value_heads, head_size(model), config.vocab_size, config.max_position_embeddings,
+        config.rms_norm_eps,
+    )  # fmt: skip
+
+
+def tables_of(model: PreTrainedModel) -> list[torch.Tensor | None]:
+    """Return what passes need besides matrices: cosines, sines, norms, biases, norms of heads (see `Model` in C)."""
+    base, half = model.model, head_size(model) // 2
+    every = torch.arange(model.config.max_position_embeddings)[None]
+    cos, sin = base.rotary_emb(torch.zeros(1, dtype=torch.float32), position_ids=every)
+    attentions = [layer.self_attn for layer in base.layers]
+    norms = [norm for layer in base.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
+    return [
+        cos[0, :, :half].contiguous(),
+        sin[0, :, :half].contiguous(),
+        torch.stack([norm.weight.detach().float() for norm in [*norms, base.norm]]),
+        torch.stack([_biases(own) for own in attentions]) if has_biases(model) else None,
+        _head_norms(attentions) if has_head_norms(model) else None,
+    ]
+
+
+def joined(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return a layer's MATRICES as `sequoia_pack_layer` takes them: query, key and value in one."""
+    return [torch.cat([matrix.detach() for matrix in matrices[:3]]), *matrices[3:]]
+
+
+def addresses(tensors: Sequence[torch.Tensor | None]) -> ctypes.Array:
+    """Return where tensors begin, NULL for None."""
+    return (_POINTER * len(tensors))(*(None if tensor is None else tensor.data_ptr() for tensor in tensors))
 
 
 def _biases(attention: torch.nn.Module) -> torch.Tensor:
@@ -174,23 +206,24 @@ def _head_norms(attentions: Sequence[torch.nn.Module]) -> torch.Tensor:
     return torch.stack([torch.stack([own.q_norm.weight, own.k_norm.weight]).detach().float() for own in attentions])
 
 
-class CompiledSession:
-    """One sequence in a `CompiledLlama`. Its KV cache is allocated once; `commit` keeps some slots of it."""
+class SlotSession:
+    """One sequence in a model of the compiled passes. Its KV cache is allocated once; `commit` keeps some slots of it.
+
+    Args:
+        model: has `functions`, the `address` of a model in C, and `vocab` and `context`.
+    """
 
     logits_dtype = torch.float32
+    unseen_sec = read_wait_sec = 0.0
+    bytes_read = 0
 
     def __init__(self, model: CompiledLlama, capacity: int, vocab_size: int) -> None:
         self.capacity, self.length, self.vocab_size = capacity, 0, vocab_size
         self.model = model  # its memory must outlive this one's
-        self.drafting_sec = ctypes.c_double(0.0)  # compiled drafting adds the time of its passes
         self.address = model.functions.sequoia_cache(model.address, capacity)
         if not self.address:
             raise MemoryError(f"cache: found no memory for {capacity} tokens")
         weakref.finalize(self, model.functions.sequoia_cache_free, self.address).atexit = False
-
-    @property
-    def unseen_sec(self) -> float:
-        return self.drafting_sec.value
 
     def check_room(self, count: int) -> None:
         """Raise ValueError unless so many more tokens fit."""
@@ -206,12 +239,15 @@ class CompiledSession:
         """
         count = len(ids)
         self.check_room(count)
-        logits = torch.empty(keep, self.model.vocab, dtype=torch.float32)
+        logits = self._room(keep)
         ids, positions = ids.to(torch.int64).contiguous(), positions.to(torch.int64).contiguous()
         tail = tail.to(torch.float32).contiguous()
-        done = self.model.functions.sequoia_forward(
-            self.address, torch.get_num_threads(), self.length, count, ids.data_ptr(), positions.data_ptr(),
-            tail.shape[1], tail.data_ptr(), keep, logits.data_ptr(),
+        done = self._pass(
+            (
+                self.address, torch.get_num_threads(), self.length, count, ids.data_ptr(), positions.data_ptr(),
+                tail.shape[1], tail.data_ptr(), keep,
+            ),
+            logits,
         )  # fmt: skip
         if done < 0:
             raise ValueError(
@@ -224,6 +260,14 @@ class CompiledSession:
         self.length += count
         return logits[:, : self.vocab_size]
 
+    def _room(self, keep: int) -> torch.Tensor:
+        """Return memory for logits, float32 [keep, vocab]."""
+        return torch.empty(keep, self.model.vocab, dtype=torch.float32)
+
+    def _pass(self, request: tuple, logits: torch.Tensor) -> int:
+        """Run one pass; arguments and result as for `sequoia_forward` in C, logits float32 [keep, vocab]."""
+        raise NotImplementedError
+
     def commit(self, start: int, slots: Sequence[int]) -> None:
         """Keep some of the tokens from `start` on, see `protocol.Session`."""
         moved = next((i for i, slot in enumerate(slots) if slot != i), len(slots))
@@ -234,6 +278,21 @@ class CompiledSession:
 
     def wait(self) -> None:
         pass  # compiled code is done when it returns
+
+
+class CompiledSession(SlotSession):
+    """One sequence in a `CompiledLlama`."""
+
+    def __init__(self, model: CompiledLlama, capacity: int, vocab_size: int) -> None:
+        super().__init__(model, capacity, vocab_size)
+        self.drafting_sec = ctypes.c_double(0.0)  # compiled drafting adds the time of its passes
+
+    @property
+    def unseen_sec(self) -> float:
+        return self.drafting_sec.value
+
+    def _pass(self, request: tuple, logits: torch.Tensor) -> int:
+        return self.model.functions.sequoia_forward(*request, logits.data_ptr())
 
 
 class DraftLevel(Protocol):

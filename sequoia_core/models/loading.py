@@ -5,16 +5,20 @@ Knows tokenizers, and what the engine asks of a model; what makes one model's fi
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import torch
 from transformers import AutoTokenizer
 
 from ..files.model_names import DEMO_PAIR, model_name
-from .checkpoint import load_weights, read_plan
+from .checkpoint import Plan, load_weights, read_plan
 from .language_model import HuggingFaceModel, ModelPair
 from .model_files import Source, explained, locate, one_line
+from .offloading import load_offloaded
 from .protocol import causal_tail
 
 if TYPE_CHECKING:
@@ -31,6 +35,8 @@ def load_pair(
     draft: str | os.PathLike | None = None,
     device: str | None = None,
     dtype: str | torch.dtype | None = None,
+    offload: str | None = None,
+    progress: Callable[[float, str], None] | None = None,
 ) -> ModelPair:
     """Load a target and a draft from local folders or hub ids.
 
@@ -45,6 +51,9 @@ def load_pair(
         target, draft: None, None loads the shipped demo pair; otherwise both are needed. `~` is the home folder.
         device: such as "cpu" or "cuda"; None takes CUDA where there is one.
         dtype: "float32", "bfloat16" or "float16"; None takes float32 on CPU and bfloat16 elsewhere.
+        offload: "disk" or "host" streams the target's decoder layers from there in every pass, for targets larger than
+            memory, see `offloading.load_offloaded`; None keeps them in memory. `pair.target.close()` ends it.
+        progress: called with a fraction and words where loading takes long: when a packed copy of the layers is made.
 
     Raises:
         ValueError: naming the model, what was found and what was expected; nothing stays half-loaded. Also for weights
@@ -61,15 +70,28 @@ def load_pair(
     target_plan, draft_plan = read_plan(target_source), read_plan(draft_source)
     tokenizer, draft_tokenizer = _load_tokenizer(target_source), _load_tokenizer(draft_source)
     _check_same_tokens(tokenizer, draft_tokenizer, target_source.name, draft_source.name)
-    pair = ModelPair(
-        HuggingFaceModel(load_weights(target_source, target_plan, place, number_format), model_name(target)),
-        HuggingFaceModel(load_weights(draft_source, draft_plan, place, number_format), model_name(draft)),
-        tokenizer,
-    )
-    _cut_to_real_tokens(pair)
-    for model in (pair.target, pair.draft):
-        check_tree_pass(model)
+    with ExitStack() as undo:
+        if offload is None:
+            weights = load_weights(target_source, target_plan, place, number_format)
+            target_model = HuggingFaceModel(weights, model_name(target))
+        else:
+            target_model = load_offloaded(
+                target_source, target_plan, place, number_format, offload, name=model_name(target),
+                beside=_weights_bytes(draft_plan, number_format), progress=progress,
+            )  # fmt: skip
+        undo.callback(target_model.close)
+        draft_weights = load_weights(draft_source, draft_plan, place, number_format)
+        pair = ModelPair(target_model, HuggingFaceModel(draft_weights, model_name(draft)), tokenizer)
+        _cut_to_real_tokens(pair)
+        for model in (pair.target, pair.draft):
+            check_tree_pass(model)
+        undo.pop_all()
     return pair
+
+
+def _weights_bytes(plan: Plan, dtype: torch.dtype) -> int:
+    """Return the memory that a resident model takes: twice its weights, as compiled passes hold them packed besides."""
+    return 2 * sum(math.prod(shape) for shape, _ in plan.stored.values()) * dtype.itemsize
 
 
 def _device(name: str | None) -> torch.device:
@@ -165,17 +187,18 @@ def check_tree_pass(model: HuggingFaceModel) -> None:
     first, last = [0, 1, 9], [0, 8, 10, 11]
     kind = type(model.model).__name__
     expected = "a model that takes positions and a mask over its cached tokens (models with ALiBi do not)"
-    with explained(name, expected, f"a {kind} that cannot read a tree"):
-        session = model.open(len(ids))
-        prefix = session.append(ids[:4], torch.arange(4), causal_tail(4), keep=4).clone()
-        tail = torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)
-        tree = session.append(ids[4:], 4 + torch.tensor(depths), tail, keep=len(parents))
     with explained(name, "a model that reads plain text"):
         plain = [
             model.model(input_ids=torch.cat([ids[:4], ids[4:][path]])[None].to(model.device), use_cache=False)
             .logits[0, :, : model.vocab_size]
             for path in (first, last)
         ]  # fmt: skip
+    model.rest()
+    with explained(name, expected, f"a {kind} that cannot read a tree"):
+        session = model.open(len(ids))
+        prefix = session.append(ids[:4], torch.arange(4), causal_tail(4), keep=4).clone()
+        tail = torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)
+        tree = session.append(ids[4:], 4 + torch.tensor(depths), tail, keep=len(parents))
     found = torch.cat([prefix, tree[first], tree[last]]).cpu().double()
     wanted = torch.cat([plain[0], plain[1][4:]]).cpu().double()
     if not (wanted.isfinite().all() and found.isfinite().all()):

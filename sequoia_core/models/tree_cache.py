@@ -108,7 +108,8 @@ class CacheSession:
         vocab_size: logits that stand for real tokens; the others are cut off.
     """
 
-    unseen_sec = 0.0
+    unseen_sec = read_wait_sec = 0.0
+    bytes_read = 0
 
     def __init__(
         self, layers: int, capacity: int, *, device: torch.device, dtype: torch.dtype, vocab_size: int

@@ -296,7 +296,9 @@ class _StepTimer:
         if self.cancel.is_set():
             return 0.0, 0.0, 0.0
         sequence = list(self.sequence)
-        step = take_step(self.drafter, self.judge, sequence, self.end, cancel=self.cancel)
+        step = take_step(
+            self.drafter, self.judge, sequence, self.end, sessions=self.sessions, cancel=self.cancel
+        )  # fmt: skip
         for session in self.sessions:
             session.commit(len(self.sequence) - 1, [])
         return (0.0, 0.0, 0.0) if step is None else (step.draft_sec, step.verify_sec, step.walk_sec + step.commit_sec)

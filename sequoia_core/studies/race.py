@@ -178,7 +178,7 @@ def _transformers_method(pair: ModelPair, sampling: SamplingConfig, *, assisted:
         assistant_config.assistant_confidence_threshold = 0.0
 
     def run(prompt: Sequence[int], length: int, turn: int, lane: Lane) -> None:
-        ids = torch.tensor([list(prompt)], device=model.device)
+        ids = torch.tensor([list(prompt)], device=pair.target.device)
         config.max_new_tokens = length
         torch.manual_seed(turn)  # transformers samples from the global generator
         passes = 0

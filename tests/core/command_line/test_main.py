@@ -154,6 +154,15 @@ def test_profile(call, tmp_path):
     assert call("plan", "--acceptance", VECTOR, "--profile", str(out))["size"] <= 3
 
 
+def test_a_target_on_disk_writes_the_same_text_and_its_profile_says_so(call, tmp_path, monkeypatch):
+    monkeypatch.setattr("sequoia_core.models.packed_layers.cache_folder", lambda: tmp_path)
+    options = ["generate", "--prompt", "def f(", "--dtype", "bfloat16", *SHORT]
+    assert call(*options, "--offload", "disk")["tokens"] == call(*options)["tokens"]
+    options = ["profile", "--sizes", "1,3", "--context", "16", "--repeats", "1"]
+    assert call(*options, "--offload", "disk")["meta"]["offload"] == "disk"
+    assert "offload" not in call(*options)["meta"]
+
+
 @pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
 def test_generate(verifier, call):
     arguments = [
@@ -229,6 +238,8 @@ def test_without_json_people_get_a_table(capsys):
         (["measure", "--seed", "-1"], "seed: found -1"),
         (["generate", "--prompt", "caf\udce9"], "prompt: found half of a surrogate pair"),
         (["profile", "--sizes", "1,two"], "--sizes: found '1,two'"),
+        (["generate", "--prompt", "x", "--offload", "tape"], "offload: found 'tape', expected disk or host"),
+        (["generate", "--prompt", "x", "--device", "cpu", "--offload", "host"], "expected a CUDA device"),
         (["profile", "--sizes", "1,100000"], "sizes: found 100,000, expected at most 4,096"),
         (["profile", "--sizes", "1," + "9" * 5000], "sizes: found"),
         (["bench", "--prompt-count", "0"], "--prompt-count: found 0"),

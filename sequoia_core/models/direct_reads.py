@@ -1,0 +1,129 @@
+"""Files that are read past the page cache, by several threads at once, and refused once they are not what they were.
+
+Direct reads cost the disk's time whatever was read before: speed does not depend on what the cache still holds. Where a
+file system grants none, pages are dropped after they were read.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import sys
+import weakref
+from pathlib import Path
+
+ALIGNMENT = 4096  # of memory, offset and length of a direct read: no file system here asks for more
+_DIRECT = os.O_DIRECT if sys.platform == "linux" else 0
+
+
+def round_up(size: int, unit: int = ALIGNMENT) -> int:
+    """Return the smallest multiple of `unit` that is at least `size`."""
+    return -(-size // unit) * unit
+
+
+def aligned_memory(size: int) -> memoryview:
+    """Return zeroed memory of at least `size` bytes that begins at a page, in large pages where the system grants them.
+
+    It goes back to the system when the last view of it does.
+    """
+    memory = mmap.mmap(-1, max(round_up(size), ALIGNMENT))
+    if sys.platform == "linux":
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
+
+
+class DirectFile:
+    """One file, open for reading.
+
+    Attributes:
+        size: bytes when it was opened.
+        direct: whether reads go past the page cache.
+
+    Raises:
+        ValueError: when it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._fd, self.direct = _open(path)
+        except OSError as error:
+            raise ValueError(f"{path}: found a file that cannot be opened ({error.strerror}), expected one") from error
+        self._closing = weakref.finalize(self, os.close, self._fd)
+        self._facts = _facts(os.fstat(self._fd))
+        self.size = self._facts["size"]
+
+    def identity(self) -> tuple:
+        """Return what tells this file from another one, or from itself after a change."""
+        return str(self.path.resolve()), *self._facts.values()
+
+    def check(self) -> None:
+        """Raise ValueError unless the file is still there, and nobody wrote to it since it was opened."""
+        try:
+            found = _facts(os.stat(self.path))
+        except OSError as error:
+            raise ValueError(
+                f"{self.path}: found no such file any more ({error.strerror}), expected the weights that were there "
+                "when the model was loaded"
+            ) from error
+        for fact, wanted in self._facts.items():
+            if found[fact] != wanted:
+                raise ValueError(
+                    f"{self.path}: found a file that changed ({fact} {found[fact]}), expected it as it was when the "
+                    f"model was loaded ({fact} {wanted}); load the model again"
+                )
+
+    def read(self, memory: memoryview, offset: int, needed: int) -> None:
+        """Read into `memory`, which is aligned and of a multiple of 4,096 bytes, as is `offset`.
+
+        Args:
+            needed: bytes that there have to be; what `memory` holds beyond them may lie after the file's end.
+
+        Raises:
+            ValueError: when the file ends before, or the disk fails.
+        """
+        done = 0
+        while done < needed:
+            try:
+                count = os.preadv(self._fd, [memory[done:]], offset + done)
+            except OSError as error:
+                raise ValueError(
+                    f"{self.path}: found a disk that does not deliver byte {offset + done} ({error.strerror}), "
+                    "expected to read on"
+                ) from error
+            reached = done + count
+            if reached < needed and self.direct:
+                reached -= reached % ALIGNMENT  # a direct read goes on from a whole block only
+            if reached <= done:
+                raise ValueError(
+                    f"{self.path}: found the end of the file at byte {offset + done + count}, expected "
+                    f"{offset + needed} bytes at least"
+                )
+            done = reached
+        if not self.direct and sys.platform == "linux":
+            os.posix_fadvise(self._fd, offset, needed, os.POSIX_FADV_DONTNEED)
+
+    def close(self) -> None:
+        self._closing()
+
+
+def _open(path: Path) -> tuple[int, bool]:
+    """Return a descriptor, and whether one direct read worked through it."""
+    if _DIRECT:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _DIRECT)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+        else:
+            try:
+                os.preadv(fd, [aligned_memory(ALIGNMENT)], 0)
+                return fd, True
+            except OSError:  # granted at opening, refused at reading
+                os.close(fd)
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC), False
+
+
+def _facts(found: os.stat_result) -> dict[str, int]:
+    return {"size": found.st_size, "time": found.st_mtime_ns, "file": found.st_ino, "device": found.st_dev}

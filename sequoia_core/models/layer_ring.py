@@ -1,0 +1,258 @@
+"""Decoder layers that stream through a few buffers: threads read ahead, a pass takes one layer after the other.
+
+Reading wraps from a pass's last layers to the next pass's first ones, so that the disk works while the draft drafts.
+Knows nothing of models; where bytes come from is a `LayerSource`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import torch
+
+SLOTS = 3  # layer buffers: one in use, the others ahead
+READERS = 3  # outstanding reads
+STALL_SEC = 60.0  # a disk that delivers nothing for so long is given up
+CLOSING_SEC = 5.0  # closing waits no longer for a read that does not return; its thread ends when it does
+
+
+class LayerSource(Protocol):
+    """Where layers come from.
+
+    Attributes:
+        layer_count: L.
+        layer_bytes: of a buffer that has room for any layer.
+        device: of the buffers.
+    """
+
+    layer_count: int
+    layer_bytes: int
+    device: torch.device
+
+    def buffer(self) -> torch.Tensor:
+        """Return memory for one layer, uint8 [at least layer_bytes] on the device, aligned to 64 bytes."""
+        ...
+
+    def parts(self, layer: int) -> int:
+        """Return into how many parts the reading of a layer is divided."""
+        ...
+
+    def read(self, layer: int, part: int, buffer: torch.Tensor) -> int:
+        """Bring one part of a layer into its place in a buffer; return bytes read. Called by several threads.
+
+        Raises:
+            ValueError: when it cannot be had.
+        """
+        ...
+
+    def check(self) -> None:
+        """Raise ValueError unless everything is as it was when the source was opened."""
+        ...
+
+    def close(self) -> None:
+        """Give back descriptors and memory; nobody reads any more."""
+        ...
+
+
+class _Part(NamedTuple):
+    turn: int
+    layer: int
+    part: int
+
+
+class _Reading:
+    """What the reading threads and the pass share; holds no reference to the ring, which ends it when it is dropped.
+
+    Turns count layers over all passes since the last restart: turn t is layer t mod L in buffer t mod R.
+
+    Attributes:
+        released: turns whose buffer may be filled again.
+        next_turn, next_part: the part that is handed out next.
+        left: parts that each buffer still lacks.
+        running: parts that are being read now.
+        fault: what went wrong, for the pass that waits.
+        over: nobody wants to read any more.
+        threads: readers that have not ended.
+    """
+
+    def __init__(self, source: LayerSource, slots: int) -> None:
+        self.source = source
+        self.buffers: list[torch.Tensor] = []
+        self.changed = threading.Condition(threading.RLock())
+        self.slots, self.threads, self.over, self.running = slots, 0, False, 0
+        self.bytes_read, self.wait_sec = 0, 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin at the first layer again; called where no part is being read."""
+        self.released = self.next_turn = self.next_part = 0
+        self.left = [0] * self.slots
+        self.fault: ValueError | None = None
+
+    def work(self) -> None:
+        """Read parts until it is over: what each thread does."""
+        while (part := self._take_part()) is not None:
+            try:
+                count = self.source.read(part.layer, part.part, self.buffers[part.turn % self.slots])
+            except (ValueError, RuntimeError) as error:  # of the disk; of a device
+                self._done(part, 0, ValueError(str(error)))
+            else:
+                self._done(part, count, None)
+        with self.changed:
+            self.threads -= 1
+            if not self.threads:
+                self._end()
+
+    def _take_part(self) -> _Part | None:
+        with self.changed:
+            while not self.over and (self.fault is not None or self.next_turn >= self.released + self.slots):
+                self.changed.wait()
+            if self.over:
+                return None
+            turn, part = self.next_turn, self.next_part
+            layer = turn % self.source.layer_count
+            parts = self.source.parts(layer)
+            if part == 0:
+                self.left[turn % self.slots] = parts
+            self.next_turn, self.next_part = (turn, part + 1) if part + 1 < parts else (turn + 1, 0)
+            self.running += 1
+            return _Part(turn, layer, part)
+
+    def _done(self, part: _Part, count: int, fault: ValueError | None) -> None:
+        with self.changed:
+            self.running -= 1
+            self.bytes_read += count
+            self.left[part.turn % self.slots] -= 1
+            self.fault = self.fault or fault
+            self.changed.notify_all()
+
+    def stop(self) -> None:
+        """End reading; the last thread to leave gives everything back. Never waits: it may run anywhere."""
+        with self.changed:
+            self.over = True
+            self.changed.notify_all()
+            if not self.threads:
+                self._end()
+
+    def _end(self) -> None:
+        self.buffers = []
+        self.source.close()
+
+
+class LayerRing:
+    """The layers of one model (`protocol.Weights`): R buffers and the threads that fill them.
+
+    Memory and threads are taken by the first pass.
+
+    Args:
+        slots: R, at least 2.
+        readers: threads, each with one outstanding read.
+    """
+
+    def __init__(self, source: LayerSource, *, slots: int = SLOTS, readers: int = READERS) -> None:
+        self._reading = _Reading(source, max(2, min(slots, source.layer_count + 1)))
+        self._readers = readers
+        self._in_pass, self._turn, self._device = False, 0, source.device
+        self._threads: list[threading.Thread] = []
+        self._finalizer = weakref.finalize(self, self._reading.stop)
+        self._finalizer.atexit = False
+
+    @property
+    def wait_sec(self) -> float:
+        """Seconds that passes have waited for layers so far."""
+        return self._reading.wait_sec
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read so far, those read ahead included."""
+        return self._reading.bytes_read
+
+    def layers(self) -> Iterator[torch.Tensor]:
+        """Yield the buffers of the layers in order, uint8 [layer_bytes]; each is valid until the next is taken.
+
+        Raises:
+            ValueError: for files that changed or vanished since they were opened, a disk that fails or stalls, a ring
+                that was closed.
+        """
+        state = self._reading
+        if state.over:
+            raise ValueError("weights: found a model that was closed, expected one that is loaded")
+        if self._in_pass:
+            raise ValueError("weights: found two passes of one model at a time, expected one after the other")
+        self._start()
+        if self._turn % state.source.layer_count or state.fault is not None:
+            self._restart()
+        self._in_pass = True
+        try:
+            for _ in range(state.source.layer_count):
+                yield self._await_layer()
+                self._release()
+        finally:
+            self._in_pass = False
+
+    def close(self) -> None:
+        """Stop reading and give back threads, descriptors and memory."""
+        self._reading.stop()
+        until = time.monotonic() + CLOSING_SEC
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._threads = []
+
+    def _start(self) -> None:
+        state = self._reading
+        if self._threads:
+            return
+        state.buffers = [state.source.buffer() for _ in range(state.slots)]
+        self._threads = [
+            threading.Thread(target=state.work, name="layer reader", daemon=True) for _ in range(self._readers)
+        ]
+        state.threads = len(self._threads)
+        for thread in self._threads:
+            thread.start()
+
+    def _restart(self) -> None:
+        """Forget what was read, after a pass that ended early or failed, and begin at the first layer."""
+        state = self._reading
+        with state.changed:
+            held, state.fault = state.fault, state.fault or ValueError("weights: restarting")  # hands out no more parts
+            if not state.changed.wait_for(lambda: not state.running, STALL_SEC):
+                raise held or _stalled()
+            state.restart()
+            self._turn = 0
+            state.changed.notify_all()
+
+    def _await_layer(self) -> torch.Tensor:
+        state, turn = self._reading, self._turn
+        slot, began = turn % state.slots, time.perf_counter()
+
+        def is_there() -> bool:
+            return state.fault is not None or (state.next_turn > turn and not state.left[slot])
+
+        with state.changed:
+            seen = state.bytes_read
+            while not is_there():
+                if not state.changed.wait(STALL_SEC) and seen == state.bytes_read:
+                    state.fault = _stalled()
+                seen = state.bytes_read
+            state.wait_sec += time.perf_counter() - began
+            if state.fault is not None:
+                raise state.fault
+        state.source.check()  # after the reading: whatever was written to the file meanwhile shows
+        return state.buffers[slot]
+
+    def _release(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()  # kernels may still read the buffer
+        state = self._reading
+        with state.changed:
+            self._turn += 1
+            state.released = self._turn
+            state.changed.notify_all()
+
+
+def _stalled() -> ValueError:
+    return ValueError(f"weights: found a disk that delivered nothing for {STALL_SEC:g} s, expected it to answer")

@@ -1,0 +1,152 @@
+"""Where streamed layers come from: the model's own files, one packed file, or pinned memory beside a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .direct_reads import ALIGNMENT, DirectFile, aligned_memory, round_up
+from .tensor_files import PIECE, StoredTensor, TensorFiles, pieces
+
+LINE = 64  # bytes: products of a matrix that begins elsewhere may differ in the last bit
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one matrix of a layer lies in a buffer."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    def of(self, buffer: torch.Tensor) -> torch.Tensor:
+        """Return the matrix as a view of a buffer."""
+        return buffer[self.begin : self.end].view(self.dtype).view(self.shape)
+
+
+def places_of(matrices: Sequence[torch.Tensor]) -> tuple[Place, ...]:
+    """Lay a layer's matrices out in a buffer, one behind the other."""
+    places, begin = [], 0
+    for matrix in matrices:
+        end = begin + matrix.numel() * matrix.dtype.itemsize
+        places.append(Place(matrix.dtype, tuple(matrix.shape), begin, end))
+        begin = round_up(end, LINE)
+    return tuple(places)
+
+
+def host_buffer(size: int) -> torch.Tensor:
+    """Return aligned memory of the CPU, uint8 [size]."""
+    return torch.frombuffer(aligned_memory(size), dtype=torch.uint8, count=size)
+
+
+class TensorSource:
+    """Layers from the model's own files, converted to the number format of their places (`layer_ring.LayerSource`).
+
+    Args:
+        stored: each layer's matrices in the files.
+        places: where they go, in the same order.
+    """
+
+    def __init__(
+        self,
+        files: TensorFiles,
+        stored: Sequence[Sequence[StoredTensor]],
+        places: Sequence[Sequence[Place]],
+        device: torch.device,
+    ) -> None:
+        self.files, self.stored, self.places, self.device = files, stored, places, device
+        self.layer_count = len(stored)
+        self.layer_bytes = max(layer[-1].end for layer in places)
+        self._pieces = [pieces(layer) for layer in stored]
+
+    def buffer(self) -> torch.Tensor:
+        if self.device.type == "cpu":
+            return host_buffer(self.layer_bytes)
+        return torch.empty(self.layer_bytes, dtype=torch.uint8, device=self.device)
+
+    def parts(self, layer: int) -> int:
+        return len(self._pieces[layer])
+
+    def read(self, layer: int, part: int, buffer: torch.Tensor) -> int:
+        flat = [buffer[place.begin : place.end].view(place.dtype) for place in self.places[layer]]
+        return self.files.read_piece(self._pieces[layer][part], self.stored[layer], flat)
+
+    def check(self) -> None:
+        self.files.check()
+
+    def close(self) -> None:
+        pass  # the files belong to the model, whose resident weights come from them too
+
+
+class PackedSource:
+    """Layers of one length from one file, each a multiple of 4,096 bytes: read straight into the buffers.
+
+    Args:
+        offset: of the first layer.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, file: DirectFile, layer_count: int, layer_bytes: int, *, offset: int = 0) -> None:
+        assert layer_bytes % ALIGNMENT == 0 and offset % ALIGNMENT == 0, "direct reads begin and end at whole blocks"
+        self.file, self.layer_count, self.layer_bytes, self.offset = file, layer_count, layer_bytes, offset
+
+    def buffer(self) -> torch.Tensor:
+        return host_buffer(self.layer_bytes)
+
+    def parts(self, layer: int) -> int:
+        return -(-self.layer_bytes // PIECE)
+
+    def read(self, layer: int, part: int, buffer: torch.Tensor) -> int:
+        begin = part * PIECE
+        count = min(PIECE, self.layer_bytes - begin)
+        memory = memoryview(buffer.numpy())[begin : begin + count]
+        self.file.read(memory, self.offset + layer * self.layer_bytes + begin, count)
+        return count
+
+    def check(self) -> None:
+        self.file.check()
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class HostSource:
+    """Layers from pinned memory of the host to a CUDA device, one copy per layer on a stream of its own.
+
+    No GPU has run this yet: it was written against the same seam as the files, and only its refusal is tested.
+
+    Args:
+        origin: what fills the pinned memory, once; its buffers are the device's.
+    """
+
+    def __init__(self, origin: TensorSource) -> None:
+        self.layer_count, self.layer_bytes, self.device = origin.layer_count, origin.layer_bytes, origin.device
+        self._layers = [
+            torch.empty(self.layer_bytes, dtype=torch.uint8, pin_memory=True) for _ in range(self.layer_count)
+        ]
+        for layer, memory in enumerate(self._layers):
+            for part in range(origin.parts(layer)):
+                origin.read(layer, part, memory)
+        self._stream = torch.cuda.Stream(self.device)
+
+    def buffer(self) -> torch.Tensor:
+        return torch.empty(self.layer_bytes, dtype=torch.uint8, device=self.device)
+
+    def parts(self, layer: int) -> int:
+        return 1
+
+    def read(self, layer: int, part: int, buffer: torch.Tensor) -> int:
+        with torch.cuda.stream(self._stream):
+            buffer.copy_(self._layers[layer], non_blocking=True)
+        self._stream.synchronize()
+        return self.layer_bytes
+
+    def check(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._layers = []

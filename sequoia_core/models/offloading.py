@@ -1,0 +1,131 @@
+"""Targets whose decoder layers stream from a slower tier: what that takes, whether there is so much, and the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import GenerationConfig
+
+from .checkpoint import Plan, weight_paths
+from .language_model import HuggingFaceModel
+from .model_files import Source, explained
+from .offload_needs import OffloadNeeds, needs_of
+from .streamed_llama import StreamedLlama
+from .streamed_modules import StreamedModules, StreamedPasses, without_numbers
+from .tensor_files import TensorFiles
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+TIERS = {"disk": "disk", "host": "pinned host memory"}
+
+
+class OffloadedModel(HuggingFaceModel):
+    """A Hugging Face model whose layers stream; `close` gives back memory, threads and descriptors at once.
+
+    Attributes:
+        offload: the tier, "disk" or "host".
+        needs: what was predicted before it was loaded.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        name: str,
+        passes: StreamedLlama | StreamedPasses,
+        *,
+        streamed: StreamedModules,
+        tier: str,
+        needs: OffloadNeeds,
+    ) -> None:
+        super().__init__(model, name, passes=passes, device=streamed.device)
+        self.offload, self.needs, self._streamed = tier, needs, streamed
+
+    @property
+    def read_wait_sec(self) -> float:
+        """Seconds that its passes waited for weights so far."""
+        return 0.0 if self._passes.ring is None else self._passes.ring.wait_sec
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of weights read so far, those read ahead included."""
+        return 0 if self._passes.ring is None else self._passes.ring.bytes_read
+
+    @property
+    def streams_from(self) -> Path:
+        """The file that streams: the model's own, the first of several, or the packed copy."""
+        return self._passes.path
+
+    def rest(self) -> None:
+        if isinstance(self._passes, StreamedLlama):  # the model's own forward is not what decodes
+            self._streamed.rest(self.model)
+
+    def close(self) -> None:
+        if self._passes.ring is not None:
+            self._passes.ring.close()
+        self._streamed.rest(self.model)
+        self._streamed.files.close()
+
+
+def load_offloaded(
+    source: Source,
+    plan: Plan,
+    device: torch.device,
+    dtype: torch.dtype,
+    tier: str,
+    *,
+    name: str,
+    beside: int = 0,
+    progress: Callable[[float, str], None] | None = None,
+) -> OffloadedModel:
+    """Return a model whose decoder layers stay in a slower tier and stream from it in every pass.
+
+    Args:
+        tier: "disk" reads the model's own files, or a packed copy of them where compiled passes run it; "host" keeps
+            the layers in pinned memory beside a CUDA device (no GPU has run that yet).
+        beside: bytes that the draft is going to take.
+        progress: called with a fraction and words while a packed copy is made, its size first.
+
+    Raises:
+        ValueError: for a tier that there is not, quantised weights, files that do not hold exactly the model, or too
+            little memory; the message has the numbers.
+    """
+    if tier not in TIERS:
+        raise ValueError(f"offload: found {str(tier)[:40]!r}, expected {' or '.join(TIERS)}")
+    if tier == "host" and device.type != "cuda":
+        raise ValueError(
+            f"offload: found 'host' with the device {device}, expected a CUDA device: layers in the host's memory are "
+            "already where a CPU computes ('disk' streams to a CPU)"
+        )
+    if plan.quantised:
+        raise ValueError(
+            f"{source.name}: found quantised weights, expected float32, bfloat16 or float16 to stream them"
+        )
+    with ExitStack() as undo:
+        with explained(f"{source.name}/config.json", "settings from which transformers can build a language model"):
+            model = without_numbers(plan.config, dtype)
+            if source.find("generation_config.json") is not None:
+                model.generation_config = GenerationConfig.from_pretrained(source.place)
+        with explained(source.name, "safetensors files that can be streamed"):
+            files = TensorFiles(weight_paths(source))
+        undo.callback(files.close)
+        try:
+            streamed = StreamedModules(model, files, device, host=tier == "host")
+            compiled = device.type == "cpu" and StreamedLlama.supports(model)
+            needs = needs_of(model, streamed, compiled=compiled, beside=beside)
+            needs.check(source.name, device)
+            if compiled:
+                passes = StreamedLlama(model, files, streamed.stored, progress=progress)
+                undo.callback(passes.ring.close)
+            else:
+                passes = StreamedPasses(model, streamed, TIERS[tier])
+        except ValueError as error:
+            message = str(error)
+            raise ValueError(message if message.startswith(source.name) else f"{source.name}: {message}") from error
+        found = OffloadedModel(model, name, passes, streamed=streamed, tier=tier, needs=needs)
+        undo.pop_all()
+    return found

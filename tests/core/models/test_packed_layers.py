@@ -1,0 +1,114 @@
+"""Packed copies: made once, made again when they or the model's files are no longer what they were, never half."""
+
+import os
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from sequoia_core.models import packed_layers
+from sequoia_core.models.llama_x86 import compiled
+from sequoia_core.models.loading import load_pair
+from tests.core.models.test_offloading import compiled_family, logits
+from tests.core.test_families import save
+
+pytestmark = pytest.mark.skipif(compiled()[0] is None, reason="llama_x86.c cannot be built here")
+
+
+@pytest.fixture()
+def copies(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(packed_layers, "cache_folder", lambda: tmp_path)
+    return tmp_path / "packed-layers"
+
+
+@pytest.fixture()
+def folder(tmp_path) -> str:
+    return save(compiled_family("Llama"), tmp_path / "model")
+
+
+def load(folder: str) -> tuple[list, list[tuple[float, str]]]:
+    """Load the pair with its target on disk; return its logits and what it said meanwhile."""
+    said = []
+    target = load_pair(
+        folder, folder, device="cpu", dtype="bfloat16", offload="disk", progress=lambda *words: said.append(words)
+    ).target
+    found = logits(target).tolist()
+    target.close()
+    return found, said
+
+
+def test_a_copy_is_made_once_its_size_said_first(folder, copies):
+    first, said = load(folder)
+    (copy,) = copies.glob("*.layers")
+    assert said[0] == (0.0, f"making a packed copy of {copy.stat().st_size / 1e6:,.0f} MB, once")
+    assert said[-1][0] == 1.0
+    assert [fraction for fraction, _ in said] == sorted(fraction for fraction, _ in said)
+    assert load(folder) == (first, [])
+
+
+@pytest.mark.parametrize("part", ["layers", "head", "manifest", "length"])
+def test_a_copy_that_was_damaged_is_made_again(part, folder, copies):
+    first, _ = load(folder)
+    (copy,) = copies.glob("*.layers")
+    if part == "manifest":
+        copy.with_suffix(".json").write_text("{}")
+    elif part == "length":
+        os.truncate(copy, 4096)
+    else:
+        with copy.open("r+b") as file:
+            file.seek(100 if part == "layers" else copy.stat().st_size - 5000)
+            file.write(b"other numbers")
+    found, said = load(folder)
+    assert found == first and said
+
+
+def test_a_copy_with_another_time_and_the_same_content_is_kept(folder, copies):
+    first, _ = load(folder)
+    (copy,) = copies.glob("*.layers")
+    os.utime(copy, ns=(1, 1))
+    assert load(folder) == (first, [])
+
+
+def test_a_model_that_was_trained_on_gets_another_copy_and_the_old_one_goes(folder, copies):
+    first, _ = load(folder)
+    (old,) = copies.glob("*.layers")
+    model = compiled_family("Llama")
+    for weights in model.parameters():
+        weights.data.mul_(1.5)
+    save(model, folder)
+    second, said = load(folder)
+    assert second != first and said
+    assert not old.exists() and len(list(copies.iterdir())) == 2
+
+
+def test_without_room_on_the_disk_it_is_refused_with_the_numbers(folder, copies, monkeypatch):
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1_000_000))
+    with pytest.raises(ValueError, match=r"found 1 MB free, expected \d+ MB for a packed copy"):
+        load(folder)
+    assert list(copies.iterdir()) == []
+
+
+def test_a_cancelled_copy_leaves_nothing(folder, copies):
+    def stop(fraction, message):
+        if fraction > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        load_pair(folder, folder, device="cpu", dtype="bfloat16", offload="disk", progress=stop)
+    assert list(copies.iterdir()) == []
+
+
+def test_a_disk_that_does_not_keep_what_was_written_is_refused(folder, copies, monkeypatch):
+    monkeypatch.setattr(packed_layers, "_hash", lambda path: "another")
+    with pytest.raises(ValueError, match="returns other bytes"):
+        load(folder)
+    assert list(copies.iterdir()) == []
+
+
+def test_a_cache_folder_that_cannot_be_written_is_named(folder, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(packed_layers, "cache_folder", lambda: tmp_path / "file")
+    with pytest.raises(ValueError, match="file/packed-layers: cannot keep a packed copy"):
+        load(folder)
