@@ -5,7 +5,7 @@ import streamlit as st
 from sequoia_core.design.step_limit import step_limit
 from ui import controls, core_cache, page_setup, predictions, scenarios, session
 from ui.cards import Card, cards
-from ui.hardware import costs, sentences, source, surface, why
+from ui.hardware import costs, drafts, sentences, source, surface, why
 from ui.literal import plain
 
 page_setup.setup_page("Hardware")
@@ -90,4 +90,5 @@ with right:
     even, gains = core_cache.break_even(vector, profile)
     st.dataframe(sentences.break_even_rows(even, max(best.size, 2)), hide_index=True, width="stretch")
     st.markdown(sentences.gains_sentence(gains))
+    drafts.section(vector, profile)
     why.section(vector, profile, foreign=bool(foreign))

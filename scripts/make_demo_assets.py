@@ -89,7 +89,14 @@ def write_prompts(work: Path) -> None:
         found.append([{"text": text, "source": name} for text in dict.fromkeys(texts[:PER_FILE])])
     for turn in itertools.zip_longest(*found):
         rows += filter(None, turn)
-    save_prompts(rows[:PROMPT_COUNT], "prompts.jsonl")
+    save_prompts(mixed(rows[:PROMPT_COUNT]), "prompts.jsonl")
+
+
+def mixed(rows: list[dict]) -> list[dict]:
+    """Shuffle prompts, so that the first ones are a fair sample of all; the one that the overview decodes stays."""
+    others = [row for place, row in enumerate(rows) if place != RECORDED_PROMPT]
+    random.Random(11).shuffle(others)
+    return [*others[:RECORDED_PROMPT], rows[RECORDED_PROMPT], *others[RECORDED_PROMPT:]]
 
 
 def write_varied_prompts(work: Path, pair) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from sequoia_core import AcceptanceVector, HardwareProfile, SpeedupSurface, TokenTree
     from sequoia_core.design.break_even import BreakEven, Gains
+    from sequoia_core.design.draft_choice import DraftPlan
     from sequoia_core.design.growth import Curve
     from sequoia_core.design.planning import BestShape, ShapeSpread
     from sequoia_core.design.prediction import Prediction
@@ -150,6 +151,14 @@ def prompts_for(vector: AcceptanceVector, tree: TokenTree) -> int | None:
     from sequoia_core.design.prediction import prompts_for
 
     return prompts_for(tree, vector)
+
+
+@st.cache_resource(show_spinner="Comparing drafts…", max_entries=8, hash_funcs=_SAMPLE_HASH)
+def drafts(names: tuple[str, ...], measured: tuple[tuple[AcceptanceVector, HardwareProfile], ...]) -> list[DraftPlan]:
+    """Return what each draft would do with its best tree, the fastest first."""
+    from sequoia_core.design.draft_choice import compare_drafts
+
+    return compare_drafts(dict(zip(names, measured, strict=True)))
 
 
 @st.cache_resource(show_spinner="Looking for break-even…", max_entries=16, hash_funcs=_SAMPLE_HASH)

@@ -6,7 +6,6 @@ Heavy modules are imported inside the commands that need them, so that those wit
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -165,8 +164,6 @@ def profile_command(
             target=pair.target, draft=pair.draft, sizes=wanted or DEFAULT_SIZES, context=context, repeats=repeats,
             progress=progress_bar(as_json),
         )  # fmt: skip
-        if offload is not None:
-            profile = replace(profile, meta=profile.meta | {"offload": offload})
     if out is not None:
         profile.save(out)
     report(profile.to_json(), as_json)

@@ -30,6 +30,7 @@ Each module imports, of this room, only the modules named:
     tree_comparison     tree, acceptance, optimal_trees, plain_trees
     growth              tree, bootstrap, acceptance, optimal_trees, plain_trees
     bounded_search      tree, profile, acceptance, optimal_trees, planning
+    draft_choice        profile, acceptance, optimal_trees, planning, prediction, bounded_search
     step_limit          profile, planning
     tree_files          tree, growmap, acceptance, optimal_trees
 """

@@ -25,6 +25,7 @@ from ..design.step_time import level_widths
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.device import describe_device
+from ..models.layer_ring import SLOTS
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, dtype_name
 
@@ -185,9 +186,22 @@ class StepRounds:
                 "repeats": len(self.taken),
                 "further_context": self.longer,
                 "passes_by": getattr(self.target, "forward_by", "unknown"),
+                **_streaming(self.target, float(average(verify[:, 0] + overhead[:, 0], axis=0))),
             },
             **growth,
         )
+
+
+def _streaming(target: LanguageModel, one_token_sec: float) -> dict:
+    """Return what a profile notes of weights that stream: a step over one token takes as long as reading them does."""
+    tier = getattr(target, "offload", None)
+    if tier is None:
+        return {}
+    layers = target.model.config.get_text_config().num_hidden_layers
+    return {
+        "offload": tier,
+        "streaming": {"layers": layers, "buffers": SLOTS, "layer_read_sec": one_token_sec / layers},
+    }
 
 
 def _checked_sizes(sizes: Sequence[int]) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,6 +69,18 @@ def test_the_page_says_when_speculation_would_pay_and_what_would_help() -> None:
     assert list(table["now"])[0] == f"{vector().probs[0]:.3g}" and len(table) == 3
     assert "A tenth more or less would help" in text(page)
     assert "Decode something first" in " ".join(caption.value for caption in page.caption)
+
+
+def test_drafts_measured_for_one_target_are_compared(assets) -> None:
+    assert "Which draft?" not in [heading.value for heading in open_page(PAGE).subheader]
+    larger = replace(vector().holds_for, draft="larger draft")
+    replace(vector(0.5, 5), holds_for=larger).save(assets / "acceptance" / "more.json")
+    profile(0.03).save(assets / "profiles" / "cpu-2core.json")
+    times = profile(0.03)
+    replace(times, meta=times.meta | {"draft": "larger draft"}).save(assets / "profiles" / "zz-larger.json")
+    page = open_page(PAGE)
+    assert "Which draft?" in [heading.value for heading in page.subheader]
+    assert set(page.dataframe[1].value["draft"]) == {"larger draft", vector().holds_for.draft}
 
 
 def test_the_last_run_is_taken_apart(assets) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -16,6 +17,7 @@ from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.models import layer_sources, offload_needs, packed_layers, tensor_files
 from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.layer_ring import SLOTS
 from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.llama_x86 import CompiledLlama, compiled
 from sequoia_core.models.loading import load_pair
@@ -23,6 +25,7 @@ from sequoia_core.models.prefill import prefill
 from sequoia_core.models.streamed_llama import StreamedLlama
 from sequoia_core.models.streamed_modules import StreamedPasses
 from sequoia_core.models.transformers_passes import TransformersPasses
+from sequoia_core.studies.measure_profile import measure_profile
 from tests.core.test_families import FAMILIES, build, save
 
 IN_TILES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "num_attention_heads": 2, "vocab_size": 72}
@@ -359,3 +362,14 @@ def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, ended, tmp_path,
     assert not readers()
     assert len(os.listdir("/proc/self/fd")) == descriptors
     assert resident_bytes() - memory < 20e6  # one leaked ring of large pages would be 6 MB, fifty 300
+
+
+def test_a_profile_of_a_streamed_target_says_how_its_layers_arrive(tmp_path):
+    folder = save(build("Llama"), tmp_path)
+    pair = load_pair(folder, folder, device="cpu", dtype="float32", offload="disk")
+    found = measure_profile(target=pair.target, draft=pair.draft, sizes=[2, 8], context=8, repeats=2)
+    layers = pair.target.model.config.num_hidden_layers
+    assert found.meta["offload"] == "disk" and found.streaming.layers == layers and found.streaming.buffers == SLOTS
+    one_token = float(np.median(np.array(found.verify_samples[0]) + np.array(found.overhead_samples[0])))
+    assert found.streaming.pass_sec == pytest.approx(one_token)
+    pair.target.close()

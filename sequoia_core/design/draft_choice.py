@@ -1,0 +1,62 @@
+"""Which draft for a target: each planned with its own acceptance and its own costs, on the same device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .acceptance import AcceptanceVector
+from .bounded_search import surface_within_reach
+from .optimal_trees import optimal_tree
+from .planning import BestShape, best_shape, pair_mismatches
+from .prediction import Prediction, predict
+from .profile import HardwareProfile
+
+SAME = ("device", "dtype", "context")  # what profiles have in common where their drafts are to be compared
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPlan:
+    """What one draft would do with its best tree.
+
+    Attributes:
+        name: of the candidate.
+        shape: of its best tree; prediction: what decoding with that does.
+        first_guess: p_1; draft_cost: c.
+    """
+
+    name: str
+    shape: BestShape
+    prediction: Prediction
+    first_guess: float
+    draft_cost: float
+
+
+def compare_drafts(candidates: Mapping[str, tuple[AcceptanceVector, HardwareProfile]]) -> list[DraftPlan]:
+    """Plan every candidate, and return the fastest first.
+
+    Args:
+        candidates: name -> acceptance and times of one draft with the target.
+
+    Raises:
+        ValueError: for a vector and a profile of different pairs, or candidates of different targets, devices, formats,
+            contexts or ways of sampling.
+    """
+    found, first = [], None
+    for name, (acceptance, profile) in candidates.items():
+        mismatches = pair_mismatches(acceptance, profile)
+        if mismatches:
+            raise ValueError(f"{name}: {mismatches[0]}")
+        same = {"target": acceptance.holds_for.target, "sampling": acceptance.holds_for.sampling}
+        same |= {key: getattr(profile, key) for key in SAME} | {"offload": profile.meta.get("offload")}
+        first = first or same
+        for key, value in same.items():
+            if value != first[key]:
+                raise ValueError(
+                    f"{name}: {key}: found {str(value)[:60]}, expected {str(first[key])[:60]} as the first"
+                )
+        shape = best_shape(surface_within_reach(acceptance, profile))
+        tree = optimal_tree(acceptance, size=shape.size, depth=shape.depth)
+        plan = predict(tree, acceptance, profile)
+        found.append(DraftPlan(name, shape, plan, float(acceptance.probs[0]), profile.c))
+    return sorted(found, key=lambda plan: -plan.prediction.speedup.value)
