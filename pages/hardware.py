@@ -57,7 +57,7 @@ cards(
     Card(
         "Draft cost c",
         f"{profile.c:.3f}",
-        f"{1000 * profile.draft_sec:.3g} ms ÷ {1000 * profile.verify_sec[0]:.3g} ms",
+        f"{sentences.time_of(profile.draft_sec)} ÷ {sentences.time_of(profile.verify_sec[0])}",
         help="One draft pass ÷ one target pass over one token. The paper's A100: about 0.02.",
     ),
     Card(

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from sequoia_core.design.planning import BestShape
 
 
+def _made_of(profile: HardwareProfile) -> str:
+    """Say which shares of a device's peaks a modelled profile assumes, and where they come from."""
+    software = profile.meta.get("software")
+    source = software.get("source") if isinstance(software, dict) else None
+    return f"The device's data sheet, and {str(source)[:300]}." if source else "From the device's data sheet."
+
+
 def section(profile: HardwareProfile, best: BestShape) -> None:
     """Draw the costs that decide, with a second profile beside them if one is picked."""
     st.subheader("Cost of a target pass")
@@ -34,10 +41,7 @@ def section(profile: HardwareProfile, best: BestShape) -> None:
     )
     st.caption(idle_sentence(idle, profile.max_size))
     if profile.modelled:
-        st.caption(
-            ":material/functions: Dashed: worked out from the device's data sheet, not measured. "
-            + plain(str(profile.meta.get("software", ""))[:200])
-        )
+        st.caption(f":material/functions: Dashed: worked out, not measured. {plain(_made_of(profile))}")
     st.plotly_chart(
         charts.draft_cost_figure(profile, other=second),
         width="stretch",

@@ -37,6 +37,11 @@ def limit_sentence(best: BestShape, cost: StepCost) -> str:
     )
 
 
+def time_of(seconds: float) -> str:
+    """Write a time in milliseconds, or in seconds where that is shorter."""
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
 def break_even_rows(found: dict[str, BreakEven], size: int) -> list[dict[str, str]]:
     """Return one row for each thing that decides: what it is now, and where speculation would break even."""
     names = {
@@ -47,7 +52,9 @@ def break_even_rows(found: dict[str, BreakEven], size: int) -> list[dict[str, st
     rows = []
     for name, point in found.items():
         even = "never, however far it goes" if point.value is None else f"{point.value:.3g}"
-        margin = "–" if point.factor is None else f"× {point.factor:.2g}"
+        margin = (
+            "–" if point.factor is None else f"× {point.factor:.2g}" if point.factor < 99 else f"× {point.factor:.0f}"
+        )
         rows.append({"what": names[name], "now": f"{point.now:.3g}", "break-even at": even, "that is": margin})
     return rows
 

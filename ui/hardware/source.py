@@ -54,7 +54,7 @@ def section() -> None:
             index=names.index(name) if name else None,
             key="hardware_shipped",
             on_change=choose_shipped,
-            placeholder="Your own profile is in use; pick one to replace it" if names else "None ships",
+            placeholder="Another profile is in use; pick one to replace it" if names else "None ships",
             help="Times of another machine predict another machine: measure yours before believing a speedup.",
         )
 
