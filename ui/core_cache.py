@@ -137,12 +137,16 @@ def planned(
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)
 def prediction(
-    vector: AcceptanceVector, profile: HardwareProfile, tree: TokenTree, prompts: int | None = None
+    vector: AcceptanceVector,
+    profile: HardwareProfile,
+    tree: TokenTree,
+    prompts: int | None = None,
+    context: float | None = None,
 ) -> Prediction:
     """Return what decoding so many prompts with this very tree is expected to do, with intervals."""
     from sequoia_core.design.prediction import predict
 
-    return predict(tree, vector, profile, prompts=prompts)
+    return predict(tree, vector, profile, prompts=prompts, context=context)
 
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)

@@ -59,7 +59,9 @@ def decode_beside_baseline(
     sampling = SamplingConfig(temperature=request.temperature, top_p=request.top_p)
     common = {"target": pair.target, "sampling": sampling, "cancel": context.cancel}
     speculative = {**common, "draft": pair.draft, "tree": request.tree, "verifier": request.verifier}
-    used = {"device": str(pair.target.device), "dtype": dtype_name(pair.target)}
+    used = {
+        "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
+    }  # fmt: skip
     run = request.header() | used | {"target": pair.target.name, "draft": pair.draft.name}
     keep(run)
 

@@ -50,6 +50,7 @@ class _Header(_Strict):
     device: str | None
     expected_tokens: Positive | None
     predicted_speedup: Positive | None
+    prompt_tokens: Annotated[int, Field(ge=1)] | None = None
     predicted_interval: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
     baseline: _Baseline | None
     text: str

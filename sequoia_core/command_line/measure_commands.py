@@ -138,7 +138,10 @@ def profile_command(
     ] = None,
     context: Annotated[int, typer.Option("--context", help="Tokens already in the cache.")] = 128,
     out: Out = None,
-    repeats: Annotated[int, typer.Option("--repeats")] = 9,
+    repeats: Annotated[int, typer.Option("--repeats", help="Rounds of timing, those of --resume included.")] = 9,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Profile of the same pair, sizes and context to go on from.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure how long passes of the pair take on this machine, or of two shapes, or model them for a device."""
@@ -157,12 +160,14 @@ def profile_command(
             context=context, repeats=repeats, progress=progress_bar(as_json),
         )  # fmt: skip
     else:
+        from ..design.profile import HardwareProfile
         from ..studies.measure_profile import DEFAULT_SIZES, measure_profile
 
+        earlier = None if resume is None else HardwareProfile.load(resume)
         pair = open_pair(target, draft, device, dtype, offload)
         profile = measure_profile(
             target=pair.target, draft=pair.draft, sizes=wanted or DEFAULT_SIZES, context=context, repeats=repeats,
-            progress=progress_bar(as_json),
+            resume=earlier, progress=progress_bar(as_json),
         )  # fmt: skip
     if out is not None:
         profile.save(out)

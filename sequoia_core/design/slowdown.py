@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from .prediction import Prediction
 
-Part = Literal["acceptance", "verifying", "drafting", "overhead", "baseline"]
+Part = Literal["acceptance", "verifying", "drafting", "overhead", "baseline", "context"]
 MATTERS = 0.03  # effects on the speedup below this are noise
 
 
@@ -42,7 +42,7 @@ class Reason:
 
     Attributes:
         part: "acceptance" (tokens per step), "verifying", "drafting" or "overhead" (seconds of a step), "baseline"
-            (seconds of a token without speculation).
+            (seconds of a token without speculation), "context" (tokens in the cache).
         effect: what it alone makes of the speedup, 0.9 for a tenth less.
         expected, found: tokens, or seconds.
     """
@@ -51,6 +51,16 @@ class Reason:
     effect: float
     expected: float
     found: float
+
+
+def context_reason(profiled: Prediction, run: Prediction, *, profiled_at: float, run_at: float) -> Reason | None:
+    """Return what a run's own context makes of the speedup; None where that is little.
+
+    Args:
+        profiled, run: predictions at the profile's context and at the run's, in tokens.
+    """
+    effect = run.speedup.value / profiled.speedup.value
+    return Reason("context", effect, profiled_at, run_at) if abs(log(effect)) >= MATTERS else None
 
 
 def reasons(prediction: Prediction, measured: Measured) -> list[Reason]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -46,6 +47,7 @@ def measure_profile(
     context: int = 128,
     repeats: int = 9,
     further_context: int | None = None,
+    resume: HardwareProfile | None = None,
     progress: Callable[[float, str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> HardwareProfile:
@@ -60,11 +62,14 @@ def measure_profile(
     Args:
         further_context: a second, longer context for three of the sizes; None for three times `context`, or as much as
             the models have room for. Where that is less than `context` and a quarter, growth is not timed.
+        resume: what an earlier measurement of the same pair, sizes and context on this device found; its rounds count
+            among `repeats`.
         cancel: looked at between drafting and target passes, and while the context is read after every 512 tokens; the
             rounds complete by then are kept.
 
     Raises:
-        ValueError: for sizes or a context that the models cannot hold.
+        ValueError: for sizes or a context that the models cannot hold, or a profile to go on from that is of something
+            else.
         Cancelled: before the first full round.
     """
     if repeats < 1:
@@ -72,6 +77,8 @@ def measure_profile(
     rounds = StepRounds(
         target=target, draft=draft, sizes=sizes, context=context, further_context=further_context, cancel=cancel
     )
+    done = 0 if resume is None else _rounds_of(resume, rounds)
+    repeats = max(1, repeats - done)
     wanted, number = repeats, 0
     rounds.warm_up()
     while True:
@@ -84,7 +91,46 @@ def measure_profile(
             wanted += rounds.drop_disturbed()
     if not rounds.taken:
         raise Cancelled("profile: cancelled before the first round, expected at least one")
-    return rounds.profile()
+    found = rounds.profile()
+    return found if resume is None else _joined(resume, found)
+
+
+def _rounds_of(profile: HardwareProfile, rounds: StepRounds) -> int:
+    """Return how many rounds an earlier profile has, or raise ValueError where it is of something else."""
+    wanted = {
+        "sizes": list(rounds.sizes), "context": rounds.context, "device": describe_device(rounds.target.device),
+        "dtype": dtype_name(rounds.target), "target": rounds.target.name, "draft": rounds.draft.name,
+    }  # fmt: skip
+    found = {"sizes": profile.sizes.tolist(), "target": profile.meta.get("target"), "draft": profile.meta.get("draft")}
+    found |= {name: getattr(profile, name) for name in ("context", "device", "dtype")}
+    for name, value in wanted.items():
+        if found[name] != value:
+            raise ValueError(f"resume: found {name} {str(found[name])[:60]}, expected {str(value)[:60]}")
+    counts = {len(row) for row in (*profile.verify_samples, *profile.draft_samples, *profile.overhead_samples)}
+    if len(counts) != 1 or not profile.overhead_samples or not profile.draft_samples:
+        raise ValueError("resume: found a profile without all its samples, expected one of format 2 that was measured")
+    return counts.pop()
+
+
+def _joined(first: HardwareProfile, second: HardwareProfile) -> HardwareProfile:
+    """Return one profile of the rounds of two; what a temperature or a longer context adds is averaged by rounds."""
+    names = ("verify_samples", "draft_samples", "overhead_samples")
+    samples = {
+        name: tuple((*a, *b) for a, b in zip(getattr(first, name), getattr(second, name), strict=True))
+        for name in names
+    }
+    verify, draft, overhead = (np.median(np.array(samples[name]), axis=1) for name in names)
+    counts = [len(profile.verify_samples[0]) for profile in (first, second)]
+    added = {
+        name: np.average([getattr(first, name), getattr(second, name)], axis=0, weights=counts)
+        for name in ("sampling_sec", "verify_growth_sec")
+        if len(getattr(first, name)) and len(getattr(second, name))
+    }
+    growth = float(np.average([first.draft_growth_sec, second.draft_growth_sec], weights=counts))
+    return replace(
+        second, verify_sec=verify, draft_width_sec=draft, draft_sec=float(draft[0]), overhead_sec=overhead,
+        draft_growth_sec=growth, meta=second.meta | {"repeats": sum(counts)}, **added, **samples,
+    )  # fmt: skip
 
 
 class StepRounds:

@@ -93,6 +93,14 @@ def test_the_last_run_is_taken_apart(assets) -> None:
     page.session_state["studio_last_run"] = run
     settled(page.run())
     assert "Verifying: -9" in text(page) and "Measure the machine again" in text(page)
+    pieces = ["a", "b", "a", "b"] * 10
+    run |= {"prompt_tokens": 300, "steps": [run["steps"][0] | {"pieces": pieces}]}
+    grown = replace(profile(), verify_growth_sec=np.full(7, 1e-4))
+    page.session_state["studio_last_run"], page.session_state["studio_profile"] = run, grown
+    page.session_state["studio_profile_source"] = "a test"
+    settled(page.run())
+    assert "320 tokens in the cache" in text(page)
+    assert "occurred before: it loops" in " ".join(caption.value for caption in page.caption)
 
 
 def test_use_this_shape_sets_the_tree() -> None:
@@ -162,6 +170,7 @@ def test_measuring_queues_on_the_engine_and_is_adopted(pair, monkeypatch: pytest
         return profile(0.05)
 
     monkeypatch.setattr("sequoia_core.measure_profile", measure)
+    monkeypatch.setattr("sequoia_core.studies.bound_of_passes.with_bound", lambda profile, target: profile)
     page = settled(open_page(PAGE).segmented_control(key="hardware_way").set_value("Measure").run())
     settled(next(b for b in page.button if "Measure this machine" in b.label).click().run())
     job = page.session_state["studio_jobs"]["profile"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import streamlit as st
 
-from sequoia_core.design.slowdown import Measured, Reason, reasons
+from sequoia_core.design.slowdown import Measured, Reason, context_reason, reasons
 from ui import core_cache, session
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ NAMES = {
     "drafting": "drafting",
     "overhead": "the rest of a step",
     "baseline": "a token without speculation",
+    "context": "context",
 }
 
 
@@ -76,16 +77,37 @@ def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool
         )
     prediction = core_cache.prediction(vector, profile, tree)
     why = reasons(prediction, found)
+    if run.get("prompt_tokens") is not None:
+        at = run["prompt_tokens"] + sum(len(step["pieces"]) for step in run["steps"]) / 2
+        own = core_cache.prediction(vector, profile, tree, None, at)
+        longer = context_reason(prediction, own, profiled_at=profile.context, run_at=at)
+        why = reasons(own, found) + ([] if longer is None else [longer])
+        why.sort(key=lambda reason: reason.effect)
     if not why:
         st.markdown("The last run did what was predicted: no part is off by more than 3 %.")
         return
     for reason in why:
         st.markdown(sentence(reason))
+    if (looping := looping_sentence(run)) is not None:
+        st.caption(looping)
+
+
+def looping_sentence(run: dict[str, Any]) -> str | None:
+    """Say how far the text repeats itself, where that is much: such text is easy to draft."""
+    from sequoia_core.studies.race import LOOPS_FROM, repeated_share
+
+    share = repeated_share([hash(piece) for step in run["steps"] for piece in step["pieces"]])
+    if share <= LOOPS_FROM:
+        return None
+    return f":material/repeat: {share:.0%} of this text's 4-grams occurred before: it loops, which is easy to draft."
 
 
 def sentence(reason: Reason) -> str:
     """Say what one part did to the speedup, with the numbers behind it and what to change."""
     in_tokens = reason.part == "acceptance"
+    if reason.part == "context":
+        words = f"{reason.found:.0f} tokens in the cache on average, the profile had {reason.expected:.0f}"
+        return f"- **{NAMES[reason.part].capitalize()}: {reason.effect - 1:+.0%}** speedup, {words}."
     unit = "" if in_tokens else " ms"
     expected, found = (value if in_tokens else 1000 * value for value in (reason.expected, reason.found))
     words = f"{found:.3g}{unit} where {expected:.3g}{unit} was expected"

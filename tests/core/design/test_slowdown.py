@@ -1,12 +1,13 @@
 """Reasons multiply to the whole difference, and the largest loss comes first."""
 
+from dataclasses import replace
 from math import prod
 
 import pytest
 
 from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.prediction import Prediction
-from sequoia_core.design.slowdown import Measured, reasons
+from sequoia_core.design.slowdown import Measured, Reason, context_reason, reasons
 from sequoia_core.design.step_time import StepTime
 
 PREDICTED = Prediction(
@@ -29,6 +30,13 @@ def test_what_went_as_predicted_is_not_named():
     found = reasons(PREDICTED, Measured(3.02, 0.010, 0.008, 0.001))
     assert [reason.part for reason in found] == ["drafting"]
     assert found[0].effect == pytest.approx(15 / 19) and (found[0].expected, found[0].found) == (0.004, 0.008)
+
+
+def test_a_context_of_its_own_is_named_where_it_matters():
+    slower = replace(PREDICTED, speedup=Estimate(1.8, None, None))
+    found = context_reason(PREDICTED, slower, profiled_at=128, run_at=900)
+    assert found == Reason("context", pytest.approx(0.9), 128, 900)
+    assert context_reason(PREDICTED, PREDICTED, profiled_at=128, run_at=900) is None
 
 
 def test_parts_that_cancel_are_both_named():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -245,6 +246,23 @@ def test_drawing_at_a_temperature_is_timed_apart(monkeypatch):
     found = bench.measure()
     np.testing.assert_allclose(found.overhead_sec, 0.5)
     np.testing.assert_allclose(found.sampling_sec, 3.0)
+
+
+def test_rounds_of_an_earlier_profile_count(monkeypatch):
+    def by_round(model, count, turn, cached):
+        return float(count + turn)
+
+    bench = Bench(by_round, monkeypatch)
+    bench.cold = 0.0
+    first = bench.measure(repeats=2)
+    whole = bench.measure(repeats=5, resume=first)
+    assert whole.meta["repeats"] == 5 and len(whole.verify_samples[0]) == len(whole.draft_samples[0]) == 5
+    assert whole.verify_samples[0][:2] == first.verify_samples[0]
+    np.testing.assert_allclose(whole.verify_sec, np.median(np.array(whole.verify_samples), axis=1))
+    with pytest.raises(ValueError, match="resume: found context 6, expected 7"):
+        bench.measure(context=7, resume=first)
+    with pytest.raises(ValueError, match="resume: found a profile without all its samples"):
+        bench.measure(resume=replace(first, overhead_samples=()))
 
 
 def test_a_disturbed_round_is_timed_again(monkeypatch):
