@@ -222,9 +222,9 @@ def test_trees_transfer_between_the_shipped_vectors_as_the_readme_says():
     folder = Path(__file__).resolve().parents[3] / "assets" / "acceptance"
     names = ["demo-t0", "demo-t0.6", "reference-demo", "llama3-70b-8b-cnn"]
     regret = regret_matrix([AcceptanceVector.load(folder / f"{name}.json") for name in names], size=64, depth=8)
-    assert [names[place] for place in regret.worst] == ["reference-demo", "demo-t0"]
-    assert (round(regret.lost.max(), 2), round(regret.share.max(), 3)) == (0.24, 0.041)
-    assert round(regret.mean, 2) == 0.06 and round(regret.lost[:2, :2].max(), 2) == 0.1
+    assert [names[place] for place in regret.worst] == ["reference-demo", "llama3-70b-8b-cnn"]
+    assert (round(regret.lost.max(), 2), round(regret.share.max(), 3)) == (0.16, 0.028)
+    assert round(regret.mean, 2) == 0.05 and round(regret.lost[:2, :2].max(), 2) == 0.04
 
 
 def test_a_chain_of_a_million_nodes_is_scored_and_compared_in_seconds():
