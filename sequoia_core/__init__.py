@@ -41,6 +41,7 @@ _HOME = {
     "load_pair": "models.loading",
     "SamplingConfig": "decoding.sampling",
     "DecodeStep": "decoding.record",
+    "SpecExecTree": "decoding.spec_exec",
     "decode": "decoding.loop",
     "autoregressive": "decoding.loop",
     "measure_acceptance": "studies.measure_acceptance",

@@ -30,5 +30,6 @@ Each module imports, of this room, only the modules named:
     growth              tree, bootstrap, acceptance, optimal_trees, plain_trees
     bounded_search      tree, profile, acceptance, optimal_trees, planning
     step_limit          profile, planning
+    shaping             tree, optimal_trees
     tree_files          tree, growmap, acceptance, optimal_trees
 """
