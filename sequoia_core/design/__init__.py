@@ -8,13 +8,14 @@ Each module imports, of this room, only the modules named:
     model_shapes        -
     tree                -
     tree_search         -
-    acceptance_files    conditions
+    calibration         bootstrap
+    acceptance_files    conditions, calibration
     growmap             tree
     profile_files       -
     profile             tree, profile_files
     step_time           tree, profile
     roofline            devices, model_shapes, profile
-    acceptance          bootstrap, conditions, acceptance_files
+    acceptance          bootstrap, conditions, calibration, acceptance_files
     replay              tree, acceptance
     scenarios           profile, acceptance
     optimal_trees       tree, tree_search, acceptance
@@ -31,5 +32,6 @@ Each module imports, of this room, only the modules named:
     bounded_search      tree, profile, acceptance, optimal_trees, planning
     step_limit          profile, planning
     shaping             tree, optimal_trees
+    adaptive_shaping    calibration, profile, acceptance, optimal_trees, shaping
     tree_files          tree, growmap, acceptance, optimal_trees
 """
