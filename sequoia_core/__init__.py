@@ -42,6 +42,8 @@ _HOME = {
     "SamplingConfig": "decoding.sampling",
     "DecodeStep": "decoding.record",
     "SpecExecTree": "decoding.spec_exec",
+    "AdaptiveTree": "decoding.adaptive",
+    "Calibration": "design.calibration",
     "decode": "decoding.loop",
     "autoregressive": "decoding.loop",
     "measure_acceptance": "studies.measure_acceptance",

@@ -12,8 +12,9 @@ Each module imports, of this room, only the modules named:
     compiled_drafting    sampling, verifiers, tree_policy, drafting
     growing              plan, sampling, verifiers, drafting
     spec_exec            verifiers, tree_policy, growing
+    adaptive             verifiers, tree_policy, drafting, growing
     judging              plan, sampling, verifiers, drafting, walk
     record               walk
-    assemble             sampling, verifiers, tree_policy, drafting, compiled_drafting, spec_exec, judging
+    assemble             sampling, verifiers, tree_policy, drafting, compiled_drafting, spec_exec, adaptive, judging
     loop                 sampling, verifiers, tree_policy, drafting, judging, record, assemble
 """

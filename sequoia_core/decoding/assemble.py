@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from ..models.protocol import LanguageModel, Session
+from .adaptive import AdaptiveDrafter
 from .compiled_drafting import CompiledDrafter
 from .drafting import Drafter, LevelDrafter, RootDrafter
 from .judging import CompiledJudge, Judge, RowJudge
@@ -24,6 +25,7 @@ DRAFTERS = (
     CompiledDrafter,
     LevelDrafter,
     SpecExecDrafter,
+    AdaptiveDrafter,
 )  # fastest first: the first that supports the policy drafts
 CPU_JUDGES = (CompiledJudge, RowJudge)  # fastest first, where both models are on the CPU; elsewhere RowJudge
 

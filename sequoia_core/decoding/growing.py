@@ -70,6 +70,7 @@ class GrowingDrafter(LevelDrafter):
             self.widths.append(len(wave))
             nodes = shaper.extended(nodes, wave, DraftRows(block, self.fill, self.generator))
         nodes = shaper.kept(nodes)
+        self.hoped = float(nodes.scores.sum())  # tokens that the step is expected to commit
         tree, order = nodes.as_tree()
         plan, self._slots = plan_of(tree), nodes.slots[order]
         rows = torch.empty(0, 0) if self._rows is None else self._rows

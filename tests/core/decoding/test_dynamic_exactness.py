@@ -199,8 +199,10 @@ def test_recipe_1_keeps_the_law_however_it_prunes(vocab):
 class PruningAfterTheDraw(DrawnInTurn):
     """Forbidden: looks at the drawn tokens and drops those that the draft hardly believes in."""
 
+    least = 0.3
+
     def kept(self, nodes: Nodes) -> Nodes:
-        poor = (nodes.probs < 0.3) & ~np.isin(np.arange(nodes.size), nodes.parents)
+        poor = (nodes.probs < self.least) & ~np.isin(np.arange(nodes.size), nodes.parents)
         places = np.flatnonzero(~poor)
         new = np.full(nodes.size + 1, -1)
         new[places] = np.arange(len(places))
