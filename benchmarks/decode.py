@@ -27,7 +27,7 @@ from sequoia_core.models.loading import load_pair  # noqa: E402
 from sequoia_core.studies.race import bench  # noqa: E402
 
 PROMPTS = ROOT / "assets" / "prompts"
-METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia")
+METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia", "specexec", "adaptive")
 
 
 def main() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 
+from sequoia_core.design.calibration import Calibration, Sample
 from sequoia_core.models import vocabulary_rows as rows
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import load_pair
@@ -29,6 +31,18 @@ def tiny_llama(
     with torch.no_grad():
         model.lm_head.weight.mul_(scale * 10)
     return HuggingFaceModel(model, name=f"tiny-{seed}")
+
+
+def calibration_of(sharpness: float, *, temperature: float = 0.0, prompts: int = 2) -> Calibration:
+    """Return a calibration of a draft that is right as often as it says; its favourite has about that probability."""
+    generator = np.random.default_rng(0)
+    samples = []
+    for _ in range(prompts):
+        first = np.clip(generator.normal(sharpness, 0.1, (100, 1)), 0.2, 0.99)
+        probs = np.concatenate([first, (1 - first) * 0.6, (1 - first) * 0.3, (1 - first) * 0.1], axis=1)
+        probs = -np.sort(-probs, axis=1)
+        samples.append(Sample(probs, probs, probs, probs, probs))
+    return Calibration.of_samples(samples, temperature=temperature)
 
 
 def around_passes(model: HuggingFaceModel, around, name: str | None = None) -> HuggingFaceModel:

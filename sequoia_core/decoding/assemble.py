@@ -12,14 +12,21 @@ from typing import NamedTuple
 import torch
 
 from ..models.protocol import LanguageModel, Session
+from .adaptive import AdaptiveDrafter
 from .compiled_drafting import CompiledDrafter
 from .drafting import Drafter, LevelDrafter, RootDrafter
 from .judging import CompiledJudge, Judge, RowJudge
 from .sampling import SamplingConfig
+from .spec_exec import SpecExecDrafter
 from .tree_policy import TreePolicy
 from .verifiers import Verifier
 
-DRAFTERS = (CompiledDrafter, LevelDrafter)  # fastest first: the first that supports the policy drafts
+DRAFTERS = (
+    CompiledDrafter,
+    LevelDrafter,
+    SpecExecDrafter,
+    AdaptiveDrafter,
+)  # fastest first: the first that supports the policy drafts
 CPU_JUDGES = (CompiledJudge, RowJudge)  # fastest first, where both models are on the CPU; elsewhere RowJudge
 
 

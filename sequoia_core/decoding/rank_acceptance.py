@@ -29,11 +29,15 @@ def rank_acceptance(
     Returns:
         float64 [N, W]; a row sums to 1 minus the probability that all W children are rejected.
     """
-    children = sample_without_replacement(draft, width, generator)
+    return rank_acceptance_of_drawn(target, draft, sample_without_replacement(draft, width, generator))
+
+
+def rank_acceptance_of_drawn(target: torch.Tensor, draft: torch.Tensor, children: torch.Tensor) -> torch.Tensor:
+    """`rank_acceptance` of children that were drawn without replacement already, int64 [N, W]."""
     left, mass = target.double(), draft.double()
     reached = torch.ones(len(left), 1, dtype=torch.float64, device=left.device)
     columns = []
-    for k in range(width):
+    for k in range(children.shape[1]):
         token = children[:, k : k + 1]
         wanted, offered = left.gather(1, token), mass.gather(1, token)
         accept = torch.where(offered > 0, (wanted / offered.clamp_min(1e-300)).clamp_max(1.0), (wanted > 0).double())

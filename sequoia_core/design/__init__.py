@@ -8,14 +8,15 @@ Each module imports, of this room, only the modules named:
     model_shapes        -
     tree                -
     tree_search         -
-    acceptance_files    conditions
+    calibration         bootstrap
+    acceptance_files    conditions, calibration
     growmap             tree
     profile_files       -
     profile_checks      tree
     profile             tree, profile_checks, profile_files
     step_time           tree, profile
     roofline            devices, model_shapes, profile
-    acceptance          bootstrap, conditions, acceptance_files
+    acceptance          bootstrap, conditions, calibration, acceptance_files
     replay              tree, acceptance
     scenarios           profile, acceptance
     optimal_trees       tree, tree_search, acceptance
@@ -32,5 +33,7 @@ Each module imports, of this room, only the modules named:
     bounded_search      tree, profile, acceptance, optimal_trees, planning
     draft_choice        profile, acceptance, optimal_trees, planning, prediction, bounded_search
     step_limit          profile, planning
+    shaping             tree, optimal_trees
+    adaptive_shaping    calibration, profile, acceptance, optimal_trees, shaping
     tree_files          tree, growmap, acceptance, optimal_trees
 """

@@ -17,6 +17,7 @@ import numpy as np
 from ..files.safe_files import json_bytes, read_bytes, write_atomic
 from .acceptance_files import EXPECTED, MAX_BYTES, MAX_RANKS, read_vector
 from .bootstrap import prompt_draws
+from .calibration import Calibration
 from .conditions import Conditions
 
 SUM_TOLERANCE = 1e-3  # float16 files and rounded decimals overshoot a little
@@ -45,6 +46,7 @@ class AcceptanceVector:
             where all were rejected; any tree's decoding of these texts follows from it (`replay`).
         meta: where the vector comes from (JSON values).
         note: what was assumed when the file was read, for the reader.
+        calibration: acceptance by the draft's own probabilities, from the same text, for trees that look at them.
         holds_for: the pair, sampling and verifier that were measured or declared; None when they are not known, and
             then nothing is predicted from the vector.
 
@@ -60,6 +62,7 @@ class AcceptanceVector:
     meta: dict[str, Any] = field(default_factory=dict)
     note: str = ""
     holds_for: Conditions | None = None
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         _set(self, "probs", _checked_probs(self.probs))
@@ -267,6 +270,7 @@ class AcceptanceVector:
             "prompt_ranks": None if self.prompt_ranks is None else [ranks.tolist() for ranks in self.prompt_ranks],
             "note": self.note or None,
             "holds_for": None if self.holds_for is None else self.holds_for.to_json(),
+            "calibration": None if self.calibration is None else self.calibration.to_json(),
         }
         fields = {"probs": self.probs.tolist(), "trials": self.trials, "meta": self.meta}
         return fields | {key: value for key, value in optional.items() if value is not None}

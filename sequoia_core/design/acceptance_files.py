@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from ..files.safe_files import checked, kind_of, load_torch, one_line, read_json
+from .calibration import Calibration
 from .conditions import Conditions
 
 MAX_BYTES = 8 * 2**20
@@ -43,7 +44,7 @@ def read_vector(data: bytes, suffix: str) -> dict[str, Any]:
 
     Returns:
         `probs` (1-D, not yet checked against the rules of probabilities) and whichever of `trials`, `prompt_sums`,
-        `prompt_trials`, `prompt_ranks`, `meta`, `note` and `holds_for` the file gives.
+        `prompt_trials`, `prompt_ranks`, `meta`, `note`, `holds_for` and `calibration` the file gives.
 
     Raises:
         ValueError: in one line, what was found and what was expected.
@@ -96,6 +97,7 @@ def _from_json(data: bytes) -> dict[str, Any]:
         meta: dict[str, Any] = {}
         note: str | None = None
         holds_for: dict[str, Any] | None = None
+        calibration: dict[str, Any] | None = None
 
     read = checked(Schema, read_json(data))
     sums = read.prompt_sums
@@ -112,6 +114,7 @@ def _from_json(data: bytes) -> dict[str, Any]:
         "meta": read.meta,
         "note": read.note or "",
         "holds_for": _conditions(read.version, read.holds_for, read.meta),
+        "calibration": None if read.calibration is None else Calibration.from_json(read.calibration),
     }
 
 

@@ -131,6 +131,7 @@ def _derived(vector: AcceptanceVector, probs: np.ndarray, meta: dict[str, Any], 
         prompt_sums=None,
         prompt_ranks=None,
         prompt_trials=None,
+        calibration=None,
         meta={**vector.meta, **meta},
         note="; ".join(notes),
     )

@@ -18,10 +18,12 @@ import numpy as np
 from ..decoding.sampling import SamplingConfig
 from ..decoding.verifiers import choose_verifier
 from ..design.acceptance import AcceptanceVector
+from ..design.calibration import RANKS, Calibration, Sample
 from ..design.conditions import Conditions
 from ..models.protocol import LanguageModel, dtype_name
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
 from .ranks_along_text import (
+    calibration_question,
     outcome_question,
     prompt_generators,
     rank_questions,
@@ -78,7 +80,8 @@ def measure_acceptance(
 
     Returns:
         A vector of W probabilities with per-prompt sums, from which intervals follow, and with the rank accepted at
-        every position, from which any tree's decoding of these texts follows (`design.replay`). Its meta holds the
+        every position, from which any tree's decoding of these texts follows (`design.replay`), and with a calibration
+        for trees that look at the draft's confidence (`design.calibration`). Its meta holds the
         settings, and `prompts` done of `prompts_wanted`.
 
     Raises:
@@ -103,6 +106,7 @@ def measure_acceptance(
         "seed": seed,
     }
     sums, outcomes = ([], []) if resume is None else _resumed(resume, settings, prompts)
+    calibrations = [] if resume is None else [resume.calibration]
 
     def so_far() -> AcceptanceVector:
         done = {
@@ -114,15 +118,17 @@ def measure_acceptance(
             target.name, draft.name, sampling.temperature, sampling.top_p, verifier, top_k=sampling.top_k
         )
         return vector_from_prompts(
-            sums, [len(ranks) for ranks in outcomes], meta=settings | done, holds_for=holds_for, ranks=outcomes
-        )
+            sums, [len(ranks) for ranks in outcomes], meta=settings | done, holds_for=holds_for, ranks=outcomes,
+            calibration=Calibration.joined(calibrations),
+        )  # fmt: skip
 
-    def measure(number: int, report: Report) -> tuple[np.ndarray, np.ndarray] | None:
-        own_stream = prompt_generators(seed, number, draft.device)[2]
+    def measure(number: int, report: Report) -> tuple[np.ndarray, np.ndarray, Calibration] | None:
+        _, _, outcome_stream, calibration_stream = prompt_generators(seed, number, draft.device)
         options = {
             "target": target, "draft": draft, "sampling": sampling,
             "questions": rank_questions({"ranks": chosen}, width)
-            | {"outcomes": outcome_question(chosen, width, own_text=own_text, generator=own_stream)},
+            | {"outcomes": outcome_question(chosen, width, own_text=own_text, generator=outcome_stream)}
+            | {"calibration": calibration_question(min(RANKS, target.vocab_size), generator=calibration_stream)},
             "seed": seed, "number": number, "report": report, "cancel": cancel,
         }  # fmt: skip
         if own_text:
@@ -131,11 +137,19 @@ def measure_acceptance(
             parts = ranks_on_target_text(prompts[number], max_new_tokens=max_new_tokens, **options)
         if parts is None:
             return None
-        return sum(part["ranks"].sum(axis=0) for part in parts), np.concatenate([part["outcomes"] for part in parts])
+        seen = np.concatenate([part["calibration"] for part in parts])
+        return (
+            sum(part["ranks"].sum(axis=0) for part in parts),
+            np.concatenate([part["outcomes"] for part in parts]),
+            Calibration.of_samples([Sample(*seen.swapaxes(0, 1))], temperature=sampling.temperature),
+        )
 
-    for prompt_sums, accepted in one_by_one(len(prompts), measure, done=len(sums), progress=progress, cancel=cancel):
+    for prompt_sums, accepted, calibration in one_by_one(
+        len(prompts), measure, done=len(sums), progress=progress, cancel=cancel
+    ):
         sums.append(prompt_sums)
         outcomes.append(accepted)
+        calibrations.append(calibration)
         if checkpoint is not None:
             checkpoint(so_far())
     require_a_prompt(sums, "acceptance")
@@ -166,6 +180,7 @@ def vector_from_prompts(
     meta: Mapping[str, Any],
     holds_for: Conditions | None = None,
     ranks: Sequence[np.ndarray] | None = None,
+    calibration: Calibration | None = None,
 ) -> AcceptanceVector:
     """Pool per-prompt sums, float64 [m, W], over their positions, int [m], into one vector that keeps `ranks`."""
     prompt_sums, trials = np.array(sums), np.array(counts)
@@ -177,6 +192,7 @@ def vector_from_prompts(
         prompt_ranks=None if ranks is None else tuple(ranks),
         meta=dict(meta),
         holds_for=holds_for,
+        calibration=calibration,
     )
 
 
@@ -220,8 +236,11 @@ def _resumed(
         if key not in resume.meta or resume.meta[key] != wanted:
             found = repr(resume.meta[key]) if key in resume.meta else "nothing"
             raise CannotResume(f"found {found} for {key}, expected {wanted!r} as this measurement has it")
-    if resume.prompt_sums is None or resume.prompt_trials is None or resume.prompt_ranks is None:
-        raise CannotResume("found a vector without per-prompt sums and ranks, expected one that a measurement wrote")
+    kept = resume.prompt_sums, resume.prompt_trials, resume.prompt_ranks, resume.calibration
+    if any(part is None for part in kept):
+        raise CannotResume(
+            "found a vector without per-prompt sums, ranks and calibration, expected one that this version measured"
+        )
     done = len(resume.prompt_trials)
     if done > len(prompts):
         raise CannotResume(f"found {done} prompts measured, expected at most the {len(prompts)} of this run")

@@ -8,15 +8,18 @@ from __future__ import annotations
 import copy
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 import transformers
 
+from ..decoding.adaptive import AdaptiveTree
 from ..decoding.loop import autoregressive, decode
 from ..decoding.sampling import SamplingConfig
+from ..decoding.spec_exec import SpecExecTree
+from ..decoding.tree_policy import TreePolicy
 from ..design.acceptance import AcceptanceVector
 from ..design.optimal_trees import optimal_tree
 from ..design.plain_trees import chain_tree
@@ -93,11 +96,27 @@ def plan_tree(
     return optimal_tree(acceptance, size=best.size, depth=best.depth)
 
 
+def dynamic_trees(
+    acceptance: AcceptanceVector, profile: HardwareProfile, planned: TokenTree, *, max_size: int = 64
+) -> dict[str, TreePolicy]:
+    """Return the policies that race against a planned tree; none for a vector without calibration.
+
+    SpecExec has the planned tree's budget and depth. The adaptive policy has only the profile to hold it.
+    """
+    if acceptance.calibration is None:
+        return {}
+    size = min(max_size, profile.max_size)
+    return {
+        "specexec": SpecExecTree(max_size=planned.size, max_depth=max(1, planned.depth)),
+        "adaptive": AdaptiveTree(profile=profile, calibration=acceptance.calibration, max_size=size),
+    }
+
+
 def race(
     pair: ModelPair,
     prompts: Sequence[Sequence[int]],
     *,
-    trees: dict[str, TokenTree],
+    trees: Mapping[str, TokenTree | TreePolicy],
     sampling: SamplingConfig,
     max_new_tokens: int,
     with_transformers: bool = True,
@@ -115,7 +134,7 @@ def race(
     """
     target, draft = pair.target.endless(), pair.draft.endless()
 
-    def ours(tree: TokenTree | None) -> Callable[[Sequence[int], int, int, Lane], None]:
+    def ours(tree: TokenTree | TreePolicy | None) -> Callable[[Sequence[int], int, int, Lane], None]:
         def run(prompt: Sequence[int], length: int, turn: int, lane: Lane) -> None:
             generator = torch.Generator().manual_seed(seed + turn)
             options = {"sampling": sampling, "max_new_tokens": length, "generator": generator}
@@ -230,7 +249,10 @@ def bench(
     )
     profile = measure_profile(target=pair.target, draft=pair.draft)
     trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
-    lanes = race(pair, raced, trees=trees, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress)
+    dynamic = dynamic_trees(acceptance, profile, trees["sequoia"])
+    lanes = race(
+        pair, raced, trees=trees | dynamic, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress
+    )
     result: dict = {name: lane.summary() for name, lane in lanes.items()}
     context = float(np.mean([len(prompt) for prompt in raced])) + max_new_tokens / 2
     prediction = predict(trees["sequoia"], acceptance, profile, context=context, prompts=len(raced))
@@ -243,6 +265,8 @@ def bench(
     result["expected_tokens"] = prediction.tokens_per_step.value
     result["tree"] = {"size": trees["sequoia"].size, "depth": trees["sequoia"].depth}
     result["chain_length"] = trees["chain"].depth
+    if "adaptive" in dynamic:
+        result["recipe"] = dynamic["adaptive"].recipe
     result["settings"] = {
         "temperature": sampling.temperature,
         "max_new_tokens": max_new_tokens,

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from ..decoding.loop import autoregressive
-from ..decoding.sampling import SamplingConfig, probabilities
+from ..decoding.rank_acceptance import rank_acceptance_of_drawn
+from ..decoding.sampling import SamplingConfig, probabilities, sample_without_replacement, take_most_likely
 from ..decoding.verifiers import Verifier
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, causal_tail
@@ -51,11 +52,33 @@ def outcome_question(verifier: Verifier, width: int, *, own_text: bool, generato
     return ask
 
 
+def calibration_question(width: int, *, generator: torch.Generator) -> Question:
+    """Ask how likely children of known draft probability are accepted; answers are `Sample` fields, [N, 5, W].
+
+    Args:
+        generator: a stream of its own, on the draft's device, so that other questions' answers stay the same.
+    """
+
+    def ask(target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
+        best = take_most_likely(draft, width)
+        drawn = sample_without_replacement(draft, width, generator)
+        best_probs = draft.gather(1, best)
+        same = drawn[:, :, None] == best[:, None, :]
+        before = same.long().cumsum(1) - same.long() > 0
+        fields = (
+            best_probs, target.gather(1, best), draft.gather(1, drawn),
+            torch.where(before, 0.0, best_probs[:, None, :]).amax(2), rank_acceptance_of_drawn(target, draft, drawn),
+        )  # fmt: skip
+        return torch.stack([field.double() for field in fields], 1)
+
+    return ask
+
+
 def prompt_generators(
     seed: int, number: int, device: torch.device | str = "cpu"
-) -> tuple[torch.Generator, torch.Generator, torch.Generator]:
-    """Return three independent streams for one prompt: for the text (CPU), for draws and for outcomes on `device`."""
-    text, *others = (int(word) for word in np.random.SeedSequence([seed, number]).generate_state(3, np.uint64))
+) -> tuple[torch.Generator, torch.Generator, torch.Generator, torch.Generator]:
+    """Return independent streams for one prompt: text (CPU); on `device` draws, outcomes and calibration."""
+    text, *others = (int(word) for word in np.random.SeedSequence([seed, number]).generate_state(4, np.uint64))
     return torch.Generator().manual_seed(text), *(torch.Generator(device).manual_seed(word) for word in others)
 
 
@@ -86,7 +109,7 @@ def ranks_on_target_text(
     Raises:
         ValueError: for a prompt that leaves the draft no room at all.
     """
-    text_generator, draws, _ = prompt_generators(seed, number, draft.device)
+    text_generator, draws, *_ = prompt_generators(seed, number, draft.device)
     text = continuation(
         prompt, target=target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
         generator=text_generator, report=report, cancel=cancel,
@@ -112,7 +135,7 @@ def ranks_on_own_text(
     Returns:
         One part for each piece of the text that the models' context holds; None when it was cancelled.
     """
-    _, draws, _ = prompt_generators(seed, number, draft.device)
+    _, draws, *_ = prompt_generators(seed, number, draft.device)
     pieces = _pieces(text, min(target.max_context, draft.max_context))
     parts = []
     for place, (before, after) in enumerate(pieces, start=1):

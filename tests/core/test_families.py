@@ -10,12 +10,14 @@ from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
+from sequoia_core.decoding.adaptive import AdaptiveTree
 from sequoia_core.decoding.loop import decode
+from sequoia_core.decoding.spec_exec import SpecExecTree
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import TREE_TOLERANCE, check_tree_pass, load_pair
 from sequoia_core.models.protocol import causal_tail
-from tests.conftest import around_passes
+from tests.conftest import around_passes, calibration_of
 
 LLAMA_LIKE = {
     "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -37,6 +39,7 @@ FAMILIES = {
         "max_position_embeddings": 128, "word_embed_proj_dim": 32,
     },
 }  # fmt: skip
+FIXED = k_ary_tree(2, 3)
 PLACES_NOT_POSITIONS = {  # distances come from places in the cache (ALiBi), whatever positions a forward is given
     "Bloom": {"vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4},
     "Mpt": {"vocab_size": 64, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 128},
@@ -70,21 +73,36 @@ def save(model: transformers.PreTrainedModel, folder) -> str:
     return str(folder)
 
 
-def assert_decodes_as_generate(folder: str, *, prompt_length: int = 20, new_tokens: int = 40) -> None:
+def assert_decodes_as_generate(
+    folder: str, *, prompt_length: int = 20, new_tokens: int = 40, tree=FIXED, most_steps: int | None = None
+) -> None:
     pair = load_pair(folder, folder, device="cpu")
     prompt = [2 + place % 60 for place in range(prompt_length)]
     ids = torch.tensor([prompt])
     wanted = pair.target.model.generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=new_tokens, pad_token_id=0
     )[0, len(prompt) :].tolist()
-    steps = list(decode(prompt, target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 3), max_new_tokens=new_tokens))
+    steps = list(decode(prompt, target=pair.target, draft=pair.draft, tree=tree, max_new_tokens=new_tokens))
     assert [token for step in steps for token in step.new_tokens] == wanted
-    assert len(steps) == new_tokens // 4  # the draft is the target: four tokens a step, or a mask or position is wrong
+    # the draft is the target: four tokens a step, or a mask or position is wrong
+    assert len(steps) <= (most_steps or new_tokens // 4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_output_is_identical_to_generate(family, tmp_path):
     assert_decodes_as_generate(save(build(family), tmp_path))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_output_with_trees_that_grow_is_identical_to_generate(family, tmp_path):
+    folder = save(build(family), tmp_path)
+    sharp = calibration_of(0.95)
+    for policy in (
+        SpecExecTree(max_size=10, max_depth=4, beam=2, branch=3),
+        AdaptiveTree(profile=None, calibration=sharp, max_size=10, max_depth=4, beam=2, recipe="deterministic"),
+        AdaptiveTree(profile=None, calibration=sharp, max_size=10, max_depth=4, beam=2, recipe="sampled"),
+    ):
+        assert_decodes_as_generate(folder, tree=policy, most_steps=20)
 
 
 def test_attention_is_the_fused_kernel_or_what_the_family_has(tmp_path):

@@ -205,7 +205,7 @@ def test_text_ends_where_a_draft_with_less_context_has_no_more_room(tiny_target)
 
 def test_every_prompt_has_streams_of_its_own(tiny_target, tiny_draft):
     seeds = [stream.initial_seed() for number in range(3) for stream in prompt_generators(5, number)]
-    assert len(set(seeds)) == 9  # text, draws and outcomes of three prompts
+    assert len(set(seeds)) == 12  # text, draws, outcomes and calibration of three prompts
     vector = measure_acceptance(
         [[9], [9]], target=tiny_target, draft=tiny_draft, sampling=SamplingConfig(2.0), max_new_tokens=12
     )

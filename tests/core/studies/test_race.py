@@ -12,7 +12,7 @@ from sequoia_core.models.language_model import ModelPair
 from sequoia_core.studies import race as benchmark
 from sequoia_core.studies.race import Lane, bench, best_chain, plan_tree, race
 
-METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia")
+METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia", "specexec", "adaptive")
 VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
 PROFILE = HardwareProfile(sizes=[1, 8, 32], verify_sec=[0.010, 0.012, 0.020], draft_sec=0.0008)
 

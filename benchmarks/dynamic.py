@@ -1,0 +1,167 @@
+"""Tokens per step of static and dynamic trees at equal budgets, over temperatures.
+
+    python benchmarks/dynamic.py --budget            # about an hour in float32 on two cores
+    python benchmarks/dynamic.py --budget --quick    # a minute, to try it
+
+Every tree may have n nodes: the static one is the optimum for the measured vector, SpecExec takes the n most probable
+continuations, the adaptive one the n with the largest calibrated chance, without looking at costs. Vector and
+calibration come from every second prompt, the others are decoded. A table, a dated file in results/, and one JSON line
+last. EOS is off so that all write equally much; intervals are 95 %, from resampling prompts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+from sequoia_core.decoding.adaptive import AdaptiveTree  # noqa: E402
+from sequoia_core.decoding.loop import decode  # noqa: E402
+from sequoia_core.decoding.sampling import SamplingConfig  # noqa: E402
+from sequoia_core.decoding.spec_exec import SpecExecTree  # noqa: E402
+from sequoia_core.decoding.tree_policy import TreePolicy  # noqa: E402
+from sequoia_core.design.acceptance import AcceptanceVector  # noqa: E402
+from sequoia_core.design.adaptive_shaping import RECIPES  # noqa: E402
+from sequoia_core.design.bootstrap import estimate, ratio_estimate, resampled  # noqa: E402
+from sequoia_core.design.calibration import KINDS  # noqa: E402
+from sequoia_core.design.optimal_trees import optimal_tree  # noqa: E402
+from sequoia_core.design.tree import TokenTree  # noqa: E402
+from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
+from sequoia_core.models.loading import load_pair  # noqa: E402
+from sequoia_core.models.protocol import LanguageModel  # noqa: E402
+from sequoia_core.studies.measure_acceptance import measure_acceptance  # noqa: E402
+
+STATIC = "static"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--budget", action="store_true", required=True, help="equal budgets of nodes")
+    parser.add_argument("--sizes", default="8,16,32,64,256")
+    parser.add_argument("--temperatures", default="0,0.6,1")
+    parser.add_argument("--prompts", type=int, default=32, help="half to measure on, half to decode")
+    parser.add_argument("--file", type=Path, default=ROOT / "assets" / "prompts" / "prompts.jsonl")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--max-depth", type=int, default=12)
+    parser.add_argument("--target")
+    parser.add_argument("--draft")
+    parser.add_argument("--dtype")
+    parser.add_argument("--quick", action="store_true", help="4 prompts x 16 tokens, two sizes; writes no file")
+    args = parser.parse_args()
+    if args.quick:
+        args.prompts, args.max_new_tokens, args.sizes = 4, 16, "8,32"
+    started = time.perf_counter()
+    pair = load_pair(args.target, args.draft, dtype=args.dtype)
+    models = {"target": pair.target.endless(), "draft": pair.draft.endless()}
+    prompts = [pair.tokenizer.encode(text) for text in load_prompts(args.file)[: args.prompts]]
+    rows, gains = [], []
+    for temperature in (float(part) for part in args.temperatures.split(",")):
+        sampling = SamplingConfig(temperature)
+        vector = measure_acceptance(
+            prompts[1::2], **models, sampling=sampling, max_new_tokens=args.max_new_tokens, width=16
+        )
+        gains += calibration_gains(vector, temperature)
+        print(f"\nT = {temperature:g}")
+        print(f"{'n':>5}  {'tree':<30}{'tokens per step':>22}{'÷ static':>22}{'nodes':>8}")
+        for size in (int(part) for part in args.sizes.split(",")):
+            rows += compared(prompts[::2], models, sampling, vector, size, args.max_depth, args.max_new_tokens)
+    result = {
+        "budgets": rows,
+        "calibration": gains,
+        "settings": {
+            "date": date.today().isoformat(),
+            "seconds": time.perf_counter() - started,
+            "prompts_decoded": len(prompts[::2]),
+            "prompts_measured": len(prompts[1::2]),
+            "max_new_tokens": args.max_new_tokens,
+            "max_depth": args.max_depth,
+            "dtype": str(pair.target.dtype).removeprefix("torch."),
+            "device": str(pair.target.device),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "python": platform.python_version(),
+        },
+    }
+    if not args.quick:
+        out = ROOT / "benchmarks" / "results" / f"dynamic-budget-{date.today().isoformat()}.json"
+        out.write_text(json.dumps(result) + "\n")
+    print(json.dumps(result))
+
+
+def calibration_gains(vector: AcceptanceVector, temperature: float) -> list[dict]:
+    """Return how much likelier each kind of table makes held-out prompts than the plain vector."""
+    found = []
+    for kind in KINDS:
+        gain = vector.calibration.held_out_gain(kind)
+        found.append(
+            {"temperature": temperature, "kind": kind, "nats_per_position": None if gain is None else gain.to_json()}
+        )
+    return found
+
+
+def compared(
+    prompts: Sequence[Sequence[int]],
+    models: dict[str, LanguageModel],
+    sampling: SamplingConfig,
+    vector: AcceptanceVector,
+    size: int,
+    depth: int,
+    length: int,
+) -> list[dict]:
+    """Decode the prompts with every kind of tree of that size; print and return one row each."""
+    trees: dict[str, TokenTree | TreePolicy] = {
+        STATIC: optimal_tree(vector, size=size, depth=depth),
+        "specexec": SpecExecTree(max_size=size, max_depth=depth),
+    }
+    for recipe in RECIPES:
+        trees[f"adaptive, {recipe}"] = AdaptiveTree(
+            profile=None, calibration=vector.calibration, max_size=size, max_depth=depth, recipe=recipe
+        )
+    auto = AdaptiveTree(profile=None, calibration=vector.calibration, max_size=size, max_depth=depth).recipe
+    counts, rows = {}, []
+    for name, tree in trees.items():
+        tokens, steps, nodes = (np.zeros(len(prompts)) for _ in range(3))
+        for place, prompt in enumerate(prompts):
+            for step in decode(
+                prompt, **models, tree=tree, sampling=sampling, max_new_tokens=length, explain=False,
+                generator=torch.Generator().manual_seed(place),
+            ):  # fmt: skip
+                tokens[place] += len(step.accepted_path)  # a last step that is cut counts whole
+                steps[place] += 1
+                nodes[place] += step.tree.size
+        counts[name] = tokens, steps
+        rate, ratio = ratio_estimate(tokens, steps), over_static(counts[name], counts[STATIC])
+        mean_size, chosen = float(nodes.sum() / steps.sum()), name == f"adaptive, {auto}"
+        cells = "".join(
+            f"{f'{e.value:.2f} [{e.low:.2f}, {e.high:.2f}]' if e.low else f'{e.value:.2f}':>22}" for e in (rate, ratio)
+        )
+        print(f"{size:>5}  {name + (' (auto)' if chosen else ''):<30}{cells}{mean_size:>8.1f}", flush=True)
+        rows.append(
+            {"temperature": sampling.temperature, "size": size, "tree": name, "chosen_by_auto": chosen,
+             "tokens_per_step": rate.to_json(), "over_static": ratio.to_json(), "mean_size": mean_size}
+        )  # fmt: skip
+    return rows
+
+
+def over_static(counts: tuple[np.ndarray, np.ndarray], static: tuple[np.ndarray, np.ndarray]):
+    """Return tokens per step ÷ the static tree's, prompts resampled together."""
+    picks = resampled(len(counts[0]))
+    (tokens, steps), (base_tokens, base_steps) = counts, static
+    samples = (picks @ tokens) / (picks @ steps) / ((picks @ base_tokens) / (picks @ base_steps))
+    return estimate(float(tokens.sum() / steps.sum() / (base_tokens.sum() / base_steps.sum())), samples)
+
+
+if __name__ == "__main__":
+    main()

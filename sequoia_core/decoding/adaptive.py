@@ -1,0 +1,131 @@
+"""Trees that follow the draft's confidence and this machine's costs (related: SpecExec 2406.02532, EAGLE-2 2406.16858,
+and for other drafters BASTION 2605.29727, CaDDTree 2606.01813, CAST 2510.26577, Yggdrasil).
+
+A node is drafted only if the tokens it is expected to add are worth the time that it takes, at the rate of the run.
+Costs are looked up in a profile and never timed, so equal seeds give equal text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..design.adaptive_shaping import RECIPES, Expectation, Recipe, StepCosts, expectation
+from ..design.calibration import Calibration
+from ..design.profile import HardwareProfile
+from ..design.shaping import ShapeBounds, Shaper
+from ..models.protocol import Session
+from .drafting import Draft
+from .growing import GrowingDrafter
+from .tree_policy import TreePolicy
+from .verifiers import Fill
+
+MEMORY = 20  # steps after which what happened counts 1 / e: long enough to average, short enough to follow the text
+CONTEXT_STEP = 64  # committed tokens after which costs are looked up again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveTree:
+    """The policy that drafts what is worth its cost, step by step.
+
+    Args:
+        profile: what the parts of a step cost. None counts no cost: the whole budget is spent, in the best order.
+        calibration: chances by the draft's probabilities, of this pair at the temperature to come
+            (`AcceptanceVector.calibration`).
+        max_size: nodes, root included.
+        max_depth: edges from the root, and draft passes of one step.
+        recipe: "deterministic" takes the draft's most likely tokens and prunes; "sampled" draws children without
+            replacement and decides before each draw. "auto" is the one that the calibration expects more of, and
+            reads as its name afterwards.
+        beam: nodes that one draft pass reads.
+        branch: children of one node; fewer where the calibration has fewer ranks.
+
+    Attributes:
+        expected: recipe -> what it is expected to do; all of them after "auto".
+
+    Raises:
+        ValueError: naming the option, what was found and what was expected.
+    """
+
+    profile: HardwareProfile | None
+    calibration: Calibration
+    max_size: int = 64
+    max_depth: int = 12
+    recipe: str = "auto"
+    beam: int = 16
+    branch: int = 8
+    expected: dict[str, Expectation] = field(init=False, compare=False)
+    fixed = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.calibration, Calibration):
+            raise ValueError(
+                f"calibration: found {type(self.calibration).__name__}, expected that of a vector measured with "
+                "measure_acceptance"
+            )
+        if self.recipe != "auto" and self.recipe not in RECIPES:
+            raise ValueError(f"recipe: found {self.recipe!r}, expected auto, {' or '.join(RECIPES)}")
+        object.__setattr__(self, "branch", min(self.branch, self.calibration.ranks))
+        names = tuple(RECIPES) if self.recipe == "auto" else (self.recipe,)
+        found = {name: expectation(RECIPES[name], self.bounds, self.calibration, self.costs()) for name in names}
+        object.__setattr__(self, "expected", found)
+        object.__setattr__(self, "recipe", max(names, key=lambda name: found[name].value))
+
+    @property
+    def bounds(self) -> ShapeBounds:
+        return ShapeBounds(self.max_size, self.max_depth, self.beam, self.branch)
+
+    @property
+    def rules(self) -> Recipe:
+        return RECIPES[self.recipe]
+
+    def costs(self, context: float | None = None) -> StepCosts | None:
+        """Return the profiled costs with so many tokens in the cache; None where none are counted."""
+        if self.profile is None:
+            return None
+        greedy = self.calibration.temperature == 0.0
+        return StepCosts.of_profile(self.profile, self.bounds, context=context, greedy=greedy)
+
+    @property
+    def max_inner(self) -> int:
+        return self.bounds.most_read
+
+    @property
+    def max_children(self) -> int:
+        return self.branch
+
+    @property
+    def verifiers(self) -> tuple[str, ...]:
+        return (self.rules.verifier,)
+
+
+class AdaptiveDrafter(GrowingDrafter):
+    """Grows the trees of an `AdaptiveTree`, and follows how fast the run is."""
+
+    def __init__(self, session: Session, policy: AdaptiveTree, **options) -> None:
+        super().__init__(session, policy, **options)
+        start = policy.expected[policy.recipe]
+        self.pace, self._context = start.pace, -CONTEXT_STEP
+        self._costs: StepCosts | None = None
+        self._tokens, self._seconds = MEMORY * start.tokens_per_step, None
+
+    @staticmethod
+    def supports(session: Session, policy: TreePolicy, fill: Fill) -> bool:
+        return isinstance(policy, AdaptiveTree)
+
+    def shaper(self, context: int) -> Shaper:
+        if context >= self._context + CONTEXT_STEP:
+            self._context, self._costs = context, self.policy.costs(context)
+            self._make = self.policy.rules.shaper(self.policy.bounds, self.policy.calibration, self._costs)
+        return self._make(self.pace)
+
+    def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
+        super().commit(draft, path)
+        size, pace = draft.tree.size, self.pace
+        if self._costs is not None:
+            if self._seconds is None:
+                self._seconds = self._tokens / pace.theta
+            kept = 1.0 - 1.0 / MEMORY
+            self._tokens = kept * self._tokens + len(path)  # the accepted nodes and the bonus token
+            self._seconds = kept * self._seconds + self._costs.seconds(size, self.widths)
+            pace = pace._replace(theta=self._costs.at_least(self._tokens / self._seconds))
+        self.pace = pace.after(size, self.policy.max_size).seen(len(path), self.hoped)

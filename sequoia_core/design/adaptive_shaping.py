@@ -1,0 +1,213 @@
+"""Trees shaped by calibrated chances and profiled costs: the settings of a recipe, and what it is expected to do.
+
+What a recipe will do is found by growing trees on rows that the calibration kept, drawn independently of each other:
+enough to choose between the recipes and to start from, not the interval of a `Prediction`. Knows neither models nor
+torch. Shapes: N = largest size, B = beam, k = ranks, w = nodes of one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .acceptance import AcceptanceVector
+from .calibration import Calibration
+from .optimal_trees import node_scores, optimal_tree
+from .profile import HardwareProfile
+from .shaping import BestFirst, DrawnInTurn, Nodes, Prices, ShapeBounds, Shaper
+
+TRIAL_STEPS = 60  # trees grown for one estimate
+ROUNDS = 4  # of setting theta to the rate found with it (Dinkelbach): the rate moves by less than the noise after these
+TAIL_TOKENS = 8  # what a kept row leaves out is drawn as so many tokens of equal probability
+FLOOR_STEP = 1.1  # the floor rises by this when a tree is full, and falls by it when not
+LOWEST_FLOOR = 1e-4
+TRUST_STEP = 0.02  # per token more or less than promised: some fifty steps undo a promise that was twice too high
+TRUSTED = (0.25, 1.25)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepCosts:
+    """Profiled seconds of a step's parts.
+
+    Attributes:
+        step_sec: float64 [N + 1], a step of n nodes but for its draft passes; entry 0 is 0.
+        draft_sec: float64 [B + 1], a draft pass over w nodes; entry 0 is 0.
+    """
+
+    step_sec: np.ndarray
+    draft_sec: np.ndarray
+
+    @classmethod
+    def of_profile(
+        cls, profile: HardwareProfile, bounds: ShapeBounds, *, context: float | None = None, greedy: bool
+    ) -> StepCosts:
+        """Look the times up once for every size and width.
+
+        Raises:
+            ValueError: when the bounds go beyond what was profiled.
+        """
+        sizes, widths = np.arange(1, bounds.max_size + 1), np.arange(1, bounds.beam + 1)
+        step = profile.verify_at(sizes, context) + profile.overhead_at(sizes, greedy=greedy)
+        return cls(np.append(0.0, step), np.append(0.0, profile.draft_at(widths, context)))
+
+    def seconds(self, size: int, widths: Sequence[int]) -> float:
+        return float(self.step_sec[size] + self.draft_sec[list(widths)].sum())
+
+    def at_least(self, theta: float) -> float:
+        """Return a rate, or that of the root alone where it is lower: no tree need be slower than none."""
+        return max(theta, 1.0 / float(self.step_sec[1]))
+
+    def prices(self, theta: float) -> Prices:
+        return Prices(theta * self.step_sec, theta * self.draft_sec)
+
+
+class Pace(NamedTuple):
+    """What follows a run: how fast it is, how far its chances hold, what a draw must be worth for the budget to last.
+
+    Attributes:
+        theta: tokens per second.
+        floor: used by recipe 2 alone.
+        trust: what chances are multiplied by; below 1 where less is accepted than they promise.
+    """
+
+    theta: float
+    floor: float
+    trust: float = 1.0
+
+    def after(self, size: int, max_size: int) -> Pace:
+        """Return the pace with the floor of the next step: so that trees are full about as often as not."""
+        floor = self.floor * FLOOR_STEP if size >= max_size else self.floor / FLOOR_STEP
+        return self._replace(floor=max(floor, LOWEST_FLOOR))
+
+    def seen(self, tokens: int, hoped: float) -> Pace:
+        """Return the pace after a step that committed so many tokens where the scores promised `hoped`."""
+        return self._replace(trust=float(np.clip(self.trust * np.exp(TRUST_STEP * (tokens - hoped)), *TRUSTED)))
+
+    def scaled(self, chance: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+        return lambda *numbers: np.minimum(self.trust * chance(*numbers), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One way of drafting whose verifier is exact for it.
+
+    Attributes:
+        verifier: name of the only one that is.
+        kind: which tables of the calibration tell what to expect of a rank.
+        shaper: makes what shapes a step's tree.
+    """
+
+    verifier: str
+    kind: str
+    shaper: Callable[[ShapeBounds, Calibration, StepCosts | None], Callable[[Pace], Shaper]]
+
+
+def _best_first(bounds: ShapeBounds, calibration: Calibration, costs: StepCosts | None) -> Callable[[Pace], Shaper]:
+    tables, expected = calibration.tables(), calibration.expected("most likely")[: bounds.branch]
+
+    def shaper(pace: Pace) -> BestFirst:
+        prices = None if costs is None else costs.prices(pace.theta)
+        return BestFirst(bounds, pace.scaled(tables.most_likely), pace.trust * expected, prices)
+
+    return shaper
+
+
+def _drawn_in_turn(bounds: ShapeBounds, calibration: Calibration, costs: StepCosts | None) -> Callable[[Pace], Shaper]:
+    tables, expected = calibration.tables(), calibration.expected("drawn")[: bounds.branch]
+
+    def shaper(pace: Pace) -> DrawnInTurn:
+        prices = None if costs is None else costs.prices(pace.theta)
+        before, after = pace.scaled(tables.before), pace.scaled(tables.after)
+        return DrawnInTurn(bounds, before, after, pace.trust * expected, prices, pace.floor)
+
+    return shaper
+
+
+RECIPES = {
+    "deterministic": Recipe("topk", "most likely", _best_first),
+    "sampled": Recipe("sequoia", "drawn", _drawn_in_turn),
+}
+
+
+class Expectation(NamedTuple):
+    """What a recipe is expected to do.
+
+    Attributes:
+        tokens_per_step: committed tokens per target pass.
+        size: nodes of a tree on average.
+        tokens_per_sec: None without costs.
+        pace: where a run starts.
+    """
+
+    tokens_per_step: float
+    size: float
+    tokens_per_sec: float | None
+    pace: Pace
+
+    @property
+    def value(self) -> float:
+        """What recipes are compared by."""
+        return self.tokens_per_step if self.tokens_per_sec is None else self.tokens_per_sec
+
+
+def expectation(
+    recipe: Recipe, bounds: ShapeBounds, calibration: Calibration, costs: StepCosts | None, *, seed: int = 0
+) -> Expectation:
+    """Grow trees on rows of the calibration, and return what they are expected to yield; equal seeds, equal trees."""
+    make, floor = recipe.shaper(bounds, calibration, costs), _static_floor(recipe, bounds, calibration)
+    pace = Pace(0.0 if costs is None else 1.0 / float(costs.step_sec[1]), floor)
+    for _ in range(ROUNDS):
+        generator = np.random.default_rng(seed)
+        tokens, sizes, seconds = 0.0, 0, 0.0
+        for _ in range(TRIAL_STEPS):
+            nodes, widths = _grown(make(pace), bounds, calibration.rows, generator)
+            tokens, sizes = tokens + float(nodes.scores.sum()), sizes + nodes.size
+            seconds += 0.0 if costs is None else costs.seconds(nodes.size, widths)
+            pace = pace.after(nodes.size, bounds.max_size)
+        pace = pace._replace(theta=0.0 if costs is None else costs.at_least(tokens / seconds))
+    return Expectation(tokens / TRIAL_STEPS, sizes / TRIAL_STEPS, None if costs is None else pace.theta, pace)
+
+
+def _static_floor(recipe: Recipe, bounds: ShapeBounds, calibration: Calibration) -> float:
+    """Return the least score in the best tree of that size for the plain vector: what the last of a budget is worth."""
+    vector = AcceptanceVector(calibration.expected(recipe.kind))
+    try:
+        tree = optimal_tree(vector, size=bounds.max_size, depth=bounds.max_depth)
+    except ValueError:  # fewer nodes exist: the budget is no limit
+        return LOWEST_FLOOR
+    return max(float(node_scores(tree, vector).min()), LOWEST_FLOOR)
+
+
+def _grown(
+    shaper: Shaper, bounds: ShapeBounds, rows: np.ndarray, generator: np.random.Generator
+) -> tuple[Nodes, list[int]]:
+    """Grow one tree on rows float64 [r, k]; return it and how many nodes each pass read."""
+    nodes, widths = Nodes.root(0), []
+    for _ in range(bounds.max_depth):
+        wave = shaper.wave(nodes)
+        if len(wave) == 0:
+            break
+        nodes.slots[wave] = sum(widths) + np.arange(len(wave))
+        widths.append(len(wave))
+        nodes = shaper.extended(nodes, wave, _KeptRows(rows[generator.integers(len(rows), size=len(wave))], generator))
+    return shaper.kept(nodes), widths
+
+
+class _KeptRows:
+    """Rows of a calibration as `shaping.Rows`; tokens are known by their place in the row."""
+
+    def __init__(self, best: np.ndarray, generator: np.random.Generator) -> None:
+        tail = np.maximum(1.0 - best.sum(axis=1, keepdims=True), 0.0) / TAIL_TOKENS
+        self.probs = np.concatenate([best, np.repeat(tail, TAIL_TOKENS, axis=1)], axis=1)
+        self.generator = generator
+
+    def most_likely(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        return np.tile(np.arange(k), (len(self.probs), 1)), self.probs[:, :k]
+
+    def drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        race = self.probs / np.maximum(self.generator.standard_exponential(self.probs.shape), 1e-300)
+        tokens = np.argsort(-race, axis=1, kind="stable")[:, :k]
+        return tokens, np.take_along_axis(self.probs, tokens, axis=1)

@@ -1,0 +1,335 @@
+"""How likely a child is the one accepted, given what the draft says there: the acceptance vector, seen through the row.
+
+Kept as counts by prompt, so that tables, intervals and held-out scores all follow from one file. Three kinds of table,
+for the two recipes of `shaping`: children that are the draft's most likely tokens, by their probability; children
+drawn without replacement, before the draw by the largest probability left, and after it by the token's own. Each by
+rank, with ranks from 3 on pooled. Shapes: m = prompts, T = tables, b = bins, k = ranks, r = rows kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .bootstrap import Estimate, bounds, ratio_estimate, resampled
+
+RANKS = 16  # per node that are looked at; rarer ones are worth next to nothing
+ROWS_PER_PROMPT = 12
+BINS = 24
+MAX_PROMPTS = 4_096
+_LOGITS = np.linspace(-9.0, 9.0, BINS + 1)  # fine near 0 and near 1, where most of a draft's probabilities are
+EDGES = 1.0 / (1.0 + np.exp(-_LOGITS[1:-1]))
+CENTRES = 1.0 / (1.0 + np.exp(-(_LOGITS[1:] + _LOGITS[:-1]) / 2))
+MASS_EDGES = np.array([0.25, 0.75])  # draft mass not drawn yet, in three kinds: little, some, most
+MOST_LIKELY, AFTER, BEFORE = (
+    slice(0, 3),
+    slice(3, 6),
+    slice(6, 13),
+)  # the last: rank 1, then ranks 2 and 3+ by mass left
+TABLES = (
+    *(f"most likely, rank {rank}" for rank in ("1", "2", "3+")),
+    *(f"drawn, rank {rank}" for rank in ("1", "2", "3+")),
+    "next, rank 1",
+    *(f"next, rank {rank}, {mass} left" for rank in ("2", "3+") for mass in ("little", "some", "most")),
+)
+KINDS = {"most likely": (MOST_LIKELY, 0), "drawn": (AFTER, 1), "next": (BEFORE, 1)}  # tables, and which rank sums
+
+
+class Sample(NamedTuple):
+    """What both models said along one text; N = positions.
+
+    Attributes:
+        best_probs: float [N, k], the draft's largest probabilities.
+        best_accepted: float [N, k], what the target gave those tokens.
+        drawn_probs: float [N, k], of tokens drawn without replacement.
+        largest_left: float [N, k], the largest probability not drawn before each.
+        drawn_accepted: float [N, k], chance that each is the one accepted by Sequoia's rule.
+    """
+
+    best_probs: np.ndarray
+    best_accepted: np.ndarray
+    drawn_probs: np.ndarray
+    largest_left: np.ndarray
+    drawn_accepted: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChanceTables:
+    """Fitted tables: monotone in the probability looked up, with straight lines between the bins' centres.
+
+    Args:
+        values: float64 [T, b], in the order of `TABLES`.
+    """
+
+    values: np.ndarray
+
+    def most_likely(self, probs: np.ndarray) -> np.ndarray:
+        """Return the chance of the draft's k most likely tokens, in that order, float64 [w, k] -> [w, k]."""
+        return self._by_rank(probs, MOST_LIKELY)
+
+    def after(self, probs: np.ndarray) -> np.ndarray:
+        """Return the chance of tokens drawn in that order, from their probabilities, float64 [w, k] -> [w, k]."""
+        return self._by_rank(probs, AFTER)
+
+    def before(self, left: np.ndarray, largest: np.ndarray) -> np.ndarray:
+        """Return the chance of the next token before it is drawn, for ranks 1 to k, float64 [w, k].
+
+        Args:
+            left: draft mass not drawn before each rank, float64 [w, k].
+            largest: largest probability among it, float64 [w, k].
+        """
+        table, first = _before_table(left), BEFORE.start
+        found = np.empty(largest.shape)
+        found[:, 0] = self._curve(first, largest[:, 0])
+        later = table[:, 1:]
+        for number in np.unique(later):
+            chosen = later == number
+            found[:, 1:][chosen] = self._curve(int(number), largest[:, 1:][chosen])
+        return found
+
+    def _by_rank(self, probs: np.ndarray, tables: slice) -> np.ndarray:
+        found = np.empty(probs.shape)
+        for place in range(min(3, probs.shape[1])):
+            columns = slice(place, place + 1) if place < 2 else slice(2, None)
+            found[:, columns] = self._curve(tables.start + place, probs[:, columns])
+        return found
+
+    def _curve(self, table: int, probs: np.ndarray) -> np.ndarray:
+        return np.interp(probs, CENTRES, self.values[table])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reliability:
+    """What a table fitted on half of the prompts said of the other half; one entry per bin that the others fill.
+
+    Attributes:
+        probs: float64 [bins], the probability looked up.
+        predicted, observed, low, high: float64 [bins], chance by the table, share accepted with its 95 % interval.
+        children: int64 [bins], how many there were.
+    """
+
+    probs: np.ndarray
+    predicted: np.ndarray
+    observed: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    children: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calibration:
+    """Acceptance by the draft's own probabilities, prompt by prompt.
+
+    Args:
+        counts: int64 [m, T, b], children seen.
+        accepted: float64 [m, T, b], their chances of being accepted, summed.
+        positions: int64 [m].
+        accepted_by_rank: float64 [m, 2, k], the same by rank alone: most likely tokens, drawn tokens.
+        rows: float64 [r, k], the draft's largest probabilities at some positions, to try out trees on.
+        temperature: of the sampling that it was measured at.
+
+    Raises:
+        ValueError: naming what was found and what was expected.
+    """
+
+    counts: np.ndarray
+    accepted: np.ndarray
+    positions: np.ndarray
+    accepted_by_rank: np.ndarray
+    rows: np.ndarray
+    temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, kind in (("counts", int), ("positions", int), ("accepted", float), ("accepted_by_rank", float)):
+            _keep(self, name, kind)
+        _keep(self, "rows", float)
+        prompts, ranks = len(self.positions), self.accepted_by_rank.shape[-1] if self.accepted_by_rank.ndim else 0
+        shapes = {
+            "counts": (prompts, len(TABLES), BINS),
+            "accepted": (prompts, len(TABLES), BINS),
+            "positions": (prompts,),
+            "accepted_by_rank": (prompts, 2, ranks),
+        }
+        for name, shape in shapes.items():
+            if getattr(self, name).shape != shape:
+                raise ValueError(f"calibration: found {name} of shape {getattr(self, name).shape}, expected {shape}")
+        if not 1 <= prompts <= MAX_PROMPTS or not 1 <= ranks <= RANKS or self.positions.sum() < 1:
+            raise ValueError(
+                f"calibration: found {prompts} prompts and {ranks} ranks, expected 1 to {MAX_PROMPTS} and 1 to {RANKS}"
+            )
+        rows = self.rows
+        if rows.ndim != 2 or rows.shape[1] != ranks or not 1 <= len(rows) <= prompts * ROWS_PER_PROMPT:
+            raise ValueError(f"calibration: found rows of shape {rows.shape}, expected some of {ranks} probabilities")
+        if (rows.sum(axis=1) > 1.001).any() or (np.diff(rows, axis=1) > 0).any():
+            raise ValueError(
+                "calibration: found a row that rises or sums to more than 1, expected probabilities, falling"
+            )
+        if (self.accepted > self.counts + 1e-3).any():
+            raise ValueError("calibration: found more accepted than there were children, expected at most as many")
+        if not 0.0 <= self.temperature <= 100.0:
+            raise ValueError(f"calibration: found temperature {self.temperature}, expected a number from 0 to 100")
+
+    @classmethod
+    def of_samples(cls, samples: Sequence[Sample], *, temperature: float) -> Calibration:
+        """Count what was seen along texts, one sample per prompt."""
+        return cls.joined([cls._of_one(sample, temperature) for sample in samples])
+
+    @classmethod
+    def _of_one(cls, sample: Sample, temperature: float) -> Calibration:
+        left = 1.0 - (np.cumsum(sample.drawn_probs, axis=1) - sample.drawn_probs)
+        ranks = np.broadcast_to(np.minimum(np.arange(sample.best_probs.shape[1]), 2), sample.best_probs.shape)
+        counts, accepted = np.zeros((len(TABLES), BINS), np.int64), np.zeros((len(TABLES), BINS))
+        for tables, probs, chances in (
+            (MOST_LIKELY.start + ranks, sample.best_probs, sample.best_accepted),
+            (AFTER.start + ranks, sample.drawn_probs, sample.drawn_accepted),
+            (_before_table(left), sample.largest_left, sample.drawn_accepted),
+        ):
+            place = tables, np.digitize(probs, EDGES)
+            np.add.at(counts, place, 1)
+            np.add.at(accepted, place, chances)
+        positions = len(sample.best_probs)
+        some = np.unique(np.linspace(0, positions - 1, min(ROWS_PER_PROMPT, positions)).astype(int))
+        by_rank = np.stack([sample.best_accepted.sum(axis=0), sample.drawn_accepted.sum(axis=0)])
+        return cls(
+            counts[None], np.round(accepted, 6)[None], np.array([positions]), np.round(by_rank, 6)[None],
+            np.floor(sample.best_probs[some] * 1e5) / 1e5, temperature,
+        )  # fmt: skip
+
+    @classmethod
+    def joined(cls, parts: Sequence[Calibration]) -> Calibration:
+        """Put the prompts of several calibrations, all at one temperature, after each other."""
+        names = ("counts", "accepted", "positions", "accepted_by_rank", "rows")
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names), parts[0].temperature)
+
+    @property
+    def ranks(self) -> int:
+        return self.accepted_by_rank.shape[2]
+
+    def tables(self) -> ChanceTables:
+        """Fit the tables to all prompts."""
+        return self._fitted(np.ones(len(self.positions)))
+
+    def expected(self, kind: str) -> np.ndarray:
+        """Return the chance of each rank where nothing is known of the row, float64 [k]; `kind` is one of `KINDS`."""
+        return self.accepted_by_rank[:, KINDS[kind][1]].sum(axis=0) / self.positions.sum()
+
+    def held_out_gain(self, kind: str) -> Estimate | None:
+        """Return how much likelier the tables make what happened than a plain vector does, in nats per position.
+
+        Both are fitted on every second prompt and scored on the others, child by child: accepted or not. None for a
+        single prompt.
+        """
+        if len(self.positions) < 2:
+            return None
+        fit, score = _halves(len(self.positions))
+        tables, which = KINDS[kind]
+        chances = np.clip(self._fitted(fit).values[tables], 1e-6, 1 - 1e-6)
+        seen, taken = self.counts[score, tables], self.accepted[score, tables]
+        found = (taken * np.log(chances) + np.maximum(seen - taken, 0.0) * np.log1p(-chances)).sum(axis=(1, 2))
+        by_rank, positions = self.accepted_by_rank[:, which], self.positions
+        plain = (fit @ by_rank + 0.5) / (fit @ positions + 1.0)
+        others = by_rank[score]
+        base = (others * np.log(plain) + np.maximum(positions[score, None] - others, 0.0) * np.log1p(-plain)).sum(
+            axis=1
+        )
+        return ratio_estimate(found - base, positions[score])
+
+    def reliability(self, table: str) -> Reliability | None:
+        """Return what a table, fitted on every second prompt, says of the others; None for a single prompt.
+
+        Args:
+            table: one of `TABLES`.
+        """
+        if len(self.positions) < 2:
+            return None
+        fit, score = _halves(len(self.positions))
+        number = TABLES.index(table)
+        seen, taken = self.counts[score, number], self.accepted[score, number]
+        filled = np.flatnonzero(seen.sum(axis=0))
+        picks = resampled(len(score))
+        low, high = bounds((picks @ taken[:, filled]) / np.maximum(picks @ seen[:, filled], 1))
+        children = seen[:, filled].sum(axis=0)
+        observed = taken[:, filled].sum(axis=0) / children
+        return Reliability(CENTRES[filled], self._fitted(fit).values[number, filled], observed, low, high, children)
+
+    def _fitted(self, weights: np.ndarray) -> ChanceTables:
+        """Fit the tables with a weight for each prompt, float64 [m].
+
+        Each bin starts with one child of its own: of the draft's own opinion for the most likely tokens, of the table's
+        average else. Chances of most likely tokens rise with their probability; those of drawn ones rise or fall,
+        whichever fits.
+        """
+        from scipy.optimize import isotonic_regression
+
+        counts, accepted = np.tensordot(weights, self.counts, 1), np.tensordot(weights, self.accepted, 1)
+        values = np.empty(counts.shape)
+        for table, (seen, taken) in enumerate(zip(counts, accepted, strict=True)):
+            rising_only = table < MOST_LIKELY.stop
+            prior = CENTRES if rising_only else taken.sum() / max(seen.sum(), 1.0)
+            rates, sure = (taken + prior) / (seen + 1.0), seen + 1.0
+            curves = [
+                isotonic_regression(rates, weights=sure, increasing=rising).x
+                for rising in ((True,) if rising_only else (True, False))
+            ]
+            values[table] = min(curves, key=lambda curve: (sure * (curve - rates) ** 2).sum())
+        return ChanceTables(np.clip(values, 0.0, 1.0))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Calibration) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash((self.counts.tobytes(), self.temperature))
+
+    def to_json(self) -> dict[str, Any]:
+        arrays = {
+            name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in asdict(self).items()
+        }
+        return arrays | {"edges": EDGES.tolist()}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Calibration:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError: for a field that is missing, unknown or not what it should be.
+        """
+        expected = [*cls.__dataclass_fields__, "edges"]
+        if sorted(fields) != sorted(expected):
+            found = ", ".join(str(key)[:40] for key in fields) or "nothing"
+            raise ValueError(f"calibration: found {found}, expected {', '.join(expected)}")
+        if np.shape(fields["edges"]) != EDGES.shape or not np.allclose(np.array(fields["edges"], float), EDGES):
+            raise ValueError(f"calibration: found other edges of bins, expected {BINS} evenly spaced in log-odds")
+        temperature = fields["temperature"]
+        if isinstance(temperature, bool) or not isinstance(temperature, int | float):
+            raise ValueError(f"calibration: found temperature {str(temperature)[:40]!r}, expected a number")
+        return cls(**{name: fields[name] for name in cls.__dataclass_fields__})
+
+
+def _before_table(left: np.ndarray) -> np.ndarray:
+    """Return which table speaks of each rank before its draw, from the mass left, float64 [w, k] -> int64 [w, k]."""
+    ranks = np.broadcast_to(np.minimum(np.arange(left.shape[1]), 2), left.shape)
+    return np.where(ranks == 0, BEFORE.start, BEFORE.start + 1 + 3 * (ranks - 1) + np.digitize(left, MASS_EDGES))
+
+
+def _halves(prompts: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return weights of the prompts to fit on, float64 [m], and the places of the others."""
+    fit = (np.arange(prompts) % 2 == 0).astype(float)
+    return fit, np.flatnonzero(fit == 0.0)
+
+
+def _keep(calibration: Calibration, name: str, kind: type) -> None:
+    """Store an array of numbers from 0 up, read-only."""
+    try:
+        array = np.array(getattr(calibration, name))
+    except ValueError as error:  # rows of different lengths
+        raise ValueError(f"calibration: found rows of different lengths in {name}, expected an array") from error
+    if array.dtype.kind not in ("iu" if kind is int else "iuf"):
+        raise ValueError(f"calibration: found {name} of {array.dtype}, expected numbers")
+    if array.size and not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 2**53):
+        raise ValueError(f"calibration: found a value in {name} below 0 or not finite, expected counts and chances")
+    array = array.astype(np.int64 if kind is int else np.float64)
+    array.setflags(write=False)
+    object.__setattr__(calibration, name, array)

@@ -1,0 +1,202 @@
+"""Adaptive trees: lossless under both recipes, shaped by costs and by what the draft says, the same for equal seeds.
+
+The statistical tests raise a false alarm with a probability below 1e-6 each; their seeds are fixed besides.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core import AdaptiveTree, HardwareProfile, measure_acceptance
+from sequoia_core.decoding import assemble
+from sequoia_core.decoding.growing import GrowingDrafter
+from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.design.shaping import ShapeBounds
+from sequoia_core.studies.losslessness import check_losslessness
+from tests.conftest import calibration_of, tiny_llama
+from tests.core.decoding.test_tree_policy import RAGGED, TakingTurns
+
+PROMPT = [3, 14, 15, 9, 2, 6]
+RECIPES = ["deterministic", "sampled"]
+both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
+
+
+def profile(per_node, draft_sec=0.1):
+    """One token takes a second; each further node and each draft pass as given."""
+    sizes = np.array([1, 2, 4, 8, 16, 32, 64])
+    return HardwareProfile(sizes, 1.0 + per_node * (sizes - 1), draft_sec)
+
+
+def tokens_of(steps):
+    return [token for step in steps for token in step.new_tokens]
+
+
+@pytest.fixture(scope="module")
+def small_pair():
+    return [tiny_llama(seed, vocab=16, layers=1, scale=1.0) for seed in (1, 2)]
+
+
+@both_ways
+@pytest.mark.parametrize("costs", [None, profile(0.02)], ids=["budget alone", "costs"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_greedy_text_is_the_targets_own(recipe, costs, tiny_target, tiny_draft):
+    policy = AdaptiveTree(profile=costs, calibration=calibration_of(0.8), max_size=20, max_depth=5, recipe=recipe)
+    wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=60))
+    for draft in (tiny_draft, tiny_llama(1)):  # one that is often wrong, one that never is
+        steps = list(decode(PROMPT, target=tiny_target, draft=draft, tree=policy, max_new_tokens=60))
+        assert tokens_of(steps) == wanted
+        assert all(step.tree.size <= 20 and step.tree.depth <= 5 for step in steps)
+        assert len({step.tree for step in steps}) > 1
+    assert len(steps) < 40
+
+
+SAMPLINGS = [SamplingConfig(0.6), SamplingConfig(1.0), SamplingConfig(1.0, top_p=0.9)]
+
+
+def check(pair, policy, sampling, **options):
+    options = {"samples": 600, "new_tokens": 3, "generator": torch.Generator().manual_seed(0)} | options
+    return check_losslessness(
+        (3,), target=pair[0], draft=pair[1], tree=policy, sampling=sampling, verifier=policy.verifiers[0], **options
+    )
+
+
+def sampled_policy(recipe, costs=None, **options):
+    options = {"max_size": 7, "max_depth": 3, "beam": 2} | options
+    return AdaptiveTree(profile=costs, calibration=calibration_of(0.5, temperature=1.0), recipe=recipe, **options)
+
+
+@both_ways
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_sampled_text_follows_the_target(recipe, sampling, small_pair):
+    report = check(small_pair, sampled_policy(recipe, profile(0.01, 0.05)), sampling)
+    assert report.passed and report.degrees_of_freedom > 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_sampled_text_follows_the_target_in_many_samples(recipe, sampling, small_pair):
+    report = check(small_pair, sampled_policy(recipe), sampling, samples=12_000)
+    assert report.passed and report.degrees_of_freedom > 20
+
+
+class AlwaysThis:
+    """A shaper that grows one tree, whatever the draft says."""
+
+    def __init__(self, tree):
+        self.tree, self.bounds = tree, ShapeBounds(tree.size, tree.depth, tree.size, 8)
+
+    def wave(self, nodes):
+        level = self.tree.levels[nodes.depths[-1]]  # the deepest so far; nodes are numbered as in the tree
+        return level[(self.tree.child_counts[level] > 0) & (nodes.slots[level] < 0)]
+
+    def extended(self, nodes, wave, rows):
+        counts = self.tree.child_counts[wave]
+        tokens, probs = rows.drawn(int(counts.max()))
+        return nodes.with_children(wave, counts, tokens, probs, probs)
+
+    def kept(self, nodes):
+        return nodes
+
+
+@both_ways
+@pytest.mark.parametrize(("temperature", "verifier"), [(0.0, "sequoia"), (0.8, "sequoia"), (0.8, "topk")])
+@pytest.mark.parametrize("tree", [RAGGED, chain_tree(4)], ids=["ragged", "chain"])
+def test_a_shaper_that_always_grows_one_tree_decodes_as_that_tree(
+    tree, temperature, verifier, tiny_target, tiny_draft, monkeypatch
+):
+    """Bit for bit: the same tokens, probabilities, trials and outcomes."""
+
+    class Drafter(GrowingDrafter):
+        @staticmethod
+        def supports(session, policy, fill):
+            return isinstance(policy, TakingTurns)
+
+        def shaper(self, context):
+            return AlwaysThis(tree)
+
+    monkeypatch.setattr(assemble, "DRAFTERS", (*assemble.DRAFTERS, Drafter))
+
+    def steps(policy):
+        return [
+            (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.finished)
+            for s in decode(
+                PROMPT, target=tiny_target, draft=tiny_draft, tree=policy, sampling=SamplingConfig(temperature),
+                verifier=verifier, max_new_tokens=60, generator=torch.Generator().manual_seed(6),
+            )
+        ]  # fmt: skip
+
+    assert steps(TakingTurns((tree,))) == steps(tree)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_equal_seeds_give_equal_text_and_trees(recipe, small_pair):
+    def run(seed):
+        steps = decode(
+            [3], target=small_pair[0], draft=small_pair[1], tree=sampled_policy(recipe, profile(0.01)),
+            sampling=SamplingConfig(1.0), max_new_tokens=60, generator=torch.Generator().manual_seed(seed),
+        )  # fmt: skip
+        return [(step.tree, step.tokens, step.new_tokens) for step in steps]
+
+    assert run(1) == run(1) != run(2)
+
+
+def mean_size(policy, target, draft, **options):
+    steps = list(decode(PROMPT, target=target, draft=draft, tree=policy, max_new_tokens=120, **options))
+    return np.mean([step.tree.size for step in steps[-20:]])
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_dear_nodes_make_small_trees(recipe, tiny_target, tiny_draft):
+    sizes = [
+        mean_size(
+            AdaptiveTree(profile=profile(per_node), calibration=calibration_of(0.6), max_size=40, recipe=recipe),
+            tiny_target, tiny_draft,
+        )
+        for per_node in (0.001, 0.05, 0.3, 3.0)
+    ]  # fmt: skip
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] > 2 * sizes[2] and sizes[3] == 1.0
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_trees_follow_how_the_run_goes(recipe, tiny_target):
+    """The same calibration and costs: where the draft is never right, trees shrink to what still pays."""
+    policy = AdaptiveTree(profile=profile(0.05), calibration=calibration_of(0.6), max_size=40, recipe=recipe)
+    right, wrong = (mean_size(policy, tiny_target, draft) for draft in (tiny_llama(1), tiny_llama(2, layers=1)))
+    assert right > 1.5 * wrong
+
+
+def test_auto_takes_the_recipe_that_is_expected_to_be_faster_and_says_which(tiny_target, tiny_draft):
+    prompts = [[place, 5, 9] for place in range(4)]
+    chosen = {}
+    for temperature in (0.0, 1.5):
+        vector = measure_acceptance(
+            prompts, target=tiny_target, draft=tiny_llama(1, scale=2.0), sampling=SamplingConfig(temperature),
+            max_new_tokens=40, width=8,
+        )  # fmt: skip
+        policy = AdaptiveTree(profile=profile(0.02), calibration=vector.calibration, max_size=32)
+        rates = {name: found.tokens_per_sec for name, found in policy.expected.items()}
+        assert set(rates) == set(RECIPES) and policy.recipe == max(rates, key=rates.get)
+        chosen[temperature] = policy.recipe, policy.verifiers
+    assert chosen == {0.0: ("deterministic", ("topk",)), 1.5: ("sampled", ("sequoia",))}
+
+
+def test_what_cannot_be_is_refused(tiny_target, tiny_draft):
+    known = calibration_of(0.6, temperature=1.0)
+    models = {"target": tiny_target, "draft": tiny_draft, "sampling": SamplingConfig(1.0)}
+    for recipe, verifier, other in (("deterministic", "topk", "sequoia"), ("sampled", "sequoia", "topk")):
+        policy = AdaptiveTree(profile=None, calibration=known, max_size=8, recipe=recipe)
+        with pytest.raises(ValueError, match=f"verifier: found '{other}', expected {verifier}"):
+            decode(PROMPT, **models, tree=policy, verifier=other)
+    with pytest.raises(ValueError, match="recipe: found 'magic', expected auto, deterministic or sampled"):
+        AdaptiveTree(profile=None, calibration=known, recipe="magic")
+    with pytest.raises(ValueError, match="calibration: found NoneType"):
+        AdaptiveTree(profile=None, calibration=None)
+    with pytest.raises(ValueError, match="size: found 1 to 65, expected 1 to 64 as profiled"):
+        AdaptiveTree(profile=profile(0.1), calibration=known, max_size=65)
+    with pytest.raises(ValueError, match="max_depth: found 0"):
+        AdaptiveTree(profile=None, calibration=known, max_depth=0)
