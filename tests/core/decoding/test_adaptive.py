@@ -80,8 +80,8 @@ def test_sampled_text_follows_the_target(recipe, sampling, small_pair):
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_sampled_text_follows_the_target_in_many_samples(recipe, sampling, small_pair):
-    report = check(small_pair, sampled_policy(recipe), sampling, samples=12_000)
-    assert report.passed and report.degrees_of_freedom > 20
+    report = check(small_pair, sampled_policy(recipe), sampling, samples=3_000)
+    assert report.passed and report.degrees_of_freedom > 5
 
 
 class AlwaysThis:
