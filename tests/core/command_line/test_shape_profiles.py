@@ -58,7 +58,6 @@ def test_shapes_alone_are_measured_with_random_weights(capsys, tmp_path):
         ([*LLAMA, "--device-model", "m3-max", "--offload", "host"], "offload: found 'host', expected another place"),
         (["--target-shape", "llama-2-70b", "--draft-shape", "llama-2-7b"], "GB free in memory"),
         (["--target-shape", "llama-9", "--draft-shape", "llama-2-7b"], "llama-9: found no such shape"),
-        (["--offload", "disk"], "--offload: found 'disk'"),
     ],
 )
 def test_mistakes_end_in_one_line(arguments, message, capsys):
