@@ -268,6 +268,8 @@ class HardwareProfile:
     def differences(self, *, target: str, draft: str, dtype: str, device: str) -> list[str]:
         """Return what keeps these times from predicting that pair there; empty when they were measured on it.
 
+        Modelled times never predict: a model of this very machine is as much of a what-if as one of another.
+
         Args:
             target, draft: names as `model_names.pair_names` gives them.
             dtype: such as "float32".
@@ -276,7 +278,7 @@ class HardwareProfile:
         Returns:
             One phrase for each difference, such as "measured in bfloat16, not float32".
         """
-        found = []
+        found = ["the times are modelled, not measured"] if self.modelled else []
         for role, name in (("target", target), ("draft", draft)):
             measured = self.meta.get(role)
             if measured is None:

@@ -127,7 +127,7 @@ def test_every_shape_up_to_32_can_be_clicked() -> None:
     surface = speedup_surface(vector(), profile(), max_depth=8)
     figure = charts.speedup_heatmap(surface, best_shape(surface))
     targets = next(t for t in figure.data if t.customdata is not None and t.type == "scatter")
-    picked = {tuple(pair) for pair in targets.customdata}
+    picked = {tuple(told[:2]) for told in targets.customdata}
     assert {(n, 8) for n in range(2, 33)} <= picked and all(np.isfinite(surface.speedup[n, d]) for n, d in picked)
 
 

@@ -11,6 +11,9 @@ from ui.charts.style import BLUE, FAINT, GREEN, GREY, PLUM, RUST, SCALE, log2_ti
 from ui.charts.style import figure as new_figure
 
 BAND = "rgba(212, 98, 42, 0.20)"  # RUST, seen through
+MARK = "#E5482D"  # with a white rim the one colour that no Viridis colour hides
+NEAR = {"color": MARK, "width": 1.5, "dash": "dot"}
+OVER_MAP = "n = %{{x}}, d = %{{y}}<br>{}× predicted<br>{} tokens per step<extra></extra>"
 
 if TYPE_CHECKING:
     from sequoia_core import HardwareProfile, SpeedupSurface
@@ -169,7 +172,7 @@ def speedup_heatmap(
     """Draw predicted speedup over (n, d), the best shape starred, lines at break-even and around what is nearly best.
 
     Clicking takes a shape: invisible points lie over the map, at every size up to 32 and some of those beyond; their
-    `customdata` is (n, d).
+    `customdata` begins with n and d.
 
     Args:
         here: (n, d) of the tree in use, ringed.
@@ -184,45 +187,24 @@ def speedup_heatmap(
         colorscale=SCALE,
         hoverongaps=False,
         colorbar={"title": {"text": "speedup"}, "ticksuffix": "×", "thickness": 10, "len": 0.9},
-        hovertemplate="n = %{x}, d = %{y}<br>%{z:.2f}× predicted<br>%{customdata:.2f} tokens per step<extra></extra>",
+        hovertemplate=OVER_MAP.format("%{z:.2f}", "%{customdata:.2f}"),
     )
-    even, key = None, None
-    if np.nanmin(speedup) < 1.0 < np.nanmax(speedup):
-        even = go.Contour(
-            x=sizes,
-            y=depths,
-            z=speedup,
-            showscale=False,
-            hoverinfo="skip",
-            showlegend=False,
-            contours={"start": 1.0, "end": 1.0, "size": 1.0, "coloring": "none"},
-            line={"color": "#FFFFFF", "width": 1.5},
-        )
+    best_there = np.nanmax(speedup)
+    near = _outline(sizes, depths, speedup, good * best_there, NEAR)
+    lines = [
+        near,
+        go.Scatter(x=[None], y=[None], mode="lines", name=f"dotted: within {1 - good:.0%} of the best", line=NEAR),
+    ]
+    if np.nanmin(speedup) < 1.0 < best_there:
         # the line itself is white to read on the colours, which a legend on paper cannot show
-        key = go.Scatter(
-            x=[None], y=[None], mode="lines", name="white line: break-even, 1×", line={"color": FAINT, "width": 1.5}
-        )
-    near = go.Contour(
-        x=sizes,
-        y=depths,
-        z=speedup,
-        showscale=False,
-        hoverinfo="skip",
-        showlegend=False,
-        contours={
-            "start": good * np.nanmax(speedup),
-            "end": good * np.nanmax(speedup),
-            "size": 1.0,
-            "coloring": "none",
-        },
-        line={"color": "#E5482D", "width": 1.5, "dash": "dot"},
-    )
-    near_key = go.Scatter(
-        x=[None], y=[None], mode="lines", name=f"dotted: within {1 - good:.0%} of the best",
-        line={"color": "#E5482D", "width": 1.5, "dash": "dot"},
-    )  # fmt: skip
+        key = {"color": FAINT, "width": 1.5}
+        lines = [
+            _outline(sizes, depths, speedup, 1.0, {"color": "#FFFFFF", "width": 1.5}),
+            go.Scatter(x=[None], y=[None], mode="lines", name="white line: break-even, 1×", line=key),
+            *lines,
+        ]
     figure = new_figure(
-        heat, even, near, key, near_key, _targets(sizes, depths, speedup), x="tree size n (log scale)",
+        heat, *lines, _targets(sizes, depths, speedup, tokens), x="tree size n (log scale)",
         y="depth d = draft passes per step", height=420,
     )  # fmt: skip
     inside = here is not None and here[0] <= surface.max_size and here[1] <= surface.max_depth
@@ -240,28 +222,46 @@ def speedup_heatmap(
     return figure
 
 
-def _targets(sizes: np.ndarray, depths: np.ndarray, speedup: np.ndarray) -> go.Scatter:
-    """Invisible points to click at: a heat map itself reports no clicks."""
+def _outline(sizes: np.ndarray, depths: np.ndarray, speedup: np.ndarray, level: float, line: dict) -> go.Contour:
+    """One line over the map where the speedup is `level`."""
+    return go.Contour(
+        x=sizes,
+        y=depths,
+        z=speedup,
+        showscale=False,
+        hoverinfo="skip",
+        showlegend=False,
+        contours={"start": level, "end": level, "size": 1.0, "coloring": "none"},
+        line=line,
+    )
+
+
+def _targets(sizes: np.ndarray, depths: np.ndarray, speedup: np.ndarray, tokens: np.ndarray) -> go.Scatter:
+    """Invisible points to click at: a heat map cannot be selected from, and what says nothing on hovering no click.
+
+    They are small: of two that both lie under the pointer, plotly does not take the nearer.
+    """
     wanted = np.unique(np.concatenate([np.arange(2, 33), np.geomspace(32, sizes[-1], 24).round()]).astype(int))
     columns = np.flatnonzero(np.isin(sizes, wanted))
     rows, places = np.nonzero(np.isfinite(speedup[:, columns]))
     x, y = sizes[columns][places], depths[rows]
+    told = zip(x.tolist(), y.tolist(), speedup[rows, columns[places]], tokens[rows, columns[places]], strict=True)
     return go.Scatter(
-        x=x, y=y, customdata=np.stack([x, y], axis=1).tolist(), mode="markers", showlegend=False, hoverinfo="skip",
-        marker={"size": 12, "opacity": 0.0}, selected={"marker": {"opacity": 0.0}},
+        x=x, y=y, customdata=[list(row) for row in told], mode="markers", showlegend=False,
+        hovertemplate=OVER_MAP.format("%{customdata[2]:.2f}", "%{customdata[3]:.2f}"),
+        marker={"size": 1, "opacity": 0.0}, selected={"marker": {"opacity": 0.0}},
         unselected={"marker": {"opacity": 0.0}},
     )  # fmt: skip
 
 
 def _mark(at: tuple[int, int], symbol: str, name: str) -> go.Scatter:
-    # red-orange with a white rim is the one mark that no Viridis colour hides
     return go.Scatter(
         x=[at[0]],
         y=[at[1]],
         mode="markers",
         name=name,
         hoverinfo="skip",
-        marker={"symbol": symbol, "size": 17, "color": "#E5482D", "line": {"color": "#FFFFFF", "width": 1.5}},
+        marker={"symbol": symbol, "size": 17, "color": MARK, "line": {"color": "#FFFFFF", "width": 1.5}},
     )
 
 
@@ -285,7 +285,7 @@ def speedup_surface_3d(surface: SpeedupSurface, best: BestShape) -> go.Figure:
         showlegend=True,
         name=f"best: n = {best.size}, d = {best.depth}",
         hoverinfo="skip",
-        marker={"symbol": "diamond", "size": 7, "color": "#E5482D", "line": {"color": "#FFFFFF", "width": 1}},
+        marker={"symbol": "diamond", "size": 7, "color": MARK, "line": {"color": "#FFFFFF", "width": 1}},
     )
     figure = new_figure(hill, peak, x="", y="", height=560)
     powers = list(range(1, int(np.log2(sizes[-1])) + 1))

@@ -41,9 +41,8 @@ def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool
         selection_mode="points",
         alt=words,
     )
-    picked = [point["customdata"] for point in event.selection.points if point.get("customdata")]
-    if picked and len(picked[0]) == 2:
-        take(*map(int, picked[0]), key="hardware_use_picked", label="Take the shape you clicked")
+    if picked := [point["customdata"] for point in event.selection.points if isinstance(point.get("customdata"), list)]:
+        take(*map(int, picked[0][:2]), key="hardware_use_picked", label="Take the shape you clicked")
     small = smallest_good_shape(surface)
     st.caption(spread_sentence(vector, profile, best, small) + " Click the map to take another shape.")
 

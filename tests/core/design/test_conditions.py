@@ -121,6 +121,8 @@ def test_a_profile_names_what_differs():
     ):
         assert profile.differences(**same | {key: value}) == [words]
     assert len(replace(profile, meta={}).differences(**same)) == 2
+    modelled = replace(profile, meta=profile.meta | {"modelled": True})
+    assert modelled.differences(**same) == ["the times are modelled, not measured"]
 
 
 def test_a_vector_and_a_profile_of_two_pairs_are_a_mixture():
