@@ -1,14 +1,15 @@
 """Decode with the target's layers on disk, beside accelerate and beside memory: tables, and one JSON line last.
 
-    python benchmarks/offload.py --prompts 24 --out
-    python benchmarks/offload.py --prompts 3 --max-new-tokens 16 --temperatures 0      # does it run?
-    python benchmarks/offload.py --draft FOLDER --peak-of FOLDER_OF_A_LARGE_MODEL
+    python benchmarks/offload.py --draft assets/demo/draft --draft assets/demo/draft-large --out
+    python benchmarks/offload.py --prompts 2 --calibration 4 --max-new-tokens 16 --temperatures 0      # does it run?
+    python benchmarks/offload.py --peak-of FOLDER_OF_A_LARGE_MODEL
 
 The disk is read directly, with 1 to 4 outstanding reads of the very file that streams, in turns with streaming decodes.
-Lanes take turns on each prompt; EOS is off, so all write equally much. accelerate's `disk_offload` reads through the
-page cache: its files' pages are dropped before every pass, untimed, and it runs once more with the pages kept. Vectors
-come from the last quarter of the prompts, profiles from the same run. Peak memory is that of a process of its own.
-Needs `pip install accelerate` for those two lanes; without it they are left out.
+Lanes take turns on each prompt; EOS is off, so all write equally much. What our own lanes are compared by leaves out
+reading the prompt; accelerate is compared by whole decodes. Its `disk_offload` reads through the page cache: its files'
+pages are dropped before every pass, untimed, and it runs once more with the pages kept, both on the first prompts only.
+Vectors are measured in memory on shipped prompts whose greedy continuation does not loop, profiles in the same run.
+Peak memory is that of a process of its own. Needs `pip install accelerate` for its lanes; without it they are left out.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from itertools import count
 from pathlib import Path
 
-import numpy as np
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,7 +38,10 @@ sys.path.insert(0, str(ROOT))
 
 from sequoia_core.decoding.loop import autoregressive, decode  # noqa: E402
 from sequoia_core.decoding.sampling import SamplingConfig  # noqa: E402
-from sequoia_core.design.planning import predicted_speedup  # noqa: E402
+from sequoia_core.decoding.tree_policy import TreePolicy  # noqa: E402
+from sequoia_core.design.acceptance import AcceptanceVector  # noqa: E402
+from sequoia_core.design.prediction import predict  # noqa: E402
+from sequoia_core.design.profile import HardwareProfile  # noqa: E402
 from sequoia_core.design.tree import TokenTree  # noqa: E402
 from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
 from sequoia_core.models import compile_c  # noqa: E402
@@ -47,13 +51,16 @@ from sequoia_core.models.loading import DEMO_PAIR, load_pair  # noqa: E402
 from sequoia_core.models.tensor_files import PIECE  # noqa: E402
 from sequoia_core.studies.measure_acceptance import measure_acceptance  # noqa: E402
 from sequoia_core.studies.measure_profile import measure_profile  # noqa: E402
-from sequoia_core.studies.race import Lane, best_chain, plan_tree  # noqa: E402
+from sequoia_core.studies.race import LOOPS_FROM, Lane, best_chain, dynamic_trees, plan_tree, repeated_share  # noqa: E402
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 READS, ROUNDS, READ_BYTES = (1, 2, 3, 4), 3, 2**29
 LONGEST_CHAIN = DEEPEST_TREE = 24
 OVERTAKES = 1.1  # a pass this many times as long as one over one token computes longer than it reads
-Method = Callable[[Sequence[int], int], tuple[list[int], int, float]]  # prompt, turn -> tokens, passes, seconds
+WIDEST = 256  # nodes of an adaptive tree
+ACCELERATED = 6  # prompts that accelerate decodes: a lane of it takes longer than all others together
+PHASES = ("draft_sec", "verify_sec", "walk_sec", "commit_sec")
+Method = Callable[[Sequence[int], int, Lane], None]  # prompt, turn, where the decode is entered
 
 
 def disk_rate(path: Path, outstanding: int) -> float:
@@ -99,17 +106,19 @@ def streaming(pair: ModelPair, prompts: Sequence[Sequence[int]]) -> dict:
     return {"disk": disk, "streamed": statistics.median(streamed)}
 
 
-def ours(pair: ModelPair, tree: TokenTree | None, sampling: SamplingConfig, length: int) -> Method:
+def ours(pair: ModelPair, tree: TokenTree | TreePolicy | None, sampling: SamplingConfig, length: int) -> Method:
     target, draft = pair.target.endless(), pair.draft.endless()
 
-    def run(prompt: Sequence[int], turn: int) -> tuple[list[int], int, float]:
+    def run(prompt: Sequence[int], turn: int, lane: Lane) -> None:
         options = {"sampling": sampling, "max_new_tokens": length, "generator": torch.Generator().manual_seed(turn)}
         started = time.perf_counter()
         if tree is None:
             steps = list(autoregressive(prompt, target=target, **options))
         else:
             steps = list(decode(prompt, target=target, draft=draft, tree=tree, explain=False, **options))
-        return [token for step in steps for token in step.new_tokens], len(steps), time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        lane.step_sec.append(sum(getattr(step, phase) for step in steps for phase in PHASES))
+        lane.add([token for step in steps for token in step.new_tokens], len(steps), seconds)
 
     return run
 
@@ -144,12 +153,12 @@ def accelerated(
     model.register_forward_pre_hook(drop)
 
     def method(on: bool) -> Method:
-        def run(prompt: Sequence[int], turn: int) -> tuple[list[int], int, float]:
+        def run(prompt: Sequence[int], turn: int, lane: Lane) -> None:
             dropping["on"], dropping["sec"] = on, 0.0
             torch.manual_seed(turn)
             started = time.perf_counter()
             found = model.generate(torch.tensor([list(prompt)]), generation_config=config)[0, len(prompt) :].tolist()
-            return found, len(found), time.perf_counter() - started - dropping["sec"]
+            lane.add(found, len(found), time.perf_counter() - started - dropping["sec"])
 
         return run
 
@@ -159,13 +168,27 @@ def accelerated(
 def take_turns(methods: dict[str, Method], prompts: Sequence[Sequence[int]]) -> dict[str, Lane]:
     names, lanes = list(methods), {name: Lane() for name in methods}
     for name in names:
-        methods[name](prompts[0], 0)  # warm-up
+        methods[name](prompts[0], 0, Lane())  # warm-up
     for turn, prompt in enumerate(prompts):
         for offset in range(len(names)):
             name = names[(turn + offset) % len(names)]
-            lanes[name].add(*methods[name](prompt, turn))
+            if turn < ACCELERATED or not name.startswith("accelerate"):
+                methods[name](prompt, turn, lanes[name])
         print(f"prompt {turn + 1} of {len(prompts)}", file=sys.stderr)
     return lanes
+
+
+def varied(pair: ModelPair, count: int, length: int) -> list[list[int]]:
+    """Return the first `count` shipped prompts that the target continues greedily without looping."""
+    found: list[list[int]] = []
+    for text in load_prompts(ROOT / "assets" / "prompts" / "prompts.jsonl"):
+        prompt = pair.tokenizer.encode(text)
+        steps = autoregressive(prompt, target=pair.target.endless(), max_new_tokens=length)
+        if repeated_share([token for step in steps for token in step.new_tokens]) <= LOOPS_FROM:
+            found.append(prompt)
+        if len(found) == count:
+            break
+    return found
 
 
 def peak_of(target: str, draft: str, dtype: str) -> None:
@@ -177,108 +200,162 @@ def peak_of(target: str, draft: str, dtype: str) -> None:
 
 
 def peak_bytes(target: str, draft: str, dtype: str) -> int:
-    command = [sys.executable, __file__, "--only-peak", "--target", target, "--draft", draft, "--dtype", dtype]
+    command = [sys.executable, __file__, "--only-peak", target, draft, "--dtype", dtype]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
-def one_temperature(args, disk: ModelPair, memory: ModelPair, profiles: dict, prompts, temperature: float) -> dict:
-    """Measure a vector, plan, and race all lanes."""
+@dataclass(frozen=True)
+class Setup:
+    """One draft with the target in one place."""
+
+    draft: str
+    place: str  # "disk" or "memory"
+    pair: ModelPair
+    profile: HardwareProfile
+
+    def name(self, lane: str) -> str:
+        return f"{self.place} {self.draft} {lane}"
+
+
+def trees_of(setup: Setup, vector: AcceptanceVector) -> dict[str, TokenTree | TreePolicy]:
+    planned = plan_tree(vector, setup.profile, max_depth=DEEPEST_TREE)
+    dynamic = dynamic_trees(vector, setup.profile, planned, max_size=WIDEST)
+    return {"chain": best_chain(vector, setup.profile, longest=LONGEST_CHAIN), "planned": planned, **dynamic}
+
+
+def one_temperature(args, setups: list[Setup], calibration, raced, temperature: float) -> dict:
+    """Measure vectors, plan, and race all lanes; the result is that of the draft whose planned tree is the fastest."""
     sampling, length = SamplingConfig(temperature), args.max_new_tokens
-    calibration = prompts[-max(1, len(prompts) // 4) :]
-    raced = prompts[: -len(calibration)] or prompts
-    vector = measure_acceptance(
-        calibration, target=memory.target, draft=memory.draft, sampling=sampling, width=args.width,
-        max_new_tokens=length,
-    )  # fmt: skip
-    methods: dict[str, Method] = {}
+    vectors = {
+        setup.draft: measure_acceptance(
+            calibration, target=setup.pair.target, draft=setup.pair.draft, sampling=sampling, width=args.width,
+            max_new_tokens=length,
+        )
+        for setup in setups
+        if setup.place == "memory"
+    }  # fmt: skip
+    methods = {
+        f"{setup.place} autoregressive": ours(setup.pair, None, sampling, length) for setup in setups
+    }  # one for each place: the draft has no part in it
     trees = {}
-    for place, pair in (("disk", disk), ("memory", memory)):
-        chain = best_chain(vector, profiles[place], longest=LONGEST_CHAIN)
-        planned = plan_tree(vector, profiles[place], max_depth=DEEPEST_TREE)
-        trees[place] = planned
-        for name, tree in (("autoregressive", None), ("chain", chain), ("planned", planned)):
-            methods[f"{place} {name}"] = ours(pair, tree, sampling, length)
+    for setup in setups:
+        trees |= {setup.name(lane): tree for lane, tree in trees_of(setup, vectors[setup.draft]).items()}
+        methods |= {
+            setup.name(lane): ours(setup.pair, trees[setup.name(lane)], sampling, length)
+            for lane in ("chain", "planned", "specexec", "adaptive")
+            if setup.name(lane) in trees
+        }
     with tempfile.TemporaryDirectory(dir=compile_c.cache_folder()) as folder:
         if importlib.util.find_spec("accelerate"):
-            methods |= accelerated(args.target, memory.target.dtype, Path(folder), sampling, length)
+            dtype = setups[0].pair.target.dtype
+            methods |= accelerated(args.target, dtype, Path(folder), sampling, length)
         lanes = take_turns(methods, raced)
-    rates = {name: sum(lane.tokens) / sum(lane.seconds) for name, lane in lanes.items()}
+    steps = {name: 1 / lane.sec_per_token for name, lane in lanes.items() if lane.step_sec}
+    whole = {name: sum(lane.tokens) / sum(lane.seconds) for name, lane in lanes.items()}
+    shown = steps | {name: rate for name, rate in whole.items() if name not in steps}
     print(f"\nT = {temperature:g}, {len(raced)} prompts, {length} tokens each")
-    print(f"{'lane':<24}{'tokens/s':>10}{'tokens/step':>13}{'over disk autoregressive':>26}")
-    for name, rate in rates.items():
-        per_step = lanes[name].summary()["tokens_per_step"]
-        print(f"{name:<24}{rate:>10.2f}{per_step:>13.2f}{rate / rates['disk autoregressive']:>25.2f}×")
-    predicted = predicted_speedup(trees["disk"], vector, profiles["disk"])
-    measured = rates["disk planned"] / rates["disk autoregressive"]
-    shape = {"size": trees["disk"].size, "depth": trees["disk"].depth}
-    print(f"disk: tree {shape}: predicted {predicted:.2f}×, measured {measured:.2f}×")
-    accelerate = rates.get("accelerate")
+    print(f"{'lane':<32}{'tokens/s':>10}{'tokens/step':>13}{'over disk autoregressive':>26}")
+    for name, rate in shown.items():
+        base = steps["disk autoregressive"] if name in steps else whole["disk autoregressive"]
+        print(f"{name:<32}{rate:>10.2f}{lanes[name].summary()['tokens_per_step']:>13.2f}{rate / base:>25.2f}×")
+    by_draft = {}
+    for setup in setups:
+        if setup.place == "disk":
+            tree = trees[setup.name("planned")]
+            found = predict(tree, vectors[setup.draft], setup.profile, prompts=len(raced)).speedup
+            measured = steps[setup.name("planned")] / steps["disk autoregressive"]
+            by_draft[setup.draft] = {
+                "planned_over_autoregressive": measured,
+                "planned_over_chain": steps[setup.name("planned")] / steps[setup.name("chain")],
+                "planned_over_accelerate": (
+                    whole[setup.name("planned")] / whole["accelerate"] if "accelerate" in whole else None
+                ),
+                "predicted_over_measured": found.value / measured,
+                "predicted": [found.value, found.low, found.high],
+                "tree": {"size": tree.size, "depth": tree.depth},
+                "widest_rank": int(tree.child_counts.max()),
+            }
+            print(f"disk, {setup.draft}: {by_draft[setup.draft]}")
+    best = max(by_draft, key=lambda draft: by_draft[draft]["planned_over_autoregressive"])
     return {
-        "planned_over_autoregressive": measured,
-        "planned_over_chain": rates["disk planned"] / rates["disk chain"],
-        "planned_over_accelerate": None if accelerate is None else rates["disk planned"] / accelerate,
-        "predicted_over_measured": predicted / measured,
-        "tree": shape,
-        "widest_rank": int(trees["disk"].child_counts.max()),
-        "tokens_per_sec": rates,
+        "draft": best,
+        **by_draft[best],
+        "drafts": by_draft,
+        "tokens_per_sec": steps,
+        "whole_tokens_per_sec": whole,
         "lanes": {name: lane.summary() for name, lane in lanes.items()},
     }
+
+
+def profile_table(setups: list[Setup]) -> tuple[dict[str, list[float]], int | None]:
+    """Print the seconds of target passes; return them by place, and where computing overtakes reading."""
+    passes = {setup.place: [float(sec) for sec in setup.profile.verify_sec] for setup in setups}
+    slower = [n for n, sec in zip(SIZES, passes["disk"], strict=True) if sec > OVERTAKES * passes["disk"][0]]
+    print("\nn       " + "".join(f"{n:>8}" for n in SIZES))
+    for place, seconds in passes.items():
+        print(f"{place:<8}" + "".join(f"{1e3 * sec:>8.1f}" for sec in seconds) + "  ms per pass")
+    overtakes = slower[0] if slower else None
+    print(f"computing overtakes reading at n = {overtakes or f'more than {SIZES[-1]}'}", flush=True)
+    return passes, overtakes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default=str(DEMO_PAIR / "target"))
-    parser.add_argument("--draft", default=str(DEMO_PAIR / "draft"))
+    parser.add_argument("--draft", action="append", help="once for each draft to compare")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--file", type=Path, default=ROOT / "assets" / "prompts" / "not-looping.jsonl")
-    parser.add_argument("--prompts", type=int, default=32, help="a quarter of them calibrates, the others are raced")
+    parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--calibration", type=int, default=40, help="other prompts that the vectors are measured on")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--temperatures", default="0,0.6")
     parser.add_argument("--width", type=int, default=64, help="ranks of the vectors")
     parser.add_argument("--repeats", type=int, default=5, help="of each size of the profiles")
     parser.add_argument("--peak-of", help="folder of a large target, with a draft in its subfolder `draft`")
-    parser.add_argument("--only-peak", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--only-peak", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--out", action="store_true", help="keep the record in results/")
     args = parser.parse_args()
     if args.only_peak:
-        return peak_of(args.target, args.draft, args.dtype)
-    largest = (args.peak_of, f"{args.peak_of}/draft") if args.peak_of else (args.target, args.draft)
+        return peak_of(*args.only_peak, args.dtype)
+    drafts = args.draft or [str(DEMO_PAIR / "draft")]
+    largest = (args.peak_of, f"{args.peak_of}/draft") if args.peak_of else (args.target, drafts[0])
     peak = peak_bytes(*largest, args.dtype)  # first: a new process begins with the peak of the one that starts it
-    disk = load_pair(args.target, args.draft, device="cpu", dtype=args.dtype, offload="disk")
-    memory = load_pair(args.target, args.draft, device="cpu", dtype=args.dtype)
+    setups = []
+    for draft in drafts:
+        for place in ("disk", "memory"):
+            offload = "disk" if place == "disk" else None
+            pair = load_pair(args.target, draft, device="cpu", dtype=args.dtype, offload=offload)
+            profile = measure_profile(target=pair.target, draft=pair.draft, sizes=SIZES, repeats=args.repeats)
+            setups.append(Setup(Path(draft).name, place, pair, profile))
+    disk, memory = setups[0], setups[1].pair
     prompts = [memory.tokenizer.encode(text) for text in load_prompts(args.file)[: args.prompts]]
-    rates = streaming(disk, prompts)
+    rates = streaming(disk.pair, prompts)
     best = max(rates["disk"].values())
     print("disk, GB/s by outstanding reads: " + ", ".join(f"{k}: {v / 1e9:.2f}" for k, v in rates["disk"].items()))
     print(f"streaming: {rates['streamed'] / 1e9:.2f} GB/s, {rates['streamed'] / best:.0%} of the best")
-    profiles = {
-        place: measure_profile(target=pair.target, draft=pair.draft, sizes=SIZES, repeats=args.repeats)
-        for place, pair in (("disk", disk), ("memory", memory))
-    }
-    passes = np.asarray(profiles["disk"].verify_sec)
-    slower = [n for n, seconds in zip(SIZES, passes, strict=True) if seconds > OVERTAKES * passes[0]]
-    print("\nn       " + "".join(f"{n:>8}" for n in SIZES))
-    for place, profile in profiles.items():
-        print(f"{place:<8}" + "".join(f"{1e3 * seconds:>8.1f}" for seconds in profile.verify_sec) + "  ms per pass")
-    overtakes = slower[0] if slower else None
-    print(f"computing overtakes reading at n = {overtakes or f'more than {SIZES[-1]}'}")
+    passes, overtakes = profile_table(setups[:2])
+    calibration = varied(memory, args.calibration, args.max_new_tokens)
     result = {
         "disk_gb_per_sec": best / 1e9,
         "stream_share_of_disk": rates["streamed"] / best,
         "peak_rss_bytes": peak,
-        "peak_of": largest[0],
+        "peak_of": Path(largest[0]).name,
         "overtakes_at": overtakes,
-        "verify_sec": {place: list(map(float, profile.verify_sec)) for place, profile in profiles.items()},
+        "verify_sec": passes,
         "sizes": SIZES,
-        "passes_by": disk.target.forward_by,
-        "device": profiles["disk"].device,
+        "passes_by": disk.pair.target.forward_by,
+        "device": disk.profile.device,
+        "calibration_prompts": len(calibration),
+        "raced_prompts": len(prompts),
         "date": date.today().isoformat(),
     }
     for temperature in map(float, args.temperatures.split(",")):
-        result[f"{temperature:g}"] = one_temperature(args, disk, memory, profiles, prompts, temperature)
-    disk.target.close()
+        result[f"{temperature:g}"] = one_temperature(args, setups, calibration, prompts, temperature)
+    for setup in setups:
+        if setup.place == "disk":
+            setup.pair.target.close()
     if args.out:
-        name = f"offload-{Path(args.draft).name}-{args.dtype}-{date.today().isoformat()}.json"
+        name = f"offload-{args.dtype}-{date.today().isoformat()}.json"
         (ROOT / "benchmarks" / "results" / name).write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
 
