@@ -2,7 +2,7 @@
 
     python benchmarks/offload.py --draft assets/demo/draft --draft assets/demo/draft-large --out
     python benchmarks/offload.py --prompts 2 --calibration 4 --max-new-tokens 16 --temperatures 0      # does it run?
-    python benchmarks/offload.py --peak-of FOLDER_OF_A_LARGE_MODEL
+    python benchmarks/offload.py --peak-of FOLDER_OF_A_LARGE_PAIR
 
 The disk is read directly, with 1 to 4 outstanding reads of the very file that streams, in turns with streaming decodes.
 Lanes take turns on each prompt; EOS is off, so all write equally much. What our own lanes are compared by leaves out
@@ -311,14 +311,14 @@ def main() -> None:
     parser.add_argument("--temperatures", default="0,0.6")
     parser.add_argument("--width", type=int, default=64, help="ranks of the vectors")
     parser.add_argument("--repeats", type=int, default=5, help="of each size of the profiles")
-    parser.add_argument("--peak-of", help="folder of a large target, with a draft in its subfolder `draft`")
+    parser.add_argument("--peak-of", help="folder whose subfolders `target`, a large one, and `draft` are a pair")
     parser.add_argument("--only-peak", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--out", action="store_true", help="keep the record in results/")
     args = parser.parse_args()
     if args.only_peak:
         return peak_of(*args.only_peak, args.dtype)
     drafts = args.draft or [str(DEMO_PAIR / "draft")]
-    largest = (args.peak_of, f"{args.peak_of}/draft") if args.peak_of else (args.target, drafts[0])
+    largest = (f"{args.peak_of}/target", f"{args.peak_of}/draft") if args.peak_of else (args.target, drafts[0])
     peak = peak_bytes(*largest, args.dtype)  # first: a new process begins with the peak of the one that starts it
     setups = []
     for draft in drafts:
@@ -339,7 +339,7 @@ def main() -> None:
         "disk_gb_per_sec": best / 1e9,
         "stream_share_of_disk": rates["streamed"] / best,
         "peak_rss_bytes": peak,
-        "peak_of": Path(largest[0]).name,
+        "peak_of": Path(args.peak_of or args.target).name,
         "overtakes_at": overtakes,
         "verify_sec": passes,
         "sizes": SIZES,

@@ -50,7 +50,7 @@ cards(
     ),
     Card(
         "Best shape",
-        f"n = {best.size}, d = {best.depth}",
+        f"n = {best.size}, d = {best.depth}" if best.size < 100 else f"n {best.size}, d {best.depth}",
         f"{best.expected_tokens:.2f} tokens per step",
         help="Tree size and depth at the optimum; the paper writes the depth as levels, D = d + 1.",
     ),

@@ -24,7 +24,7 @@ Each module imports, of this room, only the modules named:
     plain_trees         tree, tree_search, acceptance, optimal_trees
     planning            tree, profile, step_time, acceptance, replay, tree_search, optimal_trees, what_if
     prediction          bootstrap, tree, profile, step_time, acceptance, replay, optimal_trees, planning
-    break_even          profile, acceptance, planning
+    break_even          profile, acceptance, optimal_trees, planning
     slowdown            prediction
     regret              acceptance, optimal_trees
     node_facts          tree, acceptance, optimal_trees

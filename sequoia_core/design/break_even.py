@@ -7,13 +7,14 @@ pass cost (t). Each is varied alone, and the best shape chosen anew.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from .acceptance import AcceptanceVector
-from .planning import SpeedupSurface, speedup_surface
+from .optimal_trees import expected_tokens_table
+from .planning import along_texts, is_greedy, relative_cost, shape_widths
 from .profile import HardwareProfile
 
 LARGEST, DEEPEST = 128, 12  # shapes looked at: whether speculation pays at all shows in small ones
@@ -44,18 +45,60 @@ class Gains(NamedTuple):
     verifying: float
 
 
+@dataclass(frozen=True)
+class _Tables:
+    """What the best trees of all shapes yield and how wide their levels are; as it is the times that change, kept.
+
+    Attributes:
+        acceptance: the vector that they are of.
+        tokens: tokens per step, float64 [N + 1, D + 1].
+        correction: `tokens` ÷ what the vector alone expects, the same shape: what replaying its texts found.
+        widths: nodes of each draft pass, int64 [N + 1, D + 1, D].
+    """
+
+    acceptance: AcceptanceVector
+    tokens: np.ndarray
+    correction: np.ndarray
+    widths: np.ndarray
+
+    @classmethod
+    def of(cls, acceptance: AcceptanceVector, size: int) -> _Tables:
+        bounds = {"max_size": min(LARGEST, size), "max_depth": DEEPEST}
+        alone = expected_tokens_table(acceptance, **bounds)
+        tokens = along_texts(alone, acceptance)
+        correction = np.divide(tokens, alone, out=np.ones_like(alone), where=np.isfinite(alone) & (alone > 0))
+        return cls(acceptance, tokens, correction, shape_widths(acceptance, **bounds))
+
+    def accepted(self, by: float) -> _Tables:
+        """Return the tables with every p_k multiplied, as far as a sum of 1 allows."""
+        probs = self.acceptance.probs * by
+        plain = AcceptanceVector(probs / max(1.0, probs.sum()), holds_for=self.acceptance.holds_for)
+        bounds = {"max_size": self.tokens.shape[0] - 1, "max_depth": self.tokens.shape[1] - 1}
+        tokens = expected_tokens_table(plain, **bounds) * self.correction
+        return replace(self, acceptance=plain, tokens=tokens, widths=shape_widths(plain, **bounds))
+
+    def speedups(self, profile: HardwareProfile) -> np.ndarray:
+        """Return predicted speedups of trees that draft something, float64 [N - 1, D + 1]; NaN where none exists."""
+        cost = relative_cost(self.widths, profile, greedy=is_greedy(self.acceptance))
+        return np.where(np.isneginf(self.tokens[2:]), np.nan, self.tokens[2:] / cost[1:])
+
+    def best(self, profile: HardwareProfile) -> float:
+        return float(np.nanmax(self.speedups(profile)))
+
+
 def break_even(acceptance: AcceptanceVector, profile: HardwareProfile) -> dict[str, BreakEven]:
     """Return where speculation breaks even: in "p_1", "c" and "t", each changed alone.
 
     All ranks of p are multiplied by one number, all draft passes by one, and all that a target pass takes beyond one
     over a single token by one.
     """
-    best = _surface(acceptance, profile)
-    size = int(np.unravel_index(np.nanargmax(best.speedup[2:]), best.speedup[2:].shape)[0]) + 2
+    tables = _Tables.of(acceptance, profile.max_size)
+    speedups = tables.speedups(profile)
+    size = int(np.unravel_index(np.nanargmax(speedups), speedups.shape)[0]) + 2
     now = {"p_1": float(acceptance.probs[0]), "c": profile.c, "t": float(profile.t(size))}
     found = {}
     for name, change in CHANGES.items():
-        factor = _factor(lambda by, change=change: _best(*change(acceptance, profile, by)))
+        factor = _factor(lambda by, change=change: _best(*change(tables, profile, by)))
         value = None if factor is None else now[name] * factor if name != "t" else 1 + (now["t"] - 1) * factor
         found[name] = BreakEven(factor, value, now[name])
     return found
@@ -63,42 +106,36 @@ def break_even(acceptance: AcceptanceVector, profile: HardwareProfile) -> dict[s
 
 def gains(acceptance: AcceptanceVector, profile: HardwareProfile, *, share: float = 0.1) -> Gains:
     """Return what a tenth more acceptance, a tenth less draft time, or a tenth less t(n) - 1 would bring."""
-    now = max(1.0, _best(acceptance, profile))
+    tables = _Tables.of(acceptance, profile.max_size)
+    now = max(1.0, tables.best(profile))
     return Gains(
-        max(1.0, _best(*CHANGES["p_1"](acceptance, profile, 1 + share))) / now,
-        max(1.0, _best(*CHANGES["c"](acceptance, profile, 1 - share))) / now,
-        max(1.0, _best(*CHANGES["t"](acceptance, profile, 1 - share))) / now,
+        max(1.0, _best(*_accepted(tables, profile, 1 + share))) / now,
+        max(1.0, _best(*_drafted(tables, profile, 1 - share))) / now,
+        max(1.0, _best(*_verified(tables, profile, 1 - share))) / now,
     )
 
 
-def _accepted(acceptance: AcceptanceVector, profile: HardwareProfile, by: float):
-    probs = acceptance.probs * by
-    plain = AcceptanceVector(probs / max(1.0, probs.sum()), holds_for=acceptance.holds_for)
-    return plain, profile
+def _best(tables: _Tables, profile: HardwareProfile) -> float:
+    return tables.best(profile)
 
 
-def _drafted(acceptance: AcceptanceVector, profile: HardwareProfile, by: float):
-    return acceptance, replace(
+def _accepted(tables: _Tables, profile: HardwareProfile, by: float) -> tuple[_Tables, HardwareProfile]:
+    return tables.accepted(by), profile
+
+
+def _drafted(tables: _Tables, profile: HardwareProfile, by: float) -> tuple[_Tables, HardwareProfile]:
+    return tables, replace(
         profile, draft_sec=profile.draft_sec * by, draft_width_sec=profile.draft_width_sec * by, draft_samples=()
     )
 
 
-def _verified(acceptance: AcceptanceVector, profile: HardwareProfile, by: float):
+def _verified(tables: _Tables, profile: HardwareProfile, by: float) -> tuple[_Tables, HardwareProfile]:
     smooth = profile.smooth_verify_sec
-    return acceptance, replace(profile, verify_sec=smooth[0] + (smooth - smooth[0]) * by, verify_samples=())
+    return tables, replace(profile, verify_sec=smooth[0] + (smooth - smooth[0]) * by, verify_samples=())
 
 
-Change = Callable[[AcceptanceVector, HardwareProfile, float], tuple[AcceptanceVector, HardwareProfile]]
+Change = Callable[[_Tables, HardwareProfile, float], tuple[_Tables, HardwareProfile]]
 CHANGES: dict[str, Change] = {"p_1": _accepted, "c": _drafted, "t": _verified}
-
-
-def _surface(acceptance: AcceptanceVector, profile: HardwareProfile) -> SpeedupSurface:
-    return speedup_surface(acceptance, profile, max_size=min(LARGEST, profile.max_size), max_depth=DEEPEST)
-
-
-def _best(acceptance: AcceptanceVector, profile: HardwareProfile) -> float:
-    """Return the largest predicted speedup of a tree with at least one drafted token."""
-    return float(np.nanmax(_surface(acceptance, profile).speedup[2:]))
 
 
 def _factor(best: Callable[[float], float]) -> float | None:

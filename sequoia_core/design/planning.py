@@ -104,16 +104,26 @@ def speedup_surface(
     sizes = np.arange(1, max_size + 1)
     if paper:
         return _divided(table, paper_step_cost(sizes[:, None], np.arange(max_depth + 1), profile))
-    return _divided(_along_texts(table, acceptance), _relative_cost(acceptance, profile, table.shape, context))
+    widths = shape_widths(acceptance, max_size=max_size, max_depth=max_depth)
+    cost = relative_cost(widths, profile, greedy=is_greedy(acceptance), context=context)
+    return _divided(along_texts(table, acceptance), cost)
 
 
-def _relative_cost(
-    acceptance: AcceptanceVector, profile: HardwareProfile, shape: tuple[int, int], context: float | None
+def relative_cost(
+    widths: np.ndarray, profile: HardwareProfile, *, greedy: bool, context: float | None = None
 ) -> np.ndarray:
-    """Return seconds of a step ÷ seconds of an autoregressive one, float64 [N, D + 1], for n = 1 .. N."""
-    greedy = is_greedy(acceptance)
-    widths = shape_widths(acceptance, max_size=shape[0] - 1, max_depth=shape[1] - 1)[1:]
-    sizes = np.broadcast_to(np.arange(1, shape[0])[:, None], widths.shape[:2])
+    """Return seconds of a step ÷ seconds of an autoregressive one for n = 1 .. N.
+
+    Args:
+        widths: int64 [N + 1, D + 1, D] from `shape_widths`.
+        greedy: whether steps are taken at temperature 0.
+        context: tokens in the cache; None for as many as the profile was timed with.
+
+    Returns:
+        float64 [N, D + 1].
+    """
+    widths = widths[1:]
+    sizes = np.broadcast_to(np.arange(1, len(widths) + 1)[:, None], widths.shape[:2])
     seconds = step_seconds(sizes, widths, profile, context=context, greedy=greedy)
     return seconds / autoregressive_sec(profile, context=context, greedy=greedy)
 
@@ -159,7 +169,7 @@ def _inner_by_level(parents: np.ndarray, ranks: np.ndarray, depth: int) -> np.nd
     return became.cumsum(axis=0)
 
 
-def _along_texts(table: np.ndarray, acceptance: AcceptanceVector) -> np.ndarray:
+def along_texts(table: np.ndarray, acceptance: AcceptanceVector) -> np.ndarray:
     """Correct G(n, d), float64 [N + 1, D + 1], by what trees yield along the measured texts; itself without texts.
 
     Replayed at a few sizes of every depth, and interpolated between them.
@@ -229,9 +239,12 @@ def shape_spread(
         ValueError: for tables of sizes beyond what was profiled.
     """
     bounds = {"max_size": tables.shape[1] - 1, "max_depth": tables.shape[2] - 1}
-    cost = _relative_cost(acceptance, profile, tables.shape[1:], None)
-    chosen = best_shape(_divided(expected_tokens_table(acceptance, **bounds), cost))
-    surfaces = [_divided(table, cost) for table in tables]
+    cost = relative_cost(shape_widths(acceptance, **bounds), profile, greedy=is_greedy(acceptance))
+    table = expected_tokens_table(acceptance, **bounds)
+    corrected = along_texts(table, acceptance)
+    ratio = np.divide(corrected, table, out=np.ones_like(table), where=np.isfinite(table) & (table > 0))
+    chosen = best_shape(_divided(corrected, cost))
+    surfaces = [_divided(resampled * ratio, cost) for resampled in tables]
     shapes = [best_shape(surface) for surface in surfaces]
     own = np.array([surface.speedup[chosen.size, chosen.depth] for surface in surfaces])
     quantiles = [(1 - level) / 2, (1 + level) / 2]

@@ -45,17 +45,17 @@ def time_of(seconds: float) -> str:
 def break_even_rows(found: dict[str, BreakEven], size: int) -> list[dict[str, str]]:
     """Return one row for each thing that decides: what it is now, and where speculation would break even."""
     names = {
-        "p_1": "p₁, how often the first guess is right",
-        "c": "c, a draft pass in target passes",
-        "t": f"t({size}), a pass over {size} tokens",
+        "p_1": "p₁, first guess right",
+        "c": "c, a draft pass",
+        "t": f"t({size}), the tree's pass",
     }
     rows = []
     for name, point in found.items():
-        even = "never, however far it goes" if point.value is None else f"{point.value:.3g}"
+        even = "never" if point.value is None else f"{point.value:.3g}"
         margin = (
             "–" if point.factor is None else f"× {point.factor:.2g}" if point.factor < 99 else f"× {point.factor:.0f}"
         )
-        rows.append({"what": names[name], "now": f"{point.now:.3g}", "break-even at": even, "that is": margin})
+        rows.append({"what": names[name], "now": f"{point.now:.3g}", "break-even": even, "that is": margin})
     return rows
 
 

@@ -20,6 +20,7 @@ from sequoia_core.design.planning import (
 from sequoia_core.design.prediction import predicted_speedup
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.replay import replay
+from sequoia_core.design.scenarios import ASSETS
 from sequoia_core.design.step_time import level_widths
 from sequoia_core.design.tree import TokenTree
 from tests.core.design.test_replay import with_texts
@@ -201,3 +202,13 @@ def test_with_the_costs_of_the_paper_the_largest_tree_offered_pays(name):
     vector = AcceptanceVector.load(Path(__file__).resolve().parents[3] / "assets" / "acceptance" / f"{name}.json")
     a100 = HardwareProfile(sizes=[1, 128], verify_sec=[1.0, 1.05], draft_sec=0.02)
     assert best_shape(speedup_surface(vector, a100)).size == 128
+
+
+def test_the_spread_of_the_best_shape_is_about_the_shape_that_is_planned():
+    measured = AcceptanceVector.load(ASSETS / "acceptance" / "demo-t0.json")
+    timed = HardwareProfile(sizes=[1, 4, 16, 64], verify_sec=[1.0, 1.1, 1.3, 3.0], draft_sec=0.05)
+    tables = bootstrap_tables(measured, max_size=64, max_depth=8, resamples=20)
+    spread = shape_spread(measured, timed, tables)
+    planned = best_shape(speedup_surface(measured, timed, max_depth=8))
+    assert spread.chosen == planned
+    assert spread.sizes[0] <= planned.size <= spread.sizes[1]
