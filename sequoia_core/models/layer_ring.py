@@ -6,6 +6,7 @@ Knows nothing of models; where bytes come from is a `LayerSource`.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 import weakref
@@ -160,6 +161,7 @@ class LayerRing:
         self._threads: list[threading.Thread] = []
         self._finalizer = weakref.finalize(self, self._reading.stop)
         self._finalizer.atexit = False
+        _OPEN.add(self)
 
     @property
     def wait_sec(self) -> float:
@@ -252,6 +254,16 @@ class LayerRing:
             self._turn += 1
             state.released = self._turn
             state.changed.notify_all()
+
+
+_OPEN: weakref.WeakSet[LayerRing] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """End all readers before the interpreter does: a thread that it ends in the middle of a read aborts the process."""
+    for ring in list(_OPEN):
+        ring.close()
 
 
 def _stalled() -> ValueError:

@@ -3,6 +3,8 @@
 import errno
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -35,6 +37,7 @@ COMPILED = {  # what the compiled passes distinguish: a head of its own or tied,
     "Qwen2 tied": {"tie_word_embeddings": True},
     "Qwen3": {"tie_word_embeddings": False},
 }
+ROOT = Path(__file__).parents[3]
 PROMPT = [2 + place % 60 for place in range(20)]
 TREE = k_ary_tree(2, 3)
 needs_compiler = pytest.mark.skipif(compiled()[0] is None, reason="llama_x86.c cannot be built here")
@@ -362,6 +365,23 @@ def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, ended, tmp_path,
     assert not readers()
     assert len(os.listdir("/proc/self/fd")) == descriptors
     assert resident_bytes() - memory < 20e6  # one leaked ring of large pages would be 6 MB, fifty 300
+
+
+def test_a_process_that_ends_without_closing_ends_its_readers_first(tmp_path):
+    folder = save(build("Llama"), tmp_path)
+    program = (
+        "import atexit, sys, threading\n"
+        "atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))  # runs after the model's\n"
+        "from sequoia_core import autoregressive, load_pair\n"
+        "pair = load_pair(sys.argv[1], sys.argv[1], device='cpu', dtype='float32', offload='disk')\n"
+        "list(autoregressive([1, 2, 3], target=pair.target.endless(), max_new_tokens=2))\n"
+        "assert any(thread.name == 'layer reader' for thread in threading.enumerate())\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, folder], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.strip() == "['MainThread']" and "terminate" not in ended.stderr
 
 
 def test_a_profile_of_a_streamed_target_says_how_its_layers_arrive(tmp_path):
