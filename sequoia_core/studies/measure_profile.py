@@ -240,12 +240,11 @@ class StepRounds:
 
 def _streaming(target: LanguageModel, one_token_sec: float) -> dict:
     """Return what a profile notes of weights that stream: a step over one token takes as long as reading them does."""
-    tier = getattr(target, "offload", None)
-    if tier is None:
+    if target.offload is None:
         return {}
     layers = target.model.config.get_text_config().num_hidden_layers
     return {
-        "offload": tier,
+        "offload": target.offload,
         "streaming": {"layers": layers, "buffers": SLOTS, "layer_read_sec": one_token_sec / layers},
     }
 

@@ -103,7 +103,7 @@ class ClockedSession(CacheSession):
 
 
 class ClockedModel:
-    vocab_size, max_context, device, dtype = 50, 64, "cpu", torch.float32
+    vocab_size, max_context, device, dtype, offload = 50, 64, "cpu", torch.float32, None
 
     def __init__(self, name: str, bench: Bench) -> None:
         self.name, self.bench, self.last = name, bench, None
