@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from transformers import GenerationConfig
@@ -71,6 +71,28 @@ class OffloadedModel(HuggingFaceModel):
         self._streamed.files.close()
 
 
+class _Opened(NamedTuple):
+    """A model without its layers' numbers, the files that have them, and what it is going to take."""
+
+    model: PreTrainedModel
+    files: TensorFiles
+    streamed: StreamedModules
+    compiled: bool
+    needs: OffloadNeeds
+
+
+def predicted_needs(
+    source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, tier: str, *, beside: int = 0
+) -> OffloadNeeds:
+    """Return what an offloaded model would take, from the headers of its files; arguments as `load_offloaded`.
+
+    Raises:
+        ValueError: for what `load_offloaded` refuses before it looks at memory.
+    """
+    with ExitStack() as undo, _naming(source):
+        return _open(source, plan, device, dtype, tier, beside=beside, undo=undo).needs
+
+
 def load_offloaded(
     source: Source,
     plan: Plan,
@@ -94,6 +116,35 @@ def load_offloaded(
         ValueError: for a tier that there is not, quantised weights, files that do not hold exactly the model, or too
             little memory; the message has the numbers.
     """
+    with ExitStack() as undo, _naming(source):
+        model, files, streamed, compiled, needs = _open(source, plan, device, dtype, tier, beside=beside, undo=undo)
+        needs.check(source.name, device)
+        if compiled:
+            passes = StreamedLlama(model, files, streamed.stored, progress=progress)
+            undo.callback(passes.ring.close)
+        else:
+            passes = StreamedPasses(model, streamed, TIERS[tier])
+        found = OffloadedModel(model, name, passes, streamed=streamed, tier=tier, needs=needs)
+        undo.pop_all()
+    return found
+
+
+@contextmanager
+def _naming(source: Source) -> Iterator[None]:
+    """Let errors begin with the model's name."""
+    try:
+        yield
+    except ValueError as error:
+        message = str(error)
+        if message.startswith((source.name, "offload: ")):
+            raise
+        raise ValueError(f"{source.name}: {message}") from error
+
+
+def _open(
+    source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, tier: str, *, beside: int, undo: ExitStack
+) -> _Opened:
+    """Build the model and open its files, which `undo` closes."""
     if tier not in TIERS:
         raise ValueError(f"offload: found {str(tier)[:40]!r}, expected {' or '.join(TIERS)}")
     if tier == "host" and device.type != "cuda":
@@ -105,27 +156,13 @@ def load_offloaded(
         raise ValueError(
             f"{source.name}: found quantised weights, expected float32, bfloat16 or float16 to stream them"
         )
-    with ExitStack() as undo:
-        with explained(f"{source.name}/config.json", "settings from which transformers can build a language model"):
-            model = without_numbers(plan.config, dtype)
-            if source.find("generation_config.json") is not None:
-                model.generation_config = GenerationConfig.from_pretrained(source.place)
-        with explained(source.name, "safetensors files that can be streamed"):
-            files = TensorFiles(weight_paths(source))
-        undo.callback(files.close)
-        try:
-            streamed = StreamedModules(model, files, device, host=tier == "host")
-            compiled = device.type == "cpu" and StreamedLlama.supports(model)
-            needs = needs_of(model, streamed, compiled=compiled, beside=beside)
-            needs.check(source.name, device)
-            if compiled:
-                passes = StreamedLlama(model, files, streamed.stored, progress=progress)
-                undo.callback(passes.ring.close)
-            else:
-                passes = StreamedPasses(model, streamed, TIERS[tier])
-        except ValueError as error:
-            message = str(error)
-            raise ValueError(message if message.startswith(source.name) else f"{source.name}: {message}") from error
-        found = OffloadedModel(model, name, passes, streamed=streamed, tier=tier, needs=needs)
-        undo.pop_all()
-    return found
+    with explained(f"{source.name}/config.json", "settings from which transformers can build a language model"):
+        model = without_numbers(plan.config, dtype)
+        if source.find("generation_config.json") is not None:
+            model.generation_config = GenerationConfig.from_pretrained(source.place)
+    with explained(source.name, "safetensors files that can be streamed"):
+        files = TensorFiles(weight_paths(source))
+    undo.callback(files.close)
+    streamed = StreamedModules(model, files, device, host=tier == "host")
+    compiled = device.type == "cpu" and StreamedLlama.supports(model)
+    return _Opened(model, files, streamed, compiled, needs_of(model, streamed, compiled=compiled, beside=beside))
