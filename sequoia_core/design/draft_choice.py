@@ -48,7 +48,7 @@ def compare_drafts(candidates: Mapping[str, tuple[AcceptanceVector, HardwareProf
         if mismatches:
             raise ValueError(f"{name}: {mismatches[0]}")
         same = {"target": acceptance.holds_for.target, "sampling": acceptance.holds_for.sampling}
-        same |= {key: getattr(profile, key) for key in SAME} | {"offload": profile.meta.get("offload")}
+        same |= {key: getattr(profile, key) for key in SAME} | {"offload": profile.offload}
         first = first or same
         for key, value in same.items():
             if value != first[key]:

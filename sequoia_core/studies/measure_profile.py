@@ -100,9 +100,10 @@ def _rounds_of(profile: HardwareProfile, rounds: StepRounds) -> int:
     wanted = {
         "sizes": list(rounds.sizes), "context": rounds.context, "device": describe_device(rounds.target.device),
         "dtype": dtype_name(rounds.target), "target": rounds.target.name, "draft": rounds.draft.name,
+        "offload": rounds.target.offload,
     }  # fmt: skip
     found = {"sizes": profile.sizes.tolist(), "target": profile.meta.get("target"), "draft": profile.meta.get("draft")}
-    found |= {name: getattr(profile, name) for name in ("context", "device", "dtype")}
+    found |= {name: getattr(profile, name) for name in ("context", "device", "dtype", "offload")}
     for name, value in wanted.items():
         if found[name] != value:
             raise ValueError(f"resume: found {name} {str(found[name])[:60]}, expected {str(value)[:60]}")
