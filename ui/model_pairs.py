@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ui import number_format
-from ui.pair_loading import PairKeeper
+from ui.pair_loading import PairKeeper, Progress
 
 if TYPE_CHECKING:
     from sequoia_core.models.language_model import ModelPair
@@ -21,16 +22,18 @@ _LOG = logging.getLogger(__name__)
 
 
 class PairSpec(NamedTuple):
-    """Which models to load, and in which number format.
+    """Which models to load, in which number format, and where the target's weights live.
 
     Attributes:
         target, draft: folders or hub ids; None twice is the demo pair.
         dtype: `number_format.FASTEST` for the faster one here, or one that `load_pair` takes.
+        offload: as for `load_pair`: None in memory, "disk" or "host".
     """
 
     target: str | None = None
     draft: str | None = None
     dtype: str | None = None
+    offload: str | None = None
 
     @property
     def is_demo(self) -> bool:
@@ -60,31 +63,37 @@ def _fetch_pair(spec: PairSpec) -> None:
                 _LOG.info("nothing downloaded for %s: %s", name, error)
 
 
-def _load_pair(spec: PairSpec) -> ModelPair:
+def _load_pair(spec: PairSpec, progress: Progress | None = None) -> ModelPair:
     from sequoia_core import load_pair  # heavy: torch and transformers
 
     def load(dtype: str | None) -> ModelPair:
-        return load_pair(spec.target, spec.draft, dtype=dtype)
+        pair = load_pair(spec.target, spec.draft, dtype=dtype, offload=spec.offload, progress=progress)
+        # when nobody uses the pair any more, its reading threads and open files go at once
+        weakref.finalize(pair, pair.target.close).atexit = False
+        return pair
 
-    if spec.dtype == number_format.FASTEST:
+    if spec.dtype != number_format.FASTEST:
+        return load(spec.dtype)
+    if spec.offload is None:
         return number_format.load_fastest(spec.target, spec.draft, load)
-    return load(spec.dtype)
+    return load(number_format.for_streaming(spec.target, spec.draft))
 
 
 _PAIRS: PairKeeper[PairSpec, ModelPair] = PairKeeper(_fetch_pair, _load_pair)
 
 
-def shared_pair(spec: PairSpec, cancel: threading.Event) -> ModelPair:
+def shared_pair(spec: PairSpec, cancel: threading.Event, progress: Progress | None = None) -> ModelPair:
     """Load a model pair once and keep it until another is asked for; call from the worker only.
 
     Args:
         cancel: ends the wait, not the load, which goes on by itself and is dropped.
+        progress: called with a fraction and words while a packed copy of a streamed target is made.
 
     Raises:
         ValueError, OSError: from `load_pair`, with nothing half-loaded kept.
         Cancelled: before the pair was there.
     """
-    return _PAIRS.get(spec, cancel)
+    return _PAIRS.get(spec, cancel, progress)
 
 
 def loaded_pair() -> PairSpec | None:
@@ -93,5 +102,5 @@ def loaded_pair() -> PairSpec | None:
 
 
 def unload_pair() -> None:
-    """Let go of the loaded pair; a running job keeps its own hold until it ends."""
+    """Let go of the loaded pair; a running job keeps its own hold until it ends, and then what streams is closed."""
     _PAIRS.drop()

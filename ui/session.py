@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from sequoia_core.design.conditions import Conditions
+from sequoia_core.design.profile import PLACES
 from ui import number_format, shipped
 from ui.literal import safe_name
 from ui.model_pairs import PairSpec
@@ -191,11 +192,15 @@ def set_pair(spec: PairSpec) -> None:
 
 
 def pair_name() -> str:
-    """Name the pair for people, to follow 'the'."""
+    """Name the pair for people, to follow 'the': with where its target lives, if that is not in memory."""
     spec = pair_spec()
-    if spec.is_demo:
-        return "demo pair"
-    return f"pair {safe_name(Path(spec.target).name)} ← {safe_name(Path(spec.draft).name)}"
+    place = "" if spec.offload is None else f" with its target {PLACES[spec.offload]}"
+    return f"{'demo pair' if spec.is_demo else f'pair {models_name()}'}{place}"
+
+
+def models_name() -> str:
+    """Name the models of a pair that is not the demo pair, for people."""
+    return " ← ".join(safe_name(Path(name).name) for name in pair_spec()[:2])
 
 
 def last_run() -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from ui import machine, model_pairs, number_format, predictions, scenarios, session, session_jobs
+from ui import machine, model_pairs, number_format, predictions, scenarios, session, session_jobs, weights_place
 from ui.literal import plain
 from ui.model_pairs import PairSpec
 
@@ -34,15 +34,16 @@ def draw() -> None:
 def _pair_control() -> None:
     spec = session.pair_spec()
     st.markdown(
-        f"**Model pair**  \n{'Demo pair, shipped' if spec.is_demo else session.pair_name().removeprefix('pair ')}",
+        f"**Model pair**  \n{'Demo pair, shipped' if spec.is_demo else session.models_name()}",
         help="Target: the model whose output is preserved. Draft: the "
         "small model that proposes tokens. They must share a vocabulary.",
     )
-    measured = spec.dtype == number_format.FASTEST and not machine.has_gpu()
+    measured = spec.dtype == number_format.FASTEST and spec.offload is None and not machine.has_gpu()
     st.caption(
         f":material/memory: {plain(machine.device_name())}, {predictions.dtype_in_use()}",
         help=number_format.explanation(spec.target, spec.draft) if measured else None,
     )
+    weights_place.line(spec)
     with st.popover("Change pair", icon=":material/swap_horiz:", width="stretch"):
         with st.form("sidebar_pair", border=False):
             new_target = st.text_input(
@@ -69,12 +70,14 @@ def _pair_control() -> None:
                 "token for token; so it is in bfloat16 where passes are compiled, elsewhere near-ties may round the "
                 "other way.",
             )
+            offload = weights_place.control(spec)
             if st.form_submit_button("Use this pair", icon=":material/check:", width="stretch"):
-                problem = pair_problem(new_target.strip(), new_draft.strip())
+                wanted = PairSpec(new_target.strip() or None, new_draft.strip() or None, DTYPES[dtype], offload)
+                problem = pair_problem(new_target.strip(), new_draft.strip()) or weights_place.problem(wanted)
                 if problem:
                     st.error(plain(problem))
                 else:
-                    session.set_pair(PairSpec(new_target.strip() or None, new_draft.strip() or None, DTYPES[dtype]))
+                    session.set_pair(wanted)
                     st.rerun()
         if model_pairs.loaded_pair() is not None and st.button(
             "Unload from memory", icon=":material/eject:", key="sidebar_unload", width="stretch"

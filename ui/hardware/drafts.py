@@ -52,7 +52,7 @@ def _subject(vector: AcceptanceVector) -> tuple[str, str]:
 
 
 def _comparable(one: HardwareProfile, other: HardwareProfile) -> bool:
-    facts = [(p.device, p.dtype, p.context, p.meta.get("offload")) for p in (one, other)]
+    facts = [(p.device, p.dtype, p.context, p.offload) for p in (one, other)]
     return facts[0] == facts[1]
 
 

@@ -1,0 +1,135 @@
+"""Where the target's weights live: chosen in the sidebar, said with its numbers, and nothing left behind afterwards."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from sequoia_core import autoregressive
+from sequoia_core.models import offload_needs, packed_layers
+from tests.core.test_families import build, save
+from ui import model_pairs, number_format, weights_place
+from ui.model_pairs import PairSpec
+
+from .conftest import metrics, open_page, profile, settled
+
+
+@pytest.fixture(autouse=True)
+def copies(tmp_path_factory, monkeypatch) -> Path:
+    """Keep packed copies of tests apart from the user's, and what was asked before out of the way."""
+    folder = tmp_path_factory.mktemp("copies")
+    monkeypatch.setattr(packed_layers, "cache_folder", lambda: folder)
+    weights_place._needs.clear()
+    return folder
+
+
+@pytest.fixture
+def spec(tmp_path) -> PairSpec:
+    folder = save(build("Llama"), tmp_path / "model")
+    return PairSpec(folder, folder, "float32", "disk")
+
+
+def readers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "layer reader"]
+
+
+def open_files(folder: str) -> list[str]:
+    links = [Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd")]
+    return [os.readlink(link) for link in links if link.is_symlink() and os.readlink(link).startswith(folder)]
+
+
+def load_and_run(spec: PairSpec):
+    pair = model_pairs.shared_pair(spec, threading.Event())
+    assert len(list(autoregressive([1, 2, 3], target=pair.target, max_new_tokens=4))) == 4
+    assert pair.target.offload == "disk" and readers() and open_files(spec.target)
+    return pair
+
+
+def test_unloading_leaves_no_thread_and_no_open_file(spec):
+    load_and_run(spec)
+    assert model_pairs.loaded_pair() == spec
+    model_pairs.unload_pair()
+    assert model_pairs.loaded_pair() is None and not readers() and not open_files(spec.target)
+
+
+def test_loading_another_pair_closes_the_one_before(spec):
+    load_and_run(spec)
+    resident = model_pairs.shared_pair(spec._replace(offload=None), threading.Event())
+    assert resident.target.offload is None and not readers() and not open_files(spec.target)
+    model_pairs.unload_pair()
+
+
+def test_whoever_uses_a_pair_keeps_it_open_until_the_end(spec):
+    pair = load_and_run(spec)
+    model_pairs.unload_pair()
+    assert len(list(autoregressive([1, 2, 3], target=pair.target, max_new_tokens=4))) == 4
+    del pair
+    assert not readers() and not open_files(spec.target)
+
+
+def test_packing_is_told_to_whoever_waits(copies):
+    told = []
+    demo = PairSpec(dtype="bfloat16", offload="disk")
+    model_pairs.shared_pair(demo, threading.Event(), lambda share, words: told.append((share, words)))
+    model_pairs.unload_pair()
+    packed = list((copies / "packed-layers").glob("*.layers")) if (copies / "packed-layers").is_dir() else []
+    if not packed:
+        pytest.skip("passes are not compiled here, so nothing is packed")
+    shares = [share for share, _ in told]
+    assert shares == sorted(shares) and any("MB" in words for _, words in told)
+
+
+def test_a_streamed_target_is_not_timed_in_both_formats(monkeypatch):
+    monkeypatch.setattr(number_format, "load_fastest", lambda *_: pytest.fail("timed"))
+    pair = model_pairs._load_pair(PairSpec(dtype=number_format.FASTEST, offload="disk"))
+    assert str(pair.target.dtype) == f"torch.{number_format.for_streaming(None, None)}"
+
+
+def choose(page: AppTest, place: str) -> AppTest:
+    page.selectbox(key="sidebar_weights").select(place)
+    button = next(button for button in page.sidebar.button if button.label == "Use this pair")
+    return settled(button.click().run())
+
+
+def sidebar_text(page: AppTest) -> str:
+    return " ".join(element.value for element in [*page.sidebar.caption, *page.sidebar.markdown])
+
+
+def test_the_choice_says_what_it_takes_and_what_was_measured_in_memory_predicts_nothing_on_disk(assets, monkeypatch):
+    monkeypatch.setattr(number_format, "for_streaming", lambda target, draft: "float32")  # as the profile's, anywhere
+    page = open_page("overview")
+    assert page.selectbox(key="sidebar_weights").options == ["In memory", "On disk"]
+    assert "×" in metrics(page)["Predicted speedup"][0]
+    page = choose(page, "On disk")
+    assert page.session_state["studio_pair"].offload == "disk"
+    line = next(caption for caption in page.sidebar.caption if "Target on disk" in caption.value)
+    assert "MB free" in line.value and "ring" in line.help and "scratch" in line.help
+    assert "Run the whole chain on the demo pair with its target on disk" in " ".join(b.label for b in page.button)
+    value, why = metrics(page)["Predicted speedup"]
+    assert value == "–" and "weights in memory, not on disk" in why + next(
+        metric.help for metric in page.metric if metric.label == "Predicted speedup"
+    )
+    streamed = profile()
+    streamed.meta["offload"] = "disk"
+    streamed.save(assets / "profiles" / "cpu-2core.json")
+    assert "×" in metrics(settled(page.run()))["Predicted speedup"][0]
+    assert metrics(choose(page, "In memory"))["Predicted speedup"][0] == "–"
+
+
+def test_a_target_that_cannot_fit_is_refused_with_the_numbers(assets, monkeypatch):
+    page = open_page("overview")
+    monkeypatch.setattr(offload_needs, "available_bytes", lambda: 2_000_000)
+    page = choose(page, "On disk")
+    message = " ".join(error.value for error in page.sidebar.error)
+    assert "found 2 MB of memory free" in message and "scratch" in message
+    assert "studio_pair" not in page.session_state
+
+
+def test_of_a_model_on_the_hub_nothing_is_said_before_it_is_here(assets):
+    page = open_page("overview")
+    page.session_state["studio_pair"] = PairSpec("owner/big", "owner/small", "float32", "disk")
+    assert "known once it is downloaded" in sidebar_text(settled(page.run()))
