@@ -31,6 +31,11 @@ class DraftPlan:
     first_guess: float
     draft_cost: float
 
+    @property
+    def tokens_per_sec(self) -> float:
+        """Predicted speed with the best tree."""
+        return self.prediction.tokens_per_step.value / self.prediction.step.total_sec
+
 
 def compare_drafts(candidates: Mapping[str, tuple[AcceptanceVector, HardwareProfile]]) -> list[DraftPlan]:
     """Plan every candidate, and return the fastest first.

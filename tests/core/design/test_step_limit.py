@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.design.step_limit import idle_arithmetic
+from sequoia_core.design.step_limit import idle_arithmetic, reading_ends
 
 
 def profile(sizes: list[int], times: list[float]) -> HardwareProfile:
@@ -23,3 +23,12 @@ def test_beyond_the_kink_each_token_has_its_price():
 
 def test_a_pass_bound_by_arithmetic_from_the_start_has_none_idle():
     assert idle_arithmetic(profile([1, 2, 4], [1.0, 2.0, 4.0])) == (1, pytest.approx(1.0))
+
+
+def test_reading_ends_where_computing_takes_longer():
+    meta = {"streaming": {"layers": 4, "buffers": 2, "layer_read_sec": 0.5}}
+    times = {"sizes": [1, 8, 16, 32], "draft_sec": 0.1}
+    assert reading_ends(HardwareProfile(verify_sec=[1.9, 2.0, 2.2, 4.0], **times)) is None
+    assert reading_ends(HardwareProfile(verify_sec=[1.9, 2.0, 2.2, 4.0], meta=meta, **times)) == 12
+    assert reading_ends(HardwareProfile(verify_sec=[1.9, 2.0, 2.0, 2.05], meta=meta, **times)) == 32
+    assert reading_ends(HardwareProfile(verify_sec=[3.0, 3.1, 3.2, 4.0], meta=meta, **times)) is None
