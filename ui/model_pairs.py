@@ -11,12 +11,14 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from sequoia_core.files.model_names import DEMO_PAIR, pair_names
 from ui import number_format
 from ui.pair_loading import PairKeeper, Progress
 
 if TYPE_CHECKING:
     from sequoia_core.models.language_model import ModelPair
 
+DEMO_DRAFTS = {"Small, quick": "draft", "Large, right more often": "draft-large"}  # folders beside the demo target
 HUB_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*-of-*.safetensors")
 _LOG = logging.getLogger(__name__)
 
@@ -37,7 +39,25 @@ class PairSpec(NamedTuple):
 
     @property
     def is_demo(self) -> bool:
-        return self.target is None or self.draft is None
+        """Whether both models are among those that ship."""
+        return all(name.startswith("demo ") for name in pair_names(*self[:2]))
+
+    @property
+    def demo_draft(self) -> str:
+        """Which of `DEMO_DRAFTS` it has; the first for a pair of the user's own."""
+        folder = pair_names(*self[:2])[1].removeprefix("demo ")
+        return next((title for title, name in DEMO_DRAFTS.items() if name == folder), next(iter(DEMO_DRAFTS)))
+
+
+def demo_drafts() -> list[str]:
+    """Return the titles of the demo drafts that are there."""
+    return [title for title, folder in DEMO_DRAFTS.items() if (DEMO_PAIR / folder).is_dir()]
+
+
+def demo_models(draft: str) -> tuple[str | None, str | None]:
+    """Return target and draft of the demo pair with one of `DEMO_DRAFTS`; None twice for the one `load_pair` takes."""
+    folder = DEMO_DRAFTS[draft]
+    return (None, None) if folder == "draft" else (str(DEMO_PAIR / "target"), str(DEMO_PAIR / folder))
 
 
 def _fetch_pair(spec: PairSpec) -> None:

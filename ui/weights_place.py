@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sequoia_core.models.offload_needs import OffloadNeeds
 
 MEANING = (
-    "On disk, every pass reads the target's layers anew: it may be larger than memory, and a tree of a hundred tokens "
+    "On disk, every pass reads the target's layers anew: it may be larger than memory, and a tree of dozens of tokens "
     "is checked in about the time of one."
 )
 
@@ -60,17 +60,19 @@ def line(spec: PairSpec) -> None:
     except (ValueError, OSError) as error:
         st.caption(f":red[{place}: cannot be loaded]", help=plain(str(error)))
         return
-    st.caption(f"{place}: takes {needs.memory / 1e6:,.0f} MB{_free()}", help=explanation(needs))
+    parts = {"resident": needs.resident, "ring": needs.ring, "cache": needs.cache, "scratch": needs.scratch}
+    listed = ", ".join(f"{part} {size / 1e6:,.0f}" for part, size in (parts | {"draft": needs.beside}).items())
+    st.caption(f"{place}: takes {needs.memory / 1e6:,.0f} MB{_free()} ({listed})", help=explanation(needs))
 
 
 def explanation(needs: OffloadNeeds) -> str:
     """Say what the memory is taken for, in a few sentences."""
     found = (
-        f"Predicted from the file headers, in MB: resident {needs.resident / 1e6:,.0f} (embedding, head), ring "
-        f"{needs.ring / 1e6:,.0f} (layers being read), cache {needs.cache / 1e6:,.0f} and scratch "
-        f"{needs.scratch / 1e6:,.0f} (a text of 2,048 tokens and a tree of 1,024), draft {needs.beside / 1e6:,.0f}; "
-        f"while loading, {needs.loading / 1e6:,.0f} in place of the first four."
+        "Predicted in MB from the file headers. Resident: embedding, head, norms. Ring: layers that are being read. "
+        "Cache and scratch: for a text of 2,048 tokens, or the model's context, and a tree of 1,024."
     )
+    if needs.loading:
+        found += f" While it loads, {needs.loading / 1e6:,.0f} MB are taken in place of these four."
     if needs.copy:
         found += f" A packed copy of the layers, {needs.copy / 1e6:,.0f} MB, is written to the cache folder once."
     if needs.host:

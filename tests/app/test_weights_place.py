@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core import autoregressive
+from sequoia_core.files import model_names
 from sequoia_core.models import offload_needs, packed_layers
 from tests.core.test_families import build, save
 from ui import model_pairs, number_format, weights_place
 from ui.model_pairs import PairSpec
 
-from .conftest import metrics, open_page, profile, settled
+from .conftest import metrics, open_page, profile, settled, vector
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +109,7 @@ def test_the_choice_says_what_it_takes_and_what_was_measured_in_memory_predicts_
     page = choose(page, "On disk")
     assert page.session_state["studio_pair"].offload == "disk"
     line = next(caption for caption in page.sidebar.caption if "Target on disk" in caption.value)
-    assert "MB free" in line.value and "ring" in line.help and "scratch" in line.help
+    assert "MB free (resident " in line.value and "ring" in line.value and "scratch" in line.value
     assert "Run the whole chain on the demo pair with its target on disk" in " ".join(b.label for b in page.button)
     value, why = metrics(page)["Predicted speedup"]
     assert value == "–" and "weights in memory, not on disk" in why + next(
@@ -133,3 +135,26 @@ def test_of_a_model_on_the_hub_nothing_is_said_before_it_is_here(assets):
     page = open_page("overview")
     page.session_state["studio_pair"] = PairSpec("owner/big", "owner/small", "float32", "disk")
     assert "known once it is downloaded" in sidebar_text(settled(page.run()))
+
+
+def test_a_second_draft_of_the_demo_pair_is_offered_where_it_is_there(assets, tmp_path, monkeypatch):
+    page = open_page("overview")
+    assert not any(box.key == "sidebar_demo_draft" for box in page.selectbox)
+    demo = tmp_path / "demo"
+    for role in ("target", "draft", "draft-large"):
+        save(build("Llama"), demo / role)
+    for module in (model_pairs, model_names):
+        monkeypatch.setattr(module, "DEMO_PAIR", demo)
+    larger = replace(vector().holds_for, draft="demo draft-large")
+    replace(vector(0.57), holds_for=larger).save(assets / "acceptance" / "demo-large-t0.json")
+    page = settled(page.run())
+    page.selectbox(key="sidebar_demo_draft").select("Large, right more often")
+    page = choose(page, "On disk")
+    spec = page.session_state["studio_pair"]
+    assert spec[:2] == (str(demo / "target"), str(demo / "draft-large")) and spec.is_demo
+    assert [box.value for box in page.text_input if box.key.startswith("sidebar_")] == ["", ""]
+    assert "Demo pair with its large draft" in sidebar_text(page)
+    assert "on the demo pair with its large draft and its target on disk" in " ".join(b.label for b in page.button)
+    assert metrics(page)["First guess accepted"][0] == "57%"  # of the vector that ships for it
+    page.selectbox(key="sidebar_demo_draft").select("Small, quick")
+    assert choose(page, "In memory").session_state["studio_pair"][:2] == (None, None)
