@@ -127,6 +127,10 @@ def test_the_last_run_is_taken_apart(assets) -> None:
     page.session_state["studio_last_run"] = run
     settled(page.run())
     assert "Verifying: -9" in text(page) and "Measure the machine again" in text(page)
+    page.session_state["studio_last_run"] = run | {"offload": "disk"}
+    settled(page.run())
+    assert "Verifying: -9" not in text(page)
+    assert "weights on disk, the profile in use has them in memory" in " ".join(c.value for c in page.caption)
     pieces = ["a", "b", "a", "b"] * 10
     run |= {"prompt_tokens": 300, "steps": [run["steps"][0] | {"pieces": pieces}]}
     grown = replace(profile(), verify_growth_sec=np.full(7, 1e-4))
