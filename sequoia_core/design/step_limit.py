@@ -33,7 +33,7 @@ class StepCost(NamedTuple):
 def step_limit(best: BestShape, profile: HardwareProfile) -> StepCost:
     """Return what a step costs at the best shape and what limits its speedup."""
     total = best.expected_tokens / best.predicted_speedup
-    verify = float(profile.t(best.size))
+    verify = min(float(profile.t(best.size)), total)  # drafting may hide behind weights that stream, and cost nothing
     draft = total - verify
     if best.size < 2 or best.predicted_speedup < PAYS_FROM:
         limit = "nothing pays"

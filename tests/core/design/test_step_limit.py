@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from sequoia_core.design.planning import BestShape
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.design.step_limit import idle_arithmetic, reading_ends
+from sequoia_core.design.step_limit import idle_arithmetic, reading_ends, step_limit
 
 
 def profile(sizes: list[int], times: list[float]) -> HardwareProfile:
@@ -32,3 +33,10 @@ def test_reading_ends_where_computing_takes_longer():
     assert reading_ends(HardwareProfile(verify_sec=[1.9, 2.0, 2.2, 4.0], meta=meta, **times)) == 12
     assert reading_ends(HardwareProfile(verify_sec=[1.9, 2.0, 2.0, 2.05], meta=meta, **times)) == 32
     assert reading_ends(HardwareProfile(verify_sec=[3.0, 3.1, 3.2, 4.0], meta=meta, **times)) is None
+
+
+def test_drafting_that_hides_behind_reading_costs_nothing():
+    meta = {"streaming": {"layers": 4, "buffers": 2, "layer_read_sec": 0.5}}
+    streamed = HardwareProfile([1, 8, 32], [1.9, 2.0, 2.0], 0.1, meta=meta)
+    cost = step_limit(BestShape(8, 3, 3.5, 3.5), streamed)  # a step takes as long as one token, t(8) is 1.05
+    assert (cost.verify, cost.draft, cost.limit) == (1.0, 0.0, "acceptance")
