@@ -41,7 +41,7 @@ PROMPT_TOKENS, NEW_TOKENS = 96, 128
 MEASURE_SEC = 60.0  # acceptance is measured on as many prompts as this allows
 LEAST_PROMPTS = 4  # at least, however long they take
 SIZES, REPEATS = (1, 2, 4, 8, 16, 32, 64), 9
-STREAMED_SIZES, STREAMED_REPEATS = (1, 8, 32, 64, 128, 256), 5  # large trees pay, and each pass reads all weights
+STREAMED_SIZES, STREAMED_REPEATS = (1, 8, 16, 32, 64, 128, 256), 5  # large trees pay, and each pass reads all weights
 
 
 @dataclass(frozen=True, slots=True)

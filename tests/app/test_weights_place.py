@@ -14,8 +14,10 @@ from sequoia_core import autoregressive
 from sequoia_core.files import model_names
 from sequoia_core.models import offload_needs, packed_layers
 from tests.core.test_families import build, save
-from ui import model_pairs, number_format, weights_place
+from ui import chain_job, model_pairs, number_format, weights_place
+from ui.jobs import Job, JobContext
 from ui.model_pairs import PairSpec
+from ui.run_files import run_from_bytes, run_to_bytes
 
 from .conftest import metrics, open_page, profile, settled, vector
 
@@ -31,7 +33,7 @@ def copies(tmp_path_factory, monkeypatch) -> Path:
 
 @pytest.fixture
 def spec(tmp_path) -> PairSpec:
-    folder = save(build("Llama"), tmp_path / "model")
+    folder = save(build("Llama", max_position_embeddings=512), tmp_path / "model")
     return PairSpec(folder, folder, "float32", "disk")
 
 
@@ -70,6 +72,20 @@ def test_whoever_uses_a_pair_keeps_it_open_until_the_end(spec):
     model_pairs.unload_pair()
     assert len(list(autoregressive([1, 2, 3], target=pair.target, max_new_tokens=4))) == 4
     del pair
+    assert not readers() and not open_files(spec.target)
+
+
+def test_the_whole_chain_runs_with_the_target_on_disk(spec, monkeypatch):
+    for name, value in {"STREAMED_SIZES": (1, 4, 8), "STREAMED_REPEATS": 1, "NEW_TOKENS": 16}.items():
+        monkeypatch.setattr(chain_job, name, value)
+    work = chain_job.chain_work(["DEF F(A):", "CLASS A:", "IF A:"], models=spec)
+    found = work(JobContext(Job("chain", work)))
+    model_pairs.unload_pair()
+    assert found.acceptance.meta["offload"] == found.profile.offload == found.run["offload"] == "disk"
+    assert found.profile.max_size == 8 and found.profile.streaming is not None
+    assert found.run["read_bytes_per_sec"] > 0
+    assert all(step["read_wait_sec"] <= step["seconds"][1] for step in found.run["steps"])
+    assert run_from_bytes(run_to_bytes(found.run), "run") == found.run
     assert not readers() and not open_files(spec.target)
 
 
