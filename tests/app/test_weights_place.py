@@ -54,16 +54,18 @@ def load_and_run(spec: PairSpec):
 
 
 def test_unloading_leaves_no_thread_and_no_open_file(spec):
-    load_and_run(spec)
+    target = load_and_run(spec).target  # held, so that nothing is closed by being forgotten
     assert model_pairs.loaded_pair() == spec
     model_pairs.unload_pair()
+    with pytest.raises(ValueError):
+        list(autoregressive([1, 2, 3], target=target, max_new_tokens=4))
     assert model_pairs.loaded_pair() is None and not readers() and not open_files(spec.target)
 
 
 def test_loading_another_pair_closes_the_one_before(spec):
-    load_and_run(spec)
+    target = load_and_run(spec).target
     resident = model_pairs.shared_pair(spec._replace(offload=None), threading.Event())
-    assert resident.target.offload is None and not readers() and not open_files(spec.target)
+    assert resident.target.offload is None and not readers() and not open_files(target.name)
     model_pairs.unload_pair()
 
 
