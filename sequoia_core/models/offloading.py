@@ -14,8 +14,8 @@ from .checkpoint import Plan, weight_paths
 from .language_model import HuggingFaceModel
 from .model_files import Source, explained
 from .offload_needs import OffloadNeeds, needs_of
-from .streamed_llama import StreamedLlama
-from .streamed_modules import StreamedModules, StreamedPasses, without_numbers
+from .streamed_llama import StreamedLlama, StreamedLlamaSession
+from .streamed_modules import StreamedModules, StreamedPasses, StreamedSession, without_numbers
 from .tensor_files import TensorFiles
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class OffloadedModel(HuggingFaceModel):
         needs: OffloadNeeds,
     ) -> None:
         super().__init__(model, name, passes=passes, device=streamed.device)
-        self.offload, self.needs, self._streamed = tier, needs, streamed
+        self.offload, self.needs, self._streamed, self._closed = tier, needs, streamed, False
 
     @property
     def read_wait_sec(self) -> float:
@@ -64,7 +64,13 @@ class OffloadedModel(HuggingFaceModel):
         if isinstance(self._passes, StreamedLlama):  # the model's own forward is not what decodes
             self._streamed.rest(self.model)
 
+    def open(self, capacity: int) -> StreamedLlamaSession | StreamedSession:
+        if self._closed:  # its descriptors may be those of other files by now
+            raise ValueError(f"{self.name}: found a model that was closed, expected one that is loaded")
+        return super().open(capacity)
+
     def close(self) -> None:
+        self._closed = True
         if self._passes.ring is not None:
             self._passes.ring.close()
         self._streamed.rest(self.model)

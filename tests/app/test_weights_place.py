@@ -57,7 +57,7 @@ def test_unloading_leaves_no_thread_and_no_open_file(spec):
     target = load_and_run(spec).target  # held, so that nothing is closed by being forgotten
     assert model_pairs.loaded_pair() == spec
     model_pairs.unload_pair()
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="closed"):
         list(autoregressive([1, 2, 3], target=target, max_new_tokens=4))
     assert model_pairs.loaded_pair() is None and not readers() and not open_files(spec.target)
 

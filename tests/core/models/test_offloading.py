@@ -269,6 +269,8 @@ def test_a_closed_model_says_so(tmp_path):
     streamed.close()
     with pytest.raises(ValueError, match="closed"):
         session.append(torch.tensor([1]), torch.tensor([0]), torch.zeros(1, 1), keep=1)
+    with pytest.raises(ValueError, match="closed, expected one that is loaded"):
+        streamed.open(8)
 
 
 def test_too_little_memory_is_refused_with_the_numbers(tmp_path, monkeypatch):
