@@ -81,6 +81,11 @@ def verify_time_figure(
     )
     figure.update_xaxes(**log2_ticks(int(dense[-1])))
     figure.update_yaxes(range=[0, top])
+    if profile.streaming is not None:  # flat for long and then steep: where it turns would not be seen
+        figure.update_yaxes(
+            type="log", range=[np.log10(0.5), np.log10(max(top, 2.0))], tickvals=[0.5, 1, 2, 5, 10, 20, 50, 100],
+            title="t(n), in passes of one token (log scale)",
+        )  # fmt: skip
     return figure
 
 
