@@ -65,7 +65,7 @@ def control() -> None:
         "every page. What is measured here replaces it.",
     )
     if current is not None and foreign():
-        st.caption(f":material/travel_explore: {kind(current)}, not this machine.")
+        st.caption(f":material/travel_explore: {kind(current)}, not of this pair on this machine.")
 
 
 def _choose(key: str) -> None:
