@@ -62,7 +62,7 @@ cards(
     ),
     Card(
         f"Verification t({best.size})",
-        f"{cost.verify:.2f}",
+        f"{float(profile.t(best.size)):.2f}",
         f"vs {best.size}.00 one by one",
         help="Time of one target pass over the whole tree ÷ over one token. The paper's A100: t(128) ≈ 1.05.",
     ),

@@ -16,7 +16,8 @@ def standing() -> None:
     vector, best, tree, last = session.acceptance(), tree_in_use.best(), tree_in_use.current(), session.last_run()
     unmeasured = predictions.vector_faults()
     missing = [*unmeasured, *predictions.profile_faults()]
-    own = last is not None and last["target"] == predictions.conditions().target
+    here = (predictions.conditions().target, session.pair_spec().offload)
+    own = last is not None and (last["target"], last.get("offload")) == here
     summary = runs.summary_of(last) if own else None
     places = cards(
         Card(

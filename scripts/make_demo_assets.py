@@ -1,12 +1,14 @@
 """Measure the demo pair and write everything that is shipped beside it.
 
     python scripts/make_demo_assets.py prompts varied --work /tmp/demo-pair     # from the recipe's split
-    python scripts/make_demo_assets.py vectors profile run card          # any of them, in this order
+    python scripts/make_demo_assets.py vectors profile disk run card     # any of them, in this order
     python scripts/make_demo_assets.py robustness                        # after benchmarks/robustness.py; minutes
 
 prompts: assets/prompts/prompts.jsonl      vectors: assets/acceptance/demo-t*.json
 varied: assets/prompts/not-looping.jsonl, held-out prompts whose greedy continuation does not loop
 profile: assets/profiles/cpu-2core*.json   run: assets/runs/recorded.jsonl   card: assets/demo/README.md
+disk: assets/scenarios/profiles/demo-*-disk.json, with the target's weights on disk (scripts/make_scenarios.py names it)
+vectors, profile and disk are measured for the larger draft too, where assets/demo/draft-large is there
 robustness: assets/runs/robustness.json, the newest benchmark and two checks of the robustness page
 """
 
@@ -26,7 +28,10 @@ ASSETS = ROOT / "assets"
 PROMPT_COUNT, VARIED_COUNT = 240, 32  # a prediction of +-5 % takes 90 to 150
 SHORTEST, LONGEST, PER_FILE = 48, 96, 8  # tokens of a prompt; prompts of one file
 TEMPERATURES = (0.0, 0.6)
-DTYPE = "bfloat16"  # as the app runs them where the processor has a matrix unit
+DTYPE = "bfloat16"  # as the app runs them where passes are compiled
+DRAFTS = {"": "draft", "-large": "draft-large"}  # by what files of theirs have in their names
+SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+DISK_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 PROFILES = {"float32": "cpu-2core", "bfloat16": "cpu-2core-bfloat16"}
 RECORDED_PROMPT = 8  # the one that the overview's whole chain decodes
 BLOCKS = ("def ", "class ", "if ", "for ", "while ", "with ", "try:", "else:")  # prompts end where a block begins
@@ -126,32 +131,53 @@ def encoded_prompts(pair) -> list[list[int]]:
     return [pair.tokenizer.encode(text) for text in load_prompts(ASSETS / "prompts" / "prompts.jsonl")]
 
 
-def write_vectors(pair) -> None:
+def loaded_pairs(dtype: str, offload: str | None = None):
+    """Yield what files of each draft have in their names, and the pair, whose target is closed afterwards."""
+    from sequoia_core import load_pair
+
+    for name, draft in DRAFTS.items():
+        if (ASSETS / "demo" / draft).is_dir():
+            folders = [ASSETS / "demo" / role for role in ("target", draft)]
+            pair = load_pair(*folders, device="cpu", dtype=dtype, offload=offload)
+            yield name, pair
+            pair.target.close()
+
+
+def write_vectors() -> None:
     from sequoia_core import SamplingConfig, measure_acceptance
 
-    for temperature in TEMPERATURES:
-        vector = measure_acceptance(
-            encoded_prompts(pair), target=pair.target, draft=pair.draft, sampling=SamplingConfig(temperature)
-        )
-        vector.meta["pair"] = "demo target <- demo draft"
-        vector.meta["source"] = f"measured on {PROMPT_COUNT} held-out prompts x 128 tokens that the target wrote"
-        vector.save(ASSETS / "acceptance" / f"demo-t{temperature:g}.json")
-        print(f"T={temperature}: p = {vector.probs[:6].round(4)}, sum {vector.probs.sum():.4f}")
+    for name, pair in loaded_pairs(DTYPE):
+        for temperature in TEMPERATURES:
+            vector = measure_acceptance(
+                encoded_prompts(pair), target=pair.target, draft=pair.draft, sampling=SamplingConfig(temperature)
+            )
+            vector.meta["pair"] = f"{pair.target.name} <- {pair.draft.name}"
+            vector.meta["source"] = f"measured on {PROMPT_COUNT} held-out prompts x 128 tokens that the target wrote"
+            vector.save(ASSETS / "acceptance" / f"demo{name}-t{temperature:g}.json")
+            print(f"{pair.draft.name}, T={temperature}: p = {vector.probs[:6].round(4)}, sum {vector.probs.sum():.4f}")
 
 
 def write_profiles() -> None:
-    from sequoia_core import load_pair, measure_profile
+    for dtype, file in PROFILES.items():
+        for name, pair in loaded_pairs(dtype):
+            write_profile(pair, ASSETS / "profiles" / f"{file}{name}.json", sizes=SIZES, repeats=31)
 
-    for dtype, name in PROFILES.items():
-        pair = load_pair(device="cpu", dtype=dtype)
-        profile = measure_profile(
-            target=pair.target, draft=pair.draft, sizes=(1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128), repeats=31
-        )
-        profile.save(ASSETS / "profiles" / f"{name}.json")
-        print(
-            f"{profile.device}, {dtype}: target {profile.verify_sec[0] * 1e3:.2f} ms, "
-            f"draft {profile.draft_sec * 1e3:.2f} ms, c {profile.c:.3f}, t(16) {float(profile.t(16)):.2f}"
-        )
+
+def write_disk_profiles() -> None:
+    for name, pair in loaded_pairs(DTYPE, "disk"):
+        path = ASSETS / "scenarios" / "profiles" / f"demo-pair{name}-disk.json"
+        write_profile(pair, path, sizes=DISK_SIZES, repeats=15)
+
+
+def write_profile(pair, path: Path, *, sizes: tuple[int, ...], repeats: int) -> None:
+    from sequoia_core import measure_profile
+
+    profile = measure_profile(target=pair.target, draft=pair.draft, sizes=sizes, repeats=repeats)
+    profile.save(path)
+    print(
+        f"{path.stem}, {profile.device}: target {profile.verify_sec[0] * 1e3:.2f} ms, "
+        f"draft {profile.draft_sec * 1e3:.2f} ms, c {profile.c:.3f}, t(16) {float(profile.t(16)):.2f}"
+    )
 
 
 def write_run() -> None:
@@ -276,7 +302,7 @@ unless told otherwise, the app in whichever of float32 and bfloat16 it found to 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "parts", nargs="+", choices=["prompts", "varied", "vectors", "profile", "run", "robustness", "card"]
+        "parts", nargs="+", choices=["prompts", "varied", "vectors", "profile", "disk", "run", "robustness", "card"]
     )
     parser.add_argument("--work", type=Path, help="the recipe's work folder, for both kinds of prompts")
     args = parser.parse_args()
@@ -284,16 +310,18 @@ def main() -> None:
         parser.error("prompts and varied need --work")
     if "prompts" in args.parts:
         write_prompts(args.work)
-    if {"varied", "vectors", "card"} & set(args.parts):
+    if {"varied", "card"} & set(args.parts):
         from sequoia_core import load_pair
 
         pair = load_pair(device="cpu", dtype=DTYPE)
     if "varied" in args.parts:
         write_varied_prompts(args.work, pair)
     if "vectors" in args.parts:
-        write_vectors(pair)
+        write_vectors()
     if "profile" in args.parts:
         write_profiles()
+    if "disk" in args.parts:
+        write_disk_profiles()
     if "run" in args.parts:
         write_run()
     if "robustness" in args.parts:

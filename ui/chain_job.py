@@ -41,6 +41,7 @@ PROMPT_TOKENS, NEW_TOKENS = 96, 128
 MEASURE_SEC = 60.0  # acceptance is measured on as many prompts as this allows
 LEAST_PROMPTS = 4  # at least, however long they take
 SIZES, REPEATS = (1, 2, 4, 8, 16, 32, 64), 9
+STREAMED_SIZES, STREAMED_REPEATS = (1, 8, 16, 32, 64, 128, 256), 5  # large trees pay, and each pass reads all weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,8 @@ def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[
         found = keep(acceptance=vector)
         if context.cancel.is_set():
             return found
-        profile = measure_profile(**both, sizes=SIZES, repeats=REPEATS, cancel=context.cancel, progress=stage(1))
+        sizes, repeats = (SIZES, REPEATS) if models.offload is None else (STREAMED_SIZES, STREAMED_REPEATS)
+        profile = measure_profile(**both, sizes=sizes, repeats=repeats, cancel=context.cancel, progress=stage(1))
         found = keep(profile=profile)
         if context.cancel.is_set():
             return found

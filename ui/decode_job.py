@@ -77,7 +77,7 @@ def decode_beside_baseline(
     tokens: list[int] = []
     run["baseline"] = baseline = {"tokens": 0, "seconds": 0.0, "median_sec": None}
     plain_sec: list[float] = []
-    length = request.max_new_tokens
+    length, read_before, stepped_sec = request.max_new_tokens, pair.target.bytes_read, 0.0
     plain_steps = autoregressive(prompt, **common, max_new_tokens=length, generator=seeds[3])
     for step in decode(prompt, **speculative, max_new_tokens=length, generator=seeds[2]):
         tokens.extend(step.new_tokens)
@@ -85,9 +85,13 @@ def decode_beside_baseline(
             baseline["tokens"] += len(plain.new_tokens)
             baseline["seconds"] += plain.seconds
             plain_sec.append(plain.seconds)
+            stepped_sec += plain.seconds
             if baseline["tokens"] >= len(tokens):
                 break
         baseline["median_sec"] = statistics.median(plain_sec) if plain_sec else None
+        stepped_sec += step.seconds
+        if request.models.offload is not None:  # reading goes on in all of a step
+            run["read_bytes_per_sec"] = (pair.target.bytes_read - read_before) / stepped_sec
         context.append(recorder.add(step))
         run["text"] = pair.tokenizer.decode(tokens, skip_special_tokens=True)
         progress(len(tokens) / length, "Decoding, with the tree and without it in turns")

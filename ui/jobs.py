@@ -31,7 +31,10 @@ class JobContext:
     def pair(self, spec: PairSpec) -> ModelPair:
         """Return the models, loaded if they are not yet; see `shared_pair`."""
         self.progress(0.0, "Loading the model pair")
-        return shared_pair(spec, self.cancel)
+        # a fraction of loading is none of the work's: it goes into the words
+        return shared_pair(
+            spec, self.cancel, lambda share, words: self.progress(0.0, f"Loading the model pair, {share:.0%}: {words}")
+        )
 
     def progress(self, fraction: float, message: str) -> None:
         """Report how much is done, 0 to 1, and what is being done."""

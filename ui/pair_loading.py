@@ -17,19 +17,29 @@ from typing import Generic, TypeVar
 from sequoia_core.files.faults import Cancelled
 
 POLL_SEC = 0.05
+Progress = Callable[[float, str], None]
 Spec = TypeVar("Spec", bound=Hashable)
 Pair = TypeVar("Pair")
 _LOG = logging.getLogger(__name__)
 
 
 class _Load(Generic[Spec, Pair]):
-    """One load in progress; `pair` or `error` is set before `over`, neither if the load was abandoned."""
+    """One load in progress; `pair` or `error` is set before `over`, neither if the load was abandoned.
+
+    Attributes:
+        told: how far it is, 0 to 1, and what it does; None where it says nothing.
+    """
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.over = threading.Event()
         self.pair: Pair | None = None
         self.error: BaseException | None = None
+        self.told: tuple[float, str] | None = None
+
+    def tell(self, fraction: float, message: str) -> None:
+        """Note how far the load is, for whoever waits; called by the thread that loads."""
+        self.told = fraction, message
 
 
 class PairKeeper(Generic[Spec, Pair]):
@@ -37,12 +47,12 @@ class PairKeeper(Generic[Spec, Pair]):
 
     Args:
         fetch: brings what a spec names onto this machine; it may block for ever, and loads may fetch side by side.
-        load: reads it into memory and returns the pair. One at a time, also after an abandoned one: while transformers
-            builds a model, PyTorch's default number format is changed for all threads, and two models at once may not
-            fit.
+        load: reads it into memory and returns the pair; it is told where to report progress. One at a time, also after
+            an abandoned one: while transformers builds a model, PyTorch's default number format is changed for all
+            threads, and two models at once may not fit.
     """
 
-    def __init__(self, fetch: Callable[[Spec], None], load: Callable[[Spec], Pair]) -> None:
+    def __init__(self, fetch: Callable[[Spec], None], load: Callable[[Spec, Progress], Pair]) -> None:
         self._fetch, self._load = fetch, load
         self._lock = threading.Lock()  # guards the fields below; never held while anything slow goes on
         self._reading = threading.Lock()  # held by the thread that reads into memory
@@ -56,11 +66,12 @@ class PairKeeper(Generic[Spec, Pair]):
         held = self._held
         return None if held is None else held[0]
 
-    def get(self, spec: Spec, cancel: threading.Event) -> Pair:
+    def get(self, spec: Spec, cancel: threading.Event, progress: Progress | None = None) -> Pair:
         """Return the pair, loading it in place of the one held; a load of it that was abandoned is taken up again.
 
         Args:
             cancel: looked at every 50 ms; once set, the load is abandoned.
+            progress: called on this thread, every 50 ms, with what the load told last.
 
         Raises:
             Cancelled: before the pair was there.
@@ -80,6 +91,8 @@ class PairKeeper(Generic[Spec, Pair]):
                 with self._lock:
                     self._wanted = None
                 raise Cancelled("loading: cancelled before the models were in memory, expected it to end")
+            if progress is not None and load.told is not None:
+                progress(*load.told)
         if load.error is not None:
             raise load.error
         assert load.pair is not None, "a load that somebody waits for ends with a pair or an error"
@@ -101,7 +114,7 @@ class PairKeeper(Generic[Spec, Pair]):
             if self._given_up(load):
                 return
             try:
-                kept = self._end(load, pair=self._load(load.spec))
+                kept = self._end(load, pair=self._load(load.spec, load.tell))
             except BaseException as error:
                 kept = self._end(load, error=error)
             if not kept:

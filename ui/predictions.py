@@ -16,6 +16,7 @@ from ui import core_cache, machine, number_format, session
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, TokenTree
     from sequoia_core.design.prediction import Prediction
+    from ui.model_pairs import PairSpec
 
 
 def conditions(temperature: float = 0.0, top_p: float = 1.0, verifier: str = "sequoia") -> Conditions:
@@ -47,17 +48,26 @@ def profile_faults() -> list[str]:
         return ["no hardware profile"]
     target, draft = pair_names(*session.pair_spec()[:2])
     dtype = dtype_in_use()
-    return hardware.differences(target=target, draft=draft, dtype=dtype, device=machine.device_name())
+    return hardware.differences(
+        target=target, draft=draft, dtype=dtype, device=machine.device_name(), offload=session.pair_spec().offload
+    )
 
 
 def dtype_in_use() -> str:
     """Return the number format that the pair in use runs in here; before its first load, the one that is likely."""
-    target, draft, dtype = session.pair_spec()
+    return dtype_of(session.pair_spec())
+
+
+def dtype_of(spec: PairSpec) -> str:
+    """Return the number format that a pair runs in here; before its first load, the one that is likely."""
+    target, draft, dtype, offload = spec
     if dtype not in (None, number_format.FASTEST):
         return dtype
     if machine.has_gpu():
         return "bfloat16"
-    return "float32" if dtype is None else number_format.likely(target, draft)
+    if dtype is None:
+        return "float32"
+    return number_format.likely(target, draft) if offload is None else number_format.for_streaming(target, draft)
 
 
 def profiled_machine() -> str:

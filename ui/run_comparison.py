@@ -20,6 +20,7 @@ SETTINGS = {
     "Draft": "draft",
     "Number format": "dtype",
     "Device": "device",
+    "Streamed from": "offload",
 }
 
 
@@ -62,7 +63,10 @@ def _step_at(steps: Sequence[dict[str, Any]], character: int) -> int | None:
 
 def setting_rows(left: dict[str, Any], right: dict[str, Any], *, only_differences: bool) -> list[dict[str, Any]]:
     """Return a row `setting`, `left`, `right` for each thing that was asked, as text."""
-    rows = [{"setting": label, "left": str(left[name]), "right": str(right[name])} for label, name in SETTINGS.items()]
+    rows = [
+        {"setting": label, "left": str(left.get(name)), "right": str(right.get(name))}
+        for label, name in SETTINGS.items()
+    ]
     return [row for row in rows if not only_differences or row["left"] != row["right"]]
 
 

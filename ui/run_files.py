@@ -48,6 +48,8 @@ class _Header(_Strict):
     draft: str | None
     dtype: str | None
     device: str | None
+    offload: Literal["disk", "host"] | None = None
+    read_bytes_per_sec: Positive | None = None
     expected_tokens: Positive | None
     predicted_speedup: Positive | None
     prompt_tokens: Annotated[int, Field(ge=1)] | None = None

@@ -40,7 +40,7 @@ def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> dict[str, 
     Returns:
         `tokens` [n] texts, `outcomes` n letters of A, R, N, `draft` and `target` [n] probabilities, `path` node ids,
         `bonus` text or None when the run ended before it, `pieces` the text of each committed token, `trials` rows of
-        [node, r, R[s], D[s]], `seconds` [draft, verify, walk, commit].
+        [node, r, R[s], D[s]], `seconds` [draft, verify, walk, commit], `read_wait_sec` of these waited for weights.
     """
     has_bonus = len(step.new_tokens) == len(step.accepted_path)
     return {
@@ -55,6 +55,7 @@ def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> dict[str, 
         "pieces": text.pieces(step.new_tokens),
         "trials": [[int(t.node), *map(_finite, (t.uniform, t.target_mass, t.draft_mass))] for t in step.trials],
         "seconds": [step.draft_sec, step.verify_sec, step.walk_sec, step.commit_sec],
+        "read_wait_sec": step.read_wait_sec,
         "finished": step.finished,
     }
 
@@ -103,7 +104,9 @@ class DecodeRequest:
             "target": self.models.target,
             "draft": self.models.draft,
             "dtype": self.models.dtype,
+            "offload": self.models.offload,
             "device": None,
+            "read_bytes_per_sec": None,
             "expected_tokens": self.expected_tokens,
             "predicted_speedup": self.predicted_speedup,
             "predicted_interval": None if self.predicted_interval is None else list(self.predicted_interval),

@@ -50,23 +50,26 @@ def control() -> None:
         return
     current = in_use()
     titles = list(known())
-    st.session_state["sidebar_scenario"] = None if current is None else current.title
+    # A widget for each scenario: a browser that still shows the one before would else bring it back with its next click
+    key = f"sidebar_scenario_{'own' if current is None else current.name}"
+    st.session_state[key] = None if current is None else current.title
     st.selectbox(
         "Scenario",
         titles,
         index=None,
-        key="sidebar_scenario",
+        key=key,
         on_change=_choose,
+        args=(key,),
         placeholder=OWN,
         help="A pair and a machine to look at before anything is measured: an acceptance vector and a profile for "
         "every page. What is measured here replaces it.",
     )
     if current is not None and foreign():
-        st.caption(f":material/travel_explore: {kind(current)}, not this machine.")
+        st.caption(f":material/travel_explore: {kind(current)}, not of this pair on this machine.")
 
 
-def _choose() -> None:
-    title = st.session_state["sidebar_scenario"]
+def _choose(key: str) -> None:
+    title = st.session_state[key]
     if title is not None:
         scenario = known()[title]
         session.use_scenario(*parts(scenario), f"scenario “{scenario.title}”")

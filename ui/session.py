@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from sequoia_core.design.conditions import Conditions
+from sequoia_core.design.profile import PLACES
+from sequoia_core.files.model_names import pair_names
 from ui import number_format, shipped
 from ui.literal import safe_name
 from ui.model_pairs import PairSpec
@@ -46,8 +48,15 @@ def acceptance() -> AcceptanceVector:
             folder = shipped.ASSETS / "acceptance"
             st.error(f"No acceptance vector in {folder}. Restore the folder from the repository.")
             st.stop()
-        return shipped.acceptance(names[0])
+        default = shipped.acceptance(names[0])
+        return next((vector for vector in map(shipped.acceptance, names) if _is_of_pair(vector)), default)
     return get("acceptance")
+
+
+def _is_of_pair(vector: AcceptanceVector) -> bool:
+    """Whether a vector was measured on the pair in use."""
+    holds = vector.holds_for
+    return holds is not None and (holds.target, holds.draft) == pair_names(*pair_spec()[:2])
 
 
 def acceptance_source() -> str:
@@ -191,11 +200,19 @@ def set_pair(spec: PairSpec) -> None:
 
 
 def pair_name() -> str:
-    """Name the pair for people, to follow 'the'."""
+    """Name the pair for people, to follow 'the': with where its target lives, if that is not in memory."""
     spec = pair_spec()
-    if spec.is_demo:
-        return "demo pair"
-    return f"pair {safe_name(Path(spec.target).name)} ← {safe_name(Path(spec.draft).name)}"
+    place = "" if spec.offload is None else f" with its target {PLACES[spec.offload]}"
+    if not spec.is_demo:
+        return f"pair {models_name()}{place}"
+    return (
+        f"demo pair{place}" if spec.target is None else f"demo pair with its large draft{place.replace('with', 'and')}"
+    )
+
+
+def models_name() -> str:
+    """Name the models of a pair that is not the demo pair, for people."""
+    return " ← ".join(safe_name(Path(name).name) for name in pair_spec()[:2])
 
 
 def last_run() -> dict[str, Any] | None:

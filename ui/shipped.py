@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
-DEFAULT_VECTORS = ("demo-t0", "llama3-70b-8b-cnn")
+DEFAULT_VECTORS = ("demo-t0", "demo-large-t0", "llama3-70b-8b-cnn")
 DEFAULT_PROFILES = {"bfloat16": "cpu-2core-bfloat16", "float32": "cpu-2core"}  # by the number format of the demo pair
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from ui import machine, model_pairs, number_format, predictions, scenarios, session, session_jobs
+from ui import machine, model_pairs, number_format, predictions, scenarios, session, session_jobs, weights_place
 from ui.literal import plain
 from ui.model_pairs import PairSpec
 
@@ -34,31 +34,33 @@ def draw() -> None:
 def _pair_control() -> None:
     spec = session.pair_spec()
     st.markdown(
-        f"**Model pair**  \n{'Demo pair, shipped' if spec.is_demo else session.pair_name().removeprefix('pair ')}",
+        f"**Model pair**  \n{_title(spec)}",
         help="Target: the model whose output is preserved. Draft: the "
         "small model that proposes tokens. They must share a vocabulary.",
     )
-    measured = spec.dtype == number_format.FASTEST and not machine.has_gpu()
+    measured = spec.dtype == number_format.FASTEST and spec.offload is None and not machine.has_gpu()
     st.caption(
         f":material/memory: {plain(machine.device_name())}, {predictions.dtype_in_use()}",
         help=number_format.explanation(spec.target, spec.draft) if measured else None,
     )
+    weights_place.line(spec)
     with st.popover("Change pair", icon=":material/swap_horiz:", width="stretch"):
         with st.form("sidebar_pair", border=False):
             new_target = st.text_input(
                 "Target",
-                value=spec.target or "",
+                value="" if spec.is_demo else spec.target,
                 key="sidebar_target",
                 placeholder="folder or hub id",
                 help="A local folder with config.json and .safetensors files, or a Hugging Face hub id.",
             )
             new_draft = st.text_input(
                 "Draft",
-                value=spec.draft or "",
+                value="" if spec.is_demo else spec.draft,
                 key="sidebar_draft",
                 placeholder="folder or hub id",
                 help="Same kinds of names as the target. Leave both empty for the shipped demo pair.",
             )
+            demo_draft = _demo_draft(spec)
             dtype = st.selectbox(
                 "Number format",
                 list(DTYPES),
@@ -69,18 +71,44 @@ def _pair_control() -> None:
                 "token for token; so it is in bfloat16 where passes are compiled, elsewhere near-ties may round the "
                 "other way.",
             )
+            offload = weights_place.control(spec)
             if st.form_submit_button("Use this pair", icon=":material/check:", width="stretch"):
-                problem = pair_problem(new_target.strip(), new_draft.strip())
+                names = new_target.strip(), new_draft.strip()
+                wanted = PairSpec(*(names if any(names) else demo_draft), DTYPES[dtype], offload)
+                problem = pair_problem(*names) or weights_place.problem(wanted)
                 if problem:
                     st.error(plain(problem))
                 else:
-                    session.set_pair(PairSpec(new_target.strip() or None, new_draft.strip() or None, DTYPES[dtype]))
+                    session.set_pair(wanted)
                     st.rerun()
         if model_pairs.loaded_pair() is not None and st.button(
             "Unload from memory", icon=":material/eject:", key="sidebar_unload", width="stretch"
         ):
             model_pairs.unload_pair()
             st.rerun()
+
+
+def _title(spec: PairSpec) -> str:
+    """Name the pair in use."""
+    if not spec.is_demo:
+        return session.models_name()
+    return "Demo pair, shipped" if spec.target is None else "Demo pair with its large draft, shipped"
+
+
+def _demo_draft(spec: PairSpec) -> tuple[str | None, str | None]:
+    """Let the reader choose among the drafts of the demo pair, where there are several -> its two models."""
+    drafts = model_pairs.demo_drafts()
+    if len(drafts) < 2:
+        return None, None
+    chosen = st.selectbox(
+        "Draft of the demo pair",
+        drafts,
+        index=drafts.index(spec.demo_draft) if spec.demo_draft in drafts else 0,
+        key="sidebar_demo_draft",
+        help="Used where target and draft are left empty. With the target in memory the small one is usually faster, "
+        "with the target on disk the large one.",
+    )
+    return model_pairs.demo_models(chosen)
 
 
 def pair_problem(target: str, draft: str) -> str | None:

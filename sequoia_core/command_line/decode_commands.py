@@ -137,6 +137,7 @@ def _default_tree(
         "draft": pair.draft.name,
         "dtype": dtype_name(pair.target),
         "device": describe_device(pair.target.device),
+        "offload": pair.target.offload,
     }
     faults = ([] if vector is None else vector.differences(wanted)) + (
         [] if profile is None else profile.differences(**here)

@@ -31,6 +31,11 @@ class DraftPlan:
     first_guess: float
     draft_cost: float
 
+    @property
+    def tokens_per_sec(self) -> float:
+        """Predicted speed with the best tree."""
+        return self.prediction.tokens_per_step.value / self.prediction.step.total_sec
+
 
 def compare_drafts(candidates: Mapping[str, tuple[AcceptanceVector, HardwareProfile]]) -> list[DraftPlan]:
     """Plan every candidate, and return the fastest first.
@@ -48,7 +53,7 @@ def compare_drafts(candidates: Mapping[str, tuple[AcceptanceVector, HardwareProf
         if mismatches:
             raise ValueError(f"{name}: {mismatches[0]}")
         same = {"target": acceptance.holds_for.target, "sampling": acceptance.holds_for.sampling}
-        same |= {key: getattr(profile, key) for key in SAME} | {"offload": profile.meta.get("offload")}
+        same |= {key: getattr(profile, key) for key in SAME} | {"offload": profile.offload}
         first = first or same
         for key, value in same.items():
             if value != first[key]:

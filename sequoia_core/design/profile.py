@@ -18,6 +18,7 @@ from .profile_files import FORMAT, MAX_FILE_BYTES, VERSION, read_profile
 from .tree import MAX_SIZE
 
 PER_SIZE = ("overhead_sec", "sampling_sec", "verify_growth_sec")  # one number for each size, or none at all
+PLACES = {None: "in memory", "disk": "on disk", "host": "in the host's memory"}  # of a target's weights
 
 
 class Streaming(NamedTuple):
@@ -143,6 +144,12 @@ class HardwareProfile:
         return bool(self.meta.get("modelled"))
 
     @property
+    def offload(self) -> str | None:
+        """The slower tier that the target's layers stream from, "disk" or "host"; None where they are in memory."""
+        found = self.meta.get("offload")
+        return found if found in ("disk", "host") else None
+
+    @property
     def streaming(self) -> Streaming | None:
         """How the target's layers stream from a slower tier; None where all weights are resident, or it is not told."""
         found = self.meta.get("streaming")
@@ -265,7 +272,7 @@ class HardwareProfile:
             found.append(replace(self, **again, verify_samples=(), draft_samples=(), overhead_samples=()))
         return found
 
-    def differences(self, *, target: str, draft: str, dtype: str, device: str) -> list[str]:
+    def differences(self, *, target: str, draft: str, dtype: str, device: str, offload: str | None = None) -> list[str]:
         """Return what keeps these times from predicting that pair there; empty when they were measured on it.
 
         Modelled times never predict: a model of this very machine is as much of a what-if as one of another.
@@ -274,6 +281,7 @@ class HardwareProfile:
             target, draft: names as `model_names.pair_names` gives them.
             dtype: such as "float32".
             device: the name of the processor or GPU, with or without its number of threads.
+            offload: where the target's weights live, as for `load_pair`.
 
         Returns:
             One phrase for each difference, such as "measured in bfloat16, not float32".
@@ -289,6 +297,8 @@ class HardwareProfile:
             found.append(f"measured in {self.dtype}, not {dtype}")
         if self.device.split(", ")[0] != device.split(", ")[0]:
             found.append(f"measured on {self.device}, not on {device}")
+        if self.offload != offload:
+            found.append(f"measured with the target's weights {PLACES[self.offload]}, not {PLACES[offload]}")
         return found
 
     def to_json(self) -> dict:

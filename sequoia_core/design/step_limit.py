@@ -11,6 +11,7 @@ from .profile import HardwareProfile
 
 PAYS_FROM = 1.05  # smallest predicted speedup that counts as a gain
 IDLE_SLACK = 0.1  # how much longer a pass may take before its tokens count as no longer free
+READING_SLACK = 0.05  # the same, before computing counts as slower than reading the weights: passes vary by as much
 CHEAP_STEP = 1.25  # steps that cost less than this many one-token passes: acceptance is the limit
 
 
@@ -32,7 +33,7 @@ class StepCost(NamedTuple):
 def step_limit(best: BestShape, profile: HardwareProfile) -> StepCost:
     """Return what a step costs at the best shape and what limits its speedup."""
     total = best.expected_tokens / best.predicted_speedup
-    verify = float(profile.t(best.size))
+    verify = min(float(profile.t(best.size)), total)  # drafting may hide behind weights that stream, and cost nothing
     draft = total - verify
     if best.size < 2 or best.predicted_speedup < PAYS_FROM:
         limit = "nothing pays"
@@ -57,6 +58,18 @@ class IdleArithmetic(NamedTuple):
 
     tokens: int
     further_cost: float
+
+
+def reading_ends(profile: HardwareProfile) -> int | None:
+    """Return the most tokens of a pass that computes no longer than its weights take to arrive.
+
+    None where no weights stream, and where a pass over one token already takes longer.
+    """
+    if profile.streaming is None:
+        return None
+    sizes = np.arange(1, profile.max_size + 1)
+    hidden = sizes[profile.verify_at(sizes) <= (1 + READING_SLACK) * profile.streaming.pass_sec]
+    return int(hidden[-1]) if len(hidden) else None
 
 
 def idle_arithmetic(profile: HardwareProfile) -> IdleArithmetic:

@@ -29,5 +29,5 @@ Each module imports, of this room, only the modules named:
     streamed_llama         instruction_sets, layer_ring, layer_sources, llama_x86, packed_layers, tensor_files
     offload_needs          free_memory, layer_ring, packed_layers, streamed_modules, tensor_files
     offloading  checkpoint, language_model, model_files, offload_needs, streamed_llama, streamed_modules, tensor_files
-    loading                model_files, checkpoint, protocol, language_model, offloading
+    loading                model_files, checkpoint, protocol, language_model, offload_needs, offloading
 """

@@ -125,7 +125,7 @@ def _eos_ids(model: PreTrainedModel, name: str) -> frozenset[int]:
     return frozenset(listed)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class ModelPair:
     """A target model, the draft model that proposes its tokens, and the tokenizer they share."""
 

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from transformers import AutoTokenizer
@@ -18,7 +18,8 @@ from ..files.model_names import DEMO_PAIR, model_name
 from .checkpoint import Plan, load_weights, read_plan
 from .language_model import HuggingFaceModel, ModelPair
 from .model_files import Source, explained, locate, one_line
-from .offloading import load_offloaded
+from .offload_needs import OffloadNeeds, free_bytes
+from .offloading import load_offloaded, predicted_needs
 from .protocol import causal_tail
 
 if TYPE_CHECKING:
@@ -60,33 +61,80 @@ def load_pair(
             that are missing, of another shape, without a place in the model or not finite; for a model that cannot read
             a tree; and for a draft with fewer logits than the target has real tokens: it could not read those tokens.
     """
-    if (target is None) != (draft is None):
-        raise ValueError("found only one of target and draft, expected both (or neither, for the demo pair)")
-    target = DEMO_PAIR / "target" if target is None else target
-    draft = DEMO_PAIR / "draft" if draft is None else draft
-    place = _device(device)
-    number_format = _dtype(dtype, place)
-    target_source, draft_source = locate(target), locate(draft)
-    target_plan, draft_plan = read_plan(target_source), read_plan(draft_source)
+    names, place, number_format = _request(target, draft, device, dtype)
+    (target_source, target_plan), (draft_source, draft_plan) = map(_read, names)
     tokenizer, draft_tokenizer = _load_tokenizer(target_source), _load_tokenizer(draft_source)
     _check_same_tokens(tokenizer, draft_tokenizer, target_source.name, draft_source.name)
     with ExitStack() as undo:
         if offload is None:
             weights = load_weights(target_source, target_plan, place, number_format)
-            target_model = HuggingFaceModel(weights, model_name(target))
+            target_model = HuggingFaceModel(weights, model_name(names.target))
         else:
             target_model = load_offloaded(
-                target_source, target_plan, place, number_format, offload, name=model_name(target),
+                target_source, target_plan, place, number_format, offload, name=model_name(names.target),
                 beside=_weights_bytes(draft_plan, number_format), progress=progress,
             )  # fmt: skip
         undo.callback(target_model.close)
         draft_weights = load_weights(draft_source, draft_plan, place, number_format)
-        pair = ModelPair(target_model, HuggingFaceModel(draft_weights, model_name(draft)), tokenizer)
+        pair = ModelPair(target_model, HuggingFaceModel(draft_weights, model_name(names.draft)), tokenizer)
         _cut_to_real_tokens(pair)
         for model in (pair.target, pair.draft):
             check_tree_pass(model)
         undo.pop_all()
     return pair
+
+
+class StreamingNeeds(NamedTuple):
+    """What a pair takes whose target streams, and the bytes of memory that are free (None where that is not known)."""
+
+    needs: OffloadNeeds
+    free: int | None
+
+
+def streaming_needs(
+    target: str | os.PathLike | None = None,
+    draft: str | os.PathLike | None = None,
+    device: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    offload: str = "disk",
+) -> StreamingNeeds:
+    """Predict what `load_pair` with `offload` would take, from settings and file headers; nothing large is read.
+
+    Raises:
+        ValueError: for what `load_pair` refuses in these, and where memory does not suffice; the message has the
+            numbers.
+    """
+    names, place, number_format = _request(target, draft, device, dtype)
+    (source, plan), (_, draft_plan) = map(_read, names)
+    beside = _weights_bytes(draft_plan, number_format)
+    needs = predicted_needs(source, plan, place, number_format, offload, beside=beside)
+    needs.check(source.name, place)
+    return StreamingNeeds(needs, free_bytes(place))
+
+
+class _Names(NamedTuple):
+    target: str | os.PathLike
+    draft: str | os.PathLike
+
+
+def _request(
+    target: str | os.PathLike | None,
+    draft: str | os.PathLike | None,
+    device: str | None,
+    dtype: str | torch.dtype | None,
+) -> tuple[_Names, torch.device, torch.dtype]:
+    """Return the names of both models, where they go and in which number format."""
+    if (target is None) != (draft is None):
+        raise ValueError("found only one of target and draft, expected both (or neither, for the demo pair)")
+    place = _device(device)
+    if target is None or draft is None:
+        target, draft = DEMO_PAIR / "target", DEMO_PAIR / "draft"
+    return _Names(target, draft), place, _dtype(dtype, place)
+
+
+def _read(name: str | os.PathLike) -> tuple[Source, Plan]:
+    source = locate(name)
+    return source, read_plan(source)
 
 
 def _weights_bytes(plan: Plan, dtype: torch.dtype) -> int:

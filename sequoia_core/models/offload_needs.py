@@ -49,6 +49,12 @@ class OffloadNeeds:
         """The most that is taken at a time."""
         return self.beside + max(self.loading, self.resident + self.ring + self.cache + self.scratch)
 
+    @property
+    def parts(self) -> str:
+        """What memory is taken for, in MB: "resident 3, ring 11, cache 24, scratch 38, loading 17, beside 5"."""
+        names = ("resident", "ring", "cache", "scratch", "loading", "beside")
+        return ", ".join(f"{name} {getattr(self, name) / 1e6:,.0f}" for name in names)
+
     def check(self, name: str, device: torch.device) -> None:
         """Raise ValueError, with the numbers, unless there is so much memory; what cannot be asked is enough."""
         if self.host and (pinned := available_bytes()) is not None and self.host > pinned:
@@ -56,16 +62,17 @@ class OffloadNeeds:
                 f"{name}: found {pinned / 1e6:,.0f} MB of the host's memory free, expected {self.host / 1e6:,.0f} MB "
                 "to keep its layers there"
             )
-        available = available_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+        available = free_bytes(device)
         if available is not None and self.memory > available:
-            parts = ", ".join(
-                f"{part} {getattr(self, part) / 1e6:,.0f}"
-                for part in ("resident", "ring", "cache", "scratch", "loading", "beside")
-            )
             raise ValueError(
                 f"{name}: found {available / 1e6:,.0f} MB of memory free, expected {self.memory / 1e6:,.0f} MB to "
-                f"stream its layers ({parts} MB)"
+                f"stream its layers ({self.parts} MB)"
             )
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return how much of a device's memory may be taken; None where it cannot be asked."""
+    return available_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
 
 
 def needs_of(model: PreTrainedModel, streamed: StreamedModules, *, compiled: bool, beside: int) -> OffloadNeeds:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from transformers import GenerationConfig
@@ -14,8 +14,8 @@ from .checkpoint import Plan, weight_paths
 from .language_model import HuggingFaceModel
 from .model_files import Source, explained
 from .offload_needs import OffloadNeeds, needs_of
-from .streamed_llama import StreamedLlama
-from .streamed_modules import StreamedModules, StreamedPasses, without_numbers
+from .streamed_llama import StreamedLlama, StreamedLlamaSession
+from .streamed_modules import StreamedModules, StreamedPasses, StreamedSession, without_numbers
 from .tensor_files import TensorFiles
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class OffloadedModel(HuggingFaceModel):
         needs: OffloadNeeds,
     ) -> None:
         super().__init__(model, name, passes=passes, device=streamed.device)
-        self.offload, self.needs, self._streamed = tier, needs, streamed
+        self.offload, self.needs, self._streamed, self._closed = tier, needs, streamed, False
 
     @property
     def read_wait_sec(self) -> float:
@@ -64,11 +64,39 @@ class OffloadedModel(HuggingFaceModel):
         if isinstance(self._passes, StreamedLlama):  # the model's own forward is not what decodes
             self._streamed.rest(self.model)
 
+    def open(self, capacity: int) -> StreamedLlamaSession | StreamedSession:
+        if self._closed:  # its descriptors may be those of other files by now
+            raise ValueError(f"{self.name}: found a model that was closed, expected one that is loaded")
+        return super().open(capacity)
+
     def close(self) -> None:
+        self._closed = True
         if self._passes.ring is not None:
             self._passes.ring.close()
         self._streamed.rest(self.model)
         self._streamed.files.close()
+
+
+class _Opened(NamedTuple):
+    """A model without its layers' numbers, the files that have them, and what it is going to take."""
+
+    model: PreTrainedModel
+    files: TensorFiles
+    streamed: StreamedModules
+    compiled: bool
+    needs: OffloadNeeds
+
+
+def predicted_needs(
+    source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, tier: str, *, beside: int = 0
+) -> OffloadNeeds:
+    """Return what an offloaded model would take, from the headers of its files; arguments as `load_offloaded`.
+
+    Raises:
+        ValueError: for what `load_offloaded` refuses before it looks at memory.
+    """
+    with ExitStack() as undo, _naming(source):
+        return _open(source, plan, device, dtype, tier, beside=beside, undo=undo).needs
 
 
 def load_offloaded(
@@ -94,6 +122,35 @@ def load_offloaded(
         ValueError: for a tier that there is not, quantised weights, files that do not hold exactly the model, or too
             little memory; the message has the numbers.
     """
+    with ExitStack() as undo, _naming(source):
+        model, files, streamed, compiled, needs = _open(source, plan, device, dtype, tier, beside=beside, undo=undo)
+        needs.check(source.name, device)
+        if compiled:
+            passes = StreamedLlama(model, files, streamed.stored, progress=progress)
+            undo.callback(passes.ring.close)
+        else:
+            passes = StreamedPasses(model, streamed, TIERS[tier])
+        found = OffloadedModel(model, name, passes, streamed=streamed, tier=tier, needs=needs)
+        undo.pop_all()
+    return found
+
+
+@contextmanager
+def _naming(source: Source) -> Iterator[None]:
+    """Let errors begin with the model's name."""
+    try:
+        yield
+    except ValueError as error:
+        message = str(error)
+        if message.startswith((source.name, "offload: ")):
+            raise
+        raise ValueError(f"{source.name}: {message}") from error
+
+
+def _open(
+    source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, tier: str, *, beside: int, undo: ExitStack
+) -> _Opened:
+    """Build the model and open its files, which `undo` closes."""
     if tier not in TIERS:
         raise ValueError(f"offload: found {str(tier)[:40]!r}, expected {' or '.join(TIERS)}")
     if tier == "host" and device.type != "cuda":
@@ -105,27 +162,13 @@ def load_offloaded(
         raise ValueError(
             f"{source.name}: found quantised weights, expected float32, bfloat16 or float16 to stream them"
         )
-    with ExitStack() as undo:
-        with explained(f"{source.name}/config.json", "settings from which transformers can build a language model"):
-            model = without_numbers(plan.config, dtype)
-            if source.find("generation_config.json") is not None:
-                model.generation_config = GenerationConfig.from_pretrained(source.place)
-        with explained(source.name, "safetensors files that can be streamed"):
-            files = TensorFiles(weight_paths(source))
-        undo.callback(files.close)
-        try:
-            streamed = StreamedModules(model, files, device, host=tier == "host")
-            compiled = device.type == "cpu" and StreamedLlama.supports(model)
-            needs = needs_of(model, streamed, compiled=compiled, beside=beside)
-            needs.check(source.name, device)
-            if compiled:
-                passes = StreamedLlama(model, files, streamed.stored, progress=progress)
-                undo.callback(passes.ring.close)
-            else:
-                passes = StreamedPasses(model, streamed, TIERS[tier])
-        except ValueError as error:
-            message = str(error)
-            raise ValueError(message if message.startswith(source.name) else f"{source.name}: {message}") from error
-        found = OffloadedModel(model, name, passes, streamed=streamed, tier=tier, needs=needs)
-        undo.pop_all()
-    return found
+    with explained(f"{source.name}/config.json", "settings from which transformers can build a language model"):
+        model = without_numbers(plan.config, dtype)
+        if source.find("generation_config.json") is not None:
+            model.generation_config = GenerationConfig.from_pretrained(source.place)
+    with explained(source.name, "safetensors files that can be streamed"):
+        files = TensorFiles(weight_paths(source))
+    undo.callback(files.close)
+    streamed = StreamedModules(model, files, device, host=tier == "host")
+    compiled = device.type == "cpu" and StreamedLlama.supports(model)
+    return _Opened(model, files, streamed, compiled, needs_of(model, streamed, compiled=compiled, beside=beside))

@@ -67,6 +67,7 @@ class LanguageModel(Protocol):
         max_context: positions there are.
         eos_ids: tokens that end a text.
         device, dtype: where and in which number format it runs.
+        offload: the slower tier that its layers stream from in every pass; None where they are in memory.
     """
 
     name: str
@@ -75,6 +76,7 @@ class LanguageModel(Protocol):
     eos_ids: frozenset[int]
     device: torch.device
     dtype: torch.dtype
+    offload: str | None
 
     def open(self, capacity: int) -> Session:
         """Return an empty session with room for `capacity` tokens."""

@@ -57,8 +57,9 @@ def measure_acceptance(
 ) -> AcceptanceVector:
     """Measure how often the child of each rank is the accepted one, over continuations the target writes.
 
-    For each prompt the target continues at `sampling`; both models then read the continuation, 128 positions per pass.
-    A vector measured on other text would understate tokens per step: the draft is asked about what the target writes.
+    For each prompt the target continues at `sampling` (with a tree where its layers stream: `continuation`); both
+    models then read the continuation, 128 positions per pass. A vector measured on other text would understate tokens
+    per step: the draft is asked about what the target writes.
 
     Every prompt has its own random stream, spawned from `seed` and the prompt's place in the list, so a run that was
     cut and resumed gives exactly the vector of one that was not.
@@ -114,6 +115,8 @@ def measure_acceptance(
             "prompts_wanted": len(prompts),
             "prompts_hash": prompts_hash(prompts[: len(sums)]),
         }
+        if target.offload is not None:
+            done["offload"] = target.offload
         holds_for = Conditions(
             target.name, draft.name, sampling.temperature, sampling.top_p, verifier, top_k=sampling.top_k
         )

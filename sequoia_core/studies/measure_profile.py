@@ -100,9 +100,10 @@ def _rounds_of(profile: HardwareProfile, rounds: StepRounds) -> int:
     wanted = {
         "sizes": list(rounds.sizes), "context": rounds.context, "device": describe_device(rounds.target.device),
         "dtype": dtype_name(rounds.target), "target": rounds.target.name, "draft": rounds.draft.name,
+        "offload": rounds.target.offload,
     }  # fmt: skip
     found = {"sizes": profile.sizes.tolist(), "target": profile.meta.get("target"), "draft": profile.meta.get("draft")}
-    found |= {name: getattr(profile, name) for name in ("context", "device", "dtype")}
+    found |= {name: getattr(profile, name) for name in ("context", "device", "dtype", "offload")}
     for name, value in wanted.items():
         if found[name] != value:
             raise ValueError(f"resume: found {name} {str(found[name])[:60]}, expected {str(value)[:60]}")
@@ -240,12 +241,11 @@ class StepRounds:
 
 def _streaming(target: LanguageModel, one_token_sec: float) -> dict:
     """Return what a profile notes of weights that stream: a step over one token takes as long as reading them does."""
-    tier = getattr(target, "offload", None)
-    if tier is None:
+    if target.offload is None:
         return {}
     layers = target.model.config.get_text_config().num_hidden_layers
     return {
-        "offload": tier,
+        "offload": target.offload,
         "streaming": {"layers": layers, "buffers": SLOTS, "layer_read_sec": one_token_sec / layers},
     }
 

@@ -112,6 +112,15 @@ def test_verify_times_are_in_passes_of_one_token() -> None:
     assert trace(figure, "best shape, t(8) = 1.14").x == (8,)
 
 
+def test_a_streamed_target_has_a_line_for_reading_on_a_scale_that_shows_where_it_ends() -> None:
+    streamed = replace(profile(), meta={"streaming": {"layers": 10, "buffers": 3, "layer_read_sec": 0.0015}})
+    figure = charts.verify_time_figure(streamed, reading_ends=28)
+    level = 0.015 / streamed.smooth_verify_sec[0]
+    assert trace(figure, "weights arrive in 15 ms").y == pytest.approx((level, level))
+    assert trace(figure, "from n = 28 on computing takes longer").x == (28,)
+    assert figure.layout.yaxis.type == "log" and charts.verify_time_figure(profile()).layout.yaxis.type is None
+
+
 def test_modelled_times_and_bounds_look_unlike_measured_ones() -> None:
     modelled = replace(profile(), meta={"modelled": True, "bound_sec": [0.001] * len(profile().sizes)})
     figure = charts.verify_time_figure(modelled, other=profile())

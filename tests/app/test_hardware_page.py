@@ -83,6 +83,40 @@ def test_drafts_measured_for_one_target_are_compared(assets) -> None:
     assert set(page.dataframe[1].value["draft"]) == {"larger draft", vector().holds_for.draft}
 
 
+def test_drafts_are_compared_in_memory_and_on_disk(assets) -> None:
+    larger = replace(vector().holds_for, draft="larger draft")
+    replace(vector(0.57), holds_for=larger).save(assets / "acceptance" / "more.json")
+    own, names = profile(0.03), (vector().holds_for.draft, "larger draft")
+    slow = {"verify_sec": own.verify_sec * 20, "verify_samples": ()}
+    for draft, cost in zip(names, (0.001, 0.004), strict=True):
+        meta = own.meta | {"draft": draft}
+        replace(own, draft_sec=cost, meta=meta).save(assets / "profiles" / f"memory-{cost}.json")
+        streamed = replace(own, draft_sec=cost, **slow, meta=meta | {"offload": "disk"})
+        streamed.save(assets / "profiles" / f"disk-{cost}.json")
+    (assets / "profiles" / "cpu-2core.json").unlink()
+    page = open_page(PAGE)
+    rows = page.dataframe[1].value
+    best = {place: part["draft"].iloc[0] for place, part in rows.groupby("target's weights")}
+    assert best == {"in memory": names[0], "on disk": names[1]} and len(rows) == 4
+    caption = " ".join(caption.value for caption in page.caption)
+    assert "weights in memory, demo draft is" in caption and "weights on disk, larger draft is" in caption
+
+
+def test_a_streamed_target_is_drawn_with_the_time_of_reading(assets) -> None:
+    own = profile(0.02)
+    streaming = {"layers": 10, "buffers": 3, "layer_read_sec": 0.0015}
+    replace(own, meta=own.meta | {"offload": "disk", "streaming": streaming}).save(
+        assets / "profiles" / "cpu-2core.json"
+    )
+    page = open_page(PAGE)
+    spec = next(c.proto.spec for c in page.get("plotly_chart") if c.proto.id.endswith("-hardware_times"))
+    # 10 ms (1 + 0.02 n) stays within 5 % of 15 ms up to n = 28
+    assert "weights arrive in 15 ms" in spec and "from n = 28 on computing takes longer" in spec
+    assert "idle arithmetic" not in spec
+    caption = " ".join(caption.value for caption in page.caption)
+    assert "stream from disk, which takes 15 ms. Up to n = 28, where computing overtakes reading" in caption
+
+
 def test_the_last_run_is_taken_apart(assets) -> None:
     tree = core_cache.best_tree(vector(), 4, 3)
     run = {
@@ -93,6 +127,10 @@ def test_the_last_run_is_taken_apart(assets) -> None:
     page.session_state["studio_last_run"] = run
     settled(page.run())
     assert "Verifying: -9" in text(page) and "Measure the machine again" in text(page)
+    page.session_state["studio_last_run"] = run | {"offload": "disk"}
+    settled(page.run())
+    assert "Verifying: -9" not in text(page)
+    assert "weights on disk, the profile in use has them in memory" in " ".join(c.value for c in page.caption)
     pieces = ["a", "b", "a", "b"] * 10
     run |= {"prompt_tokens": 300, "steps": [run["steps"][0] | {"pieces": pieces}]}
     grown = replace(profile(), verify_growth_sec=np.full(7, 1e-4))

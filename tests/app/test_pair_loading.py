@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -46,9 +46,10 @@ class Loads:
         self.said.append(f"fetch {spec}")
         assert self.may(self.fetched, spec).wait(60)
 
-    def load(self, spec: str) -> Pair:
+    def load(self, spec: str, tell: Callable[[float, str], None]) -> Pair:
         self.alive_at_start.append(sum(pair() is not None for pair in self.pairs))
         self.said.append(f"load {spec}")
+        tell(0.5, f"half of {spec}")
         assert self.may(self.read, spec).wait(60)
         self.said.append(f"loaded {spec}")
         if spec.startswith("bad"):
@@ -131,6 +132,18 @@ def test_an_abandoned_load_ends_by_itself_and_is_freed_before_the_next_begins(lo
     assert found[0].spec == "next" and loads.keeper.held == "next"
     assert loads.said[-4:] == ["fetch next", "loaded slow", "load next", "loaded next"]
     assert loads.alive_at_start == [0, 0]
+
+
+def test_whoever_waits_is_told_how_far_the_load_is(loads: Loads) -> None:
+    told: list[tuple[float, str]] = []
+    loads.may(loads.fetched, "slow").set()
+    arguments = ("slow", threading.Event(), lambda share, words: told.append((share, words)))
+    waiting = threading.Thread(target=loads.keeper.get, args=arguments, daemon=True)
+    waiting.start()
+    wait_for(lambda: bool(told))
+    loads.go("slow")
+    waiting.join(60)
+    assert set(told) == {(0.5, "half of slow")}
 
 
 def test_waiting_behind_an_abandoned_load_can_be_given_up_too(loads: Loads) -> None:

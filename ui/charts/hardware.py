@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 
 def verify_time_figure(
-    profile: HardwareProfile, *, here: int | None = None, idle: int | None = None, other: HardwareProfile | None = None
+    profile: HardwareProfile,
+    *,
+    here: int | None = None,
+    idle: int | None = None,
+    reading_ends: int | None = None,
+    other: HardwareProfile | None = None,
 ) -> go.Figure:
     """Draw t(n), the time to verify n tokens over the time for one.
 
@@ -30,6 +35,8 @@ def verify_time_figure(
     Args:
         here: a tree size to mark.
         idle: the tokens up to which a pass costs hardly more than one, to mark.
+        reading_ends: the tokens up to which a pass waits for weights that stream, to mark; beside it, how long all of
+            them take to arrive.
         other: a second profile to draw beside the first.
     """
     dense = np.unique(np.round(np.geomspace(1, max(int(profile.max_size), 2), 120)).astype(int))
@@ -59,6 +66,7 @@ def verify_time_figure(
                 line={"color": FAINT, "width": 1.5, "dash": "dash"},
             )
         )
+    traces += _reading(profile, reading_ends)
     if here is not None:
         time = float(profile.t(here))
         traces.append(
@@ -76,6 +84,11 @@ def verify_time_figure(
     )
     figure.update_xaxes(**log2_ticks(int(dense[-1])))
     figure.update_yaxes(range=[0, top])
+    if profile.streaming is not None:  # flat for long and then steep: where it turns would not be seen
+        figure.update_yaxes(
+            type="log", range=[np.log10(0.5), np.log10(max(top, 2.0))], tickvals=[0.5, 1, 2, 5, 10, 20, 50, 100],
+            title="t(n), in passes of one token (log scale)",
+        )  # fmt: skip
     return figure
 
 
@@ -134,6 +147,24 @@ def _bound(profile: HardwareProfile) -> go.Scatter | None:
         line={"color": GREEN, "width": 1.5, "dash": "dot"},
         hovertemplate="n = %{x}<br>at best %{y:.2f}<extra></extra>",
     )
+
+
+def _reading(profile: HardwareProfile, ends: int | None) -> list[go.Scatter]:
+    """How long the weights of a pass take to arrive, and where computing takes longer; nothing where none stream."""
+    streaming = profile.streaming
+    if streaming is None:
+        return []
+    level = streaming.pass_sec / profile.smooth_verify_sec[0]
+    read = {"mode": "lines", "hoverinfo": "skip", "line": {"color": PLUM, "width": 2, "dash": "dash"}}
+    words = f"weights arrive in {1000 * streaming.pass_sec:.3g} ms"
+    line = go.Scatter(x=[1, profile.max_size], y=[level, level], name=words, **read)
+    if ends is None or ends == profile.max_size:
+        return [line]
+    mark = go.Scatter(
+        x=[ends], y=[level], mode="markers", name=f"from n = {ends} on computing takes longer", hoverinfo="skip",
+        marker={"color": PLUM, "size": 13, "symbol": "x", "line": {"width": 1, "color": GREY}},
+    )  # fmt: skip
+    return [line, mark]
 
 
 def draft_cost_figure(profile: HardwareProfile, *, other: HardwareProfile | None = None) -> go.Figure:

@@ -9,6 +9,7 @@ import streamlit as st
 from sequoia_core.studies.run_summary import RunSummary
 from ui import job_panel, kept_runs, runs, session, session_jobs
 from ui.cards import Card, cards, number
+from ui.decode import streaming
 from ui.literal import plain
 from ui.run_panels import shelf
 from ui.token_tree import live_tree
@@ -89,6 +90,7 @@ def draw_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, ac
     _cards(summary)
     if not active and steps:
         st.markdown(runs.explain(summary))
+    streaming.caption(run, steps)
     live_tree(
         key="decode_tree",
         epoch=epoch,

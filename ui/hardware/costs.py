@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from sequoia_core.design.step_limit import idle_arithmetic
+from sequoia_core.design.step_limit import idle_arithmetic, reading_ends
 from ui import charts, session, shipped
-from ui.hardware.sentences import idle_sentence
+from ui.hardware.sentences import idle_sentence, reading_sentence
 from ui.literal import plain
 
 if TYPE_CHECKING:
@@ -32,14 +32,17 @@ def section(profile: HardwareProfile, best: BestShape) -> None:
         help="Draws another shipped profile beside the one in use.",
     )  # fmt: skip
     second = None if other is None else shipped.profile(other)
-    idle = idle_arithmetic(profile)
+    idle, ends = idle_arithmetic(profile), reading_ends(profile)
+    streams = profile.streaming is not None
     st.plotly_chart(
-        charts.verify_time_figure(profile, here=best.size, idle=idle.tokens, other=second),
+        charts.verify_time_figure(
+            profile, here=best.size, idle=None if streams else idle.tokens, reading_ends=ends, other=second
+        ),
         width="stretch",
         key="hardware_times",
         alt=f"Relative time of a target pass against its tokens, 1 to {profile.max_size}",
     )
-    st.caption(idle_sentence(idle, profile.max_size))
+    st.caption(reading_sentence(profile, ends) if streams else idle_sentence(idle, profile.max_size))
     if profile.modelled:
         st.caption(f":material/functions: Dashed: worked out, not measured. {plain(_made_of(profile))}")
     st.plotly_chart(

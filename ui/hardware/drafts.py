@@ -1,68 +1,88 @@
-"""Which draft? Those measured for the target in use, each with its own best tree, on one device."""
+"""Which draft? Those measured for the target in use, each with its own best tree, on one device: with the target's
+weights in memory, and where they stream."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import streamlit as st
 
 from sequoia_core.design.draft_choice import DraftPlan
 from sequoia_core.design.planning import pair_mismatches
+from sequoia_core.design.profile import PLACES
 from ui import core_cache, session, shipped
 from ui.literal import plain
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile
 
+    Measured = tuple[AcceptanceVector, HardwareProfile]
+
 
 def section(vector: AcceptanceVector, profile: HardwareProfile) -> None:
-    """Compare the drafts for one target; nothing where only one has been measured."""
+    """Compare the drafts for one target, wherever its weights live; nothing where only one has been measured."""
     found = _candidates(vector, profile)
-    if len(found) < 2:
+    if not found:
         return
     st.subheader("Which draft?")
-    plans = core_cache.drafts(tuple(found), tuple(found.values()))
-    st.dataframe([_row(plan) for plan in plans], hide_index=True, width="stretch")
-    best, other = plans[:2]
-    gain = best.prediction.speedup.value / other.prediction.speedup.value - 1
-    words = f"{plain(best.name)} is predicted to be {gain:.0%} faster than {plain(other.name)}"
-    st.caption(f"{words}, each with its best tree.")
+    plans = {place: core_cache.drafts(tuple(drafts), tuple(drafts.values())) for place, drafts in found.items()}
+    rows = [_row(place, plan) for place, compared in plans.items() for plan in compared]
+    st.dataframe(rows, hide_index=True, width="stretch")
+    st.caption(" ".join(_sentence(place, *compared[:2]) for place, compared in plans.items()))
 
 
-def _candidates(
-    vector: AcceptanceVector, profile: HardwareProfile
-) -> dict[str, tuple[AcceptanceVector, HardwareProfile]]:
-    """Return draft -> vector and profile, of the same target, sampling, device and format as those in use."""
+def _candidates(vector: AcceptanceVector, profile: HardwareProfile) -> dict[str | None, dict[str, Measured]]:
+    """Return where the target's weights live -> draft -> vector and profile, for places with two drafts or more.
+
+    All are of the target and the way of sampling of the vector in use, and of the device and format of the profile in
+    use, which comes first with its place.
+    """
     if vector.holds_for is None or pair_mismatches(vector, profile):
         return {}
-    found = {vector.holds_for.draft: (vector, profile)}
-    profiles = [profile, *(shipped.profile(name) for name in shipped.files("profiles"))]
-    for other in session.vectors().values():
-        holds = other.holds_for
-        if holds is None or holds.draft in found or (holds.target, holds.sampling) != _subject(vector):
+    vectors = [v for v in (vector, *session.vectors().values()) if v.holds_for and _subject(v) == _subject(vector)]
+    found: dict[str | None, dict[str, Measured]] = {}
+    for times in (profile, *_shipped_profiles()):
+        if (times.device, times.dtype) != (profile.device, profile.dtype):
             continue
-        times = next((p for p in profiles if not pair_mismatches(other, p) and _comparable(p, profile)), None)
-        if times is not None:
-            found[holds.draft] = (other, times)
-    return found
+        drafts = found.setdefault(times.offload, {})
+        fitting = next((v for v in vectors if not pair_mismatches(v, times)), None)
+        same_context = all(times.context == other.context for _, other in drafts.values())
+        if fitting is not None and fitting.holds_for.draft not in drafts and same_context:
+            drafts[fitting.holds_for.draft] = (fitting, times)
+    return {place: drafts for place, drafts in found.items() if len(drafts) > 1}
+
+
+def _shipped_profiles() -> Iterator[HardwareProfile]:
+    """Yield the measured profiles that ship, those of scenarios too."""
+    for kind in ("profiles", "scenarios/profiles"):
+        for path in shipped.files(kind).values():
+            found = core_cache.load_profile(str(path), path.stat().st_mtime_ns)
+            if not found.modelled:
+                yield found
 
 
 def _subject(vector: AcceptanceVector) -> tuple[str, str]:
     return vector.holds_for.target, vector.holds_for.sampling
 
 
-def _comparable(one: HardwareProfile, other: HardwareProfile) -> bool:
-    facts = [(p.device, p.dtype, p.context, p.meta.get("offload")) for p in (one, other)]
-    return facts[0] == facts[1]
-
-
-def _row(plan: DraftPlan) -> dict[str, str]:
+def _row(place: str | None, plan: DraftPlan) -> dict[str, str]:
     speedup = plan.prediction.speedup
     sure = "" if speedup.low is None else f" ({speedup.low:.2f} to {speedup.high:.2f})"
     return {
+        "target's weights": PLACES[place],
         "draft": plan.name,
         "speedup": f"{speedup.value:.2f}×{sure}",
+        "tokens/s": f"{plan.tokens_per_sec:,.0f}",
         "best tree": f"n = {plan.shape.size}, d = {plan.shape.depth}",
         "p₁": f"{plan.first_guess:.1%}",
         "c": f"{plan.draft_cost:.3f}",
     }
+
+
+def _sentence(place: str | None, best: DraftPlan, other: DraftPlan) -> str:
+    gain = best.prediction.speedup.value / other.prediction.speedup.value - 1
+    return (
+        f"With the target's weights {PLACES[place]}, {plain(best.name)} is predicted to be {gain:.0%} faster than "
+        f"{plain(other.name)}, each with its best tree."
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sequoia_core.design.break_even import BreakEven, Gains
 from sequoia_core.design.planning import BestShape
+from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.step_limit import IdleArithmetic, StepCost
 
 LIMITS = {
@@ -26,6 +27,21 @@ def idle_sentence(idle: IdleArithmetic, largest: int) -> str:
     return (
         f"{free} {costs}: so much arithmetic lies idle while the weights are read. Each token beyond costs "
         f"{idle.further_cost:.2f} of a pass and must earn it. The faster a processor reads, the less lies idle."
+    )
+
+
+def reading_sentence(profile: HardwareProfile, ends: int | None) -> str:
+    """Say what streaming makes of a target pass, and up to how many tokens."""
+    arrive = time_of(profile.streaming.pass_sec)
+    where = "in every pass the target's layers stream " + {"disk": "from disk", "host": "from the host's memory"}.get(
+        profile.offload, "from a slower tier"
+    )
+    if ends is None:
+        return f"Although {where} ({arrive}), computing takes longer even for one token: streaming costs nothing here."
+    tokens = "the largest size measured" if ends == profile.max_size else "where computing overtakes reading"
+    return (
+        f"The dashed line is reading: {where}, which takes {arrive}. Up to n = {ends}, {tokens}, a pass takes no "
+        "longer than that: drafted tokens are verified for nothing, and drafting hides behind reading, too."
     )
 
 

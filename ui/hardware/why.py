@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import streamlit as st
 
+from sequoia_core.design.profile import PLACES
 from sequoia_core.design.slowdown import Measured, Reason, context_reason, reasons
 from ui import core_cache, session
 
@@ -69,6 +70,10 @@ def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool
     tree = one_tree(run)
     if tree is None or tree.size > profile.max_size:
         st.caption("The last run's trees differ from step to step or are larger than what was profiled.")
+        return
+    if run.get("offload") != profile.offload:
+        there, here = PLACES[run.get("offload")], PLACES[profile.offload]
+        st.caption(f"The last run had the target's weights {there}, the profile in use has them {here}: no comparison.")
         return
     if foreign:
         st.caption(

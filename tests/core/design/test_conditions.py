@@ -118,8 +118,12 @@ def test_a_profile_names_what_differs():
         ("draft", "x", "draft small, not x"),
         ("dtype", "bfloat16", "measured in float32, not bfloat16"),
         ("device", "B", "measured on A, 2 threads, not on B"),
+        ("offload", "disk", "measured with the target's weights in memory, not on disk"),
     ):
         assert profile.differences(**same | {key: value}) == [words]
+    streamed = replace(profile, meta=profile.meta | {"offload": "disk"})
+    assert not streamed.differences(**same, offload="disk")
+    assert streamed.differences(**same) == ["measured with the target's weights on disk, not in memory"]
     assert len(replace(profile, meta={}).differences(**same)) == 2
     modelled = replace(profile, meta=profile.meta | {"modelled": True})
     assert modelled.differences(**same) == ["the times are modelled, not measured"]

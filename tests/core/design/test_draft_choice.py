@@ -20,6 +20,9 @@ def test_the_fastest_comes_first():
     found = compare_drafts({"large": large, "small": small})
     assert [plan.name for plan in found] == ["small", "large"]
     assert found[0].prediction.speedup.value >= found[1].prediction.speedup.value
+    assert found[0].tokens_per_sec == pytest.approx(
+        found[0].prediction.speedup.value / found[0].prediction.autoregressive_sec
+    )
     assert (found[0].first_guess, found[0].draft_cost) == (0.6, pytest.approx(0.02))
     slow = {"verify_sec": (20.0, 20.1, 20.3)}  # as with weights on a disk: drafting costs next to nothing
     found = compare_drafts(

@@ -12,7 +12,7 @@ from sequoia_core.design.prediction import predicted_speedup
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.scenarios import ASSETS, list_scenarios, load_scenario
 
-NAMES = ["demo-pair", "llama2-7b-a100", "llama3-70b-l40-offloaded", "no-matrix-unit"]
+NAMES = ["demo-pair", "demo-pair-disk", "llama2-7b-a100", "llama3-70b-l40-offloaded", "no-matrix-unit"]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.layer_ring import SLOTS
 from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.llama_x86 import CompiledLlama, compiled
-from sequoia_core.models.loading import load_pair
+from sequoia_core.models.loading import load_pair, streaming_needs
 from sequoia_core.models.prefill import prefill
 from sequoia_core.models.streamed_llama import StreamedLlama
 from sequoia_core.models.streamed_modules import StreamedPasses
@@ -272,6 +272,8 @@ def test_a_closed_model_says_so(tmp_path):
     streamed.close()
     with pytest.raises(ValueError, match="closed"):
         session.append(torch.tensor([1]), torch.tensor([0]), torch.zeros(1, 1), keep=1)
+    with pytest.raises(ValueError, match="closed, expected one that is loaded"):
+        streamed.open(8)
 
 
 def test_too_little_memory_is_refused_with_the_numbers(tmp_path, monkeypatch):
@@ -280,6 +282,20 @@ def test_too_little_memory_is_refused_with_the_numbers(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"found 2 MB of memory free, expected \d+ MB .*resident .*ring .*cache"):
         load_pair(folder, folder, device="cpu", offload="disk")
     assert not readers()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_a_pair_will_take_is_said_before_it_is_loaded(dtype, tmp_path, monkeypatch):
+    folder = save(build("Llama"), tmp_path)
+    found = streaming_needs(folder, folder, device="cpu", dtype=dtype)
+    assert not readers() and not held(folder) and found.free > found.needs.memory > 0
+    pair = load_pair(folder, folder, device="cpu", dtype=dtype, offload="disk")
+    assert pair.target.needs == found.needs
+    pair.target.close()
+    monkeypatch.setattr(offload_needs, "available_bytes", lambda: 2_000_000)
+    with pytest.raises(ValueError, match=r"found 2 MB of memory free, expected \d+ MB .*resident .*ring .*cache"):
+        streaming_needs(folder, folder, device="cpu", dtype=dtype)
+    assert not held(folder)
 
 
 def test_what_cannot_be_offloaded_is_refused(tmp_path):

@@ -1,3 +1,4 @@
+import copy
 import threading
 
 import numpy as np
@@ -11,10 +12,12 @@ from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.design.replay import replay
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.loading import load_pair
 from sequoia_core.studies.measure_acceptance import CannotResume, is_partial, measure_acceptance, vector_from_prompts
 from sequoia_core.studies.race import repeated_share
-from sequoia_core.studies.ranks_along_text import CHUNK, prompt_generators
+from sequoia_core.studies.ranks_along_text import CHUNK, prompt_generators, writing_tree
 from tests.conftest import around_passes, tiny_llama
+from tests.core.test_families import build, save
 
 PROMPTS = [[1, 2, 3], [9], [4, 8, 15, 16, 23, 42]]
 
@@ -255,3 +258,77 @@ def test_a_replay_takes_as_many_steps_as_decoding_at_a_temperature(verifier, tin
     replayed = replay(tree, vector).steps
     error = np.hypot(np.std(real, ddof=1), np.std(replayed, ddof=1)) / np.sqrt(len(prompts))
     assert abs(np.mean(real) - replayed.mean()) < 5 * error and error < 0.1 * np.mean(real)
+
+
+def passes_of(model, counts: list[int]) -> HuggingFaceModel:
+    """Return the model, and count the tokens of each of its passes."""
+
+    def around(append, session, ids, positions, tail, keep):
+        counts.append(len(ids))
+        return append(ids, positions, tail, keep=keep)
+
+    return around_passes(model, around)
+
+
+def as_streamed(model: HuggingFaceModel) -> HuggingFaceModel:
+    """Return a model in memory that says its layers stream."""
+    twin = copy.copy(model)
+    twin.offload = "disk"
+    return twin
+
+
+def test_a_streamed_target_writes_the_same_text_in_fewer_passes(tmp_path):
+    folder = save(build("Llama"), tmp_path)  # its own draft: most of what is drafted is right
+    resident, streamed = (load_pair(folder, folder, device="cpu", offload=offload) for offload in (None, "disk"))
+    counts: dict[str, list[int]] = {"resident": [], "streamed": []}
+    found = [
+        measure_acceptance(PROMPTS, target=passes_of(pair.target, counts[name]), draft=pair.draft, max_new_tokens=24)
+        for name, pair in (("resident", resident), ("streamed", streamed))
+    ]
+    for part in ("prompt_sums", "prompt_ranks", "probs"):
+        np.testing.assert_array_equal(*(getattr(vector, part) for vector in found))
+    assert found[1].meta == found[0].meta | {"offload": "disk"}
+    assert counts["streamed"].count(writing_tree(64).size) > 5
+    assert len(counts["streamed"]) < 0.5 * len(counts["resident"])
+    streamed.target.close()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_streamed_measurement_can_be_cut_and_resumed(temperature, tiny_target, tiny_draft):
+    options = {"target": as_streamed(tiny_target), "draft": tiny_draft, "sampling": SamplingConfig(temperature)}
+    options |= {"width": 5, "max_new_tokens": 20}
+    told, stop, kept = [], threading.Event(), []
+
+    def checkpoint(vector):
+        kept.append(vector)
+        stop.set()
+
+    whole = measure_acceptance(PROMPTS, **options, progress=lambda fraction, message: told.append(fraction))
+    assert told == sorted(told) and told[-1] == pytest.approx(1.0)
+    measure_acceptance(PROMPTS, **options, checkpoint=checkpoint, cancel=stop)
+    assert len(kept) == 1 and measure_acceptance(PROMPTS, **options, resume=kept[0]) == whole
+    # texts are equally likely wherever the weights are, so either may go on from the other
+    mixed = measure_acceptance(PROMPTS, **options | {"target": tiny_target}, resume=kept[0])
+    assert mixed.trials == whole.trials
+
+
+def test_a_streamed_target_writes_text_of_the_same_distribution(tiny_target, tiny_draft):
+    """Pooled p_1 of two samples of 40 prompts, 5 standard errors apart at most: a false alarm in 10^6."""
+    prompts, sampling = [[1 + i] for i in range(40)], SamplingConfig(0.8)
+    first = []
+    for target, seed in ((tiny_target, 0), (as_streamed(tiny_target), 1)):
+        vector = measure_acceptance(
+            prompts, target=target, draft=tiny_draft, sampling=sampling, width=4, max_new_tokens=16, seed=seed
+        )
+        first.append(vector.prompt_sums[:, 0] / vector.prompt_trials)
+    error = np.hypot(*(np.std(shares, ddof=1) for shares in first)) / np.sqrt(len(prompts))
+    assert abs(first[0].mean() - first[1].mean()) < 5 * error
+
+
+def test_a_streamed_target_with_no_room_for_a_tree_writes_token_by_token(tiny_draft):
+    target, counts = tiny_llama(1, context=32), []
+    options = {"draft": tiny_draft, "width": 4, "max_new_tokens": 20}
+    prompt = np.random.default_rng(3).integers(0, 64, 28).tolist()
+    found = measure_acceptance([prompt], target=passes_of(as_streamed(target), counts), **options)
+    assert found.probs.tolist() == measure_acceptance([prompt], target=target, **options).probs.tolist()
+    assert writing_tree(64).size not in counts

@@ -103,7 +103,7 @@ class ClockedSession(CacheSession):
 
 
 class ClockedModel:
-    vocab_size, max_context, device, dtype = 50, 64, "cpu", torch.float32
+    vocab_size, max_context, device, dtype, offload = 50, 64, "cpu", torch.float32, None
 
     def __init__(self, name: str, bench: Bench) -> None:
         self.name, self.bench, self.last = name, bench, None
@@ -261,6 +261,8 @@ def test_rounds_of_an_earlier_profile_count(monkeypatch):
     np.testing.assert_allclose(whole.verify_sec, np.median(np.array(whole.verify_samples), axis=1))
     with pytest.raises(ValueError, match="resume: found context 6, expected 7"):
         bench.measure(context=7, resume=first)
+    with pytest.raises(ValueError, match="resume: found offload disk, expected None"):
+        bench.measure(resume=replace(first, meta=first.meta | {"offload": "disk"}))
     with pytest.raises(ValueError, match="resume: found a profile without all its samples"):
         bench.measure(resume=replace(first, overhead_samples=()))
 

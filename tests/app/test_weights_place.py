@@ -1,0 +1,178 @@
+"""Where the target's weights live: chosen in the sidebar, said with its numbers, and nothing left behind afterwards."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from sequoia_core import autoregressive
+from sequoia_core.files import model_names
+from sequoia_core.models import offload_needs, packed_layers
+from tests.core.test_families import build, save
+from ui import chain_job, model_pairs, number_format, weights_place
+from ui.jobs import Job, JobContext
+from ui.model_pairs import PairSpec
+from ui.run_files import run_from_bytes, run_to_bytes
+
+from .conftest import metrics, open_page, profile, settled, vector
+
+
+@pytest.fixture(autouse=True)
+def copies(tmp_path_factory, monkeypatch) -> Path:
+    """Keep packed copies of tests apart from the user's, and what was asked before out of the way."""
+    folder = tmp_path_factory.mktemp("copies")
+    monkeypatch.setattr(packed_layers, "cache_folder", lambda: folder)
+    weights_place._needs.clear()
+    return folder
+
+
+@pytest.fixture
+def spec(tmp_path) -> PairSpec:
+    folder = save(build("Llama", max_position_embeddings=512), tmp_path / "model")
+    return PairSpec(folder, folder, "float32", "disk")
+
+
+def readers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "layer reader"]
+
+
+def open_files(folder: str) -> list[str]:
+    links = [Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd")]
+    return [os.readlink(link) for link in links if link.is_symlink() and os.readlink(link).startswith(folder)]
+
+
+def load_and_run(spec: PairSpec):
+    pair = model_pairs.shared_pair(spec, threading.Event())
+    assert len(list(autoregressive([1, 2, 3], target=pair.target, max_new_tokens=4))) == 4
+    assert pair.target.offload == "disk" and readers() and open_files(spec.target)
+    return pair
+
+
+def test_unloading_leaves_no_thread_and_no_open_file(spec):
+    target = load_and_run(spec).target  # held, so that nothing is closed by being forgotten
+    assert model_pairs.loaded_pair() == spec
+    model_pairs.unload_pair()
+    with pytest.raises(ValueError, match="closed"):
+        list(autoregressive([1, 2, 3], target=target, max_new_tokens=4))
+    assert model_pairs.loaded_pair() is None and not readers() and not open_files(spec.target)
+
+
+def test_loading_another_pair_closes_the_one_before(spec):
+    target = load_and_run(spec).target
+    resident = model_pairs.shared_pair(spec._replace(offload=None), threading.Event())
+    assert resident.target.offload is None and not readers() and not open_files(target.name)
+    model_pairs.unload_pair()
+
+
+def test_whoever_uses_a_pair_keeps_it_open_until_the_end(spec):
+    pair = load_and_run(spec)
+    model_pairs.unload_pair()
+    assert len(list(autoregressive([1, 2, 3], target=pair.target, max_new_tokens=4))) == 4
+    del pair
+    assert not readers() and not open_files(spec.target)
+
+
+def test_the_whole_chain_runs_with_the_target_on_disk(spec, monkeypatch):
+    for name, value in {"STREAMED_SIZES": (1, 4, 8), "STREAMED_REPEATS": 1, "NEW_TOKENS": 16}.items():
+        monkeypatch.setattr(chain_job, name, value)
+    work = chain_job.chain_work(["DEF F(A):", "CLASS A:", "IF A:"], models=spec)
+    found = work(JobContext(Job("chain", work)))
+    model_pairs.unload_pair()
+    assert found.acceptance.meta["offload"] == found.profile.offload == found.run["offload"] == "disk"
+    assert found.profile.max_size == 8 and found.profile.streaming is not None
+    assert found.run["read_bytes_per_sec"] > 0
+    assert all(step["read_wait_sec"] <= step["seconds"][1] for step in found.run["steps"])
+    assert run_from_bytes(run_to_bytes(found.run), "run") == found.run
+    assert not readers() and not open_files(spec.target)
+
+
+def test_packing_is_told_to_whoever_waits(copies):
+    told = []
+    demo = PairSpec(dtype="bfloat16", offload="disk")
+    model_pairs.shared_pair(demo, threading.Event(), lambda share, words: told.append((share, words)))
+    model_pairs.unload_pair()
+    packed = list((copies / "packed-layers").glob("*.layers")) if (copies / "packed-layers").is_dir() else []
+    if not packed:
+        pytest.skip("passes are not compiled here, so nothing is packed")
+    shares = [share for share, _ in told]
+    assert shares == sorted(shares) and any("MB" in words for _, words in told)
+
+
+def test_a_streamed_target_is_not_timed_in_both_formats(monkeypatch):
+    monkeypatch.setattr(number_format, "load_fastest", lambda *_: pytest.fail("timed"))
+    pair = model_pairs._load_pair(PairSpec(dtype=number_format.FASTEST, offload="disk"))
+    assert str(pair.target.dtype) == f"torch.{number_format.for_streaming(None, None)}"
+
+
+def choose(page: AppTest, place: str) -> AppTest:
+    page.selectbox(key="sidebar_weights").select(place)
+    button = next(button for button in page.sidebar.button if button.label == "Use this pair")
+    return settled(button.click().run())
+
+
+def sidebar_text(page: AppTest) -> str:
+    return " ".join(element.value for element in [*page.sidebar.caption, *page.sidebar.markdown])
+
+
+def test_the_choice_says_what_it_takes_and_what_was_measured_in_memory_predicts_nothing_on_disk(assets, monkeypatch):
+    monkeypatch.setattr(number_format, "for_streaming", lambda target, draft: "float32")  # as the profile's, anywhere
+    page = open_page("overview")
+    assert page.selectbox(key="sidebar_weights").options == ["In memory", "On disk"]
+    assert "×" in metrics(page)["Predicted speedup"][0]
+    page = choose(page, "On disk")
+    assert page.session_state["studio_pair"].offload == "disk"
+    line = next(caption for caption in page.sidebar.caption if "Target on disk" in caption.value)
+    assert "MB free (resident " in line.value and "ring" in line.value and "scratch" in line.value
+    assert "Run the whole chain on the demo pair with its target on disk" in " ".join(b.label for b in page.button)
+    value, why = metrics(page)["Predicted speedup"]
+    assert value == "–" and "weights in memory, not on disk" in why + next(
+        metric.help for metric in page.metric if metric.label == "Predicted speedup"
+    )
+    streamed = profile()
+    streamed.meta["offload"] = "disk"
+    streamed.save(assets / "profiles" / "cpu-2core.json")
+    assert "×" in metrics(settled(page.run()))["Predicted speedup"][0]
+    assert metrics(choose(page, "In memory"))["Predicted speedup"][0] == "–"
+
+
+def test_a_target_that_cannot_fit_is_refused_with_the_numbers(assets, monkeypatch):
+    page = open_page("overview")
+    monkeypatch.setattr(offload_needs, "available_bytes", lambda: 2_000_000)
+    page = choose(page, "On disk")
+    message = " ".join(error.value for error in page.sidebar.error)
+    assert "found 2 MB of memory free" in message and "scratch" in message
+    assert "studio_pair" not in page.session_state
+
+
+def test_of_a_model_on_the_hub_nothing_is_said_before_it_is_here(assets):
+    page = open_page("overview")
+    page.session_state["studio_pair"] = PairSpec("owner/big", "owner/small", "float32", "disk")
+    assert "known once it is downloaded" in sidebar_text(settled(page.run()))
+
+
+def test_a_second_draft_of_the_demo_pair_is_offered_where_it_is_there(assets, tmp_path, monkeypatch):
+    page = open_page("overview")
+    assert not any(box.key == "sidebar_demo_draft" for box in page.selectbox)
+    demo = tmp_path / "demo"
+    for role in ("target", "draft", "draft-large"):
+        save(build("Llama"), demo / role)
+    for module in (model_pairs, model_names):
+        monkeypatch.setattr(module, "DEMO_PAIR", demo)
+    larger = replace(vector().holds_for, draft="demo draft-large")
+    replace(vector(0.57), holds_for=larger).save(assets / "acceptance" / "demo-large-t0.json")
+    page = settled(page.run())
+    page.selectbox(key="sidebar_demo_draft").select("Large, right more often")
+    page = choose(page, "On disk")
+    spec = page.session_state["studio_pair"]
+    assert spec[:2] == (str(demo / "target"), str(demo / "draft-large")) and spec.is_demo
+    assert [box.value for box in page.text_input if box.key.startswith("sidebar_")] == ["", ""]
+    assert "Demo pair with its large draft" in sidebar_text(page)
+    assert "on the demo pair with its large draft and its target on disk" in " ".join(b.label for b in page.button)
+    assert metrics(page)["First guess accepted"][0] == "57%"  # of the vector that ships for it
+    page.selectbox(key="sidebar_demo_draft").select("Small, quick")
+    assert choose(page, "In memory").session_state["studio_pair"][:2] == (None, None)

@@ -1,0 +1,57 @@
+"""A target on disk, in Chromium: choose it, measure, plan, decode, unload."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .browser import LONG_MS, go, metric, number, settle
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_target_on_disk_from_the_choice_to_unloading(page, server, shot):
+    page.goto(server)
+    settle(page)
+    page.get_by_role("button", name="Change pair").click()
+    page.locator(".st-key-sidebar_weights").get_by_role("combobox").click()
+    page.get_by_role("option", name="On disk").click()
+    page.get_by_role("button", name="Use this pair").click()
+    page.get_by_text("Target on disk: takes").first.wait_for(timeout=LONG_MS)
+    page.keyboard.press("Escape")
+    settle(page)
+    assert page.get_by_role("button", name="on the demo pair with its target on disk").first.is_visible()
+
+    go(page, "Acceptance")
+    page.locator(".st-key-acceptance_way").get_by_text("Measure", exact=True).click()
+    settle(page)
+    page.get_by_role("button", name="Measure on the demo pair").first.click()
+    page.get_by_text("measured here on the demo pair with its target on disk").first.wait_for(timeout=LONG_MS)
+    assert "512" in metric(page, "Positions measured")  # 8 prompts of 64 tokens
+
+    go(page, "Hardware")
+    page.locator(".st-key-hardware_way").get_by_text("Measure", exact=True).click()
+    settle(page)
+    page.get_by_role("button", name="Measure this machine").first.click()
+    page.get_by_text("measured here on the demo pair with its target on disk").first.wait_for(timeout=LONG_MS)
+    settle(page)
+    assert number(page, "Best predicted speedup") > 1
+    page.get_by_text("stream from disk, which takes").first.wait_for()
+    shot("hardware-disk")
+
+    go(page, "Tree")
+    assert number(page, "Predicted speedup") > 1
+    go(page, "Decode")
+    page.get_by_role("button", name="Start").first.click()
+    page.get_by_text(re.compile(r"Weights streamed at \d+\.\d+ GB/s")).first.wait_for(timeout=LONG_MS)
+    page.locator(".st-key-decode_start button:not([disabled])").first.wait_for(timeout=LONG_MS)
+    settle(page)
+    assert re.search(r"\d\.\d\d×", metric(page, "Speedup"))
+    page.get_by_text(re.compile(r"^read \d+\.\d ms")).first.wait_for()  # a lane of its own
+    shot("decode-disk")
+
+    page.get_by_role("button", name="Change pair").click()
+    page.get_by_role("button", name="Unload from memory").click()
+    page.get_by_role("button", name="Unload from memory").wait_for(state="hidden", timeout=LONG_MS)
+    settle(page)

@@ -1,0 +1,97 @@
+"""Where the target's weights live: the choice, what it means, and what streaming them will take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from sequoia_core.design.profile import PLACES
+from sequoia_core.models.free_memory import available_bytes
+from ui import machine, predictions
+from ui.literal import plain
+from ui.model_pairs import PairSpec
+
+if TYPE_CHECKING:
+    from sequoia_core.models.offload_needs import OffloadNeeds
+
+MEANING = (
+    "On disk, every pass reads the target's layers anew: it may be larger than memory, and a tree of dozens of tokens "
+    "is checked in about the time of one."
+)
+
+
+def control(spec: PairSpec) -> str | None:
+    """Draw the choice inside a form -> the tier, as for `load_pair`."""
+    tiers = {place.capitalize(): tier for tier, place in PLACES.items() if tier != "host" or machine.has_gpu()}
+    chosen = st.selectbox(
+        "Where the target's weights live",
+        list(tiers),
+        index=list(tiers.values()).index(spec.offload) if spec.offload in tiers.values() else 0,
+        key="sidebar_weights",
+        help="The draft always stays in memory. In memory is fastest where the target fits.",
+    )
+    st.caption(MEANING)
+    return tiers[chosen]
+
+
+def problem(spec: PairSpec) -> str | None:
+    """Say why a pair whose target streams cannot be loaded, with the numbers; None where it can, or cannot be told."""
+    if not _can_tell(spec):
+        return None
+    try:
+        _needs(spec, predictions.dtype_of(spec))
+    except (ValueError, OSError) as error:
+        return str(error)
+    return None
+
+
+def line(spec: PairSpec) -> None:
+    """Say what the pair in use takes while its target streams; nothing where it is in memory."""
+    if spec.offload is None:
+        return
+    place = f":material/hard_drive: Target {PLACES[spec.offload]}"
+    if not _can_tell(spec):
+        st.caption(f"{place}. What it takes is known once it is downloaded.")
+        return
+    try:
+        needs = _needs(spec, predictions.dtype_of(spec))
+    except (ValueError, OSError) as error:
+        st.caption(f":red[{place}: cannot be loaded]", help=plain(str(error)))
+        return
+    parts = {"resident": needs.resident, "ring": needs.ring, "cache": needs.cache, "scratch": needs.scratch}
+    listed = ", ".join(f"{part} {size / 1e6:,.0f}" for part, size in (parts | {"draft": needs.beside}).items())
+    st.caption(f"{place}: takes {needs.memory / 1e6:,.0f} MB{_free()} ({listed})", help=explanation(needs))
+
+
+def explanation(needs: OffloadNeeds) -> str:
+    """Say what the memory is taken for, in a few sentences."""
+    found = (
+        "Predicted in MB from the file headers. Resident: embedding, head, norms. Ring: layers that are being read. "
+        "Cache and scratch: for a text of 2,048 tokens, or the model's context, and a tree of 1,024."
+    )
+    if needs.loading:
+        found += f" While it loads, {needs.loading / 1e6:,.0f} MB are taken in place of these four."
+    if needs.copy:
+        found += f" A packed copy of the layers, {needs.copy / 1e6:,.0f} MB, is written to the cache folder once."
+    if needs.host:
+        found += f" The layers take {needs.host / 1e6:,.0f} MB of the host's memory. No GPU has tried that yet."
+    return found
+
+
+def _free() -> str:
+    free = None if machine.has_gpu() else available_bytes()
+    return "" if free is None else f" of {free / 1e6:,.0f} MB free"
+
+
+def _can_tell(spec: PairSpec) -> bool:
+    """Whether a pair streams and its files are local: of a hub id nothing is known before it is downloaded."""
+    return spec.offload is not None and all(name is None or Path(name).expanduser().is_dir() for name in spec[:2])
+
+
+@st.cache_resource(show_spinner="Reading what the target takes…", max_entries=8)
+def _needs(spec: PairSpec, dtype: str) -> OffloadNeeds:
+    from sequoia_core.models.loading import streaming_needs  # heavy: torch and transformers
+
+    return streaming_needs(spec.target, spec.draft, dtype=dtype, offload=spec.offload).needs
