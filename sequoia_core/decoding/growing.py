@@ -7,16 +7,34 @@ Shapes: n = tree nodes, w = nodes of one pass, V = vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from ..design.shaping import Nodes, Shaper
+from ..design.shaping import Nodes, ShapeBounds, Shaper
 from ..models.protocol import causal_tail
 from .drafting import Draft, LevelDrafter
 from .plan import plan_of
 from .sampling import check_probabilities, probabilities, take_most_likely
 from .verifiers import Fill
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowingTree(ShapeBounds):
+    """What the policies of such trees have in common: they are their own bounds, and no step's tree is fixed."""
+
+    beam: int = 16
+    branch: int = 16
+    fixed = None
+
+    @property
+    def max_inner(self) -> int:
+        return self.most_read
+
+    @property
+    def max_children(self) -> int:
+        return self.branch
 
 
 class DraftRows:

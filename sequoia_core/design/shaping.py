@@ -19,7 +19,7 @@ from .optimal_trees import check_whole
 from .tree import MAX_SIZE, TokenTree
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeBounds:
     """What no tree of a run exceeds.
 

@@ -88,7 +88,8 @@ class AlwaysThis:
     """A shaper that grows one tree, whatever the draft says."""
 
     def __init__(self, tree):
-        self.tree, self.bounds = tree, ShapeBounds(tree.size, tree.depth, tree.size, 8)
+        self.tree = tree
+        self.bounds = ShapeBounds(max_size=tree.size, max_depth=tree.depth, beam=tree.size, branch=8)
 
     def wave(self, nodes):
         level = self.tree.levels[nodes.depths[-1]]  # the deepest so far; nodes are numbered as in the tree
