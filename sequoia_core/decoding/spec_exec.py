@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..design.conditions import TOPK
-from ..design.shaping import BestFirst
+from ..design.shaping import AsDrafted, BestFirst
 from ..models.protocol import Session
 from .growing import GrowingDrafter, GrowingTree
 from .tree_policy import TreePolicy
@@ -35,7 +33,7 @@ class SpecExecDrafter(GrowingDrafter):
 
     def __init__(self, session: Session, policy: SpecExecTree, **options) -> None:
         super().__init__(session, policy, **options)
-        self._shaper = BestFirst(policy, chance=np.asarray)  # the draft's own probability, as it is
+        self._shaper = BestFirst(policy, AsDrafted())
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, fill: Fill) -> bool:

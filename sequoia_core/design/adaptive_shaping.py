@@ -8,7 +8,7 @@ torch. Shapes: N = largest size, B = beam, k = ranks, w = nodes of one pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -86,9 +86,6 @@ class Pace(NamedTuple):
         """Return the pace after a step that committed so many tokens where the scores promised `hoped`."""
         return self._replace(trust=float(np.clip(self.trust * np.exp(TRUST_STEP * (tokens - hoped)), *TRUSTED)))
 
-    def scaled(self, chance: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        return lambda *numbers: np.minimum(self.trust * chance(*numbers), 1.0)
-
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -110,7 +107,7 @@ def _best_first(bounds: ShapeBounds, calibration: Calibration, costs: StepCosts 
 
     def shaper(pace: Pace) -> BestFirst:
         prices = None if costs is None else costs.prices(pace.theta)
-        return BestFirst(bounds, pace.scaled(tables.most_likely), pace.trust * expected, prices)
+        return BestFirst(bounds, replace(tables, trust=pace.trust), pace.trust * expected, prices)
 
     return shaper
 
@@ -120,8 +117,8 @@ def _drawn_in_turn(bounds: ShapeBounds, calibration: Calibration, costs: StepCos
 
     def shaper(pace: Pace) -> DrawnInTurn:
         prices = None if costs is None else costs.prices(pace.theta)
-        before, after = pace.scaled(tables.before), pace.scaled(tables.after)
-        return DrawnInTurn(bounds, before, after, pace.trust * expected, prices, pace.floor)
+        chances = replace(tables, trust=pace.trust)
+        return DrawnInTurn(bounds, chances, pace.trust * expected, prices, pace.floor)
 
     return shaper
 
