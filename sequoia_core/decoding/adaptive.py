@@ -81,6 +81,13 @@ class AdaptiveTree(GrowingTree):
     def verifiers(self) -> tuple[str, ...]:
         return (self.rules.verifier,)
 
+    @property
+    def kind(self) -> str:
+        return self.rules.kind
+
+    def shaper_at_start(self, context: float | None = None) -> Shaper:
+        return self.rules.shaper(self, self.calibration, self.costs(context))(self.expected[self.recipe].pace)
+
 
 class AdaptiveDrafter(GrowingDrafter):
     """Grows the trees of an `AdaptiveTree`, and follows how fast the run is."""

@@ -38,6 +38,15 @@ class GrowingTree(ShapeBounds):
     def max_children(self) -> int:
         return self.branch
 
+    @property
+    def kind(self) -> str:
+        """Which tables of a calibration speak of its children, see `design.calibration.KINDS`."""
+        raise NotImplementedError
+
+    def shaper_at_start(self, context: float | None = None) -> Shaper:
+        """Return what shapes the first trees of a run, with so many tokens in the cache."""
+        raise NotImplementedError
+
 
 class DraftRows:
     """The draft's probabilities after a wave of nodes, as `design.shaping.Rows`.

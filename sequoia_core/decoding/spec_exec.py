@@ -27,13 +27,20 @@ class SpecExecTree(GrowingTree):
     def verifiers(self) -> tuple[str, ...]:
         return (TOPK,)
 
+    @property
+    def kind(self) -> str:
+        return "most likely"
+
+    def shaper_at_start(self, context: float | None = None) -> BestFirst:
+        return BestFirst(self, AsDrafted())
+
 
 class SpecExecDrafter(GrowingDrafter):
     """Grows the trees of a `SpecExecTree`."""
 
     def __init__(self, session: Session, policy: SpecExecTree, **options) -> None:
         super().__init__(session, policy, **options)
-        self._shaper = BestFirst(policy, AsDrafted())
+        self._shaper = policy.shaper_at_start()
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, fill: Fill) -> bool:

@@ -35,5 +35,6 @@ Each module imports, of this room, only the modules named:
     step_limit          profile, planning
     shaping             tree, optimal_trees
     adaptive_shaping    calibration, profile, acceptance, optimal_trees, shaping
+    growing_prediction  calibration, profile, step_time, prediction, shaping, adaptive_shaping
     tree_files          tree, growmap, acceptance, optimal_trees
 """

@@ -160,7 +160,7 @@ def expectation(
         generator = np.random.default_rng(seed)
         tokens, sizes, seconds = 0.0, 0, 0.0
         for _ in range(TRIAL_STEPS):
-            nodes, widths = _grown(make(pace), bounds, calibration.rows, generator)
+            nodes, widths = grown_on_rows(make(pace), bounds, calibration.rows, generator)
             tokens, sizes = tokens + float(nodes.scores.sum()), sizes + nodes.size
             seconds += 0.0 if costs is None else costs.seconds(nodes.size, widths)
             pace = pace.after(nodes.size, bounds.max_size)
@@ -178,10 +178,10 @@ def _static_floor(recipe: Recipe, bounds: ShapeBounds, calibration: Calibration)
     return max(float(node_scores(tree, vector).min()), LOWEST_FLOOR)
 
 
-def _grown(
+def grown_on_rows(
     shaper: Shaper, bounds: ShapeBounds, rows: np.ndarray, generator: np.random.Generator
 ) -> tuple[Nodes, list[int]]:
-    """Grow one tree on rows float64 [r, k]; return it and how many nodes each pass read."""
+    """Grow one tree on rows float64 [r, k], drawn independently; return it and how many nodes each pass read."""
     nodes, widths = Nodes.root(0), []
     for _ in range(bounds.max_depth):
         wave = shaper.wave(nodes)

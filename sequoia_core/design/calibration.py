@@ -218,6 +218,17 @@ class Calibration:
         """Return the chance of each rank where nothing is known of the row, float64 [k]; `kind` is one of `KINDS`."""
         return self.accepted_by_rank[:, KINDS[kind][1]].sum(axis=0) / self.positions.sum()
 
+    def rows_by_prompt(self) -> list[np.ndarray] | None:
+        """Return each prompt's rows, float64 [its r, k]; None where they cannot be told apart."""
+        counts = np.minimum(self.positions, ROWS_PER_PROMPT)
+        return np.split(self.rows, np.cumsum(counts)[:-1]) if counts.sum() == len(self.rows) else None
+
+    def trust_by_prompt(self, kind: str) -> np.ndarray:
+        """Return how many children of each prompt were accepted ÷ how many all prompts' tables promise, float64 [m]."""
+        tables = KINDS[kind][0]
+        promised = (self.counts[:, tables] * self.tables().values[tables]).sum(axis=(1, 2))
+        return self.accepted[:, tables].sum(axis=(1, 2)) / np.maximum(promised, 1e-9)
+
     def held_out_gain(self, kind: str) -> Estimate | None:
         """Return how much likelier the tables make what happened than a plain vector does, in nats per position.
 
