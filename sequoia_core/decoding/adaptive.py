@@ -7,10 +7,11 @@ Costs are looked up in a profile and never timed, so equal seeds give equal text
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..design.adaptive_shaping import RECIPES, Expectation, Recipe, StepCosts, expectation
 from ..design.calibration import Calibration
+from ..design.conditions import Conditions
 from ..design.profile import HardwareProfile
 from ..design.shaping import Shaper
 from ..models.protocol import Session
@@ -34,6 +35,8 @@ class AdaptiveTree(GrowingTree):
         recipe: "deterministic" takes the draft's most likely tokens and prunes; "sampled" draws children without
             replacement and decides before each draw. "auto" is the one that the calibration expects more of, and
             reads as its name afterwards.
+        holds_for: what the calibration was measured for (`AcceptanceVector.holds_for`); where another pair or other
+            sampling is decoded, `decode` warns. None compares the temperature alone, which a calibration knows.
         branch: fewer where the calibration has fewer ranks. This and the other bounds as for `ShapeBounds`.
 
     Attributes:
@@ -49,6 +52,7 @@ class AdaptiveTree(GrowingTree):
     max_depth: int = 12
     branch: int = 8
     recipe: str = "auto"
+    holds_for: Conditions | None = None
     expected: dict[str, Expectation] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -80,6 +84,10 @@ class AdaptiveTree(GrowingTree):
     @property
     def verifiers(self) -> tuple[str, ...]:
         return (self.rules.verifier,)
+
+    def differences(self, wanted: Conditions) -> list[str]:
+        measured = self.holds_for or replace(wanted, temperature=self.calibration.temperature)
+        return measured.differences(replace(wanted, verifier=measured.verifier))  # it speaks of both recipes
 
     @property
     def kind(self) -> str:

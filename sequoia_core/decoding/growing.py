@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ..design.conditions import Conditions
 from ..design.shaping import Nodes, ShapeBounds, Shaper
 from ..design.tree import TokenTree
 from ..models.protocol import Session
@@ -37,6 +38,9 @@ class GrowingTree(ShapeBounds):
     @property
     def max_children(self) -> int:
         return self.branch
+
+    def differences(self, wanted: Conditions) -> list[str]:
+        return []  # nothing was measured for them
 
     @property
     def kind(self) -> str:

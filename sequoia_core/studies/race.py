@@ -109,7 +109,9 @@ def dynamic_trees(
     size = min(max_size, profile.max_size)
     return {
         "specexec": SpecExecTree(max_size=planned.size, max_depth=max(1, planned.depth)),
-        "adaptive": AdaptiveTree(profile=profile, calibration=acceptance.calibration, max_size=size),
+        "adaptive": AdaptiveTree(
+            profile=profile, calibration=acceptance.calibration, max_size=size, holds_for=acceptance.holds_for
+        ),
     }
 
 
