@@ -12,7 +12,14 @@ import streamlit as st
 if TYPE_CHECKING:
     import numpy as np
 
-    from sequoia_core import AcceptanceVector, HardwareProfile, SpeedupSurface, TokenTree
+    from sequoia_core import (
+        AcceptanceVector,
+        AdaptiveTree,
+        HardwareProfile,
+        SpecExecTree,
+        SpeedupSurface,
+        TokenTree,
+    )
     from sequoia_core.design.break_even import BreakEven, Gains
     from sequoia_core.design.draft_choice import DraftPlan
     from sequoia_core.design.growth import Curve
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
 MAX_DEPTH = 24
 MAX_SIZE = 1024  # the paper's trees have 64 to 128 nodes on a GPU, 768 with offloading
 TABLE_SIZE = MAX_SIZE + 1  # one more, for the value of the next node
+ADAPTIVE_SIZE = 64  # the most that buffers are made for; costs keep trees well below
 BAND_SIZE = 256  # the largest size with a bootstrap interval: fifty tables of it take a second
 
 _HASH = {
@@ -147,6 +155,34 @@ def prediction(
     from sequoia_core.design.prediction import predict
 
     return predict(tree, vector, profile, prompts=prompts, context=context)
+
+
+@st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)
+def policy(
+    kind: str, size: int, depth: int, vector: AcceptanceVector | None, profile: HardwareProfile | None
+) -> SpecExecTree | AdaptiveTree:
+    """Return the policy of a kind of `tree_kinds`; SpecExec's has a budget, the adaptive one is bounded by costs."""
+    from sequoia_core import AdaptiveTree, SpecExecTree
+
+    if kind == "specexec":
+        return SpecExecTree(max_size=size, max_depth=depth)
+    return AdaptiveTree(
+        profile=profile, calibration=vector.calibration, max_size=min(ADAPTIVE_SIZE, profile.max_size),
+        holds_for=vector.holds_for,
+    )  # fmt: skip
+
+
+@st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)
+def policy_prediction(
+    kind: str, size: int, depth: int, vector: AcceptanceVector, profile: HardwareProfile, prompts: int | None = None
+) -> Prediction:
+    """Return what decoding with such trees is expected to do, with intervals."""
+    from sequoia_core.design.growing_prediction import predict_growing
+
+    found = policy(kind, size, depth, vector, profile)
+    return predict_growing(
+        found.shaper_at_start(), found, vector.calibration, profile, kind=found.kind, prompts=prompts
+    )
 
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)

@@ -8,6 +8,7 @@ Each module imports, of this room, only the modules named:
     model_shapes        -
     tree                -
     tree_search         -
+    tree_gallery        tree
     calibration         bootstrap
     acceptance_files    conditions, calibration
     growmap             tree

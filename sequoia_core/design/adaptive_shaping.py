@@ -202,7 +202,8 @@ class _KeptRows:
         self.generator = generator
 
     def most_likely(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        return np.tile(np.arange(k), (len(self.probs), 1)), self.probs[:, :k]
+        probs = self.probs[:, :k]  # fewer where the rows are shorter
+        return np.tile(np.arange(probs.shape[1]), (len(probs), 1)), probs
 
     def drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         race = self.probs / np.maximum(self.generator.standard_exponential(self.probs.shape), 1e-300)
