@@ -102,7 +102,9 @@ expected = speedup = None
 if choice.tree is None:
     st.warning(choice.origin, icon=":material/account_tree:")
     if tree_choice.needs_vector(choice, vector):
-        expectation.offer_measurement(wanted)
+        expectation.offer_measurement(
+            wanted, "acceptance vector" if vector is None else "acceptance vector with a calibration"
+        )
 else:
     expected, speedup = expectation.draw(choice.tree, choice.origin, vector, wanted)
 

@@ -300,7 +300,7 @@ def test_specexec_trees_are_predicted_where_the_vector_is_calibrated(assets) -> 
     value, against = metrics(page)["Dynamic: tokens per step"]
     low, high = (float(part) for part in against.split(" to "))
     assert low < float(value) < high
-    assert any("exact with the topk rule" in text.value for text in page.markdown)
+    assert any("exact with the Top-k rule" in text.value for text in page.markdown)
     settled(page.segmented_control(key="tree_kind").set_value("Adaptive").run())
     assert float(metrics(page)["Dynamic: predicted speedup"][0][:-1]) > 1.0
 

@@ -14,7 +14,7 @@ from ui.charts.robustness import (
     verifier_rejection_figure,
 )
 from ui.charts.runs import runs_figure, sizes_figure
-from ui.charts.tree import comparison_figure, tree_figure
+from ui.charts.tree import comparison_figure, tree_figure, tree_thumbnail
 
 __all__ = [
     "acceptance_figure",
@@ -34,6 +34,7 @@ __all__ = [
     "speedup_surface_3d",
     "tokens_figure",
     "tree_figure",
+    "tree_thumbnail",
     "verifier_rejection_figure",
     "verify_time_figure",
 ]

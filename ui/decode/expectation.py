@@ -31,7 +31,7 @@ def draw(
         vector: one that holds for the conditions; None when none does, which is then offered to be measured.
     """
     if not isinstance(tree, TokenTree):
-        return _draw_dynamic(tree, origin, vector)
+        return _draw_dynamic(tree, origin, vector, wanted)
     subject = f":material/account_tree: {plain(origin)}: n = {tree.size}, d = {tree.depth}"
     if vector is None:
         st.markdown(f"{subject} &nbsp;·&nbsp; nothing is expected of it at these settings")
@@ -50,7 +50,7 @@ def draw(
 
 
 def _draw_dynamic(
-    policy: TreePolicy, origin: str, vector: AcceptanceVector | None
+    policy: TreePolicy, origin: str, vector: AcceptanceVector | None, wanted: Conditions
 ) -> tuple[float | None, Estimate | None]:
     subject = f":material/account_tree: {plain(origin)}: n up to {policy.max_size}, d up to {policy.max_depth}"
     profile = session.profile()
@@ -59,6 +59,8 @@ def _draw_dynamic(
         st.markdown(
             f"{subject} &nbsp;·&nbsp; nothing is expected of them: that takes a profile and a calibrated vector"
         )
+        if profile is not None and (vector is None or vector.calibration is None):
+            offer_measurement(wanted, "acceptance vector with a calibration")
         return None, None
     found = core_cache.policy_prediction(tree_kinds.current(), *tree_in_use.shape(), vector, profile, 1)
     faults = predictions.profile_faults()
@@ -74,11 +76,11 @@ def spoken(speedup: Estimate) -> str:
     return f"{speedup.value:.2f}×{sure} vs 1.00× autoregressive"
 
 
-def offer_measurement(wanted: Conditions) -> None:
-    """Say which vector is missing, and offer to measure it here."""
+def offer_measurement(wanted: Conditions, missing: str = "acceptance vector") -> None:
+    """Say which vector is missing, and offer to measure it here; a new one always has a calibration."""
     with st.container(border=True):
         st.markdown(
-            f":material/checklist: No acceptance vector was measured for **{plain(wanted.sampling)}** on the "
+            f":material/checklist: No {missing} was measured for **{plain(wanted.sampling)}** on the "
             f"{session.pair_name()}. The one in use: {plain(session.acceptance_source())}."
         )
         if st.button(

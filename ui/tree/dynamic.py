@@ -9,6 +9,7 @@ from sequoia_core.design.tree_gallery import gallery
 from ui import charts, core_cache, predictions, session, tree_in_use, tree_kinds
 from ui.cards import Card, cards
 from ui.literal import plain
+from ui.verifier_names import NAMES
 
 HELP = (
     "Static: the tree below, at every step. SpecExec: at every step the nodes of largest draft probability, as many "
@@ -36,9 +37,10 @@ def section(kind: str) -> None:
     if policy is None:
         st.info(f"{origin} Until then the decode page cannot use them.", icon=":material/info:")
     else:
+        rule = NAMES[policy.verifiers[0]]
         st.markdown(
-            f":material/account_tree: **To decode with:** {plain(origin)}, exact with the {policy.verifiers[0]} rule "
-            "&nbsp;·&nbsp; the tree below is the best static one, for comparison"
+            f":material/account_tree: **To decode with:** {plain(origin)}, exact with the {rule} rule &nbsp;·&nbsp; "
+            "the tree below is the best static one, for comparison"
         )
         faults = [*predictions.vector_faults(), *predictions.profile_faults()]
         if vector.calibration is None or hardware is None or policy.max_size > hardware.max_size:
@@ -88,7 +90,7 @@ def last_run() -> None:
     for column, (name, tree) in zip(st.columns(3), shown.items(), strict=True):
         column.markdown(f"**{name}:** n = {tree.size}, d = {tree.depth}")
         column.plotly_chart(
-            charts.tree_figure(tree, session.acceptance(), "depth").update_layout(height=260, showlegend=False),
+            charts.tree_thumbnail(tree, session.acceptance()),
             width="stretch",
             key=f"tree_gallery_{name.lower()}",
             alt=f"{name} tree of the last run: {tree.size} nodes, {tree.depth + 1} levels",
