@@ -38,8 +38,23 @@ _HASH = {
     "sequoia_core.design.profile.HardwareProfile": lambda profile: profile.to_json(),
     "sequoia_core.design.tree.TokenTree": lambda tree: tree.parents.tobytes(),
 }
+
+
+def _measured(vector: AcceptanceVector) -> bytes:
+    """Return all that a vector holds, to tell it from others; writing its file's text on every rerun would be felt."""
+    calibration = vector.calibration
+    arrays = [vector.probs, vector.prompt_sums, vector.prompt_trials, *(vector.prompt_ranks or ())]
+    if calibration is not None:
+        arrays += [
+            getattr(calibration, name) for name in ("counts", "accepted", "positions", "accepted_by_rank", "rows")
+        ]
+    held = [array for array in arrays if array is not None]
+    told = vector.trials, vector.meta, vector.note, vector.holds_for, calibration and calibration.temperature
+    return b"".join(array.tobytes() for array in held) + repr(([array.shape for array in held], told)).encode()
+
+
 # for what depends on the sample behind a vector, not only on its probabilities
-_SAMPLE_HASH = {**_HASH, "sequoia_core.design.acceptance.AcceptanceVector": lambda vector: vector.to_bytes()}
+_SAMPLE_HASH = {**_HASH, "sequoia_core.design.acceptance.AcceptanceVector": _measured}
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
