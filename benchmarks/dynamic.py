@@ -1,12 +1,13 @@
 """Tokens per step of static and dynamic trees at equal budgets, over temperatures.
 
-    python benchmarks/dynamic.py --budget            # about an hour in float32 on two cores
+    python benchmarks/dynamic.py --budget            # some ten minutes on two cores with AVX-512
     python benchmarks/dynamic.py --budget --quick    # a minute, to try it
 
 Every tree may have n nodes: the static one is the optimum for the measured vector, SpecExec takes the n most probable
 continuations, the adaptive one the n with the largest calibrated chance, without looking at costs. Vector and
-calibration come from every second prompt, the others are decoded. A table, a dated file in results/, and one JSON line
-last. EOS is off so that all write equally much; intervals are 95 %, from resampling prompts.
+calibration come from every second prompt, the others are decoded; none of them loops, which any draft would guess. At
+temperature 0 nothing is drawn, so only the deterministic recipe is run. A table, a dated file in results/, and one JSON
+line last. EOS is off so that all write equally much; intervals are 95 %, from resampling prompts.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ def main() -> None:
     parser.add_argument("--sizes", default="8,16,32,64,256")
     parser.add_argument("--temperatures", default="0,0.6,1")
     parser.add_argument("--prompts", type=int, default=32, help="half to measure on, half to decode")
-    parser.add_argument("--file", type=Path, default=ROOT / "assets" / "prompts" / "prompts.jsonl")
-    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--file", type=Path, default=ROOT / "assets" / "prompts" / "not-looping.jsonl")
+    parser.add_argument("--max-new-tokens", type=int, default=48)
     parser.add_argument("--max-depth", type=int, default=12)
     parser.add_argument("--target")
     parser.add_argument("--draft")
-    parser.add_argument("--dtype")
+    parser.add_argument("--dtype", default="bfloat16", help="the format of compiled passes")
     parser.add_argument("--quick", action="store_true", help="4 prompts x 16 tokens, two sizes; writes no file")
     args = parser.parse_args()
     if args.quick:
@@ -83,6 +84,7 @@ def main() -> None:
         "settings": {
             "date": date.today().isoformat(),
             "seconds": time.perf_counter() - started,
+            "prompt_file": args.file.name,
             "prompts_decoded": len(prompts[::2]),
             "prompts_measured": len(prompts[1::2]),
             "max_new_tokens": args.max_new_tokens,
@@ -125,11 +127,14 @@ def compared(
         STATIC: optimal_tree(vector, size=size, depth=depth),
         "specexec": SpecExecTree(max_size=size, max_depth=depth),
     }
-    for recipe in RECIPES:
+    for recipe in RECIPES if sampling.temperature else ("deterministic",):
         trees[f"adaptive, {recipe}"] = AdaptiveTree(
             profile=None, calibration=vector.calibration, max_size=size, max_depth=depth, recipe=recipe
         )
-    auto = AdaptiveTree(profile=None, calibration=vector.calibration, max_size=size, max_depth=depth).recipe
+    auto = max(
+        (tree for tree in trees.values() if isinstance(tree, AdaptiveTree)),
+        key=lambda tree: tree.expected[tree.recipe].value,
+    ).recipe
     counts, rows = {}, []
     for name, tree in trees.items():
         tokens, steps, nodes = (np.zeros(len(prompts)) for _ in range(3))

@@ -5,7 +5,19 @@ from typing import Any
 
 import streamlit as st
 
-from ui import controls, decode_job, job_panel, kept_runs, page_setup, predictions, prompts, runs, session, session_jobs
+from ui import (
+    controls,
+    decode_job,
+    job_panel,
+    kept_runs,
+    page_setup,
+    predictions,
+    prompts,
+    runs,
+    session,
+    session_jobs,
+    tree_kinds,
+)
 from ui.decode import expectation, live_run, tree_choice
 from ui.jobs import Job
 
@@ -85,13 +97,14 @@ with right:
 
 wanted = predictions.conditions(temperature, top_p, verifier)
 vector = predictions.vector_for(wanted)
-if choice.source == "best":
-    choice = tree_choice.best_for(vector)
+choice = tree_choice.settled(choice, vector)
 expected = speedup = None
 if choice.tree is None:
     st.warning(choice.origin, icon=":material/account_tree:")
-    if choice.source == "best" and vector is None:
-        expectation.offer_measurement(wanted)
+    if tree_choice.needs_vector(choice, vector):
+        expectation.offer_measurement(
+            wanted, "acceptance vector" if vector is None else "acceptance vector with a calibration"
+        )
 else:
     expected, speedup = expectation.draw(choice.tree, choice.origin, vector, wanted)
 
@@ -113,7 +126,7 @@ with st.container(horizontal=True):
                 temperature=temperature,
                 top_p=top_p,
                 max_new_tokens=tokens,
-                verifier=verifier,
+                verifier=tree_kinds.verifier(choice.tree, verifier),
                 seed=int(seed),
                 models=session.pair_spec(),
                 expected_tokens=expected,

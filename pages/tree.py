@@ -6,10 +6,10 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.growth import next_node_value
 from sequoia_core.design.plain_trees import chain_tree
-from ui import controls, core_cache, page_setup, predictions, scenarios, session, tree_in_use
+from ui import controls, core_cache, page_setup, predictions, scenarios, session, tree_in_use, tree_kinds
 from ui.cards import Card, cards, short_reason
 from ui.literal import plain
-from ui.tree import comparison, files, growth, picture
+from ui.tree import comparison, dynamic, files, growth, picture
 
 OWN_VECTOR = "the vector in use"  # one that is not in the list: a smoothed one
 
@@ -121,6 +121,7 @@ scenarios.banner()
 vector_control()
 vector = session.acceptance()
 n, d = shape_controls()
+kind = dynamic.kind_control()
 table = core_cache.tokens_table(vector)
 use_shape(n, d, table)
 if np.isnan(table[n, d]):
@@ -136,6 +137,8 @@ st.markdown(
     f":material/account_tree: **In use:** {plain(tree_in_use.source())}, n = {tree.size}, d = {tree.depth} "
     f"&nbsp;·&nbsp; acceptance {plain(session.acceptance_source())}"
 )
+if kind != tree_kinds.STATIC:
+    dynamic.section(kind)
 if tree_in_use.is_own():
     st.button("Back to the best tree", icon=":material/undo:", key="tree_back", on_click=back_to_best)
 
@@ -186,6 +189,9 @@ st.markdown(
     f"Nodes go where a token is likely to be accepted: {tree.size - 1} guesses in {tree.depth} draft passes turn one "
     f"target pass into {tokens:.2f} tokens, {gain} a chain of that depth."
 )
+
+if kind != tree_kinds.STATIC:
+    dynamic.last_run()
 
 st.subheader("Growth with size")
 growth.section(tree, vector, d)

@@ -12,7 +12,14 @@ import streamlit as st
 if TYPE_CHECKING:
     import numpy as np
 
-    from sequoia_core import AcceptanceVector, HardwareProfile, SpeedupSurface, TokenTree
+    from sequoia_core import (
+        AcceptanceVector,
+        AdaptiveTree,
+        HardwareProfile,
+        SpecExecTree,
+        SpeedupSurface,
+        TokenTree,
+    )
     from sequoia_core.design.break_even import BreakEven, Gains
     from sequoia_core.design.draft_choice import DraftPlan
     from sequoia_core.design.growth import Curve
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
 MAX_DEPTH = 24
 MAX_SIZE = 1024  # the paper's trees have 64 to 128 nodes on a GPU, 768 with offloading
 TABLE_SIZE = MAX_SIZE + 1  # one more, for the value of the next node
+ADAPTIVE_SIZE = 64  # the most that buffers are made for; costs keep trees well below
 BAND_SIZE = 256  # the largest size with a bootstrap interval: fifty tables of it take a second
 
 _HASH = {
@@ -30,8 +38,23 @@ _HASH = {
     "sequoia_core.design.profile.HardwareProfile": lambda profile: profile.to_json(),
     "sequoia_core.design.tree.TokenTree": lambda tree: tree.parents.tobytes(),
 }
+
+
+def _measured(vector: AcceptanceVector) -> bytes:
+    """Return all that a vector holds, to tell it from others; writing its file's text on every rerun would be felt."""
+    calibration = vector.calibration
+    arrays = [vector.probs, vector.prompt_sums, vector.prompt_trials, *(vector.prompt_ranks or ())]
+    if calibration is not None:
+        arrays += [
+            getattr(calibration, name) for name in ("counts", "accepted", "positions", "accepted_by_rank", "rows")
+        ]
+    held = [array for array in arrays if array is not None]
+    told = vector.trials, vector.meta, vector.note, vector.holds_for, calibration and calibration.temperature
+    return b"".join(array.tobytes() for array in held) + repr(([array.shape for array in held], told)).encode()
+
+
 # for what depends on the sample behind a vector, not only on its probabilities
-_SAMPLE_HASH = {**_HASH, "sequoia_core.design.acceptance.AcceptanceVector": lambda vector: vector.to_bytes()}
+_SAMPLE_HASH = {**_HASH, "sequoia_core.design.acceptance.AcceptanceVector": _measured}
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
@@ -147,6 +170,34 @@ def prediction(
     from sequoia_core.design.prediction import predict
 
     return predict(tree, vector, profile, prompts=prompts, context=context)
+
+
+@st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)
+def policy(
+    kind: str, size: int, depth: int, vector: AcceptanceVector | None, profile: HardwareProfile | None
+) -> SpecExecTree | AdaptiveTree:
+    """Return the policy of a kind of `tree_kinds`; SpecExec's has a budget, the adaptive one is bounded by costs."""
+    from sequoia_core import AdaptiveTree, SpecExecTree
+
+    if kind == "specexec":
+        return SpecExecTree(max_size=size, max_depth=depth)
+    return AdaptiveTree(
+        profile=profile, calibration=vector.calibration, max_size=min(ADAPTIVE_SIZE, profile.max_size),
+        holds_for=vector.holds_for,
+    )  # fmt: skip
+
+
+@st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)
+def policy_prediction(
+    kind: str, size: int, depth: int, vector: AcceptanceVector, profile: HardwareProfile, prompts: int | None = None
+) -> Prediction:
+    """Return what decoding with such trees is expected to do, with intervals."""
+    from sequoia_core.design.growing_prediction import predict_growing
+
+    found = policy(kind, size, depth, vector, profile)
+    return predict_growing(
+        found.shaper_at_start(), found, vector.calibration, profile, kind=found.kind, prompts=prompts
+    )
 
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)

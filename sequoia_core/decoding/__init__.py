@@ -10,7 +10,8 @@ Each module imports, of this room, only the modules named:
     drafting             plan, sampling, verifiers, tree_policy
     walk                 sampling, verifiers
     compiled_drafting    sampling, verifiers, tree_policy, drafting
-    growing              plan, sampling, verifiers, drafting
+    compiled_growing     sampling, verifiers, tree_policy, drafting
+    growing              plan, sampling, verifiers, drafting, compiled_growing
     spec_exec            verifiers, tree_policy, growing
     adaptive             verifiers, tree_policy, drafting, growing
     judging              plan, sampling, verifiers, drafting, walk

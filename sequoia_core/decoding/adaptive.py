@@ -7,15 +7,16 @@ Costs are looked up in a profile and never timed, so equal seeds give equal text
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..design.adaptive_shaping import RECIPES, Expectation, Recipe, StepCosts, expectation
 from ..design.calibration import Calibration
+from ..design.conditions import Conditions
 from ..design.profile import HardwareProfile
-from ..design.shaping import ShapeBounds, Shaper
+from ..design.shaping import Shaper
 from ..models.protocol import Session
 from .drafting import Draft
-from .growing import GrowingDrafter
+from .growing import GrowingDrafter, GrowingTree
 from .tree_policy import TreePolicy
 from .verifiers import Fill
 
@@ -24,20 +25,19 @@ CONTEXT_STEP = 64  # committed tokens after which costs are looked up again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveTree:
+class AdaptiveTree(GrowingTree):
     """The policy that drafts what is worth its cost, step by step.
 
     Args:
         profile: what the parts of a step cost. None counts no cost: the whole budget is spent, in the best order.
         calibration: chances by the draft's probabilities, of this pair at the temperature to come
             (`AcceptanceVector.calibration`).
-        max_size: nodes, root included.
-        max_depth: edges from the root, and draft passes of one step.
         recipe: "deterministic" takes the draft's most likely tokens and prunes; "sampled" draws children without
             replacement and decides before each draw. "auto" is the one that the calibration expects more of, and
             reads as its name afterwards.
-        beam: nodes that one draft pass reads.
-        branch: children of one node; fewer where the calibration has fewer ranks.
+        holds_for: what the calibration was measured for (`AcceptanceVector.holds_for`); where another pair or other
+            sampling is decoded, `decode` warns. None compares the temperature alone, which a calibration knows.
+        branch: fewer where the calibration has fewer ranks. This and the other bounds as for `ShapeBounds`.
 
     Attributes:
         expected: recipe -> what it is expected to do; all of them after "auto".
@@ -50,11 +50,10 @@ class AdaptiveTree:
     calibration: Calibration
     max_size: int = 64
     max_depth: int = 12
-    recipe: str = "auto"
-    beam: int = 16
     branch: int = 8
+    recipe: str = "auto"
+    holds_for: Conditions | None = None
     expected: dict[str, Expectation] = field(init=False, compare=False)
-    fixed = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.calibration, Calibration):
@@ -64,15 +63,12 @@ class AdaptiveTree:
             )
         if self.recipe != "auto" and self.recipe not in RECIPES:
             raise ValueError(f"recipe: found {self.recipe!r}, expected auto, {' or '.join(RECIPES)}")
+        GrowingTree.__post_init__(self)  # the class that slots made anew is not the one that super() would know
         object.__setattr__(self, "branch", min(self.branch, self.calibration.ranks))
         names = tuple(RECIPES) if self.recipe == "auto" else (self.recipe,)
-        found = {name: expectation(RECIPES[name], self.bounds, self.calibration, self.costs()) for name in names}
+        found = {name: expectation(RECIPES[name], self, self.calibration, self.costs()) for name in names}
         object.__setattr__(self, "expected", found)
         object.__setattr__(self, "recipe", max(names, key=lambda name: found[name].value))
-
-    @property
-    def bounds(self) -> ShapeBounds:
-        return ShapeBounds(self.max_size, self.max_depth, self.beam, self.branch)
 
     @property
     def rules(self) -> Recipe:
@@ -83,19 +79,22 @@ class AdaptiveTree:
         if self.profile is None:
             return None
         greedy = self.calibration.temperature == 0.0
-        return StepCosts.of_profile(self.profile, self.bounds, context=context, greedy=greedy)
-
-    @property
-    def max_inner(self) -> int:
-        return self.bounds.most_read
-
-    @property
-    def max_children(self) -> int:
-        return self.branch
+        return StepCosts.of_profile(self.profile, self, context=context, greedy=greedy)
 
     @property
     def verifiers(self) -> tuple[str, ...]:
         return (self.rules.verifier,)
+
+    def differences(self, wanted: Conditions) -> list[str]:
+        measured = self.holds_for or replace(wanted, temperature=self.calibration.temperature)
+        return measured.differences(replace(wanted, verifier=measured.verifier))  # it speaks of both recipes
+
+    @property
+    def kind(self) -> str:
+        return self.rules.kind
+
+    def shaper_at_start(self, context: float | None = None) -> Shaper:
+        return self.rules.shaper(self, self.calibration, self.costs(context))(self.expected[self.recipe].pace)
 
 
 class AdaptiveDrafter(GrowingDrafter):
@@ -115,7 +114,7 @@ class AdaptiveDrafter(GrowingDrafter):
     def shaper(self, context: int) -> Shaper:
         if context >= self._context + CONTEXT_STEP:
             self._context, self._costs = context, self.policy.costs(context)
-            self._make = self.policy.rules.shaper(self.policy.bounds, self.policy.calibration, self._costs)
+            self._make = self.policy.rules.shaper(self.policy, self.policy.calibration, self._costs)
         return self._make(self.pace)
 
     def commit(self, draft: Draft, path: tuple[int, ...]) -> None:

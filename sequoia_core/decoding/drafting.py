@@ -64,6 +64,12 @@ class Drafter(Protocol):
         ...
 
 
+def unseen_tokens(session: Session, sequence: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return ids, positions and mask of a step's first pass: what was committed since the last one, the root last."""
+    unseen = sequence[session.length :]
+    return torch.tensor(unseen), torch.arange(session.length, len(sequence)), causal_tail(len(unseen))
+
+
 class RootDrafter:
     """Drafts nothing: the tree is its root, and decoding is autoregressive."""
 
@@ -127,9 +133,7 @@ class LevelDrafter:
         root_slot = len(sequence) - 1
         for depth, level in enumerate(plan.levels):
             if depth == 0:
-                unseen = sequence[self.session.length :]  # the last accepted leaf, if any, and the root
-                ids, positions = torch.tensor(unseen), torch.arange(self.session.length, len(sequence))
-                tail = causal_tail(len(unseen))
+                ids, positions, tail = unseen_tokens(self.session, sequence)
             else:
                 ids = torch.from_numpy(known[level.nodes])
                 positions = torch.full((len(ids),), min(root_slot + depth, self.context - 1))

@@ -7,16 +7,49 @@ Shapes: n = tree nodes, w = nodes of one pass, V = vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from ..design.shaping import Nodes, Shaper
-from ..models.protocol import causal_tail
-from .drafting import Draft, LevelDrafter
+from ..design.conditions import Conditions
+from ..design.shaping import Nodes, ShapeBounds, Shaper
+from ..design.tree import TokenTree
+from ..models.protocol import Session
+from .compiled_growing import CompiledGrower
+from .drafting import Draft, LevelDrafter, unseen_tokens
 from .plan import plan_of
-from .sampling import check_probabilities, probabilities, take_most_likely
+from .sampling import SamplingConfig, check_probabilities, probabilities, take_most_likely
 from .verifiers import Fill
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowingTree(ShapeBounds):
+    """What the policies of such trees have in common: they are their own bounds, and no step's tree is fixed."""
+
+    beam: int = 16
+    branch: int = 16
+    fixed = None
+
+    @property
+    def max_inner(self) -> int:
+        return self.most_read
+
+    @property
+    def max_children(self) -> int:
+        return self.branch
+
+    def differences(self, wanted: Conditions) -> list[str]:
+        return []  # nothing was measured for them
+
+    @property
+    def kind(self) -> str:
+        """Which tables of a calibration speak of its children, see `design.calibration.KINDS`."""
+        raise NotImplementedError
+
+    def shaper_at_start(self, context: float | None = None) -> Shaper:
+        """Return what shapes the first trees of a run, with so many tokens in the cache."""
+        raise NotImplementedError
 
 
 class DraftRows:
@@ -40,17 +73,70 @@ class DraftRows:
         return tokens.cpu().numpy(), self.block.gather(1, tokens).double().cpu().numpy()
 
 
+class PlainGrower:
+    """Grows one tree after the other with any session, asking a shaper in Python."""
+
+    def __init__(
+        self, policy: GrowingTree, *, fill: Fill, sampling: SamplingConfig, context: int, generator: torch.Generator
+    ) -> None:
+        self.policy, self.fill, self.sampling = policy, fill, sampling
+        self.context, self.generator = context, generator
+        most = policy.max_inner
+        self._mask = torch.full((most, most), -torch.inf)  # over the slots of one step; each sees its ancestors
+        self.rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
+
+    @staticmethod
+    def supports(shaper: Shaper, session: Session) -> bool:
+        return True
+
+    def grow(self, shaper: Shaper, session: Session, sequence: Sequence[int]) -> tuple[TokenTree, Nodes, list[int]]:
+        """Return a tree below the last token of the sequence, its nodes, and how many nodes each pass read."""
+        nodes, widths = Nodes.root(sequence[-1]), []
+        for _ in range(self.policy.max_depth):
+            wave = shaper.wave(nodes)
+            if len(wave) == 0:
+                break
+            block = self._read(nodes, wave, sum(widths), session, sequence)
+            widths.append(len(wave))
+            nodes = shaper.extended(nodes, wave, DraftRows(block, self.fill, self.generator))
+        return *shaper.kept(nodes).as_tree(), widths
+
+    def _read(
+        self, nodes: Nodes, wave: np.ndarray, read: int, session: Session, sequence: Sequence[int]
+    ) -> torch.Tensor:
+        """Run the draft over a wave, after `read` nodes of this step; return its rows, float32 [w, V]."""
+        stop = read + len(wave)
+        nodes.slots[wave] = np.arange(read, stop)
+        if read == 0:
+            request = unseen_tokens(session, sequence)
+            self._mask[0] = -torch.inf
+            self._mask[0, 0] = 0.0
+        else:
+            last = len(sequence) - 1 + nodes.depths[wave]
+            own = self._mask[read:stop]
+            own.copy_(self._mask[torch.from_numpy(nodes.slots[nodes.parents[wave]])])
+            own[:, read:].fill_diagonal_(0.0)
+            positions = torch.from_numpy(np.minimum(last, self.context - 1))
+            request = torch.from_numpy(nodes.tokens[wave]), positions, own[:, :stop]
+        block = probabilities(session.append(*request, keep=len(wave)), self.sampling)
+        check_probabilities(block, "draft")
+        if self.rows is None:
+            self.rows = torch.empty(self.policy.max_inner, block.shape[1], dtype=torch.float32, device=block.device)
+        self.rows[read:stop] = block
+        return block
+
+
 class GrowingDrafter(LevelDrafter):
     """Drafts with any session what its shaper decides; a policy's drafter says which shaper a step has.
 
     The draft may read nodes that are not kept, and keep nodes that it has read without giving them children, so each
-    node's place in the cache is its own record (`Nodes.slots`).
+    node's place in the cache is its own record (`Nodes.slots`). Compiled code grows the trees where it can.
     """
 
-    def __init__(self, session, policy, **options) -> None:
+    def __init__(self, session: Session, policy: GrowingTree, **options) -> None:
         super().__init__(session, policy, **options)
-        most = policy.max_inner
-        self._mask = torch.full((most, most), -torch.inf)  # over the slots of one step; each sees its ancestors
+        options = {name: options[name] for name in ("fill", "sampling", "context", "generator")}
+        self._growers = [kind(policy, **options) for kind in (CompiledGrower, PlainGrower)]  # fastest first
         self._slots: np.ndarray = np.zeros(0, np.int64)  # of the tree last drafted, node by node
 
     def shaper(self, context: int) -> Shaper:
@@ -59,52 +145,17 @@ class GrowingDrafter(LevelDrafter):
 
     @torch.inference_mode()
     def grow(self, sequence: Sequence[int]) -> Draft:
-        shaper, nodes, read = self.shaper(len(sequence)), Nodes.root(sequence[-1]), 0
-        self.widths: list[int] = []
-        for _ in range(self.policy.max_depth):
-            wave = shaper.wave(nodes)
-            if len(wave) == 0:
-                break
-            block = self._read(nodes, wave, read, sequence)
-            read += len(wave)
-            self.widths.append(len(wave))
-            nodes = shaper.extended(nodes, wave, DraftRows(block, self.fill, self.generator))
-        nodes = shaper.kept(nodes)
+        shaper = self.shaper(len(sequence))
+        grower = next(own for own in self._growers if own.supports(shaper, self.session))
+        tree, nodes, self.widths = grower.grow(shaper, self.session, sequence)
         self.hoped = float(nodes.scores.sum())  # tokens that the step is expected to commit
-        tree, order = nodes.as_tree()
-        plan, self._slots = plan_of(tree), nodes.slots[order]
-        rows = torch.empty(0, 0) if self._rows is None else self._rows
+        plan, self._slots = plan_of(tree), nodes.slots
+        rows = torch.empty(0, 0) if grower.rows is None else grower.rows
         places = self._slots[plan.inner]
         if not np.array_equal(places, np.arange(len(places))):
-            rows = rows[torch.from_numpy(places).to(rows.device)]
-        tokens, probs = torch.from_numpy(nodes.tokens[order]), torch.from_numpy(nodes.probs[order]).float()
-        return Draft(plan, len(sequence) - 1, tokens, probs, rows)
-
-    def _read(self, nodes: Nodes, wave: np.ndarray, read: int, sequence: Sequence[int]) -> torch.Tensor:
-        """Run the draft over a wave, after `read` nodes of this step; return its rows, float32 [w, V]."""
-        stop = read + len(wave)
-        nodes.slots[wave] = np.arange(read, stop)
-        if read == 0:  # the root, and what was committed since the draft's last pass
-            unseen = sequence[self.session.length :]
-            ids, positions = torch.tensor(unseen), torch.arange(self.session.length, len(sequence))
-            tail = causal_tail(len(unseen))
-            self._mask[0] = -torch.inf
-            self._mask[0, 0] = 0.0
-        else:
-            ids = torch.from_numpy(nodes.tokens[wave])
-            last = len(sequence) - 1 + nodes.depths[wave]
-            positions = torch.from_numpy(np.minimum(last, self.context - 1))
-            own = self._mask[read:stop]
-            own.copy_(self._mask[torch.from_numpy(nodes.slots[nodes.parents[wave]])])
-            own[:, read:].fill_diagonal_(0.0)
-            tail = own[:, :stop]
-        logits = self.session.append(ids, positions, tail, keep=len(wave))
-        block = probabilities(logits, self.sampling)
-        check_probabilities(block, "draft")
-        if self._rows is None:
-            self._rows = torch.empty(self.policy.max_inner, block.shape[1], dtype=torch.float32, device=block.device)
-        self._rows[read:stop] = block
-        return block
+            rows = rows.index_select(0, torch.from_numpy(places).to(rows.device))
+        probs = torch.from_numpy(nodes.probs).float()
+        return Draft(plan, len(sequence) - 1, torch.from_numpy(nodes.tokens), probs, rows)
 
     def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
         places = self._slots[list(path)]

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
+from ..design.conditions import Conditions
 from ..design.tree import TokenTree
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, Session
@@ -60,6 +62,7 @@ def decode(
 
     Returns:
         An iterator of `DecodeStep`; it stops at EOS, at exactly `max_new_tokens`, or at the models' context limit.
+        Where the trees were measured for another pair or other sampling, a warning says so first.
 
     Raises:
         ValueError: at once, for a prompt, tree or option that cannot be decoded.
@@ -76,6 +79,8 @@ def decode(
             f"verifier: found {chosen.name!r}, expected {' or '.join(policy.verifiers)}, which alone are exact for "
             "these trees"
         )
+    if draft is not None:
+        _warn_of_other_conditions(policy, target, draft, sampling)
     if generator is None:
         generator = torch.Generator()
         generator.seed()
@@ -145,6 +150,19 @@ def _check_request(
     if policy.max_children > target.vocab_size:
         raise ValueError(
             f"tree: found {policy.max_children} children of one node, expected at most {target.vocab_size} tokens"
+        )
+
+
+def _warn_of_other_conditions(
+    policy: TreePolicy, target: LanguageModel, draft: LanguageModel, sampling: SamplingConfig
+) -> None:
+    wanted = Conditions(
+        target.name, draft.name, sampling.temperature, sampling.top_p, policy.verifiers[0], top_k=sampling.top_k
+    )
+    if found := policy.differences(wanted):
+        warnings.warn(
+            f"tree: found one measured for {'; '.join(found)}: the text stays exact, but takes longer than it could",
+            stacklevel=3,
         )
 
 

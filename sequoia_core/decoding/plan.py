@@ -53,8 +53,11 @@ class TreePlan:
         counts = tree.child_counts
         self.tail = additive_mask(tree.ancestor_mask)
         self.inner = np.flatnonzero(counts)  # breadth-first, as levels are forwarded
-        self.slots = {node: slot for slot, node in enumerate(self.inner.tolist())}
         self.child_starts = np.concatenate([[0], np.cumsum(counts[self.inner])]).astype(np.int64)
+
+    @cached_property
+    def slots(self) -> dict[int, int]:
+        return {node: slot for slot, node in enumerate(self.inner.tolist())}
 
     @cached_property
     def levels(self) -> list[Level]:
@@ -96,7 +99,7 @@ class TreePlan:
 
 def additive_mask(visible: np.ndarray) -> torch.Tensor:
     """Return 0 where bool [q, t] is true and -inf elsewhere, float32."""
-    return torch.zeros(visible.shape, dtype=torch.float32).masked_fill_(torch.from_numpy(~visible), -torch.inf)
+    return torch.from_numpy(np.where(visible, np.float32(0.0), np.float32(-np.inf)))
 
 
 def plan_of(tree: TokenTree) -> TreePlan:

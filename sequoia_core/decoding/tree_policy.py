@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ..design.conditions import Conditions
 from ..design.tree import TokenTree
 from .verifiers import VERIFIERS
 
@@ -42,6 +43,13 @@ class TreePolicy(Protocol):
     @property
     def verifiers(self) -> tuple[str, ...]: ...
 
+    def differences(self, wanted: Conditions) -> list[str]:
+        """Return in which conditions these trees were made for another decode, as `Conditions.differences` does.
+
+        What is decoded stays exact; it is only slower than it could be.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class FixedTree:
@@ -68,6 +76,9 @@ class FixedTree:
     @property
     def verifiers(self) -> tuple[str, ...]:
         return tuple(VERIFIERS)
+
+    def differences(self, wanted: Conditions) -> list[str]:
+        return []  # a tree does not say what it was planned for
 
 
 def policy_of(tree: TokenTree | TreePolicy) -> TreePolicy:

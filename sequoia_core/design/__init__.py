@@ -8,6 +8,7 @@ Each module imports, of this room, only the modules named:
     model_shapes        -
     tree                -
     tree_search         -
+    tree_gallery        tree
     calibration         bootstrap
     acceptance_files    conditions, calibration
     growmap             tree
@@ -35,5 +36,6 @@ Each module imports, of this room, only the modules named:
     step_limit          profile, planning
     shaping             tree, optimal_trees
     adaptive_shaping    calibration, profile, acceptance, optimal_trees, shaping
+    growing_prediction  calibration, profile, step_time, prediction, shaping, adaptive_shaping
     tree_files          tree, growmap, acceptance, optimal_trees
 """

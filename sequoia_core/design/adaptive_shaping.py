@@ -8,7 +8,7 @@ torch. Shapes: N = largest size, B = beam, k = ranks, w = nodes of one pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -86,9 +86,6 @@ class Pace(NamedTuple):
         """Return the pace after a step that committed so many tokens where the scores promised `hoped`."""
         return self._replace(trust=float(np.clip(self.trust * np.exp(TRUST_STEP * (tokens - hoped)), *TRUSTED)))
 
-    def scaled(self, chance: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        return lambda *numbers: np.minimum(self.trust * chance(*numbers), 1.0)
-
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -110,7 +107,7 @@ def _best_first(bounds: ShapeBounds, calibration: Calibration, costs: StepCosts 
 
     def shaper(pace: Pace) -> BestFirst:
         prices = None if costs is None else costs.prices(pace.theta)
-        return BestFirst(bounds, pace.scaled(tables.most_likely), pace.trust * expected, prices)
+        return BestFirst(bounds, replace(tables, trust=pace.trust), pace.trust * expected, prices)
 
     return shaper
 
@@ -120,8 +117,8 @@ def _drawn_in_turn(bounds: ShapeBounds, calibration: Calibration, costs: StepCos
 
     def shaper(pace: Pace) -> DrawnInTurn:
         prices = None if costs is None else costs.prices(pace.theta)
-        before, after = pace.scaled(tables.before), pace.scaled(tables.after)
-        return DrawnInTurn(bounds, before, after, pace.trust * expected, prices, pace.floor)
+        chances = replace(tables, trust=pace.trust)
+        return DrawnInTurn(bounds, chances, pace.trust * expected, prices, pace.floor)
 
     return shaper
 
@@ -163,7 +160,7 @@ def expectation(
         generator = np.random.default_rng(seed)
         tokens, sizes, seconds = 0.0, 0, 0.0
         for _ in range(TRIAL_STEPS):
-            nodes, widths = _grown(make(pace), bounds, calibration.rows, generator)
+            nodes, widths = grown_on_rows(make(pace), bounds, calibration.rows, generator)
             tokens, sizes = tokens + float(nodes.scores.sum()), sizes + nodes.size
             seconds += 0.0 if costs is None else costs.seconds(nodes.size, widths)
             pace = pace.after(nodes.size, bounds.max_size)
@@ -181,10 +178,10 @@ def _static_floor(recipe: Recipe, bounds: ShapeBounds, calibration: Calibration)
     return max(float(node_scores(tree, vector).min()), LOWEST_FLOOR)
 
 
-def _grown(
+def grown_on_rows(
     shaper: Shaper, bounds: ShapeBounds, rows: np.ndarray, generator: np.random.Generator
 ) -> tuple[Nodes, list[int]]:
-    """Grow one tree on rows float64 [r, k]; return it and how many nodes each pass read."""
+    """Grow one tree on rows float64 [r, k], drawn independently; return it and how many nodes each pass read."""
     nodes, widths = Nodes.root(0), []
     for _ in range(bounds.max_depth):
         wave = shaper.wave(nodes)
@@ -205,7 +202,8 @@ class _KeptRows:
         self.generator = generator
 
     def most_likely(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        return np.tile(np.arange(k), (len(self.probs), 1)), self.probs[:, :k]
+        probs = self.probs[:, :k]  # fewer where the rows are shorter
+        return np.tile(np.arange(probs.shape[1]), (len(probs), 1)), probs
 
     def drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         race = self.probs / np.maximum(self.generator.standard_exponential(self.probs.shape), 1e-300)

@@ -62,9 +62,11 @@ class ChanceTables:
 
     Args:
         values: float64 [T, b], in the order of `TABLES`.
+        trust: what chances are multiplied by, up to 1; other than 1 where a run finds them too high or too low.
     """
 
     values: np.ndarray
+    trust: float = 1.0
 
     def most_likely(self, probs: np.ndarray) -> np.ndarray:
         """Return the chance of the draft's k most likely tokens, in that order, float64 [w, k] -> [w, k]."""
@@ -98,7 +100,7 @@ class ChanceTables:
         return found
 
     def _curve(self, table: int, probs: np.ndarray) -> np.ndarray:
-        return np.interp(probs, CENTRES, self.values[table])
+        return np.minimum(self.trust * np.interp(probs, CENTRES, self.values[table]), 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,6 +218,17 @@ class Calibration:
         """Return the chance of each rank where nothing is known of the row, float64 [k]; `kind` is one of `KINDS`."""
         return self.accepted_by_rank[:, KINDS[kind][1]].sum(axis=0) / self.positions.sum()
 
+    def rows_by_prompt(self) -> list[np.ndarray] | None:
+        """Return each prompt's rows, float64 [its r, k]; None where they cannot be told apart."""
+        counts = np.minimum(self.positions, ROWS_PER_PROMPT)
+        return np.split(self.rows, np.cumsum(counts)[:-1]) if counts.sum() == len(self.rows) else None
+
+    def trust_by_prompt(self, kind: str) -> np.ndarray:
+        """Return how many children of each prompt were accepted ÷ how many all prompts' tables promise, float64 [m]."""
+        tables = KINDS[kind][0]
+        promised = (self.counts[:, tables] * self.tables().values[tables]).sum(axis=(1, 2))
+        return self.accepted[:, tables].sum(axis=(1, 2)) / np.maximum(promised, 1e-9)
+
     def held_out_gain(self, kind: str) -> Estimate | None:
         """Return how much likelier the tables make what happened than a plain vector does, in nats per position.
 
@@ -278,7 +291,9 @@ class Calibration:
         return ChanceTables(np.clip(values, 0.0, 1.0))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Calibration) and self.to_json() == other.to_json()
+        return isinstance(other, Calibration) and all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__
+        )
 
     def __hash__(self) -> int:
         return hash((self.counts.tobytes(), self.temperature))

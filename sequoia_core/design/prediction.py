@@ -7,6 +7,7 @@ are drawn again and again. Shapes: m = prompts, r = resamples.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -33,7 +34,7 @@ class Prediction:
         tokens_per_step: committed tokens per target pass.
         step: seconds of one step by parts.
         autoregressive_sec: seconds of one token without speculation.
-        paper_speedup: F(T) / (t(n) + d c), the paper's formula (§3.3).
+        paper_speedup: F(T) / (t(n) + d c), the paper's formula (§3.3); None for trees that differ from step to step.
         replayed: whether tokens per step come from the measured texts rather than from the vector alone.
     """
 
@@ -41,7 +42,7 @@ class Prediction:
     tokens_per_step: Estimate
     step: StepTime
     autoregressive_sec: float
-    paper_speedup: float
+    paper_speedup: float | None
     replayed: bool
 
     def holds(self, measured: float) -> bool | None:
@@ -73,10 +74,13 @@ def predict(
     step = step_time(tree, profile, context=context, greedy=greedy)
     alone = autoregressive_sec(profile, context=context, greedy=greedy)
     tokens, samples, replayed = _tokens_per_step(tree, acceptance, prompts)
-    ratio, ratios = alone / step.total_sec, _time_ratios(tree, profile, context, greedy)
+    ratio = alone / step.total_sec
+    ratios = time_ratios(
+        profile, lambda p: step_time(tree, p, context=context, greedy=greedy).total_sec, context=context, greedy=greedy
+    )
     return Prediction(
-        speedup=_combined(tokens * ratio, samples, ratios),
-        tokens_per_step=_combined(tokens, samples, None),
+        speedup=combined(tokens * ratio, samples, ratios),
+        tokens_per_step=combined(tokens, samples, None),
         step=step,
         autoregressive_sec=alone,
         paper_speedup=expected_tokens(tree, acceptance) / float(paper_step_cost(tree.size, tree.depth, profile)),
@@ -126,29 +130,35 @@ def _tokens_per_step(
     value, count = texts.tokens_per_step, len(texts.tokens)
     if count < 2:
         return value, None, True
-    picks = resampled(count)
-    samples = (picks @ texts.tokens) / (picks @ texts.steps)
+    return value, rate_samples(texts.tokens, texts.steps, prompts), True
+
+
+def rate_samples(tokens: np.ndarray, spent: np.ndarray, prompts: int | None) -> np.ndarray:
+    """Return tokens ÷ what they took for prompts drawn again, float64 [r].
+
+    Args:
+        tokens, spent: of each prompt, number [m]; steps or seconds.
+        prompts: as for `predict`.
+    """
+    picks = resampled(len(tokens))
+    samples = (picks @ tokens) / (picks @ spent)
     if prompts is not None:  # the prompts to come are another sample of the same kind, of its own size
-        picks = resampled(count, seed=1, drawn=prompts)
-        samples = samples * (picks @ texts.tokens) / (picks @ texts.steps) / value
-    return value, samples, True
+        picks = resampled(len(tokens), seed=1, drawn=prompts)
+        samples = samples * (picks @ tokens) / (picks @ spent) * spent.sum() / tokens.sum()
+    return samples
 
 
-def _time_ratios(tree: TokenTree, profile: HardwareProfile, context: float | None, greedy: bool) -> np.ndarray | None:
-    """Return seconds of an autoregressive step ÷ those of one with the tree, for profiles timed again, float64 [r]."""
+def time_ratios(
+    profile: HardwareProfile, step_sec: Callable[[HardwareProfile], float], *, context: float | None, greedy: bool
+) -> np.ndarray | None:
+    """Return seconds of an autoregressive step ÷ those of one with a tree, for profiles timed again, float64 [r]."""
     profiles = profile.resampled(OTHER_DRAWS, np.random.default_rng(2))
     if profiles is None:
         return None
-    return np.array(
-        [
-            autoregressive_sec(p, context=context, greedy=greedy)
-            / step_time(tree, p, context=context, greedy=greedy).total_sec
-            for p in profiles
-        ]
-    )
+    return np.array([autoregressive_sec(p, context=context, greedy=greedy) / step_sec(p) for p in profiles])
 
 
-def _combined(value: float, samples: np.ndarray | None, factors: np.ndarray | None) -> Estimate:
+def combined(value: float, samples: np.ndarray | None, factors: np.ndarray | None) -> Estimate:
     """Return a value with the spread of its tokens, float64 [r], and of its times, which vary independently."""
     if samples is None and factors is None:
         return Estimate(value, None, None)

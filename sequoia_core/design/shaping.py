@@ -19,7 +19,7 @@ from .optimal_trees import check_whole
 from .tree import MAX_SIZE, TokenTree
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeBounds:
     """What no tree of a run exceeds.
 
@@ -108,9 +108,10 @@ class Nodes(NamedTuple):
         )  # fmt: skip
         return Nodes(*map(np.concatenate, zip(self, added, strict=True)))
 
-    def as_tree(self) -> tuple[TokenTree, np.ndarray]:
-        """Return the tree, and which of these nodes became each of its own, int64 [n]."""
-        return TokenTree.from_links(self.parents, self.ranks)
+    def as_tree(self) -> tuple[TokenTree, Nodes]:
+        """Return the tree, and its nodes numbered as it has them."""
+        tree, order = TokenTree.from_links(self.parents, self.ranks)
+        return tree, Nodes(tree.parents.astype(np.int64), *(column[order] for column in self[1:]))
 
 
 class Rows(Protocol):
@@ -123,6 +124,29 @@ class Rows(Protocol):
     def drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw k tokens of each row as the verifier asks for them; shapes as for `most_likely`."""
         ...
+
+
+class Chances(Protocol):
+    """How likely a child is the one accepted; `design.calibration.ChanceTables` is one. All float64 [w, k]."""
+
+    def most_likely(self, probs: np.ndarray) -> np.ndarray:
+        """Return it for the k most likely tokens, in that order, from their probabilities."""
+        ...
+
+    def after(self, probs: np.ndarray) -> np.ndarray:
+        """Return it for tokens drawn in that order, from their probabilities."""
+        ...
+
+    def before(self, left: np.ndarray, largest: np.ndarray) -> np.ndarray:
+        """Return it for the next token, from the draft mass not drawn before each rank and the largest part of it."""
+        ...
+
+
+class AsDrafted:
+    """The draft's own probability, taken for the chance of its most likely tokens."""
+
+    def most_likely(self, probs: np.ndarray) -> np.ndarray:
+        return probs
 
 
 class Prices(NamedTuple):
@@ -158,14 +182,13 @@ class BestFirst:
     """Recipe 1: of all candidates the best; nothing of it depends on what the target will draw.
 
     Args:
-        chance: turns draft probabilities float64 [w, k] of the k most likely tokens, in that order, into the chance
-            that each is the child accepted, float64 [w, k] within 0 to 1.
+        chances: of the most likely tokens.
         expected: float64 [k], that chance by rank where nothing is known of the row.
         prices: None spends the whole budget, and stops only when nothing better than the worst kept can come.
     """
 
     bounds: ShapeBounds
-    chance: Callable[[np.ndarray], np.ndarray]
+    chances: Chances | AsDrafted
     expected: np.ndarray = ()
     prices: Prices | None = None
 
@@ -184,7 +207,7 @@ class BestFirst:
 
     def extended(self, nodes: Nodes, wave: np.ndarray, rows: Rows) -> Nodes:
         tokens, probs = rows.most_likely(self.bounds.branch)
-        scores = nodes.scores[wave, None] * self.chance(probs)
+        scores = nodes.scores[wave, None] * self.chances.most_likely(probs)
         counts = np.full(len(wave), tokens.shape[1])
         # What is not among the best now never will be: more candidates only push it further down.
         return nodes.with_children(wave, counts, tokens, probs, scores).best(self.bounds.max_size)
@@ -201,18 +224,14 @@ class DrawnInTurn:
     """Recipe 2: children drawn without replacement, whether one more is drawn decided before its token is known.
 
     Args:
-        before: chance that the next child is the one accepted, from draft mass not drawn yet and from the largest
-            probability not drawn yet, both float64 [w, k] for ranks 1 to k.
-        after: the same once its token is known, from the token's probability, float64 [w, k]; it decides only what
-            grows below.
+        chances: before a draw they decide on it; once its token is known they decide only what grows below.
         expected: float64 [k], the chance by rank where nothing is known of the row.
         prices: None counts nothing but the floor.
         floor: a draw that is worth less is left out, so that a budget lasts to the deeper levels.
     """
 
     bounds: ShapeBounds
-    before: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    after: Callable[[np.ndarray], np.ndarray]
+    chances: Chances
     expected: np.ndarray
     prices: Prices | None = None
     floor: float = 0.0
@@ -237,18 +256,18 @@ class DrawnInTurn:
         reach = nodes.scores[wave, None]
         # The price of one more child, from the rows alone: as if their most likely tokens came out in order.
         left = 1.0 - (np.cumsum(best_probs, axis=1) - best_probs)
-        planned = np.minimum.accumulate(reach * self.before(left, best_probs), axis=1)
+        planned = np.minimum.accumulate(reach * self.chances.before(left, best_probs), axis=1)
         price = self._best_draws(nodes.size, planned.ravel())[1]
         ranks = min(int((planned >= price).sum(axis=1).max()) + 1, self.bounds.branch)
         tokens, probs = rows.drawn(ranks)
         # Rank by rank with what was drawn before it; tokens of later ranks are drawn by now, but not looked at.
         left = 1.0 - (np.cumsum(probs, axis=1) - probs)
         largest = _largest_left(tokens, best_tokens, best_probs)
-        going = np.logical_and.accumulate(reach * self.before(left, largest) >= price, axis=1)
+        going = np.logical_and.accumulate(reach * self.chances.before(left, largest) >= price, axis=1)
         room = self.bounds.max_size - nodes.size
         counts = going.sum(axis=1)
         counts = np.minimum(counts, np.maximum(room - (np.cumsum(counts) - counts), 0))
-        return nodes.with_children(wave, counts, tokens, probs, reach * self.after(probs))
+        return nodes.with_children(wave, counts, tokens, probs, reach * self.chances.after(probs))
 
     def kept(self, nodes: Nodes) -> Nodes:
         return nodes

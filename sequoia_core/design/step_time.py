@@ -79,6 +79,28 @@ def autoregressive_sec(profile: HardwareProfile, *, context: float | None = None
     return float(sum(_overlapped(profile, profile.verify_at(1, context), np.array(0.0), overhead)))
 
 
+def step_parts(
+    sizes: np.ndarray,
+    widths: np.ndarray,
+    profile: HardwareProfile,
+    *,
+    context: float | None = None,
+    greedy: bool = True,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the seconds of verifying, of drafting and of the rest of a step, for many shapes at once.
+
+    Args:
+        sizes: int, any shape S.
+        widths: int [*S, D], nodes that each level's draft pass runs over; 0 where there is no pass.
+
+    Returns:
+        Three float64 S.
+    """
+    drafting = np.where(widths > 0, profile.draft_at(widths, context), 0.0).sum(axis=-1)
+    overhead = profile.overhead_at(sizes, greedy=greedy)
+    return _overlapped(profile, profile.verify_at(sizes, context), drafting, overhead)
+
+
 def step_seconds(
     sizes: np.ndarray,
     widths: np.ndarray,
@@ -87,15 +109,5 @@ def step_seconds(
     context: float | None = None,
     greedy: bool = True,
 ) -> np.ndarray:
-    """Return the seconds of a step for many shapes at once.
-
-    Args:
-        sizes: int, any shape S.
-        widths: int [*S, D], nodes that each level's draft pass runs over; 0 where there is no pass.
-
-    Returns:
-        float64 S.
-    """
-    drafting = np.where(widths > 0, profile.draft_at(widths, context), 0.0).sum(axis=-1)
-    overhead = profile.overhead_at(sizes, greedy=greedy)
-    return sum(_overlapped(profile, profile.verify_at(sizes, context), drafting, overhead))
+    """Return the seconds of a step for many shapes at once, float64 S; arguments as for `step_parts`."""
+    return sum(step_parts(sizes, widths, profile, context=context, greedy=greedy))

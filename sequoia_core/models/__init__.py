@@ -20,6 +20,7 @@ Each module imports, of this room, only the modules named:
     transformers_passes    tree_cache
     streamed_modules       layer_ring, layer_sources, tensor_files, transformers_passes
     vocabulary_rows        compile_c
+    tree_shaping           compile_c, vocabulary_rows
     number_formats         compile_c, device, instruction_sets
     llama_x86              plain_decoder, compile_c, instruction_sets, vocabulary_rows
     llama_torch            plain_decoder, tree_cache, llama_x86

@@ -238,6 +238,35 @@ def test_every_tree_source(assets, tiny_pair) -> None:
     assert page.button(key="decode_start").disabled and page.warning
 
 
+def dynamic(kind: str, **query: str) -> AppTest:
+    page = AppTest.from_file(str(ROOT / "pages" / "decode.py"), default_timeout=60)
+    page.session_state["studio_tree_kind"] = kind
+    for name, value in {"tokens": "32", "source": "Tree page", **query}.items():
+        page.query_params[name] = value
+    return settled(page.run())
+
+
+def test_specexec_trees_decode_with_the_rule_that_is_exact_for_them(assets, tiny_pair) -> None:
+    page = finish(start(dynamic("specexec", temperature="0.8")))
+    run = page.session_state["studio_last_run"]
+    assert run["verifier"] == "topk" and "SpecExec" in run["tree_source"] and len(run["shapes"]) > 1
+    assert metrics(page)["Tokens per step"][1] == "nothing expected"
+
+
+def test_adaptive_trees_decode_once_a_calibration_was_measured_here(assets, tiny_pair) -> None:
+    page = dynamic("adaptive")
+    assert "need a vector with a calibration" in page.warning[0].value and page.button(key="decode_start").disabled
+    assert "No acceptance vector with a calibration was measured" in words(page)
+    page = settled(page.button(key="decode_measure").click().run())
+    job = page.session_state["studio_jobs"]["measure"]
+    wait_for(lambda: not job.active, seconds=60)
+    page = settled(page.run())
+    assert not page.warning and "adaptive trees: n up to 64" in words(page) and "tokens per step" in words(page)
+    page = finish(start(page))
+    run = page.session_state["studio_last_run"]
+    assert len(run["steps"]) > 1 and metrics(page)["Tokens per step"][1].startswith("expected ")
+
+
 class Mount:
     """Stands in for the component: keeps what it was sent."""
 

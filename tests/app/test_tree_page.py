@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector, TokenTree, best_shape, expected_tokens, optimal_tree, speedup_surface
 from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.plain_trees import chain_tree
-from tests.app.conftest import metrics, open_page, profile, settled, vector
+from tests.app.conftest import ROOT, TIMEOUT_SEC, metrics, open_page, profile, settled, vector
+from tests.conftest import calibration_of
 from ui import finished_jobs, tree_in_use
 from ui.tree.comparison import plain_shape
 
@@ -279,3 +282,43 @@ def test_a_vector_too_long_to_search_for_large_trees_is_searched_for_smaller_one
         page.slider(key="n").set_value(100)
         settled(page.run())
         assert metrics(page)["Expected tokens per step"] and "n = 100" in " ".join(m.value for m in page.markdown)
+
+
+def calibrated(folder) -> AcceptanceVector:
+    """Put a vector with a calibration in the place of the shipped one."""
+    known = replace(vector(), calibration=calibration_of(0.7, prompts=12))
+    known.save(folder / "acceptance" / "demo-t0.json")
+    return known
+
+
+def test_specexec_trees_are_predicted_where_the_vector_is_calibrated(assets) -> None:
+    calibrated(assets)
+    page = open_page(PAGE, n="16", depth="4")
+    assert "Dynamic: tokens per step" not in metrics(page)
+    settled(page.segmented_control(key="tree_kind").set_value("SpecExec").run())
+    assert page.session_state["studio_tree_kind"] == "specexec"
+    value, against = metrics(page)["Dynamic: tokens per step"]
+    low, high = (float(part) for part in against.split(" to "))
+    assert low < float(value) < high
+    assert any("exact with the Top-k rule" in text.value for text in page.markdown)
+    settled(page.segmented_control(key="tree_kind").set_value("Adaptive").run())
+    assert float(metrics(page)["Dynamic: predicted speedup"][0][:-1]) > 1.0
+
+
+def test_adaptive_trees_say_what_is_missing() -> None:
+    page = open_page(PAGE, tree_kind="Adaptive")
+    assert "need a vector with a calibration" in page.info[0].value
+
+
+def test_trees_of_the_last_run_are_shown(assets) -> None:
+    calibrated(assets)
+    run = {
+        "id": "x", "tree_source": "SpecExec's trees", "shapes": [[-1, 0], [-1, 0, 0], [-1, 0, 1, 2]],
+        "steps": [{"shape": place} for place in (0, 0, 1, 2, 0)],
+    }  # fmt: skip
+    page = AppTest.from_file(str(ROOT / "pages" / "tree.py"), default_timeout=TIMEOUT_SEC)
+    page.session_state["studio_last_run"] = run
+    page.query_params["tree_kind"] = "SpecExec"
+    settled(page.run())
+    assert any("5 steps, 3 different trees of 2 to 4 nodes" in text.value for text in page.caption)
+    assert any(text.value == "**Deepest:** n = 4, d = 3" for text in page.markdown)

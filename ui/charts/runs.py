@@ -1,4 +1,4 @@
-"""The figure of runs in time. s = steps."""
+"""Figures of runs: tokens in time, and how large the trees were. s = steps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
+from ui.charts.style import BLUE
 from ui.charts.style import figure as new_figure
 
 
@@ -34,3 +36,14 @@ def runs_figure(runs: Sequence[Sequence[dict[str, Any]]], names: Sequence[str]) 
         y="tokens committed",
         height=320,
     )
+
+
+def sizes_figure(sizes: np.ndarray, steps: np.ndarray) -> go.Figure:
+    """Draw how many steps had a tree of each size, both int64 [k]."""
+    bars = go.Bar(
+        x=sizes.tolist(),
+        y=steps.tolist(),
+        marker={"color": BLUE},
+        hovertemplate="%{y} steps with %{x} nodes<extra></extra>",
+    )
+    return new_figure(bars, x="nodes of a step's tree, n", y="steps", height=240)

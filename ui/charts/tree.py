@@ -95,6 +95,15 @@ def tree_figure(
     return _framed(tree, part.edges(), nodes, ring)
 
 
+def tree_thumbnail(tree: TokenTree, acceptance: AcceptanceVector) -> go.Figure:
+    """Draw a tree's shape small: one colour for each depth, neither ranks nor a scale."""
+    figure = tree_figure(tree, acceptance, "depth")
+    figure.update_traces(
+        mode="markers", marker={"size": 7, "showscale": False}, selector=lambda trace: trace.customdata is not None
+    )
+    return figure.update_layout(height=240, showlegend=False, yaxis={"title": None})
+
+
 def comparison_figure(tree: TokenTree, acceptance: AcceptanceVector, shared: np.ndarray) -> go.Figure:
     """Draw a token tree with the nodes that another tree lacks set apart by colour and symbol.
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.prediction import tokens_per_step
-from ui import job_panel, predictions, session
+from ui import core_cache, job_panel, predictions, session, tree_in_use, tree_kinds
 from ui.acceptance import measurement
 from ui.literal import plain
+
+if TYPE_CHECKING:
+    from sequoia_core.decoding.tree_policy import TreePolicy
 
 PROMPTS, NEW_TOKENS = 8, 64  # of the measurement offered here
 
 
 def draw(
-    tree: TokenTree, origin: str, vector: AcceptanceVector | None, wanted: Conditions
+    tree: TokenTree | TreePolicy, origin: str, vector: AcceptanceVector | None, wanted: Conditions
 ) -> tuple[float | None, Estimate | None]:
     """Say what is expected of a tree under these conditions -> tokens per step, speedup of one prompt; None where
     nothing is.
@@ -25,6 +30,8 @@ def draw(
         origin: where the tree comes from, for people.
         vector: one that holds for the conditions; None when none does, which is then offered to be measured.
     """
+    if not isinstance(tree, TokenTree):
+        return _draw_dynamic(tree, origin, vector, wanted)
     subject = f":material/account_tree: {plain(origin)}: n = {tree.size}, d = {tree.depth}"
     if vector is None:
         st.markdown(f"{subject} &nbsp;·&nbsp; nothing is expected of it at these settings")
@@ -42,17 +49,38 @@ def draw(
     return expected, None if found is None else found.speedup
 
 
+def _draw_dynamic(
+    policy: TreePolicy, origin: str, vector: AcceptanceVector | None, wanted: Conditions
+) -> tuple[float | None, Estimate | None]:
+    subject = f":material/account_tree: {plain(origin)}: n up to {policy.max_size}, d up to {policy.max_depth}"
+    profile = session.profile()
+    known = vector is not None and vector.calibration is not None and profile is not None
+    if not known or policy.max_size > profile.max_size:
+        st.markdown(
+            f"{subject} &nbsp;·&nbsp; nothing is expected of them: that takes a profile and a calibrated vector"
+        )
+        if profile is not None and (vector is None or vector.calibration is None):
+            offer_measurement(wanted, "acceptance vector with a calibration")
+        return None, None
+    found = core_cache.policy_prediction(tree_kinds.current(), *tree_in_use.shape(), vector, profile, 1)
+    faults = predictions.profile_faults()
+    speed = "no speedup predicted" if faults else f"predicted {spoken(found.speedup)}"
+    expected = found.tokens_per_step.value
+    st.markdown(f"{subject} &nbsp;·&nbsp; expected {expected:.2f} tokens per step &nbsp;·&nbsp; {speed}")
+    return expected, None if faults else found.speedup
+
+
 def spoken(speedup: Estimate) -> str:
     """Write a predicted speedup and between which bounds a single prompt will be."""
     sure = "" if speedup.low is None else f" ({speedup.low:.2f} to {speedup.high:.2f}× for one prompt)"
     return f"{speedup.value:.2f}×{sure} vs 1.00× autoregressive"
 
 
-def offer_measurement(wanted: Conditions) -> None:
-    """Say which vector is missing, and offer to measure it here."""
+def offer_measurement(wanted: Conditions, missing: str = "acceptance vector") -> None:
+    """Say which vector is missing, and offer to measure it here; a new one always has a calibration."""
     with st.container(border=True):
         st.markdown(
-            f":material/checklist: No acceptance vector was measured for **{plain(wanted.sampling)}** on the "
+            f":material/checklist: No {missing} was measured for **{plain(wanted.sampling)}** on the "
             f"{session.pair_name()}. The one in use: {plain(session.acceptance_source())}."
         )
         if st.button(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.plain_trees import chain_tree
-from ui import core_cache, predictions, session, tree_in_use, uploads
+from ui import core_cache, predictions, session, tree_kinds, uploads
+
+if TYPE_CHECKING:
+    from sequoia_core.decoding.tree_policy import TreePolicy
 
 SOURCES = {
     "tree": "Tree page",
@@ -29,12 +33,12 @@ class TreeChoice:
     """
 
     source: str
-    tree: TokenTree | None
+    tree: TokenTree | TreePolicy | None
     origin: str
 
 
 def draw() -> TreeChoice:
-    """Draw the choice of a tree. Of the best for this hardware only the source is set: see `best_for`."""
+    """Draw the choice of a tree. Where it depends on the vector only the source is set: see `settled`."""
     source = st.selectbox(
         "Tree",
         SOURCES,
@@ -44,7 +48,7 @@ def draw() -> TreeChoice:
         help="Best for this hardware: the shape with the highest predicted speedup for the vector and profile in use.",
     )
     if source == "tree":
-        return TreeChoice(source, tree_in_use.current(), tree_in_use.source())
+        return TreeChoice(source, None, "")
     if source == "best":
         return TreeChoice(source, None, "")
     if source == "chain":
@@ -62,6 +66,20 @@ def draw() -> TreeChoice:
     if upload is None:
         return TreeChoice(source, None, "Upload a tree file, or choose another tree.")
     return TreeChoice(source, upload.value, upload.error or f"your file {upload.name}")
+
+
+def settled(choice: TreeChoice, vector: AcceptanceVector | None) -> TreeChoice:
+    """Return the choice with its tree, under a vector that holds for the decode to come; None where none does."""
+    if choice.source == "tree":
+        return TreeChoice("tree", *tree_kinds.decoded(vector))
+    return best_for(vector) if choice.source == "best" else choice
+
+
+def needs_vector(choice: TreeChoice, vector: AcceptanceVector | None) -> bool:
+    """Say whether measuring acceptance would bring the tree that is missing."""
+    if choice.source == "tree":
+        return vector is None or vector.calibration is None
+    return choice.source == "best" and vector is None
 
 
 def best_for(vector: AcceptanceVector | None) -> TreeChoice:

@@ -56,3 +56,15 @@ def section(profile: HardwareProfile, best: BestShape) -> None:
         if len(profile.draft_widths) > 1
         else "Only draft passes over one token were timed; wider levels are priced alike."
     )
+    if profile.max_size < 3:
+        return
+    st.plotly_chart(
+        charts.marginal_cost_figure(profile),
+        width="stretch",
+        key="hardware_marginal",
+        alt="What one more node costs in the target's pass and in a draft pass",
+    )
+    st.caption(
+        "A dynamic tree keeps a node where its chance to be accepted is above these costs × tokens per pass reached. "
+        f"A further level costs a whole draft pass, c = {profile.c:.3f}, besides."
+    )

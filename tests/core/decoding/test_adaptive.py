@@ -3,17 +3,22 @@
 The statistical tests raise a false alarm with a probability below 1e-6 each; their seeds are fixed besides.
 """
 
+import warnings
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from sequoia_core import AdaptiveTree, HardwareProfile, measure_acceptance
 from sequoia_core.decoding import assemble
+from sequoia_core.decoding.adaptive import AdaptiveDrafter
 from sequoia_core.decoding.growing import GrowingDrafter
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.design.shaping import ShapeBounds
+from sequoia_core.design.shaping import DrawnInTurn, Nodes, ShapeBounds
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import calibration_of, tiny_llama
 from tests.core.decoding.test_tree_policy import RAGGED, TakingTurns
@@ -84,11 +89,38 @@ def test_sampled_text_follows_the_target_in_many_samples(recipe, sampling, small
     assert report.passed and report.degrees_of_freedom > 5
 
 
+class PruningAfterTheDraw(DrawnInTurn):
+    """Forbidden: looks at the drawn tokens and drops those that the draft hardly believes in."""
+
+    def extended(self, nodes, wave, rows):
+        grown = super().extended(nodes, wave, rows)
+        return Nodes(*(column[(grown.probs >= 0.15) | (np.arange(grown.size) < nodes.size)] for column in grown))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prunes", [True, False])
+def test_pruning_after_the_draw_is_caught_in_running_decodes(prunes, monkeypatch):
+    """What recipe 2 forbids at T > 0, through models, caches and the loop; the same check passes without it."""
+    own = AdaptiveDrafter.shaper
+
+    def pruning(drafter, context):
+        shaper = own(drafter, context)
+        return PruningAfterTheDraw(shaper.bounds, shaper.chances, shaper.expected, shaper.prices, shaper.floor)
+
+    if prunes:
+        monkeypatch.setattr(AdaptiveDrafter, "shaper", pruning)
+    pair = [tiny_llama(seed, vocab=16, layers=1, scale=2.0) for seed in (1, 2)]
+    report = check(pair, sampled_policy("sampled"), SamplingConfig(1.0), samples=2_000, new_tokens=1)
+    assert report.p_value < 1e-6 if prunes else report.passed
+    assert report.degrees_of_freedom > 5
+
+
 class AlwaysThis:
     """A shaper that grows one tree, whatever the draft says."""
 
     def __init__(self, tree):
-        self.tree, self.bounds = tree, ShapeBounds(tree.size, tree.depth, tree.size, 8)
+        self.tree = tree
+        self.bounds = ShapeBounds(max_size=tree.size, max_depth=tree.depth, beam=tree.size, branch=8)
 
     def wave(self, nodes):
         level = self.tree.levels[nodes.depths[-1]]  # the deepest so far; nodes are numbered as in the tree
@@ -183,6 +215,27 @@ def test_auto_takes_the_recipe_that_is_expected_to_be_faster_and_says_which(tiny
         assert set(rates) == set(RECIPES) and policy.recipe == max(rates, key=rates.get)
         chosen[temperature] = policy.recipe, policy.verifiers
     assert chosen == {0.0: ("deterministic", ("topk",)), 1.5: ("sampled", ("sequoia",))}
+
+
+def test_a_calibration_of_another_pair_or_temperature_is_named_once_and_decodes_all_the_same(tiny_target, tiny_draft):
+    known = calibration_of(0.6, temperature=1.0)
+    own = Conditions(tiny_target.name, tiny_draft.name, 1.0)
+    models = {"target": tiny_target, "draft": tiny_draft, "max_new_tokens": 8}
+    for holds_for, temperature, said in (
+        (None, 1.0, None),
+        (own, 1.0, None),
+        (None, 0.5, "measured for temperature 1.0, not 0.5: the text stays exact"),
+        (own, 0.5, "measured for temperature 1.0, not 0.5: the text stays exact"),
+        (replace(own, draft="another"), 1.0, f"measured for draft another, not {tiny_draft.name}: the text"),
+    ):
+        policy = AdaptiveTree(profile=None, calibration=known, max_size=8, holds_for=holds_for)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            steps = list(decode(PROMPT, **models, tree=policy, sampling=SamplingConfig(temperature)))
+        assert len(tokens_of(steps)) == 8
+        assert [str(warning.message).removeprefix("tree: found one ")[: len(said or "")] for warning in caught] == (
+            [said] if said else []
+        )
 
 
 def test_what_cannot_be_is_refused(tiny_target, tiny_draft):

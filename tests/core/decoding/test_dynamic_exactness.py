@@ -148,14 +148,20 @@ def wanted(target, vocab):
     return law
 
 
-def whim(seed):
-    """A chance that jumps about with the numbers it is given, so that decisions depend on every drawn token."""
+class Whim:
+    """Chances that jump about with the numbers they are given, so that decisions depend on every drawn token."""
 
-    def chance(*numbers):
+    def __init__(self, seed):
+        self.seed = seed
+
+    def most_likely(self, *numbers, shift=0):
         mixed = sum((place + 1.7) * number for place, number in enumerate(numbers))
-        return np.abs(np.sin(37.0 * mixed + seed)) * 0.9 + 0.05
+        return np.abs(np.sin(37.0 * mixed + self.seed + shift)) * 0.9 + 0.05
 
-    return chance
+    before = most_likely
+
+    def after(self, probs):
+        return self.most_likely(probs, shift=1)
 
 
 def prices(seed, bounds):
@@ -166,12 +172,12 @@ def prices(seed, bounds):
 
 def drawn_in_turn(seed, kind=DrawnInTurn):
     bounds = ShapeBounds(max_size=6, max_depth=DEPTH, beam=2, branch=2)
-    return kind(bounds, whim(seed), whim(seed + 1), np.full(2, 0.6), prices(seed, bounds), floor=0.05)
+    return kind(bounds, Whim(seed), np.full(2, 0.6), prices(seed, bounds), floor=0.05)
 
 
 def best_first(seed, vocab):
     bounds = ShapeBounds(max_size=5, max_depth=DEPTH, beam=2, branch=vocab - 1)
-    return BestFirst(bounds, whim(seed), np.full(vocab - 1, 0.6), prices(seed, bounds) if seed % 2 else None)
+    return BestFirst(bounds, Whim(seed), np.full(vocab - 1, 0.6), prices(seed, bounds) if seed % 2 else None)
 
 
 @pytest.mark.parametrize("vocab", [3, 4])

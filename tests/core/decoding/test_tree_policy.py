@@ -51,6 +51,9 @@ class TakingTurns:
     def max_children(self):
         return max(policy_of(tree).max_children for tree in self.trees)
 
+    def differences(self, wanted):
+        return []
+
 
 class TurnDrafter(LevelDrafter):
     def __init__(self, session, policy, **options):

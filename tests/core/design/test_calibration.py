@@ -43,11 +43,11 @@ def test_chances_of_drawn_tokens_may_fall_with_their_probability():
 def test_the_mass_left_decides_which_table_speaks():
     left = np.array([[1.0, 0.1, 0.1, 0.1], [1.0, 0.5, 0.5, 0.2], [1.0, 0.9, 0.8, 0.8]])
     values = np.zeros((len(TABLES), len(CENTRES)))
-    values[BEFORE] = np.arange(7)[:, None]
+    values[BEFORE] = np.arange(7)[:, None] / 8  # exact, and chances
     from sequoia_core.design.calibration import ChanceTables
 
     found = ChanceTables(values).before(left, np.full(left.shape, 0.3))
-    assert found.tolist() == [[0, 1, 4, 4], [0, 2, 5, 4], [0, 3, 6, 6]]
+    assert (8 * found).tolist() == [[0, 1, 4, 4], [0, 2, 5, 4], [0, 3, 6, 6]]
 
 
 def test_tables_beat_the_plain_vector_where_the_probability_tells_and_not_where_it_does_not():

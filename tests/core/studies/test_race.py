@@ -57,6 +57,12 @@ def test_bench_record_is_complete(tiny_target, tiny_draft):
     )
     assert result["settings"]["prompts"] == 2 and told[-1] == 1.0 and len(result["repeated_4grams"]) == 2
     assert result["measured_speedup"] > 0 and result["predicted_speedup"] >= 1.0
+    for name in ("sequoia", "specexec", "adaptive"):
+        row = result[name]
+        assert row["measured_speedup"] > 0 and row["predicted_speedup"] > 0 and row["expected_tokens"] >= 1.0
+    assert {key: result[key] for key in ("predicted_speedup", "measured_speedup", "held")}.items() <= (
+        result["sequoia"].items()
+    )
     assert result["not_looping"]["prompts"] + result["looping"]["prompts"] == 2 and result["peak_memory_bytes"] > 2**20
     measured = [result[kind]["over_autoregressive"] for kind in ("not_looping", "looping") if result[kind]["prompts"]]
     assert all(kind["autoregressive"] == 1.0 and set(kind) == set(METHODS) for kind in measured)

@@ -1,0 +1,85 @@
+"""Grows trees by compiled code between the draft's passes; equal seeds grow what `growing.PlainGrower` grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..design.calibration import CENTRES, MASS_EDGES, ChanceTables
+from ..design.shaping import AsDrafted, BestFirst, DrawnInTurn, Nodes, Shaper
+from ..design.tree import TokenTree
+from ..models import tree_shaping, vocabulary_rows
+from ..models.protocol import Session
+from .drafting import unseen_tokens
+from .sampling import SamplingConfig, finite, sample_without_replacement, take_most_likely
+from .tree_policy import TreePolicy
+from .verifiers import Fill
+
+FILLS: dict[Fill, bool] = {sample_without_replacement: True, take_most_likely: False}  # whether tokens are drawn
+
+
+class CompiledGrower:
+    """Grows one tree after the other, with the buffers of a whole run.
+
+    Args:
+        policy: whose bounds the shapers keep to.
+    """
+
+    def __init__(
+        self, policy: TreePolicy, *, fill: Fill, sampling: SamplingConfig, context: int, generator: torch.Generator
+    ) -> None:
+        self.policy, self.fill, self.sampling = policy, fill, sampling
+        self.context, self.generator = context, generator
+        self._shaping: tree_shaping.Shaping | None = None
+
+    @property
+    def rows(self) -> torch.Tensor | None:
+        return None if self._shaping is None else self._shaping.rows
+
+    def supports(self, shaper: Shaper, session: Session) -> bool:
+        """Whether compiled code knows such a shaper, and reads that session's logits."""
+        return (
+            type(shaper) in (BestFirst, DrawnInTurn)  # not what derives from them and may decide otherwise
+            and isinstance(shaper.chances, AsDrafted | ChanceTables)
+            and (self.fill in FILLS or isinstance(shaper, BestFirst))
+            and session.logits_dtype == torch.float32
+            and self.generator.device.type == "cpu"  # it is where the draft is
+            and self.sampling.plain
+            and vocabulary_rows.compiled() is not None
+            and tree_shaping.compiled() is not None
+        )
+
+    def grow(
+        self, shaper: BestFirst | DrawnInTurn, session: Session, sequence: Sequence[int]
+    ) -> tuple[TokenTree, Nodes, list[int]]:
+        shaping, widths = self._begun(shaper, sequence), []
+        for _ in range(self.policy.max_depth):
+            width = shaping.wave()
+            if width == 0:
+                break
+            request = shaping.request() if widths else unseen_tokens(session, sequence)
+            ranks = finite(shaping.read(session.append(*request, keep=width)), "draft")
+            if ranks:
+                shaping.draw(ranks, self.generator)
+            widths.append(width)
+        nodes = Nodes(*shaping.kept())
+        return TokenTree(nodes.parents), nodes, widths
+
+    def _begun(self, shaper: BestFirst | DrawnInTurn, sequence: Sequence[int]) -> tree_shaping.Shaping:
+        """Return the buffers with the rules of this step and the root alone."""
+        bounds, chances = shaper.bounds, shaper.chances
+        in_turn, by_table = isinstance(shaper, DrawnInTurn), isinstance(chances, ChanceTables)
+        if self._shaping is None:
+            self._shaping = tree_shaping.Shaping(
+                max_size=bounds.max_size, max_depth=bounds.max_depth, beam=bounds.beam, branch=bounds.branch,
+                most_read=bounds.most_read, positions=self.context,
+            )  # fmt: skip
+        self._shaping.begin(
+            sequence[-1], root_position=len(sequence) - 1, temperature=self.sampling.temperature,
+            in_turn=in_turn, draws=FILLS.get(self.fill, False),
+            tables=(CENTRES, chances.values, MASS_EDGES) if by_table else None,
+            trust=chances.trust if by_table else 1.0, floor=shaper.floor if in_turn else 0.0,
+            expected=shaper.expected, prices=shaper.prices,
+        )  # fmt: skip
+        return self._shaping

@@ -1,0 +1,325 @@
+// Trees that take shape while they are drafted: what design/shaping.py decides, number for number, so change both. Built
+// together with vocabulary_rows.c by tree_shaping.py, which says what the functions are called with.
+// Shapes: n = nodes so far, w = nodes of the pass under way (a wave), k = ranks.
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __clang__  // a product and a sum in one rounding would differ from NumPy's
+#pragma STDC FP_CONTRACT OFF
+#else
+#pragma GCC optimize("fp-contract=off")
+#endif
+
+int rows_soften_one(const float *logits, int64_t size, float inverse, float *probs);
+int rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t *places);
+int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, int replace, const double *uniforms, int64_t *places);
+
+enum { TABLE_MOST_LIKELY = 0, TABLE_AFTER = 3, TABLE_BEFORE = 6, POOLED = 2 };  // as in design/calibration.py
+enum { MANY = 4 };  // fewer rows are not shared among threads
+
+typedef struct {
+    int64_t max_size, max_depth, beam, branch, most_read;
+    int64_t in_turn, draws;            // recipe 2; whether its tokens are drawn or the most likely ones
+    int64_t vocab, threads;
+    int64_t root_position, positions;  // of this step's root; how many there are: what lies beyond is cut to the last one
+    int64_t bins;
+    const double *centres, *values;    // [bins], [tables, bins]; values NULL: the draft's own probability is the chance
+    const double *mass_edges;          // [2]
+    const double *expected;            // [branch]
+    const double *step, *draft;        // [max_size + 1], [beam + 1]; NULL for no prices
+    double trust, floor, price;        // price: of one more child in this wave, kept from reading to drawing
+    float inverse_temperature, padding;
+    int64_t size, width, read;         // n, w, how many nodes the draft has read in this step
+    int64_t *parents, *ranks, *depths, *tokens, *slots;  // [max_size + beam * branch]
+    double *probs, *scores;
+    int64_t *wave, *ids, *places;      // [beam]: the pass's nodes, their tokens and positions
+    float *tail, *mask, *rows;         // [beam * most_read], [most_read, most_read] over slots, [most_read, vocab]
+    int64_t *best, *drawn;             // [beam, branch] tokens
+    double *best_probs, *drawn_probs, *planned;  // [beam, branch]
+    int64_t *order, *other, *next, *scratch;  // [max_size + beam * branch] each
+    double *sorted, *hoped, *merged;   // the same
+} Shaping;
+
+// order [count]: sorted by falling keys, equal ones as they stand.
+static void sort_falling(const double *keys, int64_t *order, int64_t *other, int64_t count) {
+    for (int64_t run = 1; run < count; run *= 2) {
+        for (int64_t start = 0; start < count; start += 2 * run) {
+            const int64_t middle = start + run < count ? start + run : count;
+            const int64_t stop = start + 2 * run < count ? start + 2 * run : count;
+            int64_t i = start, j = middle;
+            for (int64_t to = start; to < stop; to++)
+                other[to] = j >= stop || (i < middle && keys[order[i]] >= keys[order[j]]) ? order[i++] : order[j++];
+        }
+        memcpy(order, other, count * sizeof(int64_t));
+    }
+}
+
+// sorted [count]: the values, falling.
+static void falling(const Shaping *s, const double *values, double *sorted, int64_t count) {
+    for (int64_t i = 0; i < count; i++) s->order[i] = i;
+    sort_falling(values, s->order, s->other, count);
+    for (int64_t i = 0; i < count; i++) sorted[i] = values[s->order[i]];
+}
+
+static double chance(const Shaping *s, int64_t table, double prob) {
+    if (!s->values) return prob;
+    const double *x = s->centres, *y = s->values + table * s->bins;
+    int64_t j = -1, stop = s->bins;  // x[j] <= prob < x[stop]
+    while (stop - j > 1) {
+        const int64_t middle = (j + stop) / 2;
+        if (x[middle] <= prob)
+            j = middle;
+        else
+            stop = middle;
+    }
+    double found;
+    if (j < 0)
+        found = y[0];
+    else if (stop == s->bins || x[j] == prob)
+        found = y[j];
+    else
+        found = (y[j + 1] - y[j]) / (x[j + 1] - x[j]) * (prob - x[j]) + y[j];
+    found = s->trust * found;
+    return found < 1.0 ? found : 1.0;
+}
+
+static int64_t pooled(int64_t rank) { return rank < POOLED ? rank : POOLED; }
+
+static double chance_before(const Shaping *s, int64_t rank, double left, double largest) {
+    const int64_t mass = (s->mass_edges[0] <= left) + (s->mass_edges[1] <= left);
+    return chance(s, rank == 0 ? TABLE_BEFORE : TABLE_BEFORE + 1 + 3 * (pooled(rank) - 1) + mass, largest);
+}
+
+// s->order: nodes that the draft may still read, most promising first -> how many, at most a beam.
+static int64_t unread(const Shaping *s) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < s->size; i++)
+        if (s->slots[i] < 0 && s->depths[i] < s->max_depth && s->scores[i] > 0.0) s->order[count++] = i;
+    sort_falling(s->scores, s->order, s->other, count);
+    return count < s->beam ? count : s->beam;
+}
+
+// What the best number of draws gains beyond its cost; *least is the least gain among them, infinite for none.
+static double best_draws(const Shaping *s, const double *gains, int64_t count, double *least) {
+    double *sorted = s->sorted, sum = 0.0, best = 0.0;
+    falling(s, gains, sorted, count);
+    *least = INFINITY;
+    for (int64_t i = 0; i < count && i < s->max_size - s->size && sorted[i] > s->floor; i++) {
+        sum = i ? sum + sorted[i] : sorted[i];
+        const double value = sum - (s->step ? s->step[s->size + 1 + i] - s->step[s->size] : 0.0);
+        if (value > best) best = value, *least = sorted[i];
+    }
+    return best;
+}
+
+// What the tree is worth once the first `width` nodes of the wave are read. Recipe 1; `ranked` are the scores, falling.
+static double worth_best_first(const Shaping *s, int64_t width, const double *ranked) {
+    const int64_t count = width * s->branch;
+    for (int64_t i = 0; i < width; i++)
+        for (int64_t k = 0; k < s->branch; k++)
+            s->hoped[i * s->branch + k] = s->scores[s->wave[i]] * s->expected[k];
+    falling(s, s->hoped, s->merged, count);
+    double sum = 0.0, best = -INFINITY;
+    for (int64_t i = 0, j = 0, m = 0; m < s->max_size && i + j < s->size + count; m++) {
+        const double next = j >= count || (i < s->size && ranked[i] >= s->merged[j]) ? ranked[i++] : s->merged[j++];
+        sum = m ? sum + next : next;
+        if (sum - s->step[m + 1] > best) best = sum - s->step[m + 1];
+    }
+    return best - s->draft[width];
+}
+
+static double worth_in_turn(const Shaping *s, int64_t width) {
+    double least;
+    for (int64_t i = 0; i < width; i++)
+        for (int64_t k = 0; k < s->branch; k++)
+            s->hoped[i * s->branch + k] = s->scores[s->wave[i]] * s->expected[k];
+    return best_draws(s, s->hoped, width * s->branch, &least) - (width ? s->draft[width] : 0.0);
+}
+
+// Choose the nodes of the next pass and write down what it needs -> how many; 0 when the tree has its shape.
+int64_t tree_wave(Shaping *s) {
+    int64_t most = unread(s), kept = 0, width = 0;
+    for (int64_t i = 0; i < most; i++) {
+        const int64_t node = s->order[i];
+        double top = 0.0;
+        for (int64_t k = 0; s->in_turn && k < s->branch; k++) top = fmax(top, s->scores[node] * s->expected[k]);
+        if (!s->in_turn || top > s->floor) s->wave[kept++] = node;
+    }
+    most = s->in_turn && s->size == s->max_size ? 0 : kept;
+    if (s->step && most) {  // 0, all, or a power of two between; of equals the fewest
+        double best = -INFINITY, *ranked = s->sorted;
+        if (!s->in_turn) falling(s, s->scores, ranked, s->size);
+        for (int64_t next = 0;; next = next == 0 ? 1 : 2 * next) {
+            const int64_t tried = next < most ? next : most;
+            const double worth = s->in_turn ? worth_in_turn(s, tried) : worth_best_first(s, tried, ranked);
+            if (worth > best) best = worth, width = tried;
+            if (tried == most) break;
+        }
+    } else {
+        width = most;
+    }
+    const int64_t stop = s->read + width;
+    for (int64_t i = 0; i < width; i++) {
+        const int64_t node = s->wave[i], last = s->root_position + s->depths[node];
+        float *own = s->mask + (s->read + i) * s->most_read;
+        if (node == 0)
+            for (int64_t j = 0; j < s->most_read; j++) own[j] = -INFINITY;
+        else
+            memcpy(own, s->mask + s->slots[s->parents[node]] * s->most_read, s->most_read * sizeof(float));
+        own[s->read + i] = 0.0f;
+        s->slots[node] = s->read + i;
+        s->ids[i] = s->tokens[node];
+        s->places[i] = last < s->positions ? last : s->positions - 1;
+        memcpy(s->tail + i * stop, own, stop * sizeof(float));
+    }
+    s->width = width;
+    return width;
+}
+
+// Add the first counts[i] tokens of row i as children of node wave[i].
+static void add_children(Shaping *s, int64_t row, int64_t count, const int64_t *tokens, const double *probs, int64_t table) {
+    const int64_t parent = s->wave[row];
+    for (int64_t k = 0; k < count; k++, s->size++) {
+        const int64_t node = s->size;
+        s->parents[node] = parent, s->ranks[node] = k + 1, s->depths[node] = s->depths[parent] + 1;
+        s->tokens[node] = tokens[k], s->probs[node] = probs[k], s->slots[node] = -1;
+        s->scores[node] = s->scores[parent] * chance(s, table + pooled(k), probs[k]);
+    }
+}
+
+static void reorder(int64_t *column, const int64_t *order, int64_t *scratch, int64_t count) {
+    for (int64_t i = 0; i < count; i++) scratch[i] = column[order[i]];
+    memcpy(column, scratch, count * sizeof(int64_t));
+}
+
+static void reorder_reals(double *column, const int64_t *order, double *scratch, int64_t count) {
+    for (int64_t i = 0; i < count; i++) scratch[i] = column[order[i]];
+    memcpy(column, scratch, count * sizeof(double));
+}
+
+// Keep the nodes of largest score, largest first.
+static void keep_best(Shaping *s) {
+    const int64_t size = s->size, kept = size < s->max_size ? size : s->max_size;
+    int64_t *order = s->order, *places = s->other;
+    for (int64_t i = 0; i < size; i++) order[i] = i;
+    sort_falling(s->scores, order, s->other, size);
+    reorder(s->parents, order, places, kept), reorder(s->ranks, order, places, kept);
+    reorder(s->depths, order, places, kept), reorder(s->tokens, order, places, kept);
+    reorder(s->slots, order, places, kept);
+    reorder_reals(s->probs, order, s->sorted, kept), reorder_reals(s->scores, order, s->sorted, kept);
+    for (int64_t i = 0; i < kept; i++) places[order[i]] = i;
+    for (int64_t i = 1; i < kept; i++) s->parents[i] = places[s->parents[i]];
+    s->size = kept;
+}
+
+// Take the draft's logits after the wave, float32 [w, ..]. Recipe 1 adds children and returns 0; recipe 2 returns how many
+// tokens are to be drawn after each node. -1 when logits are not finite, -2 when memory ran out.
+int64_t tree_read(Shaping *s, const float *logits, int64_t stride) {
+    const int64_t width = s->width, branch = s->branch, vocab = s->vocab;
+    float *rows = s->rows + s->read * vocab;
+    int failed = 0;
+#pragma omp parallel for num_threads((int)s->threads) if (width >= MANY) reduction(| : failed)
+    for (int64_t i = 0; i < width; i++) {
+        float *row = rows + i * vocab;
+        if (!rows_soften_one(logits + i * stride, vocab, s->inverse_temperature, row))
+            failed |= 1;
+        else if (rows_largest(row, 1, vocab, branch, s->best + i * branch) < 0)
+            failed |= 2;
+    }
+    if (failed) return failed & 1 ? -1 : -2;
+    for (int64_t i = 0; i < width * branch; i++) s->best_probs[i] = rows[i / branch * vocab + s->best[i]];
+    s->read += width;
+    if (!s->in_turn) {
+        for (int64_t i = 0; i < width; i++)
+            add_children(s, i, branch, s->best + i * branch, s->best_probs + i * branch, TABLE_MOST_LIKELY);
+        keep_best(s);
+        return 0;
+    }
+    // The price of one more child, from the rows alone: as if their most likely tokens came out in order.
+    double *planned = s->planned;
+    for (int64_t i = 0; i < width; i++) {
+        double sum = 0.0;
+        for (int64_t k = 0; k < branch; k++) {
+            const int64_t at = i * branch + k;
+            sum = k ? sum + s->best_probs[at] : s->best_probs[at];
+            const double left = 1.0 - (sum - s->best_probs[at]);
+            planned[at] = s->scores[s->wave[i]] * chance_before(s, k, left, s->best_probs[at]);
+            if (k && planned[at - 1] < planned[at]) planned[at] = planned[at - 1];
+        }
+    }
+    best_draws(s, planned, width * branch, &s->price);
+    int64_t most = 0;
+    for (int64_t i = 0; i < width; i++) {
+        int64_t count = 0;
+        for (int64_t k = 0; k < branch; k++) count += planned[i * branch + k] >= s->price;
+        most = count > most ? count : most;
+    }
+    return most + 1 < branch ? most + 1 : branch;
+}
+
+// Recipe 2: draw `ranks` tokens after each node of the wave, and add as many as are worth it, each decided on before its
+// token is looked at. uniforms: float64 [w, ranks], NULL where `draws` is 0 -> 0, or -2 when memory ran out.
+int64_t tree_draw(Shaping *s, const double *uniforms, int64_t ranks) {
+    const int64_t width = s->width, branch = s->branch, vocab = s->vocab;
+    const float *rows = s->rows + (s->read - width) * vocab;
+    if (s->draws && rows_draw(rows, width, vocab, ranks, 0, uniforms, s->drawn) < 0) return -2;
+    if (!s->draws)
+        for (int64_t i = 0; i < width; i++) memcpy(s->drawn + i * ranks, s->best + i * branch, ranks * sizeof(int64_t));
+    for (int64_t i = 0; i < width * ranks; i++) s->drawn_probs[i] = rows[i / ranks * vocab + s->drawn[i]];
+    for (int64_t i = 0; i < width; i++) {
+        const int64_t *tokens = s->drawn + i * ranks, *best = s->best + i * branch, room = s->max_size - s->size;
+        const double *probs = s->drawn_probs + i * ranks;
+        double sum = 0.0;
+        int64_t count = 0;
+        for (; count < ranks; count++) {
+            sum = count ? sum + probs[count] : probs[count];
+            double largest = 0.0;  // not drawn yet, among the most likely
+            for (int64_t b = 0; b < branch; b++) {
+                int64_t taken = 0;
+                for (int64_t k = 0; k < count; k++) taken |= tokens[k] == best[b];
+                if (!taken) largest = fmax(largest, s->best_probs[i * branch + b]);
+            }
+            const double left = 1.0 - (sum - probs[count]);
+            if (!(s->scores[s->wave[i]] * chance_before(s, count, left, largest) >= s->price)) break;
+        }
+        add_children(s, i, count < room ? count : room, tokens, probs, TABLE_AFTER);
+    }
+    return 0;
+}
+
+// Renumber the nodes breadth-first, siblings by rank, as a `TokenTree` has them.
+static void number_breadth_first(Shaping *s) {
+    const int64_t size = s->size;
+    int64_t *order = s->order, *first = s->other, *next = s->next;
+    for (int64_t i = 0; i < size; i++) order[i] = i, s->hoped[i] = (double)-s->ranks[i];
+    sort_falling(s->hoped, order, s->other, size);
+    for (int64_t i = 0; i < size; i++) first[i] = -1;
+    for (int64_t i = size - 1; i >= 0; i--)  // from the last rank to the first: each list begins with the eldest
+        if (order[i]) next[order[i]] = first[s->parents[order[i]]], first[s->parents[order[i]]] = order[i];
+    int64_t count = 1, *parents = s->scratch;
+    order[0] = 0, parents[0] = -1;
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t child = first[order[i]]; child >= 0; child = next[child], count++)
+            order[count] = child, parents[count] = i;
+    memcpy(s->parents, parents, size * sizeof(int64_t));
+    reorder(s->ranks, order, next, size), reorder(s->depths, order, next, size);
+    reorder(s->tokens, order, next, size), reorder(s->slots, order, next, size);
+    reorder_reals(s->probs, order, s->sorted, size), reorder_reals(s->scores, order, s->sorted, size);
+}
+
+// Leave out what is not worth its price, and number what stays breadth-first -> how many nodes go to the target.
+int64_t tree_kept(Shaping *s) {
+    if (!s->in_turn && s->step) {
+        double sum = 0.0, best = -INFINITY;
+        int64_t kept = 1;
+        for (int64_t i = 0; i < s->size; i++) {
+            sum = i ? sum + s->scores[i] : s->scores[i];
+            if (sum - s->step[i + 1] > best) best = sum - s->step[i + 1], kept = i + 1;
+        }
+        s->size = kept;
+    }
+    number_breadth_first(s);
+    return s->size;
+}

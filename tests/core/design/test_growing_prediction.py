@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+
+from sequoia_core.design.calibration import Calibration
+from sequoia_core.design.growing_prediction import predict_growing
+from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.design.shaping import AsDrafted, BestFirst, ShapeBounds
+from tests.conftest import calibration_of
+
+SIZES = np.array([1, 2, 4, 8, 16])
+CHAIN = ShapeBounds(max_size=4, max_depth=3, beam=1, branch=1)
+TREE = ShapeBounds(max_size=16, max_depth=4, beam=4, branch=4)
+
+
+def profile(per_node=0.1, draft_sec=0.2):
+    return HardwareProfile(SIZES, 1.0 + per_node * (SIZES - 1), draft_sec)
+
+
+def predicted(calibration, bounds=TREE, times=None, **options):
+    shaper = BestFirst(bounds, AsDrafted())
+    return predict_growing(shaper, bounds, calibration, times or profile(), kind="most likely", **options)
+
+
+def test_a_chain_yields_what_its_chances_say_and_takes_what_its_passes_take():
+    known = calibration_of(0.8, prompts=20)
+    sure = known.expected("most likely")[0]
+    found = predicted(known, CHAIN)
+    assert found.tokens_per_step.value == pytest.approx(1 + sure + sure**2 + sure**3, rel=0.02)
+    assert (found.step.verify_sec, found.step.draft_sec) == pytest.approx((1.3, 0.6))
+    assert found.speedup.value == pytest.approx(found.tokens_per_step.value / 1.9)
+    assert found.paper_speedup is None and not found.replayed
+
+
+def test_a_prompt_whose_draft_promises_too_much_counts_for_less():
+    """Half of the prompts accept only half of what the draft says: theirs is the longer part of the time."""
+    good = calibration_of(0.8, prompts=20)
+    halved = np.where(np.arange(20) % 2 == 0, 1.0, 0.5)
+    mixed = Calibration(
+        good.counts, good.accepted * halved[:, None, None], good.positions,
+        good.accepted_by_rank * halved[:, None, None], good.rows,
+    )  # fmt: skip
+    sure = good.expected("most likely")[0]
+    steps = [1 / (1 + a + a**2 + a**3) for a in (sure, sure / 2)]
+    assert predicted(mixed, CHAIN).tokens_per_step.value == pytest.approx(2 / sum(steps), rel=0.04)
+    wide, narrow = (predicted(c).tokens_per_step for c in (mixed, good))
+    assert wide.high - wide.low > 3 * (narrow.high - narrow.low)
+
+
+def test_intervals_narrow_with_prompts_and_widen_for_few_to_come():
+    few, many = (predicted(calibration_of(0.7, prompts=count)).tokens_per_step for count in (3, 60))
+    assert few.low < few.value < few.high and few.high - few.low > 2 * (many.high - many.low)
+    to_come = predicted(calibration_of(0.7, prompts=60), prompts=1).tokens_per_step
+    assert to_come.high - to_come.low > 4 * (many.high - many.low)
+
+
+def test_without_rows_by_prompt_there_is_a_value_and_no_interval():
+    known = calibration_of(0.7, prompts=3)
+    pooled = Calibration(known.counts, known.accepted, known.positions, known.accepted_by_rank, known.rows[:-1])
+    found, whole = predicted(pooled), predicted(known)
+    assert found.tokens_per_step.low is None and found.speedup.low is None
+    assert found.tokens_per_step.value == pytest.approx(whole.tokens_per_step.value, rel=0.1)
+
+
+def test_dearer_passes_predict_less():
+    known = calibration_of(0.7)
+    speedups = [predicted(known, times=profile(per_node)).speedup.value for per_node in (0.0, 0.1, 0.5)]
+    assert speedups == sorted(speedups, reverse=True) and speedups[0] > 1.2 * speedups[2]
+
+
+def test_a_policy_may_look_at_more_children_than_the_rows_have():
+    wide = ShapeBounds(max_size=16, max_depth=4, beam=4, branch=16)
+    assert predicted(calibration_of(0.7), wide).tokens_per_step.value > 1.5

@@ -1,0 +1,107 @@
+"""Trees that follow the draft: the choice of them, what is expected of them, and those of the last run."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from sequoia_core.design.tree import TokenTree
+from sequoia_core.design.tree_gallery import gallery
+from ui import charts, core_cache, predictions, session, tree_in_use, tree_kinds
+from ui.cards import Card, cards
+from ui.literal import plain
+from ui.verifier_names import NAMES
+
+HELP = (
+    "Static: the tree below, at every step. SpecExec: at every step the nodes of largest draft probability, as many "
+    "as the slider says. Adaptive: at every step what is worth its time by calibration and profile."
+)
+
+
+def kind_control() -> str:
+    """Draw the choice between static and dynamic trees, and use it on every page -> one of `tree_kinds.KINDS`."""
+    if "tree_kind" not in {*st.session_state, *st.query_params}:
+        st.session_state["tree_kind"] = tree_kinds.KINDS[tree_kinds.current()]
+    label = st.segmented_control(
+        "Trees to decode with", list(tree_kinds.KINDS.values()), default="Static", required=True, key="tree_kind",
+        bind="query-params", help=HELP,
+    )  # fmt: skip
+    kind = next(kind for kind, name in tree_kinds.KINDS.items() if name == label)
+    tree_kinds.use(kind)
+    return kind
+
+
+def section(kind: str) -> None:
+    """Draw what is expected of the kind of dynamic trees in use."""
+    vector, hardware = session.acceptance(), session.profile()
+    policy, origin = tree_kinds.decoded(vector)
+    if policy is None:
+        st.info(f"{origin} Until then the decode page cannot use them.", icon=":material/info:")
+    else:
+        rule = NAMES[policy.verifiers[0]]
+        st.markdown(
+            f":material/account_tree: **To decode with:** {plain(origin)}, exact with the {rule} rule &nbsp;·&nbsp; "
+            "the tree below is the best static one, for comparison"
+        )
+        faults = [*predictions.vector_faults(), *predictions.profile_faults()]
+        if vector.calibration is None or hardware is None or policy.max_size > hardware.max_size:
+            st.caption(":material/info: Nothing is predicted of them: that takes a profile, and a calibrated vector.")
+        elif faults:
+            st.caption(f":material/info: No speedup is predicted of them: {plain('; '.join(faults))}.")
+        else:
+            _expected(kind)
+
+
+def _expected(kind: str) -> None:
+    found = core_cache.policy_prediction(kind, *tree_in_use.shape(), session.acceptance(), session.profile())
+    static = predictions.prediction(tree_in_use.current())
+    tokens, speedup = found.tokens_per_step, found.speedup
+    cards(
+        Card(
+            "Dynamic: tokens per step",
+            f"{tokens.value:.2f}",
+            "no interval" if tokens.low is None else f"{tokens.low:.2f} to {tokens.high:.2f}",
+            help="Grown on rows kept of the calibration's prompts; the interval is 95 %, by prompts.",
+        ),
+        Card(
+            "Dynamic: predicted speedup",
+            f"{speedup.value:.2f}×",
+            "against 1.00×" if static is None else f"static {static.speedup.value:.2f}×",
+            help="Tokens per step × seconds of a plain token ÷ seconds of a step.",
+        ),
+        Card(
+            "Dynamic: seconds of a step",
+            f"{1e3 * found.step.total_sec:.1f} ms",
+            f"drafting {found.step.draft_sec / found.step.total_sec:.0%}",
+            help="Verifying, drafting and the rest, by the profile.",
+        ),
+    )
+
+
+def last_run() -> None:
+    """Draw the trees that occurred in this session's last run, if it had more than one shape."""
+    st.subheader("Trees that occurred")
+    run = session.last_run()
+    if run is None or len(run["shapes"]) < 2 or not run["steps"]:
+        st.caption("Decode with SpecExec or adaptive trees, and those of the last run are shown here.")
+        return
+    trees = [TokenTree(parents) for parents in run["shapes"]]
+    found = gallery(trees, [step["shape"] for step in run["steps"]])
+    shown = {"Typical": found.typical, "Widest": found.widest, "Deepest": found.deepest}
+    for column, (name, tree) in zip(st.columns(3), shown.items(), strict=True):
+        column.markdown(f"**{name}:** n = {tree.size}, d = {tree.depth}")
+        column.plotly_chart(
+            charts.tree_thumbnail(tree, session.acceptance()),
+            width="stretch",
+            key=f"tree_gallery_{name.lower()}",
+            alt=f"{name} tree of the last run: {tree.size} nodes, {tree.depth + 1} levels",
+        )
+    st.plotly_chart(
+        charts.sizes_figure(found.sizes, found.steps),
+        width="stretch",
+        key="tree_gallery_sizes",
+        alt="How many steps of the last run had trees of each size",
+    )
+    st.caption(
+        f"The last run, {plain(run['tree_source'])}: {len(run['steps'])} steps, {len(trees)} different trees of "
+        f"{found.sizes[0]} to {found.sizes[-1]} nodes."
+    )
