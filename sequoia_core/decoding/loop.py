@@ -223,10 +223,11 @@ def take_step(
         if cancel.is_set():
             return None
         walk = judge.walk(draft)
+        walked = time.perf_counter()
         target_probs = judge.target_probs(draft) if explain else ()
     except FloatingPointError as error:
         raise FloatingPointError(f"step {index}: {error}") from error
-    walked = time.perf_counter()
+    explained = time.perf_counter()  # what is only worked out to be shown counts in no phase
     tokens = draft.tokens.tolist()
     new, finished = end.cut(sequence, [tokens[node] for node in walk.path[1:]] + [walk.bonus_token])
     if finished is None:
@@ -248,7 +249,7 @@ def take_step(
         draft_sec=drafted - started,
         verify_sec=verified - drafted,
         walk_sec=walked - verified,
-        commit_sec=committed - walked,
+        commit_sec=committed - explained,
         finished=finished,
         read_wait_sec=sum(session.read_wait_sec for session in sessions) - waited,
     )
