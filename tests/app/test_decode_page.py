@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,23 +12,11 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.tree import TokenTree
-from tests.app.conftest import ROOT, as_demo_pair, metrics, open_page, profile, settled, wait_for
+from tests.app.conftest import ROOT, metrics, open_page, profile, settled, wait_for
 from ui import decode_job, engine_queue, jobs, run_files, runs, token_tree
 from ui.model_pairs import PairSpec
 
 HOSTILE = '<img src=x onerror="alert(1)"> ![](http://x) $$x$$ \u202e שלום 🙂 \x00 :material/home: {braces}'
-
-
-@pytest.fixture
-def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> SimpleNamespace:
-    """Two random models with 64 tokens, and a tokenizer of 64 letters."""
-    tokenizer = SimpleNamespace(
-        encode=lambda text: [ord(letter) % 64 for letter in text],
-        decode=lambda ids, skip_special_tokens=False: "".join(chr(48 + token) for token in ids),
-    )
-    pair = as_demo_pair(tiny_target, tiny_draft, tokenizer)
-    monkeypatch.setattr(jobs, "shared_pair", lambda *spec: pair)
-    return pair
 
 
 @pytest.fixture
