@@ -10,11 +10,12 @@ Each module imports, of this room, only the modules named:
     drafting             plan, sampling, verifiers, tree_policy
     walk                 sampling, verifiers
     compiled_drafting    sampling, verifiers, tree_policy, drafting
+    switching            verifiers, tree_policy, drafting, compiled_drafting
     growing              plan, sampling, verifiers, drafting
     spec_exec            verifiers, tree_policy, growing
     adaptive             verifiers, tree_policy, drafting, growing
     judging              plan, sampling, verifiers, drafting, walk
     record               walk
-    assemble             sampling, verifiers, tree_policy, drafting, compiled_drafting, spec_exec, adaptive, judging
+    assemble             sampling, verifiers, tree_policy, drafting, compiled_drafting, switching, spec_exec, adaptive, judging
     loop                 sampling, verifiers, tree_policy, drafting, judging, record, assemble
-"""
+"""  # noqa: E501
