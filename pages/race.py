@@ -45,7 +45,11 @@ with right:
 
 active = job_panel.is_active("race")
 if st.button(
-    controls.on_primary("Start the race"), type="primary", icon=":material/flag:", key="race_start", disabled=active
+    controls.on_primary("Start the race", disabled=active),
+    type="primary",
+    icon=":material/flag:",
+    key="race_start",
+    disabled=active,
 ):
     problem = prompts.problem(prompt)
     if problem is not None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.studies.run_summary import Baseline, RunSummary, summarize_run
 from ui.model_pairs import PairSpec
+from ui.steering import Steering
 from ui.token_text import TokenText
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class DecodeRequest:
         models: the pair, and its dtype.
         expected_tokens: F of the tree; predicted_speedup: against autoregressive. None where nothing that was measured
             holds for this pair, these settings and this machine. predicted_interval: 95 % bounds for one prompt.
+        steering: takes the page's wishes while it runs.
     """
 
     prompt: str
@@ -86,6 +88,7 @@ class DecodeRequest:
     expected_tokens: float | None = None
     predicted_speedup: float | None = None
     predicted_interval: tuple[float, float] | None = None
+    steering: Steering = field(default_factory=Steering, compare=False)
 
     def header(self) -> dict[str, Any]:
         """Return what a run holds besides its steps and its baseline."""
