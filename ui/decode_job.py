@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sequoia_core.models.language_model import ModelPair
 
 WARM_TOKENS = 4
+LIKELY = 5  # tokens shown of each model's row
 PREDICTED = ("expected_tokens", "predicted_speedup", "predicted_interval")
 
 
@@ -86,7 +87,7 @@ def decode_beside_baseline(
     plain_sec: list[float] = []
     length = request.max_new_tokens
     plain_steps = autoregressive(prompt, **common, max_new_tokens=length, generator=seeds[3])
-    for step in decode(prompt, **speculative, max_new_tokens=length, generator=seeds[2]):
+    for step in decode(prompt, **speculative, max_new_tokens=length, generator=seeds[2], likely=LIKELY):
         tokens.extend(step.new_tokens)
         for plain in plain_steps:
             baseline["tokens"] += len(plain.new_tokens)

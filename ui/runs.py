@@ -20,6 +20,7 @@ from ui.token_text import TokenText
 
 if TYPE_CHECKING:
     from sequoia_core import DecodeStep
+    from sequoia_core.decoding.explaining import Likely
     from sequoia_core.decoding.tree_policy import TreePolicy
 
 FORMAT, VERSION = "sequoia-run", 2
@@ -41,7 +42,8 @@ def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> dict[str, 
     Returns:
         `tokens` [n] texts, `outcomes` n letters of A, R, N, `draft` and `target` [n] probabilities, `path` node ids,
         `bonus` text or None when the run ended before it, `pieces` the text of each committed token, `trials` rows of
-        [node, r, R[s], D[s]], `seconds` [draft, verify, walk, commit].
+        [node, r, R[s], D[s]], `seconds` [draft, verify, walk, commit]; `rows`, of each node of the path, `target` and
+        `draft`, `texts` and `probs` of the most likely tokens, and `residuals`, the same after each rejection.
     """
     has_bonus = len(step.new_tokens) == len(step.accepted_path)
     return {
@@ -57,7 +59,20 @@ def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> dict[str, 
         "trials": [[int(t.node), *map(_finite, (t.uniform, t.target_mass, t.draft_mass))] for t in step.trials],
         "seconds": [step.draft_sec, step.verify_sec, step.walk_sec, step.commit_sec],
         "finished": step.finished,
+        "rows": [
+            {
+                "node": rows.node,
+                "target": _likely(rows.target, text),
+                "draft": _likely(rows.draft, text),
+                "residuals": [_likely(residual, text) for residual in rows.residuals],
+            }
+            for rows in step.path_rows
+        ],
     }
+
+
+def _likely(row: Likely, text: TokenText) -> dict[str, list[Any]]:
+    return {"texts": [text.label(token) for token, _ in row], "probs": [_finite(probability) for _, probability in row]}
 
 
 def _finite(value: float) -> float | None:

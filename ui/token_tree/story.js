@@ -24,6 +24,8 @@ function describe(view, step) {
   const body = storyOf(view, step, node, parent).map((line) => make("p", line))
   view.rows = new Map()
   if (node !== 0 && trials.length) body.push(trialTable(view, step, trials, node))
+  const rows = (step.rows ?? []).find((one) => one.node === (node === 0 ? 0 : parent))
+  if (rows) body.push(...rowTables(view, step, rows, trials.findIndex(([child]) => child === node)))
   if (view.chosen === null) body.push(make("p", "Click a node to see the arithmetic of its decision; ↑ and ↓ go from node to node."))
   view.el.details.replaceChildren(titleOf(view, step, node), ...body)
 }
@@ -97,6 +99,38 @@ function trialTable(view, step, trials, node) {
     row.onmouseleave = () => hover(view, null)
     row.onclick = () => choose(view, child)
     view.rows.set(child, row)
+    table.append(row)
+  }
+  return table
+}
+
+function rowTables(view, step, rows, trial) {
+  // What both models thought at the place of a decision; for a rejected child also what was left of the target's row.
+  const found = [make("p", `Most likely after ${quote(step.tokens[rows.node])}:`), sideBySide(["target", rows.target], ["draft", rows.draft])]
+  const rejectedBefore = trial < 0 ? 0 : trial
+  const after = trial < 0 ? null : rows.residuals[rejectedBefore]
+  if (after) {
+    const before = rejectedBefore ? rows.residuals[rejectedBefore - 1] : rows.target
+    found.push(make("p", "The rejection changed the residual R:"), sideBySide(["R before", before], ["R after", after]))
+  } else if (trial < 0 && rows.residuals.length) {
+    found.push(make("p", "What the rejections left of the target's row:"), sideBySide(["P", rows.target], ["R", rows.residuals.at(-1)]))
+  }
+  return found
+}
+
+function sideBySide(...columns) {
+  const table = make("table", undefined, "likely")
+  const head = make("tr")
+  for (const [name] of columns) {
+    head.append(make("th", name), make("th", ""))
+  }
+  table.append(head)
+  for (let line = 0; line < Math.max(...columns.map(([, likely]) => likely.texts.length)); line++) {
+    const row = make("tr")
+    for (const [, likely] of columns) {
+      const there = line < likely.texts.length
+      row.append(make("td", there ? visible(likely.texts[line]) : ""), make("td", there ? percent(likely.probs[line]) : ""))
+    }
     table.append(row)
   }
   return table

@@ -250,7 +250,8 @@ def test_a_device_is_waited_for_before_the_clock_is_read(tiny_target, monkeypatc
         return logits
 
     list(autoregressive(PROMPT, target=around_passes(tiny_target, on_cuda), max_new_tokens=2))
-    step = ["clock", "clock", "pass", "wait for cuda", "clock", "clock", "clock"]  # from start to commit, four phases
+    # from start to commit: four phases, and what is explained between the last two
+    step = ["clock", "clock", "pass", "wait for cuda", "clock", "clock", "clock", "clock"]
     assert events == ["pass", *step, *step]
 
 
