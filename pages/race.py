@@ -16,7 +16,7 @@ with left:
     prompt = prompts.one("race_prompt", first=None)
 with right:
     first, second = st.columns(2)
-    temperature, top_p = controls.sampling(first, second, keys=("temperature", "top_p"), warmest=1.5, in_form=False)
+    temperature, top_p = controls.sampling(first, second, keys=("temperature", "top_p"), warmest=1.5)
     tokens = first.slider(
         "New tokens",
         16,
@@ -34,9 +34,8 @@ with right:
         0,
         key="seed",
         bind="query-params",
-        disabled=temperature == 0,
-        help="The same for every lane. Above temperature 0 texts differ all the same: each way of decoding draws other "
-        "numbers, from one distribution.",
+        help="The same for every lane; without effect at temperature 0. Above it texts differ all the same: each way "
+        "of decoding draws other numbers, from one distribution.",
     )
     st.caption(
         "Autoregressive, the best chain, the planned tree, SpecExec's trees, and adaptive trees where acceptance was "
