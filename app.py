@@ -51,6 +51,12 @@ st.navigation(
             help="Decode for real, watch the tree step by step, and compare the speedup with the prediction.",
         ),
         st.Page(
+            "pages/race.py",
+            title="Race",
+            icon=":material/flag:",
+            help="Every way of decoding on one prompt, one after another, replayed side by side.",
+        ),
+        st.Page(
             "pages/runs.py",
             title="Runs",
             icon=":material/history:",

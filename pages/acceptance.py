@@ -119,11 +119,11 @@ cards(
 )
 
 with st.container(horizontal=True, vertical_alignment="bottom"):
-    compare = st.multiselect(
+    compare = st.pills(
         "Compare with",
         [name for name in names if name != session.acceptance_name()],
+        selection_mode="multi",
         key="acceptance_compare",
-        placeholder="Overlay other vectors",
         persist_state="session",
     )
     log = st.toggle("Log scale", key="acceptance_log", persist_state="session", help="Shows the small ranks apart.")

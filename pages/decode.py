@@ -20,6 +20,7 @@ from ui import (
 )
 from ui.decode import expectation, live_run, tree_choice
 from ui.jobs import Job
+from ui.steering import Steering
 
 POLL_SEC = 0.15
 FLUSH_SEC = 0.03  # the server sends what is queued every 10 ms
@@ -94,6 +95,12 @@ with right:
         disabled=temperature == 0,
         help="The only source of randomness: the same seed repeats the run.",
     )
+    stepwise = second.toggle(
+        "Step by step",
+        key="stepwise",
+        bind="query-params",
+        help="The engine waits after each step until you press Next step, and the wait counts in no time.",
+    )
 
 wanted = predictions.conditions(temperature, top_p, verifier)
 vector = predictions.vector_for(wanted)
@@ -111,7 +118,7 @@ else:
 problem = None
 with st.container(horizontal=True):
     if st.button(
-        controls.on_primary("Start"),
+        controls.on_primary("Start", disabled=active or choice.tree is None),
         type="primary",
         icon=":material/play_arrow:",
         key="decode_start",
@@ -132,6 +139,7 @@ with st.container(horizontal=True):
                 expected_tokens=expected,
                 predicted_speedup=None if speedup is None else speedup.value,
                 predicted_interval=None if speedup is None or speedup.low is None else speedup[1:],
+                steering=Steering(stepwise=stepwise),
             )
             job_panel.start("decode", "Decoding", decode_job.decode_work(request), info=request)
     if st.button("Stop", icon=":material/stop:", key="decode_stop", disabled=not active) and job is not None:

@@ -29,11 +29,11 @@ st.caption(
 vectors = session.vectors()
 if not vectors:
     session.acceptance()  # says what is missing, and stops
-chosen = st.multiselect(
+chosen = st.pills(
     "Acceptance vectors",
     list(vectors),
+    selection_mode="multi",
     default=list(vectors)[: min(MOST, 4)],
-    max_selections=MOST,
     key="regret_vectors",
     bind="query-params",
     help="Shipped ones and those of this session: measure or upload more on the acceptance page.",
@@ -45,6 +45,9 @@ n, d = controls.shape_sliders(
     smallest=2,
     size_help="the root included; the same for every tree of the matrix.",
 )
+if len(chosen) > MOST:
+    st.info(f"The first {MOST} of the {len(chosen)} chosen are compared.", icon=":material/info:")
+    chosen = chosen[:MOST]
 if len(chosen) < 2:
     st.info("Choose at least two vectors.", icon=":material/info:")
     st.stop()

@@ -18,19 +18,21 @@ def verifiers_section() -> None:
     st.caption("Which verifier yields more? The same tree and prompts, decoded for real with each.")
     with form.folded("comparison", "comparison"), st.form("robustness_compare", border=False):
         left, right = st.columns([2, 1])
-        temperatures = left.multiselect(
+        temperatures = left.pills(
             "Temperatures",
             TEMPERATURES,
-            [0.0, 0.6, 1.0, 1.5],
+            selection_mode="multi",
+            default=[0.0, 0.6, 1.0, 1.5],
             key="robustness_temperatures",
             format_func=lambda value: f"{value:g}",
             bind="query-params",
             help="Of the target. At 0 every verifier is the same greedy one.",
         )
-        top_ps = right.multiselect(
+        top_ps = right.pills(
             "Top-p",
             TOP_PS,
-            [1.0],
+            selection_mode="multi",
+            default=[1.0],
             key="robustness_top_ps",
             format_func=lambda value: f"{value:g}",
             bind="query-params",

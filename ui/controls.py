@@ -80,13 +80,13 @@ def verifier(place: DeltaGenerator, *, key: str, **options: Any) -> str:
     return place.selectbox("Verifier", VERIFIERS, key=key, format_func=VERIFIERS.get, **options)
 
 
-def on_primary(label: str) -> str:
-    """Return the label of a primary button so that it can be read on it in both themes.
+def on_primary(label: str, *, disabled: bool = False) -> str:
+    """Return the label of a primary button so that it can be read on it in both themes; a disabled one is pale.
 
     Streamlit writes it in white, which a dark theme's primary colour is too light for: the theme keeps its orange text
     for this instead.
     """
-    return f":orange[{label}]"
+    return label if disabled else f":orange[{label}]"
 
 
 def page_link(place: DeltaGenerator, page: str, label: str, icon: str, **query: str) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sequoia_core.models.language_model import ModelPair
 
 WARM_TOKENS = 4
+LIKELY = 5  # tokens shown of each model's row
+PREDICTED = ("expected_tokens", "predicted_speedup", "predicted_interval")
 
 
 def decode_work(request: DecodeRequest) -> Callable[[JobContext], dict[str, Any]]:
@@ -52,7 +54,7 @@ def decode_beside_baseline(
     """
     import torch
 
-    from sequoia_core import SamplingConfig, autoregressive, decode
+    from sequoia_core import SamplingConfig, TokenTree, autoregressive, decode
     from sequoia_core.models.protocol import dtype_name
 
     prompt = encode_prompt(pair.tokenizer, request.prompt)
@@ -73,13 +75,19 @@ def decode_beside_baseline(
     ):
         for _ in warm:
             pass
+    steering = request.steering
+    if isinstance(request.tree, TokenTree):
+        limit = min(pair.target.max_context, pair.draft.max_context)
+        speculative["tree"] = steering.policy(
+            request.tree, context=limit, prompt=len(prompt), vocabulary=pair.target.vocab_size
+        )
     recorder = Recorder(run, TokenText(pair.tokenizer.decode, prompt))
     tokens: list[int] = []
     run["baseline"] = baseline = {"tokens": 0, "seconds": 0.0, "median_sec": None}
     plain_sec: list[float] = []
     length, read_before, stepped_sec = request.max_new_tokens, pair.target.bytes_read, 0.0
     plain_steps = autoregressive(prompt, **common, max_new_tokens=length, generator=seeds[3])
-    for step in decode(prompt, **speculative, max_new_tokens=length, generator=seeds[2]):
+    for step in decode(prompt, **speculative, max_new_tokens=length, generator=seeds[2], likely=LIKELY):
         tokens.extend(step.new_tokens)
         for plain in plain_steps:
             baseline["tokens"] += len(plain.new_tokens)
@@ -94,5 +102,10 @@ def decode_beside_baseline(
             run["read_bytes_per_sec"] = (pair.target.bytes_read - read_before) / stepped_sec
         context.append(recorder.add(step))
         run["text"] = pair.tokenizer.decode(tokens, skip_special_tokens=True)
+        if steering.switched_at is not None:  # what was predicted was for the first tree alone
+            since = f"{request.tree_source}; from step {steering.switched_at + 1} on {steering.source}"
+            run |= {"tree_source": since} | dict.fromkeys(PREDICTED)
         progress(len(tokens) / length, "Decoding, with the tree and without it in turns")
+        if step.finished is None:
+            steering.wait(step.index + 1, context.cancel)
     return run

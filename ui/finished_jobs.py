@@ -39,6 +39,11 @@ def _keep_run(job: Job) -> None:
         session.set_last_run(job.result)
 
 
+def _keep_lanes(job: Job) -> None:
+    for lane in job.result.lanes:
+        session.keep_run(lane.run, "raced here")
+
+
 def _use_chain(job: Job) -> None:
     """Use what each finished stage of the whole chain has found; its run takes the place of an earlier decode."""
     if job.state == "failed":
@@ -68,5 +73,6 @@ ADOPTERS: dict[str, Callable[[Job], None]] = {
     "profile": _use_profile,
     "decode": _keep_run,
     "chain": _use_chain,
+    "race": _keep_lanes,
     **{job_name(part): partial(_keep_evidence, part) for part in PARTS},
 }

@@ -20,6 +20,7 @@ from ui.runs import FORMAT, VERSION
 from ui.tree_layout import MAX_DRAWN
 
 MAX_STEPS = 10_000
+MAX_LIKELY = 100
 Positive = Annotated[FiniteFloat, Field(ge=0)]
 
 
@@ -59,6 +60,18 @@ class _Header(_Strict):
     shapes: Annotated[list[Annotated[list[int], Field(max_length=MAX_DRAWN)]], Field(max_length=MAX_STEPS)]
 
 
+class _Likely(_Strict):
+    texts: Annotated[list[str], Field(max_length=MAX_LIKELY)]
+    probs: list[Annotated[FiniteFloat, Field(ge=0, le=1)]]
+
+
+class _Rows(_Strict):
+    node: int
+    target: _Likely
+    draft: _Likely
+    residuals: Annotated[list[_Likely], Field(max_length=MAX_DRAWN)]
+
+
 class _Step(_Strict):
     index: int
     shape: Annotated[int, Field(ge=0)]
@@ -73,6 +86,7 @@ class _Step(_Strict):
     seconds: Annotated[list[Positive], Field(min_length=4, max_length=4)]
     read_wait_sec: Positive = 0.0
     finished: Literal["eos", "length", "context"] | None
+    rows: list[_Rows] = []
 
 
 def run_to_bytes(run: dict[str, Any]) -> bytes:
@@ -163,5 +177,12 @@ def _check_step(step: _Step, index: int, trees: list[TokenTree]) -> None:
         )
     if (step.bonus is not None) != (len(step.pieces) == len(step.path)):
         raise ValueError("bonus: found one without its piece or a piece without it, expected both or neither")
+    if step.rows and [rows.node for rows in step.rows] != step.path:
+        raise ValueError("rows: found other nodes than those of the path, expected one for each of them")
+    for likely in (each for rows in step.rows for each in (rows.target, rows.draft, *rows.residuals)):
+        if len(likely.texts) != len(likely.probs):
+            raise ValueError(
+                f"rows: found {len(likely.probs)} probabilities, expected one for each of {len(likely.texts)} texts"
+            )
     if any(trial[0] not in inside or trial[0] == 0 for trial in step.trials):
         raise ValueError(f"trials: found a node that is not drafted, expected 1 to {tree.size - 1}")

@@ -9,16 +9,18 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.studies.run_summary import Baseline, RunSummary, summarize_run
 from ui.model_pairs import PairSpec
+from ui.steering import Steering
 from ui.token_text import TokenText
 
 if TYPE_CHECKING:
     from sequoia_core import DecodeStep
+    from sequoia_core.decoding.explaining import Likely
     from sequoia_core.decoding.tree_policy import TreePolicy
 
 FORMAT, VERSION = "sequoia-run", 2
@@ -40,7 +42,9 @@ def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> dict[str, 
     Returns:
         `tokens` [n] texts, `outcomes` n letters of A, R, N, `draft` and `target` [n] probabilities, `path` node ids,
         `bonus` text or None when the run ended before it, `pieces` the text of each committed token, `trials` rows of
-        [node, r, R[s], D[s]], `seconds` [draft, verify, walk, commit], `read_wait_sec` of these waited for weights.
+        [node, r, R[s], D[s]], `seconds` [draft, verify, walk, commit], `read_wait_sec` of these waited for weights;
+        `rows`, of each node of the path, `target` and `draft`, `texts` and `probs` of the most likely tokens, and
+        `residuals`, the same after each rejection.
     """
     has_bonus = len(step.new_tokens) == len(step.accepted_path)
     return {
@@ -57,7 +61,20 @@ def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> dict[str, 
         "seconds": [step.draft_sec, step.verify_sec, step.walk_sec, step.commit_sec],
         "read_wait_sec": step.read_wait_sec,
         "finished": step.finished,
+        "rows": [
+            {
+                "node": rows.node,
+                "target": _likely(rows.target, text),
+                "draft": _likely(rows.draft, text),
+                "residuals": [_likely(residual, text) for residual in rows.residuals],
+            }
+            for rows in step.path_rows
+        ],
     }
+
+
+def _likely(row: Likely, text: TokenText) -> dict[str, list[Any]]:
+    return {"texts": [text.label(token) for token, _ in row], "probs": [_finite(probability) for _, probability in row]}
 
 
 def _finite(value: float) -> float | None:
@@ -73,6 +90,7 @@ class DecodeRequest:
         models: the pair, and its dtype.
         expected_tokens: F of the tree; predicted_speedup: against autoregressive. None where nothing that was measured
             holds for this pair, these settings and this machine. predicted_interval: 95 % bounds for one prompt.
+        steering: takes the page's wishes while it runs.
     """
 
     prompt: str
@@ -87,6 +105,7 @@ class DecodeRequest:
     expected_tokens: float | None = None
     predicted_speedup: float | None = None
     predicted_interval: tuple[float, float] | None = None
+    steering: Steering = field(default_factory=Steering, compare=False)
 
     def header(self) -> dict[str, Any]:
         """Return what a run holds besides its steps and its baseline."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile
 
 MAX_OWN = 12  # vectors a session keeps of its own
-MAX_RUNS = 8
+MAX_RUNS = 16  # a race leaves five
 
 
 def vectors() -> dict[str, AcceptanceVector]:

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import streamlit as st
 
-from ui import machine, model_pairs, number_format, predictions, scenarios, session, session_jobs, weights_place
+from ui import (
+    machine,
+    model_pairs,
+    number_format,
+    predictions,
+    scenarios,
+    session,
+    session_jobs,
+    steering,
+    weights_place,
+)
 from ui.literal import plain
 from ui.model_pairs import PairSpec
 
@@ -84,6 +94,7 @@ def _pair_control() -> None:
         if model_pairs.loaded_pair() is not None and st.button(
             "Unload from memory", icon=":material/eject:", key="sidebar_unload", width="stretch"
         ):
+            steering.release_all()  # a run that waits for its next step would keep the models
             model_pairs.unload_pair()
             st.rerun()
 

@@ -14,6 +14,7 @@ import torch
 from ..models import vocabulary_rows
 from ..models.protocol import Session
 from .drafting import Draft
+from .explaining import NodeRows, explain_path
 from .plan import TreePlan
 from .sampling import SamplingConfig, distribution, finite, most_likely, token_probabilities, widened
 from .verifiers import VERIFIERS, Verifier
@@ -41,6 +42,10 @@ class Judge(Protocol):
         """Return what the target gives every node's token after its parent [n]; 1 for the root."""
         ...
 
+    def path_rows(self, draft: Draft, walk: Walk, most: int) -> tuple[NodeRows, ...]:
+        """Return the most likely tokens of both models along the accepted path, `most` of each row."""
+        ...
+
     def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
         """Keep of the scored tree only the nodes of the accepted path."""
         ...
@@ -56,7 +61,7 @@ class RowJudge:
     Args:
         session: holds the prompt but for its last token.
         sampling: of the target.
-        explained_by: sampling settings for `target_probs`, which are shown and decide nothing.
+        explained_by: sampling settings for `target_probs` and `path_rows`, which are shown and decide nothing.
         context: positions that both models have. Nodes beyond share the last one; the loop cuts their tokens off.
     """
 
@@ -110,6 +115,18 @@ class RowJudge:
             self.logits, self.explained_by, draft.plan.inner, draft.plan.child_starts, draft.tokens[1:], "target"
         )
         return (1.0, *found.tolist())
+
+    @torch.inference_mode()
+    def path_rows(self, draft: Draft, walk: Walk, most: int) -> tuple[NodeRows, ...]:
+        return explain_path(
+            draft.tree,
+            draft.tokens.tolist(),
+            walk,
+            target_row=lambda node: distribution(self.logits[node], self.explained_by, "target"),
+            draft_row=lambda node: widened(draft.rows[draft.plan.slots[node]]),
+            rule=None if self.sampling.greedy else self.verifier.rule,
+            most=most,
+        )
 
     def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
         self.session.commit(draft.root_slot, path)

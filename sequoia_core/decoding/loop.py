@@ -41,6 +41,7 @@ def decode(
     generator: torch.Generator | None = None,
     cancel: threading.Event | None = None,
     explain: bool = True,
+    likely: int = 0,
 ) -> Iterator[DecodeStep]:
     """Decode with token trees (paper §3, Algorithm 2); the output follows the warped target exactly.
 
@@ -59,6 +60,8 @@ def decode(
         cancel: looked at between phases, and while the prompt is read after every 512 tokens; a cancelled run ends
             without a further record.
         explain: also work out what the target gave every node's token, which decoding itself does not need.
+        likely: how many of both models' most likely tokens to record at each node of the accepted path.
+        likely: how many of both models' most likely tokens to record at each node of the accepted path.
 
     Returns:
         An iterator of `DecodeStep`; it stops at EOS, at exactly `max_new_tokens`, or at the models' context limit.
@@ -93,7 +96,7 @@ def decode(
         assemble, target, draft, policy, verifier=chosen, sampling=sampling, capacity=end.length, context=context,
         generator=generator,
     )  # fmt: skip
-    return _steps(prompt, parts, end, cancel or threading.Event(), explain)
+    return _steps(prompt, parts, end, cancel or threading.Event(), explain, likely)
 
 
 def autoregressive(
@@ -187,7 +190,12 @@ class End:
 
 
 def _steps(
-    sequence: list[int], choose_parts: Callable[[], Parts], end: End, cancel: threading.Event, explain: bool
+    sequence: list[int],
+    choose_parts: Callable[[], Parts],
+    end: End,
+    cancel: threading.Event,
+    explain: bool,
+    likely: int,
 ) -> Iterator[DecodeStep]:
     drafter, judge, sessions = choose_parts()
     for session in sessions:
@@ -196,7 +204,8 @@ def _steps(
     index, finished = 0, None
     while finished is None and not cancel.is_set():
         step = take_step(
-            drafter, judge, sequence, end, sessions=sessions, index=index, cancel=cancel, explain=explain
+            drafter, judge, sequence, end, sessions=sessions, index=index, cancel=cancel, explain=explain,
+            likely=likely,
         )  # fmt: skip
         if step is None:
             return
@@ -215,6 +224,7 @@ def take_step(
     index: int = 0,
     cancel: threading.Event,
     explain: bool = False,
+    likely: int = 0,
 ) -> DecodeStep | None:
     """Draft, score, walk and commit once; the new tokens are added to `sequence`.
 
@@ -241,10 +251,12 @@ def take_step(
         if cancel.is_set():
             return None
         walk = judge.walk(draft)
+        walked = time.perf_counter()
         target_probs = judge.target_probs(draft) if explain else ()
+        path_rows = judge.path_rows(draft, walk, likely) if likely else ()
     except FloatingPointError as error:
         raise FloatingPointError(f"step {index}: {error}") from error
-    walked = time.perf_counter()
+    explained = time.perf_counter()  # what is only worked out to be shown counts in no phase
     tokens = draft.tokens.tolist()
     new, finished = end.cut(sequence, [tokens[node] for node in walk.path[1:]] + [walk.bonus_token])
     if finished is None:
@@ -266,7 +278,8 @@ def take_step(
         draft_sec=drafted - started,
         verify_sec=verified - drafted,
         walk_sec=walked - verified,
-        commit_sec=committed - walked,
+        commit_sec=committed - explained,
         finished=finished,
         read_wait_sec=sum(session.read_wait_sec for session in sessions) - waited,
+        path_rows=path_rows,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..design.tree import TokenTree
+from .explaining import NodeRows
 from .walk import Trial, Walk
 
 
@@ -26,6 +27,8 @@ class DecodeStep:
         trials: every decision in order, with its arithmetic.
         draft_sec, verify_sec, walk_sec, commit_sec: wall time of the phases in seconds.
         finished: None, or why the run ends here: "eos", "length" or "context".
+        path_rows: the most likely tokens of both models at each node of the accepted path; empty where a run was not
+            asked for them.
         read_wait_sec: of these, seconds waited for weights from a slower tier; 0 where they are in memory.
     """
 
@@ -45,6 +48,7 @@ class DecodeStep:
     commit_sec: float
     finished: str | None = None
     read_wait_sec: float = 0.0
+    path_rows: tuple[NodeRows, ...] = ()
 
     @property
     def seconds(self) -> float:

@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 from sequoia_core import AcceptanceVector, HardwareProfile
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.models.language_model import HuggingFaceModel
-from ui import machine, number_format, shipped
+from ui import jobs, machine, number_format, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "pages").glob("*.py"))
@@ -77,6 +77,18 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     fake = SimpleNamespace(target=None, draft=None, tokenizer=SimpleNamespace(encode=lambda text: [len(text)]))
     monkeypatch.setattr("ui.jobs.shared_pair", lambda *spec: fake)
     return fake
+
+
+@pytest.fixture
+def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> SimpleNamespace:
+    """Two random models with 64 tokens, and a tokenizer of 64 letters."""
+    tokenizer = SimpleNamespace(
+        encode=lambda text: [ord(letter) % 64 for letter in text],
+        decode=lambda ids, skip_special_tokens=False: "".join(chr(48 + token) for token in ids),
+    )
+    pair = as_demo_pair(tiny_target, tiny_draft, tokenizer)
+    monkeypatch.setattr(jobs, "shared_pair", lambda *spec: pair)
+    return pair
 
 
 def open_page(name: str, **query: str) -> AppTest:

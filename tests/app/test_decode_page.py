@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,23 +12,11 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.tree import TokenTree
-from tests.app.conftest import ROOT, as_demo_pair, metrics, open_page, profile, settled, wait_for
+from tests.app.conftest import ROOT, metrics, open_page, profile, settled, vector, wait_for
 from ui import decode_job, engine_queue, jobs, run_files, runs, token_tree
 from ui.model_pairs import PairSpec
 
 HOSTILE = '<img src=x onerror="alert(1)"> ![](http://x) $$x$$ \u202e שלום 🙂 \x00 :material/home: {braces}'
-
-
-@pytest.fixture
-def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> SimpleNamespace:
-    """Two random models with 64 tokens, and a tokenizer of 64 letters."""
-    tokenizer = SimpleNamespace(
-        encode=lambda text: [ord(letter) % 64 for letter in text],
-        decode=lambda ids, skip_special_tokens=False: "".join(chr(48 + token) for token in ids),
-    )
-    pair = as_demo_pair(tiny_target, tiny_draft, tokenizer)
-    monkeypatch.setattr(jobs, "shared_pair", lambda *spec: pair)
-    return pair
 
 
 @pytest.fixture
@@ -442,3 +429,43 @@ def test_a_link_to_a_run_of_this_session_shows_it_and_not_the_last(assets) -> No
     page.query_params["run"] = "../../etc/passwd"
     page = settled(page.run())
     assert "was stopped" in page.warning[0].value and payload(page)["about"]["prompt"] == "b"
+
+
+def test_step_by_step_plan_again_and_use_the_new_tree(assets, tiny_pair) -> None:
+    page = open_page("decode", tokens="64", stepwise="true")
+    page = settled(page.selectbox(key="source").set_value("chain").run())
+    page = start(settled(page.slider(key="chain").set_value(1).run()))
+    job = page.session_state["studio_jobs"]["decode"]
+    held = job.info.steering
+    for steps in range(1, 5):
+        wait_for(lambda steps=steps: held.waiting_after == steps)
+        page = settled(page.run())
+        page = settled(page.button(key="decode_next").click().run())
+    wait_for(lambda: held.waiting_after == 5)
+    page = settled(page.run())
+    table = page.dataframe[0].value
+    assert list(table["drafted"]) == [5] and table["vector in use"][0] == pytest.approx(vector().probs[0])
+    page = settled(page.button(key="learned_plan").click().run())
+    assert any("tokens per step expected, the tree so far yields" in element.value for element in page.markdown)
+    page = settled(page.button(key="learned_use").click().run())
+    page = settled(page.button(key="decode_run_on").click().run())
+    page = finish(page)
+    run = job.result
+    assert held.switched_at == 5 and len(run["shapes"]) == 2 and run["steps"][5]["shape"] == 1
+    assert any("In use since step 6" in element.value for element in page.markdown)
+    assert "text is the same" in " ".join(element.value for element in page.markdown)
+
+
+def test_a_vector_that_the_run_contradicts_is_said_to_be_outside(assets, tiny_pair) -> None:
+    tiny_pair.draft = tiny_pair.target  # always right, where the vector says 55 %
+    page = finish(start(open_page("decode", tokens="96")))
+    assert any("outside what this run shows" in element.value for element in page.markdown)
+    assert page.dataframe[0].value["this run"][0] == 1.0
+
+
+def test_stopping_a_run_that_waits_for_its_next_step(assets, tiny_pair) -> None:
+    page = start(open_page("decode", stepwise="true"))
+    held = page.session_state["studio_jobs"]["decode"].info.steering
+    wait_for(lambda: held.waiting_after == 1)
+    page = finish(settled(settled(page.run()).button(key="decode_stop").click().run()))
+    assert "Stopped after 1 steps" in page.warning[0].value

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("assets")
 def test_the_matrix_is_that_of_the_core(assets) -> None:
     AcceptanceVector(np.array([0.35, 0.3, 0.2, 0.1])).save(assets / "acceptance" / "wide.json")
     page = open_page("regret", regret_n="20", regret_d="5")
-    assert page.multiselect(key="regret_vectors").value == ["demo-t0", "other", "wide"]
+    assert page.pills(key="regret_vectors").value == ["demo-t0", "other", "wide"]
     vectors = [vector(), vector(0.4, 5), AcceptanceVector(np.array([0.35, 0.3, 0.2, 0.1]))]
     regret = regret_matrix(vectors, size=20, depth=5)
     assert regret.lost.max() > 0.01
@@ -31,7 +31,7 @@ def test_the_matrix_is_that_of_the_core(assets) -> None:
 
 def test_one_vector_is_not_enough() -> None:
     page = open_page("regret")
-    settled(page.multiselect(key="regret_vectors").set_value(["other"]).run())
+    settled(page.pills(key="regret_vectors").set_value(["other"]).run())
     assert "at least two" in page.info[0].value and not page.get("plotly_chart")
 
 

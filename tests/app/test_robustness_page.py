@@ -179,7 +179,7 @@ def test_cancelling_keeps_the_comparison_and_a_failure_keeps_it_too(pair, monkey
 
 def test_settings_that_cannot_be_run_are_refused() -> None:
     page = open_page("robustness")
-    page.multiselect(key="robustness_temperatures").set_value([])
+    page.pills(key="robustness_temperatures").set_value([])
     page = press(page, "comparison")
     assert "at least one temperature" in page.error[0].value and "studio_jobs" not in page.session_state
     page = open_page("robustness")
@@ -202,7 +202,7 @@ def test_settings_that_cannot_be_run_are_refused() -> None:
 )
 def test_a_bad_link_falls_back(recorded, query: dict[str, str]) -> None:
     page = open_page("robustness", **query)
-    assert page.multiselect(key="robustness_temperatures").value == [0.0, 0.6, 1.0, 1.5]
+    assert page.pills(key="robustness_temperatures").value == [0.0, 0.6, 1.0, 1.5]
     assert page.segmented_control(key="robustness_shown").value == "T = 1"
 
 

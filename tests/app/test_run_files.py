@@ -70,6 +70,18 @@ FAULTS = {
     "a path beside the tree": (lambda header, steps: steps[0].update(path=[0, 900]), "step 0: path"),
     "a bonus without its text": (lambda header, steps: steps[0].update(bonus=None), "step 0: bonus"),
     "a decision on no node": (lambda header, steps: steps[0].update(trials=[[99, 0, 0, 0]]), "step 0: trials"),
+    "rows of other nodes": (
+        lambda header, steps: steps[0]["rows"][0].update(node=9),
+        "step 0: rows: found other nodes",
+    ),
+    "rows without their tokens": (
+        lambda header, steps: steps[0]["rows"][0]["target"]["texts"].pop(),
+        "step 0: rows: found 5 probabilities, expected one for each of 4",
+    ),
+    "a probability of 2": (
+        lambda header, steps: steps[0]["rows"][0]["target"]["probs"].__setitem__(0, 2.0),
+        "step 0: rows.0.target.probs.0",
+    ),
     "an unknown end": (lambda header, steps: steps[0].update(finished="<b>"), "step 0: finished"),
 }
 

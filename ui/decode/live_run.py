@@ -9,9 +9,10 @@ import streamlit as st
 from sequoia_core.studies.run_summary import RunSummary
 from ui import job_panel, kept_runs, runs, session, session_jobs
 from ui.cards import Card, cards, number
-from ui.decode import streaming
+from ui.decode import learned, streaming
 from ui.literal import plain
 from ui.run_panels import shelf
+from ui.steering import LONGEST_WAIT_SEC, Steering
 from ui.token_tree import live_tree
 
 ENDINGS = {
@@ -33,6 +34,8 @@ def draw_job(was_active: bool) -> None:
     active, state = job.active, job.state  # read before the steps, so that an ended job is drawn complete
     if job.position:
         st.info(f"The engine is busy. This run is number {job.position} in line.", icon=":material/hourglass_top:")
+    elif active and job.info.steering.waiting_after and not job.cancel_event.is_set():
+        _draw_waiting(job.info.steering, job.step_count)
     elif active:
         stopping = job.cancel_event.is_set()
         st.progress(job.fraction, text="Stopping after this step" if stopping else job_panel.progress_text(job))
@@ -45,8 +48,26 @@ def draw_job(was_active: bool) -> None:
         )
     run = job.result or job.info.header()
     draw_run(run, job.id, job.steps_since(0), active=active, waiting=job.message or "Waiting for the engine")
+    learned.draw(job, run)
     if was_active and not active:
         st.rerun()  # once, to end the polling and give the buttons back
+
+
+def _draw_waiting(held: Steering, steps: int) -> None:
+    """Draw what a run that waits after each step can be told."""
+    with st.container(horizontal=True, vertical_alignment="center", key="decode_waiting"):
+        st.button(
+            "Next step",
+            icon=":material/skip_next:",
+            key="decode_next",
+            on_click=held.next_step,
+            args=(steps,),
+            shortcut="Ctrl+Enter",
+        )
+        st.button("Run on", icon=":material/fast_forward:", key="decode_run_on", on_click=held.run_on)
+        st.markdown(
+            f"The engine waits after step {steps}. After {LONGEST_WAIT_SEC / 60:.0f} minutes it goes on by itself."
+        )
 
 
 def draw_linked(run: dict[str, Any]) -> None:

@@ -66,7 +66,7 @@ function makeNode(view, id, hasEdge = false) {
 
 function stateOf(view, step, node) {
   if (node === "bonus") return "bonus"
-  const isHidden = view.reveal !== null && node !== 0 && !step.trials.slice(0, view.reveal).some(([child]) => child === node)
+  const isHidden = view.reveal !== null && node !== 0 && !step.trials.slice(0, Math.max(view.reveal, 0)).some(([child]) => child === node)
   return isHidden ? "unreached" : STATES[step.outcomes[node]]
 }
 

@@ -48,17 +48,18 @@ liveTree({{
 """
 
 
-def run_to_html(run: Mapping[str, Any], *, title: str) -> bytes:
+def run_to_html(run: Mapping[str, Any], *, title: str, tour: bool = False) -> bytes:
     """Return a run as a page that holds everything it needs.
 
     Texts of the run stand only in the JSON, where `<` is escaped so that none can end the script element.
 
     Args:
         title: of the page, shown above the tree.
+        tour: as for `live_tree`.
     """
     data = {
         "epoch": run["id"],
-        "about": run_about(run),
+        "about": run_about(run, tour=tour),
         "shapes": whole_shapes(run["shapes"]),
         "from": 0,
         "steps": run["steps"],

@@ -24,6 +24,8 @@ function describe(view, step) {
   const body = storyOf(view, step, node, parent).map((line) => make("p", line))
   view.rows = new Map()
   if (node !== 0 && trials.length) body.push(trialTable(view, step, trials, node))
+  const rows = (step.rows ?? []).find((one) => one.node === (node === 0 ? 0 : parent))
+  if (rows) body.push(...rowTables(view, step, rows, trials.findIndex(([child]) => child === node)))
   if (view.chosen === null) body.push(make("p", "Click a node to see the arithmetic of its decision; ↑ and ↓ go from node to node."))
   view.el.details.replaceChildren(titleOf(view, step, node), ...body)
 }
@@ -102,6 +104,38 @@ function trialTable(view, step, trials, node) {
   return table
 }
 
+function rowTables(view, step, rows, trial) {
+  // What both models thought at the place of a decision; for a rejected child also what was left of the target's row.
+  const found = [make("p", `Most likely after ${quote(step.tokens[rows.node])}:`), sideBySide(["target", rows.target], ["draft", rows.draft])]
+  const rejectedBefore = trial < 0 ? 0 : trial
+  const after = trial < 0 ? null : rows.residuals[rejectedBefore]
+  if (after) {
+    const before = rejectedBefore ? rows.residuals[rejectedBefore - 1] : rows.target
+    found.push(make("p", "The rejection changed the residual R:"), sideBySide(["R before", before], ["R after", after]))
+  } else if (trial < 0 && rows.residuals.length) {
+    found.push(make("p", "What the rejections left of the target's row:"), sideBySide(["P", rows.target], ["R", rows.residuals.at(-1)]))
+  }
+  return found
+}
+
+function sideBySide(...columns) {
+  const table = make("table", undefined, "likely")
+  const head = make("tr")
+  for (const [name] of columns) {
+    head.append(make("th", name), make("th", ""))
+  }
+  table.append(head)
+  for (let line = 0; line < Math.max(...columns.map(([, likely]) => likely.texts.length)); line++) {
+    const row = make("tr")
+    for (const [, likely] of columns) {
+      const there = line < likely.texts.length
+      row.append(make("td", there ? visible(likely.texts[line]) : ""), make("td", there ? percent(likely.probs[line]) : ""))
+    }
+    table.append(row)
+  }
+  return table
+}
+
 function describePhases(view, step) {
   const seconds = phaseSeconds(step)
   const total = seconds.reduce((sum, part) => sum + part, 0)
@@ -125,6 +159,8 @@ function describePhases(view, step) {
 function captionOf(view, step) {
   // What happens at this moment of a step that is played slowly.
   const { reveal } = view
+  if (reveal < 0) return `Step ${view.shown + 1}: the draft, a small model, has guessed ${count(step.tokens.length - 1, "token")} ahead, as a tree of possible texts.`
+  if (reveal === 0 && view.about.tour) return "The target, the large model, reads the whole tree in one pass: beside the draft's probability of each token now stands its own."
   if (reveal === 0) {
     return `Step ${view.shown + 1}: the draft has proposed ${count(step.tokens.length - 1, "token")}; the target checks all of them in one pass.`
   }
@@ -135,6 +171,44 @@ function captionOf(view, step) {
   const [node] = step.trials[reveal - 1]
   const isAccepted = step.outcomes[node] === "A"
   return `Walking down the tree: ${quote(step.tokens[node])} is ${isAccepted ? "accepted" : "rejected"}.`
+}
+
+const PARTS = [
+  ["draft", "Draft", () => -1],
+  ["verify", "Verify", () => 0],
+  ["walk", "Walk", (step) => step.trials.length],
+  ["commit", "Commit", (step) => step.trials.length + 1],
+]
+
+function partOf(view, step) {
+  const { reveal } = view
+  if (reveal === null) return null
+  return reveal < 0 ? "draft" : reveal === 0 ? "verify" : reveal <= step.trials.length ? "walk" : "commit"
+}
+
+function drawParts(view, step) {
+  // A tour names the part of the step that the picture shows; a click goes to that part and stays there.
+  const { tt, parts } = view.el
+  parts.hidden = !view.about.tour
+  const part = view.about.tour && step ? partOf(view, step) : null
+  tt.dataset.part = part ?? ""
+  if (!view.about.tour) return
+  if (!parts.children.length) {
+    parts.append(...PARTS.map(([, label], place) => {
+      const button = make("button", `${place + 1} ${label}`)
+      button.type = "button"
+      return button
+    }))
+  }
+  PARTS.forEach(([name, , reveal], place) => {
+    const button = parts.children[place]
+    button.setAttribute("aria-pressed", String(name === part))
+    button.onclick = () => {
+      play(view, false)
+      const now = view.steps[view.shown]
+      if (now) show(view, view.shown, reveal(now))
+    }
+  })
 }
 
 function laneWidth(view) {

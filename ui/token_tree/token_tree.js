@@ -28,7 +28,7 @@ export default function liveTree(component) {
 
 function createView(parent) {
   const find = (name) => parent.querySelector("." + name)
-  const names = ["tt", "prev", "play", "next", "slow", "scrub", "at", "link", "size", "lanes", "phases", "caption", "stage", "graph", "edges",
+  const names = ["tt", "prev", "play", "next", "slow", "scrub", "at", "link", "size", "lanes", "phases", "parts", "caption", "stage", "graph", "edges",
     "bonus-edge", "nodes", "field", "tip", "wait", "counts", "text", "prompt", "body", "details", "gauge-key"]
   const view = { el: Object.fromEntries(names.map((name) => [name, find(name)])) }
   Object.assign(view, { epoch: null, steps: [], shapes: [], asked: {}, spread: false, slow: false, reveal: null, timer: null })
@@ -141,7 +141,8 @@ function begin(view, data) {
 }
 
 function show(view, index, reveal = null) {
-  // `reveal`: how many of the step's decisions are shown, one more for the bonus token; null for the whole step.
+  // `reveal`: how many of the step's decisions are shown, one more for the bonus token; null for the whole step. A tour
+  // begins at -1, with the tree as the draft proposed it.
   if (!view.steps.length) return
   view.shown = Math.max(0, Math.min(index, view.steps.length - 1))
   view.follow = view.shown === view.steps.length - 1
@@ -155,16 +156,20 @@ function play(view, on) {
   view.timer = null
   if (on && view.steps.length) {
     const first = view.shown >= view.steps.length - 1 ? 0 : view.shown
-    show(view, first, view.slow ? 0 : null)
+    show(view, first, startOf(view))
     view.timer = setInterval(() => tick(view), view.slow ? SLOW_MS : PLAY_MS)
   }
   view.el.play.textContent = view.timer ? "❚❚ Pause" : "▶ Play"
   view.el.play.setAttribute("aria-label", view.timer ? "Pause" : "Play")
 }
 
+function startOf(view) {
+  return view.slow ? (view.about.tour ? -1 : 0) : null
+}
+
 function tick(view) {
   const isLast = view.shown >= view.steps.length - 1
-  const start = view.slow ? 0 : null
+  const start = startOf(view)
   if (view.slow && view.reveal !== null && view.reveal <= view.steps[view.shown].trials.length) show(view, view.shown, view.reveal + 1)
   else if (!isLast) show(view, view.shown + 1, start)
   else if (view.about.tour) show(view, 0, start)
@@ -207,6 +212,7 @@ function refresh(view) {
   el.at.textContent = step ? `step ${view.shown + 1} of ${view.steps.length}` : ""
   el.scrub.value = Math.max(view.shown, 0)
   drawLanes(view)
+  drawParts(view, step)
   el.caption.textContent = step && view.reveal !== null ? captionOf(view, step) : ""
   if (!step) return
   paint(view, step)

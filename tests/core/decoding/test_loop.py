@@ -250,7 +250,8 @@ def test_a_device_is_waited_for_before_the_clock_is_read(tiny_target, monkeypatc
         return logits
 
     list(autoregressive(PROMPT, target=around_passes(tiny_target, on_cuda), max_new_tokens=2))
-    step = ["clock", "clock", "pass", "wait for cuda", "clock", "clock", "clock"]  # from start to commit, four phases
+    # from start to commit: four phases, and what is explained between the last two
+    step = ["clock", "clock", "pass", "wait for cuda", "clock", "clock", "clock", "clock"]
     assert events == ["pass", *step, *step]
 
 
@@ -407,3 +408,16 @@ def test_demo_pair_is_lossless_at_temperature_zero(tree, demo_pair):
     prompt = demo_pair.tokenizer.encode("import os\n\n\ndef read_lines(path):\n    with open(path)")
     wanted = greedy_reference(demo_pair.target, prompt, 64)
     assert tokens_of(run(demo_pair.target, demo_pair.draft, tree, count=64, prompt=prompt)) == wanted[:64]
+
+
+def test_explaining_a_step_counts_in_none_of_its_phases(tiny_target, tiny_draft, monkeypatch):
+    clock, explained = [0.0], RowJudge.target_probs
+
+    def slowly(judge, draft):
+        clock[0] += 100.0
+        return explained(judge, draft)
+
+    monkeypatch.setattr(RowJudge, "target_probs", slowly)
+    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    steps = run(tiny_target, tiny_draft, chain_tree(3), count=8)
+    assert clock[0] == 100.0 * len(steps) and all(step.target_probs and step.seconds == 0.0 for step in steps)

@@ -1,0 +1,175 @@
+"""What a page that is watched costs the engine: tokens per second with the decode page in a browser and with no page.
+
+The same request is decoded in turns, by the app's server with a page that follows it, and by a process of its own that
+has the same engine and no page, until each has decoded for long enough. Seconds are those of steps, with the tree and
+without it. What the browser itself computes is reported apart, but on a machine with few cores it is in the cost.
+
+python benchmarks/live.py --seconds 20            # a table, one JSON line last
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+import psutil  # noqa: E402
+from playwright.sync_api import Page, sync_playwright  # noqa: E402
+
+from sequoia_core.design.tree import TokenTree  # noqa: E402
+from tests.e2e.browser import settle  # noqa: E402
+from tests.e2e.conftest import QUIET, Server  # noqa: E402
+from ui.decode_job import record_run  # noqa: E402
+from ui.number_format import FASTEST  # noqa: E402
+from ui.run_files import load_run  # noqa: E402
+from ui.runs import DecodeRequest, PairSpec  # noqa: E402
+
+LONGEST_MS = 180_000
+
+
+def speeds(run: dict[str, Any]) -> dict[str, float]:
+    """Return tokens and seconds of a run, with the tree and without it."""
+    return {
+        "tokens": sum(len(step["pieces"]) for step in run["steps"]),
+        "seconds": sum(sum(step["seconds"]) for step in run["steps"]),
+        "plain_tokens": run["baseline"]["tokens"],
+        "plain_seconds": run["baseline"]["seconds"],
+    }
+
+
+def serve_headless(connection) -> None:
+    """Decode what is asked for, without a page, until nothing more is."""
+    while (run := connection.recv()) is not None:
+        connection.send(record_run(same_request(run)))
+
+
+def watched_run(page: Page, folder: Path) -> dict[str, Any]:
+    """Press Start, look on until the run has ended, and return it."""
+    page.locator(".st-key-decode_start button:enabled").click()
+    page.locator(".st-key-decode_stop button:enabled").wait_for(timeout=LONGEST_MS)
+    page.locator(".st-key-decode_start button:enabled").wait_for(timeout=LONGEST_MS)
+    settle(page)
+    page.get_by_text("Text and file").click()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save the run").click()
+    path = folder / "run.jsonl"
+    saved.value.save_as(path)
+    return load_run(path)
+
+
+def cpu_sec(processes: list[psutil.Process]) -> float:
+    """Return the processor seconds of processes and all below them, so far."""
+    total = 0.0
+    for process in processes:
+        for each in (process, *process.children(recursive=True)):
+            try:
+                times = each.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            total += times.user + times.system
+    return total
+
+
+def same_request(run: dict[str, Any]) -> DecodeRequest:
+    return DecodeRequest(
+        run["prompt"],
+        TokenTree(np.array(run["shapes"][0])),
+        temperature=run["temperature"],
+        top_p=run["top_p"],
+        max_new_tokens=run["max_new_tokens"],
+        verifier=run["verifier"],
+        seed=run["seed"],
+        models=PairSpec(dtype=FASTEST),
+    )
+
+
+def measure(seconds: float, tokens: int) -> dict[str, Any]:
+    """Decode in turns until each side has `seconds` of steps -> sums by side, ratios by round, processor seconds."""
+    sums = {side: dict.fromkeys(("tokens", "seconds", "plain_tokens", "plain_seconds"), 0.0) for side in SIDES}
+    ratios: list[float] = []
+    near, far = multiprocessing.get_context("spawn").Pipe()
+    worker = multiprocessing.get_context("spawn").Process(target=serve_headless, args=(far,), daemon=True)
+    worker.start()
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+        folder = Path(name)
+        server = Server(folder / "log")
+        mine = psutil.Process()
+        before = set(mine.children(recursive=True))
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), headless=True, args=QUIET.split()
+        )
+        browsers = [child for child in mine.children(recursive=True) if child not in before]
+        try:
+            page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+            page.goto(f"{server.address}/decode?tokens={tokens}")
+            settle(page)
+            first = watched_run(page, folder)  # warms both sides up
+            near.send(first)
+            near.recv()
+            spent = {"browser": 0.0, "server": 0.0}
+            while min(sums[side]["seconds"] + sums[side]["plain_seconds"] for side in SIDES) < seconds:
+                processes = {"browser": browsers, "server": [psutil.Process(server.process.pid)]}
+                began = {part: cpu_sec(of) for part, of in processes.items()}
+                found = {"page": watched_run(page, folder)}
+                for part, of in processes.items():
+                    spent[part] += cpu_sec(of) - began[part]
+                near.send(first)
+                found["headless"] = near.recv()
+                rates = {}
+                for side, run in found.items():
+                    for key, value in speeds(run).items():
+                        sums[side][key] += value
+                    rates[side] = speeds(run)["tokens"] / speeds(run)["seconds"]
+                ratios.append(rates["page"] / rates["headless"])
+                print(f"round {len(ratios)}: page {rates['page']:.1f}, headless {rates['headless']:.1f} tokens/s")
+        finally:
+            browser.close()
+            server.stop()
+            near.send(None)
+    return {"sums": sums, "ratios": ratios, "cpu_sec": spent, "nodes": len(first["shapes"][0])}
+
+
+SIDES = ("page", "headless")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=20.0, help="of decoding, on each side")
+    parser.add_argument("--tokens", type=int, default=512, help="of each run, fewer where the context ends")
+    options = parser.parse_args()
+    found = measure(options.seconds, options.tokens)
+    sums = found["sums"]
+    rates = {side: sums[side]["tokens"] / sums[side]["seconds"] for side in SIDES}
+    plain = {side: sums[side]["plain_tokens"] / sums[side]["plain_seconds"] for side in SIDES}
+    print(f"with the tree: page {rates['page']:.1f}, headless {rates['headless']:.1f} tokens/s")
+    print(f"without:       page {plain['page']:.1f}, headless {plain['headless']:.1f} tokens/s")
+    cost = 1 - statistics.median(found["ratios"])
+    print(f"the page costs {cost:.1%} (median of {len(found['ratios'])} rounds)")
+    record = {
+        "cost_share": cost,
+        "cost_share_of_totals": 1 - rates["page"] / rates["headless"],
+        "plain_cost_share_of_totals": 1 - plain["page"] / plain["headless"],
+        "tokens_per_sec": rates,
+        "plain_tokens_per_sec": plain,
+        "seconds": {side: sums[side]["seconds"] + sums[side]["plain_seconds"] for side in SIDES},
+        "rounds": found["ratios"],
+        "browser_cpu_sec": found["cpu_sec"]["browser"],
+        "server_cpu_sec": found["cpu_sec"]["server"],
+        "nodes": found["nodes"],
+        "cores": psutil.cpu_count(),
+    }
+    print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Race: every way of decoding on one prompt, each alone on the device, then replayed side by side."""
+
+import streamlit as st
+
+from ui import controls, job_panel, page_setup, prompts, race_job, session, session_jobs
+from ui.race import entrants, finish
+from ui.runs import DecodeRequest
+
+page_setup.setup_page("Race")
+st.title("Race")
+st.caption(
+    "Which way of decoding is fastest here? One prompt and one seed; each runs alone on the device, one after another."
+)
+left, right = st.columns([3, 2], gap="large")
+with left:
+    prompt = prompts.one("race_prompt", first=None)
+with right:
+    first, second = st.columns(2)
+    temperature, top_p = controls.sampling(first, second, keys=("temperature", "top_p"), warmest=1.5)
+    tokens = first.slider(
+        "New tokens",
+        16,
+        256,
+        128,
+        16,
+        key="race_tokens",
+        bind="query-params",
+        help="Every lane writes as many: end of text is switched off, or a short text would win.",
+    )
+    seed = second.number_input(
+        "Seed",
+        0,
+        2**31 - 1,
+        0,
+        key="seed",
+        bind="query-params",
+        help="The same for every lane; without effect at temperature 0. Above it texts differ all the same: each way "
+        "of decoding draws other numbers, from one distribution.",
+    )
+    st.caption(
+        "Autoregressive, the best chain, the planned tree, SpecExec's trees, and adaptive trees where acceptance was "
+        "measured in this session."
+    )
+
+active = job_panel.is_active("race")
+if st.button(
+    controls.on_primary("Start the race", disabled=active),
+    type="primary",
+    icon=":material/flag:",
+    key="race_start",
+    disabled=active,
+):
+    problem = prompts.problem(prompt)
+    if problem is not None:
+        st.error(problem, icon=":material/error:")
+    else:
+        common = DecodeRequest(
+            prompt,
+            tree=None,
+            temperature=temperature,
+            top_p=top_p,
+            max_new_tokens=tokens,
+            seed=int(seed),
+            models=session.pair_spec(),
+        )
+        runners = entrants.entrants(common)
+        job_panel.start("race", "Race", race_job.race_work(runners), info=common)
+job_panel.draw("race")
+st.divider()
+
+job = session_jobs.job("race")
+if active:
+    st.caption("The replay appears here when the last lane is through.")
+elif job is None or job.result is None or not job.result.lanes:
+    st.info("No race yet. It takes a few seconds; the replay appears here.", icon=":material/flag:")
+else:
+    if job.state == "cancelled":
+        st.warning("Stopped. The lanes that had finished are below.", icon=":material/stop_circle:")
+    finish.draw(job.result, job.info, epoch=job.id)

@@ -1,0 +1,77 @@
+"""What both models thought along an accepted path: their most likely tokens, and what rejections left of the target's.
+
+Worked out after the walk, to be shown; decides nothing. Shapes: V = vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..design.tree import TokenTree
+from .verifiers import Rule
+from .walk import Walk
+
+Likely = tuple[tuple[int, float], ...]  # tokens with their probabilities, the most likely first
+
+
+class NodeRows(NamedTuple):
+    """The rows at one node of the accepted path.
+
+    Attributes:
+        node: its id.
+        target: what the target would have written after it.
+        draft: what the draft would have; empty for a node without children.
+        residuals: one for each child that was rejected there, what was left of the target's row after it. Empty at
+            temperature 0, where nothing is left over.
+    """
+
+    node: int
+    target: Likely
+    draft: Likely
+    residuals: tuple[Likely, ...]
+
+
+def explain_path(
+    tree: TokenTree,
+    tokens: Sequence[int],
+    walk: Walk,
+    *,
+    target_row: Callable[[int], np.ndarray],
+    draft_row: Callable[[int], np.ndarray],
+    rule: Rule | None,
+    most: int,
+) -> tuple[NodeRows, ...]:
+    """Return the rows at every node of a path, `most` tokens of each.
+
+    Args:
+        tokens: token of every node [n].
+        target_row, draft_row: node -> float64 [V]; the draft's is asked only for nodes with children.
+        rule: what the walk went by; None at temperature 0.
+    """
+    tried: dict[int, list[bool]] = {}
+    for trial in walk.trials:
+        tried.setdefault(int(tree.parents[trial.node]), []).append(trial.node in walk.path)
+    found = []
+    for node in walk.path:
+        row, children = target_row(node), tree.children(node)
+        draft, residuals = (draft_row(node) if children else None), []
+        if rule is not None and draft is not None:
+            offers = rule(row, draft, [tokens[child] for child in children])
+            residuals = [
+                likely(offer.rest, most)
+                for offer, accepted in zip(offers, tried.get(node, ()), strict=False)
+                if not accepted
+            ]
+        found.append(NodeRows(node, likely(row, most), () if draft is None else likely(draft, most), tuple(residuals)))
+    return tuple(found)
+
+
+def likely(row: np.ndarray, most: int) -> Likely:
+    """Return the most likely tokens of a row, float64 [V], those above probability 0."""
+    count = min(most, len(row))
+    places = np.argpartition(-row, count - 1)[:count]
+    places = places[np.argsort(-row[places], kind="stable")]
+    return tuple((int(token), float(row[token])) for token in places if row[token] > 0.0)

@@ -1,0 +1,85 @@
+"""The race page: real lanes on a tiny pair, what the replay is told, a race that is stopped."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from sequoia_core.design.plain_trees import branching_tree
+from tests.app.conftest import metrics, open_page, settled, wait_for
+from tests.conftest import tiny_llama
+from ui import race_job
+from ui.jobs import Job, JobContext
+from ui.runs import DecodeRequest
+
+LANES = ["Autoregressive", "Best chain", "Planned tree", "SpecExec"]
+
+
+def race(page: AppTest) -> AppTest:
+    page = settled(page.button(key="race_start").click().run())
+    job = page.session_state["studio_jobs"]["race"]
+    wait_for(lambda: not job.active)
+    assert job.error is None, job.error
+    return settled(page.run())
+
+
+def sent(page: AppTest) -> dict:
+    return json.loads(page.get("bidi_component")[0].proto.json)
+
+
+def test_every_lane_writes_the_same_text_at_temperature_0_and_is_kept_as_a_run(assets, tiny_pair) -> None:
+    page = race(open_page("race", race_tokens="32"))
+    lanes = sent(page)["lanes"]
+    assert [lane["name"] for lane in lanes] == LANES
+    assert all(lane["tokens"][-1] == 32 and "".join(lane["texts"]) == "".join(lanes[0]["texts"]) for lane in lanes)
+    assert all(lane["ends"] == sorted(lane["ends"]) and len(lane["ends"]) == len(lane["tokens"]) for lane in lanes)
+    assert len(lanes[0]["ends"]) == 32 > len(lanes[2]["ends"])
+    assert "same text" in page.success[0].value
+    found = page.session_state["studio_jobs"]["race"].result
+    assert metrics(page)["Winner"][0] == min(found.lanes, key=lambda lane: lane.seconds).name
+    kept = page.session_state["studio_runs"]
+    assert {lane.run["id"] for lane in found.lanes} <= set(kept)
+    assert all(lane.run["baseline"]["seconds"] == found.lanes[0].seconds for lane in found.lanes[1:])
+
+
+def test_above_temperature_0_lanes_write_equally_much_but_not_the_same(assets, tiny_pair, monkeypatch) -> None:
+    monkeypatch.setattr(tiny_pair.target, "eos_ids", frozenset(range(0, 64, 2)))  # which would soon end every lane
+    page = race(open_page("race", race_tokens="16", temperature="1"))
+    assert [lane["tokens"][-1] for lane in sent(page)["lanes"]] == [16] * 4
+    assert not page.success and any("distribution" in element.value for element in page.markdown)
+
+
+def test_lanes_that_differ_at_temperature_0_are_named(assets, tiny_pair, monkeypatch) -> None:
+    whole = race_job._run_lane
+
+    def odd(context, pair, name, request, progress):
+        lane = whole(context, pair, name, request, progress)
+        return race_job.Lane(name, (*lane.tokens[:-1], -1), lane.run) if name == "SpecExec" else lane
+
+    monkeypatch.setattr(race_job, "_run_lane", odd)
+    page = race(open_page("race", race_tokens="16"))
+    assert "SpecExec did not" in page.warning[0].value and not page.success
+
+
+@pytest.fixture
+def context() -> JobContext:
+    return JobContext(Job("race", lambda context: None))
+
+
+def test_a_race_that_is_stopped_keeps_the_lanes_that_had_finished(tiny_pair, context) -> None:
+    stop: threading.Event = context.cancel
+    request = DecodeRequest("def f():", branching_tree([2, 2]), max_new_tokens=24)
+    context.progress = lambda fraction, message: stop.set() if fraction > 0.7 else None
+    race = race_job.race_work({"one": request, "two": request})(context)
+    assert [lane.name for lane in race.lanes] == ["one"] and len(race.lanes[0].tokens) == 24
+
+
+def test_a_lane_that_drafts_as_the_target_would_takes_fewer_steps(tiny_pair, context) -> None:
+    tiny_pair.draft = tiny_llama(1)
+    tree = branching_tree([1, 1, 1])
+    requests = {"tree": DecodeRequest("def f():", tree, max_new_tokens=24)}
+    (lane,) = race_job.race_work(requests)(context).lanes
+    assert len(lane.run["steps"]) == 6 and lane.run["text"] == "".join("".join(s["pieces"]) for s in lane.run["steps"])

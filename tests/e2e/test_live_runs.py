@@ -1,0 +1,86 @@
+"""Journeys of runs while they go on: a race and its replay; step by step, planned again, on with the new tree."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .browser import LONG_MS, settle
+
+
+def steps_shown(page) -> int:
+    return int(re.search(r"of (\d+)", page.locator(".st-key-decode_tree .at").inner_text())[1])
+
+
+@pytest.mark.timeout(600)
+def test_race_replayed_side_by_side(page, server, shot):
+    page.goto(f"{server}/race?race_tokens=32")
+    settle(page)
+    page.get_by_role("button", name="Start the race").click()
+    track = page.locator(".st-key-race_track")
+    track.locator(".lane").first.wait_for(timeout=LONG_MS)
+    assert track.locator(".name").all_inner_texts() == ["Autoregressive", "Best chain", "Planned tree", "SpecExec"]
+    track.get_by_role("button", name="1/10×").click()
+    keys = track.locator(".track")
+    keys.focus()
+    keys.press("Home")
+    assert track.locator(".figures").first.inner_text().startswith("0 tokens") and not track.locator(".first").count()
+    keys.press("Space")
+    track.get_by_role("button", name="Pause").wait_for()
+    while int(track.locator(".scrub").input_value()) < 50:  # the clock runs, ten times slower than it was
+        page.wait_for_timeout(50)
+    keys.press("End")
+    track.get_by_role("button", name="Play").wait_for()
+    assert track.locator(".lane.first").count() == 1 and "wins" in track.locator(".said").inner_text()
+    gaps = [text for text in track.locator(".figures").all_inner_texts() if " · +" in text]
+    assert len(gaps) == 3 and all("tok/s" in text for text in gaps)
+    texts = set(track.locator(".text").all_inner_texts())
+    assert len(texts) == 1 and page.get_by_text("All lanes wrote the same text").is_visible()
+    track.scroll_into_view_if_needed()
+    shot("race")
+    page.set_viewport_size({"width": 480, "height": 900})
+    page.wait_for_timeout(500)
+    assert track.locator(".track").evaluate("root => root.scrollWidth <= root.clientWidth + 1")
+
+
+@pytest.mark.timeout(600)
+def test_people_who_asked_for_less_motion_see_the_finish(page, server):
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(f"{server}/race?race_tokens=16")
+    settle(page)
+    page.get_by_role("button", name="Start the race").click()
+    track = page.locator(".st-key-race_track")
+    track.get_by_text("wins.").wait_for(timeout=LONG_MS)
+    assert track.get_by_role("button", name="Play").is_visible() and track.locator(".lane.first").count() == 1
+
+
+@pytest.mark.timeout(600)
+def test_step_by_step_then_planned_again_then_on_with_the_new_tree(page, server, shot):
+    page.goto(f"{server}/decode?tokens=48&stepwise=true&chain=1")
+    settle(page)
+    page.locator(".st-key-source").get_by_role("combobox").click()
+    page.get_by_role("option", name="Chain").click()
+    settle(page)
+    page.get_by_role("button", name="Start", exact=True).click()
+    further = page.locator(".st-key-decode_next button").first
+    for steps in (1, 2, 3):
+        page.get_by_text(f"The engine waits after step {steps}.").wait_for(timeout=LONG_MS)
+        assert steps_shown(page) == steps
+        further.click()
+    page.get_by_text("The engine waits after step 4.").wait_for()
+    page.locator(".st-key-decode_tree .tt").evaluate("root => (root.dataset.tag = 'kept')")
+    page.get_by_role("button", name="Plan again with what this run showed").click()
+    page.get_by_role("button", name="Use it from the next step").click()
+    further.click()
+    page.get_by_text("In use since step 5").wait_for()
+    assert page.locator(".st-key-decode_tree .nodes .node:not(.bonus)").count() > 2  # the chain had two
+    page.get_by_role("button", name="Run on").click()
+    page.locator(".st-key-decode_start button:enabled").wait_for(timeout=LONG_MS)
+    settle(page)
+    assert page.locator(".st-key-decode_tree .tt").get_attribute("data-tag") == "kept"
+    page.locator(".st-key-decode_tree .nodes .node.rejected, .st-key-decode_tree .nodes .node.accepted").last.click()
+    details = page.locator(".st-key-decode_tree .details")
+    assert "Most likely after" in details.inner_text() and details.locator(".likely td").count() >= 8
+    page.get_by_text("What this run shows of acceptance").scroll_into_view_if_needed()
+    shot("learned")

@@ -1,0 +1,57 @@
+"""Who takes part in a race: every way of decoding there is for the pair and the settings chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.design.tree import TokenTree
+from ui import predictions, session, tree_in_use
+from ui.decode import tree_choice
+from ui.runs import DecodeRequest
+
+CHAIN = 4  # drafted tokens, where nothing is known that a length could be chosen by
+AUTOREGRESSIVE = "Autoregressive"
+
+
+def entrants(common: DecodeRequest) -> dict[str, DecodeRequest]:
+    """Return name -> decode, autoregressive first.
+
+    Args:
+        common: what all of them share; its tree is not looked at.
+    """
+    from sequoia_core.decoding.adaptive import AdaptiveTree  # with torch, which takes seconds when it comes first
+    from sequoia_core.decoding.spec_exec import SpecExecTree
+    from sequoia_core.decoding.tree_policy import ROOT_ONLY
+    from sequoia_core.studies.race import best_chain
+
+    vector = predictions.vector_for(predictions.conditions(common.temperature, common.top_p, common.verifier))
+    profile = session.profile()
+    chosen = tree_choice.best_for(vector)
+    planned = tree_in_use.current() if chosen.tree is None else chosen.tree
+    origin = tree_in_use.source() if chosen.tree is None else chosen.origin
+    known = vector is not None and profile is not None
+    chain = best_chain(vector, profile) if known else chain_tree(CHAIN)
+    budget = max(planned.size, 2), max(planned.depth, 1)
+    trees = {
+        AUTOREGRESSIVE: (ROOT_ONLY, "one token per pass"),
+        "Best chain" if known else f"Chain of {CHAIN}": (chain, f"chain of {chain.depth}"),
+        "Planned tree": (planned, f"{origin}, n = {planned.size}, d = {planned.depth}"),
+        "SpecExec": (SpecExecTree(max_size=budget[0], max_depth=budget[1]), f"up to {budget[0]} nodes, anew each step"),
+    }
+    if known and vector.calibration is not None:
+        adaptive = AdaptiveTree(profile=profile, calibration=vector.calibration, max_size=min(64, profile.max_size))
+        trees["Adaptive"] = (adaptive, f"{adaptive.recipe}, up to {adaptive.max_size} nodes, what is worth its cost")
+    requests = {}
+    for name, (tree, what) in trees.items():
+        fixed = isinstance(tree, TokenTree)
+        expected = predictions.prediction(tree, vector, prompts=1) if fixed and vector is not None else None
+        requests[name] = replace(
+            common,
+            tree=tree,
+            tree_source=f"{name}: {what}",
+            verifier=common.verifier if fixed else tree.verifiers[0],
+            expected_tokens=None if expected is None else expected.tokens_per_step.value,
+            predicted_speedup=None if expected is None else expected.speedup.value,
+        )
+    return requests
