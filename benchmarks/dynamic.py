@@ -7,7 +7,8 @@ Every tree may have n nodes: the static one is the optimum for the measured vect
 continuations, the adaptive one the n with the largest calibrated chance, without looking at costs. Vector and
 calibration come from every second prompt, the others are decoded; none of them loops, which any draft would guess. At
 temperature 0 nothing is drawn, so only the deterministic recipe is run. A table, a dated file in results/, and one JSON
-line last. EOS is off so that all write equally much; intervals are 95 %, from resampling prompts.
+line last. EOS is off so that all write equally much; intervals are 95 %, from resampling prompts. The
+robustness page shows the record that lies at assets/runs/dynamic-budget.json.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def decode(
             f"verifier: found {chosen.name!r}, expected {' or '.join(policy.verifiers)}, which alone are exact for "
             "these trees"
         )
-    if draft is not None:
+    if draft is not None and policy.fixed is None:
         _warn_of_other_conditions(policy, target, draft, sampling)
     if generator is None:
         generator = torch.Generator()

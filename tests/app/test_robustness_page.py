@@ -358,3 +358,22 @@ def test_evidence_of_another_pair_is_marked(recorded) -> None:
     page.session_state["studio_pair"] = PairSpec("owner/big", "owner/small")
     settled(page.run())
     assert session.pair_name() == "demo pair" and "pair big ← small" in page.warning[0].value
+
+
+def test_dynamic_trees_are_shown_over_temperature_once_they_were_measured(assets) -> None:
+    assert "Dynamic trees" not in [tab.label for tab in open_page("robustness").tabs]
+    (assets / "runs").mkdir()
+    rows = [
+        {"temperature": t, "size": n, "tree": tree}
+        | {"over_static": {"value": 1.0 + 0.1 * n / 16 - t, "low": 0.1, "high": 1.4}}
+        for t in (0.0, 1.0) for n in (8, 16) for tree in ("static", "specexec", "adaptive, sampled")
+    ]  # fmt: skip
+    settings = {"date": "2026-11-22", "prompts_decoded": 16, "prompt_file": "some.jsonl", "dtype": "bfloat16"}
+    path = assets / "runs" / "dynamic-budget.json"
+    path.write_text(json.dumps({"budgets": rows, "settings": settings}))
+    page = open_page("robustness", robustness_section="Dynamic trees")
+    assert len(page.get("plotly_chart")) == 1
+    assert any("on 16 prompts of some.jsonl" in text.value for text in page.caption)
+    assert any("With 16 nodes, specexec at T = 0 yields 1.10 times" in text.value for text in page.markdown)
+    path.write_text("[]")
+    assert "Dynamic trees" not in [tab.label for tab in open_page("robustness").tabs]

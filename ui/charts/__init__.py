@@ -1,6 +1,7 @@
 """Plotly figures of the app's results: plain functions, no streamlit, nothing computed that the core computes."""
 
 from ui.charts.acceptance import acceptance_figure, rejection_figure
+from ui.charts.dynamic_lanes import dynamic_lanes_figure
 from ui.charts.growth import growth_figure
 from ui.charts.hardware import draft_cost_figure, speedup_heatmap, speedup_surface_3d, verify_time_figure
 from ui.charts.marginal_costs import marginal_cost_figure
@@ -21,6 +22,7 @@ __all__ = [
     "comparison_figure",
     "confidence_figure",
     "counts_figure",
+    "dynamic_lanes_figure",
     "growth_figure",
     "level_acceptance_figure",
     "marginal_cost_figure",
