@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..design.conditions import Conditions
 from ..design.tree import TokenTree
 from ..models.protocol import Session
 from .compiled_drafting import CompiledDrafter
@@ -41,6 +42,9 @@ class SwitchingTree:
     @property
     def verifiers(self) -> tuple[str, ...]:
         return tuple(VERIFIERS)
+
+    def differences(self, wanted: Conditions) -> list[str]:
+        return []  # who chooses the trees knows what for
 
     def check(self, tree: TokenTree) -> TokenTree:
         """Return a tree that fits.

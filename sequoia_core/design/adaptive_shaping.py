@@ -18,6 +18,7 @@ from .calibration import Calibration
 from .optimal_trees import node_scores, optimal_tree
 from .profile import HardwareProfile
 from .shaping import BestFirst, DrawnInTurn, Nodes, Prices, ShapeBounds, Shaper
+from .step_time import computing_sec
 
 TRIAL_STEPS = 60  # trees grown for one estimate
 ROUNDS = 4  # of setting theta to the rate found with it (Dinkelbach): the rate moves by less than the noise after these
@@ -46,12 +47,23 @@ class StepCosts:
     ) -> StepCosts:
         """Look the times up once for every size and width.
 
+        Where weights stream in, a pass is priced by what it computes beyond their arrival, and draft passes by the
+        share of the deepest tree's drafting that does not hide behind it.
+
         Raises:
             ValueError: when the bounds go beyond what was profiled.
         """
         sizes, widths = np.arange(1, bounds.max_size + 1), np.arange(1, bounds.beam + 1)
-        step = profile.verify_at(sizes, context) + profile.overhead_at(sizes, greedy=greedy)
-        return cls(np.append(0.0, step), np.append(0.0, profile.draft_at(widths, context)))
+        overhead, draft = profile.overhead_at(sizes, greedy=greedy), profile.draft_at(widths, context)
+        if profile.streaming is None:
+            step = profile.verify_at(sizes, context) + overhead
+        else:
+            ahead = profile.streaming.ahead_sec
+            step = np.maximum(profile.streaming.pass_sec, computing_sec(profile, sizes, context))
+            step = step + np.maximum(overhead - ahead, 0.0)
+            hidden = max(ahead - float(overhead[0]), 0.0)
+            draft = draft * max(1.0 - hidden / (bounds.max_depth * float(draft[0])), 0.0)
+        return cls(np.append(0.0, step), np.append(0.0, draft))
 
     def seconds(self, size: int, widths: Sequence[int]) -> float:
         return float(self.step_sec[size] + self.draft_sec[list(widths)].sum())

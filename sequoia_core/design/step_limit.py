@@ -8,10 +8,10 @@ import numpy as np
 
 from .planning import BestShape
 from .profile import HardwareProfile
+from .step_time import READING_SLACK
 
 PAYS_FROM = 1.05  # smallest predicted speedup that counts as a gain
 IDLE_SLACK = 0.1  # how much longer a pass may take before its tokens count as no longer free
-READING_SLACK = 0.05  # the same, before computing counts as slower than reading the weights: passes vary by as much
 CHEAP_STEP = 1.25  # steps that cost less than this many one-token passes: acceptance is the limit
 
 

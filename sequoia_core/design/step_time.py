@@ -12,6 +12,8 @@ import numpy as np
 from .profile import HardwareProfile
 from .tree import TokenTree
 
+READING_SLACK = 0.1  # a pass this much longer than its weights take to arrive computes all the time
+
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
@@ -52,31 +54,46 @@ def step_time(
     """
     drafting = profile.draft_at(np.array(level_widths(tree)), context).sum() if tree.size > 1 else np.array(0.0)
     overhead = profile.overhead_at(tree.size, greedy=greedy)
-    return StepTime(*map(float, _overlapped(profile, profile.verify_at(tree.size, context), drafting, overhead)))
+    return StepTime(*map(float, _overlapped(profile, np.array(tree.size), drafting, overhead, context)))
+
+
+def computing_sec(profile: HardwareProfile, sizes: np.ndarray, context: float | None) -> np.ndarray:
+    """Return how long passes compute while their weights stream in, float64 of the shape of `sizes`.
+
+    A pass that was waiting for its weights does not say. From the first size on that takes longer than reading, what
+    was timed is computing; below it, its share by the number of tokens, which is rather too little than too much for
+    the few tokens where nothing depends on it.
+    """
+    known = np.arange(1, profile.max_size + 1)
+    timed = profile.verify_at(known, context)
+    longer = np.flatnonzero(timed > (1 + READING_SLACK) * profile.streaming.pass_sec)
+    first = int(known[longer[0]]) if len(longer) else profile.max_size
+    return np.where(sizes >= first, profile.verify_at(sizes, context), timed[first - 1] * sizes / first)
 
 
 def _overlapped(
-    profile: HardwareProfile, verify: np.ndarray, drafting: np.ndarray, overhead: np.ndarray
+    profile: HardwareProfile, sizes: np.ndarray, drafting: np.ndarray, overhead: np.ndarray, context: float | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the seconds of verifying, of drafting and of the rest that a step waits for, each of the shape given.
 
-    While weights stream in, a pass takes as long as all layers do to arrive, and what happens between two passes costs
-    only what is longer than filling the buffers. A pass that computes for longer than its layers arrive hides nothing.
+    While weights stream in, a step takes the longer of two things: until all layers have arrived, where what happens
+    between two passes costs only what is longer than filling the buffers; or computing the pass and all the rest.
     """
     streaming = profile.streaming
     if streaming is None:
-        return verify, drafting, overhead
-    reading = verify <= streaming.pass_sec
+        return profile.verify_at(sizes, context), drafting, overhead
+    computing, between = computing_sec(profile, sizes, context), drafting + overhead
+    reading = streaming.pass_sec + np.maximum(between - streaming.ahead_sec, 0.0) >= computing + between
     ahead = np.where(reading, streaming.ahead_sec, 0.0)
     rest = np.maximum(overhead - ahead, 0.0)
     still_ahead = np.maximum(ahead - overhead, 0.0)
-    return np.where(reading, streaming.pass_sec, verify), np.maximum(drafting - still_ahead, 0.0), rest
+    return np.where(reading, streaming.pass_sec, computing), np.maximum(drafting - still_ahead, 0.0), rest
 
 
 def autoregressive_sec(profile: HardwareProfile, *, context: float | None = None, greedy: bool = True) -> float:
     """Return the seconds of one token without speculation: a step of the root alone."""
     overhead = profile.overhead_at(1, greedy=greedy)
-    return float(sum(_overlapped(profile, profile.verify_at(1, context), np.array(0.0), overhead)))
+    return float(sum(_overlapped(profile, np.array(1), np.array(0.0), overhead, context)))
 
 
 def step_parts(
@@ -98,7 +115,7 @@ def step_parts(
     """
     drafting = np.where(widths > 0, profile.draft_at(widths, context), 0.0).sum(axis=-1)
     overhead = profile.overhead_at(sizes, greedy=greedy)
-    return _overlapped(profile, profile.verify_at(sizes, context), drafting, overhead)
+    return _overlapped(profile, sizes, drafting, overhead, context)
 
 
 def step_seconds(

@@ -17,7 +17,7 @@ PLACE_OF_SHAPE = """([n, d]) => {
 def test_a_scenario_leads_to_a_shape_a_run_and_its_explanation(page, server, shot):
     page.goto(server)
     settle(page)
-    page.locator(".st-key-sidebar_scenario input").first.click()
+    page.locator("[class*=st-key-sidebar_scenario] input").first.click()
     page.get_by_role("option", name="The demo pair on a processor without a matrix unit").click()
     settle(page)
     go(page, "Hardware")

@@ -30,7 +30,7 @@ def test_reading_ends_where_computing_takes_longer():
     meta = {"streaming": {"layers": 4, "buffers": 2, "layer_read_sec": 0.5}}
     times = {"sizes": [1, 8, 16, 32], "draft_sec": 0.1}
     assert reading_ends(HardwareProfile(verify_sec=[1.9, 2.0, 2.2, 4.0], **times)) is None
-    assert reading_ends(HardwareProfile(verify_sec=[1.9, 2.0, 2.2, 4.0], meta=meta, **times)) == 12
+    assert reading_ends(HardwareProfile(verify_sec=[1.9, 2.0, 2.2, 4.0], meta=meta, **times)) == 16
     assert reading_ends(HardwareProfile(verify_sec=[1.9, 2.0, 2.0, 2.05], meta=meta, **times)) == 32
     assert reading_ends(HardwareProfile(verify_sec=[3.0, 3.1, 3.2, 4.0], meta=meta, **times)) is None
 

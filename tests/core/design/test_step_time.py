@@ -55,6 +55,16 @@ def test_drafting_hides_behind_streaming_as_far_as_the_buffers_reach():
     assert step_seconds(np.array([7]), np.array([[1] * 6]), flat) == pytest.approx(1.5 + 0.15)
 
 
+def test_a_pass_that_was_timed_a_little_longer_than_reading_hides_as_much():
+    streaming = {"layers": 10, "buffers": 3, "layer_read_sec": 0.15}
+    chain = TokenTree(np.array([-1, *range(6)]))
+    times = [
+        step_time(chain, HardwareProfile([1, 7, 64], [1.5, sec, 2.5], 0.1, meta={"streaming": streaming})).total_sec
+        for sec in (1.4, 1.5, 1.51, 1.6)
+    ]
+    assert times == pytest.approx([1.5 + 0.6 - 0.45] * 4, rel=0.01)
+
+
 @pytest.mark.parametrize("told", [None, 3, {}, {"layers": 0, "buffers": 2, "layer_read_sec": 1.0}, {"layers": "x"}])
 def test_an_odd_note_on_streaming_is_passed_over(told):
     assert (
