@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import count
@@ -36,7 +36,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from sequoia_core.decoding.loop import autoregressive, decode  # noqa: E402
+from sequoia_core.decoding.loop import autoregressive  # noqa: E402
 from sequoia_core.decoding.sampling import SamplingConfig  # noqa: E402
 from sequoia_core.decoding.tree_policy import TreePolicy  # noqa: E402
 from sequoia_core.design.acceptance import AcceptanceVector  # noqa: E402
@@ -51,7 +51,16 @@ from sequoia_core.models.loading import DEMO_PAIR, load_pair  # noqa: E402
 from sequoia_core.models.tensor_files import PIECE  # noqa: E402
 from sequoia_core.studies.measure_acceptance import measure_acceptance  # noqa: E402
 from sequoia_core.studies.measure_profile import measure_profile  # noqa: E402
-from sequoia_core.studies.race import LOOPS_FROM, Lane, best_chain, dynamic_trees, plan_tree, repeated_share  # noqa: E402
+from sequoia_core.studies.race import (  # noqa: E402
+    LOOPS_FROM,
+    Lane,
+    Method,
+    best_chain,
+    dynamic_trees,
+    own_method,
+    plan_tree,
+    repeated_share,
+)
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 READS, ROUNDS, READ_BYTES = (1, 2, 3, 4), 3, 2**29
@@ -59,8 +68,6 @@ LONGEST_CHAIN = DEEPEST_TREE = 24
 OVERTAKES = 1.1  # a pass this many times as long as one over one token computes longer than it reads
 WIDEST = 256  # nodes of an adaptive tree
 ACCELERATED = 6  # prompts that accelerate decodes: a lane of it takes longer than all others together
-PHASES = ("draft_sec", "verify_sec", "walk_sec", "commit_sec")
-Method = Callable[[Sequence[int], int, Lane], None]  # prompt, turn, where the decode is entered
 
 
 def disk_rate(path: Path, outstanding: int) -> float:
@@ -106,23 +113,6 @@ def streaming(pair: ModelPair, prompts: Sequence[Sequence[int]]) -> dict:
     return {"disk": disk, "streamed": statistics.median(streamed)}
 
 
-def ours(pair: ModelPair, tree: TokenTree | TreePolicy | None, sampling: SamplingConfig, length: int) -> Method:
-    target, draft = pair.target.endless(), pair.draft.endless()
-
-    def run(prompt: Sequence[int], turn: int, lane: Lane) -> None:
-        options = {"sampling": sampling, "max_new_tokens": length, "generator": torch.Generator().manual_seed(turn)}
-        started = time.perf_counter()
-        if tree is None:
-            steps = list(autoregressive(prompt, target=target, **options))
-        else:
-            steps = list(decode(prompt, target=target, draft=draft, tree=tree, explain=False, **options))
-        seconds = time.perf_counter() - started
-        lane.step_sec.append(sum(getattr(step, phase) for step in steps for phase in PHASES))
-        lane.add([token for step in steps for token in step.new_tokens], len(steps), seconds)
-
-    return run
-
-
 def accelerated(
     name: str, dtype: torch.dtype, folder: Path, sampling: SamplingConfig, length: int
 ) -> dict[str, Method]:
@@ -153,7 +143,7 @@ def accelerated(
     model.register_forward_pre_hook(drop)
 
     def method(on: bool) -> Method:
-        def run(prompt: Sequence[int], turn: int, lane: Lane) -> None:
+        def run(prompt: Sequence[int], length: int, turn: int, lane: Lane) -> None:
             dropping["on"], dropping["sec"] = on, 0.0
             torch.manual_seed(turn)
             started = time.perf_counter()
@@ -165,15 +155,15 @@ def accelerated(
     return {"accelerate": method(True), "accelerate_cached": method(False)}
 
 
-def take_turns(methods: dict[str, Method], prompts: Sequence[Sequence[int]]) -> dict[str, Lane]:
+def take_turns(methods: dict[str, Method], prompts: Sequence[Sequence[int]], length: int) -> dict[str, Lane]:
     names, lanes = list(methods), {name: Lane() for name in methods}
     for name in names:
-        methods[name](prompts[0], 0, Lane())  # warm-up
+        methods[name](prompts[0], length, 0, Lane())  # warm-up
     for turn, prompt in enumerate(prompts):
         for offset in range(len(names)):
             name = names[(turn + offset) % len(names)]
             if turn < ACCELERATED or not name.startswith("accelerate"):
-                methods[name](prompt, turn, lanes[name])
+                methods[name](prompt, length, turn, lanes[name])
         print(f"prompt {turn + 1} of {len(prompts)}", file=sys.stderr)
     return lanes
 
@@ -235,13 +225,13 @@ def one_temperature(args, setups: list[Setup], calibration, raced, temperature: 
         if setup.place == "memory"
     }  # fmt: skip
     methods = {
-        f"{setup.place} autoregressive": ours(setup.pair, None, sampling, length) for setup in setups
+        f"{setup.place} autoregressive": own_method(setup.pair, None, sampling) for setup in setups
     }  # one for each place: the draft has no part in it
     trees = {}
     for setup in setups:
         trees |= {setup.name(lane): tree for lane, tree in trees_of(setup, vectors[setup.draft]).items()}
         methods |= {
-            setup.name(lane): ours(setup.pair, trees[setup.name(lane)], sampling, length)
+            setup.name(lane): own_method(setup.pair, trees[setup.name(lane)], sampling)
             for lane in ("chain", "planned", "specexec", "adaptive")
             if setup.name(lane) in trees
         }
@@ -249,7 +239,7 @@ def one_temperature(args, setups: list[Setup], calibration, raced, temperature: 
         if importlib.util.find_spec("accelerate"):
             dtype = setups[0].pair.target.dtype
             methods |= accelerated(args.target, dtype, Path(folder), sampling, length)
-        lanes = take_turns(methods, raced)
+        lanes = take_turns(methods, raced, length)
     steps = {name: 1 / lane.sec_per_token for name, lane in lanes.items() if lane.step_sec}
     whole = {name: sum(lane.tokens) / sum(lane.seconds) for name, lane in lanes.items()}
     shown = steps | {name: rate for name, rate in whole.items() if name not in steps}

@@ -62,8 +62,8 @@ class Recipe:
     draft_tokens: int = 14_000_000
     draft_batch: int = 8
     large_draft_layers: tuple[int, ...] = (0, 9)  # layers of the target that it starts from
-    large_draft_generated: int = 600_000
-    large_draft_tokens: int = 2_000_000
+    large_draft_generated: int = 1_000_000
+    large_draft_tokens: int = 14_000_000
     package_bytes: int = 10_000_000
     tokenizer_bytes: int = 20_000_000
 

@@ -83,6 +83,9 @@ class Lane:
         return row
 
 
+Method = Callable[[Sequence[int], int, int, Lane], None]  # prompt, tokens, turn, and the lane that it is entered in
+
+
 def best_chain(acceptance: AcceptanceVector, profile: HardwareProfile, *, longest: int = 32) -> TokenTree:
     """Return the chain with the largest predicted speedup, at least one drafted token long."""
     lengths = range(1, min(longest, profile.max_size - 1) + 1)
@@ -115,6 +118,30 @@ def dynamic_trees(
     }
 
 
+def own_method(
+    pair: ModelPair, tree: TokenTree | TreePolicy | None, sampling: SamplingConfig, *, seed: int = 0
+) -> Method:
+    """Return what decodes a prompt with a tree, or token by token without one, EOS off, and enters it in a lane."""
+    target, draft = pair.target.endless(), pair.draft.endless()
+
+    def run(prompt: Sequence[int], length: int, turn: int, lane: Lane) -> None:
+        generator = torch.Generator().manual_seed(seed + turn)
+        options = {"sampling": sampling, "max_new_tokens": length, "generator": generator}
+        started = time.perf_counter()
+        if tree is None:
+            steps = list(autoregressive(prompt, target=target, **options))
+        else:
+            steps = list(decode(prompt, target=target, draft=draft, tree=tree, explain=False, **options))
+        seconds = time.perf_counter() - started
+        names = ("draft_sec", "verify_sec", "walk_sec", "commit_sec")
+        phases = {name: sum(getattr(step, name) for step in steps) for name in names}
+        lane.phase_sec = {name: lane.phase_sec.get(name, 0.0) + taken for name, taken in phases.items()}
+        lane.step_sec.append(sum(phases.values()))
+        lane.add([token for step in steps for token in step.new_tokens], len(steps), seconds)
+
+    return run
+
+
 def race(
     pair: ModelPair,
     prompts: Sequence[Sequence[int]],
@@ -135,28 +162,8 @@ def race(
     Returns:
         method -> lane; `hf_assisted` is the fastest of its settings.
     """
-    target, draft = pair.target.endless(), pair.draft.endless()
-
-    def ours(tree: TokenTree | TreePolicy | None) -> Callable[[Sequence[int], int, int, Lane], None]:
-        def run(prompt: Sequence[int], length: int, turn: int, lane: Lane) -> None:
-            generator = torch.Generator().manual_seed(seed + turn)
-            options = {"sampling": sampling, "max_new_tokens": length, "generator": generator}
-            started = time.perf_counter()
-            if tree is None:
-                steps = list(autoregressive(prompt, target=target, **options))
-            else:
-                steps = list(decode(prompt, target=target, draft=draft, tree=tree, explain=False, **options))
-            seconds = time.perf_counter() - started
-            names = ("draft_sec", "verify_sec", "walk_sec", "commit_sec")
-            phases = {name: sum(getattr(step, name) for step in steps) for name in names}
-            lane.phase_sec = {name: lane.phase_sec.get(name, 0.0) + taken for name, taken in phases.items()}
-            lane.step_sec.append(sum(phases.values()))
-            lane.add([token for step in steps for token in step.new_tokens], len(steps), seconds)
-
-        return run
-
-    methods: dict[str, Callable[[Sequence[int], int, int, Lane], None]] = {"autoregressive": ours(None)}
-    methods |= {name: ours(tree) for name, tree in trees.items()}
+    methods = {"autoregressive": own_method(pair, None, sampling, seed=seed)}
+    methods |= {name: own_method(pair, tree, sampling, seed=seed) for name, tree in trees.items()}
     if with_transformers:
         methods["hf_generate"] = _transformers_method(pair, sampling, assisted=False, length_hint=None)
         for hint in ASSISTANT_TOKENS:
