@@ -49,6 +49,8 @@ def acceptance() -> AcceptanceVector:
             st.error(f"No acceptance vector in {folder}. Restore the folder from the repository.")
             st.stop()
         default = shipped.acceptance(names[0])
+        if default.holds_for is None:
+            return default
         return next((vector for vector in map(shipped.acceptance, names) if _is_of_pair(vector)), default)
     return get("acceptance")
 
