@@ -38,8 +38,8 @@ with right:
         "of decoding draws other numbers, from one distribution.",
     )
     st.caption(
-        "Autoregressive, the best chain, the planned tree, SpecExec's trees, and adaptive trees where acceptance was "
-        "measured in this session."
+        "Autoregressive, the best chain, the planned tree, SpecExec's trees, and adaptive trees where the vector "
+        "in use has a calibration."
     )
 
 active = job_panel.is_active("race")
