@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_OWN = 12  # vectors a session keeps of its own
 MAX_RUNS = 16  # a race leaves five
+MAX_NODES = 1_000_000  # of the trees of all kept runs: some 100 MB of records; two of the largest runs
 
 
 def vectors() -> dict[str, AcceptanceVector]:
@@ -238,10 +239,22 @@ def run_origins() -> dict[str, str]:
     return get("run_origins", {})
 
 
+def drafted_nodes(run: dict[str, Any]) -> int:
+    """Return the nodes of all trees of a run, which is what its record takes memory for."""
+    return sum(len(step["tokens"]) for step in run["steps"])
+
+
 def keep_run(run: dict[str, Any], origin: str) -> None:
-    """Keep a run among `runs()`; the oldest gives way past `MAX_RUNS`."""
-    kept = {run["id"]: run, **{key: value for key, value in runs().items() if key != run["id"]}}
-    put("runs", dict(list(kept.items())[:MAX_RUNS]))
+    """Keep a run among `runs()`; the oldest give way past `MAX_RUNS`, and past `MAX_NODES` of all kept trees."""
+    kept, nodes = {run["id"]: run}, drafted_nodes(run)
+    for key, other in runs().items():
+        if key == run["id"]:
+            continue
+        nodes += drafted_nodes(other)
+        if len(kept) == MAX_RUNS or nodes > MAX_NODES:
+            break
+        kept[key] = other
+    put("runs", kept)
     put("run_origins", {key: {**run_origins(), run["id"]: origin}[key] for key in runs()})
 
 

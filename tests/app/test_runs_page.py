@@ -7,7 +7,7 @@ from streamlit.testing.v1 import AppTest
 from tests.app.conftest import ROOT, metrics, open_page, settled
 from tests.app.test_run_comparison import a_run
 from ui.run_files import run_to_bytes
-from ui.session import MAX_RUNS
+from ui.session import MAX_RUNS, drafted_nodes
 
 
 def opened(page: AppTest, content: bytes, name: str = "own.jsonl") -> AppTest:
@@ -59,6 +59,14 @@ def test_a_session_keeps_only_so_many(assets) -> None:
         page = opened(page, run_to_bytes(a_run([["a"]])), f"{number}.jsonl")
     assert len(page.dataframe[0].value) == MAX_RUNS
     assert page.dataframe[0].value["run"][0].startswith(f"{MAX_RUNS + 1}.jsonl")
+
+
+def test_a_session_keeps_only_so_many_nodes(assets, monkeypatch) -> None:
+    monkeypatch.setattr("ui.session.MAX_NODES", 2 * drafted_nodes(a_run([["a"]])))
+    page = open_page("runs")
+    for number in range(4):
+        page = opened(page, run_to_bytes(a_run([["a"]])), f"{number}.jsonl")
+    assert [name[0] for name in page.dataframe[0].value["run"]] == ["3", "2"]
 
 
 def test_links_to_runs_that_are_not_there_fall_back() -> None:
