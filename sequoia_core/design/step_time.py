@@ -62,12 +62,14 @@ def computing_sec(profile: HardwareProfile, sizes: np.ndarray, context: float | 
 
     A pass that was waiting for its weights does not say. From the first size on that takes longer than reading, what
     was timed is computing; below it, its share by the number of tokens, which is rather too little than too much for
-    the few tokens where nothing depends on it.
+    the few tokens where nothing depends on it. 0 where no size takes longer: computing never shows.
     """
     known = np.arange(1, profile.max_size + 1)
     timed = profile.verify_at(known, context)
     longer = np.flatnonzero(timed > (1 + READING_SLACK) * profile.streaming.pass_sec)
-    first = int(known[longer[0]]) if len(longer) else profile.max_size
+    if not len(longer):
+        return np.zeros(np.shape(sizes))
+    first = int(known[longer[0]])
     return np.where(sizes >= first, profile.verify_at(sizes, context), timed[first - 1] * sizes / first)
 
 

@@ -156,7 +156,8 @@ def _reading(profile: HardwareProfile, ends: int | None) -> list[go.Scatter]:
         return []
     level = streaming.pass_sec / profile.smooth_verify_sec[0]
     read = {"mode": "lines", "hoverinfo": "skip", "line": {"color": PLUM, "width": 2, "dash": "dash"}}
-    words = f"weights arrive in {1000 * streaming.pass_sec:.3g} ms"
+    sec = streaming.pass_sec
+    words = "weights arrive in " + (f"{sec:.3g} s" if sec >= 1 else f"{1000 * sec:.3g} ms")
     line = go.Scatter(x=[1, profile.max_size], y=[level, level], name=words, **read)
     if ends is None or ends == profile.max_size:
         return [line]
