@@ -96,7 +96,7 @@ def _load_pair(spec: PairSpec, progress: Progress | None = None) -> ModelPair:
         return load(spec.dtype)
     if spec.offload is None:
         return number_format.load_fastest(spec.target, spec.draft, load)
-    return load(number_format.for_streaming(spec.target, spec.draft))
+    return load(number_format.usually_faster(spec.target, spec.draft))
 
 
 _PAIRS: PairKeeper[PairSpec, ModelPair] = PairKeeper(_fetch_pair, _load_pair)

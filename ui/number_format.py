@@ -30,10 +30,10 @@ _LOG = logging.getLogger(__name__)
 def likely(target: str | None, draft: str | None) -> str:
     """Return the format in which a pair will probably be faster on this CPU, or is known to be."""
     known = kept_times(target, draft)
-    return known[0].dtype if known else for_streaming(target, draft)
+    return known[0].dtype if known else usually_faster(target, draft)
 
 
-def for_streaming(target: str | None, draft: str | None) -> str:
+def usually_faster(target: str | None, draft: str | None) -> str:
     """Return the format that is probably the faster one: all there is to go by where nothing was measured.
 
     A target whose layers stream is not timed in both: it would be packed twice, and half the bytes are read faster.
@@ -54,7 +54,7 @@ def load_fastest(target: str | None, draft: str | None, load: Callable[[str | No
     if known:
         return load(known[0].dtype)
     if _stored_bytes(target, draft) > LARGEST_TIMED_BYTES:
-        return load(for_streaming(target, draft))
+        return load(usually_faster(target, draft))
     from sequoia_core.studies.number_format import choose_number_format
 
     pair, found = choose_number_format(load)

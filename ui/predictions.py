@@ -67,7 +67,7 @@ def dtype_of(spec: PairSpec) -> str:
         return "bfloat16"
     if dtype is None:
         return "float32"
-    return number_format.likely(target, draft) if offload is None else number_format.for_streaming(target, draft)
+    return number_format.likely(target, draft) if offload is None else number_format.usually_faster(target, draft)
 
 
 def profiled_machine() -> str:

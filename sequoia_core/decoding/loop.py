@@ -61,7 +61,6 @@ def decode(
             without a further record.
         explain: also work out what the target gave every node's token, which decoding itself does not need.
         likely: how many of both models' most likely tokens to record at each node of the accepted path.
-        likely: how many of both models' most likely tokens to record at each node of the accepted path.
 
     Returns:
         An iterator of `DecodeStep`; it stops at EOS, at exactly `max_new_tokens`, or at the models' context limit.

@@ -34,7 +34,7 @@ Each module imports, of this room, only the modules named:
     growth              tree, bootstrap, acceptance, optimal_trees, plain_trees
     bounded_search      tree, profile, acceptance, optimal_trees, planning
     draft_choice        profile, acceptance, optimal_trees, planning, prediction, bounded_search
-    step_limit          profile, step_time, planning
+    step_limit          profile, planning
     shaping             tree, optimal_trees
     adaptive_shaping    calibration, profile, step_time, acceptance, optimal_trees, shaping
     growing_prediction  calibration, profile, step_time, prediction, shaping, adaptive_shaping

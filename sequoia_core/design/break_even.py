@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from .acceptance import AcceptanceVector
 from .optimal_trees import expected_tokens_table
-from .planning import along_texts, is_greedy, relative_cost, shape_widths
+from .planning import is_greedy, relative_cost, shape_widths, surface_of, text_correction
 from .profile import HardwareProfile
 
 LARGEST, DEEPEST = 128, 12  # shapes looked at: whether speculation pays at all shows in small ones
@@ -47,12 +48,12 @@ class Gains(NamedTuple):
 
 @dataclass(frozen=True)
 class _Tables:
-    """What the best trees of all shapes yield and how wide their levels are; as it is the times that change, kept.
+    """What the best trees of all shapes yield and how wide their levels are: all but the times.
 
     Attributes:
         acceptance: the vector that they are of.
         tokens: tokens per step, float64 [N + 1, D + 1].
-        correction: `tokens` ÷ what the vector alone expects, the same shape: what replaying its texts found.
+        correction: of them by the measured texts (`text_correction`), the same shape.
         widths: nodes of each draft pass, int64 [N + 1, D + 1, D].
     """
 
@@ -61,29 +62,27 @@ class _Tables:
     correction: np.ndarray
     widths: np.ndarray
 
-    @classmethod
-    def of(cls, acceptance: AcceptanceVector, size: int) -> _Tables:
-        bounds = {"max_size": min(LARGEST, size), "max_depth": DEEPEST}
-        alone = expected_tokens_table(acceptance, **bounds)
-        tokens = along_texts(alone, acceptance)
-        correction = np.divide(tokens, alone, out=np.ones_like(alone), where=np.isfinite(alone) & (alone > 0))
-        return cls(acceptance, tokens, correction, shape_widths(acceptance, **bounds))
-
     def accepted(self, by: float) -> _Tables:
         """Return the tables with every p_k multiplied, as far as a sum of 1 allows."""
         probs = self.acceptance.probs * by
         plain = AcceptanceVector(probs / max(1.0, probs.sum()), holds_for=self.acceptance.holds_for)
         bounds = {"max_size": self.tokens.shape[0] - 1, "max_depth": self.tokens.shape[1] - 1}
         tokens = expected_tokens_table(plain, **bounds) * self.correction
-        return replace(self, acceptance=plain, tokens=tokens, widths=shape_widths(plain, **bounds))
+        return _Tables(plain, tokens, self.correction, shape_widths(plain, **bounds))
 
     def speedups(self, profile: HardwareProfile) -> np.ndarray:
         """Return predicted speedups of trees that draft something, float64 [N - 1, D + 1]; NaN where none exists."""
         cost = relative_cost(self.widths, profile, greedy=is_greedy(self.acceptance))
-        return np.where(np.isneginf(self.tokens[2:]), np.nan, self.tokens[2:] / cost[1:])
+        return surface_of(self.tokens, cost).speedup[2:]
 
-    def best(self, profile: HardwareProfile) -> float:
-        return float(np.nanmax(self.speedups(profile)))
+
+@lru_cache(maxsize=1)
+def _tables(acceptance: AcceptanceVector, size: int) -> _Tables:
+    """Return the tables of a vector; kept, for replaying its texts takes longer than all that is asked of them."""
+    bounds = {"max_size": min(LARGEST, size), "max_depth": DEEPEST}
+    table = expected_tokens_table(acceptance, **bounds)
+    correction = text_correction(table, acceptance)
+    return _Tables(acceptance, table * correction, correction, shape_widths(acceptance, **bounds))
 
 
 def break_even(acceptance: AcceptanceVector, profile: HardwareProfile) -> dict[str, BreakEven]:
@@ -92,7 +91,7 @@ def break_even(acceptance: AcceptanceVector, profile: HardwareProfile) -> dict[s
     All ranks of p are multiplied by one number, all draft passes by one, and all that a target pass takes beyond one
     over a single token by one.
     """
-    tables = _Tables.of(acceptance, profile.max_size)
+    tables = _tables(acceptance, profile.max_size)
     speedups = tables.speedups(profile)
     size = int(np.unravel_index(np.nanargmax(speedups), speedups.shape)[0]) + 2
     now = {"p_1": float(acceptance.probs[0]), "c": profile.c, "t": float(profile.t(size))}
@@ -106,8 +105,8 @@ def break_even(acceptance: AcceptanceVector, profile: HardwareProfile) -> dict[s
 
 def gains(acceptance: AcceptanceVector, profile: HardwareProfile, *, share: float = 0.1) -> Gains:
     """Return what a tenth more acceptance, a tenth less draft time, or a tenth less t(n) - 1 would bring."""
-    tables = _Tables.of(acceptance, profile.max_size)
-    now = max(1.0, tables.best(profile))
+    tables = _tables(acceptance, profile.max_size)
+    now = max(1.0, _best(tables, profile))
     return Gains(
         max(1.0, _best(*_accepted(tables, profile, 1 + share))) / now,
         max(1.0, _best(*_drafted(tables, profile, 1 - share))) / now,
@@ -116,7 +115,8 @@ def gains(acceptance: AcceptanceVector, profile: HardwareProfile, *, share: floa
 
 
 def _best(tables: _Tables, profile: HardwareProfile) -> float:
-    return tables.best(profile)
+    """Return the largest predicted speedup of a tree with at least one drafted token."""
+    return float(np.nanmax(tables.speedups(profile)))
 
 
 def _accepted(tables: _Tables, profile: HardwareProfile, by: float) -> tuple[_Tables, HardwareProfile]:

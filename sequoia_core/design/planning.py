@@ -103,10 +103,10 @@ def speedup_surface(
     table = expected_tokens_table(acceptance, max_size=max_size, max_depth=max_depth)
     sizes = np.arange(1, max_size + 1)
     if paper:
-        return _divided(table, paper_step_cost(sizes[:, None], np.arange(max_depth + 1), profile))
+        return surface_of(table, paper_step_cost(sizes[:, None], np.arange(max_depth + 1), profile))
     widths = shape_widths(acceptance, max_size=max_size, max_depth=max_depth)
     cost = relative_cost(widths, profile, greedy=is_greedy(acceptance), context=context)
-    return _divided(along_texts(table, acceptance), cost)
+    return surface_of(table * text_correction(table, acceptance), cost)
 
 
 def relative_cost(
@@ -133,7 +133,7 @@ def is_greedy(acceptance: AcceptanceVector) -> bool:
     return acceptance.holds_for is None or acceptance.holds_for.temperature == 0
 
 
-def _divided(tokens: np.ndarray, cost: np.ndarray) -> SpeedupSurface:
+def surface_of(tokens: np.ndarray, cost: np.ndarray) -> SpeedupSurface:
     """Divide tokens per step, float64 [N + 1, D + 1], by the cost of each shape, float64 [N, D + 1]."""
     speedup = np.full_like(tokens, np.nan)
     speedup[1:] = np.where(np.isneginf(tokens[1:]), np.nan, tokens[1:] / cost)
@@ -169,25 +169,29 @@ def _inner_by_level(parents: np.ndarray, ranks: np.ndarray, depth: int) -> np.nd
     return became.cumsum(axis=0)
 
 
-def along_texts(table: np.ndarray, acceptance: AcceptanceVector) -> np.ndarray:
-    """Correct G(n, d), float64 [N + 1, D + 1], by what trees yield along the measured texts; itself without texts.
+def text_correction(table: np.ndarray, acceptance: AcceptanceVector) -> np.ndarray:
+    """Return what trees yield along the measured texts ÷ G(n, d) of them, float64 [N + 1, D + 1]; 1 without texts.
 
     Replayed at a few sizes of every depth, and interpolated between them.
+
+    Args:
+        table: G(n, d) of the vector, float64 [N + 1, D + 1].
     """
+    correction = np.ones_like(table)
     if acceptance.prompt_ranks is None:
-        return table
-    falling, corrected = _falling(acceptance), table.copy()
-    top = table.shape[0] - 1
-    ratio, sizes = np.ones(top), np.unique(np.geomspace(1, top, REPLAYED_SIZES).round().astype(int))
+        return correction
+    falling, top = _falling(acceptance), table.shape[0] - 1
+    sizes = np.unique(np.geomspace(1, top, REPLAYED_SIZES).round().astype(int))
     for depth in range(1, table.shape[1]):
-        if depth == 1 or not np.array_equal(table[:, depth], table[:, depth - 1]):
-            parents, ranks, scores = best_first(rows_by_levels_left(falling, depth), top)
-            known = sizes[sizes <= len(parents)]
-            texts = replay_while_growing(parents, ranks, known.tolist(), acceptance)
-            ratio_there = [text.tokens_per_step for text in texts] / scores.cumsum()[known - 1]
-            ratio = np.interp(np.arange(1, top + 1), known, ratio_there)
-        corrected[1:, depth] *= ratio
-    return corrected
+        if depth > 1 and np.array_equal(table[:, depth], table[:, depth - 1]):
+            correction[:, depth] = correction[:, depth - 1]
+            continue
+        parents, ranks, scores = best_first(rows_by_levels_left(falling, depth), top)
+        known = sizes[sizes <= len(parents)]
+        texts = replay_while_growing(parents, ranks, known.tolist(), acceptance)
+        ratio = [text.tokens_per_step for text in texts] / scores.cumsum()[known - 1]
+        correction[1:, depth] = np.interp(np.arange(1, top + 1), known, ratio)
+    return correction
 
 
 def _falling(acceptance: AcceptanceVector) -> AcceptanceVector:
@@ -241,10 +245,9 @@ def shape_spread(
     bounds = {"max_size": tables.shape[1] - 1, "max_depth": tables.shape[2] - 1}
     cost = relative_cost(shape_widths(acceptance, **bounds), profile, greedy=is_greedy(acceptance))
     table = expected_tokens_table(acceptance, **bounds)
-    corrected = along_texts(table, acceptance)
-    ratio = np.divide(corrected, table, out=np.ones_like(table), where=np.isfinite(table) & (table > 0))
-    chosen = best_shape(_divided(corrected, cost))
-    surfaces = [_divided(resampled * ratio, cost) for resampled in tables]
+    correction = text_correction(table, acceptance)
+    chosen = best_shape(surface_of(table * correction, cost))
+    surfaces = [surface_of(resampled * correction, cost) for resampled in tables]
     shapes = [best_shape(surface) for surface in surfaces]
     own = np.array([surface.speedup[chosen.size, chosen.depth] for surface in surfaces])
     quantiles = [(1 - level) / 2, (1 + level) / 2]

@@ -8,7 +8,6 @@ import numpy as np
 
 from .planning import BestShape
 from .profile import HardwareProfile
-from .step_time import READING_SLACK
 
 PAYS_FROM = 1.05  # smallest predicted speedup that counts as a gain
 IDLE_SLACK = 0.1  # how much longer a pass may take before its tokens count as no longer free
@@ -58,18 +57,6 @@ class IdleArithmetic(NamedTuple):
 
     tokens: int
     further_cost: float
-
-
-def reading_ends(profile: HardwareProfile) -> int | None:
-    """Return the most tokens of a pass that computes no longer than its weights take to arrive.
-
-    None where no weights stream, and where a pass over one token already takes longer.
-    """
-    if profile.streaming is None:
-        return None
-    sizes = np.arange(1, profile.max_size + 1)
-    hidden = sizes[profile.verify_at(sizes) <= (1 + READING_SLACK) * profile.streaming.pass_sec]
-    return int(hidden[-1]) if len(hidden) else None
 
 
 def idle_arithmetic(profile: HardwareProfile) -> IdleArithmetic:

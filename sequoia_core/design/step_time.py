@@ -57,6 +57,18 @@ def step_time(
     return StepTime(*map(float, _overlapped(profile, np.array(tree.size), drafting, overhead, context)))
 
 
+def reading_ends(profile: HardwareProfile, context: float | None = None) -> int | None:
+    """Return the most tokens of a pass that computes no longer than its weights take to arrive.
+
+    None where no weights stream, and where a pass over one token already takes longer.
+    """
+    if profile.streaming is None:
+        return None
+    timed = profile.verify_at(np.arange(1, profile.max_size + 1), context)
+    longer = np.flatnonzero(timed > (1 + READING_SLACK) * profile.streaming.pass_sec)
+    return int(longer[0]) or None if len(longer) else profile.max_size
+
+
 def computing_sec(profile: HardwareProfile, sizes: np.ndarray, context: float | None) -> np.ndarray:
     """Return how long passes compute while their weights stream in, float64 of the shape of `sizes`.
 
@@ -64,13 +76,11 @@ def computing_sec(profile: HardwareProfile, sizes: np.ndarray, context: float | 
     was timed is computing; below it, its share by the number of tokens, which is rather too little than too much for
     the few tokens where nothing depends on it. 0 where no size takes longer: computing never shows.
     """
-    known = np.arange(1, profile.max_size + 1)
-    timed = profile.verify_at(known, context)
-    longer = np.flatnonzero(timed > (1 + READING_SLACK) * profile.streaming.pass_sec)
-    if not len(longer):
+    first = (reading_ends(profile, context) or 0) + 1
+    if first > profile.max_size:
         return np.zeros(np.shape(sizes))
-    first = int(known[longer[0]])
-    return np.where(sizes >= first, profile.verify_at(sizes, context), timed[first - 1] * sizes / first)
+    below = profile.verify_at(first, context) * sizes / first
+    return np.where(sizes >= first, profile.verify_at(sizes, context), below)
 
 
 def _overlapped(

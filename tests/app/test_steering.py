@@ -14,6 +14,7 @@ from tests.app.conftest import wait_for
 from ui import steering
 from ui.decode_job import decode_work
 from ui.engine_queue import EngineQueue
+from ui.jobs import Job
 from ui.runs import DecodeRequest, summary_of
 from ui.steering import Steering
 
@@ -62,6 +63,14 @@ def test_the_wait_counts_in_no_time(tiny_pair, queue, monkeypatch) -> None:
     assert job.result["baseline"]["seconds"] == 0.0
 
 
+def waiting(queue) -> tuple[Steering, Job]:
+    """Start a run, and let it come to wait after its first step."""
+    held = Steering(stepwise=True)
+    job = started(queue, held)
+    waits_after(held, 1)
+    return held, job
+
+
 def test_a_run_that_nobody_goes_on_with_goes_on_by_itself(tiny_pair, queue, monkeypatch) -> None:
     monkeypatch.setattr(steering, "LONGEST_WAIT_SEC", 0.0)
     held = Steering(stepwise=True)
@@ -71,18 +80,14 @@ def test_a_run_that_nobody_goes_on_with_goes_on_by_itself(tiny_pair, queue, monk
 
 
 def test_stop_releases_a_waiting_run(tiny_pair, queue) -> None:
-    held = Steering(stepwise=True)
-    job = started(queue, held)
-    waits_after(held, 1)
+    held, job = waiting(queue)
     job.cancel()
     wait_for(lambda: not job.active)
     assert job.state == "cancelled" and job.step_count == 1 and held.waiting_after is None
 
 
 def test_unloading_releases_a_waiting_run(tiny_pair, queue) -> None:
-    held = Steering(stepwise=True)
-    job = started(queue, held)
-    waits_after(held, 1)
+    held, job = waiting(queue)
     steering.release_all()
     wait_for(lambda: not job.active)
     assert job.state == "done"
@@ -107,9 +112,7 @@ def test_another_tree_is_used_from_the_next_step_and_the_text_is_the_same(tiny_p
 
 
 def test_a_tree_without_room_is_refused_and_the_run_goes_on(tiny_pair, queue) -> None:
-    held = Steering(stepwise=True)
-    job = started(queue, held)
-    waits_after(held, 1)
+    held, job = waiting(queue)
     assert held.room == (steering.LARGEST, steering.DEEPEST)
     with pytest.raises(ValueError, match="size 85, expected at most 64"):
         held.use(branching_tree([4, 4, 4]), "too large")

@@ -106,7 +106,7 @@ def test_packing_is_told_to_whoever_waits(copies):
 def test_a_streamed_target_is_not_timed_in_both_formats(monkeypatch):
     monkeypatch.setattr(number_format, "load_fastest", lambda *_: pytest.fail("timed"))
     pair = model_pairs._load_pair(PairSpec(dtype=number_format.FASTEST, offload="disk"))
-    assert str(pair.target.dtype) == f"torch.{number_format.for_streaming(None, None)}"
+    assert str(pair.target.dtype) == f"torch.{number_format.usually_faster(None, None)}"
 
 
 def choose(page: AppTest, place: str) -> AppTest:
@@ -120,7 +120,7 @@ def sidebar_text(page: AppTest) -> str:
 
 
 def test_the_choice_says_what_it_takes_and_what_was_measured_in_memory_predicts_nothing_on_disk(assets, monkeypatch):
-    monkeypatch.setattr(number_format, "for_streaming", lambda target, draft: "float32")  # as the profile's, anywhere
+    monkeypatch.setattr(number_format, "usually_faster", lambda target, draft: "float32")  # as the profile's, anywhere
     page = open_page("overview")
     assert page.selectbox(key="sidebar_weights").options == ["In memory", "On disk"]
     assert "×" in metrics(page)["Predicted speedup"][0]

@@ -23,6 +23,16 @@ def go(page, name: str) -> None:
     assert page.get_by_role("heading", name=re.compile(name, re.I)).first.is_visible()
 
 
+def measure(page, name: str, button: str, said: str) -> None:
+    """Measure on the page of that name with its button, and wait until it says what was measured."""
+    go(page, name)
+    page.locator(f".st-key-{name.lower()}_way").get_by_text("Measure", exact=True).click()
+    settle(page)
+    page.get_by_role("button", name=button).first.click()
+    page.get_by_text(said).first.wait_for(timeout=LONG_MS)
+    settle(page)
+
+
 def metric(page, label: str) -> str:
     """Return the text of the figure under a label."""
     return page.get_by_test_id("stMetric").filter(has_text=label).first.inner_text()

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from .browser import LONG_MS, go, metric, settle
+from .browser import LONG_MS, go, measure, metric, settle
 
 
 @pytest.mark.timeout(600)
@@ -63,16 +63,7 @@ def test_from_one_button_to_a_live_decode(page, server, shot, tmp_path):
 def test_measuring_on_the_pages_uses_the_real_pair(page, server):
     page.goto(server)
     settle(page)
-    go(page, "Acceptance")
-    page.locator(".st-key-acceptance_way").get_by_text("Measure", exact=True).click()
-    settle(page)
-    page.get_by_role("button", name="Measure on the demo pair").first.click()
-    page.get_by_text("measured here on the demo pair at temperature 0").first.wait_for(timeout=LONG_MS)
+    measure(page, "Acceptance", "Measure on the demo pair", "measured here on the demo pair at temperature 0")
     assert "512" in metric(page, "Positions measured")  # 8 prompts of 64 tokens
-    go(page, "Hardware")
-    page.locator(".st-key-hardware_way").get_by_text("Measure", exact=True).click()
-    settle(page)
-    page.get_by_role("button", name="Measure this machine").first.click()
-    page.get_by_text("measured here on the demo pair").first.wait_for(timeout=LONG_MS)
-    settle(page)
+    measure(page, "Hardware", "Measure this machine", "measured here on the demo pair")
     assert re.search(r"\d\.\d\d×", metric(page, "Best predicted speedup"))

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from .browser import LONG_MS, go, metric, number, settle
+from .browser import LONG_MS, go, measure, metric, number, settle
 
 
 @pytest.mark.slow
@@ -23,19 +23,10 @@ def test_a_target_on_disk_from_the_choice_to_unloading(page, server, shot):
     settle(page)
     assert page.get_by_role("button", name="on the demo pair with its target on disk").first.is_visible()
 
-    go(page, "Acceptance")
-    page.locator(".st-key-acceptance_way").get_by_text("Measure", exact=True).click()
-    settle(page)
-    page.get_by_role("button", name="Measure on the demo pair").first.click()
-    page.get_by_text("measured here on the demo pair with its target on disk").first.wait_for(timeout=LONG_MS)
+    measure(page, "Acceptance", "Measure on the demo pair", "measured here on the demo pair with its target on disk")
     assert "512" in metric(page, "Positions measured")  # 8 prompts of 64 tokens
 
-    go(page, "Hardware")
-    page.locator(".st-key-hardware_way").get_by_text("Measure", exact=True).click()
-    settle(page)
-    page.get_by_role("button", name="Measure this machine").first.click()
-    page.get_by_text("measured here on the demo pair with its target on disk").first.wait_for(timeout=LONG_MS)
-    settle(page)
+    measure(page, "Hardware", "Measure this machine", "measured here on the demo pair with its target on disk")
     assert number(page, "Best predicted speedup") > 1
     page.get_by_text("stream from disk, which takes").first.wait_for()
     shot("hardware-disk")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from sequoia_core.design.step_limit import idle_arithmetic, reading_ends
+from sequoia_core.design.step_limit import idle_arithmetic
+from sequoia_core.design.step_time import reading_ends
 from ui import charts, session, shipped
 from ui.hardware.sentences import idle_sentence, reading_sentence
 from ui.literal import plain

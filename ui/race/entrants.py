@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.tree import TokenTree
-from ui import predictions, session, tree_in_use
+from ui import core_cache, predictions, session, tree_in_use
 from ui.decode import tree_choice
 from ui.runs import DecodeRequest
 
@@ -20,9 +20,7 @@ def entrants(common: DecodeRequest) -> dict[str, DecodeRequest]:
     Args:
         common: what all of them share; its tree is not looked at.
     """
-    from sequoia_core.decoding.adaptive import AdaptiveTree  # with torch, which takes seconds when it comes first
-    from sequoia_core.decoding.spec_exec import SpecExecTree
-    from sequoia_core.decoding.tree_policy import ROOT_ONLY
+    from sequoia_core.decoding.tree_policy import ROOT_ONLY  # with torch, which takes seconds when it comes first
     from sequoia_core.studies.race import best_chain
 
     vector = predictions.vector_for(predictions.conditions(common.temperature, common.top_p, common.verifier))
@@ -37,10 +35,10 @@ def entrants(common: DecodeRequest) -> dict[str, DecodeRequest]:
         AUTOREGRESSIVE: (ROOT_ONLY, "one token per pass"),
         "Best chain" if known else f"Chain of {CHAIN}": (chain, f"chain of {chain.depth}"),
         "Planned tree": (planned, f"{origin}, n = {planned.size}, d = {planned.depth}"),
-        "SpecExec": (SpecExecTree(max_size=budget[0], max_depth=budget[1]), f"up to {budget[0]} nodes, anew each step"),
+        "SpecExec": (core_cache.policy("specexec", *budget, None, None), f"up to {budget[0]} nodes, anew each step"),
     }
     if known and vector.calibration is not None:
-        adaptive = AdaptiveTree(profile=profile, calibration=vector.calibration, max_size=min(64, profile.max_size))
+        adaptive = core_cache.policy("adaptive", *budget, vector, profile)
         trees["Adaptive"] = (adaptive, f"{adaptive.recipe}, up to {adaptive.max_size} nodes, what is worth its cost")
     requests = {}
     for name, (tree, what) in trees.items():

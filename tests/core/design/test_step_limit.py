@@ -5,7 +5,8 @@ import pytest
 
 from sequoia_core.design.planning import BestShape
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.design.step_limit import idle_arithmetic, reading_ends, step_limit
+from sequoia_core.design.step_limit import idle_arithmetic, step_limit
+from sequoia_core.design.step_time import reading_ends
 
 
 def profile(sizes: list[int], times: list[float]) -> HardwareProfile:
