@@ -129,12 +129,13 @@ def test_a_step_says_how_long_it_waited_for_weights(tmp_path, monkeypatch):
     read = os.preadv
 
     def slowly(*arguments):
-        time.sleep(0.02)
+        time.sleep(0.2)
         return read(*arguments)
 
     monkeypatch.setattr(os, "preadv", slowly)
     waits = [step.read_wait_sec for step in steps(streamed, resident)]
-    assert max(waits) > 0.01
+    assert max(waits) > 0.05  # far below one read: computing beside it takes a part of each wait away
+    monkeypatch.undo()
     assert all(step.read_wait_sec <= step.verify_sec for step in steps(streamed, resident))
     assert all(step.read_wait_sec == 0.0 for step in steps(resident, resident))
     streamed.close()
