@@ -1,9 +1,9 @@
 // Trees that take shape while they are drafted: what design/shaping.py decides, number for number, so change both. Built
-// together with vocabulary_rows.c by tree_shaping.py, which says what the functions are called with.
-// Shapes: n = nodes so far, w = nodes of the pass under way (a wave), k = ranks.
+// together with vocabulary_rows.c; tree_shaping.h says how the functions are called.
+
+#include "tree_shaping.h"
 
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
 
 #ifdef __clang__  // a product and a sum in one rounding would differ from NumPy's
@@ -18,29 +18,6 @@ int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, int rep
 
 enum { TABLE_MOST_LIKELY = 0, TABLE_AFTER = 3, TABLE_BEFORE = 6, POOLED = 2 };  // as in design/calibration.py
 enum { MANY = 4 };  // fewer rows are not shared among threads
-
-typedef struct {
-    int64_t max_size, max_depth, beam, branch, most_read;
-    int64_t in_turn, draws;            // recipe 2; whether its tokens are drawn or the most likely ones
-    int64_t vocab, threads;
-    int64_t root_position, positions;  // of this step's root; how many there are: what lies beyond is cut to the last one
-    int64_t bins;
-    const double *centres, *values;    // [bins], [tables, bins]; values NULL: the draft's own probability is the chance
-    const double *mass_edges;          // [2]
-    const double *expected;            // [branch]
-    const double *step, *draft;        // [max_size + 1], [beam + 1]; NULL for no prices
-    double trust, floor, price;        // price: of one more child in this wave, kept from reading to drawing
-    float inverse_temperature, padding;
-    int64_t size, width, read;         // n, w, how many nodes the draft has read in this step
-    int64_t *parents, *ranks, *depths, *tokens, *slots;  // [max_size + beam * branch]
-    double *probs, *scores;
-    int64_t *wave, *ids, *places;      // [beam]: the pass's nodes, their tokens and positions
-    float *tail, *mask, *rows;         // [beam * most_read], [most_read, most_read] over slots, [most_read, vocab]
-    int64_t *best, *drawn;             // [beam, branch] tokens
-    double *best_probs, *drawn_probs, *planned;  // [beam, branch]
-    int64_t *order, *other, *next, *scratch;  // [max_size + beam * branch] each
-    double *sorted, *hoped, *merged;   // the same
-} Shaping;
 
 // order [count]: sorted by falling keys, equal ones as they stand.
 static void sort_falling(const double *keys, int64_t *order, int64_t *other, int64_t count) {
@@ -214,22 +191,22 @@ static void keep_best(Shaping *s) {
     s->size = kept;
 }
 
-// Take the draft's logits after the wave, float32 [w, ..]. Recipe 1 adds children and returns 0; recipe 2 returns how many
-// tokens are to be drawn after each node. -1 when logits are not finite, -2 when memory ran out.
-int64_t tree_read(Shaping *s, const float *logits, int64_t stride) {
-    const int64_t width = s->width, branch = s->branch, vocab = s->vocab;
-    float *rows = s->rows + s->read * vocab;
-    int failed = 0;
-#pragma omp parallel for num_threads((int)s->threads) if (width >= MANY) reduction(| : failed)
-    for (int64_t i = 0; i < width; i++) {
-        float *row = rows + i * vocab;
-        if (!rows_soften_one(logits + i * stride, vocab, s->inverse_temperature, row))
-            failed |= 1;
-        else if (rows_largest(row, 1, vocab, branch, s->best + i * branch) < 0)
-            failed |= 2;
-    }
-    if (failed) return failed & 1 ? -1 : -2;
-    for (int64_t i = 0; i < width * branch; i++) s->best_probs[i] = rows[i / branch * vocab + s->best[i]];
+// Take the logits after node `row` of the wave; different rows may be taken at the same time -> 0; 1 when they are not
+// finite, 2 when memory ran out.
+int tree_row(Shaping *s, int64_t row, const float *logits) {
+    const int64_t vocab = s->vocab, branch = s->branch;
+    float *probs = s->rows + (s->read + row) * vocab;
+    int64_t *best = s->best + row * branch;
+    if (!rows_soften_one(logits, vocab, s->inverse_temperature, probs)) return 1;
+    if (rows_largest(probs, 1, vocab, branch, best) < 0) return 2;
+    for (int64_t k = 0; k < branch; k++) s->best_probs[row * branch + k] = probs[best[k]];
+    return 0;
+}
+
+// Once all rows of the wave are taken: recipe 1 adds children and returns 0; recipe 2 returns how many tokens are to be
+// drawn after each node.
+int64_t tree_taken(Shaping *s) {
+    const int64_t width = s->width, branch = s->branch;
     s->read += width;
     if (!s->in_turn) {
         for (int64_t i = 0; i < width; i++)
@@ -259,15 +236,22 @@ int64_t tree_read(Shaping *s, const float *logits, int64_t stride) {
     return most + 1 < branch ? most + 1 : branch;
 }
 
-// Recipe 2: draw `ranks` tokens after each node of the wave, and add as many as are worth it, each decided on before its
-// token is looked at. uniforms: float64 [w, ranks], NULL where `draws` is 0 -> 0, or -2 when memory ran out.
-int64_t tree_draw(Shaping *s, const double *uniforms, int64_t ranks) {
-    const int64_t width = s->width, branch = s->branch, vocab = s->vocab;
-    const float *rows = s->rows + (s->read - width) * vocab;
-    if (s->draws && rows_draw(rows, width, vocab, ranks, 0, uniforms, s->drawn) < 0) return -2;
+// Recipe 2: draw `ranks` tokens after node `row` of the wave; different rows at the same time. uniforms: float64 [w, ranks],
+// not looked at where `draws` is 0 -> 0, or -1 when memory ran out.
+int tree_draw_row(Shaping *s, int64_t row, const double *uniforms, int64_t ranks) {
+    const float *probs = s->rows + (s->read - s->width + row) * s->vocab;
+    int64_t *drawn = s->drawn + row * ranks;
     if (!s->draws)
-        for (int64_t i = 0; i < width; i++) memcpy(s->drawn + i * ranks, s->best + i * branch, ranks * sizeof(int64_t));
-    for (int64_t i = 0; i < width * ranks; i++) s->drawn_probs[i] = rows[i / ranks * vocab + s->drawn[i]];
+        memcpy(drawn, s->best + row * s->branch, ranks * sizeof(int64_t));
+    else if (rows_draw(probs, 1, s->vocab, ranks, 0, uniforms + row * ranks, drawn) < 0)
+        return -1;
+    for (int64_t k = 0; k < ranks; k++) s->drawn_probs[row * ranks + k] = probs[drawn[k]];
+    return 0;
+}
+
+// Once all rows are drawn: add as many children as are worth it, each decided on before its token is looked at.
+void tree_drawn(Shaping *s, int64_t ranks) {
+    const int64_t width = s->width, branch = s->branch;
     for (int64_t i = 0; i < width; i++) {
         const int64_t *tokens = s->drawn + i * ranks, *best = s->best + i * branch, room = s->max_size - s->size;
         const double *probs = s->drawn_probs + i * ranks;
@@ -286,6 +270,23 @@ int64_t tree_draw(Shaping *s, const double *uniforms, int64_t ranks) {
         }
         add_children(s, i, count < room ? count : room, tokens, probs, TABLE_AFTER);
     }
+}
+
+// `tree_row` and `tree_taken` for logits float32 [w, ..] -> what the latter returns; -1 when logits are not finite, -2 when
+// memory ran out.
+int64_t tree_read(Shaping *s, const float *logits, int64_t stride) {
+    int failed = 0;
+#pragma omp parallel for num_threads((int)s->threads) if (s->width >= MANY) reduction(| : failed)
+    for (int64_t row = 0; row < s->width; row++) failed |= tree_row(s, row, logits + row * stride);
+    if (failed) return failed & 1 ? -1 : -2;
+    return tree_taken(s);
+}
+
+// `tree_draw_row` and `tree_drawn` for all rows -> 0, or -2 when memory ran out.
+int64_t tree_draw(Shaping *s, const double *uniforms, int64_t ranks) {
+    for (int64_t row = 0; row < s->width; row++)
+        if (tree_draw_row(s, row, uniforms, ranks) < 0) return -2;
+    tree_drawn(s, ranks);
     return 0;
 }
 
