@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from ..design.calibration import CENTRES, MASS_EDGES, ChanceTables
@@ -16,6 +17,7 @@ from ..models import tree_shaping, vocabulary_rows
 from ..models.llama_x86 import CompiledSession, GrowCall
 from ..models.protocol import Session
 from .drafting import unseen_tokens
+from .plan import TreePlan
 from .sampling import SamplingConfig, finite, sample_without_replacement, take_most_likely
 from .tree_policy import TreePolicy
 from .verifiers import Fill
@@ -57,14 +59,17 @@ class CompiledGrower:
 
     def grow(
         self, shaper: BestFirst | DrawnInTurn, session: Session, sequence: Sequence[int]
-    ) -> tuple[TokenTree, Nodes, list[int]]:
+    ) -> tuple[TreePlan, Nodes, list[int]]:
         shaping = self._begun(shaper, sequence)
         if isinstance(session, CompiledSession):
             widths = finite(self._in_one_call(shaper, session, sequence), "draft")
         else:
             widths = self._wave_by_wave(shaping, session, sequence)
         nodes = Nodes(*shaping.kept())
-        return TokenTree(nodes.parents), nodes, widths
+        tree = TokenTree.unchecked(nodes.parents.astype(np.int32))
+        firsts, counts, mask = shaping.described(tree.size)
+        plan = TreePlan(tree, depths=nodes.depths, child_counts=counts, first_children=firsts, tail=mask)
+        return plan, nodes, widths
 
     def _in_one_call(
         self, shaper: BestFirst | DrawnInTurn, session: CompiledSession, sequence: Sequence[int]

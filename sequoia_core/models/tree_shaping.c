@@ -310,6 +310,21 @@ static void number_breadth_first(Shaping *s) {
     reorder_reals(s->probs, order, s->sorted, size), reorder_reals(s->scores, order, s->sorted, size);
 }
 
+// Write down the kept tree's shape as masks and walks need it; nodes are numbered breadth-first.
+static void describe(Shaping *s) {
+    const int64_t size = s->size;
+    for (int64_t i = 0; i < size; i++) s->firsts[i] = size, s->counts[i] = 0;
+    for (int64_t i = size - 1; i > 0; i--) s->firsts[s->parents[i]] = i, s->counts[s->parents[i]]++;
+    for (int64_t i = 0; i < size; i++) {
+        float *own = s->sees + i * size;
+        if (i)
+            memcpy(own, s->sees + s->parents[i] * size, size * sizeof(float));
+        else
+            for (int64_t j = 0; j < size; j++) own[j] = -INFINITY;
+        own[i] = 0.0f;
+    }
+}
+
 // Leave out what is not worth its price, and number what stays breadth-first -> how many nodes go to the target.
 int64_t tree_kept(Shaping *s) {
     if (!s->in_turn && s->step) {
@@ -322,5 +337,6 @@ int64_t tree_kept(Shaping *s) {
         s->size = kept;
     }
     number_breadth_first(s);
+    describe(s);
     return s->size;
 }

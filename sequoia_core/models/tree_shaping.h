@@ -27,6 +27,8 @@ typedef struct {
     int64_t *best, *drawn;             // [beam, branch] tokens
     double *best_probs, *drawn_probs, *planned;  // [beam, branch]
     int64_t *order, *other, *next, *scratch;  // [max_size + beam * branch] each
+    int64_t *firsts, *counts;          // [max_size]: of the tree that is kept: first child (size for none), children
+    float *sees;                       // [n, n] of it: 0 where a row is the node itself or below it, -inf elsewhere
     double *sorted, *hoped, *merged;   // the same
 } Shaping;
 

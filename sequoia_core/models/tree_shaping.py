@@ -30,7 +30,7 @@ class _Shaping(ctypes.Structure):
         *((name, _POINTER) for name in "parents ranks depths tokens slots probs scores".split()),
         *((name, _POINTER) for name in "wave ids places tail mask rows".split()),
         *((name, _POINTER) for name in "best drawn best_probs drawn_probs planned".split()),
-        *((name, _POINTER) for name in "order other next scratch sorted hoped merged".split()),
+        *((name, _POINTER) for name in "order other next scratch firsts counts sees sorted hoped merged".split()),
     ]
 
 
@@ -77,6 +77,8 @@ class Shaping:
             ("parents ranks depths tokens slots order other next scratch", nodes, np.int64),
             ("probs scores sorted hoped merged", nodes, np.float64),
             ("wave ids places", beam, np.int64),
+            ("firsts counts", max_size, np.int64),
+            ("sees", max_size * max_size, np.float32),
             ("best drawn", children, np.int64),
             ("best_probs drawn_probs planned", children, np.float64),
             ("tail", beam * most_read, np.float32),
@@ -85,7 +87,8 @@ class Shaping:
             for name in names.split():
                 self._keep(name, np.empty(size, kind))
         self.rows: torch.Tensor | None = None
-        self._ids, self._places, self._tail = (torch.from_numpy(self._arrays[n]) for n in ("ids", "places", "tail"))
+        names = ("ids", "places", "tail", "sees")
+        self._ids, self._places, self._tail, self._sees = (torch.from_numpy(self._arrays[name]) for name in names)
 
     def _keep(self, name: str, array: np.ndarray | None) -> None:
         if array is not None and self._arrays.get(name) is array:
@@ -174,6 +177,15 @@ class Shaping:
         size = compiled().tree_kept(self.address)
         columns = ("parents", "ranks", "depths", "tokens", "probs", "scores", "slots")
         return tuple(self._arrays[name][:size] for name in columns)
+
+    def described(self, size: int) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:
+        """Return of the tree that was kept each node's first child and how many it has, int64 [n], and its mask.
+
+        The mask is float32 [n, n], 0 where the node of a row is that of the column or below it, -inf elsewhere. All
+        are views of buffers; a node without children has no first.
+        """
+        mask = self._sees[: size * size].view(size, size)
+        return self._arrays["firsts"][:size], self._arrays["counts"][:size], mask
 
 
 def _granted(found: int) -> None:
