@@ -38,6 +38,7 @@ class CompiledGrower:
         self.policy, self.fill, self.sampling = policy, fill, sampling
         self.context, self.generator = context, generator
         self._shaping: tree_shaping.Shaping | None = None
+        self._session: Session | None = None
         self._call: GrowCall | None = None  # for the session that was last grown in
 
     @property
@@ -48,14 +49,23 @@ class CompiledGrower:
         """Whether compiled code knows such a shaper, and reads that session's logits."""
         return (
             type(shaper) in (BestFirst, DrawnInTurn)  # not what derives from them and may decide otherwise
-            and isinstance(shaper.chances, AsDrafted | ChanceTables)
-            and (self.fill in FILLS or isinstance(shaper, BestFirst))
-            and session.logits_dtype == torch.float32
-            and self.generator.device.type == "cpu"  # it is where the draft is
-            and self.sampling.plain
-            and vocabulary_rows.compiled() is not None
-            and tree_shaping.compiled() is not None
+            and type(shaper.chances) in (AsDrafted, ChanceTables)
+            and (self.fill in FILLS or type(shaper) is BestFirst)
+            and self._reads(session)
         )
+
+    def _reads(self, session: Session) -> bool:
+        """Whether it reads the logits of a session; found once, since a run has one."""
+        if self._session is not session:
+            self._session = session
+            self._is_read = (
+                session.logits_dtype == torch.float32
+                and self.generator.device.type == "cpu"  # it is where the draft is
+                and self.sampling.plain
+                and vocabulary_rows.compiled() is not None
+                and tree_shaping.compiled() is not None
+            )
+        return self._is_read
 
     def grow(
         self, shaper: BestFirst | DrawnInTurn, session: Session, sequence: Sequence[int]

@@ -147,7 +147,7 @@ class GrowingDrafter(LevelDrafter):
         shaper = self.shaper(len(sequence))
         grower = next(own for own in self._growers if own.supports(shaper, self.session))
         plan, nodes, self.widths = grower.grow(shaper, self.session, sequence)
-        self.hoped = float(nodes.scores.sum())  # tokens that the step is expected to commit
+        self.hoped = sum(nodes.scores.tolist())  # tokens that the step is expected to commit
         rows = torch.empty(0, 0) if grower.rows is None else grower.rows
         tokens, probs = torch.from_numpy(nodes.tokens), torch.from_numpy(nodes.probs)
         return Draft(plan, len(sequence) - 1, tokens, probs, rows, nodes.slots)

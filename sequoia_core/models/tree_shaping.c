@@ -33,11 +33,13 @@ static void sort_falling(const double *keys, int64_t *order, int64_t *other, int
     }
 }
 
-// sorted [count]: the values, falling.
-static void falling(const Shaping *s, const double *values, double *sorted, int64_t count) {
-    for (int64_t i = 0; i < count; i++) s->order[i] = i;
-    sort_falling(values, s->order, s->other, count);
-    for (int64_t i = 0; i < count; i++) sorted[i] = values[s->order[i]];
+// sorted [count]: the values, falling; meant for few of them, or such as fall already.
+static void falling(const double *values, double *sorted, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        int64_t to = i;
+        for (; to && sorted[to - 1] < values[i]; to--) sorted[to] = sorted[to - 1];
+        sorted[to] = values[i];
+    }
 }
 
 static double chance(const Shaping *s, int64_t table, double prob) {
@@ -78,10 +80,27 @@ static int64_t unread(const Shaping *s) {
     return count < s->beam ? count : s->beam;
 }
 
-// What the best number of draws gains beyond its cost; *least is the least gain among them, infinite for none.
-static double best_draws(const Shaping *s, const double *gains, int64_t count, double *least) {
-    double *sorted = s->sorted, sum = 0.0, best = 0.0;
-    falling(s, gains, sorted, count);
+// Take into s->merged, which holds `count` falling numbers, what `branch` more falling numbers are worth below a score
+// -> how many it holds then: the largest, at most max_size.
+static int64_t merge_hopes(const Shaping *s, double score, const double *chances, int64_t count) {
+    const int64_t all = count + s->branch, kept = all < s->max_size ? all : s->max_size;
+    double *old = s->hoped, *merged = s->merged;
+    memcpy(old, merged, count * sizeof(double));
+    for (int64_t i = 0, k = 0, to = 0; to < kept; to++) {
+        const double hope = k < s->branch ? score * chances[k] : -1.0;
+        if (i < count && old[i] >= hope)
+            merged[to] = old[i++];
+        else
+            merged[to] = hope, k++;
+    }
+    return kept;
+}
+
+// What the best number of draws gains beyond its cost, of `count` gains in s->merged; *least is the least gain among them,
+// infinite for none.
+static double best_draws(const Shaping *s, int64_t count, double *least) {
+    const double *sorted = s->merged;
+    double sum = 0.0, best = 0.0;
     *least = INFINITY;
     for (int64_t i = 0; i < count && i < s->max_size - s->size && sorted[i] > s->floor; i++) {
         sum = i ? sum + sorted[i] : sorted[i];
@@ -91,13 +110,9 @@ static double best_draws(const Shaping *s, const double *gains, int64_t count, d
     return best;
 }
 
-// What the tree is worth once the first `width` nodes of the wave are read. Recipe 1; `ranked` are the scores, falling.
-static double worth_best_first(const Shaping *s, int64_t width, const double *ranked) {
-    const int64_t count = width * s->branch;
-    for (int64_t i = 0; i < width; i++)
-        for (int64_t k = 0; k < s->branch; k++)
-            s->hoped[i * s->branch + k] = s->scores[s->wave[i]] * s->expected[k];
-    falling(s, s->hoped, s->merged, count);
+// What the tree is worth once the first `width` nodes of the wave are read, which leaves `count` hopes in s->merged.
+// Recipe 1; `ranked` are the scores, falling.
+static double worth_best_first(const Shaping *s, int64_t width, int64_t count, const double *ranked) {
     double sum = 0.0, best = -INFINITY;
     for (int64_t i = 0, j = 0, m = 0; m < s->max_size && i + j < s->size + count; m++) {
         const double next = j >= count || (i < s->size && ranked[i] >= s->merged[j]) ? ranked[i++] : s->merged[j++];
@@ -107,30 +122,27 @@ static double worth_best_first(const Shaping *s, int64_t width, const double *ra
     return best - s->draft[width];
 }
 
-static double worth_in_turn(const Shaping *s, int64_t width) {
+static double worth_in_turn(const Shaping *s, int64_t width, int64_t count) {
     double least;
-    for (int64_t i = 0; i < width; i++)
-        for (int64_t k = 0; k < s->branch; k++)
-            s->hoped[i * s->branch + k] = s->scores[s->wave[i]] * s->expected[k];
-    return best_draws(s, s->hoped, width * s->branch, &least) - (width ? s->draft[width] : 0.0);
+    return best_draws(s, count, &least) - (width ? s->draft[width] : 0.0);
 }
 
 // Choose the nodes of the next pass and write down what it needs -> how many; 0 when the tree has its shape.
 int64_t tree_wave(Shaping *s) {
     int64_t most = unread(s), kept = 0, width = 0;
-    for (int64_t i = 0; i < most; i++) {
-        const int64_t node = s->order[i];
-        double top = 0.0;
-        for (int64_t k = 0; s->in_turn && k < s->branch; k++) top = fmax(top, s->scores[node] * s->expected[k]);
-        if (!s->in_turn || top > s->floor) s->wave[kept++] = node;
-    }
+    double *expected = s->expected_falling;
+    falling(s->expected, expected, s->branch);
+    for (int64_t i = 0; i < most; i++)
+        if (!s->in_turn || s->scores[s->order[i]] * expected[0] > s->floor) s->wave[kept++] = s->order[i];
     most = s->in_turn && s->size == s->max_size ? 0 : kept;
     if (s->step && most) {  // 0, all, or a power of two between; of equals the fewest
         double best = -INFINITY, *ranked = s->sorted;
-        if (!s->in_turn) falling(s, s->scores, ranked, s->size);
+        if (!s->in_turn) falling(s->scores, ranked, s->size);
+        int64_t hopes = 0, merged = 0;
         for (int64_t next = 0;; next = next == 0 ? 1 : 2 * next) {
             const int64_t tried = next < most ? next : most;
-            const double worth = s->in_turn ? worth_in_turn(s, tried) : worth_best_first(s, tried, ranked);
+            for (; merged < tried; merged++) hopes = merge_hopes(s, s->scores[s->wave[merged]], expected, hopes);
+            const double worth = s->in_turn ? worth_in_turn(s, tried, hopes) : worth_best_first(s, tried, hopes, ranked);
             if (worth > best) best = worth, width = tried;
             if (tried == most) break;
         }
@@ -226,7 +238,9 @@ int64_t tree_taken(Shaping *s) {
             if (k && planned[at - 1] < planned[at]) planned[at] = planned[at - 1];
         }
     }
-    best_draws(s, planned, width * branch, &s->price);
+    int64_t hopes = 0;
+    for (int64_t i = 0; i < width; i++) hopes = merge_hopes(s, 1.0, planned + i * branch, hopes);
+    best_draws(s, hopes, &s->price);
     int64_t most = 0;
     for (int64_t i = 0; i < width; i++) {
         int64_t count = 0;

@@ -29,7 +29,7 @@ typedef struct {
     int64_t *order, *other, *next, *scratch;  // [max_size + beam * branch] each
     int64_t *firsts, *counts;          // [max_size]: of the tree that is kept: first child (size for none), children
     float *sees;                       // [n, n] of it: 0 where a row is the node itself or below it, -inf elsewhere
-    double *sorted, *hoped, *merged;   // the same
+    double *sorted, *hoped, *merged, *expected_falling;  // the same
 } Shaping;
 
 int64_t tree_wave(Shaping *s);

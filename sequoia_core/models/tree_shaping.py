@@ -30,7 +30,10 @@ class _Shaping(ctypes.Structure):
         *((name, _POINTER) for name in "parents ranks depths tokens slots probs scores".split()),
         *((name, _POINTER) for name in "wave ids places tail mask rows".split()),
         *((name, _POINTER) for name in "best drawn best_probs drawn_probs planned".split()),
-        *((name, _POINTER) for name in "order other next scratch firsts counts sees sorted hoped merged".split()),
+        *(
+            (name, _POINTER)
+            for name in "order other next scratch firsts counts sees sorted hoped merged expected_falling".split()
+        ),
     ]
 
 
@@ -75,7 +78,7 @@ class Shaping:
         nodes, children = max_size + beam * branch, beam * branch  # the kept ones, and all candidates of one wave
         for names, size, kind in (
             ("parents ranks depths tokens slots order other next scratch", nodes, np.int64),
-            ("probs scores sorted hoped merged", nodes, np.float64),
+            ("probs scores sorted hoped merged expected_falling", nodes, np.float64),
             ("wave ids places", beam, np.int64),
             ("firsts counts", max_size, np.int64),
             ("sees", max_size * max_size, np.float32),
@@ -87,14 +90,13 @@ class Shaping:
             for name in names.split():
                 self._keep(name, np.empty(size, kind))
         self.rows: torch.Tensor | None = None
-        names = ("ids", "places", "tail", "sees")
-        self._ids, self._places, self._tail, self._sees = (torch.from_numpy(self._arrays[name]) for name in names)
+        self._ids, self._places, self._tail = (torch.from_numpy(self._arrays[n]) for n in ("ids", "places", "tail"))
 
     def _keep(self, name: str, array: np.ndarray | None) -> None:
         if array is not None and self._arrays.get(name) is array:
             return
         self._arrays[name] = array
-        setattr(self._shaping, name, None if array is None else array.ctypes.data)
+        setattr(self._shaping, name, None if array is None else array.__array_interface__["data"][0])
 
     def begin(
         self,
@@ -184,7 +186,7 @@ class Shaping:
         The mask is float32 [n, n], 0 where the node of a row is that of the column or below it, -inf elsewhere. All
         are views of buffers; a node without children has no first.
         """
-        mask = self._sees[: size * size].view(size, size)
+        mask = torch.from_numpy(self._arrays["sees"][: size * size].reshape(size, size))
         return self._arrays["firsts"][:size], self._arrays["counts"][:size], mask
 
 
