@@ -169,6 +169,11 @@ class LayerRing:
         return self._reading.wait_sec
 
     @property
+    def buffer_bytes(self) -> int:
+        """Size of all buffers together."""
+        return self._reading.slots * self._reading.source.layer_bytes
+
+    @property
     def bytes_read(self) -> int:
         """Bytes read so far, those read ahead included."""
         return self._reading.bytes_read

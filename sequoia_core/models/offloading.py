@@ -56,6 +56,11 @@ class OffloadedModel(HuggingFaceModel):
         return 0 if self._passes.ring is None else self._passes.ring.bytes_read
 
     @property
+    def ring_bytes(self) -> int:
+        """Memory that layers stream through."""
+        return 0 if self._passes.ring is None else self._passes.ring.buffer_bytes
+
+    @property
     def streams_from(self) -> Path:
         """The file that streams: the model's own, the first of several, or the packed copy."""
         return self._passes.path

@@ -100,6 +100,22 @@ def test_public_names_resolve():
         _ = sequoia_core.nothing
 
 
+@pytest.mark.parametrize("script", sorted((CORE.parent / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_what_is_timed_has_threads_that_soon_sleep(script):
+    """A benchmark that imports PyTorch before this package times threads that wait as PyTorch's own do."""
+    body = ast.parse(script.read_text()).body
+    names = [
+        name.split(".")[0]
+        for node in body
+        for name in (
+            [alias.name for alias in node.names] if isinstance(node, ast.Import)
+            else [node.module] if isinstance(node, ast.ImportFrom) else []
+        )
+    ]  # fmt: skip
+    if "sequoia_core" in names:
+        assert not {"torch", "transformers"} & set(names[: names.index("sequoia_core")])
+
+
 @pytest.mark.parametrize("own, found", [(None, "2000"), ("77", "77")])
 def test_waiting_threads_soon_sleep_unless_the_user_says_otherwise(own, found):
     """PyTorch reads the variable when it is imported, so it must be there before."""
