@@ -47,7 +47,8 @@ def draw_job(was_active: bool) -> None:
             f"Stopped after {job.step_count} steps; what was decoded stays below.", icon=":material/stop_circle:"
         )
     run = job.result or job.info.header()
-    draw_run(run, job.id, job.steps_since(0), active=active, waiting=job.message or "Waiting for the engine")
+    epoch = f"{job.id} waiting" if job.result is None else job.id  # a conversation's prompt is known when it is read
+    draw_run(run, epoch, job.steps_since(0), active=active, waiting=job.message or "Waiting for the engine")
     learned.draw(job, run)
     if was_active and not active:
         st.rerun()  # once, to end the polling and give the buttons back
