@@ -163,6 +163,7 @@ with st.container(horizontal=True):
 if chatting:
     with left:
         chat.draw_box(disabled=blocked)
+        chat.draw_read()
 if problem is not None:
     st.error(problem, icon=":material/error:")
 st.divider()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
 from sequoia_core.models.chat import Turn
 from ui import controls, conversation, prompts, session_jobs
-from ui.conversation import CUT
+from ui.conversation import CUT, Exchange
 from ui.literal import plain
 from ui.session_state import get, put
 
 WAYS = ("Chat", "Plain text")
 LINE_END = "↵"  # seen, because st.code drops empty lines at the end, and templates end with one
-HEIGHT = 340  # pixels of the conversation: beyond it scrolls, so that settings and run stay where they are
+SHOWN = 2  # exchanges, with the one that is being answered; earlier ones fold away, or the run would move out of sight
 
 
 def chosen() -> bool:
@@ -37,18 +39,24 @@ def draw_conversation() -> str:
     )
     exchanges = conversation.current().exchanges
     if not exchanges and not asking:
-        st.caption("Nothing was said yet. Each answer is a run: it appears step by step below, then joins the talk.")
+        st.caption("Nothing was said yet. Each answer is a run: it grows step by step below, then stands here.")
         return system
-    with st.container(height=HEIGHT, autoscroll=True, key="chat_talk"):
-        for said in exchanges:
-            _message("user", said.asked)
-            _message("assistant", said.answer, CUT.get(said.cut, ""))
-        if asking:
-            _message("user", job.info.turns[-1].text)
-            with st.chat_message("assistant"):
-                st.caption("Decoding: the answer grows below.")
-    _draw_read()
+    earlier = max(len(exchanges) + asking - SHOWN, 0)
+    if earlier:
+        with st.expander(f"Earlier messages: {2 * earlier}", icon=":material/history:", key="chat_earlier"):
+            _draw(exchanges[:earlier])
+    _draw(exchanges[earlier:])
+    if asking:
+        _message("user", job.info.turns[-1].text)
+        with st.chat_message("assistant"):
+            st.caption("Decoding: the answer grows below.")
     return system
+
+
+def _draw(exchanges: Sequence[Exchange]) -> None:
+    for said in exchanges:
+        _message("user", said.asked)
+        _message("assistant", said.answer, CUT.get(said.cut, ""))
 
 
 def _message(role: str, text: str, note: str = "") -> None:
@@ -59,7 +67,8 @@ def _message(role: str, text: str, note: str = "") -> None:
             st.caption(note or "Ended without a word.")
 
 
-def _draw_read() -> None:
+def draw_read() -> None:
+    """Draw what the model read last, and what is to be said of it."""
     run = conversation.last_read()
     if run is None:
         return
