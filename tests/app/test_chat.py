@@ -91,7 +91,8 @@ def test_two_turns_the_second_reads_the_first_and_its_answer(folders) -> None:
     assert first["prompt"] == templated(("system", "Be brief."), ("user", "Hello?"))
     assert first["prompt_tokens"] == len(first["prompt"].encode()) - 5 * len("<|im_end|>") - 3 * 2 + 5
     answer = first["text"].rstrip("\ufffd")
-    assert talk(page) == [("user", "Hello?"), ("assistant", answer)]
+    assert [role for role, _ in talk(page)] == ["user", "assistant"]
+    assert [text.split() for _, text in talk(page)] == [["Hello?"], answer.split()]
     assert any("Cut off at the number of new tokens" in caption.value for caption in page.caption)
     assert read(page) == first["prompt"]
     assert payload(page)["about"] is None or payload(page)["about"]["prompt"] == first["prompt"]
@@ -126,10 +127,11 @@ def test_the_live_tree_is_told_the_prompt_that_was_read(folders) -> None:
     assert page.chat_input(key="chat_box").disabled and page.button(key="chat_new").disabled
     page = finish(settled(page.button(key="decode_stop").click().run()))
     assert any("Stopped." in caption.value for caption in page.caption)
-    assert talk(page)[1] == ("assistant", run_of(page)["text"].rstrip("\ufffd"))
+    answer = run_of(page)["text"].rstrip("\ufffd")
+    assert talk(page)[1][1].split() == answer.split()
     page = settled(page.toggle(key="stepwise").set_value(False).run())
     page = answered(page, "Go on")
-    assert [turn["text"] for turn in run_of(page)["turns"]] == ["Hello?", talk(page)[1][1], "Go on"]
+    assert [turn["text"] for turn in run_of(page)["turns"]] == ["Hello?", answer, "Go on"]
 
 
 def test_a_template_that_refuses_system_turns_gives_the_message_back(folders) -> None:
