@@ -7,11 +7,15 @@ import json
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from sequoia_core import TokenTree
 from tests.app.conftest import ROOT, TIMEOUT_SEC, settled, wait_for
 from tests.app.test_decode_page import finish, payload
 from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, save_chat_pair
 from ui import engine_queue, run_files, steering
+from ui.conversation import Conversation, Exchange
+from ui.jobs import Job
 from ui.model_pairs import PairSpec
+from ui.runs import DecodeRequest
 
 pytestmark = pytest.mark.usefixtures("assets", "nothing_left_waiting")
 
@@ -215,6 +219,27 @@ def test_hostile_messages_stay_literal(folders) -> None:
     for element in [*page.markdown, *page.caption, *page.info, *page.warning]:
         assert "onerror" not in element.value and "http://x" not in element.value
     assert json.dumps(hostile)[1:-1] in json.dumps(run_of(page)["prompt"])
+
+
+@pytest.mark.parametrize(
+    ("state", "finished", "cut"),
+    [
+        ("done", "eos", ""),
+        ("done", "length", "length"),
+        ("done", "context", "context"),
+        ("cancelled", None, "cancelled"),
+        ("cancelled", "eos", ""),  # stopped too late
+        ("failed", None, "failed"),
+    ],
+)
+def test_an_answer_says_how_it_ended(state: str, finished: str | None, cut: str) -> None:
+    before = Conversation(("a", "b"), (Exchange("Hello?", "Hi."),))
+    request = DecodeRequest("", TokenTree([-1]), turns=before.turns("Be brief.", "And?"), models=PairSpec("a", "b"))
+    job = Job("decode", lambda context: None, request)
+    job.state, job.result = state, {"text": "So\ufffd", "steps": [{"finished": finished}]}
+    assert before.joined(job).exchanges == (*before.exchanges, Exchange("And?", "So", cut))
+    assert Conversation(("a", "c"), before.exchanges).joined(job).exchanges == before.exchanges
+    assert Conversation(("a", "b")).joined(job).exchanges == ()  # it was begun anew
 
 
 def test_another_pair_drops_the_conversation_with_a_word(folders) -> None:

@@ -47,7 +47,8 @@ def draw_job(was_active: bool) -> None:
             f"Stopped after {job.step_count} steps; what was decoded stays below.", icon=":material/stop_circle:"
         )
     run = job.result or job.info.header()
-    epoch = f"{job.id} waiting" if job.result is None else job.id  # a conversation's prompt is known when it is read
+    unread = bool(job.info.turns) and job.result is None  # what a conversation's prompt is, is known when it is read
+    epoch = f"{job.id} waiting" if unread else job.id
     draw_run(run, epoch, job.steps_since(0), active=active, waiting=job.message or "Waiting for the engine")
     learned.draw(job, run)
     if was_active and not active:
