@@ -163,10 +163,20 @@ def test_without_a_template_there_is_only_plain_text(folders) -> None:
     assert run_of(page)["turns"] == []
 
 
+def test_earlier_messages_fold_away(folders) -> None:
+    page = opened(folders["chatml"])
+    for message in ("one", "two", "three"):
+        page = answered(page, message)
+    earlier = next(element for element in page.expander if element.label.startswith("Earlier"))
+    assert earlier.label == "Earlier messages: 2" and [text.value for text in earlier.text][0] == "one"
+    assert len(talk(page)) == 6
+
+
 def test_plain_text_beside_a_template_is_one_prompt_as_ever(folders) -> None:
     page = answered(opened(folders["chatml"]), "Hello?")
     page = settled(page.segmented_control(key="ask").set_value("Plain text").run())
     assert "im_start" not in page.text_area(key="decode_prompt").value
+    assert any("the only turn" in caption.value for caption in page.caption)
     page.text_area(key="decode_prompt").set_value("plain")
     page = finish(settled(page.button(key="decode_start").click().run()))
     assert run_of(page)["prompt"] == "plain" and run_of(page)["turns"] == []

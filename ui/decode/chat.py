@@ -23,7 +23,10 @@ def chosen() -> bool:
         st.info("The conversation was dropped: it was with another pair of models.", icon=":material/forum:")
     if not conversation.offered():
         return False
-    return controls.source_picker("How to ask", WAYS, key="ask") == WAYS[0]
+    chat = controls.source_picker("How to ask", WAYS, key="ask") == WAYS[0]
+    if not chat:
+        st.caption("One prompt by itself: the chat template makes it the only turn, a user's.")
+    return chat
 
 
 def draw_conversation() -> str:
