@@ -18,7 +18,7 @@ from ui import (
     session_jobs,
     tree_kinds,
 )
-from ui.decode import expectation, live_run, tree_choice
+from ui.decode import chat, expectation, live_run, tree_choice
 from ui.jobs import Job
 from ui.steering import Steering
 
@@ -46,9 +46,11 @@ def linked_run(job: Job | None) -> dict[str, Any] | None:
 
 
 def last_prompt(job: Job | None) -> str | None:
-    """Return what was decoded last in this session."""
+    """Return what was decoded last in this session; None for a conversation."""
     last = session.last_run()
-    return job.info.prompt if job is not None else last["prompt"] if last is not None else None
+    if job is not None:
+        return None if job.info.turns else job.info.prompt
+    return None if last is None or last.get("turns") else last["prompt"]
 
 
 page_setup.setup_page("Decode")
@@ -62,7 +64,11 @@ linked = linked_run(job)
 
 left, right = st.columns([3, 2], gap="large")
 with left:
-    prompt = prompts.one("decode_prompt", first=last_prompt(job))
+    chatting = chat.chosen()
+    if chatting:
+        system = chat.draw_conversation()
+    else:
+        prompt = prompts.one("decode_prompt", first=last_prompt(job))
 with right:
     choice = tree_choice.draw()
     first, second = st.columns(2)
@@ -115,35 +121,49 @@ if choice.tree is None:
 else:
     expected, speedup = expectation.draw(choice.tree, choice.origin, vector, wanted)
 
-problem = None
+blocked = active or choice.tree is None
+turns, problem = (), None
 with st.container(horizontal=True):
-    if st.button(
-        controls.on_primary("Start", disabled=active or choice.tree is None),
-        type="primary",
-        icon=":material/play_arrow:",
-        key="decode_start",
-        disabled=active or choice.tree is None,
-    ):
-        problem = prompts.problem(prompt)
-        if problem is None:
-            request = runs.DecodeRequest(
-                prompt,
-                choice.tree,
-                choice.origin,
-                temperature=temperature,
-                top_p=top_p,
-                max_new_tokens=tokens,
-                verifier=tree_kinds.verifier(choice.tree, verifier),
-                seed=int(seed),
-                models=session.pair_spec(),
-                expected_tokens=expected,
-                predicted_speedup=None if speedup is None else speedup.value,
-                predicted_interval=None if speedup is None or speedup.low is None else speedup[1:],
-                steering=Steering(stepwise=stepwise),
-            )
-            job_panel.start("decode", "Decoding", decode_job.decode_work(request), info=request)
+    if chatting:
+        turns, problem = chat.sent(system)
+        start = bool(turns)
+    else:
+        start = st.button(
+            controls.on_primary("Start", disabled=blocked),
+            type="primary",
+            icon=":material/play_arrow:",
+            key="decode_start",
+            disabled=blocked,
+        )
+        problem = prompts.problem(prompt) if start else None
+    if start and problem is None:
+        request = runs.DecodeRequest(
+            turns[-1].text if chatting else prompt,
+            choice.tree,
+            choice.origin,
+            temperature=temperature,
+            top_p=top_p,
+            max_new_tokens=tokens,
+            verifier=tree_kinds.verifier(choice.tree, verifier),
+            seed=int(seed),
+            models=session.pair_spec(),
+            expected_tokens=expected,
+            predicted_speedup=None if speedup is None else speedup.value,
+            predicted_interval=None if speedup is None or speedup.low is None else speedup[1:],
+            steering=Steering(stepwise=stepwise),
+            turns=turns,
+        )
+        job_panel.start("decode", "Decoding", decode_job.decode_work(request), info=request)
+        if chatting:  # still here: the engine was busy
+            chat.give_back(turns[-1].text)
     if st.button("Stop", icon=":material/stop:", key="decode_stop", disabled=not active) and job is not None:
         job.cancel()
+    if chatting:
+        chat.draw_new(disabled=active)
+if chatting:
+    with left:
+        chat.draw_box(disabled=blocked)
+        chat.draw_read()
 if problem is not None:
     st.error(problem, icon=":material/error:")
 st.divider()
@@ -153,6 +173,6 @@ if linked is not None:
 elif job is None:
     st.fragment(live_run.draw_last_or_recorded)()
 else:
-    st.fragment(live_run.draw_job, run_every=POLL_SEC if job.active else None)(job.active)
+    st.fragment(live_run.draw_job, run_every=POLL_SEC if active else None)(active)
     # A last poll may start right after this run and would drop what this one has not sent yet, remounting the tree.
     time.sleep(FLUSH_SEC)

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sequoia_core.models.chat import encode_prompt
+from sequoia_core.models.chat import chat_remarks, chat_text, encode_prompt, encode_templated
 from ui.jobs import Job, JobContext
 from ui.runs import DecodeRequest, Recorder
 from ui.token_text import TokenText
@@ -57,14 +57,14 @@ def decode_beside_baseline(
     from sequoia_core import SamplingConfig, TokenTree, autoregressive, decode
     from sequoia_core.models.protocol import dtype_name
 
-    prompt = encode_prompt(pair.tokenizer, request.prompt)
+    read, prompt = _read_prompt(pair, request)
     sampling = SamplingConfig(temperature=request.temperature, top_p=request.top_p)
     common = {"target": pair.target, "sampling": sampling, "cancel": context.cancel}
     speculative = {**common, "draft": pair.draft, "tree": request.tree, "verifier": request.verifier}
     used = {
         "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
     }  # fmt: skip
-    run = request.header() | used | {"target": pair.target.name, "draft": pair.draft.name}
+    run = request.header() | used | read | {"target": pair.target.name, "draft": pair.draft.name}
     keep(run)
 
     progress(0.0, "Warming up")
@@ -109,3 +109,25 @@ def decode_beside_baseline(
         if step.finished is None:
             steering.wait(step.index + 1, context.cancel)
     return run
+
+
+def _read_prompt(pair: ModelPair, request: DecodeRequest) -> tuple[dict[str, Any], list[int]]:
+    """Return what the run says of its prompt, and the prompt's token ids.
+
+    Raises:
+        ValueError: for a conversation that the template refuses, or that leaves no room for an answer.
+    """
+    if not request.turns:
+        return {"prompt": request.prompt}, encode_prompt(pair.tokenizer, request.prompt)
+    from sequoia_core.decoding.tree_policy import policy_of
+
+    text = chat_text(pair.tokenizer, request.turns)  # once: what is shown is what is read, whatever a template does
+    ids = encode_templated(pair.tokenizer, text)
+    context = min(pair.target.max_context, pair.draft.max_context)
+    levels = policy_of(request.tree).max_depth + 1
+    if len(ids) > context - levels:
+        raise ValueError(
+            f"conversation: found {len(ids):,} tokens, expected at most {context - levels:,}: the models' context of "
+            f"{context:,} less the tree's {levels} levels. Start a new conversation, or write a shorter message."
+        )
+    return {"prompt": text, "remarks": chat_remarks(pair.tokenizer, request.turns)}, ids

@@ -10,7 +10,7 @@ from functools import partial
 
 import streamlit as st
 
-from ui import session, session_jobs, tree_in_use
+from ui import conversation, session, session_jobs, tree_in_use
 from ui.jobs import Job
 from ui.robustness.records import PARTS, job_name
 
@@ -37,6 +37,7 @@ def _use_profile(job: Job) -> None:
 def _keep_run(job: Job) -> None:
     if job.step_count:  # also of a run that failed: the steps before are worth looking at
         session.set_last_run(job.result)
+        conversation.join(job)
 
 
 def _keep_lanes(job: Job) -> None:

@@ -7,12 +7,11 @@ the app goes by what is likely.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequoia_core.files.model_names import DEMO_PAIR, model_source
+from sequoia_core.files.model_names import DEMO_PAIR, model_folder
 from sequoia_core.models import instruction_sets
 from sequoia_core.models.compile_c import can_compile
 from sequoia_core.models.device import has_gpu
@@ -83,18 +82,6 @@ def _stored_bytes(target: str | None, draft: str | None) -> int:
     """Return how large two models' weight files are, so far as they are local folders or in the hub's cache."""
     total = 0
     for name, shipped in ((target, "target"), (draft, "draft")):
-        source = model_source(name or DEMO_PAIR / shipped)
-        folder = source if os.path.isdir(source) else _cached_folder(source)
+        folder = model_folder(name or DEMO_PAIR / shipped)
         total += 0 if folder is None else sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
     return total
-
-
-def _cached_folder(hub_id: str) -> str | None:
-    """Return where the hub's cache keeps a model; None for one that is not there, or a name that cannot be one."""
-    from huggingface_hub import try_to_load_from_cache  # heavy, and local folders do not need it
-
-    try:
-        cached = try_to_load_from_cache(hub_id, "config.json")
-    except (OSError, ValueError):
-        return None
-    return os.path.dirname(cached) if isinstance(cached, str) else None

@@ -16,11 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from sequoia_core.design.conditions import VERIFIERS
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.safe_files import checked, kind_of, read_bytes, read_json
+from sequoia_core.models.chat import ROLES
 from ui.runs import FORMAT, VERSION
 from ui.tree_layout import MAX_DRAWN
 
 MAX_STEPS = 10_000
 MAX_LIKELY = 100
+MAX_TURNS = 10_000
 Positive = Annotated[FiniteFloat, Field(ge=0)]
 
 
@@ -34,11 +36,18 @@ class _Baseline(_Strict):
     median_sec: Positive | None = None
 
 
+class _Turn(_Strict):
+    role: Literal[ROLES]
+    text: str
+
+
 class _Header(_Strict):
     format: Literal[FORMAT]
     version: Literal[VERSION]
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
     prompt: str
+    turns: Annotated[list[_Turn], Field(max_length=MAX_TURNS)] = []
+    remarks: Annotated[list[str], Field(max_length=MAX_TURNS)] = []
     tree_source: str
     temperature: Positive
     top_p: Annotated[FiniteFloat, Field(gt=0, le=1)]

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.design.tree import TokenTree
+from sequoia_core.models.chat import Turn
 from sequoia_core.studies.run_summary import Baseline, RunSummary, summarize_run
 from ui.model_pairs import PairSpec
 from ui.steering import Steering
@@ -87,6 +88,8 @@ class DecodeRequest:
     """One decode as asked for, and what was predicted for it.
 
     Attributes:
+        prompt: replaced, in the run, by what the chat template makes of `turns`, where there are any.
+        turns: a conversation, the user's turn that asks for this run last.
         models: the pair, and its dtype.
         expected_tokens: F of the tree; predicted_speedup: against autoregressive. None where nothing that was measured
             holds for this pair, these settings and this machine. predicted_interval: 95 % bounds for one prompt.
@@ -106,6 +109,7 @@ class DecodeRequest:
     predicted_speedup: float | None = None
     predicted_interval: tuple[float, float] | None = None
     steering: Steering = field(default_factory=Steering, compare=False)
+    turns: tuple[Turn, ...] = ()
 
     def header(self) -> dict[str, Any]:
         """Return what a run holds besides its steps and its baseline."""
@@ -114,6 +118,8 @@ class DecodeRequest:
             "version": VERSION,
             "id": uuid.uuid4().hex[:12],
             "prompt": self.prompt,
+            "turns": [asdict(turn) for turn in self.turns],
+            "remarks": [],
             "tree_source": self.tree_source,
             "temperature": float(self.temperature),
             "top_p": float(self.top_p),

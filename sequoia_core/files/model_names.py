@@ -20,6 +20,20 @@ def model_source(name: str | os.PathLike) -> str:
         return str(name)
 
 
+def model_folder(name: str | os.PathLike) -> str | None:
+    """Return where a model's files are on this machine: a local folder or the hub's cache; None where they are not."""
+    source = model_source(name)
+    if os.path.isdir(source):
+        return source
+    from huggingface_hub import try_to_load_from_cache  # heavy, and local folders do not need it
+
+    try:
+        cached = try_to_load_from_cache(source, "config.json")
+    except (OSError, ValueError):  # a name that cannot be a hub id
+        return None
+    return os.path.dirname(cached) if isinstance(cached, str) else None
+
+
 def model_name(name: str | os.PathLike) -> str:
     """Return what measurements record as the model: "demo target" and "demo draft", a folder's path, or a hub id."""
     source = model_source(name)

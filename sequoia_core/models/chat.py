@@ -1,12 +1,38 @@
-"""A prompt's token ids, as the user's turn of a conversation where the model was tuned for that."""
+"""Prompts for models tuned on conversations: turns, the text that a chat template makes of them, and token ids."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..files.faults import panics_as_errors
 from ..files.prompt_files import check_text
-from ..files.safe_files import one_line
+from ..files.safe_files import one_line, read_bytes, read_json
+
+ROLES = ("system", "user", "assistant")
+MAX_CHAT_CHARS = 4_000_000  # beyond any context: only a template that has run away makes more
+SHORTEST_MARK = 3  # characters; shorter ones, such as a dash, are in many texts
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one side said in a conversation.
+
+    Args:
+        role: one of `ROLES`.
+        text: may be empty.
+    """
+
+    role: str
+    text: str
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise ValueError(f"role: found {self.role!r}, expected one of {', '.join(ROLES)}")
+        check_text(self.text)
 
 
 def encode_prompt(tokenizer: Any, text: str, *, chat: bool | None = None) -> list[int]:
@@ -22,20 +48,126 @@ def encode_prompt(tokenizer: Any, text: str, *, chat: bool | None = None) -> lis
             is cannot be used; when the tokenizer breaks down over the text.
     """
     check_text(text)
-    with panics_as_errors(f"prompt {text[:40]!r}", "text that the model's tokenizer can take"):
-        return _encoded(tokenizer, text, chat)
-
-
-def _encoded(tokenizer: Any, text: str, chat: bool | None) -> list[int]:
-    template = getattr(tokenizer, "chat_template", None)
-    if chat is False or (chat is None and template is None):
+    if chat or (chat is None and _template(tokenizer) is not None):
+        return encode_chat(tokenizer, [Turn("user", text)])
+    with _tokenizing(text):
         return list(tokenizer.encode(text))
-    if template is None:
+
+
+def encode_chat(tokenizer: Any, turns: Sequence[Turn]) -> list[int]:
+    """Return the token ids of a conversation up to where the assistant's next turn begins.
+
+    Raises:
+        ValueError: see `chat_text`; when the tokenizer breaks down over the text.
+    """
+    return encode_templated(tokenizer, chat_text(tokenizer, turns))
+
+
+def encode_templated(tokenizer: Any, text: str) -> list[int]:
+    """Return the token ids of what `chat_text` made: all special tokens are in it, and none is added."""
+    with _tokenizing(text):
+        return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def chat_text(tokenizer: Any, turns: Sequence[Turn]) -> str:
+    """Return what the tokenizer's chat template makes of a conversation, up to where the assistant's turn begins.
+
+    A template is a program of the model's author. It runs in the sandbox of transformers, which keeps it from files
+    and from Python, but not from taking long.
+
+    Raises:
+        ValueError: where there is no template or no turn; for a template that fails, refuses system turns, or makes
+            no text or far too much.
+    """
+    if _template(tokenizer) is None:
         raise ValueError("chat: found a tokenizer without a chat template, expected that of an instruct model")
-    turn = [{"role": "user", "content": text}]
+    if not turns:
+        raise ValueError("chat: found no turns, expected at least one")
     try:
-        return list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=True, return_dict=False))
-    except Exception as error:  # a template is a program of the model's author: anything may come out of it
+        return _rendered(tokenizer, turns)
+    except ValueError as error:
+        others = [turn for turn in turns if turn.role != "system"]
+        if len(others) in (0, len(turns)) or not _renders(tokenizer, others):
+            raise
         raise ValueError(
-            f"chat: found a chat template that fails ({one_line(str(error))}), expected a usable one"
+            f"chat: found a chat template that refuses a system turn ({one_line(error.__cause__ or error)}), "
+            "expected a conversation without a system prompt"
         ) from error
+
+
+def chat_remarks(tokenizer: Any, turns: Sequence[Turn]) -> list[str]:
+    """Say what of a conversation the model reads otherwise than it looks, in a sentence each; mostly none.
+
+    A template puts each turn between marks, and the tokenizer reads a mark as such whoever wrote it: a user's or a
+    model's own "<|im_end|>" ends the turn. Nothing is taken out or encoded otherwise than transformers does by
+    default; it is said. Marks are the tokenizer's special tokens, its other added tokens that the template writes, and
+    the lines that the template writes right before and after turns, which in some templates are ordinary text such as
+    "### Response:".
+
+    Raises:
+        ValueError: see `chat_text`.
+    """
+    places = [f"(turn {place})" for place in range(len(turns))]
+    frame = chat_text(tokenizer, [Turn(turn.role, place) for turn, place in zip(turns, places, strict=True)])
+    added = (token for token in tokenizer.added_tokens_decoder.values() if token.content.strip())
+    marks = {token.content for token in added if token.special or token.content in frame}
+    for between in re.split("|".join(map(re.escape, places)), frame):
+        lines = [line.strip() for line in between.splitlines() if line.strip()]
+        marks.update(line for line in (*lines[:1], *lines[-1:]) if len(line) >= SHORTEST_MARK)
+    remarks = []
+    for number, (turn, place) in enumerate(zip(turns, places, strict=True), start=1):
+        if place not in frame:
+            remarks.append(f"Turn {number} ({turn.role}) is left out by the chat template: the model does not read it.")
+        found = [mark for mark in sorted(marks) if mark in turn.text]
+        if found:
+            remarks.append(
+                f"Turn {number} ({turn.role}) holds {', '.join(found)}, which the model reads as a mark of the chat "
+                "template: as the end of this turn, or as a turn that nobody took."
+            )
+    return remarks
+
+
+def has_chat_template(folder: str | Path) -> bool:
+    """Say whether a model's folder has a chat template, without loading its tokenizer."""
+    if (Path(folder) / "chat_template.jinja").is_file():
+        return True
+    try:
+        settings = read_json(read_bytes(Path(folder) / "tokenizer_config.json"))
+    except ValueError:  # missing or damaged: whoever loads the model is told
+        return False
+    return isinstance(settings, dict) and bool(settings.get("chat_template"))
+
+
+def _template(tokenizer: Any) -> Any:
+    return getattr(tokenizer, "chat_template", None)
+
+
+def _tokenizing(text: str) -> Any:
+    return panics_as_errors(f"prompt {text[:40]!r}", "text that the model's tokenizer can take")
+
+
+def _rendered(tokenizer: Any, turns: Sequence[Turn]) -> str:
+    messages = [{"role": turn.role, "content": turn.text} for turn in turns]
+    try:
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    except Exception as error:  # anything may come out of somebody else's program
+        raise ValueError(
+            f"chat: found a chat template that fails ({one_line(error)}), expected a usable one"
+        ) from error
+    if not text.strip():
+        raise ValueError("chat: found a chat template that makes no text of the conversation, expected a usable one")
+    if len(text) > MAX_CHAT_CHARS:
+        raise ValueError(
+            f"chat: found a chat template that makes {len(text):,} characters of the conversation, expected at most "
+            f"{MAX_CHAT_CHARS:,}"
+        )
+    check_text(text)
+    return text
+
+
+def _renders(tokenizer: Any, turns: Sequence[Turn]) -> bool:
+    try:
+        _rendered(tokenizer, turns)
+    except ValueError:
+        return False
+    return True

@@ -47,7 +47,9 @@ def draw_job(was_active: bool) -> None:
             f"Stopped after {job.step_count} steps; what was decoded stays below.", icon=":material/stop_circle:"
         )
     run = job.result or job.info.header()
-    draw_run(run, job.id, job.steps_since(0), active=active, waiting=job.message or "Waiting for the engine")
+    unread = bool(job.info.turns) and job.result is None  # what a conversation's prompt is, is known when it is read
+    epoch = f"{job.id} waiting" if unread else job.id
+    draw_run(run, epoch, job.steps_since(0), active=active, waiting=job.message or "Waiting for the engine")
     learned.draw(job, run)
     if was_active and not active:
         st.rerun()  # once, to end the polling and give the buttons back

@@ -145,13 +145,13 @@ class Instruct:
 
     chat_template = "{{ messages }}"
 
-    def encode(self, text):
-        return [1, *range(len(text))]
+    def encode(self, text, add_special_tokens=True):
+        return [1, *range(len(text))] if add_special_tokens else [7, *range(len(text) - 2), 8]
 
-    def apply_chat_template(self, conversation, *, add_generation_prompt, tokenize, return_dict):
-        assert add_generation_prompt and tokenize and not return_dict
+    def apply_chat_template(self, conversation, *, add_generation_prompt, tokenize):
+        assert add_generation_prompt and not tokenize
         assert conversation == [{"role": "user", "content": "hi"}]
-        return [7, 0, 1, 8]
+        return "<hi>"
 
 
 def test_instruct_models_get_their_chat_template():

@@ -1,0 +1,41 @@
+"""Tiny random models on disk whose tokenizer has a chat template, as a user's folder would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import PreTrainedTokenizerFast
+
+from tests.conftest import tiny_llama
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + CHATML
+)
+FAILING = "{{ raise_exception('no such role') }}"
+
+
+def chat_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of single bytes, with ChatML's two marks as special tokens: 258 tokens."""
+    tokenizer = Tokenizer(BPE({letter: index for index, letter in enumerate(sorted(ByteLevel.alphabet()))}, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    marked = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    marked.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    marked.chat_template = template
+    return marked
+
+
+def save_chat_pair(folder: Path, template: str | None = CHATML, *, context: int = 512) -> tuple[str, str]:
+    """Write a target and a draft of random weights -> their folders."""
+    names = []
+    for seed, name in enumerate(("target", "draft"), start=1):
+        chat_tokenizer(template).save_pretrained(folder / name)
+        tiny_llama(seed, vocab=258, layers=1, context=context).model.save_pretrained(folder / name)
+        names.append(str(folder / name))
+    return names[0], names[1]
