@@ -7,12 +7,13 @@ target. A fixed tree on a compiled session is drafted by `sequoia_draft` in `mod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
+from ..design.shape_reasons import ShapeReasons
 from ..design.tree import TokenTree
 from ..models.protocol import Session, causal_tail
 from .plan import TreePlan, plan_of
@@ -31,6 +32,7 @@ class Draft:
         tokens: int64 [n], root first.
         probs: float32 [n], what the draft gave each token after its parent; 1 for the root.
         rows: float32 [i, V], the rows that children were drawn from, in the order of `TreePlan.inner`.
+        reasons: how many candidates to list -> why the tree has its shape; None where it was given.
     """
 
     plan: TreePlan
@@ -38,6 +40,7 @@ class Draft:
     tokens: torch.Tensor
     probs: torch.Tensor
     rows: torch.Tensor
+    reasons: Callable[[int], ShapeReasons | None] | None = None
 
     @property
     def tree(self) -> TokenTree:

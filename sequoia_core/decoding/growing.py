@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from ..design.conditions import Conditions
+from ..design.shape_reasons import RowsRead, ShapeReasons, shape_reasons
 from ..design.shaping import Nodes, ShapeBounds, Shaper
 from ..design.tree import TokenTree
 from ..models.protocol import Session
@@ -155,7 +157,15 @@ class GrowingDrafter(LevelDrafter):
         if not np.array_equal(places, np.arange(len(places))):
             rows = rows.index_select(0, torch.from_numpy(places).to(rows.device))
         probs = torch.from_numpy(nodes.probs).float()
-        return Draft(plan, len(sequence) - 1, torch.from_numpy(nodes.tokens), probs, rows)
+        reasons = partial(self._reasons, shaper, nodes, grower.rows)
+        return Draft(plan, len(sequence) - 1, torch.from_numpy(nodes.tokens), probs, rows, reasons)
+
+    @torch.inference_mode()
+    def _reasons(self, shaper: Shaper, nodes: Nodes, rows: torch.Tensor | None, most: int) -> ShapeReasons | None:
+        """Say why the tree just drafted has its shape; `rows` are those of all nodes read, in the order of reading."""
+        read = torch.empty(0, self.policy.branch) if rows is None else rows[: sum(self.widths)]
+        best = DraftRows(read, self.fill, self.generator).most_likely(self.policy.branch)
+        return shape_reasons(shaper, nodes, self.widths, RowsRead(*best), most=most)
 
     def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
         places = self._slots[list(path)]
