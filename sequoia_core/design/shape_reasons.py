@@ -208,7 +208,7 @@ def _not_read(shaper: BestFirst | DrawnInTurn, nodes: Nodes, widths: Sequence[in
             ground, bar = "floor", floor
         else:
             ground = "pass"
-        found.append(LeftOut(node, 1, None, score, bar, ground))
+        found.append(LeftOut(node, 1, None, min(score, 1.0), bar, ground))  # chances by rank may be trusted beyond 1
     return found
 
 
@@ -252,7 +252,7 @@ def _weighed(shaper: BestFirst | DrawnInTurn, worth: dict[int, float], width: in
     if shaper.prices is None:
         return PassWeighed(width, None, None)
     price = float(shaper.prices.draft[width])
-    return PassWeighed(width, worth[width] - worth[0] + price, price)
+    return PassWeighed(width, max(worth[width] - worth[0] + price, 0.0), price)  # rounding may fall below 0
 
 
 def _next_price(shaper: BestFirst | DrawnInTurn, size: int) -> float:
