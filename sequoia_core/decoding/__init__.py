@@ -11,7 +11,7 @@ Each module imports, of this room, only the modules named:
     walk                 sampling, verifiers
     explaining           verifiers, walk
     compiled_drafting    sampling, verifiers, tree_policy, drafting
-    compiled_growing     sampling, verifiers, tree_policy, drafting
+    compiled_growing     plan, sampling, verifiers, tree_policy, drafting
     switching            verifiers, tree_policy, drafting, compiled_drafting
     growing              plan, sampling, verifiers, drafting, compiled_growing
     spec_exec            verifiers, tree_policy, growing

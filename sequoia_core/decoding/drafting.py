@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from ..design.shape_reasons import ShapeReasons
@@ -30,8 +31,9 @@ class Draft:
         plan: of the tree that was drafted.
         root_slot: place of the root in the text, and so in both sessions; all before it is committed.
         tokens: int64 [n], root first.
-        probs: float32 [n], what the draft gave each token after its parent; 1 for the root.
-        rows: float32 [i, V], the rows that children were drawn from, in the order of `TreePlan.inner`.
+        probs: float32 or float64 [n], what the draft gave each token after its parent; 1 for the root.
+        rows: float32 [.., V], the rows that children were drawn from.
+        places: int64 [n], which of them is a node's; meaningless for a node without children.
         reasons: how many candidates to list -> why the tree has its shape; None where it was given.
     """
 
@@ -40,6 +42,7 @@ class Draft:
     tokens: torch.Tensor
     probs: torch.Tensor
     rows: torch.Tensor
+    places: np.ndarray
     reasons: Callable[[int], ShapeReasons | None] | None = None
 
     @property
@@ -80,7 +83,8 @@ class RootDrafter:
         self.plan = plan_of(ROOT_ONLY)
 
     def grow(self, sequence: Sequence[int]) -> Draft:
-        return Draft(self.plan, len(sequence) - 1, torch.tensor(sequence[-1:]), torch.ones(1), torch.empty(0, 0))
+        last = torch.tensor(sequence[-1:])
+        return Draft(self.plan, len(sequence) - 1, last, torch.ones(1), torch.empty(0, 0), self.plan.slot_array)
 
     def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
         pass
@@ -153,7 +157,8 @@ class LevelDrafter:
                 )
             rows[start : start + len(block)] = block
             start += len(block)
-        return Draft(plan, root_slot, tokens, probs, torch.empty(0, 0) if rows is None else rows)
+        rows = torch.empty(0, 0) if rows is None else rows
+        return Draft(plan, root_slot, tokens, probs, rows, plan.slot_array)
 
     def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
         if draft.plan.levels:  # else nothing was appended: the next tree's first pass reads what is missing

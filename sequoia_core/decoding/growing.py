@@ -16,11 +16,10 @@ import torch
 from ..design.conditions import Conditions
 from ..design.shape_reasons import RowsRead, ShapeReasons, shape_reasons
 from ..design.shaping import Nodes, ShapeBounds, Shaper
-from ..design.tree import TokenTree
 from ..models.protocol import Session
 from .compiled_growing import CompiledGrower
 from .drafting import Draft, LevelDrafter, unseen_tokens
-from .plan import plan_of
+from .plan import TreePlan
 from .sampling import SamplingConfig, check_probabilities, probabilities, take_most_likely
 from .verifiers import Fill
 
@@ -91,7 +90,7 @@ class PlainGrower:
     def supports(shaper: Shaper, session: Session) -> bool:
         return True
 
-    def grow(self, shaper: Shaper, session: Session, sequence: Sequence[int]) -> tuple[TokenTree, Nodes, list[int]]:
+    def grow(self, shaper: Shaper, session: Session, sequence: Sequence[int]) -> tuple[TreePlan, Nodes, list[int]]:
         """Return a tree below the last token of the sequence, its nodes, and how many nodes each pass read."""
         nodes, widths = Nodes.root(sequence[-1]), []
         for _ in range(self.policy.max_depth):
@@ -101,7 +100,8 @@ class PlainGrower:
             block = self._read(nodes, wave, sum(widths), session, sequence)
             widths.append(len(wave))
             nodes = shaper.extended(nodes, wave, DraftRows(block, self.fill, self.generator))
-        return *shaper.kept(nodes).as_tree(), widths
+        tree, nodes = shaper.kept(nodes).as_tree()
+        return TreePlan(tree), nodes, widths
 
     def _read(
         self, nodes: Nodes, wave: np.ndarray, read: int, session: Session, sequence: Sequence[int]
@@ -139,7 +139,6 @@ class GrowingDrafter(LevelDrafter):
         super().__init__(session, policy, **options)
         options = {name: options[name] for name in ("fill", "sampling", "context", "generator")}
         self._growers = [kind(policy, **options) for kind in (CompiledGrower, PlainGrower)]  # fastest first
-        self._slots: np.ndarray = np.zeros(0, np.int64)  # of the tree last drafted, node by node
 
     def shaper(self, context: int) -> Shaper:
         """Return what shapes the next tree; `context` tokens are committed."""
@@ -149,25 +148,21 @@ class GrowingDrafter(LevelDrafter):
     def grow(self, sequence: Sequence[int]) -> Draft:
         shaper = self.shaper(len(sequence))
         grower = next(own for own in self._growers if own.supports(shaper, self.session))
-        tree, nodes, self.widths = grower.grow(shaper, self.session, sequence)
-        self.hoped = float(nodes.scores.sum())  # tokens that the step is expected to commit
-        plan, self._slots = plan_of(tree), nodes.slots
+        plan, nodes, self.widths = grower.grow(shaper, self.session, sequence)
+        self.hoped = sum(nodes.scores.tolist())  # tokens that the step is expected to commit
         rows = torch.empty(0, 0) if grower.rows is None else grower.rows
-        places = self._slots[plan.inner]
-        if not np.array_equal(places, np.arange(len(places))):
-            rows = rows.index_select(0, torch.from_numpy(places).to(rows.device))
-        probs = torch.from_numpy(nodes.probs).float()
-        reasons = partial(self._reasons, shaper, nodes, grower.rows)
-        return Draft(plan, len(sequence) - 1, torch.from_numpy(nodes.tokens), probs, rows, reasons)
+        tokens, probs = torch.from_numpy(nodes.tokens), torch.from_numpy(nodes.probs)
+        reasons = partial(self._reasons, shaper, nodes, rows)
+        return Draft(plan, len(sequence) - 1, tokens, probs, rows, nodes.slots, reasons)
 
     @torch.inference_mode()
-    def _reasons(self, shaper: Shaper, nodes: Nodes, rows: torch.Tensor | None, most: int) -> ShapeReasons | None:
+    def _reasons(self, shaper: Shaper, nodes: Nodes, rows: torch.Tensor, most: int) -> ShapeReasons | None:
         """Say why the tree just drafted has its shape; `rows` are those of all nodes read, in the order of reading."""
-        read = torch.empty(0, self.policy.branch) if rows is None else rows[: sum(self.widths)]
+        read = rows[: sum(self.widths)] if self.widths else torch.empty(0, self.policy.branch)
         best = DraftRows(read, self.fill, self.generator).most_likely(self.policy.branch)
         return shape_reasons(shaper, nodes, self.widths, RowsRead(*best), most=most)
 
     def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
-        places = self._slots[list(path)]
+        places = draft.places.tolist()
         if places[0] >= 0:  # else nothing was read: the next tree's first pass reads what is missing
-            self.session.commit(draft.root_slot, places[places >= 0].tolist())
+            self.session.commit(draft.root_slot, [places[node] for node in path if places[node] >= 0])

@@ -15,7 +15,6 @@ from ..models import vocabulary_rows
 from ..models.protocol import Session
 from .drafting import Draft
 from .explaining import NodeRows, explain_path
-from .plan import TreePlan
 from .sampling import SamplingConfig, distribution, finite, most_likely, token_probabilities, widened
 from .verifiers import VERIFIERS, Verifier
 from .walk import Trial, Walk, walk_greedily, walk_tree
@@ -98,7 +97,7 @@ class RowJudge:
             draft.tree,
             draft.tokens.tolist(),
             target_row=lambda node: distribution(self.logits[node], self.sampling, "target"),
-            draft_row=lambda node: widened(draft.rows[draft.plan.slots[node]]),
+            draft_row=lambda node: widened(draft.rows[draft.places[node]]),
             rule=self.verifier.rule,
             uniform=iter(self._uniforms(draft).tolist()).__next__,
         )
@@ -123,7 +122,7 @@ class RowJudge:
             draft.tokens.tolist(),
             walk,
             target_row=lambda node: distribution(self.logits[node], self.explained_by, "target"),
-            draft_row=lambda node: widened(draft.rows[draft.plan.slots[node]]),
+            draft_row=lambda node: widened(draft.rows[draft.places[node]]),
             rule=None if self.sampling.greedy else self.verifier.rule,
             most=most,
         )
@@ -140,15 +139,7 @@ class CompiledJudge(RowJudge):
 
     def __init__(self, session: Session, **options) -> None:
         super().__init__(session, **options)
-        self._plan: TreePlan | None = None
-        self._walker: vocabulary_rows.Walker | None = None
-
-    def _walker_of(self, plan: TreePlan) -> vocabulary_rows.Walker:
-        """Return a walker over that tree; the last one is kept, for runs whose steps all have the same tree."""
-        if plan is not self._plan:
-            counts = plan.tree.child_counts.astype(np.int64)
-            self._plan, self._walker = plan, vocabulary_rows.Walker(plan.first_children, counts, plan.slot_array)
-        return self._walker
+        self._walker = vocabulary_rows.Walker()
 
     @staticmethod
     def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
@@ -160,7 +151,8 @@ class CompiledJudge(RowJudge):
     def walk(self, draft: Draft) -> Walk:
         if not vocabulary_rows.supports(self.logits):  # under autocast a model returns another format than its own
             return super().walk(draft)
-        walker = self._walker_of(draft.plan)
+        plan, walker = draft.plan, self._walker
+        walker.take(plan.first_children, plan.child_counts, draft.places)
         if self.sampling.greedy:
             path, bonus, nodes = finite(walker.greedily(self.logits, draft.tokens), "target")
             accepted = set(path)

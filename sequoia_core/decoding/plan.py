@@ -43,17 +43,36 @@ class TreePlan:
         tree: the tree, n nodes.
         inner: int64 [i], the nodes that have children, in the order in which they are forwarded.
         slots: node -> its index in `inner`.
+        child_counts: int64 [n].
         child_starts: int64 [i + 1]; the children of inner node i are nodes child_starts[i] + 1 to child_starts[i + 1].
         depths: int64 [n].
         tail: float32 [n, n], additive mask over the tree: each node sees its ancestors and itself.
     """
 
-    def __init__(self, tree: TokenTree) -> None:
-        self.tree, self.depths = tree, tree.depths.astype(np.int64)
-        counts = tree.child_counts
-        self.tail = additive_mask(tree.ancestor_mask)
-        self.inner = np.flatnonzero(counts)  # breadth-first, as levels are forwarded
-        self.child_starts = np.concatenate([[0], np.cumsum(counts[self.inner])]).astype(np.int64)
+    def __init__(self, tree: TokenTree, **known: np.ndarray | torch.Tensor) -> None:
+        """Plan a tree; what is `known` by the name of an attribute is not worked out again."""
+        self.tree = tree
+        self.__dict__.update(known)
+
+    @cached_property
+    def depths(self) -> np.ndarray:
+        return self.tree.depths.astype(np.int64)
+
+    @cached_property
+    def child_counts(self) -> np.ndarray:
+        return self.tree.child_counts.astype(np.int64)
+
+    @cached_property
+    def tail(self) -> torch.Tensor:
+        return additive_mask(self.tree.ancestor_mask)
+
+    @cached_property
+    def inner(self) -> np.ndarray:
+        return np.flatnonzero(self.child_counts)  # breadth-first, as levels are forwarded
+
+    @cached_property
+    def child_starts(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.child_counts[self.inner])]).astype(np.int64)
 
     @cached_property
     def slots(self) -> dict[int, int]:
@@ -62,7 +81,7 @@ class TreePlan:
     @cached_property
     def levels(self) -> list[Level]:
         """The tree's draft passes, root first; none for a lone root. Worked out when a drafter first asks for them."""
-        levels, counts, ranks, forwarded = [], self.tree.child_counts, self.tree.child_ranks, 0
+        levels, counts, ranks, forwarded = [], self.child_counts, self.tree.child_ranks, 0
         for level, below in pairwise(self.tree.levels):
             nodes = level[counts[level] > 0]
             forwarded += len(nodes)
@@ -70,7 +89,7 @@ class TreePlan:
             levels.append(
                 Level(
                     nodes=nodes.astype(np.int64),
-                    counts=counts[nodes].astype(np.int64),
+                    counts=counts[nodes],
                     tail=self.tail[np.ix_(nodes, self.inner[:forwarded])].contiguous(),
                     most_children=most,
                     children=slice(int(below[0]), int(below[-1]) + 1),

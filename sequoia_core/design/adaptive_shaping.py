@@ -7,6 +7,7 @@ torch. Shapes: N = largest size, B = beam, k = ranks, w = nodes of one pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -96,7 +97,9 @@ class Pace(NamedTuple):
 
     def seen(self, tokens: int, hoped: float) -> Pace:
         """Return the pace after a step that committed so many tokens where the scores promised `hoped`."""
-        return self._replace(trust=float(np.clip(self.trust * np.exp(TRUST_STEP * (tokens - hoped)), *TRUSTED)))
+        lowest, highest = TRUSTED
+        trust = self.trust * math.exp(TRUST_STEP * (tokens - hoped))
+        return self._replace(trust=min(max(trust, lowest), highest))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ Each module imports, of this room, only the modules named:
     vocabulary_rows        compile_c
     tree_shaping           compile_c, vocabulary_rows
     number_formats         compile_c, device, instruction_sets
-    llama_x86              plain_decoder, compile_c, instruction_sets, vocabulary_rows
+    llama_x86              plain_decoder, compile_c, instruction_sets, vocabulary_rows, tree_shaping
     llama_torch            plain_decoder, tree_cache, llama_x86
     language_model         protocol, transformers_passes, llama_x86, llama_torch
     random_models          free_memory, language_model

@@ -24,6 +24,7 @@
 #include <time.h>
 
 #include PRODUCTS
+#include "tree_shaping.h"
 
 #define ONE_COPY __attribute__((noinline))
 
@@ -684,6 +685,21 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
+// Make room for passes of at most `most` rows and their logits -> the mask of a pass over unseen tokens, each of which sees
+// those before it; NULL when memory ran out.
+static const float *room_to_draft(Cache *cache, int most, int unseen, int threads) {
+    const size_t logits = (size_t)most * cache->model->shape.vocab, wanted = logits + (size_t)unseen * unseen;
+    if (wanted > cache->logits_size) {
+        free(cache->logits);
+        cache->logits = malloc(wanted * sizeof(float));
+        cache->logits_size = cache->logits ? wanted : 0;
+    }
+    if (!cache->logits || !make_room(cache, most, threads)) return NULL;
+    float *causal = cache->logits + logits;
+    for (int i = 0; i < unseen * unseen; i++) causal[i] = i % unseen <= i / unseen ? 0.0f : -__builtin_inff();
+    return causal;
+}
+
 // Draft a whole tree, level by level, one pass each -> 1; 0 when memory ran out; -1 when logits are not finite.
 //
 // All threads go through the levels together: one prepares a pass while the others wait at the end of its block, all run
@@ -698,20 +714,14 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
         if (level->forwarded > most) most = level->forwarded;
         if (level->forwarded * level->most_children > draws) draws = level->forwarded * level->most_children;
     }
-    const size_t wanted = (size_t)most * size + (size_t)unseen * unseen;
-    if (wanted > cache->logits_size) {
-        free(cache->logits);
-        cache->logits = malloc(wanted * sizeof(float));
-        cache->logits_size = cache->logits ? wanted : 0;
-    }
     int64_t *given = malloc(((size_t)2 * most + draws) * sizeof(int64_t));
     int64_t *positions = given + most, *drawn = positions + most;
-    if (!cache->logits || !given || !make_room(cache, most, threads)) {
+    const float *causal = room_to_draft(cache, most, unseen, threads);
+    if (!causal || !given) {
         free(given);
         return 0;
     }
-    float *logits = cache->logits, *causal = logits + (size_t)most * size, *rows = draft->rows;
-    for (int i = 0; i < unseen * unseen; i++) causal[i] = i % unseen <= i / unseen ? 0.0f : -__builtin_inff();
+    float *logits = cache->logits, *rows = draft->rows;
     Pass pass = {.length = draft->length, .rows = unseen, .last = unseen, .ids = given, .positions = positions,
                  .tail = causal};
     const double *uniforms = draft->uniforms;
@@ -769,6 +779,89 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
     }
     free(given);
     return failed & 2 ? -1 : !failed;
+}
+
+typedef struct {
+    int32_t threads, length, unseen, most_waves;
+    const int64_t *ids;      // [unseen]: the last committed tokens, the root last
+    Shaping *shaping;        // holds the root alone
+    const double *uniforms;  // as many as may be drawn; looked at only where the shaping draws
+    int64_t *widths;         // [most_waves]: receives how many nodes each pass read
+    int64_t waves, draws;    // receive how many passes there were, how many uniforms were used
+    double *seconds;         // grows by what the passes took
+} Growth;
+
+// Draft a tree that takes shape wave by wave, one pass each -> 1; 0 when memory ran out; -1 when logits are not finite.
+// Threads go through the waves together, as in `sequoia_draft`; what each finds in `failed` and `ranks` was written before
+// a barrier, and is not written again before the next.
+int sequoia_grow(Cache *cache, Growth *growth) {
+    Shaping *shaping = growth->shaping;
+    const int size = cache->model->shape.vocab, unseen = growth->unseen, threads = growth->threads;
+    const int most = unseen > shaping->beam ? unseen : (int)shaping->beam;
+    int64_t *positions = malloc(unseen * sizeof(int64_t));
+    const float *causal = room_to_draft(cache, most, unseen, threads);
+    growth->waves = growth->draws = 0;
+    if (!causal || !positions) {
+        free(positions);
+        return 0;
+    }
+    for (int i = 0; i < unseen; i++) {
+        const int64_t position = shaping->root_position - unseen + 1 + i;
+        positions[i] = position < shaping->positions ? position : shaping->positions - 1;
+    }
+    float *logits = cache->logits;
+    int64_t ranks = 0;
+    int failed = 0;  // bits: 1 logits not finite, 2 no memory
+    double began = 0.0;
+    Pass pass = {.length = growth->length, .rows = 0};
+
+#pragma omp parallel num_threads(threads)
+    for (int wave = 0; wave < growth->most_waves && !failed; wave++) {
+#pragma omp single
+        {
+            began = now();
+            pass.length += pass.rows;
+            pass.keep = (int)tree_wave(shaping);
+            if (wave == 0) {
+                pass.rows = pass.last = unseen, pass.ids = growth->ids, pass.positions = positions, pass.tail = causal;
+            } else {
+                pass.rows = pass.keep, pass.last = (int)shaping->read + pass.keep;
+                pass.ids = shaping->ids, pass.positions = shaping->places, pass.tail = shaping->tail;
+            }
+            if (pass.keep) {
+                growth->widths[growth->waves++] = pass.keep;
+                prepare(cache, &pass);
+            }
+        }
+        if (!pass.keep) break;
+        run(cache, &pass, logits);
+#pragma omp barrier
+#pragma omp master
+        *growth->seconds += now() - began;
+#pragma omp for
+        for (int row = 0; row < pass.keep; row++) {
+            const int found = tree_row(shaping, row, logits + (size_t)row * size);
+#pragma omp atomic
+            failed |= found;
+        }
+#pragma omp single
+        ranks = failed ? 0 : tree_taken(shaping);
+        if (ranks) {
+#pragma omp for
+            for (int row = 0; row < pass.keep; row++) {
+                const int found = tree_draw_row(shaping, row, growth->uniforms + growth->draws, ranks) < 0 ? 2 : 0;
+#pragma omp atomic
+                failed |= found;
+            }
+#pragma omp single
+            {
+                if (!failed) tree_drawn(shaping, ranks);
+                if (shaping->draws) growth->draws += pass.keep * ranks;
+            }
+        }
+    }
+    free(positions);
+    return failed & 1 ? -1 : !failed;
 }
 
 // Move slot start + slots[i] to start + i; slots increase.

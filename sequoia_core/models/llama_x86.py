@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from . import compile_c, instruction_sets
+from . import compile_c, instruction_sets, tree_shaping
 from . import vocabulary_rows as rows
 from .instruction_sets import InstructionSet
 from .plain_decoder import has_biases, has_head_norms, head_size, is_plain_decoder
 
-SOURCES = ("llama_x86.c", "vocabulary_rows.c")
+SOURCES = ("llama_x86.c", *tree_shaping.SOURCES)
 FLAGS = ("-mtune=native", *rows.ARITHMETIC_FLAGS)  # no -march=native: `InstructionSet.flags` names the instructions
 EMULATION = "amx_emulation.h"
 MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a copy: not for models that fill the memory
@@ -61,6 +61,15 @@ class _Draft(ctypes.Structure):
     ]
 
 
+class _Growth(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in "threads length unseen most_waves".split()),
+        *((name, _POINTER) for name in "ids shaping uniforms widths".split()),
+        *((name, ctypes.c_int64) for name in "waves draws".split()),
+        ("seconds", _POINTER),
+    ]
+
+
 _FUNCTIONS = {
     "sequoia_supported": (_NUMBER,),
     "sequoia_model": (_POINTER, ctypes.POINTER(Shape), *[_POINTER] * 7),
@@ -79,6 +88,7 @@ _FUNCTIONS = {
     "sequoia_layer": (None, _POINTER, _NUMBER, _NUMBER, _POINTER),
     "sequoia_leave": (None, _POINTER, _NUMBER, _POINTER),
     "sequoia_draft": (_NUMBER, _POINTER, ctypes.POINTER(_Draft)),
+    "sequoia_grow": (_NUMBER, _POINTER, ctypes.POINTER(_Growth)),
     "sequoia_keep": (None, _POINTER, _NUMBER, _POINTER, _NUMBER),
 }  # fmt: skip
 
@@ -92,7 +102,7 @@ def compiled() -> tuple[ctypes.CDLL | None, str]:
 @lru_cache(maxsize=8)
 def load(instructions: InstructionSet) -> tuple[ctypes.CDLL | None, str]:
     """Build and load the functions for an instruction set that this processor can run, or return why not."""
-    headers = ("lanes.h", "products_vectors.h", instructions.products)
+    headers = ("lanes.h", "products_vectors.h", instructions.products, *tree_shaping.HEADERS)
     flags = [*FLAGS, *instructions.flags, f'-DPRODUCTS="{instructions.products}"']
     if instructions.emulated:
         headers += (EMULATION,)
@@ -380,3 +390,56 @@ class DraftCall:
             raise MemoryError(f"found no memory to draft {self.nodes} tokens")
         session.length += count
         return None if done < 0 else (self.tokens, self.probabilities, self.rows)
+
+
+class GrowCall:
+    """A call that grows a whole tree: all waves' forwards and rows, and what comes next after each; buffers are kept.
+
+    Args:
+        session: of the draft; tokens are drawn from its `vocab_size`.
+        shaping: which decides.
+        most_waves: passes of one tree at most.
+    """
+
+    def __init__(self, session: CompiledSession, shaping: tree_shaping.Shaping, *, most_waves: int) -> None:
+        self.session, self.shaping = session, shaping
+        shaping.make_rows(session.vocab_size)
+        self._widths = (ctypes.c_int64 * most_waves)()
+        self._call = _Growth(
+            most_waves=most_waves, shaping=shaping.address, widths=ctypes.addressof(self._widths),
+            seconds=ctypes.addressof(session.drafting_sec),
+        )  # fmt: skip
+
+    def grow(self, unseen: Sequence[int], generator: torch.Generator | None) -> list[int] | None:
+        """Grow a tree that holds its root alone, and leave its keys and values in the session.
+
+        Args:
+            unseen: the committed tokens that the session does not hold yet, the root last.
+            generator: on CPU, of the numbers that tokens are drawn by; None where none are drawn.
+
+        Returns:
+            How many nodes each pass read; None when logits are not finite.
+
+        Raises:
+            ValueError: when the cache has no room.
+            MemoryError: when scratch memory cannot be had.
+        """
+        session, call = self.session, self._call
+        session.check_room(len(unseen) - 1 + self.shaping.most_read)
+        ids = (ctypes.c_int64 * len(unseen))(*unseen)
+        call.threads, call.length, call.unseen = torch.get_num_threads(), session.length, len(unseen)
+        call.ids, call.uniforms = ctypes.addressof(ids), None
+        if generator is not None:
+            before = generator.get_state()
+            uniforms = torch.rand(self.shaping.most_draws, dtype=torch.float64, generator=generator)
+            call.uniforms = uniforms.data_ptr()
+        done = session.model.functions.sequoia_grow(session.address, ctypes.byref(call))
+        if not done:
+            raise MemoryError("found no memory to draft a tree")
+        if generator is not None:  # leave it as if only those that were used had been taken
+            generator.set_state(before)
+            torch.rand(call.draws, dtype=torch.float64, generator=generator)
+        widths = self._widths[: call.waves]
+        if widths:
+            session.length += len(unseen) - 1 + sum(widths)
+        return None if done < 0 else widths

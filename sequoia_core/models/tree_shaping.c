@@ -1,9 +1,9 @@
 // Trees that take shape while they are drafted: what design/shaping.py decides, number for number, so change both. Built
-// together with vocabulary_rows.c by tree_shaping.py, which says what the functions are called with.
-// Shapes: n = nodes so far, w = nodes of the pass under way (a wave), k = ranks.
+// together with vocabulary_rows.c; tree_shaping.h says how the functions are called.
+
+#include "tree_shaping.h"
 
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
 
 #ifdef __clang__  // a product and a sum in one rounding would differ from NumPy's
@@ -19,29 +19,6 @@ int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, int rep
 enum { TABLE_MOST_LIKELY = 0, TABLE_AFTER = 3, TABLE_BEFORE = 6, POOLED = 2 };  // as in design/calibration.py
 enum { MANY = 4 };  // fewer rows are not shared among threads
 
-typedef struct {
-    int64_t max_size, max_depth, beam, branch, most_read;
-    int64_t in_turn, draws;            // recipe 2; whether its tokens are drawn or the most likely ones
-    int64_t vocab, threads;
-    int64_t root_position, positions;  // of this step's root; how many there are: what lies beyond is cut to the last one
-    int64_t bins;
-    const double *centres, *values;    // [bins], [tables, bins]; values NULL: the draft's own probability is the chance
-    const double *mass_edges;          // [2]
-    const double *expected;            // [branch]
-    const double *step, *draft;        // [max_size + 1], [beam + 1]; NULL for no prices
-    double trust, floor, price;        // price: of one more child in this wave, kept from reading to drawing
-    float inverse_temperature, padding;
-    int64_t size, width, read;         // n, w, how many nodes the draft has read in this step
-    int64_t *parents, *ranks, *depths, *tokens, *slots;  // [max_size + beam * branch]
-    double *probs, *scores;
-    int64_t *wave, *ids, *places;      // [beam]: the pass's nodes, their tokens and positions
-    float *tail, *mask, *rows;         // [beam * most_read], [most_read, most_read] over slots, [most_read, vocab]
-    int64_t *best, *drawn;             // [beam, branch] tokens
-    double *best_probs, *drawn_probs, *planned;  // [beam, branch]
-    int64_t *order, *other, *next, *scratch;  // [max_size + beam * branch] each
-    double *sorted, *hoped, *merged;   // the same
-} Shaping;
-
 // order [count]: sorted by falling keys, equal ones as they stand.
 static void sort_falling(const double *keys, int64_t *order, int64_t *other, int64_t count) {
     for (int64_t run = 1; run < count; run *= 2) {
@@ -56,11 +33,13 @@ static void sort_falling(const double *keys, int64_t *order, int64_t *other, int
     }
 }
 
-// sorted [count]: the values, falling.
-static void falling(const Shaping *s, const double *values, double *sorted, int64_t count) {
-    for (int64_t i = 0; i < count; i++) s->order[i] = i;
-    sort_falling(values, s->order, s->other, count);
-    for (int64_t i = 0; i < count; i++) sorted[i] = values[s->order[i]];
+// sorted [count]: the values, falling; meant for few of them, or such as fall already.
+static void falling(const double *values, double *sorted, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        int64_t to = i;
+        for (; to && sorted[to - 1] < values[i]; to--) sorted[to] = sorted[to - 1];
+        sorted[to] = values[i];
+    }
 }
 
 static double chance(const Shaping *s, int64_t table, double prob) {
@@ -101,10 +80,27 @@ static int64_t unread(const Shaping *s) {
     return count < s->beam ? count : s->beam;
 }
 
-// What the best number of draws gains beyond its cost; *least is the least gain among them, infinite for none.
-static double best_draws(const Shaping *s, const double *gains, int64_t count, double *least) {
-    double *sorted = s->sorted, sum = 0.0, best = 0.0;
-    falling(s, gains, sorted, count);
+// Take into s->merged, which holds `count` falling numbers, what `branch` more falling numbers are worth below a score
+// -> how many it holds then: the largest, at most max_size.
+static int64_t merge_hopes(const Shaping *s, double score, const double *chances, int64_t count) {
+    const int64_t all = count + s->branch, kept = all < s->max_size ? all : s->max_size;
+    double *old = s->hoped, *merged = s->merged;
+    memcpy(old, merged, count * sizeof(double));
+    for (int64_t i = 0, k = 0, to = 0; to < kept; to++) {
+        const double hope = k < s->branch ? score * chances[k] : -1.0;
+        if (i < count && old[i] >= hope)
+            merged[to] = old[i++];
+        else
+            merged[to] = hope, k++;
+    }
+    return kept;
+}
+
+// What the best number of draws gains beyond its cost, of `count` gains in s->merged; *least is the least gain among them,
+// infinite for none.
+static double best_draws(const Shaping *s, int64_t count, double *least) {
+    const double *sorted = s->merged;
+    double sum = 0.0, best = 0.0;
     *least = INFINITY;
     for (int64_t i = 0; i < count && i < s->max_size - s->size && sorted[i] > s->floor; i++) {
         sum = i ? sum + sorted[i] : sorted[i];
@@ -114,13 +110,9 @@ static double best_draws(const Shaping *s, const double *gains, int64_t count, d
     return best;
 }
 
-// What the tree is worth once the first `width` nodes of the wave are read. Recipe 1; `ranked` are the scores, falling.
-static double worth_best_first(const Shaping *s, int64_t width, const double *ranked) {
-    const int64_t count = width * s->branch;
-    for (int64_t i = 0; i < width; i++)
-        for (int64_t k = 0; k < s->branch; k++)
-            s->hoped[i * s->branch + k] = s->scores[s->wave[i]] * s->expected[k];
-    falling(s, s->hoped, s->merged, count);
+// What the tree is worth once the first `width` nodes of the wave are read, which leaves `count` hopes in s->merged.
+// Recipe 1; `ranked` are the scores, falling.
+static double worth_best_first(const Shaping *s, int64_t width, int64_t count, const double *ranked) {
     double sum = 0.0, best = -INFINITY;
     for (int64_t i = 0, j = 0, m = 0; m < s->max_size && i + j < s->size + count; m++) {
         const double next = j >= count || (i < s->size && ranked[i] >= s->merged[j]) ? ranked[i++] : s->merged[j++];
@@ -130,30 +122,27 @@ static double worth_best_first(const Shaping *s, int64_t width, const double *ra
     return best - s->draft[width];
 }
 
-static double worth_in_turn(const Shaping *s, int64_t width) {
+static double worth_in_turn(const Shaping *s, int64_t width, int64_t count) {
     double least;
-    for (int64_t i = 0; i < width; i++)
-        for (int64_t k = 0; k < s->branch; k++)
-            s->hoped[i * s->branch + k] = s->scores[s->wave[i]] * s->expected[k];
-    return best_draws(s, s->hoped, width * s->branch, &least) - (width ? s->draft[width] : 0.0);
+    return best_draws(s, count, &least) - (width ? s->draft[width] : 0.0);
 }
 
 // Choose the nodes of the next pass and write down what it needs -> how many; 0 when the tree has its shape.
 int64_t tree_wave(Shaping *s) {
     int64_t most = unread(s), kept = 0, width = 0;
-    for (int64_t i = 0; i < most; i++) {
-        const int64_t node = s->order[i];
-        double top = 0.0;
-        for (int64_t k = 0; s->in_turn && k < s->branch; k++) top = fmax(top, s->scores[node] * s->expected[k]);
-        if (!s->in_turn || top > s->floor) s->wave[kept++] = node;
-    }
+    double *expected = s->expected_falling;
+    falling(s->expected, expected, s->branch);
+    for (int64_t i = 0; i < most; i++)
+        if (!s->in_turn || s->scores[s->order[i]] * expected[0] > s->floor) s->wave[kept++] = s->order[i];
     most = s->in_turn && s->size == s->max_size ? 0 : kept;
     if (s->step && most) {  // 0, all, or a power of two between; of equals the fewest
         double best = -INFINITY, *ranked = s->sorted;
-        if (!s->in_turn) falling(s, s->scores, ranked, s->size);
+        if (!s->in_turn) falling(s->scores, ranked, s->size);
+        int64_t hopes = 0, merged = 0;
         for (int64_t next = 0;; next = next == 0 ? 1 : 2 * next) {
             const int64_t tried = next < most ? next : most;
-            const double worth = s->in_turn ? worth_in_turn(s, tried) : worth_best_first(s, tried, ranked);
+            for (; merged < tried; merged++) hopes = merge_hopes(s, s->scores[s->wave[merged]], expected, hopes);
+            const double worth = s->in_turn ? worth_in_turn(s, tried, hopes) : worth_best_first(s, tried, hopes, ranked);
             if (worth > best) best = worth, width = tried;
             if (tried == most) break;
         }
@@ -214,22 +203,22 @@ static void keep_best(Shaping *s) {
     s->size = kept;
 }
 
-// Take the draft's logits after the wave, float32 [w, ..]. Recipe 1 adds children and returns 0; recipe 2 returns how many
-// tokens are to be drawn after each node. -1 when logits are not finite, -2 when memory ran out.
-int64_t tree_read(Shaping *s, const float *logits, int64_t stride) {
-    const int64_t width = s->width, branch = s->branch, vocab = s->vocab;
-    float *rows = s->rows + s->read * vocab;
-    int failed = 0;
-#pragma omp parallel for num_threads((int)s->threads) if (width >= MANY) reduction(| : failed)
-    for (int64_t i = 0; i < width; i++) {
-        float *row = rows + i * vocab;
-        if (!rows_soften_one(logits + i * stride, vocab, s->inverse_temperature, row))
-            failed |= 1;
-        else if (rows_largest(row, 1, vocab, branch, s->best + i * branch) < 0)
-            failed |= 2;
-    }
-    if (failed) return failed & 1 ? -1 : -2;
-    for (int64_t i = 0; i < width * branch; i++) s->best_probs[i] = rows[i / branch * vocab + s->best[i]];
+// Take the logits after node `row` of the wave; different rows may be taken at the same time -> 0; 1 when they are not
+// finite, 2 when memory ran out.
+int tree_row(Shaping *s, int64_t row, const float *logits) {
+    const int64_t vocab = s->vocab, branch = s->branch;
+    float *probs = s->rows + (s->read + row) * vocab;
+    int64_t *best = s->best + row * branch;
+    if (!rows_soften_one(logits, vocab, s->inverse_temperature, probs)) return 1;
+    if (rows_largest(probs, 1, vocab, branch, best) < 0) return 2;
+    for (int64_t k = 0; k < branch; k++) s->best_probs[row * branch + k] = probs[best[k]];
+    return 0;
+}
+
+// Once all rows of the wave are taken: recipe 1 adds children and returns 0; recipe 2 returns how many tokens are to be
+// drawn after each node.
+int64_t tree_taken(Shaping *s) {
+    const int64_t width = s->width, branch = s->branch;
     s->read += width;
     if (!s->in_turn) {
         for (int64_t i = 0; i < width; i++)
@@ -249,7 +238,9 @@ int64_t tree_read(Shaping *s, const float *logits, int64_t stride) {
             if (k && planned[at - 1] < planned[at]) planned[at] = planned[at - 1];
         }
     }
-    best_draws(s, planned, width * branch, &s->price);
+    int64_t hopes = 0;
+    for (int64_t i = 0; i < width; i++) hopes = merge_hopes(s, 1.0, planned + i * branch, hopes);
+    best_draws(s, hopes, &s->price);
     int64_t most = 0;
     for (int64_t i = 0; i < width; i++) {
         int64_t count = 0;
@@ -259,15 +250,22 @@ int64_t tree_read(Shaping *s, const float *logits, int64_t stride) {
     return most + 1 < branch ? most + 1 : branch;
 }
 
-// Recipe 2: draw `ranks` tokens after each node of the wave, and add as many as are worth it, each decided on before its
-// token is looked at. uniforms: float64 [w, ranks], NULL where `draws` is 0 -> 0, or -2 when memory ran out.
-int64_t tree_draw(Shaping *s, const double *uniforms, int64_t ranks) {
-    const int64_t width = s->width, branch = s->branch, vocab = s->vocab;
-    const float *rows = s->rows + (s->read - width) * vocab;
-    if (s->draws && rows_draw(rows, width, vocab, ranks, 0, uniforms, s->drawn) < 0) return -2;
+// Recipe 2: draw `ranks` tokens after node `row` of the wave; different rows at the same time. uniforms: float64 [w, ranks],
+// not looked at where `draws` is 0 -> 0, or -1 when memory ran out.
+int tree_draw_row(Shaping *s, int64_t row, const double *uniforms, int64_t ranks) {
+    const float *probs = s->rows + (s->read - s->width + row) * s->vocab;
+    int64_t *drawn = s->drawn + row * ranks;
     if (!s->draws)
-        for (int64_t i = 0; i < width; i++) memcpy(s->drawn + i * ranks, s->best + i * branch, ranks * sizeof(int64_t));
-    for (int64_t i = 0; i < width * ranks; i++) s->drawn_probs[i] = rows[i / ranks * vocab + s->drawn[i]];
+        memcpy(drawn, s->best + row * s->branch, ranks * sizeof(int64_t));
+    else if (rows_draw(probs, 1, s->vocab, ranks, 0, uniforms + row * ranks, drawn) < 0)
+        return -1;
+    for (int64_t k = 0; k < ranks; k++) s->drawn_probs[row * ranks + k] = probs[drawn[k]];
+    return 0;
+}
+
+// Once all rows are drawn: add as many children as are worth it, each decided on before its token is looked at.
+void tree_drawn(Shaping *s, int64_t ranks) {
+    const int64_t width = s->width, branch = s->branch;
     for (int64_t i = 0; i < width; i++) {
         const int64_t *tokens = s->drawn + i * ranks, *best = s->best + i * branch, room = s->max_size - s->size;
         const double *probs = s->drawn_probs + i * ranks;
@@ -286,6 +284,23 @@ int64_t tree_draw(Shaping *s, const double *uniforms, int64_t ranks) {
         }
         add_children(s, i, count < room ? count : room, tokens, probs, TABLE_AFTER);
     }
+}
+
+// `tree_row` and `tree_taken` for logits float32 [w, ..] -> what the latter returns; -1 when logits are not finite, -2 when
+// memory ran out.
+int64_t tree_read(Shaping *s, const float *logits, int64_t stride) {
+    int failed = 0;
+#pragma omp parallel for num_threads((int)s->threads) if (s->width >= MANY) reduction(| : failed)
+    for (int64_t row = 0; row < s->width; row++) failed |= tree_row(s, row, logits + row * stride);
+    if (failed) return failed & 1 ? -1 : -2;
+    return tree_taken(s);
+}
+
+// `tree_draw_row` and `tree_drawn` for all rows -> 0, or -2 when memory ran out.
+int64_t tree_draw(Shaping *s, const double *uniforms, int64_t ranks) {
+    for (int64_t row = 0; row < s->width; row++)
+        if (tree_draw_row(s, row, uniforms, ranks) < 0) return -2;
+    tree_drawn(s, ranks);
     return 0;
 }
 
@@ -309,6 +324,21 @@ static void number_breadth_first(Shaping *s) {
     reorder_reals(s->probs, order, s->sorted, size), reorder_reals(s->scores, order, s->sorted, size);
 }
 
+// Write down the kept tree's shape as masks and walks need it; nodes are numbered breadth-first.
+static void describe(Shaping *s) {
+    const int64_t size = s->size;
+    for (int64_t i = 0; i < size; i++) s->firsts[i] = size, s->counts[i] = 0;
+    for (int64_t i = size - 1; i > 0; i--) s->firsts[s->parents[i]] = i, s->counts[s->parents[i]]++;
+    for (int64_t i = 0; i < size; i++) {
+        float *own = s->sees + i * size;
+        if (i)
+            memcpy(own, s->sees + s->parents[i] * size, size * sizeof(float));
+        else
+            for (int64_t j = 0; j < size; j++) own[j] = -INFINITY;
+        own[i] = 0.0f;
+    }
+}
+
 // Leave out what is not worth its price, and number what stays breadth-first -> how many nodes go to the target.
 int64_t tree_kept(Shaping *s) {
     if (!s->in_turn && s->step) {
@@ -321,5 +351,6 @@ int64_t tree_kept(Shaping *s) {
         s->size = kept;
     }
     number_breadth_first(s);
+    describe(s);
     return s->size;
 }

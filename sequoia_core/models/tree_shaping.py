@@ -15,6 +15,7 @@ import torch
 from . import vocabulary_rows
 from .compile_c import load
 
+SOURCES, HEADERS = ("tree_shaping.c", "vocabulary_rows.c"), ("tree_shaping.h",)
 _POINTER, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 
@@ -29,7 +30,10 @@ class _Shaping(ctypes.Structure):
         *((name, _POINTER) for name in "parents ranks depths tokens slots probs scores".split()),
         *((name, _POINTER) for name in "wave ids places tail mask rows".split()),
         *((name, _POINTER) for name in "best drawn best_probs drawn_probs planned".split()),
-        *((name, _POINTER) for name in "order other next scratch sorted hoped merged".split()),
+        *(
+            (name, _POINTER)
+            for name in "order other next scratch firsts counts sees sorted hoped merged expected_falling".split()
+        ),
     ]
 
 
@@ -44,7 +48,7 @@ _FUNCTIONS = {
 @lru_cache(maxsize=1)
 def compiled() -> ctypes.CDLL | None:
     """Return the functions of `tree_shaping.c`, or None where they cannot be built."""
-    return load(["tree_shaping.c", "vocabulary_rows.c"], vocabulary_rows.FLAGS, _FUNCTIONS)[0]
+    return load(SOURCES, vocabulary_rows.FLAGS, _FUNCTIONS, reads=HEADERS)[0]
 
 
 class Shaping:
@@ -56,6 +60,9 @@ class Shaping:
         positions: how many the models have; what lies beyond is cut to the last one.
 
     Attributes:
+        address: of the structure in C.
+        most_read: nodes that the draft reads for one tree at most.
+        most_draws: tokens that may be drawn for one tree.
         rows: float32 [most_read, V], the draft's distributions in the order in which nodes were read; None before any.
     """
 
@@ -66,12 +73,15 @@ class Shaping:
         self._shaping = _Shaping(
             max_size=max_size, max_depth=max_depth, beam=beam, branch=branch, most_read=most_read, positions=positions
         )  # fmt: skip
-        self._self = ctypes.byref(self._shaping)
+        self.address = ctypes.addressof(self._shaping)
+        self.most_read, self.most_draws = most_read, most_read * branch
         nodes, children = max_size + beam * branch, beam * branch  # the kept ones, and all candidates of one wave
         for names, size, kind in (
             ("parents ranks depths tokens slots order other next scratch", nodes, np.int64),
-            ("probs scores sorted hoped merged", nodes, np.float64),
+            ("probs scores sorted hoped merged expected_falling", nodes, np.float64),
             ("wave ids places", beam, np.int64),
+            ("firsts counts", max_size, np.int64),
+            ("sees", max_size * max_size, np.float32),
             ("best drawn", children, np.int64),
             ("best_probs drawn_probs planned", children, np.float64),
             ("tail", beam * most_read, np.float32),
@@ -86,7 +96,7 @@ class Shaping:
         if array is not None and self._arrays.get(name) is array:
             return
         self._arrays[name] = array
-        setattr(self._shaping, name, None if array is None else array.ctypes.data)
+        setattr(self._shaping, name, None if array is None else array.__array_interface__["data"][0])
 
     def begin(
         self,
@@ -126,9 +136,15 @@ class Shaping:
         for name, array in zip(("expected", "centres", "values", "mass_edges", "step", "draft"), given, strict=True):
             self._keep(name, None if array is None else np.ascontiguousarray(array, np.float64))
 
+    def make_rows(self, vocab: int) -> None:
+        """Have `rows` for a vocabulary; a second call changes nothing."""
+        if self.rows is None:
+            self.rows = torch.empty(self._shaping.most_read, vocab, dtype=torch.float32)
+            self._shaping.rows, self._shaping.vocab = self.rows.data_ptr(), vocab
+
     def wave(self) -> int:
         """Choose the nodes of the next pass; return how many, 0 when the tree has its shape."""
-        return compiled().tree_wave(self._self)
+        return compiled().tree_wave(self.address)
 
     def request(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return ids and positions int64 [w] and the mask float32 [w, slots] of a pass that is not the first."""
@@ -142,10 +158,8 @@ class Shaping:
         Returns:
             0 when nothing is to be drawn; None when logits are not finite.
         """
-        if self.rows is None:
-            self.rows = torch.empty(self._shaping.most_read, logits.shape[1], dtype=torch.float32)
-            self._shaping.rows, self._shaping.vocab = self.rows.data_ptr(), logits.shape[1]
-        found = compiled().tree_read(self._self, logits.data_ptr(), logits.stride(0))
+        self.make_rows(logits.shape[1])
+        found = compiled().tree_read(self.address, logits.data_ptr(), logits.stride(0))
         _granted(found)
         return None if found == -1 else found
 
@@ -154,7 +168,7 @@ class Shaping:
         uniforms = None
         if self._shaping.draws:
             uniforms = torch.rand(self._shaping.width, ranks, dtype=torch.float64, generator=generator)
-        _granted(compiled().tree_draw(self._self, None if uniforms is None else uniforms.data_ptr(), ranks))
+        _granted(compiled().tree_draw(self.address, None if uniforms is None else uniforms.data_ptr(), ranks))
 
     def kept(self) -> tuple[np.ndarray, ...]:
         """Leave out what is not worth its price.
@@ -162,9 +176,18 @@ class Shaping:
         Returns:
             The columns of `design.shaping.Nodes`, views of buffers, numbered breadth-first as a `TokenTree` has them.
         """
-        size = compiled().tree_kept(self._self)
+        size = compiled().tree_kept(self.address)
         columns = ("parents", "ranks", "depths", "tokens", "probs", "scores", "slots")
         return tuple(self._arrays[name][:size] for name in columns)
+
+    def described(self, size: int) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:
+        """Return of the tree that was kept each node's first child and how many it has, int64 [n], and its mask.
+
+        The mask is float32 [n, n], 0 where the node of a row is that of the column or below it, -inf elsewhere. All
+        are views of buffers; a node without children has no first.
+        """
+        mask = torch.from_numpy(self._arrays["sees"][: size * size].reshape(size, size))
+        return self._arrays["firsts"][:size], self._arrays["counts"][:size], mask
 
 
 def _granted(found: int) -> None:

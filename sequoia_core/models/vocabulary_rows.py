@@ -172,20 +172,28 @@ def invert(probs: np.ndarray, uniform: float) -> int:
 
 
 class Walker:
-    """Walks down trees of one shape, in one call each.
+    """Walks down trees, in one call each; its buffers are kept for the next tree."""
 
-    Args:
-        firsts, counts: int64 [n], each node's first child and how many it has.
-        slots: int64 [n], where a node's row lies among the draft's; nodes without children are not looked up.
-    """
+    def __init__(self) -> None:
+        self._shape: tuple[np.ndarray, ...] = ()
+        self._size = 0
 
-    def __init__(self, firsts: np.ndarray, counts: np.ndarray, slots: np.ndarray) -> None:
-        size = len(firsts)
-        self._shape = firsts, counts, slots
-        self._path, self._nodes = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-        self._masses, self._ends = np.empty((size, 2)), np.empty(3, dtype=np.int64)
-        self._firsts, self._counts, self._slots = (_address(array) for array in self._shape)
-        self._results = [_address(array) for array in (self._path, self._nodes, self._masses, self._ends)]
+    def take(self, firsts: np.ndarray, counts: np.ndarray, places: np.ndarray) -> None:
+        """Take the tree of the next walks.
+
+        Args:
+            firsts, counts: int64 [n], each node's first child and how many it has.
+            places: int64 [n], where a node's row lies among the draft's; nodes without children are not looked up.
+        """
+        shape = firsts, counts, places
+        if len(firsts) > self._size:
+            self._size = size = len(firsts)
+            self._path, self._nodes = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
+            self._masses, self._ends = np.empty((size, 2)), np.empty(3, dtype=np.int64)
+            self._results = [_address(array) for array in (self._path, self._nodes, self._masses, self._ends)]
+        if len(self._shape) != 3 or any(a is not b for a, b in zip(self._shape, shape, strict=True)):
+            self._shape = shape
+            self._firsts, self._counts, self._slots = (_address(array) for array in shape)
 
     def greedily(self, logits: torch.Tensor, tokens: torch.Tensor) -> tuple[list[int], int, list[int]] | None:
         """Follow the target's most likely tokens, as `decoding.walk.walk_greedily` does.

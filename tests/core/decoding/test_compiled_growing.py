@@ -64,6 +64,14 @@ def random_shaper(generator, in_turn):
     return BestFirst(bounds, chances, expected, prices)
 
 
+def facts(plan):
+    """What masks and walks look at; a leaf has no first child."""
+    return [
+        plan.depths.tolist(), plan.child_counts.tolist(), plan.tail.tolist(), plan.first_children[plan.inner].tolist(),
+        plan.child_starts.tolist(), plan.tree.parents.dtype, plan.tree.parents.flags.writeable,
+    ]  # fmt: skip
+
+
 def grown(kind, shaper, fill, seed, sharpness):
     policy = SimpleNamespace(max_depth=shaper.bounds.max_depth, max_inner=shaper.bounds.most_read)
     draws = torch.Generator().manual_seed(seed)
@@ -72,9 +80,9 @@ def grown(kind, shaper, fill, seed, sharpness):
     for root in (3, 8):  # the second tree meets buffers that are not new
         session.length, session.ids = 0, []
         assert grower.supports(shaper, session)
-        tree, nodes, widths = grower.grow(shaper, session, [root])
+        plan, nodes, widths = grower.grow(shaper, session, [root])
         rows = [] if grower.rows is None else grower.rows[: sum(widths)].tolist()
-        found.append((tree, [column.tolist() for column in nodes], widths, rows))
+        found.append((plan.tree, [column.tolist() for column in nodes], widths, rows, facts(plan)))
     return found, session.calls, draws.get_state().tolist()
 
 

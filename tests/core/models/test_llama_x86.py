@@ -21,14 +21,26 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, autoregressive, decode, load_pair, optimal_tree
+from sequoia_core import (
+    AcceptanceVector,
+    AdaptiveTree,
+    SamplingConfig,
+    SpecExecTree,
+    TokenTree,
+    autoregressive,
+    decode,
+    load_pair,
+    optimal_tree,
+)
+from sequoia_core.decoding import compiled_growing
 from sequoia_core.decoding.compiled_drafting import CompiledDrafter
 from sequoia_core.decoding.plan import plan_of
 from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.models import compile_c, instruction_sets
 from sequoia_core.models.language_model import HuggingFaceModel
-from sequoia_core.models.llama_x86 import FLAGS, CompiledLlama, DraftCall, compiled
+from sequoia_core.models.llama_x86 import FLAGS, CompiledLlama, DraftCall, GrowCall, compiled
+from tests.conftest import calibration_of
 from tests.core.models.test_compile_c import needs_compiler
 
 pytestmark = [
@@ -431,3 +443,49 @@ def test_a_draft_that_is_not_finite_is_named(demo_pair, prompts):
     draft = HuggingFaceModel(broken, "broken", vocab_size=demo_pair.draft.vocab_size)
     with pytest.raises(FloatingPointError, match="step 0: the draft model returned logits that are not finite"):
         list(decode(prompts[0], target=demo_pair.target, draft=draft, tree=TREES["chain"]))
+
+
+def growing_policies(temperature):
+    calibration = calibration_of(0.7, temperature=temperature)
+    yield SpecExecTree(max_size=24, max_depth=6, beam=4)
+    for recipe in ("deterministic", "sampled"):
+        yield AdaptiveTree(profile=None, calibration=calibration, max_size=40, max_depth=6, recipe=recipe)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_tree_grown_in_one_call_is_that_grown_wave_by_wave(temperature, demo_pair, prompts, monkeypatch):
+    """Same trees, tokens, probabilities and decisions under the same seed, up to the context's end."""
+    calls = []
+    in_one_call = GrowCall.grow
+    monkeypatch.setattr(GrowCall, "grow", lambda self, *given: calls.append(1) or in_one_call(self, *given))
+
+    def run(policy, ids):
+        steps = decode(
+            ids, target=demo_pair.target, draft=demo_pair.draft, tree=policy, max_new_tokens=40,
+            sampling=SamplingConfig(temperature), generator=torch.Generator().manual_seed(6),
+        )  # fmt: skip
+        return [
+            (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.finished)
+            for s in steps
+        ]
+
+    for policy in growing_policies(temperature):
+        for ids in (prompts[1], list(range(1, 500))):
+            calls.clear()
+            at_once = run(policy, ids)
+            assert len(calls) >= len(at_once)
+            with monkeypatch.context() as patch:  # as for a draft whose passes are not compiled
+                patch.setattr(compiled_growing, "CompiledSession", type(None))
+                calls.clear()
+                assert run(policy, ids) == at_once and not calls
+
+
+@pytest.mark.parametrize("recipe", ["deterministic", "sampled"])
+def test_a_growing_draft_that_is_not_finite_is_named(recipe, demo_pair, prompts):
+    broken = copy.deepcopy(demo_pair.draft.model)
+    with torch.no_grad():
+        broken.model.norm.weight.fill_(torch.nan)
+    draft = HuggingFaceModel(broken, "broken", vocab_size=demo_pair.draft.vocab_size)
+    policy = AdaptiveTree(profile=None, calibration=calibration_of(0.7, temperature=0.7), max_size=9, recipe=recipe)
+    with pytest.raises(FloatingPointError, match="step 0: the draft model returned logits that are not finite"):
+        list(decode(prompts[0], target=demo_pair.target, draft=draft, tree=policy, sampling=SamplingConfig(0.7)))

@@ -23,9 +23,15 @@ def logits(count: int, size: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(count, size, generator=torch.Generator().manual_seed(seed)) * 4
 
 
+def walker_over(*arrays) -> rows.Walker:
+    found = rows.Walker()
+    found.take(*(np.array(array, dtype=np.int64) for array in arrays))
+    return found
+
+
 def best(values: torch.Tensor) -> list[int] | None:
     """Place of each row's largest, as a greedy walk over a lone root finds it; None when a row has none."""
-    lone = rows.Walker(*(np.zeros(1, dtype=np.int64) for _ in range(3)))
+    lone = walker_over(*[[0]] * 3)
     found = [lone.greedily(row[None], torch.zeros(1, dtype=torch.int64)) for row in values]
     return None if None in found else [token for _, token, _ in found]
 
@@ -197,8 +203,7 @@ def test_decoding_is_the_same_without_a_compiler(name, sampling_config, tiny_tar
 
 def walker() -> rows.Walker:
     firsts = [TREE.children(node).start for node in range(TREE.size)]
-    arrays = firsts, TREE.child_counts, np.arange(TREE.size)  # every node has a draft row of its own
-    return rows.Walker(*(np.array(array, dtype=np.int64) for array in arrays))
+    return walker_over(firsts, TREE.child_counts, np.arange(TREE.size))  # every node has a draft row of its own
 
 
 @pytest.mark.parametrize("size", [4, 5, 40, 300])
