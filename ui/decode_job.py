@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 WARM_TOKENS = 4
 LIKELY = 5  # tokens shown of each model's row
+LEFT_OUT = 12  # candidates shown of those that a tree left out
 PREDICTED = ("expected_tokens", "predicted_speedup", "predicted_interval")
 
 
@@ -87,7 +88,8 @@ def decode_beside_baseline(
     plain_sec: list[float] = []
     length, read_before, stepped_sec = request.max_new_tokens, pair.target.bytes_read, 0.0
     plain_steps = autoregressive(prompt, **common, max_new_tokens=length, generator=seeds[3])
-    for step in decode(prompt, **speculative, max_new_tokens=length, generator=seeds[2], likely=LIKELY):
+    shown = {"likely": LIKELY, "left_out": LEFT_OUT}
+    for step in decode(prompt, **speculative, max_new_tokens=length, generator=seeds[2], **shown):
         tokens.extend(step.new_tokens)
         for plain in plain_steps:
             baseline["tokens"] += len(plain.new_tokens)

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from sequoia_core.design.conditions import VERIFIERS
+from sequoia_core.design.shape_reasons import GROUNDS, RULES
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.safe_files import checked, kind_of, read_bytes, read_json
 from sequoia_core.models.chat import ROLES
@@ -24,6 +25,7 @@ MAX_STEPS = 10_000
 MAX_LIKELY = 100
 MAX_TURNS = 10_000
 Positive = Annotated[FiniteFloat, Field(ge=0)]
+Chance = Annotated[FiniteFloat, Field(ge=0, le=1)]
 
 
 class _Strict(BaseModel):
@@ -71,7 +73,7 @@ class _Header(_Strict):
 
 class _Likely(_Strict):
     texts: Annotated[list[str], Field(max_length=MAX_LIKELY)]
-    probs: list[Annotated[FiniteFloat, Field(ge=0, le=1)]]
+    probs: list[Chance]
 
 
 class _Rows(_Strict):
@@ -79,6 +81,33 @@ class _Rows(_Strict):
     target: _Likely
     draft: _Likely
     residuals: Annotated[list[_Likely], Field(max_length=MAX_DRAWN)]
+
+
+class _Pass(_Strict):
+    width: Annotated[int, Field(ge=1)]
+    gain: Positive | None
+    price: Positive | None
+
+
+class _LeftOut(_Strict):
+    parent: Annotated[int, Field(ge=0)]
+    rank: Annotated[int, Field(ge=1)]
+    text: str | None
+    score: Chance
+    bar: Positive | None
+    ground: Literal[GROUNDS]
+
+
+class _Why(_Strict):
+    rule: Literal[RULES]
+    theta: Positive | None
+    scores: list[Chance]
+    chances: list[Chance]
+    bars: list[Positive | None]
+    drafted: list[Annotated[int, Field(ge=0)]]
+    passes: Annotated[list[_Pass], Field(max_length=MAX_DRAWN)]
+    further: _Pass | None
+    left_out: Annotated[list[_LeftOut], Field(max_length=MAX_LIKELY)]
 
 
 class _Step(_Strict):
@@ -96,6 +125,7 @@ class _Step(_Strict):
     read_wait_sec: Positive = 0.0
     finished: Literal["eos", "length", "context"] | None
     rows: list[_Rows] = []
+    why: _Why | None = None
 
 
 def run_to_bytes(run: dict[str, Any]) -> bytes:
@@ -195,3 +225,17 @@ def _check_step(step: _Step, index: int, trees: list[TokenTree]) -> None:
             )
     if any(trial[0] not in inside or trial[0] == 0 for trial in step.trials):
         raise ValueError(f"trials: found a node that is not drafted, expected 1 to {tree.size - 1}")
+    if step.why is not None:
+        _check_why(step.why, tree.size)
+
+
+def _check_why(why: _Why, size: int) -> None:
+    """Refuse reasons that do not fit the nodes."""
+    for name in ("scores", "chances", "bars", "drafted"):
+        if len(getattr(why, name)) != size:
+            raise ValueError(f"why.{name}: found {len(getattr(why, name))}, expected one for each of {size} nodes")
+    if max(why.drafted) > len(why.passes):
+        raise ValueError(f"why.drafted: found pass {max(why.drafted)}, expected one of {len(why.passes)} passes")
+    beside = next((one.parent for one in why.left_out if one.parent >= size), None)
+    if beside is not None:
+        raise ValueError(f"why.left_out: found parent {beside}, expected one of {size} nodes")

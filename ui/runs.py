@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sequoia_core import DecodeStep
     from sequoia_core.decoding.explaining import Likely
     from sequoia_core.decoding.tree_policy import TreePolicy
+    from sequoia_core.design.shape_reasons import PassWeighed, ShapeReasons
 
 FORMAT, VERSION = "sequoia-run", 2
 OUTCOME_CODES = {"accepted": "A", "rejected": "R", "not reached": "N"}
@@ -45,10 +46,10 @@ def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> dict[str, 
         `bonus` text or None when the run ended before it, `pieces` the text of each committed token, `trials` rows of
         [node, r, R[s], D[s]], `seconds` [draft, verify, walk, commit], `read_wait_sec` of these waited for weights;
         `rows`, of each node of the path, `target` and `draft`, `texts` and `probs` of the most likely tokens, and
-        `residuals`, the same after each rejection.
+        `residuals`, the same after each rejection. `why` for a tree that took shape in the step, see `_why`.
     """
     has_bonus = len(step.new_tokens) == len(step.accepted_path)
-    return {
+    record = {
         "index": step.index,
         "shape": shape,
         "tokens": [text.label(token) for token in step.tokens],
@@ -72,15 +73,43 @@ def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> dict[str, 
             for rows in step.path_rows
         ],
     }
+    return record if step.reasons is None else record | {"why": _why(step.reasons, text)}
+
+
+def _why(reasons: ShapeReasons, text: TokenText) -> dict[str, Any]:
+    """Return the reasons under their own names; of what was left out `text` in place of `token`."""
+    return {
+        "rule": reasons.rule,
+        "theta": _finite(reasons.theta),
+        **{name: [_finite(value) for value in getattr(reasons, name)] for name in ("scores", "chances", "bars")},
+        "drafted": list(reasons.drafted),
+        "passes": [_weighed(one) for one in reasons.passes],
+        "further": None if reasons.further is None else _weighed(reasons.further),
+        "left_out": [
+            {
+                "parent": one.parent,
+                "rank": one.rank,
+                "text": None if one.token is None else text.label(one.token),
+                "score": _finite(one.score),
+                "bar": _finite(one.bar),
+                "ground": one.ground,
+            }
+            for one in reasons.left_out
+        ],
+    }
+
+
+def _weighed(one: PassWeighed) -> dict[str, float | None]:
+    return {"width": one.width, "gain": _finite(one.gain), "price": _finite(one.price)}
 
 
 def _likely(row: Likely, text: TokenText) -> dict[str, list[Any]]:
     return {"texts": [text.label(token) for token, _ in row], "probs": [_finite(probability) for _, probability in row]}
 
 
-def _finite(value: float) -> float | None:
-    """Return a plain number short enough to send often; None for NaN."""
-    return float(f"{value:.5g}") if math.isfinite(value) else None
+def _finite(value: float | None) -> float | None:
+    """Return a plain number short enough to send often; None for NaN and None."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
 
 
 @dataclass(frozen=True, slots=True)

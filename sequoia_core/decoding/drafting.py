@@ -7,13 +7,14 @@ target. A fixed tree on a compiled session is drafted by `sequoia_draft` in `mod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 
+from ..design.shape_reasons import ShapeReasons
 from ..design.tree import TokenTree
 from ..models.protocol import Session, causal_tail
 from .plan import TreePlan, plan_of
@@ -33,6 +34,7 @@ class Draft:
         probs: float32 or float64 [n], what the draft gave each token after its parent; 1 for the root.
         rows: float32 [.., V], the rows that children were drawn from.
         places: int64 [n], which of them is a node's; meaningless for a node without children.
+        reasons: how many candidates to list -> why the tree has its shape; None where it was given.
     """
 
     plan: TreePlan
@@ -41,6 +43,7 @@ class Draft:
     probs: torch.Tensor
     rows: torch.Tensor
     places: np.ndarray
+    reasons: Callable[[int], ShapeReasons | None] | None = None
 
     @property
     def tree(self) -> TokenTree:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from ..design.conditions import Conditions
+from ..design.shape_reasons import RowsRead, ShapeReasons, shape_reasons
 from ..design.shaping import Nodes, ShapeBounds, Shaper
 from ..models.protocol import Session
 from .compiled_growing import CompiledGrower
@@ -150,7 +152,15 @@ class GrowingDrafter(LevelDrafter):
         self.hoped = sum(nodes.scores.tolist())  # tokens that the step is expected to commit
         rows = torch.empty(0, 0) if grower.rows is None else grower.rows
         tokens, probs = torch.from_numpy(nodes.tokens), torch.from_numpy(nodes.probs)
-        return Draft(plan, len(sequence) - 1, tokens, probs, rows, nodes.slots)
+        reasons = partial(self._reasons, shaper, nodes, rows)
+        return Draft(plan, len(sequence) - 1, tokens, probs, rows, nodes.slots, reasons)
+
+    @torch.inference_mode()
+    def _reasons(self, shaper: Shaper, nodes: Nodes, rows: torch.Tensor, most: int) -> ShapeReasons | None:
+        """Say why the tree just drafted has its shape; `rows` are those of all nodes read, in the order of reading."""
+        read = rows[: sum(self.widths)] if self.widths else torch.empty(0, self.policy.branch)
+        best = DraftRows(read, self.fill, self.generator).most_likely(self.policy.branch)
+        return shape_reasons(shaper, nodes, self.widths, RowsRead(*best), most=most)
 
     def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
         places = draft.places.tolist()

@@ -42,6 +42,7 @@ def decode(
     cancel: threading.Event | None = None,
     explain: bool = True,
     likely: int = 0,
+    left_out: int = 0,
 ) -> Iterator[DecodeStep]:
     """Decode with token trees (paper §3, Algorithm 2); the output follows the warped target exactly.
 
@@ -61,6 +62,8 @@ def decode(
             without a further record.
         explain: also work out what the target gave every node's token, which decoding itself does not need.
         likely: how many of both models' most likely tokens to record at each node of the accepted path.
+        left_out: how many of the best candidates that a tree left out to record, with why it has its shape; for trees
+            that take shape as they are drafted.
 
     Returns:
         An iterator of `DecodeStep`; it stops at EOS, at exactly `max_new_tokens`, or at the models' context limit.
@@ -95,7 +98,7 @@ def decode(
         assemble, target, draft, policy, verifier=chosen, sampling=sampling, capacity=end.length, context=context,
         generator=generator,
     )  # fmt: skip
-    return _steps(prompt, parts, end, cancel or threading.Event(), explain, likely)
+    return _steps(prompt, parts, end, cancel or threading.Event(), explain, likely, left_out)
 
 
 def autoregressive(
@@ -195,6 +198,7 @@ def _steps(
     cancel: threading.Event,
     explain: bool,
     likely: int,
+    left_out: int,
 ) -> Iterator[DecodeStep]:
     drafter, judge, sessions = choose_parts()
     for session in sessions:
@@ -204,7 +208,7 @@ def _steps(
     while finished is None and not cancel.is_set():
         step = take_step(
             drafter, judge, sequence, end, sessions=sessions, index=index, cancel=cancel, explain=explain,
-            likely=likely,
+            likely=likely, left_out=left_out,
         )  # fmt: skip
         if step is None:
             return
@@ -224,6 +228,7 @@ def take_step(
     cancel: threading.Event,
     explain: bool = False,
     likely: int = 0,
+    left_out: int = 0,
 ) -> DecodeStep | None:
     """Draft, score, walk and commit once; the new tokens are added to `sequence`.
 
@@ -253,6 +258,7 @@ def take_step(
         walked = time.perf_counter()
         target_probs = judge.target_probs(draft) if explain else ()
         path_rows = judge.path_rows(draft, walk, likely) if likely else ()
+        reasons = draft.reasons(left_out) if left_out and draft.reasons is not None else None
     except FloatingPointError as error:
         raise FloatingPointError(f"step {index}: {error}") from error
     explained = time.perf_counter()  # what is only worked out to be shown counts in no phase
@@ -281,4 +287,5 @@ def take_step(
         finished=finished,
         read_wait_sec=sum(session.read_wait_sec for session in sessions) - waited,
         path_rows=path_rows,
+        reasons=reasons,
     )

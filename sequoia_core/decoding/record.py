@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..design.shape_reasons import ShapeReasons
 from ..design.tree import TokenTree
 from .explaining import NodeRows
 from .walk import Trial, Walk
@@ -29,6 +30,7 @@ class DecodeStep:
         finished: None, or why the run ends here: "eos", "length" or "context".
         path_rows: the most likely tokens of both models at each node of the accepted path; empty where a run was not
             asked for them.
+        reasons: why the tree has its shape; None where it was given, and where a run was not asked for it.
         read_wait_sec: of these, seconds waited for weights from a slower tier; 0 where they are in memory.
     """
 
@@ -49,6 +51,7 @@ class DecodeStep:
     finished: str | None = None
     read_wait_sec: float = 0.0
     path_rows: tuple[NodeRows, ...] = ()
+    reasons: ShapeReasons | None = None
 
     @property
     def seconds(self) -> float:

@@ -238,6 +238,8 @@ def test_specexec_trees_decode_with_the_rule_that_is_exact_for_them(assets, tiny
     run = page.session_state["studio_last_run"]
     assert run["verifier"] == "topk" and "SpecExec" in run["tree_source"] and len(run["shapes"]) > 1
     assert metrics(page)["Tokens per step"][1] == "nothing expected"
+    for step in payload(page)["steps"]:
+        assert step["why"]["rule"] == "budget" and len(step["why"]["scores"]) == len(step["tokens"])
 
 
 def test_adaptive_trees_decode_once_a_calibration_was_measured_here(assets, tiny_pair) -> None:
@@ -252,6 +254,14 @@ def test_adaptive_trees_decode_once_a_calibration_was_measured_here(assets, tiny
     page = finish(start(page))
     run = page.session_state["studio_last_run"]
     assert len(run["steps"]) > 1 and metrics(page)["Tokens per step"][1].startswith("expected ")
+    sent = payload(page)["steps"]
+    assert sent == run["steps"] and len(sent) == len(run["steps"])
+    for step in sent:
+        why = step["why"]
+        assert why["rule"] == "costs" and why["theta"] > 0 and len(why["bars"]) == len(step["tokens"])
+        assert 0 < len(why["left_out"]) <= decode_job.LEFT_OUT
+        worth = sum(one["gain"] >= one["price"] for one in why["passes"])
+        assert worth == len(why["passes"])
 
 
 class Mount:

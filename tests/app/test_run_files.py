@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from sequoia_core import SpecExecTree
 from sequoia_core.decoding import assemble
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.design.tree import TokenTree
@@ -22,12 +23,16 @@ TREES = (branching_tree([2, 1]), chain_tree(3))
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> dict:
-    """A run of a policy that takes turns with two trees."""
-    tokenizer = SimpleNamespace(
+def tokenizer() -> SimpleNamespace:
+    return SimpleNamespace(
         encode=lambda text: [ord(letter) % 64 for letter in text],
         decode=lambda ids, skip_special_tokens=False: "".join(chr(48 + token) for token in ids),
     )
+
+
+@pytest.fixture
+def run(tokenizer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> dict:
+    """A run of a policy that takes turns with two trees."""
     monkeypatch.setattr(jobs, "shared_pair", lambda *spec: as_demo_pair(tiny_target, tiny_draft, tokenizer))
     monkeypatch.setattr(assemble, "DRAFTERS", (*assemble.DRAFTERS, TurnDrafter))
     return record_run(DecodeRequest("prompt", TakingTurns(TREES), temperature=0.7, max_new_tokens=16))
@@ -52,6 +57,59 @@ def test_a_run_of_version_1_is_read_and_one_with_one_tree_stays_as_small(tmp_pat
     assert run["steps"] == old["steps"] and run["version"] == 2
     assert all(run[name] == value for name, value in old.items() if name not in ("version", "parents"))
     assert len(run_to_bytes(load_run(path))) < 1.03 * path.stat().st_size
+
+
+@pytest.fixture
+def shaped(tokenizer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> dict:
+    """A run of a policy whose trees say why they have their shape."""
+    monkeypatch.setattr(jobs, "shared_pair", lambda *spec: as_demo_pair(tiny_target, tiny_draft, tokenizer))
+    policy = SpecExecTree(max_size=8, max_depth=3)
+    return record_run(DecodeRequest("prompt", policy, temperature=0.7, max_new_tokens=16, verifier="topk"))
+
+
+def test_a_run_says_why_its_trees_have_their_shape_and_reads_back_as_it_was(run: dict, shaped: dict) -> None:
+    assert run_from_bytes(run_to_bytes(shaped), "run.jsonl") == shaped
+    assert not any("why" in step for step in run["steps"])  # its trees were given
+    for step in shaped["steps"]:
+        why, size = step["why"], len(step["tokens"])
+        assert why["rule"] == "budget" and why["theta"] is None and size == 8
+        assert len(why["scores"]) == len(why["chances"]) == len(why["bars"]) == len(why["drafted"]) == size
+        assert set(why["bars"][1:]) == {min(why["scores"])} and why["left_out"]
+        assert all(isinstance(one["text"], str) == (one["ground"] == "size") for one in why["left_out"])
+
+
+REASONS = {
+    "too few of them": (lambda why: why["scores"].pop(), "why.scores: found 7, expected one for each of 8 nodes"),
+    "too few bars": (lambda why: why["bars"].pop(), "why.bars: found 7, expected one for each of 8 nodes"),
+    "a chance of 2": (lambda why: why["chances"].__setitem__(1, 2.0), "why.chances.1: found '2.0'"),
+    "a bar below 0": (lambda why: why["bars"].__setitem__(1, -1.0), "why.bars.1: found '-1.0'"),
+    "a pass that was not made": (lambda why: why["drafted"].__setitem__(1, 9), "why.drafted: found pass 9"),
+    "another rule": (lambda why: why.update(rule="<img>"), "why.rule: found '<img>'"),
+    "a parent beside the tree": (
+        lambda why: why["left_out"][0].update(parent=8),
+        "why.left_out: found parent 8, expected one of 8 nodes",
+    ),
+    "an unknown ground": (lambda why: why["left_out"][0].update(ground="x"), "why.left_out.0.ground: found 'x'"),
+    "too much left out": (lambda why: why.update(left_out=why["left_out"][:1] * 500), "why.left_out: found 'list'"),
+    "no passes": (lambda why: why.pop("passes"), "why.passes: found nothing"),
+    "a pass over nothing": (lambda why: why["passes"][0].update(width=0), "why.passes.0.width: found '0'"),
+}
+
+
+@pytest.mark.parametrize(("change", "cause"), REASONS.values(), ids=REASONS)
+def test_reasons_that_do_not_fit_are_refused(change, cause: str, shaped: dict) -> None:
+    change(shaped["steps"][0]["why"])
+    with pytest.raises(ValueError, match="own.jsonl: step 0: ") as caught:
+        run_from_bytes(run_to_bytes(shaped), "own.jsonl")
+    assert cause in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_reason_that_is_no_number_is_refused(shaped: dict) -> None:
+    header, first, *rest = run_to_bytes(shaped).splitlines()
+    broken = first.replace(b'"scores": [1.0', b'"scores": [NaN')
+    assert broken != first
+    with pytest.raises(ValueError, match="own.jsonl: line 2: found NaN"):
+        run_from_bytes(b"\n".join([header, broken, *rest]), "own.jsonl")
 
 
 FAULTS = {

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from .browser import LONG_MS, settle
+from .browser import LONG_MS, go, settle
 
 
 def steps_shown(page) -> int:
@@ -85,3 +85,55 @@ def test_step_by_step_then_planned_again_then_on_with_the_new_tree(page, server,
     assert "Most likely after" in details.inner_text() and details.locator(".likely td").count() >= 8
     page.get_by_text("What this run shows of acceptance").scroll_into_view_if_needed()
     shot("learned")
+
+
+@pytest.mark.timeout(600)
+def test_adaptive_trees_change_without_flicker_and_say_why_each_node_is_there(page, server, shot, tmp_path):
+    page.goto(server)
+    settle(page)
+    page.goto(f"{server}/tree?tree_kind=Adaptive")
+    settle(page)
+    go(page, "Decode")
+    page.locator(".st-key-stepwise label").first.click()
+    settle(page)
+    page.get_by_role("button", name="Start", exact=True).click()
+    tree = page.locator(".st-key-decode_tree")
+    drawn = tree.locator(".nodes .node:not(.bonus)")
+    sizes = set()
+    for step in range(1, 7):
+        page.get_by_text(f"The engine waits after step {step}.").wait_for(timeout=LONG_MS)
+        tree.locator(".at", has_text=re.compile(rf"of {step}$")).wait_for()  # the picture may come a moment later
+        if step == 1:
+            tree.locator(".tt").evaluate("root => (root.dataset.tag = 'kept')")
+            drawn.first.evaluate("node => (node.dataset.tag = 'root')")
+        sizes.add(drawn.count())
+        page.locator(".st-key-decode_next button").first.click()
+    page.get_by_role("button", name="Run on").click()
+    page.locator(".st-key-decode_start button:enabled").wait_for(timeout=LONG_MS)
+    settle(page)
+    assert len(sizes) > 1  # the shape did change
+    assert tree.locator(".tt").get_attribute("data-tag") == "kept" and drawn.first.get_attribute("data-tag") == "root"
+    assert re.search(r"n = \d+ nodes, of \d+ to \d+", tree.locator(".growth-key").inner_text())
+    check_reasons(tree)
+    shot("reasons")
+    page.get_by_text("Text and file").click()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save as a page").click()
+    saved.value.save_as(tmp_path / "run.html")
+    page.goto((tmp_path / "run.html").as_uri())
+    check_reasons(page)
+
+
+def check_reasons(tree) -> None:
+    """Click the last node of the last step's accepted path, and open what was left out."""
+    tree.locator(".nodes .node.accepted").last.click()
+    words = tree.locator(".details").inner_text()
+    f, cost = (float(number) for number in re.search(r"f = ([\d.e-]+).*one more node = ([\d.e-]+)\.", words).groups())
+    assert 0 < cost <= f <= 1 and "Draft pass" in words
+    tree.locator(".left-out summary").click()
+    words = tree.locator(".left-out").inner_text()
+    assert "The draft read 1" in words and "without a tree is worth" in words
+    rows = tree.locator(".left-out tr").all()[1:]
+    assert 0 < len(rows) <= 12
+    scores = [float(row.locator("td").nth(2).inner_text()) for row in rows]
+    assert scores == sorted(scores, reverse=True)

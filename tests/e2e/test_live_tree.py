@@ -239,6 +239,105 @@ def test_waiting_for_weights_is_a_lane_of_its_own_where_there_is_any(page) -> No
     assert "read 3.0 ms" in words and "verify 1.0 ms" in words and "= 7.0 ms for 2 tokens" in words
 
 
+WHY = {
+    "rule": "costs", "theta": 2.0, "scores": [1.0, 0.6, 0.3, 0.02], "chances": [1.0, 0.6, 0.3, 0.02],
+    "bars": [None, 0.05, 0.04, 0.03], "drafted": [0, 1, 1, 2],
+    "passes": [{"width": 1, "gain": 0.9, "price": 0.1}, {"width": 2, "gain": 0.5, "price": 0.125}],
+    "further": {"width": 1, "gain": 0.2, "price": 0.25},
+    "left_out": [
+        {"parent": 2, "rank": 2, "text": "<b>other", "score": 0.01, "bar": 0.04, "ground": "cost"},
+        {"parent": 3, "rank": 1, "text": None, "score": 0.009, "bar": None, "ground": "pass"},
+    ],
+}  # fmt: skip
+
+
+def shown_shaped(page, *whys) -> None:
+    """Show a run of trees that took shape in their steps, one step for each of the reasons."""
+    steps = [WALKED | {"index": index, "finished": None, "why": why} for index, why in enumerate(whys)]
+    sent = message(0, 0, first=True, total=len(steps), running=False) | {"shapes": [TREE], "steps": steps}
+    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
+    page.evaluate(PLAYED, [SCRIPT, [sent]])
+
+
+def reason(page, text: str) -> str:
+    """Return what a node says of itself."""
+    page.locator(".nodes .node", has_text=text).first.click()
+    return page.locator(".details").inner_text()
+
+
+def test_each_node_says_why_it_is_there(page) -> None:
+    shown_shaped(page, WHY)
+    words = reason(page, "wrong")
+    assert "f = 0.60" in words and "at least what its place costs: θ × one more node = 0.050" in words
+    assert "Draft pass 1 drafted it: over 1 node, expected to add 0.90 tokens for θ × its time = 0.10." in words
+    words = reason(page, "below")
+    assert "f = 0.020 is less than θ × one more node = 0.030" in words and "together they pay" in words
+    assert "Draft pass 2 drafted it: over 2 nodes" in words
+    assert "It is there" not in reason(page, "bonus")
+
+
+def test_a_budget_and_draws_are_explained_by_what_they_weighed(page) -> None:
+    widths = [{"width": 1, "gain": None, "price": None}] * 2
+    budget = WHY | {"rule": "budget", "theta": None, "passes": widths, "further": None, "bars": [None] + [0.02] * 3}
+    shown_shaped(page, budget)
+    assert "cumulative draft probability, f = 0.30, is among the largest: the last one kept has 0.020" in reason(
+        page, "right"
+    )
+    shown_shaped(page, budget | {"bars": [None] * 4})
+    words = reason(page, "right")
+    assert "the tree is not full" in words and "Draft pass 1 drafted it: over 1 node." in words
+    shown_shaped(page, WHY | {"rule": "draws", "chances": [1.0, 0.5, 0.25, 0.125], "bars": [None, 0.1, 0.1, 0.11]})
+    words = reason(page, "right")
+    assert "before its token was known, was 0.25: at least 0.10, the least worth" in words
+    assert "With its token known f = 0.30" in words
+
+
+def test_what_was_left_out_is_one_click_away_and_stays_open_from_step_to_step(page) -> None:
+    later = WHY | {"left_out": WHY["left_out"][:1], "further": None}
+    shown_shaped(page, WHY, later)
+    page.locator(".tt").focus()
+    page.keyboard.press("Home")
+    box = page.locator(".left-out")
+    table = box.locator("tr")
+    assert not table.first.is_visible()
+    box.locator("summary").click()
+    assert box.locator("summary").inner_text() == "Left out of this step's tree: the best 2 candidates"
+    assert "The draft read 1 + 2 nodes in 2 passes. A further one was not worth it: over 1 node" in box.inner_text()
+    assert "is worth 2.00 tokens" in box.inner_text()
+    cells = [[cell.inner_text() for cell in row.locator("td").all()] for row in table.all()[1:]]
+    assert cells == [
+        ["right", "<b>other", "0.010", "0.040", "one more node would cost more"],
+        ["below", "a first child", "0.0090", "–", "no further pass was made"],
+    ]
+    table.nth(1).hover()
+    assert "linked" in page.locator(".nodes .node", has_text="right").get_attribute("class")
+    table.nth(1).click()
+    assert page.locator(".details h4").inner_text() == "right accepted"
+    height = box.bounding_box()["height"]
+    page.locator(".tt").focus()
+    page.keyboard.press("End")
+    assert box.locator("summary").inner_text() == "Left out of this step's tree: the best 1 candidate"
+    assert table.count() == 2 and table.nth(1).is_visible() and box.bounding_box()["height"] == height
+
+
+def test_a_tree_that_was_given_leaves_nothing_out(page) -> None:
+    shown(page)
+    assert page.locator(".left-out").is_hidden()
+    assert "It is there" not in reason(page, "right")
+
+
+def test_nodes_and_tokens_of_every_step_are_charted(page) -> None:
+    shown(page, at=0)
+    assert page.locator(".growth-key").inner_text().split("\n") == [
+        "n = 4 nodes, in every step", "2 tokens in this step, 2.00 in the mean (line)",
+    ]  # fmt: skip
+    painted = "canvas => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(v => v)"
+    assert page.locator(".growth").evaluate(painted)
+    box = page.locator(".growth").bounding_box()
+    page.mouse.click(box["x"] + 20, box["y"] + 40)  # columns are at most 16 px wide
+    assert page.locator(".at").inner_text() == "step 2 of 2"
+
+
 def test_the_bonus_token_covers_no_drafted_node(page) -> None:
     """Every row of the next column is taken: it stands above or below them."""
     star = {"index": 0, "parents": [-1, 0, 0, 1, 2], "across": [0.5, 0, 1, 0, 1]}

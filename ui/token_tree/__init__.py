@@ -31,7 +31,9 @@ def _read(name: str) -> str:
 
 
 HTML, CSS = _read("token_tree.html"), _read("token_tree.css")
-SCRIPT = "\n".join(map(_read, ("token_tree.js", "shapes.js", "drawing.js", "story.js", "words.js")))  # one module
+SCRIPT = "\n".join(
+    map(_read, ("token_tree.js", "shapes.js", "drawing.js", "story.js", "reasons.js", "words.js"))
+)  # one module
 _COMPONENT = st.components.v2.component("sequoia_token_tree", html=HTML, css=CSS, js=SCRIPT)
 
 

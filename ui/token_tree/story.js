@@ -49,6 +49,7 @@ function storyOf(view, step, node, parent) {
     `Child of rank ${shape.ranks[node]} below ${quote(step.tokens[parent])}: draft probability ${percent(step.draft[node])}, ` +
       `target probability ${percent(step.target[node])}.`,
     decisionStory(view, step, node, parent),
+    ...(step.why ? whyStory(step.why, node) : []),
   ]
 }
 
@@ -209,6 +210,54 @@ function drawParts(view, step) {
       if (now) show(view, view.shown, reveal(now))
     }
   })
+}
+
+function drawGrowth(view) {
+  // Above how many nodes each step's tree had, below how many tokens it yielded, with their mean so far.
+  const { growth } = view.el
+  const height = 48
+  const pen = sized(growth, growth.clientWidth, height)
+  if (!view.steps.length) return
+  const tone = colours(view)
+  const width = laneWidth(view)
+  const sizes = view.steps.map((step) => step.tokens.length)
+  const yields = view.steps.map((step) => step.pieces.length)
+  const [largest, most] = [sizes, yields].map((values) => values.reduce((top, value) => Math.max(top, value), 1))
+  const half = height / 2
+  const bars = (values, top, floor, colour) => {
+    pen.fillStyle = tone(colour)
+    values.forEach((value, index) => {
+      const tall = ((half - 3) * value) / top
+      pen.fillRect(index * width, floor - tall, Math.max(width - 1, 0.8), tall)
+    })
+  }
+  bars(sizes, largest, half - 1, "--st-gray-color")
+  bars(yields, most, height, "--st-green-color")
+  let tokens = 0
+  pen.beginPath()
+  yields.forEach((value, index) => {
+    tokens += value
+    const y = height - ((half - 3) * tokens) / (index + 1) / most
+    pen.lineTo(index * width, y)
+    pen.lineTo((index + 1) * width, y)
+  })
+  pen.strokeStyle = tone("--st-text-color")
+  pen.lineWidth = 1.5
+  pen.stroke()
+  pen.strokeRect(view.shown * width - 0.5, 1, width, height - 2)
+  const smallest = sizes.reduce((least, value) => Math.min(least, value), largest)
+  const range = smallest === largest ? "in every step" : `of ${smallest} to ${largest}`
+  const item = (colour, words) => {
+    const found = make("span")
+    const mark = make("i")
+    mark.style.background = `var(--st-${colour}-color)`
+    found.append(mark, words)
+    return found
+  }
+  view.el["growth-key"].replaceChildren(
+    item("gray", `n = ${sizes[view.shown]} nodes, ${range}`),
+    item("green", `${count(yields[view.shown], "token")} in this step, ${(tokens / yields.length).toFixed(2)} in the mean (line)`),
+  )
 }
 
 function laneWidth(view) {

@@ -28,8 +28,9 @@ export default function liveTree(component) {
 
 function createView(parent) {
   const find = (name) => parent.querySelector("." + name)
-  const names = ["tt", "prev", "play", "next", "slow", "scrub", "at", "link", "size", "lanes", "phases", "parts", "caption", "stage", "graph", "edges",
-    "bonus-edge", "nodes", "field", "tip", "wait", "counts", "text", "prompt", "body", "details", "gauge-key"]
+  const names = ["tt", "prev", "play", "next", "slow", "scrub", "at", "link", "size", "lanes", "phases", "growth", "growth-key", "parts", "caption", "stage", "graph", "edges",
+    "bonus-edge", "nodes", "field", "tip", "wait", "counts", "text", "prompt", "body", "details", "gauge-key",
+    "left-out", "left-out-list"]
   const view = { el: Object.fromEntries(names.map((name) => [name, find(name)])) }
   Object.assign(view, { epoch: null, steps: [], shapes: [], asked: {}, spread: false, slow: false, reveal: null, timer: null })
   const { el } = view
@@ -61,8 +62,7 @@ function createView(parent) {
     const across = event.clientX - el.lanes.getBoundingClientRect().left
     show(view, Math.floor(across / laneWidth(view)))
   }
-  el.lanes.onpointerdown = pickStep
-  el.lanes.onpointermove = pickStep
+  for (const chart of [el.lanes, el.growth]) chart.onpointerdown = chart.onpointermove = pickStep
   el.field.onmousemove = (event) => hover(view, nearest(view, event))
   el.field.onmouseleave = () => hover(view, null)
   el.field.onclick = (event) => choose(view, nearest(view, event))
@@ -212,6 +212,7 @@ function refresh(view) {
   el.at.textContent = step ? `step ${view.shown + 1} of ${view.steps.length}` : ""
   el.scrub.value = Math.max(view.shown, 0)
   drawLanes(view)
+  drawGrowth(view)
   drawParts(view, step)
   el.caption.textContent = step && view.reveal !== null ? captionOf(view, step) : ""
   if (!step) return
@@ -220,6 +221,7 @@ function refresh(view) {
   countTokens(view)
   markText(view)
   describe(view, step)
+  describeLeftOut(view, step)
 }
 
 function hover(view, node) {

@@ -110,10 +110,10 @@ def test_a_run_is_the_same_both_ways(kind, costs, temperature, tiny_target, tiny
 
     def steps():
         return [
-            (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials)
+            (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.reasons)
             for s in decode(
                 [3, 14, 15], target=tiny_target, draft=tiny_draft, tree=policy, sampling=SamplingConfig(temperature),
-                max_new_tokens=50, generator=torch.Generator().manual_seed(6),
+                max_new_tokens=50, generator=torch.Generator().manual_seed(6), left_out=6,
             )
         ]  # fmt: skip
 
@@ -122,6 +122,10 @@ def test_a_run_is_the_same_both_ways(kind, costs, temperature, tiny_target, tiny
         compiled = steps()
     monkeypatch.setattr(CompiledGrower, "supports", lambda *args: False)
     assert compiled == steps()
+    for tree, *_, reasons in compiled:
+        assert len(reasons.scores) == tree.size and max(reasons.drafted) <= len(reasons.passes)
+        assert all(bar is None or chance >= bar for chance, bar in zip(reasons.chances, reasons.bars, strict=True))
+        assert 0 < len(reasons.left_out) <= 6
 
 
 def test_rows_that_are_not_finite_are_refused():
