@@ -407,14 +407,19 @@ int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float
     return fine;
 }
 
-// left [size] = what a rejection leaves of it (`sampling.residual_share`) -> the share that it sums to.
-static double residual_share(double *left, const double *draft, int64_t size) {
-    const double refused = 1.0 - total(left, size);
-    double sum = 0.0;
-    for (int64_t i = 0; i < size; i++) sum += left[i] > draft[i] ? left[i] - draft[i] : 0.0;
-    if (sum <= 0.0 && refused < 1e-12) return 1.0;
-    const double factor = sum > 0.0 ? 1.0 / (sum + (refused > 0.0 ? refused : 0.0)) : 0.0;
-    for (int64_t i = 0; i < size; i++) left[i] = left[i] > draft[i] ? (left[i] - draft[i]) * factor : 0.0;
+// rest [size] = what a rejection leaves of left, which sums to share (`sampling.residual_share`) -> what rest sums to.
+static double residual_share(const double *left, double share, const double *draft, int64_t size, double *rest) {
+    for (int64_t i = 0; i < size; i++) {
+        const double over = left[i] - draft[i];
+        rest[i] = over > 0.0 ? over : 0.0;
+    }
+    const double sum = total(rest, size), refused = share < 1.0 ? 1.0 - share : 0.0;
+    if (sum <= 0.0) {  // both equal: rejection has probability 0, but for rounding
+        if (refused < 1e-12) memcpy(rest, left, size * sizeof(double));
+        return refused < 1e-12 ? share : 0.0;
+    }
+    const double factor = 1.0 / (sum + refused);
+    for (int64_t i = 0; i < size; i++) rest[i] *= factor;
     return sum * factor;
 }
 
@@ -440,10 +445,11 @@ int rows_traverse(const float *logits, int64_t stride, int64_t size, float inver
                   const int64_t *counts, const int64_t *slots, const float *draft, const int64_t *tokens,
                   const double *uniforms, int64_t *path, int64_t *nodes, double *masses, int64_t *ends) {
     const int64_t levels = levels_of(firsts, counts), rows = size * (2 * sizeof(double));
-    struct Visit *visits = malloc(levels * (sizeof(struct Visit) + rows) + size * sizeof(float)), *at = visits;
+    struct Visit *visits = malloc(levels * (sizeof(struct Visit) + rows) + size * (sizeof(double) + sizeof(float)));
     if (!visits) return -1;
-    double *memory = (double *)(visits + levels);
-    float *scratch = (float *)(memory + 2 * levels * size);
+    struct Visit *at = visits;
+    double *memory = (double *)(visits + levels), *rest = memory + 2 * levels * size;
+    float *scratch = (float *)(rest + size);
     for (int64_t i = 0; i < levels; i++) visits[i].left = memory + 2 * i * size, visits[i].mass = visits[i].left + size;
     int64_t trials = 0, tried = 0, kept = 0;  // tried: the child that `at` has just come back from, refused
     int fine = 1;
@@ -456,8 +462,10 @@ int rows_traverse(const float *logits, int64_t stride, int64_t size, float inver
             rows_widen(draft + slots[node] * size, size, at->mass);
         }
         if (tried) {
-            at->share = residual_share(at->left, at->mass, size);
-            give_up(at->mass, size, tokens, firsts[node], tried);
+            at->share = residual_share(at->left, at->share, at->mass, size, rest);
+            double *swap = at->left;
+            at->left = rest, rest = swap;
+            if (at->child < end) give_up(at->mass, size, tokens, firsts[node], tried);
             tried = 0;
         }
         if (at->child < end) {
