@@ -1,6 +1,12 @@
 """What the verifiers are called, how each draws children and what it does after a rejection, for people."""
 
-NAMES = {"sequoia": "Sequoia", "specinfer": "SpecInfer", "topk": "Top-k", "greedy": "Any verifier"}
+NAMES = {
+    "sequoia": "Sequoia",
+    "specinfer": "SpecInfer",
+    "topk": "Top-k",
+    "traversal": "Traversal",
+    "greedy": "Any verifier",
+}
 RIVALS = ("specinfer", "topk")  # that Sequoia is compared with
 DRAWS = {
     "sequoia": "Draws children without replacement; after a rejection both rows give up what was tried.",
@@ -11,5 +17,6 @@ AFTER_REJECTION = {  # R and D as in the table of a decision
     "sequoia": "Then R ← normalise(max(R − D, 0)), and D loses this token.",
     "specinfer": "Then R ← normalise(max(R − D, 0)); D stays as it is, so the token can be offered again.",
     "topk": "Then R loses this token, and what is left of it is scaled to sum to 1.",
+    "traversal": "R is the share in which this token and the path to it are kept, worked out from the leaves upwards.",
     "greedy": "",
 }

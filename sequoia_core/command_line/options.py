@@ -35,5 +35,7 @@ Chat = Annotated[
 PromptCount = Annotated[int | None, typer.Option("--prompt-count", help="Use only the first this many prompts.")]
 Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Nucleus mass, above 0 and at most 1.")]
-VerifierName = Annotated[str, typer.Option("--verifier", help="sequoia, specinfer or topk.")]
+VerifierName = Annotated[
+    str, typer.Option("--verifier", help="sequoia, specinfer or topk; generate also has traversal.")
+]
 MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Tokens to generate per prompt.")]

@@ -18,7 +18,7 @@ from ..models.protocol import Session
 from .drafting import Draft
 from .growing import GrowingDrafter, GrowingTree
 from .tree_policy import TreePolicy
-from .verifiers import Fill
+from .verifiers import Fill, same_fill
 
 MEMORY = 20  # steps after which what happened counts 1 / e: long enough to average, short enough to follow the text
 CONTEXT_STEP = 64  # committed tokens after which costs are looked up again
@@ -83,7 +83,7 @@ class AdaptiveTree(GrowingTree):
 
     @property
     def verifiers(self) -> tuple[str, ...]:
-        return (self.rules.verifier,)
+        return same_fill(self.rules.verifier)
 
     def differences(self, wanted: Conditions) -> list[str]:
         measured = self.holds_for or replace(wanted, temperature=self.calibration.temperature)

@@ -5,14 +5,16 @@ Worked out after the walk, to be shown; decides nothing. Shapes: V = vocabulary.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
 from ..design.tree import TokenTree
 from .verifiers import Rule
-from .walk import Walk
+from .walk import WALKS, Walk
 
 Likely = tuple[tuple[int, float], ...]  # tokens with their probabilities, the most likely first
 
@@ -51,20 +53,16 @@ def explain_path(
         target_row, draft_row: node -> float64 [V]; the draft's is asked only for nodes with children.
         rule: what the walk went by; None at temperature 0.
     """
-    tried: dict[int, list[bool]] = {}
-    for trial in walk.trials:
-        tried.setdefault(int(tree.parents[trial.node]), []).append(trial.node in walk.path)
-    found = []
-    for node in walk.path:
+    refused = Counter(int(tree.parents[trial.node]) for trial in walk.trials if trial.node not in walk.path)
+    found, share = [], 1.0  # the share in which a node is kept; walks from the root have decided on it already
+    for place, node in enumerate(walk.path):
         row, children = target_row(node), tree.children(node)
         draft, residuals = (draft_row(node) if children else None), []
         if rule is not None and draft is not None:
-            offers = rule(row, draft, [tokens[child] for child in children])
-            residuals = [
-                likely(offer.rest, most)
-                for offer, accepted in zip(offers, tried.get(node, ()), strict=False)
-                if not accepted
-            ]
+            offers = rule(share * row, draft, [tokens[child] for child in children])
+            residuals = [likely(offer.rest, most) for offer in islice(offers, refused[node])]
+            if rule in WALKS and place + 1 < len(walk.path):
+                share = next(offers).accept_prob
         found.append(NodeRows(node, likely(row, most), () if draft is None else likely(draft, most), tuple(residuals)))
     return tuple(found)
 

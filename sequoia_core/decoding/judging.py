@@ -17,7 +17,7 @@ from .drafting import Draft
 from .explaining import NodeRows, explain_path
 from .sampling import SamplingConfig, distribution, finite, most_likely, token_probabilities, widened
 from .verifiers import VERIFIERS, Verifier
-from .walk import Trial, Walk, walk_greedily, walk_tree
+from .walk import WALKS, Trial, Walk, walk_greedily, walk_tree
 
 COMPILED_RULES = {verifier.rule: name for name, verifier in VERIFIERS.items() if name in vocabulary_rows.RULES}
 
@@ -93,7 +93,7 @@ class RowJudge:
         if self.sampling.greedy:
             wanted = most_likely(self.logits, "target").tolist()
             return walk_greedily(draft.tree, draft.tokens.tolist(), wanted.__getitem__)
-        return walk_tree(
+        return WALKS.get(self.verifier.rule, walk_tree)(
             draft.tree,
             draft.tokens.tolist(),
             target_row=lambda node: distribution(self.logits[node], self.sampling, "target"),

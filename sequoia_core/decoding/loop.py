@@ -53,8 +53,8 @@ def decode(
         draft: may be None only for a tree of one node.
         tree: one for every step, or a policy whose drafter shapes each step's own.
         sampling: warps the target; the draft is sampled at the same temperature. None is greedy.
-        verifier: "sequoia", "specinfer" or "topk"; None is the policy's own, "sequoia" for a tree. At temperature 0
-            all of them compare with the argmax.
+        verifier: "sequoia", "specinfer", "topk" or "traversal"; None is the policy's own, "sequoia" for a tree. At
+            temperature 0 all of them compare with the argmax.
         generator: the only source of randomness; None seeds a fresh one. Equal seeds give equal text on one machine
             as long as rows are drawn by the same code: compiled rows take one uniform number for each draw, PyTorch's
             a whole row of noise, so the texts differ (the distributions do not).

@@ -16,6 +16,7 @@ import torch
 from ..models import vocabulary_rows as rows
 
 SMALL_TEMPERATURE = 1e-3
+SMALL_SHARE = 1e-12  # no more than rounding
 T = TypeVar("T")
 
 
@@ -247,6 +248,23 @@ def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
     rest = np.maximum(target - draft, 0.0)
     total = rest.sum()
     return rest / total if total > 0.0 else target
+
+
+def residual_share(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
+    """Return what a rejection leaves of a row that counts only in a share of cases: `residual` where that is all.
+
+    Args:
+        target: float64 [V], sums to the share, at most 1.
+        draft: float64 [V], sums to 1.
+
+    Returns:
+        float64 [V]; sums to the share that is left, given the rejection.
+    """
+    rest, refused = np.maximum(target - draft, 0.0), max(0.0, 1.0 - target.sum())
+    total = rest.sum()
+    if total <= 0.0:  # both equal: rejection has probability 0, but for rounding
+        return target if refused < SMALL_SHARE else rest
+    return rest / (total + refused)
 
 
 def remove_token(probs: np.ndarray, token: int) -> float:

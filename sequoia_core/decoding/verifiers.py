@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from ..design.conditions import SEQUOIA, SPECINFER, TOPK
+from ..design.conditions import SEQUOIA, SPECINFER, TOPK, TRAVERSAL
 from .rank_acceptance import (
     OutcomeRule,
     RankRule,
@@ -31,6 +31,7 @@ from .rank_acceptance import (
 from .sampling import (
     remove_token,
     residual,
+    residual_share,
     sample_with_replacement,
     sample_without_replacement,
     take_most_likely,
@@ -76,9 +77,31 @@ def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int])
         target, draft: float64 [V] rows P and Q, each summing to 1.
         children: tokens [k] in the order drawn.
     """
+    return _in_turn(target, draft, children, residual)
+
+
+def traversal_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
+    """Offer children drawn without replacement, each with all that is below it (traversal verification, 2505.12398).
+
+    What an offer's `accept_prob` says is the share in which the child is kept, averaged over what is drawn below it;
+    `walk_from_leaves` decides. The root is always kept, and at one node with leaves this is Sequoia's rule.
+
+    Args:
+        target: float64 [V], row P times the share in which the node itself is kept; so is every `rest`.
+        draft, children: as for `sequoia_rule`.
+    """
+    return _in_turn(target, draft, children, residual_share)
+
+
+def _in_turn(
+    target: np.ndarray,
+    draft: np.ndarray,
+    children: Sequence[int],
+    rest: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> Iterator[Offer]:
     left, mass = target, draft.copy()
     for position, token in enumerate(children):
-        offer = Offer(left[token], mass[token], partial(residual, left, mass))
+        offer = Offer(left[token], mass[token], partial(rest, left, mass))
         yield offer
         left = offer.rest
         if remove_token(mass, token) <= 0.0:  # exhausted: uniform over the tokens not rejected so far
@@ -115,6 +138,7 @@ def _without(row: np.ndarray, token: int) -> np.ndarray:
 
 EXACT_FILLS: dict[Rule, Fill] = {  # the one fill that each rule is exact for; after any other its output is biased
     sequoia_rule: sample_without_replacement,
+    traversal_rule: sample_without_replacement,
     specinfer_rule: sample_with_replacement,
     topk_rule: take_most_likely,
 }
@@ -183,9 +207,19 @@ VERIFIERS = {
             ranks=rank_acceptance_of_most_likely, outcomes=accepted_ranks_of_most_likely,
             optimal_transport=False, cover=True,
         ),
+        Verifier(
+            name=TRAVERSAL, fill=sample_without_replacement, rule=traversal_rule,
+            ranks=rank_acceptance, outcomes=accepted_ranks, optimal_transport=True, cover=True,
+        ),
     )
 }  # fmt: skip
 GREEDY = replace(VERIFIERS[TOPK], name="greedy", optimal_transport=True)  # every verifier at temperature 0
+
+
+def same_fill(name: str) -> tuple[str, ...]:
+    """Return the names of the verifiers that draw children as that one does, itself first."""
+    fill = VERIFIERS[name].fill
+    return (name, *(other for other, verifier in VERIFIERS.items() if verifier.fill is fill and other != name))
 
 
 def choose_verifier(name: str, *, greedy: bool) -> Verifier:

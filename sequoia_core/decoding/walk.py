@@ -1,11 +1,11 @@
-"""Walks: how verification descends a drafted tree, one child after the other, and what it decided.
+"""Walks: how verification descends a drafted tree, one child after the other, or ascends it, and what it decided.
 
 Knows the tree and a rule for one node (`verifiers`), but not which models the rows came from. V = vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ..design.tree import TokenTree
 from .sampling import sample_row
-from .verifiers import Rule
+from .verifiers import Rule, traversal_rule
 
 
 class Trial(NamedTuple):
@@ -72,6 +72,79 @@ def walk_tree(
                 left = offer.rest
         if not descended:
             return Walk(tuple(path), sample_row(left, uniform()), tuple(trials))
+
+
+class Stop(NamedTuple):
+    """A node at which a walk from the leaves may end.
+
+    Attributes:
+        share: the chance that it ends here, given that it came here.
+        left: float64 [V], what the bonus token is drawn from, up to a factor; None for the target's own row.
+    """
+
+    node: int
+    share: float
+    left: np.ndarray | None
+
+
+def stops(
+    tree: TokenTree,
+    tokens: Sequence[int],
+    *,
+    target_row: Callable[[int], np.ndarray],
+    draft_row: Callable[[int], np.ndarray],
+    node: int = 0,
+    share: float = 1.0,
+) -> Iterator[Stop]:
+    """Yield where a walk from the leaves may end, children before their parents and in the order drawn, the root last.
+
+    Nodes below a child that is never kept are left out. Arguments as for `walk_tree`; `share` is how often the node or
+    one below it is kept.
+    """
+    children, left = tree.children(node), None
+    if children:
+        left = share * target_row(node)
+        offers = traversal_rule(left, draft_row(node), [tokens[child] for child in children])
+        for child, offer in zip(children, offers, strict=True):
+            if offer.accept_prob > 0.0:
+                yield from stops(
+                    tree, tokens, target_row=target_row, draft_row=draft_row, node=child, share=offer.accept_prob
+                )
+            else:
+                yield Stop(child, 0.0, None)
+            left = offer.rest
+        share = float(left.sum())
+    yield Stop(node, share, left)
+
+
+def walk_from_leaves(
+    tree: TokenTree,
+    tokens: Sequence[int],
+    *,
+    target_row: Callable[[int], np.ndarray],
+    draft_row: Callable[[int], np.ndarray],
+    rule: Rule,
+    uniform: Callable[[], float],
+) -> Walk:
+    """Ascend from the leaves until a path is kept, then sample the bonus token (Traversal Verification, 2505.12398).
+
+    A token that the target likes less than the draft may be made up for by those below it, which a descent has thrown
+    away by then. A trial is of a node and the whole path to it, kept in the share that is its target mass; at the root
+    nothing is tried, it is always kept. Arguments as for `walk_tree`, with `traversal_rule`.
+    """
+    assert rule is traversal_rule, "other rules decide from the root downwards"
+    trials: list[Trial] = []
+    for stop in stops(tree, tokens, target_row=target_row, draft_row=draft_row):
+        if stop.node:
+            trials.append(Trial(stop.node, uniform(), stop.share, 1.0))
+        if not stop.node or trials[-1].accepted:
+            break
+    left = target_row(stop.node) if stop.left is None else stop.left
+    path = tuple(tree.path_to(stop.node))
+    return Walk(path, sample_row(left, uniform()), tuple(trials))
+
+
+WALKS = {traversal_rule: walk_from_leaves}  # of every other rule: walk_tree
 
 
 def walk_greedily(tree: TokenTree, tokens: Sequence[int], choice: Callable[[int], int]) -> Walk:

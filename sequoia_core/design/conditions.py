@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 VERIFIERS = SEQUOIA, SPECINFER, TOPK = ("sequoia", "specinfer", "topk")  # what each does: decoding.verifiers
+TRAVERSAL = "traversal"  # verifies from the leaves upwards; what one node accepts is measured as Sequoia's
+MEASURED_AS = {TRAVERSAL: SEQUOIA}  # verifiers that have no vectors of their own
 MAX_NAME = 4_096  # characters of a model's name in a file
 
 

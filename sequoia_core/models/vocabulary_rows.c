@@ -346,6 +346,15 @@ int64_t rows_invert(const double *probs, int64_t size, double uniform) {
     return last > 0 ? last - 1 : 0;
 }
 
+// Take a rejected child's token out of the draft's row; exhausted, it is uniform over the tokens not rejected so far.
+static void give_up(double *mass, int64_t size, const int64_t *tokens, int64_t first, int64_t child) {
+    if (rows_remove(mass, size, tokens[child]) > 0.0) return;
+    for (int64_t i = 0; i < size; i++) mass[i] = 1.0;
+    for (int64_t i = first; i <= child; i++) mass[tokens[i]] = 0.0;
+    const double sum = total(mass, size);
+    for (int64_t i = 0; i < size; i++) mass[i] /= sum > 1.0 ? sum : 1.0;
+}
+
 // The rules of `verifiers`, operation by operation, each exact for one fill.
 enum Rule { SEQUOIA, SPECINFER, TOPK };
 
@@ -387,12 +396,7 @@ int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float
             }
             double *swap = left;
             left = rest, rest = swap;
-            if (rule == SEQUOIA && rows_remove(mass, size, token) <= 0.0) {
-                for (int64_t i = 0; i < size; i++) mass[i] = 1.0;  // exhausted: uniform over the tokens not rejected so far
-                for (int64_t i = firsts[node]; i <= child; i++) mass[tokens[i]] = 0.0;
-                const double sum = total(mass, size);
-                for (int64_t i = 0; i < size; i++) mass[i] /= sum > 1.0 ? sum : 1.0;
-            }
+            if (rule == SEQUOIA) give_up(mass, size, tokens, firsts[node], child);
         }
         if (next < 0) break;
         path[length++] = node = next;
@@ -400,6 +404,97 @@ int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float
     ends[0] = length, ends[1] = trials;
     ends[2] = fine ? rows_invert(left, size, uniforms[trials]) : 0;
     free(memory);
+    return fine;
+}
+
+// rest [size] = what a rejection leaves of left, which sums to share (`sampling.residual_share`) -> what rest sums to.
+static double residual_share(const double *left, double share, const double *draft, int64_t size, double *rest) {
+    for (int64_t i = 0; i < size; i++) {
+        const double over = left[i] - draft[i];
+        rest[i] = over > 0.0 ? over : 0.0;
+    }
+    const double sum = total(rest, size), refused = share < 1.0 ? 1.0 - share : 0.0;
+    if (sum <= 0.0) {  // both equal: rejection has probability 0, but for rounding
+        if (refused < 1e-12) memcpy(rest, left, size * sizeof(double));
+        return refused < 1e-12 ? share : 0.0;
+    }
+    const double factor = 1.0 / (sum + refused);
+    for (int64_t i = 0; i < size; i++) rest[i] *= factor;
+    return sum * factor;
+}
+
+// A node whose descendants a traversal is at: its id, its next child, how often it or one below it is kept, its rows.
+struct Visit {
+    int64_t node, child;
+    double share, *left, *mass;
+};
+
+// Levels of a breadth-first tree, its children given as for `rows_walk`.
+static int64_t levels_of(const int64_t *firsts, const int64_t *counts) {
+    int64_t levels = 1;
+    for (int64_t start = 0, end = 1, last = 1;; levels++, start = end, end = last) {
+        for (int64_t node = start; node < end; node++)
+            if (counts[node]) last = firsts[node] + counts[node];
+        if (last == end) return levels;
+    }
+}
+
+// Walk up from the leaves (`decoding.walk.walk_from_leaves`). Arguments and result as `rows_walk`; a trial is a node at
+// which the walk may end, its masses are its share and 1.
+int rows_traverse(const float *logits, int64_t stride, int64_t size, float inverse, const int64_t *firsts,
+                  const int64_t *counts, const int64_t *slots, const float *draft, const int64_t *tokens,
+                  const double *uniforms, int64_t *path, int64_t *nodes, double *masses, int64_t *ends) {
+    const int64_t levels = levels_of(firsts, counts), rows = size * (2 * sizeof(double));
+    struct Visit *visits = malloc(levels * (sizeof(struct Visit) + rows) + size * (sizeof(double) + sizeof(float)));
+    if (!visits) return -1;
+    struct Visit *at = visits;
+    double *memory = (double *)(visits + levels), *rest = memory + 2 * levels * size;
+    float *scratch = (float *)(rest + size);
+    for (int64_t i = 0; i < levels; i++) visits[i].left = memory + 2 * i * size, visits[i].mass = visits[i].left + size;
+    int64_t trials = 0, tried = 0, kept = 0;  // tried: the child that `at` has just come back from, refused
+    int fine = 1;
+    at->node = 0, at->child = firsts[0], at->share = 1.0;
+    for (int opened = 0;;) {
+        const int64_t node = at->node, end = firsts[node] + counts[node];
+        if (!opened && counts[node]) {
+            if (!(fine = rows_distribution(logits + node * stride, size, inverse, scratch, at->left))) break;
+            for (int64_t i = 0; at->share < 1.0 && i < size; i++) at->left[i] *= at->share;
+            rows_widen(draft + slots[node] * size, size, at->mass);
+        }
+        if (tried) {
+            at->share = residual_share(at->left, at->share, at->mass, size, rest);
+            double *swap = at->left;
+            at->left = rest, rest = swap;
+            if (at->child < end) give_up(at->mass, size, tokens, firsts[node], tried);
+            tried = 0;
+        }
+        if (at->child < end) {
+            const int64_t child = at->child++;
+            const double wanted = at->left[tokens[child]], offered = at->mass[tokens[child]];
+            const double ratio = offered > 0.0 ? wanted / offered : 1.0;
+            if (wanted > 0.0 && ratio > 0.0) {
+                at[1] = (struct Visit){child, firsts[child], ratio < 1.0 ? ratio : 1.0, at[1].left, at[1].mass};
+                at++, opened = 0;
+                continue;
+            }
+            nodes[trials] = tried = child, masses[2 * trials] = 0.0, masses[2 * trials + 1] = 1.0;
+            trials++, opened = 1;
+            continue;
+        }
+        if (node) {
+            nodes[trials] = node, masses[2 * trials] = at->share, masses[2 * trials + 1] = 1.0;
+            if (uniforms[trials++] >= at->share) {
+                tried = node, opened = 1, at--;
+                continue;
+            }
+        }
+        if (!counts[node]) fine = rows_distribution(logits + node * stride, size, inverse, scratch, at->left);
+        break;
+    }
+    for (const struct Visit *visit = visits; visit <= at; visit++) path[kept++] = visit->node;
+    ends[0] = kept, ends[1] = trials;
+    ends[2] = fine ? rows_invert(at->left, size, uniforms[trials]) : 0;
+    free(visits);
     return fine;
 }
 

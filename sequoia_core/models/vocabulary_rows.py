@@ -43,10 +43,12 @@ _FUNCTIONS = {
     "rows_residual": (None, _POINTER, _POINTER, _COUNT, _POINTER),
     "rows_remove": (_REAL, _POINTER, _COUNT, _COUNT),
     "rows_walk": (_FLAG, _FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 10),
+    "rows_traverse": (_FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 10),
     "rows_follow": (_FLAG, _POINTER, _COUNT, _COUNT, *[_POINTER] * 6),
     "rows_invert": (_COUNT, _POINTER, _COUNT, _REAL),
 }
-RULES = ("sequoia", "specinfer", "topk")  # in the order of vocabulary_rows.c
+TRAVERSAL = "traversal"  # rows_traverse; the others are the rules of rows_walk, in the order of vocabulary_rows.c
+RULES = ("sequoia", "specinfer", "topk", TRAVERSAL)
 
 
 @lru_cache(maxsize=1)
@@ -223,7 +225,7 @@ class Walker:
         draft: torch.Tensor,
         uniforms: torch.Tensor,
     ) -> tuple[list[int], int, list[tuple[int, float, float, float]]] | None:
-        """Decide by a rule, as `decoding.walk.walk_tree` does.
+        """Decide by a rule, as `decoding.walk.walk_tree` or `walk_from_leaves` does.
 
         Args:
             rule: one of RULES.
@@ -236,11 +238,14 @@ class Walker:
             The path, the bonus token and every trial (node, uniform, target mass, draft mass); None when a row on the
             way was not finite.
         """
-        fine = compiled().rows_walk(
-            RULES.index(rule), logits.data_ptr(), logits.stride(0), logits.shape[1], inverse(temperature),
-            self._firsts, self._counts, self._slots, draft.data_ptr(), tokens.data_ptr(), uniforms.data_ptr(),
-            *self._results,
+        arguments = (
+            logits.data_ptr(), logits.stride(0), logits.shape[1], inverse(temperature), self._firsts, self._counts,
+            self._slots, draft.data_ptr(), tokens.data_ptr(), uniforms.data_ptr(), *self._results,
         )  # fmt: skip
+        if rule == TRAVERSAL:
+            fine = compiled().rows_traverse(*arguments)
+        else:
+            fine = compiled().rows_walk(RULES.index(rule), *arguments)
         _granted(fine)
         if not fine:
             return None

@@ -19,7 +19,7 @@ from ..decoding.sampling import SamplingConfig
 from ..decoding.verifiers import choose_verifier
 from ..design.acceptance import AcceptanceVector
 from ..design.calibration import RANKS, Calibration, Sample
-from ..design.conditions import Conditions
+from ..design.conditions import MEASURED_AS, Conditions
 from ..models.protocol import LanguageModel, dtype_name
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
 from .ranks_along_text import (
@@ -86,8 +86,8 @@ def measure_acceptance(
         settings, and `prompts` done of `prompts_wanted`.
 
     Raises:
-        ValueError: for no prompts, a width outside the vocabulary, own text without a second token, a vector to resume
-            from that was measured otherwise (naming what differs).
+        ValueError: for no prompts, a verifier that is measured as another, a width outside the vocabulary, own text
+            without a second token, a vector to resume from that was measured otherwise (naming what differs).
         Cancelled: before the first prompt was complete.
     """
     # Long only by its arguments and their description: below them are the settings, one loop and its two closures.
@@ -95,6 +95,10 @@ def measure_acceptance(
     cancel = cancel or threading.Event()
     _check_request(prompts, target, draft, width=width, seed=seed, own_text=own_text)
     chosen = choose_verifier(verifier, greedy=sampling.greedy)
+    if verifier in MEASURED_AS:
+        raise ValueError(
+            f"verifier: found {verifier!r}, expected {MEASURED_AS[verifier]!r}, whose vectors serve it too"
+        )
     settings: dict[str, Any] = {
         "source": OWN_TEXT if own_text else TARGET_TEXT,
         **pair_settings(target, draft),

@@ -163,7 +163,7 @@ def test_a_target_on_disk_writes_the_same_text_and_its_profile_says_so(call, tmp
     assert "offload" not in call(*options)["meta"]
 
 
-@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
+@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk", "traversal"])
 def test_generate(verifier, call):
     arguments = [
         "generate",

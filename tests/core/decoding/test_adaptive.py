@@ -60,11 +60,13 @@ def test_greedy_text_is_the_targets_own(recipe, costs, tiny_target, tiny_draft):
 SAMPLINGS = [SamplingConfig(0.6), SamplingConfig(1.0), SamplingConfig(1.0, top_p=0.9)]
 
 
+VERIFIED = [("deterministic", "topk"), ("sampled", "sequoia"), ("sampled", "traversal")]
+
+
 def check(pair, policy, sampling, **options):
     options = {"samples": 600, "new_tokens": 3, "generator": torch.Generator().manual_seed(0)} | options
-    return check_losslessness(
-        (3,), target=pair[0], draft=pair[1], tree=policy, sampling=sampling, verifier=policy.verifiers[0], **options
-    )
+    options = {"verifier": policy.verifiers[0]} | options
+    return check_losslessness((3,), target=pair[0], draft=pair[1], tree=policy, sampling=sampling, **options)
 
 
 def sampled_policy(recipe, costs=None, **options):
@@ -74,18 +76,18 @@ def sampled_policy(recipe, costs=None, **options):
 
 @both_ways
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_sampled_text_follows_the_target(recipe, sampling, small_pair):
-    report = check(small_pair, sampled_policy(recipe, profile(0.01, 0.05)), sampling)
+@pytest.mark.parametrize(("recipe", "verifier"), VERIFIED)
+def test_sampled_text_follows_the_target(recipe, verifier, sampling, small_pair):
+    report = check(small_pair, sampled_policy(recipe, profile(0.01, 0.05)), sampling, verifier=verifier)
     assert report.passed and report.degrees_of_freedom > 5
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_sampled_text_follows_the_target_in_many_samples(recipe, sampling, small_pair):
-    report = check(small_pair, sampled_policy(recipe), sampling, samples=3_000)
+@pytest.mark.parametrize(("recipe", "verifier"), VERIFIED)
+def test_sampled_text_follows_the_target_in_many_samples(recipe, verifier, sampling, small_pair):
+    report = check(small_pair, sampled_policy(recipe), sampling, samples=3_000, verifier=verifier)
     assert report.passed and report.degrees_of_freedom > 5
 
 
@@ -214,7 +216,7 @@ def test_auto_takes_the_recipe_that_is_expected_to_be_faster_and_says_which(tiny
         rates = {name: found.tokens_per_sec for name, found in policy.expected.items()}
         assert set(rates) == set(RECIPES) and policy.recipe == max(rates, key=rates.get)
         chosen[temperature] = policy.recipe, policy.verifiers
-    assert chosen == {0.0: ("deterministic", ("topk",)), 1.5: ("sampled", ("sequoia",))}
+    assert chosen == {0.0: ("deterministic", ("topk",)), 1.5: ("sampled", ("sequoia", "traversal"))}
 
 
 def test_a_calibration_of_another_pair_or_temperature_is_named_once_and_decodes_all_the_same(tiny_target, tiny_draft):

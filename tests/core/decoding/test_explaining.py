@@ -63,12 +63,12 @@ def test_residuals_follow_each_rejection(models, verifier):
         for rows in step.path_rows:
             rejected = [t for t in step.trials if step.tree.parents[t.node] == rows.node and not t.accepted]
             assert len(rows.residuals) == len(rejected)
-            if verifier == "sequoia" and rejected:
+            if rejected and (verifier == "sequoia" or (verifier == "traversal" and rows.node == 0)):
                 assert as_row(rows.residuals[0]) == pytest.approx(
                     residual(as_row(rows.target), as_row(rows.draft)), abs=1e-6
                 )
                 checked += 1
-    assert verifier != "sequoia" or checked
+    assert verifier not in ("sequoia", "traversal") or checked
 
 
 def test_at_temperature_0_nothing_is_left_over(models):

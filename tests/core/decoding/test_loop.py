@@ -365,9 +365,12 @@ def test_a_compiled_walk_is_the_walk_by_the_rule(temperature, verifier, tiny_tar
             tiny_target, tiny_draft, TREES["ragged"], 60, sampling=SamplingConfig(temperature), verifier=verifier,
             generator=torch.Generator().manual_seed(6),
         )  # fmt: skip
-        found.append([(s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials) for s in steps])
+        trials = [
+            np.round(s.trials, 9).tolist() for s in steps
+        ]  # traversal's shares are sums, added up in other orders
+        found.append([(s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs) for s in steps] + trials)
         monkeypatch.setattr(CompiledJudge, "supports", lambda *args, **options: False)
-    assert found[0] == found[1] and len({len(new) for _, new, *_ in found[0]}) > 1
+    assert found[0] == found[1] and len({len(step.new_tokens) for step in steps}) > 1
 
 
 def test_an_unexplained_run_is_the_same_without_the_targets_probabilities(tiny_target, tiny_draft):

@@ -16,6 +16,7 @@ from sequoia_core.decoding.verifiers import (
     sequoia_rule,
     specinfer_rule,
     topk_rule,
+    traversal_rule,
 )
 from sequoia_core.decoding.walk import walk_greedily, walk_tree
 from sequoia_core.design.plain_trees import branching_tree
@@ -37,6 +38,7 @@ FILLS = {
     "sequoia": (draw_law, sequoia_rule),
     "specinfer": (replacement_law, specinfer_rule),
     "topk": (most_likely_law, topk_rule),
+    "traversal": (draw_law, traversal_rule),
 }
 
 

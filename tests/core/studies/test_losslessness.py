@@ -117,9 +117,9 @@ def test_the_cover_badge_is_what_enumeration_finds(name):
 def test_the_counter_examples():
     same, half, point = [0.6, 0.4], [0.5, 0.5], [1.0, 0.0]
     one = {name: acceptance_probability(same, same, 1, name) for name in VERIFIERS}
-    assert one == pytest.approx({"sequoia": 1.0, "specinfer": 1.0, "topk": 0.6})
+    assert one == pytest.approx({"sequoia": 1.0, "specinfer": 1.0, "topk": 0.6, "traversal": 1.0})
     two = {name: acceptance_probability(point, half, 2, name) for name in VERIFIERS}
-    assert two == pytest.approx({"sequoia": 1.0, "specinfer": 0.75, "topk": 1.0})
+    assert two == pytest.approx({"sequoia": 1.0, "specinfer": 0.75, "topk": 1.0, "traversal": 1.0})
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,11 @@ def test_resuming_another_measurement_names_what_differs(changes, message, tiny_
         measure_acceptance(**(options | changes), resume=partial)
 
 
+def test_traversal_is_measured_as_sequoia(tiny_target, tiny_draft):
+    with pytest.raises(ValueError, match="verifier: found 'traversal', expected 'sequoia'"):
+        measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, verifier="traversal")
+
+
 def test_a_foreign_vector_cannot_be_resumed(tiny_target, tiny_draft):
     with pytest.raises(ValueError, match="found nothing for source"):
         measure_acceptance(PROMPTS, target=tiny_target, draft=tiny_draft, resume=AcceptanceVector(np.array([0.5])))
