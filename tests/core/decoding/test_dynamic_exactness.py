@@ -93,17 +93,17 @@ def filled_by(script, verifier):
     return fill
 
 
-def outcomes(tree, tokens, rows, plan, target, verifier, node=0, path=()):
+def outcomes(tree, tokens, rows, places, target, verifier, node=0, path=()):
     """Yield (tokens committed, probability) for every way the walk can go."""
     children, left, reach = list(tree.children(node)), target[path], 1.0
     if children:
         rule = VERIFIERS[verifier].rule
-        draft = rows[plan.slots[node]].double().numpy()
+        draft = rows[places[node]].double().numpy()
         draft = draft / draft.sum()
         for child, offer in zip(children, rule(left, draft, [tokens[child] for child in children]), strict=True):
             chance = reach * offer.accept_prob
             if chance > 0.0:
-                for text, share in outcomes(tree, tokens, rows, plan, target, verifier, child, (*path, tokens[child])):
+                for text, share in outcomes(tree, tokens, rows, places, target, verifier, child, (*path, tokens[child])):
                     yield text, chance * share
             reach *= 1.0 - offer.accept_prob
             if reach <= 0.0:
@@ -130,7 +130,7 @@ def law_of_a_step(shaper, verifier, target, draft, vocab):
         drafted = drafter.grow([0])
         weight, tree, tokens = script.weight, drafted.tree, drafted.tokens.tolist()
         shapes.add(tree)
-        for text, share in outcomes(tree, tokens, drafted.rows, drafted.plan, target, verifier):
+        for text, share in outcomes(tree, tokens, drafted.rows, drafted.places, target, verifier):
             rest = np.array(weight * share)
             for missing in range(len(text), DEPTH + 1):
                 prefixes = itertools.product(range(vocab), repeat=missing - len(text))

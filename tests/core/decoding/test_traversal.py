@@ -146,9 +146,9 @@ def test_trees_shaped_by_what_was_drawn_before_keep_the_law(vocab, levels, seeds
 def test_trees_of_the_sampled_recipe_keep_the_law(monkeypatch):
     """Through the drafter that decoding uses, its children drawn in turn."""
 
-    def by_traversal(tree, tokens, rows, plan, target, verifier):
+    def by_traversal(tree, tokens, rows, places, target, verifier):
         def draft_row(node):
-            row = rows[plan.slots[node]].double().numpy()
+            row = rows[places[node]].double().numpy()
             return row / row.sum()
 
         def target_row(node):
