@@ -103,7 +103,8 @@ def outcomes(tree, tokens, rows, places, target, verifier, node=0, path=()):
         for child, offer in zip(children, rule(left, draft, [tokens[child] for child in children]), strict=True):
             chance = reach * offer.accept_prob
             if chance > 0.0:
-                for text, share in outcomes(tree, tokens, rows, places, target, verifier, child, (*path, tokens[child])):
+                below = (*path, tokens[child])
+                for text, share in outcomes(tree, tokens, rows, places, target, verifier, child, below):
                     yield text, chance * share
             reach *= 1.0 - offer.accept_prob
             if reach <= 0.0:
