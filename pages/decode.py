@@ -5,6 +5,7 @@ from typing import Any
 
 import streamlit as st
 
+from sequoia_core.design.conditions import TRAVERSAL
 from ui import (
     controls,
     decode_job,
@@ -86,10 +87,12 @@ with right:
     verifier = controls.verifier(
         second,
         key="verifier",
+        names=(*controls.VERIFIERS, TRAVERSAL),
         bind="query-params",
         disabled=temperature == 0,
         help="Sequoia draws siblings without replacement, SpecInfer with; Top-k takes the likeliest. All preserve "
-        "the target; at temperature 0 they are the same.",
+        "the target; at temperature 0 they are the same. Traversal draws as Sequoia does and verifies from the leaves "
+        "upwards: more tokens per step at high temperatures, predicted as Sequoia's, so a little low.",
     )
     seed = first.number_input(
         "Seed",

@@ -75,9 +75,9 @@ def sampling(
     return temperature, top_p
 
 
-def verifier(place: DeltaGenerator, *, key: str, **options: Any) -> str:
-    """Draw the choice of a verifier -> its name in the core."""
-    return place.selectbox("Verifier", VERIFIERS, key=key, format_func=VERIFIERS.get, **options)
+def verifier(place: DeltaGenerator, *, key: str, names: Sequence[str] = tuple(VERIFIERS), **options: Any) -> str:
+    """Draw the choice of a verifier, of those that have vectors of their own where no others are named -> its name."""
+    return place.selectbox("Verifier", names, key=key, format_func=NAMES.get, **options)
 
 
 def on_primary(label: str, *, disabled: bool = False) -> str:

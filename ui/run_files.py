@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from sequoia_core.design.conditions import VERIFIERS
+from sequoia_core.design.conditions import TRAVERSAL, VERIFIERS
 from sequoia_core.design.shape_reasons import GROUNDS, RULES
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.safe_files import checked, kind_of, read_bytes, read_json
@@ -54,7 +54,7 @@ class _Header(_Strict):
     temperature: Positive
     top_p: Annotated[FiniteFloat, Field(gt=0, le=1)]
     max_new_tokens: Annotated[int, Field(ge=1)]
-    verifier: Literal[VERIFIERS]
+    verifier: Literal[(*VERIFIERS, TRAVERSAL)]
     seed: int
     target: str | None
     draft: str | None

@@ -242,6 +242,14 @@ def test_specexec_trees_decode_with_the_rule_that_is_exact_for_them(assets, tiny
         assert step["why"]["rule"] == "budget" and len(step["why"]["scores"]) == len(step["tokens"])
 
 
+def test_a_run_verified_from_the_leaves_is_kept_and_opened_like_any_other(assets, tiny_pair) -> None:
+    page = finish(start(open_page("decode", tokens="24", temperature="0.9", verifier="Traversal")))
+    assert "temperature 0.9, sequoia" in words(page)  # whose vectors serve it
+    run = page.session_state["studio_last_run"]
+    assert run["verifier"] == "traversal" and any(step["trials"] for step in run["steps"])
+    assert run_files.run_from_bytes(run_files.run_to_bytes(run), "kept.jsonl")["steps"] == run["steps"]
+
+
 def test_adaptive_trees_decode_once_a_calibration_was_measured_here(assets, tiny_pair) -> None:
     page = dynamic("adaptive")
     assert "need a vector with a calibration" in page.warning[0].value and page.button(key="decode_start").disabled
