@@ -59,9 +59,11 @@ def watched_run(page: Page, folder: Path) -> dict[str, Any]:
     page.locator(".st-key-decode_stop button:enabled").wait_for(timeout=LONGEST_MS)
     page.locator(".st-key-decode_start button:enabled").wait_for(timeout=LONGEST_MS)
     settle(page)
-    page.get_by_text("Text and file").click()
+    save = page.get_by_role("button", name="Save the run")
+    if not save.is_visible():  # it stays open from run to run
+        page.get_by_text("Text and file").click()
     with page.expect_download() as saved:
-        page.get_by_role("button", name="Save the run").click()
+        save.click()
     path = folder / "run.jsonl"
     saved.value.save_as(path)
     return load_run(path)

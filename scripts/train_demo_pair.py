@@ -4,8 +4,8 @@
     python scripts/train_demo_pair.py --smoke --work /tmp/smoke --out /tmp/smoke/demo     # half a minute, for the tests
     python scripts/train_demo_pair.py --large-draft --work /tmp/large-draft --out assets/demo --float32
 
-`--large-draft` trains nothing but a second, stronger draft for the target that lies in `--out` already: two of the
-target's own layers and its embedding, distilled like the first draft. It is resumable, and needs a work folder of its
+`--large-draft` trains nothing but a second, stronger draft for the pair that lies in `--out` already: the first draft
+made wider and deeper, and distilled on from there in the same way. It is resumable, and needs a work folder of its
 own, since the corpus is encoded with the tokenizer of the target in `--out`.
 
 Stages, each skipped when its result already lies in `--work`, so that an interrupted run goes on where it stopped:
@@ -61,8 +61,8 @@ class Recipe:
     generated_tokens: int = 1_000_000
     draft_tokens: int = 14_000_000
     draft_batch: int = 8
-    large_draft_layers: tuple[int, ...] = (0, 9)  # layers of the target that it starts from
-    large_draft_generated: int = 1_000_000
+    large_draft: tuple[int, int, int, int] = (384, 2, 6, 1024)
+    large_draft_generated: int = 600_000
     large_draft_tokens: int = 14_000_000
     package_bytes: int = 10_000_000
     tokenizer_bytes: int = 20_000_000
@@ -72,7 +72,7 @@ class Recipe:
         return cls(
             vocab=512, target=(64, 2, 2, 128), draft=(32, 1, 1, 64), context=64, batch=4, target_tokens=8_000,
             generated_tokens=2_000, draft_tokens=6_000, draft_batch=4,
-            large_draft_layers=(0, 1), large_draft_generated=2_000, large_draft_tokens=2_000,
+            large_draft=(64, 2, 2, 128), large_draft_generated=2_000, large_draft_tokens=2_000,
             package_bytes=60_000, tokenizer_bytes=200_000,
         )  # fmt: skip
 
@@ -320,14 +320,39 @@ def new_draft(recipe: Recipe) -> LlamaForCausalLM:
     return build(recipe.draft, recipe)
 
 
-def draft_of_target_layers(target: LlamaForCausalLM, recipe: Recipe) -> LlamaForCausalLM:
-    """Return a model of some of the target's own layers, with its embedding and last norm."""
-    hidden, _, heads, intermediate = recipe.target
-    draft = build((hidden, len(recipe.large_draft_layers), heads, intermediate), recipe)
-    draft.model.embed_tokens.load_state_dict(target.model.embed_tokens.state_dict())
-    draft.model.norm.load_state_dict(target.model.norm.state_dict())
-    for layer, number in zip(draft.model.layers, recipe.large_draft_layers, strict=True):
-        layer.load_state_dict(target.model.layers[number].state_dict())
+@torch.no_grad()
+def grown_draft(small: LlamaForCausalLM, recipe: Recipe) -> LlamaForCausalLM:
+    """Return a wider and deeper model that gives nearly the logits of `small`, to be trained on from there.
+
+    `small` lies in the first columns and rows; what is new is random where it reads and zero where it writes to the
+    residual stream, so that it adds nothing yet but has a gradient (Net2Net, Chen et al., ICLR 2016).
+    """
+    torch.manual_seed(7)
+    draft = build(recipe.large_draft, recipe)
+    width, inner = small.config.hidden_size, small.config.intermediate_size
+    for layer in draft.model.layers:
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+    first, source = draft.model.layers[0], small.model.layers[0]
+    for role in ("q_proj", "k_proj", "v_proj"):  # heads keep their size, so those of `small` come first
+        weight, given = getattr(first.self_attn, role).weight, getattr(source.self_attn, role).weight
+        weight[: len(given)] = F.pad(given, (0, weight.shape[1] - width))
+    first.self_attn.o_proj.weight[:width, : source.self_attn.o_proj.in_features] = source.self_attn.o_proj.weight
+    for role in ("gate_proj", "up_proj"):
+        weight = getattr(first.mlp, role).weight
+        weight[:inner] = F.pad(getattr(source.mlp, role).weight, (0, weight.shape[1] - width))
+    first.mlp.down_proj.weight[:width, :inner] = source.mlp.down_proj.weight
+    embedding = draft.model.embed_tokens.weight
+    embedding[:, width:] *= 0.1
+    embedding[:, :width] = small.model.embed_tokens.weight
+    scale = math.sqrt(width / draft.config.hidden_size)  # the new columns hold next to nothing: the mean square falls
+    for norm, given in (
+        (first.input_layernorm, source.input_layernorm),
+        (first.post_attention_layernorm, source.post_attention_layernorm),
+        (draft.model.norm, small.model.norm),
+    ):
+        norm.weight.fill_(scale)
+        norm.weight[:width] = given.weight * scale
     return draft
 
 
@@ -389,8 +414,9 @@ def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, fold
 
 
 def finish_large_draft(args, recipe: Recipe, tokenizer, target, ids, written, held, facts: dict) -> None:
+    small = LlamaForCausalLM.from_pretrained(args.out / "draft", dtype=torch.float32)
     draft, loss = distil_draft(
-        recipe, draft_of_target_layers(target, recipe), target, ids, written, held, args.device, args.compile,
+        recipe, grown_draft(small, recipe), target, ids, written, held, args.device, args.compile,
         checkpoint=args.work / "draft-large.ckpt", tokens=recipe.large_draft_tokens, rates=(0.01, 2e-3),
     )  # fmt: skip
     save_model(draft, tokenizer, args.out / "draft-large")

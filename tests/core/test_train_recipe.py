@@ -1,9 +1,13 @@
 """The demo pair's recipe runs from corpus to card facts, and what it writes is a pair that decodes."""
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+
+import torch
+from transformers import LlamaForCausalLM
 
 from sequoia_core import decode, load_pair
 from sequoia_core.design.plain_trees import chain_tree
@@ -11,18 +15,23 @@ from sequoia_core.design.plain_trees import chain_tree
 ROOT = Path(__file__).parents[2]
 
 
-def test_smoke_mode_trains_a_pair_that_decodes(tmp_path):
+def train(work, out, *options):
     command = [
         sys.executable,
         "scripts/train_demo_pair.py",
         "--smoke",
         "--work",
-        str(tmp_path),
+        str(work),
         "--out",
-        str(tmp_path / "demo"),
+        str(out),
+        *options,
     ]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert run.returncode == 0, run.stderr
+
+
+def test_smoke_mode_trains_a_pair_that_decodes(tmp_path):
+    train(tmp_path, tmp_path / "demo")
     facts = json.loads((tmp_path / "demo" / "training.json").read_text())
     assert facts["train_files"] > facts["held_out_files"] > 0
     assert facts["target_held_out_loss"] < 6.3  # ln 512 = 6.24 is knowing nothing; an untrained model starts above
@@ -33,3 +42,22 @@ def test_smoke_mode_trains_a_pair_that_decodes(tmp_path):
         pair.tokenizer.encode("import"), target=pair.target, draft=pair.draft, tree=chain_tree(2), max_new_tokens=8
     )
     assert sum(len(step.new_tokens) for step in steps) == 8
+
+    train(tmp_path / "large", tmp_path / "demo", "--large-draft")
+    facts = json.loads((tmp_path / "demo" / "training-large-draft.json").read_text())
+    larger = load_pair(str(tmp_path / "demo" / "target"), str(tmp_path / "demo" / "draft-large"), "cpu").draft
+    assert facts["draft_parameters"] == larger.model.num_parameters() > pair.draft.model.num_parameters()
+
+
+def test_a_grown_draft_gives_what_the_one_it_grew_from_gives(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    recipe_of = importlib.import_module("train_demo_pair")
+    small = LlamaForCausalLM.from_pretrained(ROOT / "assets" / "demo" / "draft", dtype=torch.float32).eval()
+    grown = recipe_of.grown_draft(small, recipe_of.Recipe()).eval()
+    ids = torch.arange(1, 200)[None]
+    with torch.inference_mode():
+        found, wanted = (model(ids).logits.softmax(-1) for model in (grown, small))
+    assert grown.num_parameters() > 4 * small.num_parameters()
+    assert (found - wanted).abs().max() < 0.01
+    for name, weight in grown.named_parameters():
+        assert weight.count_nonzero() or "o_proj" in name or "down_proj" in name, f"{name}: nothing would move it"
