@@ -29,6 +29,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import sequoia_core  # noqa: E402, F401  before torch, whose threads read their settings once
+
+# isort: split
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
