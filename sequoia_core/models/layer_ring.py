@@ -65,6 +65,10 @@ class _Part(NamedTuple):
     part: int
 
 
+class _Reader(threading.Thread):
+    """One of the threads that read."""
+
+
 class _Reading:
     """What the reading threads and the pass share; holds no reference to the ring, which ends it when it is dropped.
 
@@ -158,7 +162,7 @@ class LayerRing:
         self._reading = _Reading(source, max(2, min(slots, source.layer_count + 1)))
         self._readers = readers
         self._in_pass, self._turn, self._device = False, 0, source.device
-        self._threads: list[threading.Thread] = []
+        self._threads: list[_Reader] = []
         self._finalizer = weakref.finalize(self, self._reading.stop)
         self._finalizer.atexit = False
         _OPEN.add(self)
@@ -214,9 +218,7 @@ class LayerRing:
         if self._threads:
             return
         state.buffers = [state.source.buffer() for _ in range(state.slots)]
-        self._threads = [
-            threading.Thread(target=state.work, name="layer reader", daemon=True) for _ in range(self._readers)
-        ]
+        self._threads = [_Reader(target=state.work, name="layer reader", daemon=True) for _ in range(self._readers)]
         state.threads = len(self._threads)
         for thread in self._threads:
             thread.start()
@@ -269,6 +271,9 @@ def _close_all() -> None:
     """End all readers before the interpreter does: a thread that it ends in the middle of a read aborts the process."""
     for ring in list(_OPEN):
         ring.close()
+    for thread in threading.enumerate():
+        if isinstance(thread, _Reader):  # of a ring that was dropped a moment ago, and told to end
+            thread.join(CLOSING_SEC)
 
 
 def _stalled() -> ValueError:
