@@ -62,6 +62,8 @@ def watched_run(page: Page, folder: Path) -> dict[str, Any]:
     save = page.get_by_role("button", name="Save the run")
     if not save.is_visible():  # it stays open from run to run
         page.get_by_text("Text and file").click()
+    settle(page)
+    page.wait_for_timeout(1_000)  # opening takes a moment, and a button that moves is missed
     with page.expect_download() as saved:
         save.click()
     path = folder / "run.jsonl"
