@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sequoia_core.design.conditions import MEASURED_AS, Conditions
+from sequoia_core.design.conditions import Conditions, measured_as
 from sequoia_core.files.model_names import pair_names
 from ui import core_cache, machine, number_format, session
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def conditions(temperature: float = 0.0, top_p: float = 1.0, verifier: str = "sequoia") -> Conditions:
     """Return the conditions of a decode of the pair in use at these settings."""
-    verifier = MEASURED_AS.get(verifier, verifier)
-    return Conditions(*pair_names(*session.pair_spec()[:2]), float(temperature), float(top_p), verifier)
+    names = pair_names(*session.pair_spec()[:2])
+    return Conditions(*names, float(temperature), float(top_p), measured_as(verifier))
 
 
 def vector_for(wanted: Conditions) -> AcceptanceVector | None:

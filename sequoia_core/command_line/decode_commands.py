@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..design.acceptance import AcceptanceVector
-from ..design.conditions import MEASURED_AS, Conditions
+from ..design.conditions import Conditions, measured_as
 from ..design.tree import TokenTree
 from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts
 from .options import (
@@ -130,7 +130,7 @@ def _default_tree(
     from ..studies.race import plan_tree
 
     wanted = Conditions(
-        pair.target.name, pair.draft.name, sampling.temperature, sampling.top_p, MEASURED_AS.get(verifier, verifier),
+        pair.target.name, pair.draft.name, sampling.temperature, sampling.top_p, measured_as(verifier),
         top_k=sampling.top_k,
     )  # fmt: skip
     here = {

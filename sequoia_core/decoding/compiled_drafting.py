@@ -38,4 +38,4 @@ class CompiledDrafter(LevelDrafter):
             sequence[self.session.length :], root_position=root_slot, positions=self.context,
             temperature=self.sampling.temperature, generator=self.generator,
         )  # fmt: skip
-        return Draft(self.fixed_plan, root_slot, *finite(grown, "draft"), self.fixed_plan.slot_array)
+        return Draft(self.fixed_plan, root_slot, *finite(grown, "draft"), self.fixed_plan.places)

@@ -33,7 +33,8 @@ class Draft:
         tokens: int64 [n], root first.
         probs: float32 or float64 [n], what the draft gave each token after its parent; 1 for the root.
         rows: float32 [.., V], the rows that children were drawn from.
-        places: int64 [n], which of them is a node's; meaningless for a node without children.
+        places: int64 [n], which of them is a node's, and its place in the draft's cache counted from the root's; -1
+            for a node that the draft did not read.
         reasons: how many candidates to list -> why the tree has its shape; None where it was given.
     """
 
@@ -84,7 +85,7 @@ class RootDrafter:
 
     def grow(self, sequence: Sequence[int]) -> Draft:
         last = torch.tensor(sequence[-1:])
-        return Draft(self.plan, len(sequence) - 1, last, torch.ones(1), torch.empty(0, 0), self.plan.slot_array)
+        return Draft(self.plan, len(sequence) - 1, last, torch.ones(1), torch.empty(0, 0), self.plan.places)
 
     def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
         pass
@@ -158,11 +159,12 @@ class LevelDrafter:
             rows[start : start + len(block)] = block
             start += len(block)
         rows = torch.empty(0, 0) if rows is None else rows
-        return Draft(plan, root_slot, tokens, probs, rows, plan.slot_array)
+        return Draft(plan, root_slot, tokens, probs, rows, plan.places)
 
     def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
-        if draft.plan.levels:  # else nothing was appended: the next tree's first pass reads what is missing
-            self.session.commit(draft.root_slot, draft.plan.inner_path(path))
+        read = [place for place in draft.places[list(path)].tolist() if place >= 0]
+        if read:  # else nothing was appended: the next tree's first pass reads what is missing
+            self.session.commit(draft.root_slot, read)
 
     def wait(self) -> None:
         self.session.wait()

@@ -161,8 +161,3 @@ class GrowingDrafter(LevelDrafter):
         read = rows[: sum(self.widths)] if self.widths else torch.empty(0, self.policy.branch)
         best = DraftRows(read, self.fill, self.generator).most_likely(self.policy.branch)
         return shape_reasons(shaper, nodes, self.widths, RowsRead(*best), most=most)
-
-    def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
-        places = draft.places.tolist()
-        if places[0] >= 0:  # else nothing was read: the next tree's first pass reads what is missing
-            self.session.commit(draft.root_slot, [places[node] for node in path if places[node] >= 0])

@@ -42,7 +42,7 @@ class TreePlan:
     Attributes:
         tree: the tree, n nodes.
         inner: int64 [i], the nodes that have children, in the order in which they are forwarded.
-        slots: node -> its index in `inner`.
+        places: int64 [n], a node's index in `inner`; -1 for a leaf, which is not forwarded.
         child_counts: int64 [n].
         child_starts: int64 [i + 1]; the children of inner node i are nodes child_starts[i] + 1 to child_starts[i + 1].
         depths: int64 [n].
@@ -75,10 +75,6 @@ class TreePlan:
         return np.concatenate([[0], np.cumsum(self.child_counts[self.inner])]).astype(np.int64)
 
     @cached_property
-    def slots(self) -> dict[int, int]:
-        return {node: slot for slot, node in enumerate(self.inner.tolist())}
-
-    @cached_property
     def levels(self) -> list[Level]:
         """The tree's draft passes, root first; none for a lone root. Worked out when a drafter first asks for them."""
         levels, counts, ranks, forwarded = [], self.child_counts, self.tree.child_ranks, 0
@@ -105,15 +101,10 @@ class TreePlan:
         return np.searchsorted(self.tree.parents, np.arange(self.tree.size, dtype=np.int32)).astype(np.int64)
 
     @cached_property
-    def slot_array(self) -> np.ndarray:
-        """`slots` as int64 [n]; 0 for a leaf, which has no row to look up."""
-        places = np.zeros(self.tree.size, dtype=np.int64)
+    def places(self) -> np.ndarray:
+        places = np.full(self.tree.size, -1, dtype=np.int64)
         places[self.inner] = np.arange(len(self.inner))
         return places
-
-    def inner_path(self, path: tuple[int, ...]) -> list[int]:
-        """Return the places in the draft's cache, counted from the root's, of a path's nodes that were forwarded."""
-        return [self.slots[node] for node in path if node in self.slots]
 
 
 def additive_mask(visible: np.ndarray) -> torch.Tensor:

@@ -12,8 +12,12 @@ from typing import Any
 
 VERIFIERS = SEQUOIA, SPECINFER, TOPK = ("sequoia", "specinfer", "topk")  # what each does: decoding.verifiers
 TRAVERSAL = "traversal"  # verifies from the leaves upwards; what one node accepts is measured as Sequoia's
-MEASURED_AS = {TRAVERSAL: SEQUOIA}  # verifiers that have no vectors of their own
 MAX_NAME = 4_096  # characters of a model's name in a file
+
+
+def measured_as(verifier: str) -> str:
+    """Return the verifier whose vectors serve this one: itself, but for those that have none of their own."""
+    return SEQUOIA if verifier == TRAVERSAL else verifier
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,8 @@ class _Shaping(ctypes.Structure):
         *((name, _POINTER) for name in "parents ranks depths tokens slots probs scores".split()),
         *((name, _POINTER) for name in "wave ids places tail mask rows".split()),
         *((name, _POINTER) for name in "best drawn best_probs drawn_probs planned".split()),
-        *(
-            (name, _POINTER)
-            for name in "order other next scratch firsts counts sees sorted hoped merged expected_falling".split()
-        ),
+        *((name, _POINTER) for name in "order other next scratch firsts counts sees".split()),
+        *((name, _POINTER) for name in "sorted hoped merged expected_falling".split()),
     ]
 
 
@@ -139,7 +137,7 @@ class Shaping:
     def make_rows(self, vocab: int) -> None:
         """Have `rows` for a vocabulary; a second call changes nothing."""
         if self.rows is None:
-            self.rows = torch.empty(self._shaping.most_read, vocab, dtype=torch.float32)
+            self.rows = torch.empty(self.most_read, vocab, dtype=torch.float32)
             self._shaping.rows, self._shaping.vocab = self.rows.data_ptr(), vocab
 
     def wave(self) -> int:

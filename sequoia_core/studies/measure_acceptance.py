@@ -19,7 +19,7 @@ from ..decoding.sampling import SamplingConfig
 from ..decoding.verifiers import choose_verifier
 from ..design.acceptance import AcceptanceVector
 from ..design.calibration import RANKS, Calibration, Sample
-from ..design.conditions import MEASURED_AS, Conditions
+from ..design.conditions import Conditions, measured_as
 from ..models.protocol import LanguageModel, dtype_name
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
 from .ranks_along_text import (
@@ -95,10 +95,8 @@ def measure_acceptance(
     cancel = cancel or threading.Event()
     _check_request(prompts, target, draft, width=width, seed=seed, own_text=own_text)
     chosen = choose_verifier(verifier, greedy=sampling.greedy)
-    if verifier in MEASURED_AS:
-        raise ValueError(
-            f"verifier: found {verifier!r}, expected {MEASURED_AS[verifier]!r}, whose vectors serve it too"
-        )
+    if (own := measured_as(verifier)) != verifier:
+        raise ValueError(f"verifier: found {verifier!r}, expected {own!r}, whose vectors serve it too")
     settings: dict[str, Any] = {
         "source": OWN_TEXT if own_text else TARGET_TEXT,
         **pair_settings(target, draft),

@@ -19,11 +19,10 @@ from sequoia_core.design.shaping import BestFirst, DrawnInTurn, Nodes, Prices, S
 DEPTH = 2
 
 
-def random_law(vocab, seed):
-    """Rows after every path of at most two tokens, some with zeros: path -> float64 [V]."""
-    generator = np.random.default_rng(seed)
-    law = {}
-    for length in range(DEPTH + 1):
+def random_law(vocab, seed, levels=DEPTH):
+    """Rows after every path of at most that many tokens, some with zeros: path -> float64 [V]."""
+    generator, law = np.random.default_rng(seed), {}
+    for length in range(levels + 1):
         for path in itertools.product(range(vocab), repeat=length):
             row = generator.dirichlet(np.full(vocab, 0.7))
             if generator.random() < 0.3:

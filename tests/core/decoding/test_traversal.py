@@ -13,21 +13,10 @@ from sequoia_core.decoding.verifiers import sequoia_rule, traversal_rule
 from sequoia_core.decoding.walk import stops, walk_from_leaves
 from sequoia_core.design.tree import TokenTree
 from tests.core.decoding import test_dynamic_exactness as dynamic
+from tests.core.decoding.test_dynamic_exactness import random_law
 
 CHAIN = (0, 1, 2)
 BRANCHING = (0, 0, 1, 1, 3, 2)
-
-
-def random_law(vocab, levels, seed):
-    """Rows after every path of at most that many tokens, some with zeros: path -> float64 [V]."""
-    generator, law = np.random.default_rng(seed), {}
-    for length in range(levels + 1):
-        for path in itertools.product(range(vocab), repeat=length):
-            row = generator.dirichlet(np.full(vocab, 0.7))
-            if generator.random() < 0.3:
-                row[generator.integers(vocab)] = 0.0
-            law[path] = row / row.sum()
-    return law
 
 
 def fixed(parents):
@@ -127,7 +116,7 @@ def law_after(target, text, vocab, levels):
 def test_fixed_trees_of_two_and_three_levels_keep_the_law(vocab, parents):
     levels = 2 if parents[-1] == 3 and parents != BRANCHING else 3
     for seed in range(3 if vocab == 3 else 1):
-        target, draft = random_law(vocab, levels, seed), random_law(vocab, levels, 100 + seed)
+        target, draft = random_law(vocab, seed, levels), random_law(vocab, 100 + seed, levels)
         law, _ = law_of_a_step(fixed(parents), target, draft, vocab, levels)
         np.testing.assert_allclose(law, law_after(target, (), vocab, levels), atol=1e-14)
 
@@ -136,7 +125,7 @@ def test_fixed_trees_of_two_and_three_levels_keep_the_law(vocab, parents):
 def test_trees_shaped_by_what_was_drawn_before_keep_the_law(vocab, levels, seeds):
     seen = set()
     for seed in range(seeds):
-        target, draft = random_law(vocab, levels, seed), random_law(vocab, levels, 100 + seed)
+        target, draft = random_law(vocab, seed, levels), random_law(vocab, 100 + seed, levels)
         law, shapes = law_of_a_step(whim(vocab, levels, seed), target, draft, vocab, levels)
         np.testing.assert_allclose(law, law_after(target, (), vocab, levels), atol=1e-14)
         seen |= shapes
@@ -166,7 +155,7 @@ def test_trees_of_the_sampled_recipe_keep_the_law(monkeypatch):
 
 def test_dropping_a_leaf_after_its_draw_is_caught():
     for seed in range(3):
-        target, draft = random_law(3, 2, seed), random_law(3, 2, 100 + seed)
+        target, draft = random_law(3, seed, 2), random_law(3, 100 + seed, 2)
         law, _ = law_of_a_step(
             whim(3, 2, seed), target, draft, 3, 2, kept=lambda drawn: drawn[:-1] if drawn[-1][1] == 0 else drawn
         )
@@ -204,7 +193,7 @@ def test_a_chain_of_two_is_block_verification():
 
 def test_a_chain_yields_no_less_than_by_descent_and_one_level_the_same():
     for seed in range(10):
-        target, draft = random_law(3, 3, seed), random_law(3, 3, 100 + seed)
+        target, draft = random_law(3, seed, 3), random_law(3, 100 + seed, 3)
         by_traversal, by_descent = expected(fixed(CHAIN), target, draft)
         assert by_traversal >= by_descent - 1e-12
         by_traversal, by_descent = expected(fixed((0, 0)), target, draft)
@@ -212,7 +201,7 @@ def test_a_chain_yields_no_less_than_by_descent_and_one_level_the_same():
 
 
 def test_a_draft_that_is_the_target_has_its_first_path_accepted():
-    law = random_law(3, 3, 1)
+    law = random_law(3, 1, 3)
     for drawn, _ in drafts(law, fixed(BRANCHING)):
         tree, tokens, rows = drafted_tree(drawn, law, law)
         walk = walk_from_leaves(tree, tokens, **rows, rule=traversal_rule, uniform=lambda: 0.999999)
@@ -222,7 +211,7 @@ def test_a_draft_that_is_the_target_has_its_first_path_accepted():
 
 def test_what_a_walk_tried_is_in_the_order_of_the_stops():
     """Refuse everything: each node that can be kept was tried once, after its children, and the root is left."""
-    target, draft = random_law(3, 3, 4), random_law(3, 3, 104)
+    target, draft = random_law(3, 4, 3), random_law(3, 104, 3)
     for drawn, _ in drafts(draft, fixed(BRANCHING)):
         tree, tokens, rows = drafted_tree(drawn, target, draft)
         walk = walk_from_leaves(tree, tokens, **rows, rule=traversal_rule, uniform=lambda: 1.0)
