@@ -3,6 +3,7 @@
 The same request is decoded in turns, by the app's server with a page that follows it, and by a process of its own that
 has the same engine and no page, until each has decoded for long enough. Seconds are those of steps, with the tree and
 without it. What the browser itself computes is reported apart, but on a machine with few cores it is in the cost.
+The models are the demo pair told of a longer context, so that a run lasts for several updates of the page.
 
 python benchmarks/live.py --seconds 20            # a table, one JSON line last
 """
@@ -27,7 +28,7 @@ import psutil  # noqa: E402
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
 
 from sequoia_core.design.tree import TokenTree  # noqa: E402
-from tests.e2e.browser import settle  # noqa: E402
+from tests.e2e.browser import settle, use_pair  # noqa: E402
 from tests.e2e.conftest import QUIET, Server  # noqa: E402
 from ui.decode_job import record_run  # noqa: E402
 from ui.number_format import FASTEST  # noqa: E402
@@ -35,6 +36,7 @@ from ui.run_files import load_run  # noqa: E402
 from ui.runs import DecodeRequest, PairSpec  # noqa: E402
 
 LONGEST_MS = 180_000
+CONTEXT = 2_048
 
 
 def speeds(run: dict[str, Any]) -> dict[str, float]:
@@ -47,10 +49,10 @@ def speeds(run: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def serve_headless(connection) -> None:
+def serve_headless(connection, models: PairSpec) -> None:
     """Decode what is asked for, without a page, until nothing more is."""
     while (run := connection.recv()) is not None:
-        connection.send(record_run(same_request(run)))
+        connection.send(record_run(same_request(run, models)))
 
 
 def watched_run(page: Page, folder: Path) -> dict[str, Any]:
@@ -84,7 +86,16 @@ def cpu_sec(processes: list[psutil.Process]) -> float:
     return total
 
 
-def same_request(run: dict[str, Any]) -> DecodeRequest:
+def longer_pair(folder: Path) -> PairSpec:
+    """Copy the demo pair with a context of `CONTEXT` positions: the text gets poor there, its speed stays as it is."""
+    for role in ("target", "draft"):
+        shutil.copytree(ROOT / "assets" / "demo" / role, folder / role)
+        config = folder / role / "config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": CONTEXT}))
+    return PairSpec(str(folder / "target"), str(folder / "draft"), FASTEST)
+
+
+def same_request(run: dict[str, Any], models: PairSpec) -> DecodeRequest:
     return DecodeRequest(
         run["prompt"],
         TokenTree(np.array(run["shapes"][0])),
@@ -93,7 +104,7 @@ def same_request(run: dict[str, Any]) -> DecodeRequest:
         max_new_tokens=run["max_new_tokens"],
         verifier=run["verifier"],
         seed=run["seed"],
-        models=PairSpec(dtype=FASTEST),
+        models=models,
     )
 
 
@@ -101,11 +112,12 @@ def measure(seconds: float, tokens: int) -> dict[str, Any]:
     """Decode in turns until each side has `seconds` of steps -> sums by side, ratios by round, processor seconds."""
     sums = {side: dict.fromkeys(("tokens", "seconds", "plain_tokens", "plain_seconds"), 0.0) for side in SIDES}
     ratios: list[float] = []
-    near, far = multiprocessing.get_context("spawn").Pipe()
-    worker = multiprocessing.get_context("spawn").Process(target=serve_headless, args=(far,), daemon=True)
-    worker.start()
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
+        models = longer_pair(folder)
+        near, far = multiprocessing.get_context("spawn").Pipe()
+        worker = multiprocessing.get_context("spawn").Process(target=serve_headless, args=(far, models), daemon=True)
+        worker.start()
         server = Server(folder / "log")
         mine = psutil.Process()
         before = set(mine.children(recursive=True))
@@ -117,6 +129,7 @@ def measure(seconds: float, tokens: int) -> dict[str, Any]:
             page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
             page.goto(f"{server.address}/decode?tokens={tokens}")
             settle(page)
+            use_pair(page, models.target, models.draft)
             first = watched_run(page, folder)  # warms both sides up
             near.send(first)
             near.recv()
@@ -149,7 +162,7 @@ SIDES = ("page", "headless")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="of decoding, on each side")
-    parser.add_argument("--tokens", type=int, default=512, help="of each run, fewer where the context ends")
+    parser.add_argument("--tokens", type=int, default=1_024, help="of each run")
     options = parser.parse_args()
     found = measure(options.seconds, options.tokens)
     sums = found["sums"]

@@ -23,7 +23,6 @@ from ui.decode import chat, expectation, live_run, tree_choice
 from ui.jobs import Job
 from ui.steering import Steering
 
-POLL_SEC = 0.15
 FLUSH_SEC = 0.03  # the server sends what is queued every 10 ms
 
 
@@ -54,7 +53,7 @@ def last_prompt(job: Job | None) -> str | None:
     return None if last is None or last.get("turns") else last["prompt"]
 
 
-page_setup.setup_page("Decode")
+page_setup.setup_page("Decode", follows="decode")
 st.title("Decode")
 st.caption(
     "Does the prediction hold? The draft fills the tree, one target pass verifies it, the accepted path is kept."
@@ -77,7 +76,7 @@ with right:
     tokens = second.slider(
         "New tokens",
         16,
-        512,
+        1_024,
         128,
         16,
         key="tokens",
@@ -176,6 +175,6 @@ if linked is not None:
 elif job is None:
     st.fragment(live_run.draw_last_or_recorded)()
 else:
-    st.fragment(live_run.draw_job, run_every=POLL_SEC if active else None)(active)
+    st.fragment(live_run.draw_job, run_every=live_run.poll_sec(job) if active else None)(active)
     # A last poll may start right after this run and would drop what this one has not sent yet, remounting the tree.
     time.sleep(FLUSH_SEC)

@@ -8,7 +8,7 @@ from ui.cards import Card, cards, number, short_reason
 from ui.literal import plain
 from ui.overview import chain, tour
 
-POLL_SEC = 0.4
+POLL_SEC = 1.0
 
 
 def standing() -> None:
@@ -57,7 +57,7 @@ def standing() -> None:
     controls.page_link(places[3], "decode", "Does the prediction hold?", ":material/play_circle:")
 
 
-page_setup.setup_page("Overview")
+page_setup.setup_page("Overview", follows="chain")
 job, running = session_jobs.job("chain"), job_panel.is_active("chain")
 st.title("Sequoia Studio")
 st.markdown(

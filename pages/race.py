@@ -6,7 +6,7 @@ from ui import controls, job_panel, page_setup, prompts, race_job, session, sess
 from ui.race import entrants, finish
 from ui.runs import DecodeRequest
 
-page_setup.setup_page("Race")
+page_setup.setup_page("Race", follows="race")
 st.title("Race")
 st.caption(
     "Which way of decoding is fastest here? One prompt and one seed; each runs alone on the device, one after another."

@@ -6,6 +6,7 @@ Runs on the worker's thread, so no Streamlit here; what it leaves is a run as `u
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from sequoia_core.models.language_model import ModelPair
 
 WARM_TOKENS = 4
+WARM_SEC = 0.4  # meanwhile the page that started the run is drawn, which would slow the first steps
 LIKELY = 5  # tokens shown of each model's row
 LEFT_OUT = 12  # candidates shown of those that a tree left out
 PREDICTED = ("expected_tokens", "predicted_speedup", "predicted_interval")
@@ -70,12 +72,16 @@ def decode_beside_baseline(
 
     progress(0.0, "Warming up")
     seeds = [torch.Generator().manual_seed(request.seed) for _ in range(4)]
-    for warm in (
-        decode(prompt, **speculative, max_new_tokens=WARM_TOKENS, generator=seeds[0]),
-        autoregressive(prompt, **common, max_new_tokens=WARM_TOKENS, generator=seeds[1]),
-    ):
-        for _ in warm:
-            pass
+    warm_until = time.monotonic() + WARM_SEC
+    while not context.cancel.is_set():
+        for warm in (
+            decode(prompt, **speculative, max_new_tokens=WARM_TOKENS, generator=seeds[0]),
+            autoregressive(prompt, **common, max_new_tokens=WARM_TOKENS, generator=seeds[1]),
+        ):
+            for _ in warm:
+                pass
+        if time.monotonic() > warm_until:
+            break
     steering = request.steering
     if isinstance(request.tree, TokenTree):
         limit = min(pair.target.max_context, pair.draft.max_context)

@@ -11,9 +11,13 @@ from ui import finished_jobs, sidebar
 FAVICON = str(Path(__file__).with_name("icon.svg"))
 
 
-def setup_page(title: str) -> None:
-    """Set the page's title and draw the sidebar; the first call of every page, so that each works from a cold link."""
+def setup_page(title: str, *, follows: str = "") -> None:
+    """Set the page's title and draw the sidebar; the first call of every page, so that each works from a cold link.
+
+    Args:
+        follows: the job that the page itself follows; the sidebar then does not.
+    """
     # a Material favicon would be fetched from a font server: our own keeps the app free of outside requests
     st.set_page_config(page_title=f"{title} · Sequoia Studio", page_icon=FAVICON, layout="wide")
     finished_jobs.adopt_finished_jobs()
-    sidebar.draw()
+    sidebar.draw(follows)

@@ -28,17 +28,22 @@ DTYPES = {
     "float16": "float16",
 }
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-POLL_SEC = 1.0
+POLL_SEC = 3.0
 
 
-def draw() -> None:
-    """Draw the sidebar; it follows this session's job while one is active."""
+def draw(followed: str = "") -> None:
+    """Draw the sidebar; it follows this session's job while one is active, unless the page follows it anyway.
+
+    Args:
+        followed: the name of the job that the page follows.
+    """
     with st.sidebar:
         scenarios.control()
         _pair_control()
         current = session_jobs.current()
         active = current is not None and current.active
-        st.fragment(_job_state, run_every=POLL_SEC if active else None)(active)
+        polls = active and current is not session_jobs.job(followed)
+        st.fragment(_job_state, run_every=POLL_SEC if polls else None)(active)
 
 
 def _pair_control() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from streamlit.testing.v1 import AppTest
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.tree import TokenTree
 from tests.app.conftest import ROOT, metrics, open_page, profile, settled, vector, wait_for
-from ui import decode_job, engine_queue, jobs, run_files, runs, token_tree
+from ui import decode_job, engine_queue, jobs, machine, run_files, runs, token_tree
+from ui.decode import live_run
 from ui.model_pairs import PairSpec
+from ui.steering import Steering
 
 HOSTILE = '<img src=x onerror="alert(1)"> ![](http://x) $$x$$ \u202e שלום 🙂 \x00 :material/home: {braces}'
 
@@ -281,10 +284,17 @@ class Mount:
         monkeypatch.setattr(st, "session_state", self.state)
         monkeypatch.setattr(token_tree, "_COMPONENT", lambda **given: self.sent.append(given["data"]))
 
-    def show(self, steps: list[dict], epoch: str = "run 1", verifier: str = "greedy", shapes=([-1, 0, 0],)) -> dict:
+    def show(
+        self,
+        steps: list[dict],
+        epoch: str = "run 1",
+        verifier: str = "greedy",
+        shapes=([-1, 0, 0],),
+        lean: bool = False,
+    ) -> dict:
         asked = {"temperature": 0.0} if verifier == "greedy" else {"temperature": 1.0, "verifier": verifier}
         run = {"prompt": "p", "shapes": shapes, **asked}
-        token_tree.live_tree(key="t", epoch=epoch, run=run, steps=steps, running=True)
+        token_tree.live_tree(key="t", epoch=epoch, run=run, steps=steps, running=True, lean=lean)
         return self.sent[-1]
 
 
@@ -300,6 +310,34 @@ def test_the_shape_travels_once_and_then_only_new_steps(monkeypatch: pytest.Monk
     assert second["from"] == 2 and second["total"] == 7
     again = mount.show(steps, epoch="run 2")
     assert again["about"] is not None and len(again["shapes"]) == 1
+
+
+def test_while_a_run_goes_on_tables_travel_with_the_last_step_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    mount, tree = Mount(monkeypatch), TokenTree(np.array([-1, 0, 0]))
+    steps = [a_record(index, tree) | {"rows": [{"node": 0}], "why": {"rule": "costs"}} for index in range(5)]
+    *others, last = mount.show(steps, lean=True)["steps"]
+    assert last == steps[-1]
+    for sent, step in zip(others, steps, strict=False):
+        assert sent == {name: value for name, value in step.items() if name not in ("rows", "why")} | {"lean": True}
+    mount.state["t"] = {"resync": {"epoch": "run 1", "have": 0}}  # once the run has ended
+    token_tree._resync("t")
+    assert mount.show(steps)["steps"] == steps
+
+
+@pytest.mark.parametrize(
+    ("stepwise", "near", "gpu", "sec"),
+    [
+        (True, True, False, live_run.WAITING_SEC),
+        (False, True, False, live_run.SHARED_SEC),
+        (False, False, False, live_run.WATCHED_SEC),
+        (False, True, True, live_run.WATCHED_SEC),
+    ],
+)
+def test_a_run_on_the_browsers_own_processor_is_looked_at_less_often(monkeypatch, stepwise, near, gpu, sec) -> None:
+    monkeypatch.setattr(machine, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(st, "context", SimpleNamespace(ip_address=None if near else "192.0.2.7"))
+    job = SimpleNamespace(info=SimpleNamespace(steering=Steering(stepwise=stepwise)))
+    assert live_run.poll_sec(job) == sec
 
 
 def test_each_shape_travels_with_the_first_steps_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,17 @@ def settle(page) -> None:
     ).inner_text()
 
 
+def use_pair(page, target: str, draft: str) -> None:
+    """Choose two models in the sidebar."""
+    page.get_by_role("button", name="Change pair").click()
+    page.get_by_label("Target", exact=True).fill(target)
+    page.get_by_label("Draft", exact=True).fill(draft)
+    page.get_by_role("button", name="Use this pair").click()
+    page.get_by_text("target ← draft").first.wait_for()
+    page.keyboard.press("Escape")
+    settle(page)
+
+
 def go(page, name: str) -> None:
     page.get_by_test_id("stSidebarNav").get_by_role("link", name=name, exact=True).click()
     settle(page)

@@ -45,6 +45,7 @@ def message(start: int, count: int, *, first: bool, total: int = 50, running: bo
         "total": total,
         "running": running,
         "waiting": "",
+        "pace": 0.0,
     }
 
 
@@ -130,11 +131,41 @@ def test_a_run_that_is_over_is_fetched_to_its_end(page) -> None:
     assert seen["asked"] == [["resync", 20], ["resync", 40]]
 
 
+def test_steps_that_came_without_their_tables_are_asked_for_when_the_run_has_ended(page) -> None:
+    lean = message(0, 3, first=True)
+    for step in lean["steps"][:2]:
+        step["lean"] = True
+    ended = message(3, 1, first=False, total=4, running=False)
+    assert feed(page, [lean], wait_ms=700)["asked"] == []
+    assert feed(page, [lean, ended], wait_ms=700)["asked"] == [["resync", 0]] * 2
+    whole = message(0, 4, first=False, total=4, running=False)
+    assert feed(page, [lean, ended, whole], wait_ms=1_200)["asked"] == [["resync", 0]]
+
+
+def test_steps_that_come_at_once_are_shown_in_turn_until_the_run_ends_or_someone_looks_back(page) -> None:
+    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
+    page.evaluate(PLAYED, [SCRIPT, [message(0, 10, first=True) | {"pace": 3.0}]])
+    at = page.locator(".at")
+    assert at.inner_text() == "step 3 of 10"
+    for step in (5, 8, 10):  # three more at most in three seconds
+        at.get_by_text(f"step {step} of 10").wait_for()
+    page.evaluate(PLAYED, [SCRIPT, [message(10, 10, first=False) | {"pace": 3.0}]])
+    at.get_by_text("step 13 of 20").wait_for()
+    page.evaluate(PLAYED, [SCRIPT, [message(20, 5, first=False, total=25, running=False)]])
+    at.get_by_text("step 25 of 25").wait_for()
+    page.wait_for_timeout(1_000)
+    assert at.inner_text() == "step 25 of 25"
+    page.evaluate(PLAYED, [SCRIPT, [message(0, 10, first=True) | {"pace": 3.0, "epoch": "2"}]])
+    page.get_by_role("button", name="Previous step").click()
+    page.wait_for_timeout(1_000)
+    assert at.inner_text() == "step 2 of 10"
+
+
 PLAYED = """
 async ([script, messages]) => {
-  const module = await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
+  window.tree ??= await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
   for (const data of messages) {
-    module.default({ data, parentElement: document.getElementById("place"), setTriggerValue: () => {} })
+    window.tree.default({ data, parentElement: document.getElementById("place"), setTriggerValue: () => {} })
   }
 }
 """

@@ -7,9 +7,10 @@ from typing import Any
 import streamlit as st
 
 from sequoia_core.studies.run_summary import RunSummary
-from ui import job_panel, kept_runs, runs, session, session_jobs
+from ui import job_panel, kept_runs, machine, runs, session, session_jobs
 from ui.cards import Card, cards, number
 from ui.decode import learned, streaming
+from ui.jobs import Job
 from ui.literal import plain
 from ui.run_panels import shelf
 from ui.steering import LONGEST_WAIT_SEC, Steering
@@ -20,6 +21,17 @@ ENDINGS = {
     "context": "Ended at the models' context limit.",
     "length": "Ended at the number of tokens asked for.",
 }
+WAITING_SEC = 0.15  # between two looks at a run that waits for its reader
+WATCHED_SEC = 0.5  # at one that computes elsewhere than the browser does
+SHARED_SEC = 3.0  # at one on the cores that the browser draws with: a look costs it about 0.15 s of computing
+
+
+def poll_sec(job: Job) -> float:
+    """Return how long to wait between two looks at a run, in seconds: a page that is watched slows what it shows."""
+    if job.info.steering.stepwise:
+        return WAITING_SEC
+    is_near = st.context.ip_address is None  # as seen by the server: the browser runs on this machine
+    return SHARED_SEC if is_near and not machine.has_gpu() else WATCHED_SEC
 
 
 def draw_job(was_active: bool) -> None:
@@ -49,7 +61,15 @@ def draw_job(was_active: bool) -> None:
     run = job.result or job.info.header()
     unread = bool(job.info.turns) and job.result is None  # what a conversation's prompt is, is known when it is read
     epoch = f"{job.id} waiting" if unread else job.id
-    draw_run(run, epoch, job.steps_since(0), active=active, waiting=job.message or "Waiting for the engine")
+    draw_run(
+        run,
+        epoch,
+        job.steps_since(0),
+        active=active,
+        waiting=job.message or "Waiting for the engine",
+        pace=poll_sec(job),
+        lean=active and not job.info.steering.stepwise,
+    )
     learned.draw(job, run)
     if was_active and not active:
         st.rerun()  # once, to end the polling and give the buttons back
@@ -101,7 +121,16 @@ def linked_step(run: dict[str, Any]) -> int | None:
     return int(named) - 1 if named.isascii() and named.isdigit() and 1 <= int(named[:9]) <= len(run["steps"]) else None
 
 
-def draw_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, active: bool, waiting: str = "") -> None:
+def draw_run(
+    run: dict[str, Any],
+    epoch: str,
+    steps: list[dict[str, Any]],
+    *,
+    active: bool,
+    waiting: str = "",
+    pace: float = 0.0,
+    lean: bool = False,
+) -> None:
     """Draw the figures, the live tree and the text of a run."""
     summary = runs.summarize(
         steps,
@@ -121,6 +150,8 @@ def draw_run(run: dict[str, Any], epoch: str, steps: list[dict[str, Any]], *, ac
         steps=steps,
         running=active,
         waiting=waiting if active else "",
+        pace=pace,
+        lean=lean,
         at=None if active else linked_step(run),
         link=None if active else run["id"],
     )

@@ -23,6 +23,7 @@ from ui.verifier_names import AFTER_REJECTION
 
 OVERLAP = 2  # steps sent again with each update: the server may drop a message that a newer one replaces
 NODES_PER_UPDATE = 60_000  # bounds one message; the component requests the rest
+TABLES = ("rows", "why")  # of a step: most of its bytes
 _HERE = Path(__file__).parent
 
 
@@ -78,6 +79,8 @@ def live_tree(
     steps: Sequence[Mapping[str, Any]],
     running: bool,
     waiting: str = "",
+    pace: float = 0.0,
+    lean: bool = False,
     at: int | None = None,
     link: str | None = None,
     tour: bool = False,
@@ -91,6 +94,9 @@ def live_tree(
         steps: step records so far, as `ui.runs.step_record` makes them.
         running: more steps may come.
         waiting: shown while there is no step.
+        pace: seconds until more steps come, about.
+        lean: send all steps but the last without their tables: the component asks for them once the run has ended, for
+            making and reading them takes processor time from the run.
         at: the step to begin at; None follows the run.
         link: what names the run in a link, where there can be one.
         tour: play at once, decision by decision, again and again, without figures.
@@ -105,10 +111,11 @@ def live_tree(
         "about": run_about(run, at=at, link=link, tour=tour) if fresh else None,
         "shapes": _new_shapes(shapes, steps[:start], given),
         "from": start,
-        "steps": given,
+        "steps": [*map(_lean, given[:-1]), *given[-1:]] if lean else given,
         "total": len(steps),
         "running": running,
         "waiting": waiting,
+        "pace": pace,
     }
     st.session_state[f"{key}_sent"] = {"epoch": epoch, "index": start + len(given)}
     _COMPONENT(key=key, data=to_wire(data), on_resync_change=partial(_resync, key))
@@ -137,6 +144,11 @@ def _that_fit(steps: Sequence[Mapping[str, Any]], shapes: Sequence[Sequence[int]
         for at, (step, size) in enumerate(zip(steps, nodes, strict=True))
         if at <= OVERLAP or size <= NODES_PER_UPDATE
     ]
+
+
+def _lean(step: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a step without its tables, marked as such."""
+    return {name: value for name, value in step.items() if name not in TABLES} | {"lean": True}
 
 
 def _new_shapes(

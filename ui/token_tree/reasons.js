@@ -34,6 +34,7 @@ const amount = (value) => (value === null ? "–" : value >= 0.0995 ? value.toFi
 function describeLeftOut(view, step) {
   const { why } = step
   const box = view.el["left-out"]
+  if (step.lean && !box.hidden) return // it comes once the run has ended
   box.hidden = !why
   if (!why) return
   const { left_out: left } = why

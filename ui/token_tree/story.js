@@ -26,6 +26,7 @@ function describe(view, step) {
   if (node !== 0 && trials.length) body.push(trialTable(view, step, trials, node))
   const rows = (step.rows ?? []).find((one) => one.node === (node === 0 ? 0 : parent))
   if (rows) body.push(...rowTables(view, step, rows, trials.findIndex(([child]) => child === node)))
+  else if (step.lean) body.push(make("p", "What both models thought here comes once the run has ended."))
   if (view.chosen === null) body.push(make("p", "Click a node to see the arithmetic of its decision; ↑ and ↓ go from node to node."))
   view.el.details.replaceChildren(titleOf(view, step, node), ...body)
 }

@@ -5,6 +5,7 @@ const PLAY_MS = 420 // per step
 const SLOW_MS = 750 // per decision
 const views = new WeakMap()
 const ASK_AGAIN_MS = 500
+const FRAME_MS = 700 // between two of the steps that came at once
 const MOST_REQUESTS = 12 // for the same step
 
 export default function liveTree(component) {
@@ -20,6 +21,7 @@ export default function liveTree(component) {
   return () => {
     clearInterval(view.timer)
     clearTimeout(view.again)
+    clearTimeout(view.pacer)
     view.timer = view.asking = null
     view.observer.disconnect()
     view.observer = null
@@ -88,11 +90,16 @@ function receive(view, data) {
   const shapesHad = view.shapes.length
   for (const shape of data.shapes) view.shapes[shape.index] ??= readShape(shape)
   for (const step of data.steps) {
-    if (step.index === view.steps.length && shapeOf(view, step)) view.steps.push(step)
+    const known = view.steps[step.index]
+    if (known?.lean && !step.lean) Object.assign(known, step, { lean: false })
+    else if (step.index === view.steps.length && shapeOf(view, step)) view.steps.push(step)
   }
   view.running = data.running
+  view.el.tt.classList.toggle("running", data.running)
   const have = view.steps.length
+  const lean = data.running ? -1 : view.steps.findIndex((step) => step.lean)
   if (have < data.from || (!data.running && have < data.total)) request(view, have)
+  else if (lean >= 0) request(view, lean)
   view.el.tt.classList.toggle("empty", !have)
   view.el.wait.textContent = data.waiting || (data.running ? "Waiting for the first step" : "No steps were decoded")
   for (let i = had; i < have; i++) appendText(view, view.steps[i])
@@ -102,12 +109,26 @@ function receive(view, data) {
   if (view.goal !== null && have > view.goal) {
     show(view, view.goal)
     view.goal = null
-  } else if (have && (view.follow || view.shown < 0) && !view.timer) show(view, have - 1)
+  } else if ((have > had || (have && !view.running)) && view.follow && !view.timer) follow(view, had, data.pace)
   else refresh(view)
   if (view.about.tour && !had && have && !matchMedia("(prefers-reduced-motion: reduce)").matches) {
     show(view, 0)
     play(view, true)
   }
+}
+
+function follow(view, had, pace) {
+  // While a run goes on, a few of the steps that came at once are shown one after the other, until the next ones come, which
+  // is in `pace` seconds. In between only the tree and the text are drawn: the engine may need the processor.
+  const fresh = view.steps.length - had
+  const frames = view.running ? Math.max(1, Math.min(fresh, Math.floor((pace * 1000) / FRAME_MS))) : 1
+  const frame = (number) => {
+    const between = number > 1 && number < frames && view.chosen === null
+    show(view, had - 1 + Math.ceil((fresh * number) / frames), null, between)
+    view.follow = true
+    if (number < frames) view.pacer = setTimeout(frame, FRAME_MS, number + 1)
+  }
+  frame(1)
 }
 
 function request(view, have) {
@@ -122,12 +143,13 @@ function request(view, have) {
   setTimeout(() => view.ask(have), 0)
   view.again = setTimeout(() => {
     view.asking = null
-    if (view.epoch !== view.wanted || view.steps.length === have) request(view, have)
+    if (view.epoch !== view.wanted || view.steps.length === have || view.steps[have].lean) request(view, have)
   }, ASK_AGAIN_MS)
 }
 
 function begin(view, data) {
   play(view, false)
+  clearTimeout(view.pacer)
   Object.assign(view, { epoch: data.epoch, about: data.about, goal: data.about.at, asked: {} })
   Object.assign(view, { steps: [], shapes: [], rows: new Map(), reads: false }) // reads: some step waited for weights
   Object.assign(view, { shown: -1, follow: true, chosen: null, linked: null })
@@ -140,15 +162,16 @@ function begin(view, data) {
   clearDrawing(view)
 }
 
-function show(view, index, reveal = null) {
+function show(view, index, reveal = null, brief = false) {
   // `reveal`: how many of the step's decisions are shown, one more for the bonus token; null for the whole step. A tour
   // begins at -1, with the tree as the draft proposed it.
   if (!view.steps.length) return
+  clearTimeout(view.pacer)
   view.shown = Math.max(0, Math.min(index, view.steps.length - 1))
   view.follow = view.shown === view.steps.length - 1
   view.linked = null
   view.reveal = reveal
-  refresh(view)
+  refresh(view, brief)
 }
 
 function play(view, on) {
@@ -206,20 +229,23 @@ function chooseNext(view, by) {
   choose(view, ids[(at + by + ids.length) % ids.length])
 }
 
-function refresh(view) {
+function refresh(view, brief = false) {
   const { el } = view
   const step = view.steps[view.shown]
   el.at.textContent = step ? `step ${view.shown + 1} of ${view.steps.length}` : ""
   el.scrub.value = Math.max(view.shown, 0)
-  drawLanes(view)
-  drawGrowth(view)
-  drawParts(view, step)
+  if (!brief) {
+    drawLanes(view)
+    drawGrowth(view)
+    drawParts(view, step)
+  }
   el.caption.textContent = step && view.reveal !== null ? captionOf(view, step) : ""
   if (!step) return
   paint(view, step)
-  describePhases(view, step)
   countTokens(view)
   markText(view)
+  if (brief) return
+  describePhases(view, step)
   describe(view, step)
   describeLeftOut(view, step)
 }
