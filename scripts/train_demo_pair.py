@@ -5,8 +5,9 @@
     python scripts/train_demo_pair.py --large-draft --work /tmp/large-draft --out assets/demo --float32
 
 `--large-draft` trains nothing but a second, stronger draft for the pair that lies in `--out` already: the first draft
-made wider and deeper, and distilled on from there in the same way. It is resumable, and needs a work folder of its
-own, since the corpus is encoded with the tokenizer of the target in `--out`.
+made wider and deeper, and distilled on from there: first in the same way, then mostly on the text that the target has
+written, with the target's probabilities there computed once (5 GB in `--work`). It is resumable, and needs a work
+folder of its own, since the corpus is encoded with the tokenizer of the target in `--out`.
 
 Stages, each skipped when its result already lies in `--work`, so that an interrupted run goes on where it stopped:
 corpus -> tokenizer -> token ids -> target (cross-entropy) -> text the target writes -> draft (distilled from the target
@@ -63,7 +64,8 @@ class Recipe:
     draft_batch: int = 8
     large_draft: tuple[int, int, int, int] = (384, 2, 6, 1024)
     large_draft_generated: int = 600_000
-    large_draft_tokens: int = 14_000_000
+    large_draft_tokens: int = 1_900_000
+    large_draft_own_tokens: int = 4_000_000
     package_bytes: int = 10_000_000
     tokenizer_bytes: int = 20_000_000
 
@@ -73,6 +75,7 @@ class Recipe:
             vocab=512, target=(64, 2, 2, 128), draft=(32, 1, 1, 64), context=64, batch=4, target_tokens=8_000,
             generated_tokens=2_000, draft_tokens=6_000, draft_batch=4,
             large_draft=(64, 2, 2, 128), large_draft_generated=2_000, large_draft_tokens=2_000,
+            large_draft_own_tokens=2_000,
             package_bytes=60_000, tokenizer_bytes=200_000,
         )  # fmt: skip
 
@@ -356,11 +359,34 @@ def grown_draft(small: LlamaForCausalLM, recipe: Recipe) -> LlamaForCausalLM:
     return draft
 
 
+@torch.inference_mode()
+def teacher_rows(target, written: np.ndarray, work: Path) -> np.ndarray:
+    """Return the target's log-probabilities along its own text, float16 [rows, length - 1, V], kept in a file.
+
+    The file appears under its name when it is whole.
+    """
+    path = work / "teacher-rows.npy"
+    if not path.exists():
+        shape = (len(written), written.shape[1] - 1, target.config.vocab_size)
+        rows = np.lib.format.open_memmap(path.with_suffix(".tmp"), "w+", np.float16, shape)
+        for start in range(0, len(written), 16):
+            x = torch.from_numpy(written[start : start + 16, :-1].astype(np.int64))
+            rows[start : start + 16] = target(x.to(target.device), use_cache=False).logits.log_softmax(-1).cpu()
+        rows.flush()
+        path.with_suffix(".tmp").rename(path)
+    return np.load(path, mmap_mode="r")
+
+
 def distil_draft(
     recipe: Recipe, draft, target, ids, written, held, device: str, fast: bool, *, checkpoint: Path, tokens: int,
-    rates: tuple[float, float] = (0.02, 6e-3),
+    rates: tuple[float, float] = (0.02, 6e-3), corpus_every: int = 2, known: np.ndarray | None = None,
 ):  # fmt: skip
-    """Minimise KL(target || draft) token by token, in turns on corpus windows and on the target's own text."""
+    """Minimise KL(target || draft) token by token, in turns on corpus windows and on the target's own text.
+
+    Args:
+        corpus_every: of so many steps one is on the corpus.
+        known: `teacher_rows` of the own text; None computes them step by step.
+    """
     draft = draft.to(device)
     step_tokens = recipe.draft_batch * recipe.context
     steps = math.ceil(tokens / step_tokens)
@@ -371,8 +397,10 @@ def distil_draft(
     teacher = torch.compile(target) if fast else target
     began = last = time.perf_counter()
     for step in range(steps):
-        if step % 2:
-            x = torch.from_numpy(written[chooser.integers(len(written), size=2 * recipe.draft_batch)].astype(np.int64))
+        own = step % corpus_every
+        if own:
+            chosen = chooser.integers(len(written), size=2 * recipe.draft_batch)
+            x = torch.from_numpy(written[chosen].astype(np.int64))
         else:
             x = next(feed)
         if step < start:
@@ -380,14 +408,17 @@ def distil_draft(
         x = x[:, :-1].to(device)
         with autocast(device):
             with torch.no_grad():
-                wanted = teacher(x, use_cache=False).logits.float().log_softmax(-1)
+                if own and known is not None:
+                    wanted = torch.from_numpy(known[chosen]).to(device).float()
+                else:
+                    wanted = teacher(x, use_cache=False).logits.float().log_softmax(-1)
             given = student(x, use_cache=False).logits.float().log_softmax(-1)
         loss = F.kl_div(given.flatten(0, 1), wanted.flatten(0, 1), reduction="batchmean", log_target=True)
         loss.backward()
         optimizer.step(step)
         if step % 50 < 2:
             overlap = torch.minimum(given.detach().exp(), wanted.exp()).sum(-1).mean().item()
-            kind = "own text" if step % 2 else "corpus"
+            kind = "own text" if own else "corpus"
             rate = (step + 1 - start) * step_tokens / (time.perf_counter() - began)
             print(
                 f"draft {step}/{steps} {kind} KL {loss.item():.3f} overlap {overlap:.3f} {rate:.0f} tokens/s",
@@ -415,9 +446,15 @@ def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, fold
 
 def finish_large_draft(args, recipe: Recipe, tokenizer, target, ids, written, held, facts: dict) -> None:
     small = LlamaForCausalLM.from_pretrained(args.out / "draft", dtype=torch.float32)
+    common = target, ids, written, held, args.device, args.compile
+    draft, _ = distil_draft(
+        recipe, grown_draft(small, recipe), *common, checkpoint=args.work / "draft-large.ckpt",
+        tokens=recipe.large_draft_tokens, rates=(0.01, 2e-3),
+    )  # fmt: skip
     draft, loss = distil_draft(
-        recipe, grown_draft(small, recipe), target, ids, written, held, args.device, args.compile,
-        checkpoint=args.work / "draft-large.ckpt", tokens=recipe.large_draft_tokens, rates=(0.01, 2e-3),
+        recipe, draft.train(), *common, checkpoint=args.work / "draft-large-own.ckpt",
+        tokens=recipe.large_draft_own_tokens, rates=(0.01, 2e-3),
+        corpus_every=8, known=teacher_rows(target, written, args.work),
     )  # fmt: skip
     save_model(draft, tokenizer, args.out / "draft-large")
     facts |= {"draft_held_out_loss": loss, "written_tokens": int(written.size)}

@@ -192,12 +192,9 @@ def policy_prediction(
     kind: str, size: int, depth: int, vector: AcceptanceVector, profile: HardwareProfile, prompts: int | None = None
 ) -> Prediction:
     """Return what decoding with such trees is expected to do, with intervals."""
-    from sequoia_core.design.growing_prediction import predict_growing
+    from sequoia_core.studies.race import predict_policy
 
-    found = policy(kind, size, depth, vector, profile)
-    return predict_growing(
-        found.shaper_at_start(), found, vector.calibration, profile, kind=found.kind, prompts=prompts
-    )
+    return predict_policy(policy(kind, size, depth, vector, profile), vector, profile, prompts=prompts)
 
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sequoia_core.decoding.tree_policy import TreePolicy
 
 STATIC = "static"
+GIVEN = "the adaptive policy, which expects one given tree to be faster here than trees that grow"
 KINDS = {STATIC: "Static", "specexec": "SpecExec", "adaptive": "Adaptive"}
 
 
@@ -39,7 +40,8 @@ def decoded(vector: AcceptanceVector | None) -> tuple[TokenTree | TreePolicy | N
     lacking = adaptive_lacks(vector)
     if lacking is not None:
         return None, lacking
-    return core_cache.policy("adaptive", size, depth, vector, session.profile()), "adaptive trees"
+    policy = core_cache.policy("adaptive", size, depth, vector, session.profile())
+    return (policy, "adaptive trees") if policy.fixed is None else (policy.fixed, GIVEN)
 
 
 def adaptive_lacks(vector: AcceptanceVector | None) -> str | None:

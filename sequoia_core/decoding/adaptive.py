@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ..design.adaptive_shaping import RECIPES, Expectation, Recipe, StepCosts, expectation
+from ..design.adaptive_shaping import RECIPES, STATIC, Expectation, Recipe, StepCosts, best_given, expectation
 from ..design.calibration import Calibration
 from ..design.conditions import Conditions
 from ..design.profile import HardwareProfile
 from ..design.shaping import Shaper
+from ..design.tree import TokenTree
 from ..models.protocol import Session
 from .drafting import Draft
 from .growing import GrowingDrafter, GrowingTree
 from .tree_policy import TreePolicy
-from .verifiers import Fill, same_fill
+from .verifiers import VERIFIERS, Fill, same_fill
 
 MEMORY = 20  # steps after which what happened counts 1 / e: long enough to average, short enough to follow the text
 CONTEXT_STEP = 64  # committed tokens after which costs are looked up again
@@ -33,14 +34,16 @@ class AdaptiveTree(GrowingTree):
         calibration: chances by the draft's probabilities, of this pair at the temperature to come
             (`AcceptanceVector.calibration`).
         recipe: "deterministic" takes the draft's most likely tokens and prunes; "sampled" draws children without
-            replacement and decides before each draw. "auto" is the one that the calibration expects more of, and
-            reads as its name afterwards.
+            replacement and decides before each draw; "static" is the best given tree, which costs nothing to grow.
+            "auto" is the one that the calibration expects more of, and reads as its name afterwards; without a profile
+            it is one of the first two.
         holds_for: what the calibration was measured for (`AcceptanceVector.holds_for`); where another pair or other
             sampling is decoded, `decode` warns. None compares the temperature alone, which a calibration knows.
         branch: fewer where the calibration has fewer ranks. This and the other bounds as for `ShapeBounds`.
 
     Attributes:
         expected: recipe -> what it is expected to do; all of them after "auto".
+        fixed: the tree of every step by the recipe "static", else None.
 
     Raises:
         ValueError: naming the option, what was found and what was expected.
@@ -54,6 +57,7 @@ class AdaptiveTree(GrowingTree):
     recipe: str = "auto"
     holds_for: Conditions | None = None
     expected: dict[str, Expectation] = field(init=False, compare=False)
+    fixed: TokenTree | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if not isinstance(self.calibration, Calibration):
@@ -61,18 +65,28 @@ class AdaptiveTree(GrowingTree):
                 f"calibration: found {type(self.calibration).__name__}, expected that of a vector measured with "
                 "measure_acceptance"
             )
-        if self.recipe != "auto" and self.recipe not in RECIPES:
-            raise ValueError(f"recipe: found {self.recipe!r}, expected auto, {' or '.join(RECIPES)}")
+        if self.recipe not in ("auto", *RECIPES, STATIC):
+            raise ValueError(f"recipe: found {self.recipe!r}, expected auto, {STATIC}, {' or '.join(RECIPES)}")
+        if self.recipe == STATIC and self.profile is None:
+            raise ValueError("recipe: found static without a profile, expected one: without costs no tree is the best")
         GrowingTree.__post_init__(self)  # the class that slots made anew is not the one that super() would know
         object.__setattr__(self, "branch", min(self.branch, self.calibration.ranks))
         names = tuple(RECIPES) if self.recipe == "auto" else (self.recipe,)
-        found = {name: expectation(RECIPES[name], self, self.calibration, self.costs()) for name in names}
+        grown = [name for name in names if name in RECIPES]
+        found = {name: expectation(RECIPES[name], self, self.calibration, self.costs()) for name in grown}
+        tree = None
+        if self.profile is not None and self.recipe in ("auto", STATIC):
+            tree, found[STATIC] = best_given(self.rules, self, self.calibration, self.profile)
         object.__setattr__(self, "expected", found)
-        object.__setattr__(self, "recipe", max(names, key=lambda name: found[name].value))
+        object.__setattr__(self, "recipe", max(found, key=lambda name: found[name].value))
+        if self.recipe == STATIC:
+            object.__setattr__(self, "fixed", tree)
 
     @property
     def rules(self) -> Recipe:
-        return RECIPES[self.recipe]
+        """How children are drawn: by the recipe, and for a given tree as Sequoia does."""
+        given = "deterministic" if self.calibration.temperature == 0.0 else "sampled"
+        return RECIPES.get(self.recipe, RECIPES[given])
 
     def costs(self, context: float | None = None) -> StepCosts | None:
         """Return the profiled costs with so many tokens in the cache; None where none are counted."""
@@ -83,7 +97,7 @@ class AdaptiveTree(GrowingTree):
 
     @property
     def verifiers(self) -> tuple[str, ...]:
-        return same_fill(self.rules.verifier)
+        return tuple(VERIFIERS) if self.recipe == STATIC else same_fill(self.rules.verifier)
 
     def differences(self, wanted: Conditions) -> list[str]:
         measured = self.holds_for or replace(wanted, temperature=self.calibration.temperature)
@@ -109,7 +123,7 @@ class AdaptiveDrafter(GrowingDrafter):
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, fill: Fill) -> bool:
-        return isinstance(policy, AdaptiveTree)
+        return isinstance(policy, AdaptiveTree) and policy.fixed is None
 
     def shaper(self, context: int) -> Shaper:
         if context >= self._context + CONTEXT_STEP:

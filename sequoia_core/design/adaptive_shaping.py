@@ -16,10 +16,12 @@ import numpy as np
 
 from .acceptance import AcceptanceVector
 from .calibration import Calibration
-from .optimal_trees import node_scores, optimal_tree
+from .optimal_trees import expected_tokens_table, node_scores, optimal_tree
+from .planning import best_shape, relative_cost, shape_widths, surface_of
 from .profile import HardwareProfile
 from .shaping import BestFirst, DrawnInTurn, Nodes, Prices, ShapeBounds, Shaper
-from .step_time import computing_sec
+from .step_time import autoregressive_sec, computing_sec
+from .tree import TokenTree
 
 TRIAL_STEPS = 60  # trees grown for one estimate
 ROUNDS = 4  # of setting theta to the rate found with it (Dinkelbach): the rate moves by less than the noise after these
@@ -55,7 +57,8 @@ class StepCosts:
             ValueError: when the bounds go beyond what was profiled.
         """
         sizes, widths = np.arange(1, bounds.max_size + 1), np.arange(1, bounds.beam + 1)
-        overhead, draft = profile.overhead_at(sizes, greedy=greedy), profile.draft_at(widths, context)
+        overhead = profile.overhead_at(sizes, greedy=greedy) + profile.growing_at(greedy=greedy)
+        draft = profile.draft_at(widths, context)
         if profile.streaming is None:
             step = profile.verify_at(sizes, context) + overhead
         else:
@@ -144,6 +147,9 @@ RECIPES = {
 }
 
 
+STATIC = "static"  # the recipe of a tree that is planned beforehand
+
+
 class Expectation(NamedTuple):
     """What a recipe is expected to do.
 
@@ -181,6 +187,23 @@ def expectation(
             pace = pace.after(nodes.size, bounds.max_size)
         pace = pace._replace(theta=0.0 if costs is None else costs.at_least(tokens / seconds))
     return Expectation(tokens / TRIAL_STEPS, sizes / TRIAL_STEPS, None if costs is None else pace.theta, pace)
+
+
+def best_given(
+    recipe: Recipe, bounds: ShapeBounds, calibration: Calibration, profile: HardwareProfile
+) -> tuple[TokenTree, Expectation]:
+    """Return the best tree to plan beforehand where children are drawn by a recipe, and what it is expected to do.
+
+    Its chances are those of the ranks, as the trees of `expectation` have those of the rows, so both compare.
+    """
+    vector = AcceptanceVector(calibration.expected(recipe.kind)[: bounds.branch])
+    greedy = calibration.temperature == 0.0
+    most = {"max_size": min(bounds.max_size, profile.max_size), "max_depth": bounds.max_depth}
+    cost = relative_cost(shape_widths(vector, **most), profile, greedy=greedy)
+    best = best_shape(surface_of(expected_tokens_table(vector, **most), cost))
+    tree = optimal_tree(vector, size=best.size, depth=best.depth)
+    per_sec = best.predicted_speedup / autoregressive_sec(profile, greedy=greedy)
+    return tree, Expectation(best.expected_tokens, tree.size, per_sec, Pace(per_sec, LOWEST_FLOOR))
 
 
 def _static_floor(recipe: Recipe, bounds: ShapeBounds, calibration: Calibration) -> float:

@@ -65,7 +65,7 @@ def predict_growing(
     steps = positions / mean / (1.0 + tokens.var(axis=1) / (TREES_PER_PROMPT * mean**2))
 
     def seconds(times: HardwareProfile) -> np.ndarray:  # of a step by its parts for each prompt, float64 [3, m]
-        return np.mean(step_parts(sizes, widths, times, context=context, greedy=greedy), axis=-1)
+        return np.mean(step_parts(sizes, widths, times, context=context, greedy=greedy, growing=True), axis=-1)
 
     def step_sec(times: HardwareProfile) -> float:
         return float((seconds(times) @ steps).sum() / steps.sum())

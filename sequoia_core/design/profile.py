@@ -64,6 +64,9 @@ class HardwareProfile:
         verify_growth_sec: float64 [k], seconds that each further token in the cache adds to a target pass; may be
             empty.
         draft_growth_sec: the same for a draft pass, whatever its width.
+        growing_sec: float64 [2], seconds that a tree which takes shape while it is drafted adds to a step, beyond those
+            of a given tree of its size and widths: at temperature 0, and above. Empty where it was not timed (files
+            before 2026-11-22), and then counted as nothing.
 
     Raises:
         ValueError: naming the field, what was found and what was expected.
@@ -85,14 +88,19 @@ class HardwareProfile:
     overhead_samples: tuple[tuple[float, ...], ...] = ()
     verify_growth_sec: np.ndarray = ()
     draft_growth_sec: float = 0.0
+    growing_sec: np.ndarray = ()
 
     def __post_init__(self) -> None:
         for name in ("sizes", "draft_widths"):
             object.__setattr__(self, name, whole_numbers(name, getattr(self, name)))
         for name in ("verify_sec", "draft_width_sec"):
             object.__setattr__(self, name, seconds_above_0(name, getattr(self, name)))
-        for name in PER_SIZE:
+        for name in (*PER_SIZE, "growing_sec"):
             object.__setattr__(self, name, seconds_from_0(name, getattr(self, name)))
+        if len(self.growing_sec) not in (0, 2):
+            raise ValueError(
+                f"growing_sec: found {len(self.growing_sec)} times, expected 2: at temperature 0, and above"
+            )
         if len(self.sizes) < 2 or self.sizes[0] != 1 or np.any(np.diff(self.sizes) <= 0):
             raise ValueError(
                 f"sizes: found {self.sizes.tolist()[:8]}, expected at least two increasing sizes from 1 up"
@@ -225,6 +233,10 @@ class HardwareProfile:
         parts = (self.overhead_sec,) if greedy else (self.overhead_sec, self.sampling_sec)
         return np.zeros(np.shape(n)) + sum(np.interp(n, self.sizes, part) for part in parts if len(part))
 
+    def growing_at(self, *, greedy: bool) -> float:
+        """Return the seconds that a tree which takes shape while it is drafted adds to a step."""
+        return float(self.growing_sec[0 if greedy else 1]) if len(self.growing_sec) else 0.0
+
     def t(self, n: int | np.ndarray) -> np.ndarray:
         """Return t(n), a target pass over n tokens ÷ over one, interpolated between measured sizes.
 
@@ -310,6 +322,7 @@ class HardwareProfile:
             "overhead_sec",
             "sampling_sec",
             "verify_growth_sec",
+            "growing_sec",
         )
         samples = ("verify_samples", "draft_samples", "overhead_samples")
         plain = ("draft_sec", "draft_growth_sec", "device", "dtype", "context", "meta")

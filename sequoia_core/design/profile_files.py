@@ -59,5 +59,6 @@ def _schema():
         overhead_samples: list[list[float]] = []
         verify_growth_sec: list[float] = []
         draft_growth_sec: float = 0.0
+        growing_sec: list[float] = []
 
     return Schema

@@ -115,18 +115,22 @@ def step_parts(
     *,
     context: float | None = None,
     greedy: bool = True,
+    growing: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the seconds of verifying, of drafting and of the rest of a step, for many shapes at once.
 
     Args:
         sizes: int, any shape S.
         widths: int [*S, D], nodes that each level's draft pass runs over; 0 where there is no pass.
+        growing: the trees take shape while they are drafted.
 
     Returns:
         Three float64 S.
     """
     drafting = np.where(widths > 0, profile.draft_at(widths, context), 0.0).sum(axis=-1)
     overhead = profile.overhead_at(sizes, greedy=greedy)
+    if growing:
+        overhead = overhead + profile.growing_at(greedy=greedy)
     return _overlapped(profile, sizes, drafting, overhead, context)
 
 

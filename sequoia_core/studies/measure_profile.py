@@ -10,16 +10,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import compress, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from ..decoding.adaptive import AdaptiveTree
 from ..decoding.assemble import assemble
 from ..decoding.loop import End, take_step
+from ..decoding.record import DecodeStep
 from ..decoding.sampling import SamplingConfig
-from ..decoding.tree_policy import FixedTree
+from ..decoding.tree_policy import FixedTree, TreePolicy
 from ..decoding.verifiers import choose_verifier
+from ..design.calibration import RANKS, Calibration, Sample
 from ..design.plain_trees import chain_tree
 from ..design.profile import HardwareProfile
 from ..design.step_time import level_widths
@@ -33,8 +37,10 @@ from ..models.protocol import LanguageModel, dtype_name
 DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
 DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32)
 LEVELS, MOST_CHILDREN = 4, 8  # of the trees that are timed
+GROWN_SIZE = 16  # of those that take shape while they are drafted, at most
 STEPS = 3  # in a row make one sample: decoding repeats steps of one kind, and the first finds the caches cold
 GREEDY, SAMPLED_AT = SamplingConfig(0.0), 0.6  # any temperature above 0 draws and walks in the same way
+GROWN_AT = (GREEDY, SamplingConfig(SAMPLED_AT))
 DISTURBED = 1.5  # times the median round: something else had the machine
 MAX_MEASURED = 4096  # tokens of a pass that is timed: its mask alone is 64 MiB
 
@@ -57,7 +63,8 @@ def measure_profile(
     temperature 0: drafting, one target pass, walking, committing; then the caches go back to the context. Sizes are
     interleaved within each round, so that a slow moment of the machine touches all of them. What a draft pass over w
     tokens costs, drawing included, is fitted to the drafting of all trees. Three of the sizes are timed at a
-    temperature above 0 as well.
+    temperature above 0 as well. What a tree takes beyond that if it takes shape while it is drafted is timed with
+    adaptive trees of at most 16 nodes, which take the draft at its word.
 
     Args:
         further_context: a second, longer context for three of the sizes; None for three times `context`, or as much as
@@ -124,7 +131,7 @@ def _joined(first: HardwareProfile, second: HardwareProfile) -> HardwareProfile:
     counts = [len(profile.verify_samples[0]) for profile in (first, second)]
     added = {
         name: np.average([getattr(first, name), getattr(second, name)], axis=0, weights=counts)
-        for name in ("sampling_sec", "verify_growth_sec")
+        for name in ("sampling_sec", "verify_growth_sec", "growing_sec")
         if len(getattr(first, name)) and len(getattr(second, name))
     }
     growth = float(np.average([first.draft_growth_sec, second.draft_growth_sec], weights=counts))
@@ -161,33 +168,41 @@ class StepRounds:
         self.longer = longer if longer >= 1.25 * context else None
         trees = [even_tree(n, min(MOST_CHILDREN, target.vocab_size)) for n in self.sizes]
         chain = chain_tree(LEVELS)  # without passes over one token, what those cost could not be told
-        timers = [_StepTimer(target, draft, tree, context, cancel) for tree in [*trees, chain]]
+        given = [FixedTree(tree) for tree in (*trees, chain)]
+        timers = [_StepTimer(target, draft, tree, context, cancel) for tree in given]
         # three sizes stand for all in what a temperature or a longer context adds to a step
         self.shown = sorted({0, len(trees) // 2, len(trees) - 1})
-        timers += [_StepTimer(target, draft, trees[i], context, cancel, SamplingConfig(SAMPLED_AT)) for i in self.shown]
+        timers += [_StepTimer(target, draft, given[i], context, cancel, SamplingConfig(SAMPLED_AT)) for i in self.shown]
         if self.longer is not None:
-            timers += [_StepTimer(target, draft, trees[i], self.longer, cancel) for i in self.shown]
+            timers += [_StepTimer(target, draft, given[i], self.longer, cancel) for i in self.shown]
         self.timers = timers
+        self.growers = [
+            _GrowthTimer(target, draft, growing_tree(sampling, target.vocab_size), context, cancel, sampling)
+            for sampling in GROWN_AT
+        ]
         self.taken: list[list[tuple[float, float, float]]] = []
+        self.grown: list[list[list[GrownStep]]] = []  # of each round, at temperature 0 and above
 
     def warm_up(self) -> None:
         """Let every timer take its steps once, unheeded."""
-        for timer in self.timers:
+        for timer in (*self.timers, *self.growers):
             timer.run()
 
     def take(self) -> bool:
         """Let every timer take its steps, all in turns; False when it was cancelled, and then nothing is added."""
         times = [timer.run() for timer in self.timers]
+        grown = [grower.run() for grower in self.growers]
         if self.cancel.is_set():
             return False
         self.taken.append(times)
+        self.grown.append(grown)
         return True
 
     def drop_disturbed(self) -> int:
         """Forget rounds that took more than `DISTURBED` times the median of all, and return how many they were."""
         totals = np.array(self.taken).sum(axis=(1, 2))
         calm = totals <= DISTURBED * np.median(totals)
-        self.taken = [times for times, keep in zip(self.taken, calm, strict=True) if keep]
+        self.taken, self.grown = (list(compress(found, calm)) for found in (self.taken, self.grown))
         return int((~calm).sum())
 
     def profile(self, average: Callable[..., np.ndarray] = np.median) -> HardwareProfile:
@@ -213,7 +228,7 @@ class StepRounds:
                 "verify_growth_sec": np.interp(self.sizes, np.array(self.sizes)[shown], per_token[:, 1]),
                 "draft_growth_sec": float(average(per_token[1:, 0] / passes, axis=0)),
             }
-        return HardwareProfile(
+        found = HardwareProfile(
             sizes=np.array(self.sizes),
             verify_sec=average(verify, axis=0),
             draft_sec=float(width_sec[0]),
@@ -237,6 +252,14 @@ class StepRounds:
             },
             **growth,
         )
+        beyond = [
+            [
+                np.mean([step.beyond(found, greedy=sampling.greedy) for step in steps])
+                for sampling, steps in zip(GROWN_AT, grown, strict=True)
+            ]
+            for grown in self.grown
+        ]
+        return replace(found, growing_sec=np.maximum(average(np.array(beyond), axis=0), 0.0))
 
 
 def _streaming(target: LanguageModel, one_token_sec: float) -> dict:
@@ -314,51 +337,97 @@ def draft_pass_times(levels: Sequence[Sequence[int]], seconds: np.ndarray) -> tu
     return np.array(knots), np.cumsum(found)
 
 
+def growing_tree(sampling: SamplingConfig, vocabulary: int) -> AdaptiveTree:
+    """Return a policy of small trees that grow as far as they may, by the draft's own probabilities."""
+    falling = np.linspace(0.05, 0.95, 19)[:, None]
+    rows = falling * (1 - falling) ** np.arange(min(RANKS, vocabulary))
+    largest = np.concatenate([rows[:, :1], rows[:, :-1]], axis=1)
+    calibration = Calibration.of_samples([Sample(rows, rows, rows, largest, rows)], temperature=sampling.temperature)
+    free = HardwareProfile(sizes=[1, GROWN_SIZE], verify_sec=[1.0, 1.0], draft_sec=1e-9)
+    recipe = "deterministic" if sampling.greedy else "sampled"
+    return AdaptiveTree(
+        profile=free,
+        calibration=calibration,
+        max_size=GROWN_SIZE,
+        max_depth=LEVELS,
+        branch=MOST_CHILDREN,
+        recipe=recipe,
+    )
+
+
 class _StepTimer:
-    """Times steps with one tree on top of a context, the mean of `STEPS` in a row after an untimed one.
+    """Times steps with the trees of a policy on top of a context, the mean of `STEPS` in a row after an untimed one.
 
     Once cancelled it makes no more steps, and its times mean nothing.
 
     Attributes:
-        widths: how many tokens each draft pass runs over.
+        widths: how many tokens each draft pass over a given tree runs over.
     """
 
     def __init__(
         self,
         target: LanguageModel,
         draft: LanguageModel,
-        tree: TokenTree,
+        policy: TreePolicy,
         context: int,
         cancel: threading.Event,
         sampling: SamplingConfig = GREEDY,
     ) -> None:
-        generator = torch.Generator().manual_seed(tree.size)
+        generator = torch.Generator().manual_seed(policy.max_size)
         self.sequence = torch.randint(target.vocab_size, (context + 1,), generator=generator).tolist()
         self.cancel = cancel
-        longest = len(self.sequence) + tree.depth + 1
+        longest = len(self.sequence) + policy.max_depth + 1
         self.end = End(eos_ids=frozenset(), length=longest + 1, reason="length")
         self.drafter, self.judge, self.sessions = assemble(
-            target, draft, FixedTree(tree), verifier=choose_verifier("sequoia", greedy=sampling.greedy),
+            target, draft, policy, verifier=choose_verifier(policy.verifiers[0], greedy=sampling.greedy),
             sampling=sampling, capacity=longest, context=min(target.max_context, draft.max_context),
             generator=generator,
         )  # fmt: skip
         for session in self.sessions:
             prefill(session, self.sequence[:-1], cancel=cancel)
-        self.widths = level_widths(tree)
+        self.widths = [] if policy.fixed is None else level_widths(policy.fixed)
 
     def run(self) -> tuple[float, float, float]:
         """Return the seconds of drafting the tree, of the target's pass over it, and of the rest of the step."""
         self._step()
-        times = [self._step() for _ in range(STEPS)]
-        return tuple(np.mean(times, axis=0).tolist())
+        return tuple(np.mean([_phases(self._step()) for _ in range(STEPS)], axis=0).tolist())
 
-    def _step(self) -> tuple[float, float, float]:
+    def _step(self) -> DecodeStep | None:
         if self.cancel.is_set():
-            return 0.0, 0.0, 0.0
+            return None
         sequence = list(self.sequence)
         step = take_step(
             self.drafter, self.judge, sequence, self.end, sessions=self.sessions, cancel=self.cancel
         )  # fmt: skip
         for session in self.sessions:
             session.commit(len(self.sequence) - 1, [])
-        return (0.0, 0.0, 0.0) if step is None else (step.draft_sec, step.verify_sec, step.walk_sec + step.commit_sec)
+        return step
+
+
+def _phases(step: DecodeStep | None) -> tuple[float, float, float]:
+    return (0.0, 0.0, 0.0) if step is None else (step.draft_sec, step.verify_sec, step.walk_sec + step.commit_sec)
+
+
+class _GrowthTimer(_StepTimer):
+    """Times steps whose trees take shape while they are drafted, against given trees of the same shape."""
+
+    def run(self) -> list[GrownStep]:
+        """Return the steps of a round; fewer once cancelled."""
+        self._step()
+        return [
+            GrownStep(step.draft_sec + step.walk_sec + step.commit_sec, step.tree.size, list(self.drafter.widths))
+            for step in (self._step() for _ in range(STEPS))
+            if step is not None
+        ]
+
+
+class GrownStep(NamedTuple):
+    """A step that was timed: its seconds but for verifying, its nodes, and how many each draft pass read."""
+
+    seconds: float
+    size: int
+    widths: list[int]
+
+    def beyond(self, profile: HardwareProfile, *, greedy: bool) -> float:
+        """Return its seconds beyond those that the profile has for a given tree of that shape."""
+        return self.seconds - float(profile.draft_at(self.widths).sum() + profile.overhead_at(self.size, greedy=greedy))

@@ -16,6 +16,7 @@ import torch
 import transformers
 
 from ..decoding.adaptive import AdaptiveTree
+from ..decoding.growing import GrowingTree
 from ..decoding.loop import autoregressive, decode
 from ..decoding.sampling import SamplingConfig
 from ..decoding.spec_exec import SpecExecTree
@@ -98,6 +99,28 @@ def plan_tree(
     """Return the optimal tree at the planner's best shape."""
     best = best_shape(speedup_surface(acceptance, profile, max_size=max_size, max_depth=max_depth))
     return optimal_tree(acceptance, size=best.size, depth=best.depth)
+
+
+def predict_policy(
+    policy: GrowingTree,
+    acceptance: AcceptanceVector,
+    profile: HardwareProfile,
+    *,
+    context: float | None = None,
+    prompts: int | None = None,
+) -> Prediction:
+    """Predict what decoding with dynamic trees does, or with the one tree that an adaptive policy may answer.
+
+    Args:
+        acceptance: a vector with a calibration.
+        context, prompts: as for `predict`.
+    """
+    if policy.fixed is not None:
+        return predict(policy.fixed, acceptance, profile, context=context, prompts=prompts)
+    return predict_growing(
+        policy.shaper_at_start(context), policy, acceptance.calibration, profile, kind=policy.kind, context=context,
+        prompts=prompts,
+    )  # fmt: skip
 
 
 def dynamic_trees(
@@ -269,9 +292,7 @@ def bench(
     times = {"context": context, "prompts": len(raced)}
     prediction = predict(trees["sequoia"], acceptance, profile, **times)
     predictions = {"sequoia": prediction}
-    for name, tree in dynamic.items():
-        shaper = tree.shaper_at_start(context)
-        predictions[name] = predict_growing(shaper, tree, acceptance.calibration, profile, kind=tree.kind, **times)
+    predictions |= {name: predict_policy(tree, acceptance, profile, **times) for name, tree in dynamic.items()}
     for name, found in predictions.items():
         held = _held(found, lanes["autoregressive"].sec_per_token / lanes[name].sec_per_token)
         result[name] |= held

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.tree import TokenTree
-from ui import core_cache, predictions, session, tree_in_use
+from ui import core_cache, predictions, session, tree_in_use, tree_kinds
 from ui.decode import tree_choice
 from ui.runs import DecodeRequest
 
@@ -39,7 +39,8 @@ def entrants(common: DecodeRequest) -> dict[str, DecodeRequest]:
     }
     if known and vector.calibration is not None:
         adaptive = core_cache.policy("adaptive", *budget, vector, profile)
-        trees["Adaptive"] = (adaptive, f"{adaptive.recipe}, up to {adaptive.max_size} nodes, what is worth its cost")
+        grown = f"{adaptive.recipe}, up to {adaptive.max_size} nodes, what is worth its cost"
+        trees["Adaptive"] = (adaptive, grown) if adaptive.fixed is None else (adaptive.fixed, tree_kinds.GIVEN)
     requests = {}
     for name, (tree, what) in trees.items():
         fixed = isinstance(tree, TokenTree)

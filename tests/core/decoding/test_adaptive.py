@@ -16,9 +16,13 @@ from sequoia_core.decoding.adaptive import AdaptiveDrafter
 from sequoia_core.decoding.growing import GrowingDrafter
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.verifiers import VERIFIERS
+from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.conditions import Conditions
+from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.shaping import DrawnInTurn, Nodes, ShapeBounds
+from sequoia_core.design.step_time import step_time
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import calibration_of, tiny_llama
 from tests.core.decoding.test_tree_policy import RAGGED, TakingTurns
@@ -212,11 +216,44 @@ def test_auto_takes_the_recipe_that_is_expected_to_be_faster_and_says_which(tiny
             prompts, target=tiny_target, draft=tiny_llama(1, scale=2.0), sampling=SamplingConfig(temperature),
             max_new_tokens=40, width=8,
         )  # fmt: skip
-        policy = AdaptiveTree(profile=profile(0.02), calibration=vector.calibration, max_size=32)
-        rates = {name: found.tokens_per_sec for name, found in policy.expected.items()}
-        assert set(rates) == set(RECIPES) and policy.recipe == max(rates, key=rates.get)
+        for costs, names in ((profile(0.02), {*RECIPES, "static"}), (None, set(RECIPES))):
+            policy = AdaptiveTree(profile=costs, calibration=vector.calibration, max_size=32)
+            rates = {name: found.value for name, found in policy.expected.items()}
+            assert set(rates) == names and policy.recipe == max(rates, key=rates.get)
         chosen[temperature] = policy.recipe, policy.verifiers
     assert chosen == {0.0: ("deterministic", ("topk",)), 1.5: ("sampled", ("sequoia", "traversal"))}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_where_growing_costs_more_than_it_brings_auto_answers_the_best_given_tree(tiny_target, tiny_draft, temperature):
+    costs, known = profile(0.1), calibration_of(0.6, temperature=temperature)
+    auto = {"profile": replace(costs, growing_sec=[5.0, 5.0]), "calibration": known, "max_size": 24}
+    policy = AdaptiveTree(**auto)
+    assert policy.recipe == "static" and policy.verifiers == tuple(VERIFIERS)
+    kind, greedy = ("most likely", True) if temperature == 0.0 else ("drawn", False)
+    vector = AcceptanceVector(known.expected(kind)[:8])
+    rates = [
+        expected_tokens(tree, vector) / step_time(tree, costs, greedy=greedy).total_sec
+        for depth in range(1, 13)
+        for tree in (optimal_tree(vector, size=size, depth=depth) for size in range(2, min(24, 4**depth) + 1))
+    ]
+    rate = expected_tokens(policy.fixed, vector) / step_time(policy.fixed, costs, greedy=greedy).total_sec
+    assert rate == pytest.approx(max(rates)) == pytest.approx(policy.expected["static"].tokens_per_sec)
+    texts = []
+    for tree in (policy, policy.fixed):
+        steps = list(
+            decode(
+                PROMPT, target=tiny_target, draft=tiny_draft, tree=tree, sampling=SamplingConfig(temperature),
+                max_new_tokens=24, generator=torch.Generator().manual_seed(3),
+            )
+        )  # fmt: skip
+        texts.append(tokens_of(steps))
+        assert {step.tree for step in steps} == {policy.fixed}
+    assert texts[0] == texts[1]
+    grown = AdaptiveTree(**auto | {"profile": costs})
+    assert grown.recipe == max(grown.expected, key=lambda name: grown.expected[name].value)
+    assert grown.expected["static"].value == policy.expected["static"].value
+    assert all(grown.expected[name].value > policy.expected[name].value for name in RECIPES)
 
 
 def test_a_calibration_of_another_pair_or_temperature_is_named_once_and_decodes_all_the_same(tiny_target, tiny_draft):

@@ -130,6 +130,7 @@ WHOLE = {
     "draft_growth_sec": 1e-7, "draft_widths": [1, 4], "draft_width_sec": [0.001, 0.002],
     "verify_samples": ((0.01, 0.012, 0.011), (0.009, 0.01, 0.009), (0.02, 0.03, 0.02)),
     "draft_samples": ((0.001, 0.001, 0.002), (0.002, 0.002, 0.004)), "overhead_samples": ((0.0, 0.0, 0.001),) * 3,
+    "growing_sec": [0.001, 0.002],
 }  # fmt: skip
 
 
@@ -143,10 +144,19 @@ def test_every_field_of_version_2_comes_back_from_the_file():
 
 def test_version_1_is_read_and_later_ones_are_not():
     content = json.loads(profile().to_bytes())
-    for name in ("overhead_sec", "sampling_sec", "verify_growth_sec", "draft_growth_sec", "draft_samples"):
+    for name in (
+        "overhead_sec",
+        "sampling_sec",
+        "verify_growth_sec",
+        "draft_growth_sec",
+        "draft_samples",
+        "growing_sec",
+    ):
         del content[name]
     old = HardwareProfile.loads(json.dumps(content | {"version": 1}).encode(), "p.json")
-    assert old.overhead_at(8) == 0.0 and old.verify_at(8, context=9_000) == pytest.approx(0.020)
+    assert old.overhead_at(8) == old.growing_at(greedy=True) == 0.0 and old.verify_at(
+        8, context=9_000
+    ) == pytest.approx(0.020)
     for version in (0, 3, True, "2", None):
         with pytest.raises(ValueError, match="found version .*, expected 1 to 2"):
             HardwareProfile.loads(json.dumps(content | {"version": version}).encode(), "p.json")
@@ -158,6 +168,8 @@ def test_version_1_is_read_and_later_ones_are_not():
         ({"overhead_sec": [0.1]}, "overhead_sec: found 1 times"),
         ({"overhead_sec": [0.1, -0.1, 0.1]}, "overhead_sec: .*0 or more"),
         ({"verify_growth_sec": [0.1, 0.1]}, "verify_growth_sec: found 2"),
+        ({"growing_sec": [0.1]}, "growing_sec: found 1 times, expected 2"),
+        ({"growing_sec": [0.1, -0.1]}, "growing_sec: .*0 or more"),
         ({"draft_growth_sec": -1.0}, "draft_growth_sec: found -1.0"),
         ({"draft_samples": ((0.1,),)}, "draft_samples: found 1 rows, expected one for each of 0 widths"),
         ({"overhead_samples": ((0.1,),)}, "overhead_samples: found 1 rows"),

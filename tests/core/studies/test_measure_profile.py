@@ -13,11 +13,13 @@ import pytest
 import torch
 
 from sequoia_core.decoding import loop as engine
+from sequoia_core.decoding.growing import GrowingDrafter
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.tree_cache import CacheSession
+from sequoia_core.studies import measure_profile as profiling
 from sequoia_core.studies.measure_profile import STEPS, draft_pass_times, even_tree, measure_profile
 
 
@@ -149,6 +151,7 @@ def test_the_first_round_is_thrown_away_and_the_median_of_the_others_kept(monkey
 
 
 def test_trees_take_turns_and_each_time_is_of_several_steps_after_an_untimed_one(monkeypatch):
+    monkeypatch.setattr(profiling, "GROWN_AT", ())
     bench = Bench(cost, monkeypatch)
     bench.measure(repeats=2)
     step = {1: [("target", 1)]}
@@ -162,6 +165,7 @@ def test_trees_take_turns_and_each_time_is_of_several_steps_after_an_untimed_one
 
 
 def test_steps_are_those_of_a_tree_on_top_of_the_context(monkeypatch):
+    monkeypatch.setattr(profiling, "GROWN_AT", ())
     bench = Bench(cost, monkeypatch)
     bench.measure()
     for made in bench.timed:
@@ -171,9 +175,8 @@ def test_steps_are_those_of_a_tree_on_top_of_the_context(monkeypatch):
         assert made.cached in (6, 18) and made.positions == (made.cached + tree.depths).tolist()
         assert torch.equal(made.tail == 0, torch.from_numpy(tree.ancestor_mask)) and (made.tail <= 0).all()
     filled = [made for made in bench.passes if not made.cached]
-    assert len(filled) == 5 + 4 + 2 * (
-        3 + 2
-    )  # of the target for each tree, of the draft where there is something to draft
+    # of the target for each tree, of the draft where there is something to draft
+    assert len(filled) == 5 + 4 + 2 * (3 + 2)
     for made in filled:
         assert made.count in (6, 18) and made.positions == list(range(made.count))
 
@@ -246,6 +249,25 @@ def test_drawing_at_a_temperature_is_timed_apart(monkeypatch):
     found = bench.measure()
     np.testing.assert_allclose(found.overhead_sec, 0.5)
     np.testing.assert_allclose(found.sampling_sec, 3.0)
+
+
+def test_growing_is_timed_beyond_what_a_given_tree_of_that_shape_takes(monkeypatch):
+    bench = Bench(cost, monkeypatch)
+    bench.cold = 0.0
+    grow, shapes = GrowingDrafter.grow, set()
+
+    def slow(self, sequence):
+        bench.now += 0.25 if self.policy.calibration.temperature == 0 else 0.75
+        draft = grow(self, sequence)
+        shapes.add(tuple(self.widths))
+        return draft
+
+    monkeypatch.setattr(GrowingDrafter, "grow", slow)
+    found = bench.measure()
+    np.testing.assert_allclose(found.growing_sec, [0.25, 0.75])
+    assert all(len(widths) > 1 for widths in shapes) and max(map(max, shapes)) > 1
+    again = bench.measure(repeats=6, resume=replace(found, growing_sec=[0.5, 0.25]))
+    np.testing.assert_allclose(again.growing_sec, [0.375, 0.5])
 
 
 def test_rounds_of_an_earlier_profile_count(monkeypatch):
