@@ -157,7 +157,7 @@ def steps_of(
         scored = time.perf_counter()
         walk = judge.walk(draft)
         walked = time.perf_counter()
-        tree, tokens, slots, logits = draft.tree, draft.tokens.tolist(), draft.plan.slots, judge.logits
+        tree, tokens, slots, logits = draft.tree, draft.tokens.tolist(), draft.places, judge.logits
         rows = {
             "target_row": cache(lambda node, logits=logits: distribution(logits[node], sampling, "target")),
             "draft_row": cache(lambda node, draft=draft, slots=slots: widened(draft.rows[slots[node]])),

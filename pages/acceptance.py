@@ -50,7 +50,7 @@ def precision(vector: AcceptanceVector) -> str | None:
     return f"About {more:,} more prompts like these would bring every rank to ±0.01."
 
 
-page_setup.setup_page("Acceptance", follows="measure")
+page_setup.setup_page("Acceptance")
 st.title("Acceptance")
 st.caption(
     "How often does the target accept the draft's first, second, … choice? This vector shapes everything after it."

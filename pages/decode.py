@@ -175,6 +175,7 @@ if linked is not None:
 elif job is None:
     st.fragment(live_run.draw_last_or_recorded)()
 else:
-    st.fragment(live_run.draw_job, run_every=live_run.poll_sec(job) if active else None)(active)
+    every = live_run.poll_sec(job)
+    st.fragment(live_run.draw_job, run_every=every if active else None)(active, every)
     # A last poll may start right after this run and would drop what this one has not sent yet, remounting the tree.
     time.sleep(FLUSH_SEC)

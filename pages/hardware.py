@@ -8,7 +8,7 @@ from ui.cards import Card, cards
 from ui.hardware import costs, drafts, sentences, source, surface, why
 from ui.literal import plain
 
-page_setup.setup_page("Hardware", follows="profile")
+page_setup.setup_page("Hardware")
 st.title("Hardware")
 st.caption("What do drafting and verifying cost on this machine, and which tree shape does that make the fastest?")
 source.device_line()

@@ -365,9 +365,9 @@ def teacher_rows(target, written: np.ndarray, work: Path) -> np.ndarray:
 
     The file appears under its name when it is whole.
     """
-    path = work / "teacher-rows.npy"
+    shape = (len(written), written.shape[1] - 1, target.config.vocab_size)
+    path = work / f"teacher-rows-{hashlib.sha256(written.tobytes()).hexdigest()[:12]}.npy"  # of this very text
     if not path.exists():
-        shape = (len(written), written.shape[1] - 1, target.config.vocab_size)
         rows = np.lib.format.open_memmap(path.with_suffix(".tmp"), "w+", np.float16, shape)
         for start in range(0, len(written), 16):
             x = torch.from_numpy(written[start : start + 16, :-1].astype(np.int64))
@@ -427,6 +427,8 @@ def distil_draft(
         if time.perf_counter() - last > 240:
             last = time.perf_counter()
             keep(checkpoint, draft, optimizer, step + 1)
+    if start < steps:
+        keep(checkpoint, draft, optimizer, steps)
     draft.eval()
     return draft, held_out_loss(draft, held, recipe, device)
 
@@ -465,7 +467,12 @@ def finish_large_draft(args, recipe: Recipe, tokenizer, target, ids, written, he
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="folder for intermediate results (several hundred MB)")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        required=True,
+        help="folder for intermediate results (0.5 GB; 5 for --large-draft)",
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder that receives target/ and draft/")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: proves that every stage runs")
     parser.add_argument(

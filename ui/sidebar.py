@@ -42,8 +42,10 @@ def draw(followed: str = "") -> None:
         _pair_control()
         current = session_jobs.current()
         active = current is not None and current.active
-        polls = active and current is not session_jobs.job(followed)
-        st.fragment(_job_state, run_every=POLL_SEC if polls else None)(active)
+        if active and current is session_jobs.job(followed):
+            st.caption(f":material/sync: {plain(current.label)}, see this page")
+        else:
+            st.fragment(_job_state, run_every=POLL_SEC if active else None)(active)
 
 
 def _pair_control() -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sequoia_core.decoding.tree_policy import TreePolicy
 
 STATIC = "static"
-GIVEN = "the adaptive policy, which expects one given tree to be faster here than trees that grow"
+BEST_STATIC = "the adaptive policy, which expects a static tree to be faster here than trees that grow"
 KINDS = {STATIC: "Static", "specexec": "SpecExec", "adaptive": "Adaptive"}
 
 
@@ -41,7 +41,7 @@ def decoded(vector: AcceptanceVector | None) -> tuple[TokenTree | TreePolicy | N
     if lacking is not None:
         return None, lacking
     policy = core_cache.policy("adaptive", size, depth, vector, session.profile())
-    return (policy, "adaptive trees") if policy.fixed is None else (policy.fixed, GIVEN)
+    return (policy, "adaptive trees") if policy.fixed is None else (policy.fixed, BEST_STATIC)
 
 
 def adaptive_lacks(vector: AcceptanceVector | None) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ..design.adaptive_shaping import RECIPES, STATIC, Expectation, Recipe, StepCosts, best_given, expectation
+from ..design.adaptive_shaping import RECIPES, STATIC, Expectation, Recipe, StepCosts, best_static, expectation
 from ..design.calibration import Calibration
 from ..design.conditions import Conditions
 from ..design.profile import HardwareProfile
@@ -18,7 +18,7 @@ from ..design.tree import TokenTree
 from ..models.protocol import Session
 from .drafting import Draft
 from .growing import GrowingDrafter, GrowingTree
-from .tree_policy import TreePolicy
+from .tree_policy import FixedTree, TreePolicy
 from .verifiers import VERIFIERS, Fill, same_fill
 
 MEMORY = 20  # steps after which what happened counts 1 / e: long enough to average, short enough to follow the text
@@ -34,16 +34,16 @@ class AdaptiveTree(GrowingTree):
         calibration: chances by the draft's probabilities, of this pair at the temperature to come
             (`AcceptanceVector.calibration`).
         recipe: "deterministic" takes the draft's most likely tokens and prunes; "sampled" draws children without
-            replacement and decides before each draw; "static" is the best given tree, which costs nothing to grow.
-            "auto" is the one that the calibration expects more of, and reads as its name afterwards; without a profile
-            it is one of the first two.
+            replacement and decides before each draw; "static" has the best planned tree at every step, which costs
+            nothing to grow. "auto" is the one that the calibration expects more of, and reads as its name afterwards;
+            without a profile it is one of the first two.
         holds_for: what the calibration was measured for (`AcceptanceVector.holds_for`); where another pair or other
             sampling is decoded, `decode` warns. None compares the temperature alone, which a calibration knows.
         branch: fewer where the calibration has fewer ranks. This and the other bounds as for `ShapeBounds`.
 
     Attributes:
         expected: recipe -> what it is expected to do; all of them after "auto".
-        fixed: the tree of every step by the recipe "static", else None.
+        fixed: the tree of every step by the recipe "static", whose bounds are then the policy's, else None.
 
     Raises:
         ValueError: naming the option, what was found and what was expected.
@@ -76,17 +76,25 @@ class AdaptiveTree(GrowingTree):
         found = {name: expectation(RECIPES[name], self, self.calibration, self.costs()) for name in grown}
         tree = None
         if self.profile is not None and self.recipe in ("auto", STATIC):
-            tree, found[STATIC] = best_given(self.rules, self, self.calibration, self.profile)
+            tree, found[STATIC] = best_static(self.rules, self, self.calibration, self.profile)
         object.__setattr__(self, "expected", found)
         object.__setattr__(self, "recipe", max(found, key=lambda name: found[name].value))
         if self.recipe == STATIC:
-            object.__setattr__(self, "fixed", tree)
+            static = FixedTree(tree)
+            for name, value in (
+                ("fixed", tree), ("max_size", tree.size), ("max_depth", tree.depth), ("branch", static.max_children)
+            ):  # fmt: skip
+                object.__setattr__(self, name, value)
+
+    @property
+    def max_inner(self) -> int:
+        return GrowingTree.max_inner.fget(self) if self.fixed is None else FixedTree(self.fixed).max_inner
 
     @property
     def rules(self) -> Recipe:
-        """How children are drawn: by the recipe, and for a given tree as Sequoia does."""
-        given = "deterministic" if self.calibration.temperature == 0.0 else "sampled"
-        return RECIPES.get(self.recipe, RECIPES[given])
+        """How children are drawn: by the recipe, and for a static tree as Sequoia does."""
+        static = "deterministic" if self.calibration.temperature == 0.0 else "sampled"
+        return RECIPES.get(self.recipe, RECIPES[static])
 
     def costs(self, context: float | None = None) -> StepCosts | None:
         """Return the profiled costs with so many tokens in the cache; None where none are counted."""

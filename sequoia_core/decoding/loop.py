@@ -84,7 +84,7 @@ def decode(
             f"verifier: found {chosen.name!r}, expected {' or '.join(policy.verifiers)}, which alone are exact for "
             "these trees"
         )
-    if draft is not None and policy.fixed is None:
+    if draft is not None:
         _warn_of_other_conditions(policy, target, draft, sampling)
     if generator is None:
         generator = torch.Generator()

@@ -37,7 +37,7 @@ class StepCosts:
     """Profiled seconds of a step's parts.
 
     Attributes:
-        step_sec: float64 [N + 1], a step of n nodes but for its draft passes; entry 0 is 0.
+        step_sec: float64 [N + 1], a step of n nodes but for its draft passes, growing included; entry 0 is 0.
         draft_sec: float64 [B + 1], a draft pass over w nodes; entry 0 is 0.
     """
 
@@ -73,7 +73,7 @@ class StepCosts:
         return float(self.step_sec[size] + self.draft_sec[list(widths)].sum())
 
     def at_least(self, theta: float) -> float:
-        """Return a rate, or that of the root alone where it is lower: no tree need be slower than none."""
+        """Return a rate, or where it is lower that of dynamic trees that are the root alone."""
         return max(theta, 1.0 / float(self.step_sec[1]))
 
     def prices(self, theta: float) -> Prices:
@@ -147,7 +147,7 @@ RECIPES = {
 }
 
 
-STATIC = "static"  # the recipe of a tree that is planned beforehand
+STATIC = "static"  # the recipe that plans one tree beforehand
 
 
 class Expectation(NamedTuple):
@@ -189,10 +189,10 @@ def expectation(
     return Expectation(tokens / TRIAL_STEPS, sizes / TRIAL_STEPS, None if costs is None else pace.theta, pace)
 
 
-def best_given(
+def best_static(
     recipe: Recipe, bounds: ShapeBounds, calibration: Calibration, profile: HardwareProfile
 ) -> tuple[TokenTree, Expectation]:
-    """Return the best tree to plan beforehand where children are drawn by a recipe, and what it is expected to do.
+    """Return the best static tree where children are drawn by a recipe, and what it is expected to do.
 
     Its chances are those of the ranks, as the trees of `expectation` have those of the rows, so both compare.
     """

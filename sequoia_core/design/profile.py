@@ -64,8 +64,8 @@ class HardwareProfile:
         verify_growth_sec: float64 [k], seconds that each further token in the cache adds to a target pass; may be
             empty.
         draft_growth_sec: the same for a draft pass, whatever its width.
-        growing_sec: float64 [2], seconds that a tree which takes shape while it is drafted adds to a step, beyond those
-            of a given tree of its size and widths: at temperature 0, and above. Empty where it was not timed (files
+        growing_sec: float64 [2], seconds that a dynamic tree adds to a step, beyond those of a static tree of its size
+            and widths: at temperature 0, and above. Empty where it was not timed (files
             before 2026-11-22), and then counted as nothing.
 
     Raises:
@@ -234,7 +234,7 @@ class HardwareProfile:
         return np.zeros(np.shape(n)) + sum(np.interp(n, self.sizes, part) for part in parts if len(part))
 
     def growing_at(self, *, greedy: bool) -> float:
-        """Return the seconds that a tree which takes shape while it is drafted adds to a step."""
+        """Return the seconds that a dynamic tree adds to a step, beyond a static one of its size and widths."""
         return float(self.growing_sec[0 if greedy else 1]) if len(self.growing_sec) else 0.0
 
     def t(self, n: int | np.ndarray) -> np.ndarray:

@@ -122,7 +122,7 @@ def step_parts(
     Args:
         sizes: int, any shape S.
         widths: int [*S, D], nodes that each level's draft pass runs over; 0 where there is no pass.
-        growing: the trees take shape while they are drafted.
+        growing: the trees are dynamic: they take shape while they are drafted.
 
     Returns:
         Three float64 S.

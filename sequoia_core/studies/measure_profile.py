@@ -63,8 +63,9 @@ def measure_profile(
     temperature 0: drafting, one target pass, walking, committing; then the caches go back to the context. Sizes are
     interleaved within each round, so that a slow moment of the machine touches all of them. What a draft pass over w
     tokens costs, drawing included, is fitted to the drafting of all trees. Three of the sizes are timed at a
-    temperature above 0 as well. What a tree takes beyond that if it takes shape while it is drafted is timed with
-    adaptive trees of at most 16 nodes, which take the draft at its word.
+    temperature above 0 as well. What dynamic trees add to that is timed
+    with adaptive trees of at most 16 nodes, whose calibration says that a token is accepted as often as the draft's
+    probability of it.
 
     Args:
         further_context: a second, longer context for three of the sizes; None for three times `context`, or as much as
@@ -176,8 +177,9 @@ class StepRounds:
         if self.longer is not None:
             timers += [_StepTimer(target, draft, given[i], self.longer, cancel) for i in self.shown]
         self.timers = timers
+        grown = min(GROWN_SIZE, self.sizes[-1])
         self.growers = [
-            _GrowthTimer(target, draft, growing_tree(sampling, target.vocab_size), context, cancel, sampling)
+            _GrowthTimer(target, draft, growing_tree(grown, sampling, target.vocab_size), context, cancel, sampling)
             for sampling in GROWN_AT
         ]
         self.taken: list[list[tuple[float, float, float]]] = []
@@ -337,18 +339,18 @@ def draft_pass_times(levels: Sequence[Sequence[int]], seconds: np.ndarray) -> tu
     return np.array(knots), np.cumsum(found)
 
 
-def growing_tree(sampling: SamplingConfig, vocabulary: int) -> AdaptiveTree:
-    """Return a policy of small trees that grow as far as they may, by the draft's own probabilities."""
+def growing_tree(size: int, sampling: SamplingConfig, vocabulary: int) -> AdaptiveTree:
+    """Return a policy of trees of at most so many nodes that grow as far as they may, by the draft's probabilities."""
     falling = np.linspace(0.05, 0.95, 19)[:, None]
     rows = falling * (1 - falling) ** np.arange(min(RANKS, vocabulary))
     largest = np.concatenate([rows[:, :1], rows[:, :-1]], axis=1)
     calibration = Calibration.of_samples([Sample(rows, rows, rows, largest, rows)], temperature=sampling.temperature)
-    free = HardwareProfile(sizes=[1, GROWN_SIZE], verify_sec=[1.0, 1.0], draft_sec=1e-9)
+    free = HardwareProfile(sizes=[1, size], verify_sec=[1.0, 1.0], draft_sec=1e-9)
     recipe = "deterministic" if sampling.greedy else "sampled"
     return AdaptiveTree(
         profile=free,
         calibration=calibration,
-        max_size=GROWN_SIZE,
+        max_size=size,
         max_depth=LEVELS,
         branch=MOST_CHILDREN,
         recipe=recipe,
@@ -361,7 +363,7 @@ class _StepTimer:
     Once cancelled it makes no more steps, and its times mean nothing.
 
     Attributes:
-        widths: how many tokens each draft pass over a given tree runs over.
+        widths: how many tokens each draft pass of a static tree runs over.
     """
 
     def __init__(
@@ -409,7 +411,7 @@ def _phases(step: DecodeStep | None) -> tuple[float, float, float]:
 
 
 class _GrowthTimer(_StepTimer):
-    """Times steps whose trees take shape while they are drafted, against given trees of the same shape."""
+    """Times steps of dynamic trees, and keeps their shapes."""
 
     def run(self) -> list[GrownStep]:
         """Return the steps of a round; fewer once cancelled."""
@@ -429,5 +431,5 @@ class GrownStep(NamedTuple):
     widths: list[int]
 
     def beyond(self, profile: HardwareProfile, *, greedy: bool) -> float:
-        """Return its seconds beyond those that the profile has for a given tree of that shape."""
+        """Return its seconds beyond those that the profile has for a static tree of that shape."""
         return self.seconds - float(profile.draft_at(self.widths).sum() + profile.overhead_at(self.size, greedy=greedy))

@@ -116,3 +116,9 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "timed out"
         time.sleep(0.01)
+
+
+def growing_never_pays(folder: Path) -> None:
+    """Let the shipped profiles say that a dynamic tree costs an hour."""
+    for path in (folder / "profiles").glob("*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"growing_sec": [3600.0, 3600.0]}))

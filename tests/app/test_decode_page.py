@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.tree import TokenTree
-from tests.app.conftest import ROOT, metrics, open_page, profile, settled, vector, wait_for
+from tests.app.conftest import ROOT, growing_never_pays, metrics, open_page, profile, settled, vector, wait_for
 from ui import decode_job, engine_queue, jobs, machine, run_files, runs, token_tree
 from ui.decode import live_run
 from ui.model_pairs import PairSpec
@@ -275,6 +275,18 @@ def test_adaptive_trees_decode_once_a_calibration_was_measured_here(assets, tiny
         assert worth == len(why["passes"])
 
 
+def test_where_growing_does_not_pay_the_adaptive_policy_decodes_with_a_static_tree(assets, tiny_pair) -> None:
+    growing_never_pays(assets)
+    page = settled(dynamic("adaptive").button(key="decode_measure").click().run())
+    job = page.session_state["studio_jobs"]["measure"]
+    wait_for(lambda: not job.active, seconds=60)
+    page = settled(page.run())
+    assert not page.warning and "expects a static tree to be faster here" in words(page)
+    page = finish(start(page))
+    run = page.session_state["studio_last_run"]
+    assert len(run["shapes"]) == 1 and "why" not in run["steps"][0] and "static tree" in run["tree_source"]
+
+
 class Mount:
     """Stands in for the component: keeps what it was sent."""
 
@@ -336,8 +348,10 @@ def test_while_a_run_goes_on_tables_travel_with_the_last_step_only(monkeypatch: 
 def test_a_run_on_the_browsers_own_processor_is_looked_at_less_often(monkeypatch, stepwise, near, gpu, sec) -> None:
     monkeypatch.setattr(machine, "has_gpu", lambda: gpu)
     monkeypatch.setattr(st, "context", SimpleNamespace(ip_address=None if near else "192.0.2.7"))
-    job = SimpleNamespace(info=SimpleNamespace(steering=Steering(stepwise=stepwise)))
+    job = SimpleNamespace(info=SimpleNamespace(steering=Steering(stepwise=stepwise)), cancel_event=threading.Event())
     assert live_run.poll_sec(job) == sec
+    job.cancel_event.set()  # its end is near, and waited for
+    assert live_run.poll_sec(job) == live_run.WAITING_SEC
 
 
 def test_each_shape_travels_with_the_first_steps_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:

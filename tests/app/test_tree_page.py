@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 from sequoia_core import AcceptanceVector, TokenTree, best_shape, expected_tokens, optimal_tree, speedup_surface
 from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.plain_trees import chain_tree
-from tests.app.conftest import ROOT, TIMEOUT_SEC, metrics, open_page, profile, settled, vector
+from tests.app.conftest import ROOT, TIMEOUT_SEC, growing_never_pays, metrics, open_page, profile, settled, vector
 from tests.conftest import calibration_of
 from ui import finished_jobs, tree_in_use
 from ui.tree.comparison import plain_shape
@@ -302,6 +302,14 @@ def test_specexec_trees_are_predicted_where_the_vector_is_calibrated(assets) -> 
     assert low < float(value) < high
     assert any("exact with the Top-k rule" in text.value for text in page.markdown)
     settled(page.segmented_control(key="tree_kind").set_value("Adaptive").run())
+    assert float(metrics(page)["Dynamic: predicted speedup"][0][:-1]) > 1.0
+
+
+def test_where_growing_does_not_pay_the_adaptive_policy_is_a_static_tree(assets) -> None:
+    calibrated(assets)
+    growing_never_pays(assets)
+    page = open_page(PAGE, n="16", depth="4", tree_kind="Adaptive")
+    assert any("expects a static tree to be faster" in text.value for text in page.markdown)
     assert float(metrics(page)["Dynamic: predicted speedup"][0][:-1]) > 1.0
 
 

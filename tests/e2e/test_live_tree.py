@@ -142,6 +142,24 @@ def test_steps_that_came_without_their_tables_are_asked_for_when_the_run_has_end
     assert feed(page, [lean, ended, whole], wait_ms=1_200)["asked"] == [["resync", 0]]
 
 
+def test_a_run_that_is_looked_at_seldom_is_asked_for_once_soon_after_it_began(page) -> None:
+    begun = message(0, 0, first=True, total=0)
+    assert feed(page, [begun], wait_ms=1_500)["asked"] == []
+    assert feed(page, [begun | {"pace": 3.0}], wait_ms=3_000)["asked"] == [["resync", 0]]
+    ended = message(0, 2, first=False, total=2, running=False)
+    assert feed(page, [begun | {"pace": 3.0}, ended], wait_ms=1_500)["asked"] == []
+
+
+def test_a_new_run_may_begin_while_a_step_of_the_last_one_is_waited_for(page) -> None:
+    faults = []
+    page.on("pageerror", faults.append)
+    lean = message(0, 3, first=True)
+    lean["steps"][1]["lean"] = True
+    ended = message(3, 1, first=False, total=4, running=False)
+    begun = message(0, 0, first=True, total=0) | {"epoch": "next"}
+    assert feed(page, [lean, ended, begun], wait_ms=1_200)["asked"] == [["resync", 1]] and not faults
+
+
 def test_steps_that_come_at_once_are_shown_in_turn_until_the_run_ends_or_someone_looks_back(page) -> None:
     page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
     page.evaluate(PLAYED, [SCRIPT, [message(0, 10, first=True) | {"pace": 3.0}]])

@@ -28,17 +28,17 @@ SHARED_SEC = 3.0  # at one on the cores that the browser draws with: a look cost
 
 def poll_sec(job: Job) -> float:
     """Return how long to wait between two looks at a run, in seconds: a page that is watched slows what it shows."""
-    if job.info.steering.stepwise:
+    if job.info.steering.stepwise or job.cancel_event.is_set():
         return WAITING_SEC
-    is_near = st.context.ip_address is None  # as seen by the server: the browser runs on this machine
+    is_near = st.context.ip_address is None  # over the loopback: this machine's browser, or one behind a tunnel
     return SHARED_SEC if is_near and not machine.has_gpu() else WATCHED_SEC
 
 
-def draw_job(was_active: bool) -> None:
+def draw_job(was_active: bool, drawn_every: float) -> None:
     """Draw this session's decode as far as it is; redrawn while it runs.
 
     Args:
-        was_active: as the page around it knows it; the page is run again once that has changed.
+        was_active, drawn_every: as the page around it knows them; the page is run again once one has changed.
     """
     job = session_jobs.job("decode")
     if job is None:
@@ -71,8 +71,8 @@ def draw_job(was_active: bool) -> None:
         lean=active and not job.info.steering.stepwise,
     )
     learned.draw(job, run)
-    if was_active and not active:
-        st.rerun()  # once, to end the polling and give the buttons back
+    if was_active and (not active or poll_sec(job) != drawn_every):
+        st.rerun()  # once, to end or change the polling and give the buttons back
 
 
 def _draw_waiting(held: Steering, steps: int) -> None:

@@ -40,7 +40,7 @@ def entrants(common: DecodeRequest) -> dict[str, DecodeRequest]:
     if known and vector.calibration is not None:
         adaptive = core_cache.policy("adaptive", *budget, vector, profile)
         grown = f"{adaptive.recipe}, up to {adaptive.max_size} nodes, what is worth its cost"
-        trees["Adaptive"] = (adaptive, grown) if adaptive.fixed is None else (adaptive.fixed, tree_kinds.GIVEN)
+        trees["Adaptive"] = (adaptive, grown) if adaptive.fixed is None else (adaptive.fixed, tree_kinds.BEST_STATIC)
     requests = {}
     for name, (tree, what) in trees.items():
         fixed = isinstance(tree, TokenTree)

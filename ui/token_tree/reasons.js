@@ -34,7 +34,11 @@ const amount = (value) => (value === null ? "–" : value >= 0.0995 ? value.toFi
 function describeLeftOut(view, step) {
   const { why } = step
   const box = view.el["left-out"]
-  if (step.lean && !box.hidden) return // it comes once the run has ended
+  if (step.lean && !box.hidden) {
+    box.querySelector("summary").textContent = "What was left out of this step's tree comes once the run has ended"
+    view.el["left-out-list"].replaceChildren()
+    return
+  }
   box.hidden = !why
   if (!why) return
   const { left_out: left } = why

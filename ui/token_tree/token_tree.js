@@ -5,6 +5,7 @@ const PLAY_MS = 420 // per step
 const SLOW_MS = 750 // per decision
 const views = new WeakMap()
 const ASK_AGAIN_MS = 500
+const FIRST_LOOK_MS = 1200
 const FRAME_MS = 700 // between two of the steps that came at once
 const MOST_REQUESTS = 12 // for the same step
 
@@ -20,8 +21,7 @@ export default function liveTree(component) {
   if (data) receive(view, data)
   return () => {
     clearInterval(view.timer)
-    clearTimeout(view.again)
-    clearTimeout(view.pacer)
+    for (const wait of [view.again, view.pacer, view.look]) clearTimeout(wait)
     view.timer = view.asking = null
     view.observer.disconnect()
     view.observer = null
@@ -143,13 +143,17 @@ function request(view, have) {
   setTimeout(() => view.ask(have), 0)
   view.again = setTimeout(() => {
     view.asking = null
-    if (view.epoch !== view.wanted || view.steps.length === have || view.steps[have].lean) request(view, have)
+    if (view.epoch !== view.wanted || view.steps.length === have || view.steps[have]?.lean) request(view, have)
   }, ASK_AGAIN_MS)
 }
 
 function begin(view, data) {
   play(view, false)
-  clearTimeout(view.pacer)
+  for (const wait of [view.again, view.pacer, view.look]) clearTimeout(wait)
+  view.asking = null
+  view.el["left-out"].hidden = true
+  // A short run is over before the page asks next: the component asks once itself.
+  if (data.running && data.pace * 1000 > FIRST_LOOK_MS) view.look = setTimeout(() => view.running && view.ask(view.steps.length), FIRST_LOOK_MS)
   Object.assign(view, { epoch: data.epoch, about: data.about, goal: data.about.at, asked: {} })
   Object.assign(view, { steps: [], shapes: [], rows: new Map(), reads: false }) // reads: some step waited for weights
   Object.assign(view, { shown: -1, follow: true, chosen: null, linked: null })

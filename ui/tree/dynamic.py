@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.design.tree_gallery import gallery
 from ui import charts, core_cache, predictions, session, tree_in_use, tree_kinds
@@ -37,13 +38,14 @@ def section(kind: str) -> None:
     if policy is None:
         st.info(f"{origin} Until then the decode page cannot use them.", icon=":material/info:")
     else:
-        rule = NAMES[policy.verifiers[0]]
+        bounds = policy_of(policy)
+        rule = NAMES[bounds.verifiers[0]]
         st.markdown(
             f":material/account_tree: **To decode with:** {plain(origin)}, exact with the {rule} rule &nbsp;·&nbsp; "
             "the tree below is the best static one, for comparison"
         )
         faults = [*predictions.vector_faults(), *predictions.profile_faults()]
-        if vector.calibration is None or hardware is None or policy.max_size > hardware.max_size:
+        if vector.calibration is None or hardware is None or bounds.max_size > hardware.max_size:
             st.caption(":material/info: Nothing is predicted of them: that takes a profile, and a calibrated vector.")
         elif faults:
             st.caption(f":material/info: No speedup is predicted of them: {plain('; '.join(faults))}.")

@@ -16,6 +16,7 @@ from sequoia_core.decoding.adaptive import AdaptiveDrafter
 from sequoia_core.decoding.growing import GrowingDrafter
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.tree_policy import FixedTree
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.conditions import Conditions
@@ -225,7 +226,9 @@ def test_auto_takes_the_recipe_that_is_expected_to_be_faster_and_says_which(tiny
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_where_growing_costs_more_than_it_brings_auto_answers_the_best_given_tree(tiny_target, tiny_draft, temperature):
+def test_where_growing_costs_more_than_it_brings_auto_answers_the_best_static_tree(
+    tiny_target, tiny_draft, temperature
+):
     costs, known = profile(0.1), calibration_of(0.6, temperature=temperature)
     auto = {"profile": replace(costs, growing_sec=[5.0, 5.0]), "calibration": known, "max_size": 24}
     policy = AdaptiveTree(**auto)
@@ -256,7 +259,24 @@ def test_where_growing_costs_more_than_it_brings_auto_answers_the_best_given_tre
     assert all(grown.expected[name].value > policy.expected[name].value for name in RECIPES)
 
 
-def test_a_calibration_of_another_pair_or_temperature_is_named_once_and_decodes_all_the_same(tiny_target, tiny_draft):
+@pytest.mark.parametrize("bounds", [{"max_size": 40, "max_depth": 3, "beam": 2}, {"max_size": 12}])
+@pytest.mark.parametrize(("per_node", "draft_sec"), [(0.0, 0.01), (0.1, 0.1), (5.0, 5.0)])
+def test_a_static_policy_has_the_bounds_of_its_tree(tiny_target, tiny_draft, per_node, draft_sec, bounds):
+    policy = AdaptiveTree(
+        profile=profile(per_node, draft_sec), calibration=calibration_of(0.6), recipe="static", **bounds
+    )
+    tree = FixedTree(policy.fixed)
+    for name in ("max_size", "max_inner", "max_depth", "max_children", "verifiers"):
+        assert getattr(policy, name) == getattr(tree, name)
+    assert (policy.max_size == 1) == (per_node == 5.0)
+    wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=24))
+    assert tokens_of(decode(PROMPT, target=tiny_target, draft=tiny_draft, tree=policy, max_new_tokens=24)) == wanted
+
+
+@pytest.mark.parametrize(("recipe", "costs"), [("auto", None), ("static", profile(0.1))])
+def test_a_calibration_of_another_pair_or_temperature_is_named_once_and_decodes_all_the_same(
+    tiny_target, tiny_draft, recipe, costs
+):
     known = calibration_of(0.6, temperature=1.0)
     own = Conditions(tiny_target.name, tiny_draft.name, 1.0)
     models = {"target": tiny_target, "draft": tiny_draft, "max_new_tokens": 8}
@@ -267,7 +287,7 @@ def test_a_calibration_of_another_pair_or_temperature_is_named_once_and_decodes_
         (own, 0.5, "measured for temperature 1.0, not 0.5: the text stays exact"),
         (replace(own, draft="another"), 1.0, f"measured for draft another, not {tiny_draft.name}: the text"),
     ):
-        policy = AdaptiveTree(profile=None, calibration=known, max_size=8, holds_for=holds_for)
+        policy = AdaptiveTree(profile=costs, calibration=known, max_size=8, recipe=recipe, holds_for=holds_for)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             steps = list(decode(PROMPT, **models, tree=policy, sampling=SamplingConfig(temperature)))
@@ -284,8 +304,10 @@ def test_what_cannot_be_is_refused(tiny_target, tiny_draft):
         policy = AdaptiveTree(profile=None, calibration=known, max_size=8, recipe=recipe)
         with pytest.raises(ValueError, match=f"verifier: found '{other}', expected {verifier}"):
             decode(PROMPT, **models, tree=policy, verifier=other)
-    with pytest.raises(ValueError, match="recipe: found 'magic', expected auto, deterministic or sampled"):
+    with pytest.raises(ValueError, match="recipe: found 'magic', expected auto, static, deterministic or sampled"):
         AdaptiveTree(profile=None, calibration=known, recipe="magic")
+    with pytest.raises(ValueError, match="recipe: found static without a profile"):
+        AdaptiveTree(profile=None, calibration=known, recipe="static")
     with pytest.raises(ValueError, match="calibration: found NoneType"):
         AdaptiveTree(profile=None, calibration=None)
     with pytest.raises(ValueError, match="size: found 1 to 65, expected 1 to 64 as profiled"):

@@ -270,6 +270,14 @@ def test_growing_is_timed_beyond_what_a_given_tree_of_that_shape_takes(monkeypat
     np.testing.assert_allclose(again.growing_sec, [0.375, 0.5])
 
 
+def test_dynamic_trees_are_no_larger_than_the_largest_size_asked_for(monkeypatch):
+    bench = Bench(cost, monkeypatch)
+    bench.cold = 0.0
+    found = bench.measure(sizes=[2, 5])
+    assert max(made.count for made in bench.timed if made.model == "target") == 5
+    np.testing.assert_allclose(found.growing_sec, 0.0, atol=0.05)  # a pass over two was never timed by itself
+
+
 def test_rounds_of_an_earlier_profile_count(monkeypatch):
     def by_round(model, count, turn, cached):
         return float(count + turn)
