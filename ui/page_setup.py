@@ -18,10 +18,10 @@ def setup_page(title: str, *, follows: str = "") -> None:
     Args:
         follows: the job that the page itself always follows to its end; the sidebar then does not.
     """
+    # a Material favicon would be fetched from a font server: our own keeps the app free of outside requests
+    st.set_page_config(page_title=f"{title} · Sequoia Studio", page_icon=FAVICON, layout="wide")
     if PagesManager.uses_pages_directory:  # a cold server runs the page that a link names without the router
         st.navigation(menu.pages())
         st.rerun()
-    # a Material favicon would be fetched from a font server: our own keeps the app free of outside requests
-    st.set_page_config(page_title=f"{title} · Sequoia Studio", page_icon=FAVICON, layout="wide")
     finished_jobs.adopt_finished_jobs()
     sidebar.draw(follows)

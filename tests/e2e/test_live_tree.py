@@ -152,7 +152,7 @@ def test_a_run_that_is_looked_at_seldom_is_asked_for_once_soon_after_it_began(pa
 
 def test_a_new_run_may_begin_while_a_step_of_the_last_one_is_waited_for(page) -> None:
     faults = []
-    page.on("pageerror", faults.append)
+    page.on("pageerror", lambda error: faults.append(str(error)))
     lean = message(0, 3, first=True)
     lean["steps"][1]["lean"] = True
     ended = message(3, 1, first=False, total=4, running=False)
