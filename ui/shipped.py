@@ -18,7 +18,7 @@ DEFAULT_PROFILES = {"bfloat16": "cpu-2core-bfloat16", "float32": "cpu-2core"}  #
 
 def files(kind: str) -> dict[str, Path]:
     """Return the files of `assets/<kind>` ("acceptance" or "profiles") by name, defaults first."""
-    first = (*DEFAULT_VECTORS, DEFAULT_PROFILES[number_format.likely(None, None)])
+    first = DEFAULT_VECTORS if kind == "acceptance" else (DEFAULT_PROFILES[number_format.likely(None, None)],)
     paths = {path.stem: path for path in sorted((ASSETS / kind).glob("*.json"))}
     return {name: paths[name] for name in sorted(paths, key=lambda n: first.index(n) if n in first else len(first))}
 

@@ -39,7 +39,7 @@ def draw(job: Job, run: dict[str, Any]) -> None:
     observed = observe((_tree(tuple(run["shapes"][step["shape"]])), step["path"]) for step in steps)
     st.markdown("**What this run shows of acceptance**")
     st.markdown(_verdict(observed, vector))
-    st.dataframe(_rows(observed, vector), width="stretch", hide_index=True, key="learned_table", column_config=COLUMNS)
+    st.markdown(_table(observed, vector))
     tree = _tree(tuple(run["shapes"][steps[-1]["shape"]]))
     with st.container(horizontal=True, vertical_alignment="center"):
         st.button(
@@ -102,27 +102,17 @@ def _draw_plan(job: Job, plan: NewPlan, tree: TokenTree) -> None:
         )
 
 
-COLUMNS = {
-    "rank": st.column_config.NumberColumn(width="small"),
-    **{name: st.column_config.NumberColumn(format="percent") for name in ("vector in use", "this run", "from", "to")},
-}
-
-
-def _rows(observed: ObservedAcceptance, vector: AcceptanceVector) -> list[dict[str, Any]]:
+def _table(observed: ObservedAcceptance, vector: AcceptanceVector) -> str:
+    """Write acceptance by rank as a table in Markdown: drawn again with every look at a run, so it is to be cheap."""
     low, high = observed.interval()
     outside = observed.outside(vector)
-    return [
-        {
-            "rank": rank,
-            "vector in use": float(vector.probs[rank - 1]) if rank <= len(vector) else 0.0,
-            "this run": float(rate),
-            "from": float(low[rank - 1]),
-            "to": float(high[rank - 1]),
-            "drafted": int(observed.drafted[rank - 1]),
-            "": "outside" if rank in outside else "",
-        }
-        for rank, rate in enumerate(observed.rates, start=1)
-    ]
+    lines = ["| rank | vector in use | this run | 95 % interval | drafted | |", "|--:|--:|--:|:-:|--:|---|"]
+    for rank, rate in enumerate(observed.rates, start=1):
+        expected = vector.probs[rank - 1] if rank <= len(vector) else 0.0
+        between = f"{low[rank - 1]:.1%} to {high[rank - 1]:.1%}"
+        said = "outside" if rank in outside else ""
+        lines.append(f"| {rank} | {expected:.1%} | {rate:.1%} | {between} | {observed.drafted[rank - 1]} | {said} |")
+    return "\n".join(lines)
 
 
 def _verdict(observed: ObservedAcceptance, vector: AcceptanceVector) -> str:
