@@ -272,7 +272,8 @@ def bench(
     Returns:
         method -> summary, and the planned shape with predicted and measured speedup over `autoregressive`: totals
         against totals, prompt reading left out, and whether the measured one is inside the predicted interval. The
-        lanes `specexec` and `adaptive` have the same of their own.
+        lanes `specexec` and `adaptive` have the same of their own, and the latter the shape of its tree where it is
+        static; `growing_sec` as profiled.
     """
     raced = prompts
     if not calibration:
@@ -301,7 +302,10 @@ def bench(
     result["tree"] = {"size": trees["sequoia"].size, "depth": trees["sequoia"].depth}
     result["chain_length"] = trees["chain"].depth
     if "adaptive" in dynamic:
-        result["recipe"] = dynamic["adaptive"].recipe
+        adaptive = dynamic["adaptive"]
+        result["recipe"], result["growing_sec"] = adaptive.recipe, profile.growing_sec.tolist()
+        if adaptive.fixed is not None:
+            result["adaptive"] |= {"size": adaptive.fixed.size, "depth": adaptive.fixed.depth}
     result["settings"] = {
         "temperature": sampling.temperature,
         "max_new_tokens": max_new_tokens,

@@ -63,6 +63,7 @@ def test_bench_record_is_complete(tiny_target, tiny_draft):
     assert {key: result[key] for key in ("predicted_speedup", "measured_speedup", "held")}.items() <= (
         result["sequoia"].items()
     )
+    assert len(result["growing_sec"]) == 2 and ("size" in result["adaptive"]) == (result["recipe"] == "static")
     assert result["not_looping"]["prompts"] + result["looping"]["prompts"] == 2 and result["peak_memory_bytes"] > 2**20
     measured = [result[kind]["over_autoregressive"] for kind in ("not_looping", "looping") if result[kind]["prompts"]]
     assert all(kind["autoregressive"] == 1.0 and set(kind) == set(METHODS) for kind in measured)
