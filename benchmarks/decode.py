@@ -64,8 +64,13 @@ def main() -> None:
     for name in ("sequoia", "specexec", "adaptive"):
         row = result[name]
         low, high = row["predicted_interval"]
+        other = row["over_best_other"]
+        between = "" if other["low"] is None else f" [{other['low']:.2f}, {other['high']:.2f}]"
         sure = "" if low is None else f" [{low:.2f}, {high:.2f}], {'held' if row['held'] else 'did not hold'}"
-        print(f"{name}: predicted {row['predicted_speedup']:.2f}×{sure}, measured {row['measured_speedup']:.2f}×")
+        print(
+            f"{name}: predicted {row['predicted_speedup']:.2f}×{sure}, measured {row['measured_speedup']:.2f}×, "
+            f"{other['value']:.2f}×{between} the best other lane, {other['lane']}"
+        )
     for kind in ("not_looping", "looping"):
         ratios = ", ".join(f"{name} {value:.2f}×" for name, value in result[kind]["over_autoregressive"].items())
         print(f"{kind.replace('_', ' ')}, {result[kind]['prompts']} prompts, median ratios: {ratios}")

@@ -10,7 +10,7 @@ from sequoia_core.design.prediction import predicted_speedup
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.studies import race as benchmark
-from sequoia_core.studies.race import Lane, bench, best_chain, plan_tree, race
+from sequoia_core.studies.race import Lane, bench, best_chain, over_best_other, plan_tree, race
 
 METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia", "specexec", "adaptive")
 VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
@@ -81,6 +81,24 @@ def test_a_lane_sums_up_tokens_over_time_and_steps():
     assert row["tokens_per_sec"] == 5.0 and row["tokens_per_sec_quartiles"] == [3.75, 7.5]
     assert (row["tokens_per_step"], row["tokens"]) == (2.0, 30)
     assert row["phase_sec"] == {"draft_sec": 0.2, "verify_sec": 0.5}
+
+
+def test_a_lane_is_compared_with_the_fastest_other_prompt_by_prompt():
+    lanes = {
+        "slow": lane([9.5, 9.5, 9.5]),
+        "fast": lane([2.5, 4.5, 8.5]),
+        "own": lane([1.5, 2.5, 4.5]),
+        "hf": Lane([10]),
+    }
+    found = over_best_other(lanes, "own")
+    assert found["lane"] == "fast" and found["value"] == pytest.approx((2 + 4 + 8) / (1 + 2 + 4))
+    assert (
+        found["low"] == pytest.approx(2.0) == pytest.approx(found["high"])
+    )  # each prompt takes twice as long: no doubt
+    lanes["own"] = lane([2.5, 2.5, 2.5])
+    unsure = over_best_other(lanes, "own")
+    assert unsure["low"] < unsure["value"] == pytest.approx(14 / 6) < unsure["high"]
+    assert over_best_other(lanes, "fast")["lane"] == "own"
 
 
 @pytest.fixture
