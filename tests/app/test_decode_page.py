@@ -538,7 +538,7 @@ def test_a_vector_that_the_run_contradicts_is_said_to_be_outside(assets, tiny_pa
     page = finish(start(open_page("decode", tokens="96")))
     assert any("outside what this run shows" in element.value for element in page.markdown)
     first = learned_rows(page)[0]
-    assert first["this run"] == "100.0%" and first[""] == "outside"
+    assert first["this run"] == "100.0%" and first["95 % interval"].endswith(": the vector is outside")
 
 
 def test_stopping_a_run_that_waits_for_its_next_step(assets, tiny_pair) -> None:

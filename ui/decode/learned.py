@@ -106,12 +106,12 @@ def _table(observed: ObservedAcceptance, vector: AcceptanceVector) -> str:
     """Write acceptance by rank as a table in Markdown: drawn again with every look at a run, so it is to be cheap."""
     low, high = observed.interval()
     outside = observed.outside(vector)
-    lines = ["| rank | vector in use | this run | 95 % interval | drafted | |", "|--:|--:|--:|:-:|--:|---|"]
+    lines = ["| rank | vector in use | this run | 95 % interval | drafted |", "|--:|--:|--:|---|--:|"]
     for rank, rate in enumerate(observed.rates, start=1):
         expected = vector.probs[rank - 1] if rank <= len(vector) else 0.0
         between = f"{low[rank - 1]:.1%} to {high[rank - 1]:.1%}"
-        said = "outside" if rank in outside else ""
-        lines.append(f"| {rank} | {expected:.1%} | {rate:.1%} | {between} | {observed.drafted[rank - 1]} | {said} |")
+        said = ": the vector is outside" if rank in outside else ""
+        lines.append(f"| {rank} | {expected:.1%} | {rate:.1%} | {between}{said} | {observed.drafted[rank - 1]} |")
     return "\n".join(lines)
 
 
