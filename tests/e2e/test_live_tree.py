@@ -179,6 +179,50 @@ def test_steps_that_come_at_once_are_shown_in_turn_until_the_run_ends_or_someone
     assert at.inner_text() == "step 2 of 10"
 
 
+OFTEN = """
+async ([script, shape, messages, each, pauseMs]) => {
+  const module = await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
+  const parentElement = document.getElementById("place")
+  const size = shape.parents.length
+  const about = { prompt: "p", greedy: true, after_rejection: "", at: null, link: null, tour: false }
+  const some = () => shape.parents.map(() => Math.random())
+  const step = (index) => ({ index, shape: 0, tokens: shape.parents.map((_, node) => `t${node % 50}`), path: [0, 1],
+    outcomes: "AA" + "N".repeat(size - 2), draft: some(), target: some(), bonus: "b", pieces: ["t", "b"], trials: [],
+    seconds: [0.1, 0.1, 0.1, 0.1], finished: null })
+  for (let number = 0; number < messages; number++) {
+    const steps = Array.from({ length: each }, (_, at) => step(number * each + at))
+    const first = number ? { about: null, shapes: [] } : { about, shapes: [shape] }
+    const data = { epoch: "run", ...first, from: number * each, steps, total: (number + 1) * each, running: true,
+      waiting: "", pace: 0 }
+    module.default({ data, parentElement, setTriggerValue: () => {} })
+    if (!number) for (const node of parentElement.querySelectorAll(".node:not(.bonus)")) node.dataset.tag = "kept"
+    await new Promise((done) => setTimeout(done, pauseMs))
+  }
+  const nodes = [...parentElement.querySelectorAll(".node:not(.bonus)")]
+  const kept = nodes.filter((node) => node.dataset.tag === "kept")
+  return [nodes.length, kept.length, parentElement.querySelector(".at").textContent]
+}
+"""
+
+
+def test_six_updates_a_second_of_500_steps_of_1024_nodes_draw_nothing_anew(page) -> None:
+    parents = [-1, *[node // 4 for node in range(1023)]]
+    shape = {"index": 0, "parents": parents, "across": [node % 300 for node in range(1024)]}
+    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Performance.enable")
+
+    def heap_mb() -> float:
+        devtools.send("HeapProfiler.collectGarbage")
+        measured = {row["name"]: row["value"] for row in devtools.send("Performance.getMetrics")["metrics"]}
+        return measured["JSHeapUsedSize"] / 2**20
+
+    before = heap_mb()
+    found = page.evaluate(OFTEN, [SCRIPT, shape, 63, 8, 1000 // 6])
+    assert found == [1024, 1024, "step 504 of 504"]
+    assert heap_mb() - before < 60  # 504 steps of 1,024 nodes, two numbers and a text each
+
+
 PLAYED = """
 async ([script, messages]) => {
   window.tree ??= await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
