@@ -71,10 +71,8 @@ class AdaptiveTree(GrowingTree):
             raise ValueError("recipe: found static without a profile, expected one: without costs no tree is the best")
         GrowingTree.__post_init__(self)  # the class that slots made anew is not the one that super() would know
         object.__setattr__(self, "branch", min(self.branch, self.calibration.ranks))
-        names = tuple(RECIPES) if self.recipe == "auto" else (self.recipe,)
-        grown = [name for name in names if name in RECIPES]
+        grown = RECIPES if self.recipe == "auto" else RECIPES.keys() & {self.recipe}
         found = {name: expectation(RECIPES[name], self, self.calibration, self.costs()) for name in grown}
-        tree = None
         if self.profile is not None and self.recipe in ("auto", STATIC):
             tree, found[STATIC] = best_static(self.rules, self, self.calibration, self.profile)
         object.__setattr__(self, "expected", found)
@@ -88,7 +86,7 @@ class AdaptiveTree(GrowingTree):
 
     @property
     def max_inner(self) -> int:
-        return GrowingTree.max_inner.fget(self) if self.fixed is None else FixedTree(self.fixed).max_inner
+        return self.most_read if self.fixed is None else FixedTree(self.fixed).max_inner
 
     @property
     def rules(self) -> Recipe:

@@ -65,8 +65,8 @@ class HardwareProfile:
             empty.
         draft_growth_sec: the same for a draft pass, whatever its width.
         growing_sec: float64 [2], seconds that a dynamic tree adds to a step, beyond those of a static tree of its size
-            and widths: at temperature 0, and above. Empty where it was not timed (files
-            before 2026-11-22), and then counted as nothing.
+            and widths: at temperature 0, and above. Empty where it was not timed (files before 2026-11-22), and then
+            counted as nothing.
 
     Raises:
         ValueError: naming the field, what was found and what was expected.

@@ -96,6 +96,7 @@ class DirectFile:
             if reached < needed and self.direct:
                 reached -= reached % ALIGNMENT  # a direct read goes on from a whole block only
             if reached <= done:
+                self.check()  # cut while it was read: that it changed says more
                 raise ValueError(
                     f"{self.path}: found the end of the file at byte {offset + done + count}, expected "
                     f"{offset + needed} bytes at least"

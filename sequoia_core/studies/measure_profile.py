@@ -63,9 +63,8 @@ def measure_profile(
     temperature 0: drafting, one target pass, walking, committing; then the caches go back to the context. Sizes are
     interleaved within each round, so that a slow moment of the machine touches all of them. What a draft pass over w
     tokens costs, drawing included, is fitted to the drafting of all trees. Three of the sizes are timed at a
-    temperature above 0 as well. What dynamic trees add to that is timed
-    with adaptive trees of at most 16 nodes, whose calibration says that a token is accepted as often as the draft's
-    probability of it.
+    temperature above 0 as well. What dynamic trees add to that is timed with adaptive trees of at most 16 nodes, whose
+    calibration says that a token is accepted as often as the draft's probability of it.
 
     Args:
         further_context: a second, longer context for three of the sizes; None for three times `context`, or as much as
@@ -167,15 +166,14 @@ class StepRounds:
             raise ValueError(f"context: found {context}, expected 1 to {room - 1} as the models allow")
         longer = min(3 * context if further_context is None else further_context, room - LEVELS - 2)
         self.longer = longer if longer >= 1.25 * context else None
-        trees = [even_tree(n, min(MOST_CHILDREN, target.vocab_size)) for n in self.sizes]
-        chain = chain_tree(LEVELS)  # without passes over one token, what those cost could not be told
-        given = [FixedTree(tree) for tree in (*trees, chain)]
-        timers = [_StepTimer(target, draft, tree, context, cancel) for tree in given]
+        trees = [FixedTree(even_tree(n, min(MOST_CHILDREN, target.vocab_size))) for n in self.sizes]
+        chain = FixedTree(chain_tree(LEVELS))  # without passes over one token, what those cost could not be told
+        timers = [_StepTimer(target, draft, tree, context, cancel) for tree in (*trees, chain)]
         # three sizes stand for all in what a temperature or a longer context adds to a step
         self.shown = sorted({0, len(trees) // 2, len(trees) - 1})
-        timers += [_StepTimer(target, draft, given[i], context, cancel, SamplingConfig(SAMPLED_AT)) for i in self.shown]
+        timers += [_StepTimer(target, draft, trees[i], context, cancel, SamplingConfig(SAMPLED_AT)) for i in self.shown]
         if self.longer is not None:
-            timers += [_StepTimer(target, draft, given[i], self.longer, cancel) for i in self.shown]
+            timers += [_StepTimer(target, draft, trees[i], self.longer, cancel) for i in self.shown]
         self.timers = timers
         grown = min(GROWN_SIZE, self.sizes[-1])
         self.growers = [

@@ -28,6 +28,17 @@ def use_pair(page, target: str, draft: str) -> None:
     settle(page)
 
 
+def heap_mb(page) -> float:
+    """Return the memory of a page's script once garbage is collected, MB."""
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Performance.enable")
+    for _ in range(2):
+        devtools.send("HeapProfiler.collectGarbage")
+    measured = {row["name"]: row["value"] for row in devtools.send("Performance.getMetrics")["metrics"]}
+    devtools.detach()
+    return measured["JSHeapUsedSize"] / 2**20
+
+
 def go(page, name: str) -> None:
     page.get_by_test_id("stSidebarNav").get_by_role("link", name=name, exact=True).click()
     settle(page)

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 from ui.token_tree import CSS, HTML, SCRIPT
 
+from .browser import heap_mb
+
 ABOUT = {"prompt": "p", "greedy": True, "after_rejection": "", "at": None, "link": None, "tour": False}
 FEED = """
 async ([script, messages, waitMs]) => {
@@ -209,18 +211,10 @@ def test_six_updates_a_second_of_500_steps_of_1024_nodes_draw_nothing_anew(page)
     parents = [-1, *[node // 4 for node in range(1023)]]
     shape = {"index": 0, "parents": parents, "across": [node % 300 for node in range(1024)]}
     page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    devtools = page.context.new_cdp_session(page)
-    devtools.send("Performance.enable")
-
-    def heap_mb() -> float:
-        devtools.send("HeapProfiler.collectGarbage")
-        measured = {row["name"]: row["value"] for row in devtools.send("Performance.getMetrics")["metrics"]}
-        return measured["JSHeapUsedSize"] / 2**20
-
-    before = heap_mb()
+    before = heap_mb(page)
     found = page.evaluate(OFTEN, [SCRIPT, shape, 63, 8, 1000 // 6])
     assert found == [1024, 1024, "step 504 of 504"]
-    assert heap_mb() - before < 60  # 504 steps of 1,024 nodes, two numbers and a text each
+    assert heap_mb(page) - before < 60  # 504 steps of 1,024 nodes, two numbers and a text each
 
 
 PLAYED = """

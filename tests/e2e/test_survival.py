@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from .browser import settle
+from .browser import heap_mb, settle
 from .cable import Cable
 from .conftest import ROOT
 
@@ -194,14 +194,6 @@ def test_500_steps_of_1024_nodes_pictures_on_one_node_and_memory_that_stays(tabs
     """The tree's own elements stay where they are while steps arrive, and no run adds to what earlier ones took."""
     tab = tabs()
     prepare(tab, own_server.address, noise)
-    devtools = tab.context.new_cdp_session(tab)
-    devtools.send("Performance.enable")
-
-    def page_mb() -> float:
-        for _ in range(2):
-            devtools.send("HeapProfiler.collectGarbage")
-        measured = {row["name"]: row["value"] for row in devtools.send("Performance.getMetrics")["metrics"]}
-        return measured["JSHeapUsedSize"] / 2**20
 
     def server_mb() -> float:
         status = Path(f"/proc/{own_server.process.pid}/status").read_text()
@@ -222,7 +214,7 @@ def test_500_steps_of_1024_nodes_pictures_on_one_node_and_memory_that_stays(tabs
         wait_for_steps(tab, 490)  # however fast the engine was, nothing is left out once it has ended
         assert len(seen) > 3, f"found only {sorted(seen)}"  # how many there are depends on how long the engine takes
         assert tab.locator(".tt .nodes .node").first.evaluate("node => node.tagged === true")
-        taken.append((server_mb(), page_mb()))
+        taken.append((server_mb(), heap_mb(tab)))
         print(f"run {run}: {len(seen)} pictures, {steps_shown(tab)} steps, server and page {taken[-1]} MB", flush=True)
     # What a run leaves behind is left by every run: one jump between two runs is memory the allocator keeps for reuse.
     server_growth, page_growth = (min(b - a for a, b in pairwise(column)) for column in zip(*taken, strict=True))

@@ -58,7 +58,7 @@ def draw_job(was_active: bool, drawn_every: float) -> None:
         st.warning(
             f"Stopped after {job.step_count} steps; what was decoded stays below.", icon=":material/stop_circle:"
         )
-    run = job.result or job.info.header()
+    run, every = job.result or job.info.header(), poll_sec(job)
     unread = bool(job.info.turns) and job.result is None  # what a conversation's prompt is, is known when it is read
     epoch = f"{job.id} waiting" if unread else job.id
     draw_run(
@@ -67,11 +67,11 @@ def draw_job(was_active: bool, drawn_every: float) -> None:
         job.steps_since(0),
         active=active,
         waiting=job.message or "Waiting for the engine",
-        pace=poll_sec(job),
+        pace=every,
         lean=active and not job.info.steering.stepwise,
     )
     learned.draw(job, run)
-    if was_active and (not active or poll_sec(job) != drawn_every):
+    if was_active and (not active or every != drawn_every):
         st.rerun()  # once, to end or change the polling and give the buttons back
 
 

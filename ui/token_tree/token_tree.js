@@ -21,8 +21,8 @@ export default function liveTree(component) {
   if (data) receive(view, data)
   return () => {
     clearInterval(view.timer)
-    for (const wait of [view.again, view.pacer, view.look]) clearTimeout(wait)
-    view.timer = view.asking = null
+    stopWaiting(view)
+    view.timer = null
     view.observer.disconnect()
     view.observer = null
   }
@@ -147,13 +147,18 @@ function request(view, have) {
   }, ASK_AGAIN_MS)
 }
 
-function begin(view, data) {
-  play(view, false)
+function stopWaiting(view) {
   for (const wait of [view.again, view.pacer, view.look]) clearTimeout(wait)
   view.asking = null
+}
+
+function begin(view, data) {
+  play(view, false)
+  stopWaiting(view)
   view.el["left-out"].hidden = true
   // A short run is over before the page asks next: the component asks once itself.
-  if (data.running && data.pace * 1000 > FIRST_LOOK_MS) view.look = setTimeout(() => view.running && view.ask(view.steps.length), FIRST_LOOK_MS)
+  const look = () => view.running && view.ask(view.steps.length)
+  if (data.running && data.pace * 1000 > FIRST_LOOK_MS) view.look = setTimeout(look, FIRST_LOOK_MS)
   Object.assign(view, { epoch: data.epoch, about: data.about, goal: data.about.at, asked: {} })
   Object.assign(view, { steps: [], shapes: [], rows: new Map(), reads: false }) // reads: some step waited for weights
   Object.assign(view, { shown: -1, follow: true, chosen: null, linked: null })

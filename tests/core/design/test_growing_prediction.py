@@ -36,11 +36,11 @@ def test_a_chain_yields_what_its_chances_say_and_takes_what_its_passes_take():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_step_takes_the_time_of_growing_too(temperature):
     known = calibration_of(0.8, prompts=20, temperature=temperature)
-    given, grown = (predicted(known, CHAIN, replace(profile(), growing_sec=sec)) for sec in ([], [0.25, 0.75]))
+    static, grown = (predicted(known, CHAIN, replace(profile(), growing_sec=sec)) for sec in ([], [0.25, 0.75]))
     beyond = 0.25 if temperature == 0 else 0.75
-    assert grown.step.overhead_sec == pytest.approx(given.step.overhead_sec + beyond)
-    assert grown.speedup.value == pytest.approx(given.speedup.value * 1.9 / (1.9 + beyond))
-    assert grown.tokens_per_step.value == given.tokens_per_step.value
+    assert grown.step.overhead_sec == pytest.approx(static.step.overhead_sec + beyond)
+    assert grown.speedup.value == pytest.approx(static.speedup.value * 1.9 / (1.9 + beyond))
+    assert grown.tokens_per_step.value == static.tokens_per_step.value
 
 
 def test_a_prompt_whose_draft_promises_too_much_counts_for_less():

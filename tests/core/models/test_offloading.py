@@ -213,8 +213,7 @@ def test_a_cancelled_run_leaves_a_model_that_goes_on(tmp_path):
 
 FAULTS = {
     "changed": (lambda path: os.utime(path, ns=(1, 1)), "changed .*load the model again"),
-    # a reader may still be on its way when the file is cut, and meet its end before anyone looks at its date
-    "shortened": (lambda path: os.truncate(path, path.stat().st_size // 2), "changed|found the end of the file"),
+    "shortened": (lambda path: os.truncate(path, path.stat().st_size // 2), "changed"),
     "vanished": (lambda path: path.unlink(), "no such file any more"),
     "replaced": (lambda path: path.write_bytes(path.read_bytes()), "changed"),
 }

@@ -251,7 +251,7 @@ def test_drawing_at_a_temperature_is_timed_apart(monkeypatch):
     np.testing.assert_allclose(found.sampling_sec, 3.0)
 
 
-def test_growing_is_timed_beyond_what_a_given_tree_of_that_shape_takes(monkeypatch):
+def test_growing_is_timed_beyond_what_a_static_tree_of_that_shape_takes(monkeypatch):
     bench = Bench(cost, monkeypatch)
     bench.cold = 0.0
     grow, shapes = GrowingDrafter.grow, set()
