@@ -6,7 +6,8 @@
 
 prompts: assets/prompts/prompts.jsonl      vectors: assets/acceptance/demo-t*.json
 varied: assets/prompts/not-looping.jsonl, held-out prompts whose greedy continuation does not loop
-profile: assets/profiles/cpu-2core*.json   run: assets/runs/recorded.jsonl   card: assets/demo/README.md
+profile: assets/profiles/cpu-2core*.json; without AMX in bfloat16 only, in a file of that processor's own
+run: assets/runs/recorded.jsonl             card: assets/demo/README.md
 disk: assets/scenarios/profiles/demo-*-disk.json, with the target's weights on disk (scripts/make_scenarios.py names it)
 vectors, profile and disk are measured for the larger draft too, where assets/demo/draft-large is there
 robustness: assets/runs/robustness.json, the newest benchmark and two checks of the robustness page
@@ -158,7 +159,13 @@ def write_vectors() -> None:
 
 
 def write_profiles() -> None:
-    for dtype, file in PROFILES.items():
+    from sequoia_core.models import instruction_sets
+
+    found, why_none = instruction_sets.chosen()
+    if found is None:
+        sys.exit(f"error: {why_none}; expected compiled passes, as the app uses them")
+    files = PROFILES if found.name == "amx" else {DTYPE: f"{PROFILES[DTYPE]}-{found.name}"}
+    for dtype, file in files.items():
         for name, pair in loaded_pairs(dtype):
             write_profile(pair, ASSETS / "profiles" / f"{file}{name}.json", sizes=SIZES, repeats=31)
 
@@ -244,52 +251,72 @@ def write_robustness() -> None:
     print(f"robustness: {len(runs)} runs, p-value {checked['p_value']:.2g}, {path.stat().st_size:,} bytes")
 
 
+def acceptance_rows(name: str) -> str:
+    """Return the table rows of one draft's shipped vectors."""
+    from sequoia_core import AcceptanceVector
+
+    vectors = {t: AcceptanceVector.load(ASSETS / "acceptance" / f"demo{name}-t{t:g}.json") for t in TEMPERATURES}
+    return "\n".join(
+        f"| {name.lstrip('-') or 'small'} | {t:g} | "
+        + " ".join(f"{p:.4f}" for p in v.probs[:8])
+        + f" | {v.probs.sum():.4f} | {v.trials} |"
+        for t, v in vectors.items()
+    )
+
+
 def write_card(pair) -> None:
-    from sequoia_core import AcceptanceVector, HardwareProfile, autoregressive
+    from sequoia_core import HardwareProfile, autoregressive
     from sequoia_core.studies.race import repeated_share
 
-    facts = json.loads((ASSETS / "demo" / "training.json").read_text())
+    facts, large = (
+        json.loads((ASSETS / "demo" / name).read_text()) for name in ("training.json", "training-large-draft.json")
+    )
     profile = HardwareProfile.load(ASSETS / "profiles" / f"{PROFILES[DTYPE]}.json")
     outputs = [
         [token for step in autoregressive(ids, target=pair.target) for token in step.new_tokens]
         for ids in encoded_prompts(pair)
     ]
     looping = sum(repeated_share(output) > 0.5 for output in outputs) / len(outputs)
-    vectors = {t: AcceptanceVector.load(ASSETS / "acceptance" / f"demo-t{t:g}.json") for t in TEMPERATURES}
-    rows = "\n".join(
-        f"| {t:g} | " + " ".join(f"{p:.4f}" for p in v.probs[:8]) + f" | {v.probs.sum():.4f} | {v.trials} |"
-        for t, v in vectors.items()
-    )
-    shape = facts["recipe"]
+    rows = "\n".join(acceptance_rows(name) for name in DRAFTS)
+    shape, further = facts["recipe"], large["recipe"]
+    sizes = " | ".join(", ".join(map(str, row)) for row in (shape["target"], shape["draft"], further["large_draft"]))
+    first, second = further["large_draft_tokens"], further["large_draft_own_tokens"]
+    target_ms, draft_ms = profile.verify_sec[0] * 1e3, profile.draft_sec * 1e3
     card = f"""# The demo pair
 
-Two Llama-architecture models with one byte-level BPE tokenizer of {shape["vocab"]} tokens, trained from scratch by
-`scripts/train_demo_pair.py` on Python source code. They exist so that every page works without a download; they write
-plausible-looking Python and nothing more.
+Llama-architecture models with one byte-level BPE tokenizer of {shape["vocab"]} tokens, trained from scratch by
+`scripts/train_demo_pair.py` on Python source code: a target and two drafts for it. They exist so that every page works
+without a download; they write plausible-looking Python and nothing more.
 
-| | target | draft |
-|---|---|---|
-| parameters | {facts["target_parameters"]:,} | {facts["draft_parameters"]:,} |
-| hidden, layers, heads, intermediate | {", ".join(map(str, shape["target"]))} | {", ".join(map(str, shape["draft"]))} |
-| training tokens | {shape["target_tokens"]:,} (cross-entropy) | {shape["draft_tokens"]:,} (KL to the target) |
-| held-out loss, nats per token | {facts["target_held_out_loss"]:.3f} | {facts["draft_held_out_loss"]:.3f} |
-| one pass over one token, {profile.device} | {profile.verify_sec[0] * 1e3:.2f} ms | {profile.draft_sec * 1e3:.2f} ms |
+| | target | small draft | large draft |
+|---|---|---|---|
+| folder | `target` | `draft` | `draft-large` |
+| parameters | {facts["target_parameters"]:,} | {facts["draft_parameters"]:,} | {large["draft_parameters"]:,} |
+| hidden, layers, heads, intermediate | {sizes} |
+| training tokens | {shape["target_tokens"]:,} (cross-entropy) | {shape["draft_tokens"]:,} (KL to the target) | \
+{first + second:,} (the same, from the small draft made larger) |
+| held-out loss, nats per token | {facts["target_held_out_loss"]:.3f} | {facts["draft_held_out_loss"]:.3f} | \
+{large["draft_held_out_loss"]:.3f} |
 
 **Data.** The standard library of the Python that ran the recipe and the pinned packages it names, at most
 {shape["package_bytes"] // 1_000_000} MB of each, without duplicates and generated files: {facts["train_files"]:,} files
 ({facts["train_tokens"]:,} tokens) to train on, {facts["held_out_files"]:,} files ({facts["held_out_tokens"]:,} tokens)
-held out. The split is by file. The packages are under permissive licences (PSF, BSD, MIT, Apache-2.0).
+held out. The split is by the file's name, the same for every model. The packages are under permissive licences (PSF,
+BSD, MIT, Apache-2.0).
 
-**Draft.** Distilled from the target, half on corpus text and half on {facts["written_tokens"]:,} tokens that the
-target wrote at temperatures 0, 0.6 and 1.
+**Drafts.** Distilled from the target, the small one half on corpus text and half on {facts["written_tokens"]:,} tokens
+that the target wrote at temperatures 0, 0.6 and 1. The large one begins as the small one made wider and deeper, and
+goes on in the same way for {first:,} tokens, then for {second:,}: one batch in eight of corpus text, the
+others of {large["written_tokens"]:,} tokens that the target wrote. A pass over one token takes {draft_ms:.2f} ms
+with the small one where it takes {target_ms:.2f} with the target ({profile.device}).
 
 **Looping.** Greedy text of small models repeats itself, and repetition is easy to draft: of {len(outputs)} held-out
 prompts continued by 128 tokens, {looping:.0%} loop (more than half of their 4-grams occurred before).
 
 **Acceptance**, on the held-out prompts of `assets/prompts`, on text that the target wrote:
 
-| temperature | p_1 … p_8 | sum of 32 ranks | positions |
-|---|---|---|---|
+| draft | temperature | p_1 … p_8 | sum of 32 ranks | positions |
+|---|---|---|---|---|
 {rows}
 
 **Limits.** Context {shape["context"]} tokens. Weights are stored in bfloat16; the library runs them in float32 on a CPU

@@ -156,13 +156,14 @@ def test_of_a_model_on_the_hub_nothing_is_said_before_it_is_here(assets):
 
 
 def test_a_second_draft_of_the_demo_pair_is_offered_where_it_is_there(assets, tmp_path, monkeypatch):
-    page = open_page("overview")
-    assert not any(box.key == "sidebar_demo_draft" for box in page.selectbox)
     demo = tmp_path / "demo"
-    for role in ("target", "draft", "draft-large"):
+    for role in ("target", "draft"):
         save(build("Llama"), demo / role)
     for module in (model_pairs, model_names):
         monkeypatch.setattr(module, "DEMO_PAIR", demo)
+    page = open_page("overview")
+    assert not any(box.key == "sidebar_demo_draft" for box in page.selectbox)
+    save(build("Llama"), demo / "draft-large")
     larger = replace(vector().holds_for, draft="demo draft-large")
     replace(vector(0.57), holds_for=larger).save(assets / "acceptance" / "demo-large-t0.json")
     page = settled(page.run())
