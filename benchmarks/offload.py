@@ -67,7 +67,7 @@ from sequoia_core.studies.race import (  # noqa: E402
 )
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-READS, ROUNDS, READ_BYTES = (1, 2, 3, 4), 3, 2**29
+READS, ROUNDS, READ_BYTES = (1, 2, 3, 4), 12, 2**27
 LONGEST_CHAIN = DEEPEST_TREE = 24
 OVERTAKES = 1.1  # a pass this many times as long as one over one token computes longer than it reads
 WIDEST = 256  # nodes of an adaptive tree
@@ -75,7 +75,7 @@ ACCELERATED = 6  # prompts that accelerate decodes: a lane of it takes longer th
 
 
 def disk_rate(path: Path, outstanding: int, filled: int) -> float:
-    """Return bytes per second of direct reads all through a file, again and again until half a gibibyte is read.
+    """Return bytes per second of direct reads all through a file, again and again until 128 MiB are read.
 
     Args:
         filled: bytes of memory that the reads fill in turns. Into little memory a disk may read faster than into

@@ -16,9 +16,19 @@ from typing import NamedTuple, Protocol
 import torch
 
 SLOTS = 3  # layer buffers: one in use, the others ahead
+SMALL_RING_BYTES = 2**25  # small layers have more buffers, up to these bytes
 READERS = 3  # outstanding reads
 STALL_SEC = 60.0  # a disk that delivers nothing for so long is given up
 CLOSING_SEC = 5.0  # closing waits no longer for a read that does not return; its thread ends when it does
+
+
+def slots_for(layer_count: int, layer_bytes: int) -> int:
+    """Return how many buffers layers of this size stream through: three, and more where they are small.
+
+    What the draft and the walk take between two passes does not become less with the layers, and the disk stands still
+    once all buffers are full. So small layers have as many buffers as 32 MiB hold, but at most for half of the model.
+    """
+    return max(SLOTS, min(SMALL_RING_BYTES // layer_bytes, layer_count // 2))
 
 
 class LayerSource(Protocol):
@@ -171,6 +181,11 @@ class LayerRing:
     def wait_sec(self) -> float:
         """Seconds that passes have waited for layers so far."""
         return self._reading.wait_sec
+
+    @property
+    def slots(self) -> int:
+        """How many buffers there are."""
+        return self._reading.slots
 
     @property
     def buffer_bytes(self) -> int:

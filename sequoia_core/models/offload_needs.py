@@ -98,8 +98,9 @@ def needs_of(model: PreTrainedModel, streamed: StreamedModules, *, compiled: boo
     if compiled:
         parts = parts_of(model)
         entries = 2 * config.hidden_size + (3 * heads + 2 * key_heads) * size + inner
+        buffers = layer_ring.slots_for(parts.layer_count, parts.layer_bytes)
         return OffloadNeeds(
-            resident=parts.head_bytes + parts.embedding_bytes, ring=layer_ring.SLOTS * parts.layer_bytes, cache=cache,
+            resident=parts.head_bytes + parts.embedding_bytes, ring=buffers * parts.layer_bytes, cache=cache,
             scratch=4 * rows * (entries + config.vocab_size + slots), loading=own, beside=beside, host=0,
             copy=parts.total,
         )  # fmt: skip

@@ -56,6 +56,11 @@ class OffloadedModel(HuggingFaceModel):
         return 0 if self._passes.ring is None else self._passes.ring.bytes_read
 
     @property
+    def ring_slots(self) -> int:
+        """How many layer buffers there are; 0 while it has none."""
+        return 0 if self._passes.ring is None else self._passes.ring.slots
+
+    @property
     def ring_bytes(self) -> int:
         """Memory that layers stream through."""
         return 0 if self._passes.ring is None else self._passes.ring.buffer_bytes

@@ -30,7 +30,6 @@ from ..design.step_time import level_widths
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.device import describe_device
-from ..models.layer_ring import SLOTS
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, dtype_name
 
@@ -269,7 +268,7 @@ def _streaming(target: LanguageModel, one_token_sec: float) -> dict:
     layers = target.model.config.get_text_config().num_hidden_layers
     return {
         "offload": target.offload,
-        "streaming": {"layers": layers, "buffers": SLOTS, "layer_read_sec": one_token_sec / layers},
+        "streaming": {"layers": layers, "buffers": target.ring_slots, "layer_read_sec": one_token_sec / layers},
     }
 
 

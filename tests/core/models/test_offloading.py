@@ -19,7 +19,7 @@ from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.models import layer_sources, offload_needs, packed_layers, tensor_files
 from sequoia_core.models.language_model import HuggingFaceModel
-from sequoia_core.models.layer_ring import SLOTS
+from sequoia_core.models.layer_ring import slots_for
 from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.llama_x86 import CompiledLlama, compiled
 from sequoia_core.models.loading import load_pair, streaming_needs
@@ -103,6 +103,27 @@ def test_compiled_passes_over_streamed_layers_give_what_resident_ones_give(famil
     assert streamed._streamed.ring is None
     assert all(parameter.is_meta for parameter in streamed.model.parameters() if parameter.ndim > 1)
     streamed.close()
+
+
+@pytest.mark.parametrize(
+    "layer_count, layer_bytes, slots", [(10, 3 << 20, 5), (10, 8 << 20, 4), (28, 200 << 20, 3), (2, 1 << 20, 3)]
+)
+def test_small_layers_have_more_buffers_and_never_more_than_half_of_the_model(layer_count, layer_bytes, slots):
+    assert slots_for(layer_count, layer_bytes) == slots
+
+
+@needs_compiler
+def test_the_demo_target_streams_through_half_of_its_layers_and_takes_what_was_said():
+    pair = load_pair(device="cpu", dtype="bfloat16", offload="disk")
+    prompt = pair.tokenizer.encode("def f(x):")
+    whole = load_pair(device="cpu", dtype="bfloat16")
+    texts = [
+        [t for step in autoregressive(prompt, target=m.target, max_new_tokens=8) for t in step.new_tokens]
+        for m in (pair, whole)
+    ]
+    assert texts[0] == texts[1]
+    assert pair.target.ring_slots == 5 and pair.target.ring_bytes == pair.target.needs.ring
+    pair.target.close()
 
 
 @pytest.mark.parametrize("sampling", [SamplingConfig(0.0), SamplingConfig(0.7, 0.9)])
@@ -410,7 +431,7 @@ def test_a_profile_of_a_streamed_target_says_how_its_layers_arrive(tmp_path):
     pair = load_pair(folder, folder, device="cpu", dtype="float32", offload="disk")
     found = measure_profile(target=pair.target, draft=pair.draft, sizes=[2, 8], context=8, repeats=2)
     layers = pair.target.model.config.num_hidden_layers
-    assert found.meta["offload"] == "disk" and found.streaming.layers == layers and found.streaming.buffers == SLOTS
+    assert found.meta["offload"] == "disk" and found.streaming.layers == layers and found.streaming.buffers == 2
     one_token = float(np.median(np.array(found.verify_samples[0]) + np.array(found.overhead_samples[0])))
     assert found.streaming.pass_sec == pytest.approx(one_token)
     pair.target.close()
