@@ -33,16 +33,40 @@ TRUSTED = (0.25, 1.25)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class StreamedStep:
+    """What a step takes while weights stream in: as `step_time`, of arrays that are looked up once.
+
+    Attributes:
+        pass_sec: until all layers have arrived; ahead_sec: of reading that fits into the buffers between two passes.
+        computing_sec, overhead_sec: float64 [N + 1], of a pass over n nodes, and of what is neither it nor drafting.
+        draft_sec: float64 [B + 1], a draft pass over w nodes.
+    """
+
+    pass_sec: float
+    ahead_sec: float
+    computing_sec: np.ndarray
+    overhead_sec: np.ndarray
+    draft_sec: np.ndarray
+
+    def seconds(self, size: int, widths: Sequence[int]) -> float:
+        between = float(self.draft_sec[list(widths)].sum() + self.overhead_sec[size])
+        reading = self.pass_sec + max(between - self.ahead_sec, 0.0)
+        return max(reading, float(self.computing_sec[size]) + between)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StepCosts:
     """Profiled seconds of a step's parts.
 
     Attributes:
         step_sec: float64 [N + 1], a step of n nodes but for its draft passes, growing included; entry 0 is 0.
         draft_sec: float64 [B + 1], a draft pass over w nodes; entry 0 is 0.
+        streamed: what a whole step takes where weights stream in and its parts overlap; None where they add up.
     """
 
     step_sec: np.ndarray
     draft_sec: np.ndarray
+    streamed: StreamedStep | None = None
 
     @classmethod
     def of_profile(
@@ -51,7 +75,8 @@ class StepCosts:
         """Look the times up once for every size and width.
 
         Where weights stream in, a pass is priced by what it computes beyond their arrival, and draft passes by the
-        share of the deepest tree's drafting that does not hide behind it.
+        share of the deepest tree's drafting that does not hide behind it. Such prices of single nodes cannot say that
+        drafting hides no longer where computing takes longer than reading; `seconds` of a whole step does.
 
         Raises:
             ValueError: when the bounds go beyond what was profiled.
@@ -60,16 +85,20 @@ class StepCosts:
         overhead = profile.overhead_at(sizes, greedy=greedy) + profile.growing_at(greedy=greedy)
         draft = profile.draft_at(widths, context)
         if profile.streaming is None:
-            step = profile.verify_at(sizes, context) + overhead
-        else:
-            ahead = profile.streaming.ahead_sec
-            step = np.maximum(profile.streaming.pass_sec, computing_sec(profile, sizes, context))
-            step = step + np.maximum(overhead - ahead, 0.0)
-            hidden = max(ahead - float(overhead[0]), 0.0)
-            draft = draft * max(1.0 - hidden / (bounds.max_depth * float(draft[0])), 0.0)
-        return cls(np.append(0.0, step), np.append(0.0, draft))
+            return cls(np.append(0.0, profile.verify_at(sizes, context) + overhead), np.append(0.0, draft))
+        computing, ahead = computing_sec(profile, sizes, context), profile.streaming.ahead_sec
+        whole = StreamedStep(
+            profile.streaming.pass_sec, ahead, *(np.append(0.0, part) for part in (computing, overhead, draft))
+        )
+        step = np.maximum(whole.pass_sec, computing) + np.maximum(overhead - ahead, 0.0)
+        hidden = max(ahead - float(overhead[0]), 0.0)
+        draft = draft * max(1.0 - hidden / (bounds.max_depth * float(draft[0])), 0.0)
+        return cls(np.append(0.0, step), np.append(0.0, draft), whole)
 
     def seconds(self, size: int, widths: Sequence[int]) -> float:
+        """Return what a step takes whose tree has so many nodes and whose draft passes read so many each."""
+        if self.streamed is not None:
+            return self.streamed.seconds(size, widths)
         return float(self.step_sec[size] + self.draft_sec[list(widths)].sum())
 
     def at_least(self, theta: float) -> float:
