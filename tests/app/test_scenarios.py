@@ -18,7 +18,12 @@ TITLE = "Llama-3-70B with an 8B draft on one L40, offloaded"
 @pytest.fixture
 def scenario_assets(assets):
     shutil.copytree(REAL / "scenarios", assets / "scenarios")
-    for name in ("acceptance/llama3-70b-8b-cnn.json", "acceptance/demo-t0.json", "profiles/cpu-2core-bfloat16.json"):
+    for name in (
+        "acceptance/llama3-70b-8b-cnn.json",
+        "acceptance/demo-t0.json",
+        "acceptance/demo-large-t0.json",
+        "profiles/cpu-2core-bfloat16.json",
+    ):
         shutil.copy(REAL / name, assets / name)
     return assets
 
