@@ -164,11 +164,12 @@ class LayerRing:
     Memory and threads are taken by the first pass.
 
     Args:
-        slots: R, at least 2.
+        slots: R, at least 2; None for `slots_for` these layers.
         readers: threads, each with one outstanding read.
     """
 
-    def __init__(self, source: LayerSource, *, slots: int = SLOTS, readers: int = READERS) -> None:
+    def __init__(self, source: LayerSource, *, slots: int | None = None, readers: int = READERS) -> None:
+        slots = slots or slots_for(source.layer_count, source.layer_bytes)
         self._reading = _Reading(source, max(2, min(slots, source.layer_count + 1)))
         self._readers = readers
         self._in_pass, self._turn, self._device = False, 0, source.device

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from . import instruction_sets
-from .layer_ring import LayerRing, slots_for
+from .layer_ring import LayerRing
 from .layer_sources import PackedSource, host_buffer
 from .llama_x86 import SlotSession, addresses, compiled, fits, shape_of, tables_of
 from .packed_layers import packed_copy, parts_of
@@ -44,8 +44,7 @@ class StreamedLlama:
         self.path = self._file.path
         self._shape, self._parts, self._tables = shape_of(model), parts_of(model), tables_of(model)
         self.vocab, self.context = self._shape.vocab, self._shape.context
-        size = self._parts.layer_count, self._parts.layer_bytes
-        self.ring = LayerRing(PackedSource(self._file, *size), slots=slots_for(*size))
+        self.ring = LayerRing(PackedSource(self._file, self._parts.layer_count, self._parts.layer_bytes))
 
     @cached_property
     def address(self) -> int:
