@@ -70,7 +70,6 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 READS, ROUNDS, READ_BYTES = (1, 2, 3, 4), 12, 2**27
 LONGEST_CHAIN = DEEPEST_TREE = 24
 OVERTAKES = 1.1  # a pass this many times as long as one over one token computes longer than it reads
-WIDEST = 256  # nodes of an adaptive tree
 ACCELERATED = 6  # prompts that accelerate decodes: a lane of it takes longer than all others together
 
 
@@ -225,7 +224,7 @@ class Setup:
 
 def trees_of(setup: Setup, vector: AcceptanceVector) -> dict[str, TokenTree | TreePolicy]:
     planned = plan_tree(vector, setup.profile, max_depth=DEEPEST_TREE)
-    dynamic = dynamic_trees(vector, setup.profile, planned, max_size=WIDEST)
+    dynamic = dynamic_trees(vector, setup.profile, planned)
     return {"chain": best_chain(vector, setup.profile, longest=LONGEST_CHAIN), "planned": planned, **dynamic}
 
 

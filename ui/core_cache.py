@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 MAX_DEPTH = 24
 MAX_SIZE = 1024  # the paper's trees have 64 to 128 nodes on a GPU, 768 with offloading
 TABLE_SIZE = MAX_SIZE + 1  # one more, for the value of the next node
-ADAPTIVE_SIZE = 64  # the most that buffers are made for; costs keep trees well below
 BAND_SIZE = 256  # the largest size with a bootstrap interval: fifty tables of it take a second
 
 _HASH = {
@@ -181,10 +180,7 @@ def policy(
 
     if kind == "specexec":
         return SpecExecTree(max_size=size, max_depth=depth)
-    return AdaptiveTree(
-        profile=profile, calibration=vector.calibration, max_size=min(ADAPTIVE_SIZE, profile.max_size),
-        holds_for=vector.holds_for,
-    )  # fmt: skip
+    return AdaptiveTree(profile=profile, calibration=vector.calibration, holds_for=vector.holds_for)
 
 
 @st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)

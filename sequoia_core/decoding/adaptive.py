@@ -22,6 +22,8 @@ from .tree_policy import FixedTree, TreePolicy
 from .verifiers import VERIFIERS, Fill, same_fill
 
 MEMORY = 20  # steps after which what happened counts 1 / e: long enough to average, short enough to follow the text
+SIZE, DEPTH = 64, 12  # of the largest trees; costs keep them well below
+STREAMED_SIZE, STREAMED_DEPTH = 256, 24
 CONTEXT_STEP = 64  # committed tokens after which costs are looked up again
 
 
@@ -39,6 +41,10 @@ class AdaptiveTree(GrowingTree):
             without a profile it is one of the first two.
         holds_for: what the calibration was measured for (`AcceptanceVector.holds_for`); where another pair or other
             sampling is decoded, `decode` warns. None compares the temperature alone, which a calibration knows.
+        max_size: where weights stream in no more than the best planned tree has: beyond it computing outlasts reading,
+            and a recipe that draws in turn spends nodes wisely only when it knows how many there are. None for 64,
+            and for 256 where weights stream in, or for the largest that was profiled.
+        max_depth: None for 12, and for 24 where weights stream in: drafting hides behind reading, so depth pays longer.
         branch: fewer where the calibration has fewer ranks. This and the other bounds as for `ShapeBounds`.
 
     Attributes:
@@ -51,8 +57,8 @@ class AdaptiveTree(GrowingTree):
 
     profile: HardwareProfile | None
     calibration: Calibration
-    max_size: int = 64
-    max_depth: int = 12
+    max_size: int | None = None
+    max_depth: int | None = None
     branch: int = 8
     recipe: str = "auto"
     holds_for: Conditions | None = None
@@ -69,20 +75,36 @@ class AdaptiveTree(GrowingTree):
             raise ValueError(f"recipe: found {self.recipe!r}, expected auto, {STATIC}, {' or '.join(RECIPES)}")
         if self.recipe == STATIC and self.profile is None:
             raise ValueError("recipe: found static without a profile, expected one: without costs no tree is the best")
+        self._set(**self._wide_enough())
         GrowingTree.__post_init__(self)  # the class that slots made anew is not the one that super() would know
-        object.__setattr__(self, "branch", min(self.branch, self.calibration.ranks))
+        self._set(branch=min(self.branch, self.calibration.ranks))
+        planned = {}
+        if self._streams or (self.profile is not None and self.recipe in ("auto", STATIC)):
+            tree, planned[STATIC] = best_static(self.rules, self, self.calibration, self.profile)
+        if self._streams:
+            self._set(max_size=min(self.max_size, max(tree.size, 2)))
         grown = RECIPES if self.recipe == "auto" else RECIPES.keys() & {self.recipe}
         found = {name: expectation(RECIPES[name], self, self.calibration, self.costs()) for name in grown}
-        if self.profile is not None and self.recipe in ("auto", STATIC):
-            tree, found[STATIC] = best_static(self.rules, self, self.calibration, self.profile)
-        object.__setattr__(self, "expected", found)
-        object.__setattr__(self, "recipe", max(found, key=lambda name: found[name].value))
+        if self.recipe in ("auto", STATIC):
+            found |= planned
+        self._set(expected=found, recipe=max(found, key=lambda name: found[name].value))
         if self.recipe == STATIC:
-            static = FixedTree(tree)
-            for name, value in (
-                ("fixed", tree), ("max_size", tree.size), ("max_depth", tree.depth), ("branch", static.max_children)
-            ):  # fmt: skip
-                object.__setattr__(self, name, value)
+            self._set(fixed=tree, max_size=tree.size, max_depth=tree.depth, branch=FixedTree(tree).max_children)
+
+    def _set(self, **fields) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def _wide_enough(self) -> dict[str, int]:
+        """Return the bounds that were left open."""
+        size, depth = (STREAMED_SIZE, STREAMED_DEPTH) if self._streams else (SIZE, DEPTH)
+        if self.profile is not None:
+            size = min(size, self.profile.max_size)
+        return {name: wide for name, wide in (("max_size", size), ("max_depth", depth)) if getattr(self, name) is None}
+
+    @property
+    def _streams(self) -> bool:
+        return self.profile is not None and self.profile.streaming is not None
 
     @property
     def max_inner(self) -> int:

@@ -30,6 +30,7 @@ FLOOR_STEP = 1.1  # the floor rises by this when a tree is full, and falls by it
 LOWEST_FLOOR = 1e-4
 TRUST_STEP = 0.02  # per token more or less than promised: some fifty steps undo a promise that was twice too high
 TRUSTED = (0.25, 1.25)
+FELT = 0.5  # of a draft pass while weights stream in: it hides or it does not; 0.2 to 0.5 grow equally good trees
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,9 +75,8 @@ class StepCosts:
     ) -> StepCosts:
         """Look the times up once for every size and width.
 
-        Where weights stream in, a pass is priced by what it computes beyond their arrival, and draft passes by the
-        share of the deepest tree's drafting that does not hide behind it. Such prices of single nodes cannot say that
-        drafting hides no longer where computing takes longer than reading; `seconds` of a whole step does.
+        Where weights stream in, nodes are priced as in a step without drafting, and draft passes by `FELT`. Whether
+        drafting hides depends on the whole step, which prices of single nodes cannot say; `seconds` does.
 
         Raises:
             ValueError: when the bounds go beyond what was profiled.
@@ -86,14 +86,11 @@ class StepCosts:
         draft = profile.draft_at(widths, context)
         if profile.streaming is None:
             return cls(np.append(0.0, profile.verify_at(sizes, context) + overhead), np.append(0.0, draft))
-        computing, ahead = computing_sec(profile, sizes, context), profile.streaming.ahead_sec
-        whole = StreamedStep(
-            profile.streaming.pass_sec, ahead, *(np.append(0.0, part) for part in (computing, overhead, draft))
-        )
-        step = np.maximum(whole.pass_sec, computing) + np.maximum(overhead - ahead, 0.0)
-        hidden = max(ahead - float(overhead[0]), 0.0)
-        draft = draft * max(1.0 - hidden / (bounds.max_depth * float(draft[0])), 0.0)
-        return cls(np.append(0.0, step), np.append(0.0, draft), whole)
+        parts = (computing_sec(profile, sizes, context), overhead, draft)
+        streaming = profile.streaming
+        whole = StreamedStep(streaming.pass_sec, streaming.ahead_sec, *(np.append(0.0, part) for part in parts))
+        step = np.array([0.0, *(whole.seconds(size, ()) for size in sizes)])
+        return cls(step, FELT * whole.draft_sec, whole)
 
     def seconds(self, size: int, widths: Sequence[int]) -> float:
         """Return what a step takes whose tree has so many nodes and whose draft passes read so many each."""

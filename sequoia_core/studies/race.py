@@ -124,21 +124,16 @@ def predict_policy(
     )  # fmt: skip
 
 
-def dynamic_trees(
-    acceptance: AcceptanceVector, profile: HardwareProfile, planned: TokenTree, *, max_size: int = 64
-) -> dict[str, TreePolicy]:
+def dynamic_trees(acceptance: AcceptanceVector, profile: HardwareProfile, planned: TokenTree) -> dict[str, TreePolicy]:
     """Return the policies that race against a planned tree; none for a vector without calibration.
 
     SpecExec has the planned tree's budget and depth. The adaptive policy has only the profile to hold it.
     """
     if acceptance.calibration is None:
         return {}
-    size = min(max_size, profile.max_size)
     return {
         "specexec": SpecExecTree(max_size=planned.size, max_depth=max(1, planned.depth)),
-        "adaptive": AdaptiveTree(
-            profile=profile, calibration=acceptance.calibration, max_size=size, holds_for=acceptance.holds_for
-        ),
+        "adaptive": AdaptiveTree(profile=profile, calibration=acceptance.calibration, holds_for=acceptance.holds_for),
     }
 
 

@@ -5,6 +5,7 @@ The statistical tests raise a false alarm with a probability below 1e-6 each; th
 
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import calibration_of, tiny_llama
 from tests.core.decoding.test_tree_policy import RAGGED, TakingTurns
 
+ASSETS = Path(__file__).parents[3] / "assets"
 PROMPT = [3, 14, 15, 9, 2, 6]
 RECIPES = ["deterministic", "sampled"]
 both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
@@ -257,6 +259,37 @@ def test_where_growing_costs_more_than_it_brings_auto_answers_the_best_static_tr
     assert grown.recipe == max(grown.expected, key=lambda name: grown.expected[name].value)
     assert grown.expected["static"].value == policy.expected["static"].value
     assert all(grown.expected[name].value > policy.expected[name].value for name in RECIPES)
+
+
+STREAMED = HardwareProfile(
+    sizes=[1, 8, 20, 40, 128], verify_sec=[1.0, 1.0, 1.0, 2.0, 6.4], draft_sec=0.02, overhead_sec=[0.01] * 5,
+    meta={"streaming": {"layers": 10, "buffers": 5, "layer_read_sec": 0.1}},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("temperature", "recipe"), [(0.0, "deterministic"), (1.0, "sampled")])
+def test_while_weights_stream_in_trees_may_be_deep_and_are_no_larger_than_the_best_planned_one(temperature, recipe):
+    known = calibration_of(0.6, temperature=temperature)
+    policy = AdaptiveTree(profile=STREAMED, calibration=known, recipe=recipe)
+    planned = AdaptiveTree(profile=STREAMED, calibration=known, recipe="static").fixed
+    assert (policy.max_size, policy.max_depth) == (planned.size, 24) and 16 <= planned.size <= 40
+    own = AdaptiveTree(profile=STREAMED, calibration=known, recipe=recipe, max_size=9, max_depth=5)
+    assert (own.max_size, own.max_depth) == (9, 5)
+    in_memory = replace(STREAMED, meta={})
+    held = AdaptiveTree(profile=in_memory, calibration=known, recipe=recipe)
+    assert (held.max_size, held.max_depth) == (64, 12)
+    small = replace(in_memory, sizes=[1, 8], verify_sec=[1.0, 1.0], overhead_sec=[0.01, 0.01])
+    assert AdaptiveTree(profile=small, calibration=known, recipe=recipe).max_size == 8
+
+
+@pytest.mark.parametrize("draft", ["", "-large"])
+@pytest.mark.parametrize("temperature", ["0", "0.6"])
+def test_with_the_target_on_disk_trees_that_grow_are_expected_to_beat_the_planned_one(draft, temperature):
+    vector = AcceptanceVector.load(ASSETS / "acceptance" / f"demo{draft}-t{temperature}.json")
+    measured = HardwareProfile.load(ASSETS / "scenarios" / "profiles" / f"demo-pair{draft}-disk.json")
+    found = AdaptiveTree(profile=measured, calibration=vector.calibration)
+    assert found.recipe == ("deterministic" if temperature == "0" else "sampled")
+    assert found.expected[found.recipe].tokens_per_sec > 1.05 * found.expected["static"].tokens_per_sec
 
 
 @pytest.mark.parametrize("bounds", [{"max_size": 40, "max_depth": 3, "beam": 2}, {"max_size": 12}])

@@ -26,3 +26,13 @@ def test_a_step_takes_what_its_prediction_says(size, passes, profile, greedy):
     widths = [1] * passes
     parts = step_parts(np.array(size), np.array(widths, dtype=int), profile, greedy=greedy, growing=True)
     assert costs.seconds(size, widths) == pytest.approx(float(sum(parts)))
+
+
+def test_while_weights_stream_in_nodes_cost_what_the_step_takes_without_drafting():
+    bounds = ShapeBounds(max_size=64, max_depth=12, beam=16, branch=8)
+    costs = StepCosts.of_profile(STREAMED, bounds, greedy=True)
+    np.testing.assert_allclose(costs.step_sec[1:], [costs.seconds(size, []) for size in range(1, 65)])
+    assert costs.step_sec[30] == costs.step_sec[1] < costs.step_sec[40]  # reading takes longer; computing does
+    assert 0.0 < costs.draft_sec[1] < 0.1  # a draft pass hides or it does not
+    in_memory = StepCosts.of_profile(IN_MEMORY, bounds, greedy=True)
+    assert in_memory.draft_sec[1] == pytest.approx(0.1)
