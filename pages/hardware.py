@@ -90,5 +90,5 @@ with right:
     even, gains = core_cache.break_even(vector, profile)
     st.dataframe(sentences.break_even_rows(even, max(best.size, 2)), hide_index=True, width="stretch")
     st.markdown(sentences.gains_sentence(gains))
-    drafts.section(vector, profile)
     why.section(vector, profile, foreign=bool(foreign))
+drafts.section(vector, profile)

@@ -39,6 +39,7 @@ FLOATS = ("F64", "F32", "F16", "BF16")  # formats that hold the weights themselv
 LARGEST_SIZE = 2**31 - 1
 MOST_PARTS = 100_000  # layers, heads or experts: beyond any model, and building so many takes minutes
 LARGER_THAN_FILES = 2  # a configuration with more than this many times the numbers stored is refused before loading
+ALIGNED = 64  # bytes, of a vector register and a cache line
 PACKED = 32  # numbers that quantised formats may pack into one
 Stored = dict[str, tuple[tuple[int, ...], str]]  # (shape, number format) of each tensor by its name
 
@@ -96,7 +97,19 @@ def load_weights(source: Source, plan: Plan, device: torch.device, dtype: torch.
         if not plan.quantised:  # quantised weights are placed while they load and cannot be moved
             model = model.to(device)
     _check_loaded(name, model, report)
+    align_weights(model)
     return model
+
+
+def align_weights(model: PreTrainedModel) -> None:
+    """Copy float32 weights that do not begin at a multiple of 64 bytes, as those do that lie mapped in their file.
+
+    On some processors float32 products differ in their last bits with the place of their operands. Layers that stream
+    lie aligned, and a model in memory is to give the same bits.
+    """
+    for weights in model.parameters():
+        if weights.device.type == "cpu" and weights.dtype == torch.float32 and weights.data_ptr() % ALIGNED:
+            weights.data = weights.data.clone()  # torch's own memory is aligned
 
 
 def weight_paths(source: Source) -> list[Path]:

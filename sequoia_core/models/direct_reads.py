@@ -6,6 +6,7 @@ file system grants none, pages are dropped after they were read.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -13,6 +14,9 @@ import sys
 import weakref
 from pathlib import Path
 
+import numpy as np
+
+LARGE_PAGE = 2**21  # bytes, of x86-64 and most others
 ALIGNMENT = 4096  # of memory, offset and length of a direct read: no file system here asks for more
 _DIRECT = os.O_DIRECT if sys.platform == "linux" else 0
 
@@ -25,12 +29,19 @@ def round_up(size: int, unit: int = ALIGNMENT) -> int:
 def aligned_memory(size: int) -> memoryview:
     """Return zeroed memory of at least `size` bytes that begins at a page, in large pages where the system grants them.
 
-    It goes back to the system when the last view of it does.
+    Into small pages, which lie scattered, a direct read is divided into many requests and takes up to half as long
+    again. Only private memory is granted large pages. A process forked meanwhile does not get it: it could be left with
+    the pages that are being filled. It goes back to the system when the last view of it does.
     """
-    memory = mmap.mmap(-1, max(round_up(size), ALIGNMENT))
-    if sys.platform == "linux":
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(memory)
+    if sys.platform != "linux" or size < LARGE_PAGE:
+        return memoryview(mmap.mmap(-1, max(round_up(size), ALIGNMENT)))
+    size = round_up(size, LARGE_PAGE)
+    memory = mmap.mmap(-1, size + LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for advice in (mmap.MADV_HUGEPAGE, mmap.MADV_DONTFORK):
+        with contextlib.suppress(OSError):  # a kernel built without it
+            memory.madvise(advice)
+    begin = -np.frombuffer(memory, np.uint8).ctypes.data % LARGE_PAGE
+    return memoryview(memory)[begin : begin + size]
 
 
 class DirectFile:

@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -18,6 +19,8 @@ from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.models import layer_sources, offload_needs, packed_layers, tensor_files
+from sequoia_core.models.checkpoint import align_weights
+from sequoia_core.models.direct_reads import aligned_memory
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.layer_ring import slots_for
 from sequoia_core.models.llama_torch import TorchLlama
@@ -59,6 +62,7 @@ def compiled_family(name: str, **settings) -> transformers.PreTrainedModel:
 def pairs(folder: str, dtype: str, resident_by):
     """Return a model in memory, run by a given kind of passes, and the same one streamed."""
     weights = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    align_weights(weights)  # as `load_pair` does
     resident = HuggingFaceModel(weights, "resident", passes=resident_by(weights))
     streamed = load_pair(folder, folder, device="cpu", dtype=dtype, offload="disk").target
     resident.vocab_size = streamed.vocab_size
@@ -435,3 +439,32 @@ def test_a_profile_of_a_streamed_target_says_how_its_layers_arrive(tmp_path):
     one_token = float(np.median(np.array(found.verify_samples[0]) + np.array(found.overhead_samples[0])))
     assert found.streaming.pass_sec == pytest.approx(one_token)
     pair.target.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how memory is mapped is Linux's own")
+def test_memory_for_reads_is_of_large_pages_and_stays_out_of_forked_processes():
+    memory = aligned_memory(3 * 2**20)
+    address = np.frombuffer(memory, np.uint8).ctypes.data
+    assert address % 2**21 == 0 and len(memory) == 2**22
+    flags = None
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if span := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(span[1], 16) <= address < int(span[2], 16)
+        elif inside and line.startswith("VmFlags:"):
+            flags = set(line.split()[1:])
+    assert "sh" not in flags and "dc" in flags  # private; not copied on fork
+    if Path("/sys/kernel/mm/transparent_hugepage").exists():
+        assert "hg" in flags
+
+
+def test_weights_that_lie_crooked_are_copied_to_where_they_lie_aligned(tmp_path):
+    folder = save(build("Qwen2"), tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+    before = {name: weights.clone() for name, weights in loaded.named_parameters()}
+    first = next(loaded.parameters())
+    room = torch.empty(first.numel() + 1)
+    room[1:] = first.detach().flatten()
+    first.data = room[1:].view(first.shape)  # four bytes off
+    align_weights(loaded)
+    assert all(weights.data_ptr() % 64 == 0 for weights in loaded.parameters())
+    assert all(torch.equal(weights, before[name]) for name, weights in loaded.named_parameters())
