@@ -68,4 +68,5 @@ def section(profile: HardwareProfile, best: BestShape) -> None:
     st.caption(
         "A dynamic tree keeps a node where its chance to be accepted is above these costs × tokens per pass reached. "
         f"A further level costs a whole draft pass, c = {profile.c:.3f}, besides."
+        + (" While weights stream in, half of all drafting is counted: part of it hides." if profile.streaming else "")
     )
