@@ -61,6 +61,7 @@ from sequoia_core.studies.race import (  # noqa: E402
     Method,
     best_chain,
     dynamic_trees,
+    over_best_other,
     own_method,
     plan_tree,
     repeated_share,
@@ -273,6 +274,7 @@ def one_temperature(args, setups: list[Setup], calibration, raced, temperature: 
             tree = trees[setup.name("planned")]
             found = predict(tree, vectors[setup.draft], setup.profile, prompts=len(raced)).speedup
             measured = steps[setup.name("planned")] / steps["disk autoregressive"]
+            beside = {name: lane for name, lane in lanes.items() if name.startswith(setup.name(""))}
             by_draft[setup.draft] = {
                 "planned_over_autoregressive": measured,
                 "planned_over_chain": steps[setup.name("planned")] / steps[setup.name("chain")],
@@ -283,6 +285,11 @@ def one_temperature(args, setups: list[Setup], calibration, raced, temperature: 
                 "predicted": [found.value, found.low, found.high],
                 "tree": {"size": tree.size, "depth": tree.depth},
                 "widest_rank": int(tree.child_counts.max()),
+                **{
+                    f"{lane}_over_best_other": over_best_other(beside, setup.name(lane))
+                    for lane in ("specexec", "adaptive")
+                    if setup.name(lane) in beside
+                },
             }
             print(f"disk, {setup.draft}: {by_draft[setup.draft]}")
     best = max(by_draft, key=lambda draft: by_draft[draft]["planned_over_autoregressive"])
