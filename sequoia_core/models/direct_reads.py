@@ -30,8 +30,8 @@ def aligned_memory(size: int) -> memoryview:
     """Return zeroed memory of at least `size` bytes that begins at a page, in large pages where the system grants them.
 
     Into small pages, which lie scattered, a direct read is divided into many requests and takes up to 1.7 times as long
-    (docs/offloading.md). Only private memory is granted large pages. A process forked meanwhile does not get it: it could be left with
-    the pages that are being filled. It goes back to the system when the last view of it does.
+    (docs/offloading.md). Only private memory is granted large pages. A process forked meanwhile does not get it: it
+    could be left with the pages that are being filled. It goes back to the system when the last view of it does.
     """
     if sys.platform != "linux" or size < LARGE_PAGE:
         return memoryview(mmap.mmap(-1, max(round_up(size), ALIGNMENT)))
