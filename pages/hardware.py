@@ -29,7 +29,7 @@ if profile.meta.get("passes_by"):
     st.caption(plain(f"Target passes in {profile.dtype} by {str(profile.meta['passes_by'])[:120]}."))
 
 scenarios.banner()
-foreign = [*predictions.vector_faults(), *predictions.profile_faults()]
+foreign = predictions.faults()
 if foreign and scenarios.in_use() is None:
     st.warning(
         f"A what-if, not a prediction for the {session.pair_name()} on this machine: {plain('; '.join(foreign))}. "

@@ -15,7 +15,7 @@ def standing() -> None:
     """Draw one card per question: the key figure in use, and the page that answers it below."""
     vector, best, tree, last = session.acceptance(), tree_in_use.best(), tree_in_use.current(), session.last_run()
     unmeasured = predictions.vector_faults()
-    missing = [*unmeasured, *predictions.profile_faults()]
+    missing = predictions.faults()
     here = (predictions.conditions().target, session.pair_spec().offload)
     own = last is not None and (last["target"], last.get("offload")) == here
     summary = runs.summary_of(last) if own else None

@@ -54,6 +54,11 @@ def profile_faults() -> list[str]:
     )
 
 
+def faults() -> list[str]:
+    """Return why vector or profile in use do not describe the pair in use here, each once: both may name the draft."""
+    return list(dict.fromkeys([*vector_faults(), *profile_faults()]))
+
+
 def dtype_in_use() -> str:
     """Return the number format that the pair in use runs in here; before its first load, the one that is likely."""
     return dtype_of(session.pair_spec())
@@ -101,7 +106,7 @@ def prediction(
 
 def no_prediction(tree: TokenTree, vector: AcceptanceVector | None = None) -> str | None:
     """Say why no speedup can be predicted for a tree; None when it can. Arguments as `predicted`."""
-    faults = [*(vector_faults() if vector is None else []), *profile_faults()]
-    if not faults and tree.size > session.profile().max_size:
+    found = faults() if vector is None else profile_faults()
+    if not found and tree.size > session.profile().max_size:
         return f"the profile ends at n = {session.profile().max_size}"
-    return "; ".join(faults) or None
+    return "; ".join(found) or None

@@ -84,7 +84,7 @@ def kind(scenario: Scenario) -> str:
 
 def foreign() -> bool:
     """Whether the vector or the profile in use is of another pair or machine than those of this session."""
-    return bool(predictions.vector_faults() or predictions.profile_faults())
+    return bool(predictions.faults())
 
 
 def banner() -> None:

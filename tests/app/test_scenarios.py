@@ -57,6 +57,13 @@ def test_the_hardware_page_draws_a_scenario_as_modelled(scenario_assets) -> None
     assert "Supposed speedup" in metrics(page)
 
 
+def test_what_does_not_fit_ones_own_pair_is_said_once(scenario_assets) -> None:
+    page = choose(open_page("tree"), "The demo pair with its target on disk")
+    settled(page.segmented_control(key="tree_kind").set_value("Adaptive").run())
+    said = next(caption.value for caption in page.caption if "No speedup is predicted of them" in caption.value)
+    assert said.count("draft demo draft-large, not demo draft") == 1  # vector and profile both name the draft
+
+
 def test_a_profile_of_ones_own_ends_the_scenario(scenario_assets, tmp_path) -> None:
     page = choose(open_page("hardware"), TITLE)
     settled(page.segmented_control(key="hardware_way").set_value("Upload").run())

@@ -44,7 +44,7 @@ def section(kind: str) -> None:
             f":material/account_tree: **To decode with:** {plain(origin)}, exact with the {rule} rule &nbsp;·&nbsp; "
             "the tree below is the best static one, for comparison"
         )
-        faults = [*predictions.vector_faults(), *predictions.profile_faults()]
+        faults = predictions.faults()
         if vector.calibration is None or hardware is None or bounds.max_size > hardware.max_size:
             st.caption(":material/info: Nothing is predicted of them: that takes a profile, and a calibrated vector.")
         elif faults:
