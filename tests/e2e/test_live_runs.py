@@ -9,8 +9,9 @@ import pytest
 from .browser import LONG_MS, go, settle
 
 
-def steps_shown(page) -> int:
-    return int(re.search(r"of (\d+)", page.locator(".st-key-decode_tree .at").inner_text())[1])
+def at_step(page, step: int) -> None:
+    """Wait until the tree shows a step, the last so far: the picture may come a moment after the words."""
+    page.locator(".st-key-decode_tree .at", has_text=re.compile(rf"of {step}$")).wait_for()
 
 
 @pytest.mark.timeout(600)
@@ -67,7 +68,7 @@ def test_step_by_step_then_planned_again_then_on_with_the_new_tree(page, server,
     further = page.locator(".st-key-decode_next button").first
     for steps in (1, 2, 3):
         page.get_by_text(f"The engine waits after step {steps}.").wait_for(timeout=LONG_MS)
-        assert steps_shown(page) == steps
+        at_step(page, steps)
         further.click()
     page.get_by_text("The engine waits after step 4.").wait_for()
     page.locator(".st-key-decode_tree .tt").evaluate("root => (root.dataset.tag = 'kept')")
@@ -75,7 +76,7 @@ def test_step_by_step_then_planned_again_then_on_with_the_new_tree(page, server,
     page.get_by_role("button", name="Use it from the next step").click()
     further.click()
     page.get_by_text("In use since step 5").wait_for()
-    assert page.locator(".st-key-decode_tree .nodes .node:not(.bonus)").count() > 2  # the chain had two
+    page.locator(".st-key-decode_tree .nodes .node:not(.bonus)").nth(2).wait_for()  # the chain had two
     page.get_by_role("button", name="Run on").click()
     page.locator(".st-key-decode_start button:enabled").wait_for(timeout=LONG_MS)
     settle(page)
@@ -102,7 +103,7 @@ def test_adaptive_trees_change_without_flicker_and_say_why_each_node_is_there(pa
     sizes = set()
     for step in range(1, 7):
         page.get_by_text(f"The engine waits after step {step}.").wait_for(timeout=LONG_MS)
-        tree.locator(".at", has_text=re.compile(rf"of {step}$")).wait_for()  # the picture may come a moment later
+        at_step(page, step)
         if step == 1:
             tree.locator(".tt").evaluate("root => (root.dataset.tag = 'kept')")
             drawn.first.evaluate("node => (node.dataset.tag = 'root')")
