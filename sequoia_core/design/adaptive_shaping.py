@@ -49,10 +49,11 @@ class StreamedStep:
     overhead_sec: np.ndarray
     draft_sec: np.ndarray
 
-    def seconds(self, size: int, widths: Sequence[int]) -> float:
-        between = float(self.draft_sec[list(widths)].sum() + self.overhead_sec[size])
-        reading = self.pass_sec + max(between - self.ahead_sec, 0.0)
-        return max(reading, float(self.computing_sec[size]) + between)
+    def seconds(self, size: int | np.ndarray, drafting: float) -> float | np.ndarray:
+        """Return what steps of so many nodes take, of the shape of `size`; drafting takes so many seconds of each."""
+        between = drafting + self.overhead_sec[size]
+        reading = self.pass_sec + np.maximum(between - self.ahead_sec, 0.0)
+        return np.maximum(reading, self.computing_sec[size] + between)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,13 +90,12 @@ class StepCosts:
         parts = (computing_sec(profile, sizes, context), overhead, draft)
         streaming = profile.streaming
         whole = StreamedStep(streaming.pass_sec, streaming.ahead_sec, *(np.append(0.0, part) for part in parts))
-        step = np.array([0.0, *(whole.seconds(size, ()) for size in sizes)])
-        return cls(step, FELT * whole.draft_sec, whole)
+        return cls(np.append(0.0, whole.seconds(sizes, 0.0)), FELT * whole.draft_sec, whole)
 
     def seconds(self, size: int, widths: Sequence[int]) -> float:
         """Return what a step takes whose tree has so many nodes and whose draft passes read so many each."""
         if self.streamed is not None:
-            return self.streamed.seconds(size, widths)
+            return float(self.streamed.seconds(size, float(self.streamed.draft_sec[list(widths)].sum())))
         return float(self.step_sec[size] + self.draft_sec[list(widths)].sum())
 
     def at_least(self, theta: float) -> float:
