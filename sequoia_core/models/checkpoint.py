@@ -21,7 +21,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from .layer_sources import LINE
 from .model_files import A_MODEL, Source, explained
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ FLOATS = ("F64", "F32", "F16", "BF16")  # formats that hold the weights themselv
 LARGEST_SIZE = 2**31 - 1
 MOST_PARTS = 100_000  # layers, heads or experts: beyond any model, and building so many takes minutes
 LARGER_THAN_FILES = 2  # a configuration with more than this many times the numbers stored is refused before loading
+ALIGNED = 64  # bytes, of a vector register and a cache line
 PACKED = 32  # numbers that quantised formats may pack into one
 Stored = dict[str, tuple[tuple[int, ...], str]]  # (shape, number format) of each tensor by its name
 
@@ -108,7 +108,7 @@ def align_weights(model: PreTrainedModel) -> None:
     lie aligned, and a model in memory is to give the same bits.
     """
     for weights in model.parameters():
-        if weights.device.type == "cpu" and weights.dtype == torch.float32 and weights.data_ptr() % LINE:
+        if weights.device.type == "cpu" and weights.dtype == torch.float32 and weights.data_ptr() % ALIGNED:
             weights.data = weights.data.clone()  # torch's own memory is aligned
 
 
