@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PORT ?= 8501
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: run test lint screenshots bench clean
+.PHONY: run test lint lock screenshots bench clean
 
-run: .venv/runtime
-	$(BIN)/streamlit run app.py --server.port $(PORT)
+run: .venv/runtime  # RELOAD=1 watches the code, which .streamlit/config.toml switches off
+	$(BIN)/streamlit run app.py --server.port $(PORT)$(if $(RELOAD), --server.fileWatcherType poll)
 
 test: .venv/develop  # SLOW=1 adds the proofs that take minutes
 	$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow")
@@ -21,15 +22,24 @@ screenshots: .venv/develop  # renews the pictures of the README; needs Chromium
 bench: .venv/runtime
 	$(BIN)/python -m sequoia_core bench --temperature 0 --max-new-tokens 128
 
-.venv/runtime: requirements.txt
+lock: .venv/develop  # renews requirements.lock: every package that gets installed, with its hashes
+	$(PIP) uv==0.13.9
+	$(BIN)/uv pip compile requirements-dev.txt --universal --python-version 3.11 --generate-hashes --upgrade --quiet \
+		--default-index https://pypi.org/simple --custom-compile-command "make lock" --output-file requirements.lock
+
+# PyTorch is pinned by version alone: which of its builds fits (CPU, CUDA, ROCm) is the machine's choice.
+# Hashes in a constraints file need a recent pip.
+.venv/runtime: requirements.txt requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "found $$($(PYTHON) --version), expected Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(PIP) pip==26.3
+	$(PIP) --no-deps $(shell grep ^torch== requirements.txt)
+	$(PIP) -r requirements.txt -c requirements.lock
 	touch $@
 
 .venv/develop: .venv/runtime requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(PIP) -r requirements-dev.txt -c requirements.lock
 	touch $@
 
 clean:

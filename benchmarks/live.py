@@ -26,10 +26,9 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
+from served_app import QUIET, Server, cpu_sec, settle, use_pair  # noqa: E402
 
 from sequoia_core.design.tree import TokenTree  # noqa: E402
-from tests.e2e.browser import settle, use_pair  # noqa: E402
-from tests.e2e.conftest import QUIET, Server  # noqa: E402
 from ui.decode_job import record_run  # noqa: E402
 from ui.number_format import FASTEST  # noqa: E402
 from ui.run_files import load_run  # noqa: E402
@@ -71,19 +70,6 @@ def watched_run(page: Page, folder: Path) -> dict[str, Any]:
     path = folder / "run.jsonl"
     saved.value.save_as(path)
     return load_run(path)
-
-
-def cpu_sec(processes: list[psutil.Process]) -> float:
-    """Return the processor seconds of processes and all below them, so far."""
-    total = 0.0
-    for process in processes:
-        for each in (process, *process.children(recursive=True)):
-            try:
-                times = each.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += times.user + times.system
-    return total
 
 
 def longer_pair(folder: Path) -> PairSpec:

@@ -4,28 +4,9 @@ from __future__ import annotations
 
 import re
 
-LONG_MS = 240_000
+from benchmarks.served_app import LONG_MS, settle, use_pair
 
-
-def settle(page) -> None:
-    """Wait until the script has run and its results are on the page."""
-    page.wait_for_selector('[data-testid="stApp"][data-test-connection-state="CONNECTED"]')
-    page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]', timeout=LONG_MS)
-    page.wait_for_timeout(400)
-    assert page.locator('[data-testid="stException"]').count() == 0, page.locator(
-        '[data-testid="stException"]'
-    ).inner_text()
-
-
-def use_pair(page, target: str, draft: str) -> None:
-    """Choose two models in the sidebar."""
-    page.get_by_role("button", name="Change pair").click()
-    page.get_by_label("Target", exact=True).fill(target)
-    page.get_by_label("Draft", exact=True).fill(draft)
-    page.get_by_role("button", name="Use this pair").click()
-    page.get_by_text("target ← draft").first.wait_for()
-    page.keyboard.press("Escape")
-    settle(page)
+__all__ = ["LONG_MS", "settle", "use_pair"]
 
 
 def heap_mb(page) -> float:

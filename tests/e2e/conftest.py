@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-QUIET = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-)
+from benchmarks.served_app import QUIET, Server
 
 
 @pytest.fixture(scope="session")
@@ -30,40 +21,6 @@ def chromium() -> str:
             pytest.fail(message)
         pytest.skip(message)
     return path
-
-
-class Server:
-    """The app served as `make run` does, on a free port that it keeps when killed and started again."""
-
-    def __init__(self, log: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.address, self.log = f"http://localhost:{self.port}", log
-        self.start()
-
-    def start(self) -> None:
-        options = {"port": self.port, "headless": "true", "fileWatcherType": "none"}
-        command = [
-            sys.executable,
-            "-m",
-            "streamlit",
-            "run",
-            "app.py",
-            *(f"--server.{k}={v}" for k, v in options.items()),
-        ]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=self.log.open("a"), stderr=subprocess.STDOUT)
-        for _ in range(300):
-            try:
-                urllib.request.urlopen(f"{self.address}/_stcore/health", timeout=1)
-                return
-            except OSError:
-                assert self.process.poll() is None, self.log.read_text()
-                time.sleep(0.2)
-
-    def stop(self, *, kill: bool = False) -> None:
-        self.process.kill() if kill else self.process.terminate()
-        self.process.wait(20)
 
 
 @pytest.fixture(scope="session")

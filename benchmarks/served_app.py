@@ -1,0 +1,111 @@
+"""The app as `make run` serves it, and the few things that benchmarks and browser tests do with it in Chromium."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+QUIET = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+LONG_MS = 240_000
+
+
+def run_command(port: int) -> list[str]:
+    """Return the command by which `make run` starts the server, with the interpreter that runs this.
+
+    Raises:
+        RuntimeError: the Makefile's last command is not one of its virtual environment.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
+    recipe = subprocess.run(
+        ["make", "--dry-run", "run", f"PORT={port}"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    program, *options = shlex.split(recipe.stdout.splitlines()[-1])
+    if Path(program).parent != Path(".venv/bin"):
+        raise RuntimeError(f"found {program!r} as the last command of `make run`, expected one in .venv/bin")
+    return [str(Path(sys.executable).parent / Path(program).name), *options]
+
+
+class Server:
+    """The app served as `make run` does, on a free port that it keeps when killed and started again."""
+
+    def __init__(self, log: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.address, self.log = f"http://localhost:{self.port}", log
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            run_command(self.port),
+            cwd=ROOT,
+            env=os.environ | {"STREAMLIT_SERVER_HEADLESS": "true"},  # opens no browser of its own
+            stdout=self.log.open("a"),
+            stderr=subprocess.STDOUT,
+        )
+        for _ in range(300):
+            try:
+                urllib.request.urlopen(f"{self.address}/_stcore/health", timeout=1)
+                return
+            except OSError:
+                assert self.process.poll() is None, self.log.read_text()
+                time.sleep(0.2)
+
+    def stop(self, *, kill: bool = False) -> None:
+        self.process.kill() if kill else self.process.terminate()
+        self.process.wait(20)
+
+    def cpu_sec(self) -> float:
+        """Return the processor seconds that the server has used so far."""
+        return cpu_sec([psutil.Process(self.process.pid)])
+
+
+def cpu_sec(processes: list[psutil.Process]) -> float:
+    """Return the processor seconds of processes and all below them, so far."""
+    total = 0.0
+    for process in processes:
+        for each in (process, *process.children(recursive=True)):
+            try:
+                times = each.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            total += times.user + times.system
+    return total
+
+
+def settle(page) -> None:
+    """Wait until the script has run and its results are on the page."""
+    page.wait_for_selector('[data-testid="stApp"][data-test-connection-state="CONNECTED"]')
+    page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]', timeout=LONG_MS)
+    page.wait_for_timeout(400)
+    assert page.locator('[data-testid="stException"]').count() == 0, page.locator(
+        '[data-testid="stException"]'
+    ).inner_text()
+
+
+def use_pair(page, target: str, draft: str) -> None:
+    """Choose two models in the sidebar."""
+    page.get_by_role("button", name="Change pair").click()
+    page.get_by_label("Target", exact=True).fill(target)
+    page.get_by_label("Draft", exact=True).fill(draft)
+    page.get_by_role("button", name="Use this pair").click()
+    page.get_by_text("target ← draft").first.wait_for()
+    page.keyboard.press("Escape")
+    settle(page)
