@@ -43,10 +43,20 @@ def test_the_recipe_makes_what_is_shipped(recipe, shipped):
         assert (scenario.title, scenario.sentence) == (row["title"], row["sentence"])
         if "make" in row:
             made, kept = row["make"](), HardwareProfile.load(scenario.profile)
-            assert kept.verify_sec == pytest.approx(made.verify_sec) and kept.meta == made.meta
+            assert kept.verify_sec == pytest.approx(made.verify_sec)
+            assert _alike(kept.meta, made.meta)
             assert kept.draft_width_sec == pytest.approx(made.draft_width_sec)
     kept = AcceptanceVector.load(shipped["llama2-7b-a100"].acceptance)
     assert kept.probs == pytest.approx(recipe.fitted_vector().probs)
+
+
+def _alike(kept, made) -> bool:
+    """Whether two values of JSON are the same, numbers to a part in a million: the last bits are the processor's."""
+    if isinstance(kept, dict) and isinstance(made, dict):
+        return kept.keys() == made.keys() and all(_alike(kept[key], made[key]) for key in kept)
+    if isinstance(kept, list) and isinstance(made, list):
+        return len(kept) == len(made) and all(map(_alike, kept, made))
+    return kept == (pytest.approx(made) if isinstance(made, float) else made)
 
 
 def test_the_fitted_vector_yields_what_the_paper_reports(shipped):
