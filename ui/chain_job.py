@@ -1,4 +1,4 @@
-"""The whole chain as one job for the engine's worker: measure acceptance, profile, plan the tree, decode.
+"""The whole chain as one job for the engine's worker: profile, measure acceptance, plan the tree, decode.
 
 Runs on the worker's thread, so no Streamlit here. What each stage finds is kept as it comes.
 """
@@ -32,14 +32,16 @@ class Stage:
 
 
 STAGES = (
-    Stage("Measure acceptance", 0.0, 0.4),
-    Stage("Profile the hardware", 0.4, 0.6),
-    Stage("Plan the best tree", 0.6, 0.62),
-    Stage("Decode a prompt", 0.62, 1.0),
+    Stage("Profile the hardware", 0.0, 0.3),
+    Stage("Measure acceptance", 0.3, 0.85),
+    Stage("Plan the best tree", 0.85, 0.87),
+    Stage("Decode a prompt", 0.87, 1.0),
 )
 PROMPT_TOKENS, NEW_TOKENS = 96, 128
-MEASURE_SEC = 60.0  # acceptance is measured on as many prompts as this allows
+MEASURE_SEC = 15.0  # acceptance is measured until the plan is settled, or for as long as this
 LEAST_PROMPTS = 4  # at least, however long they take
+CHECK_EVERY = 4  # prompts between two looks at how well tokens per step are known
+WITHIN = 0.07  # of its value: how well tokens per step are known once the plan is settled
 SIZES, REPEATS = (1, 2, 4, 8, 16, 32, 64), 9
 STREAMED_SIZES, STREAMED_REPEATS = (1, 8, 16, 32, 64, 128, 256), 5  # large trees pay, and each pass reads all weights
 
@@ -58,17 +60,39 @@ class ChainResult:
 DEMO = PairSpec()
 
 
-class _Limit:
-    """Ends a measurement when the user cancels, or when its time is over and enough prompts are complete."""
+class _Enough:
+    """Ends a measurement once the plan is settled, when its time is over, or when the user cancels.
 
-    def __init__(self, cancel: threading.Event, report: Callable[[float, str], None]) -> None:
+    Settled: tokens per step are known within `WITHIN`, and planning again finds the same best size and depth. Planning
+    takes as long as a few prompts, so until then it is done anew only where the prompts have doubled.
+    """
+
+    def __init__(self, profile: HardwareProfile, cancel: threading.Event, report: Callable[[float, str], None]) -> None:
         self.reached = threading.Event()
-        self._cancel, self._report = cancel, report
-        self._prompts, self._end = 0, time.monotonic() + MEASURE_SEC
+        self._profile, self._cancel, self._report = profile, cancel, report
+        self._prompts, self._planned_at, self._end = 0, 0, time.monotonic() + MEASURE_SEC
+        self._tree: TokenTree | None = None
 
     def count(self, vector: AcceptanceVector) -> None:
-        """Note that one more prompt is complete."""
+        """Note that one more prompt is complete, and look at the plan where it is time to."""
         self._prompts += 1
+        if self._prompts % CHECK_EVERY:
+            return
+        known = self._is_known(vector)
+        if not known and self._prompts < 2 * self._planned_at:
+            return
+        last, self._planned_at = self._tree, self._prompts
+        _, self._tree = _plan(vector, self._profile)
+        same = last is not None and (last.size, last.depth) == (self._tree.size, self._tree.depth)
+        if known and same and self._is_known(vector):
+            self.reached.set()
+
+    def _is_known(self, vector: AcceptanceVector) -> bool:
+        """Whether tokens per step of the tree last planned are known within `WITHIN`."""
+        from sequoia_core.design.prediction import prompts_for
+
+        needed = None if self._tree is None else prompts_for(self._tree, vector, within=WITHIN)
+        return needed is not None and needed <= self._prompts
 
     def progress(self, share: float, words: str) -> None:
         """Pass progress on, by prompts or by time, whichever is further."""
@@ -78,23 +102,24 @@ class _Limit:
             self.reached.set()
 
 
+def _plan(vector: AcceptanceVector, profile: HardwareProfile) -> tuple[BestShape, TokenTree]:
+    """Return the best size and depth for a vector and a profile, and the best tree of that size and depth."""
+    from sequoia_core import best_shape, optimal_tree, speedup_surface
+
+    shape = best_shape(speedup_surface(vector, profile))
+    return shape, optimal_tree(vector, size=shape.size, depth=shape.depth)
+
+
 def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[JobContext], ChainResult]:
-    """Return the work of the whole chain at temperature 0: measure, profile, plan, decode.
+    """Return the work of the whole chain at temperature 0: profile, measure, plan, decode.
 
     Args:
-        prompts: the last one is decoded; acceptance is measured on as many of those before it as a minute allows. At
+        prompts: the last one is decoded; acceptance is measured on those before it until the plan is settled. At
             least two.
     """
 
     def work(context: JobContext) -> ChainResult:
-        from sequoia_core import (
-            SamplingConfig,
-            best_shape,
-            measure_acceptance,
-            measure_profile,
-            optimal_tree,
-            speedup_surface,
-        )
+        from sequoia_core import SamplingConfig, measure_acceptance, measure_profile
         from sequoia_core.design.prediction import predict
 
         found = ChainResult()
@@ -111,22 +136,21 @@ def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[
         pair = context.pair(models)
         both = {"target": pair.target, "draft": pair.draft}
         ids = [encode_prompt(pair.tokenizer, prompt) for prompt in prompts]
-        limit = _Limit(context.cancel, stage(0))
+        sizes, repeats = (SIZES, REPEATS) if models.offload is None else (STREAMED_SIZES, STREAMED_REPEATS)
+        profile = measure_profile(**both, sizes=sizes, repeats=repeats, cancel=context.cancel, progress=stage(0))
+        found = keep(profile=profile)
+        if context.cancel.is_set():
+            return found
+        enough = _Enough(profile, context.cancel, stage(1))
         vector = measure_acceptance(
-            ids[:-1], **both, sampling=SamplingConfig(), max_new_tokens=PROMPT_TOKENS, cancel=limit.reached,
-            checkpoint=limit.count, progress=limit.progress,
+            ids[:-1], **both, sampling=SamplingConfig(), max_new_tokens=PROMPT_TOKENS, cancel=enough.reached,
+            checkpoint=enough.count, progress=enough.progress,
         )  # fmt: skip
         found = keep(acceptance=vector)
         if context.cancel.is_set():
             return found
-        sizes, repeats = (SIZES, REPEATS) if models.offload is None else (STREAMED_SIZES, STREAMED_REPEATS)
-        profile = measure_profile(**both, sizes=sizes, repeats=repeats, cancel=context.cancel, progress=stage(1))
-        found = keep(profile=profile)
-        if context.cancel.is_set():
-            return found
         stage(2)
-        shape = best_shape(speedup_surface(vector, profile))
-        tree = optimal_tree(vector, size=shape.size, depth=shape.depth)
+        shape, tree = _plan(vector, profile)
         found = keep(shape=shape, tree=tree)
         stage(3)
         prediction = predict(tree, vector, profile, prompts=1)

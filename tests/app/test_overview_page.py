@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from sequoia_core import AcceptanceVector, HardwareProfile
+from sequoia_core.design.prediction import prompts_for
 from sequoia_core.files.faults import Cancelled
+from sequoia_core.studies.measure_acceptance import vector_from_prompts
 from tests.app.conftest import ROOT, as_demo_pair, metrics, open_page, settled, wait_for
-from ui import chain_job, jobs
+from ui import chain_job, jobs, shipped
 from ui.model_pairs import PairSpec
 
 
@@ -75,22 +79,60 @@ def test_the_whole_chain_reaches_the_other_pages(assets, tiny_pair) -> None:
 def test_a_cancel_keeps_the_finished_stages(assets, tiny_pair, monkeypatch: pytest.MonkeyPatch) -> None:
     import sequoia_core
 
-    def waits_for_the_cancel(*, cancel, **options):
-        cancel.wait(20)
-        raise Cancelled("cancelled before the first full repeat")
+    def waits_for_the_cancel(prompts, *, cancel, progress, **options):
+        while not cancel.wait(0.05):
+            progress(0.0, "prompt 1")
+        raise Cancelled("cancelled before the first prompt was complete")
 
-    monkeypatch.setitem(vars(sequoia_core), "measure_profile", waits_for_the_cancel)
+    monkeypatch.setitem(vars(sequoia_core), "measure_acceptance", waits_for_the_cancel)
     page = settled(open_page("overview").button(key="chain_start").click().run())
     job = page.session_state["studio_jobs"]["chain"]
-    wait_for(lambda: job.result is not None and job.result.acceptance is not None)
+    wait_for(lambda: job.result is not None and job.result.profile is not None)
     page = settled(page.run())
     page = settled(page.button(key="chain_cancel").click().run())
     wait_for(lambda: not job.active)
     page = settled(page.run())
     assert job.state == "cancelled" and "Stopped" in page.warning[0].value
-    assert page.session_state["studio_acceptance"] is job.result.acceptance
-    assert "studio_profile" not in page.session_state and "studio_last_run" not in page.session_state
+    assert page.session_state["studio_profile"] is job.result.profile
+    assert "studio_acceptance" not in page.session_state and "studio_last_run" not in page.session_state
     assert not page.button(key="chain_start").disabled
+
+
+def test_it_goes_on_measuring_where_the_chain_stopped(assets, tiny_pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_job, "MEASURE_SEC", 1e-9)
+    monkeypatch.setattr(shipped, "prompts", lambda: [f"DEF F{number}(A):" for number in range(12)])
+    page = run_chain(open_page("overview"))
+    first = page.session_state["studio_acceptance"]
+    assert len(first.prompt_trials) == chain_job.LEAST_PROMPTS
+    assert "7 prompts left" in page.button(key="chain_go_on").label  # of 12, one is decoded
+    page = settled(page.button(key="chain_go_on").click().run())
+    job = page.session_state["studio_jobs"]["measure"]
+    wait_for(lambda: not job.active)
+    page = settled(page.run())
+    assert job.state == "done", job.error
+    whole = page.session_state["studio_acceptance"]
+    assert len(whole.prompt_trials) == 11 and (whole.prompt_sums[:4] == first.prompt_sums).all()
+    assert all(button.key != "chain_go_on" for button in page.button)
+
+
+def test_measuring_ends_once_the_plan_is_settled() -> None:
+    vector = AcceptanceVector.load(ROOT / "assets" / "acceptance" / "demo-large-t0.json")
+    profile = HardwareProfile.load(ROOT / "assets" / "profiles" / "cpu-2core-bfloat16-avx512.json")
+
+    def of_first(prompts: int) -> AcceptanceVector:
+        kept = vector.prompt_sums[:prompts], vector.prompt_trials[:prompts]
+        return vector_from_prompts(*kept, meta={}, holds_for=vector.holds_for, ranks=vector.prompt_ranks[:prompts])
+
+    enough = chain_job._Enough(profile, threading.Event(), lambda share, words: None)
+    done = 0
+    while not enough.reached.is_set():
+        done += 1
+        enough.count(of_first(done))
+    shape, tree = chain_job._plan(of_first(done), profile)
+    assert done < len(vector.prompt_trials) and prompts_for(tree, of_first(done), within=chain_job.WITHIN) <= done
+    assert not any(prompts_for(tree, of_first(m), within=chain_job.WITHIN) <= m for m in range(8, done, 4))
+    whole, _ = chain_job._plan(vector, profile)
+    assert (shape.size, shape.depth) == (whole.size, whole.depth)
 
 
 def test_a_pair_that_cannot_be_loaded_is_named(assets, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from ui import chain_job, controls, core_cache, job_panel, runs, session, session_jobs, shipped
+from ui.acceptance import measurement
 from ui.cards import Card, cards
 from ui.jobs import Job
 from ui.literal import plain
@@ -30,12 +31,17 @@ STAGE_ICONS = {
 }
 
 
-def start() -> None:
-    """Submit the whole chain on the chosen pair: some shipped prompts to measure on, one more to decode."""
+def _prompts() -> tuple[list[str], str]:
+    """Return the prompts to measure on, and one more to decode."""
     prompts = shipped.prompts() or FALLBACK_PROMPTS
     decoded = min(DECODED, len(prompts) - 1)
-    others = prompts[:decoded] + prompts[decoded + 1 :]
-    work = chain_job.chain_work([*others, prompts[decoded]], models=session.pair_spec())
+    return prompts[:decoded] + prompts[decoded + 1 :], prompts[decoded]
+
+
+def start() -> None:
+    """Submit the whole chain on the chosen pair."""
+    others, decoded = _prompts()
+    work = chain_job.chain_work([*others, decoded], models=session.pair_spec())
     job_panel.start("chain", "Whole chain", work, info=session.pair_name())
 
 
@@ -73,17 +79,38 @@ def _draw_stages(job: Job, *, active: bool) -> None:
         place.markdown(f"{STAGE_ICONS[state]} {stage.name}")
 
 
-def _calibration() -> str:
-    """Say on how many prompts acceptance was measured, and how many a prediction within 5 % would take."""
+def _draw_calibration() -> None:
+    """Say on how many prompts acceptance was measured and how many more would help; offer to go on with the rest."""
     job = session_jobs.job("chain")
     found = None if job is None else job.result
     if not isinstance(found, chain_job.ChainResult) or found.acceptance is None or found.tree is None:
-        return ""
+        return
     known, wanted = found.acceptance.prompt_trials, core_cache.prompts_for(found.acceptance, found.tree)
-    words = "" if known is None else f"Acceptance was measured on {len(known)} prompts, as many as a minute allowed."
-    if known is not None and wanted is not None and wanted > len(known):
-        words += f" Tokens per step within 5 % would take {wanted}: the acceptance page goes on from here."
-    return words
+    if known is None:
+        return
+    words = f"Acceptance was measured on {len(known)} prompts, until the plan was settled or its time was over."
+    if wanted is not None and wanted > len(known):
+        words += f" Tokens per step within 5 % would take about {wanted}."
+    st.caption(words)
+    others, _ = _prompts()
+    # of the pair that the chain ran on, unless another vector took the place of its own
+    if session.original_acceptance() is not found.acceptance or len(others) <= len(known):
+        job_panel.draw("measure")
+        return
+    if st.button(
+        f"Go on measuring: {len(others) - len(known)} prompts left",
+        icon=":material/speed:",
+        key="chain_go_on",
+        disabled=job_panel.is_active("measure"),
+        help="Measures acceptance on the other shipped prompts too. The vector in use becomes surer; you can stop at "
+        "any time and keep what it has.",
+    ):
+        measurement.start(
+            measurement.Request(
+                tuple(others), 0.0, 1.0, "sequoia", measurement.WIDTH, chain_job.PROMPT_TOKENS, False, found.acceptance
+            )
+        )
+    job_panel.draw("measure")
 
 
 def _sureness(summary: RunSummary) -> str:
@@ -127,5 +154,5 @@ def draw_result(run: dict[str, Any]) -> None:
     if row:
         cards(*row)
     st.markdown(runs.explain(summary))
-    st.caption(_calibration())
+    _draw_calibration()
     controls.page_link(st.container(), "decode", "Watch this run step by step", ":material/play_circle:")
