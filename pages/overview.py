@@ -8,8 +8,6 @@ from ui.cards import Card, cards, number, short_reason
 from ui.literal import plain
 from ui.overview import chain, tour
 
-POLL_SEC = 1.0
-
 
 def standing() -> None:
     """Draw one card per question: the key figure in use, and the page that answers it below."""
@@ -77,7 +75,7 @@ if st.button(
 ):
     chain.start()
 if job is not None:
-    st.fragment(chain.draw_progress, run_every=POLL_SEC if running else None)(running)
+    st.fragment(chain.draw_progress, run_every=job_panel.POLL_SEC if running else None)(running)
     if job.state == "done":
         chain.draw_result(job.result.run)
 st.subheader("Where you stand")

@@ -11,7 +11,7 @@ from ui import engine_queue, session_jobs
 from ui.jobs import Job, JobContext
 from ui.literal import plain
 
-POLL_SEC = 1.0  # each answer makes the browser lay out its page, on cores that may be measured
+POLL_SEC = 2.0  # each answer makes the browser lay out its page, on cores that may be measured
 
 
 def start(name: str, label: str, work: Callable[[JobContext], Any], *, info: Any = None) -> None:
