@@ -43,7 +43,6 @@ _HOME = {
     "DecodeStep": "decoding.record",
     "SpecExecTree": "decoding.spec_exec",
     "AdaptiveTree": "decoding.adaptive",
-    "SwitchingTree": "decoding.switching",
     "Calibration": "design.calibration",
     "decode": "decoding.loop",
     "autoregressive": "decoding.loop",

@@ -22,7 +22,6 @@ WARM_TOKENS = 4
 WARM_SEC = 0.4  # meanwhile the page that started the run is drawn, which would slow the first steps
 LIKELY = 5  # tokens shown of each model's row
 LEFT_OUT = 12  # candidates shown of those that a tree left out
-PREDICTED = ("expected_tokens", "predicted_speedup", "predicted_interval")
 
 
 def decode_work(request: DecodeRequest) -> Callable[[JobContext], dict[str, Any]]:
@@ -57,7 +56,7 @@ def decode_beside_baseline(
     """
     import torch
 
-    from sequoia_core import SamplingConfig, TokenTree, autoregressive, decode
+    from sequoia_core import SamplingConfig, autoregressive, decode
     from sequoia_core.models.protocol import dtype_name
 
     read, prompt = _read_prompt(pair, request)
@@ -82,12 +81,6 @@ def decode_beside_baseline(
                 pass
         if time.monotonic() > warm_until:
             break
-    steering = request.steering
-    if isinstance(request.tree, TokenTree):
-        limit = min(pair.target.max_context, pair.draft.max_context)
-        speculative["tree"] = steering.policy(
-            request.tree, context=limit, prompt=len(prompt), vocabulary=pair.target.vocab_size
-        )
     recorder = Recorder(run, TokenText(pair.tokenizer.decode, prompt))
     tokens: list[int] = []
     run["baseline"] = baseline = {"tokens": 0, "seconds": 0.0, "median_sec": None}
@@ -110,12 +103,9 @@ def decode_beside_baseline(
             run["read_bytes_per_sec"] = (pair.target.bytes_read - read_before) / stepped_sec
         context.append(recorder.add(step))
         run["text"] = pair.tokenizer.decode(tokens, skip_special_tokens=True)
-        if steering.switched_at is not None:  # what was predicted was for the first tree alone
-            since = f"{request.tree_source}; from step {steering.switched_at + 1} on {steering.source}"
-            run |= {"tree_source": since} | dict.fromkeys(PREDICTED)
         progress(len(tokens) / length, "Decoding, with the tree and without it in turns")
         if step.finished is None:
-            steering.wait(step.index + 1, context.cancel)
+            request.steering.wait(step.index + 1, context.cancel)
     return run
 
 

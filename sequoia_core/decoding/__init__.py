@@ -12,12 +12,11 @@ Each module imports, of this room, only the modules named:
     explaining           verifiers, walk
     compiled_drafting    sampling, verifiers, tree_policy, drafting
     compiled_growing     plan, sampling, verifiers, tree_policy, drafting
-    switching            verifiers, tree_policy, drafting, compiled_drafting
     growing              plan, sampling, verifiers, drafting, compiled_growing
     spec_exec            verifiers, tree_policy, growing
     adaptive             verifiers, tree_policy, drafting, growing
     judging              plan, sampling, verifiers, drafting, walk, explaining
     record               walk, explaining
-    assemble             sampling, verifiers, tree_policy, drafting, compiled_drafting, switching, spec_exec, adaptive, judging
+    assemble             sampling, verifiers, tree_policy, drafting, compiled_drafting, spec_exec, adaptive, judging
     loop                 sampling, verifiers, tree_policy, drafting, judging, record, assemble
 """  # noqa: E501

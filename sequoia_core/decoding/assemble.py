@@ -18,14 +18,12 @@ from .drafting import Drafter, LevelDrafter, RootDrafter
 from .judging import CompiledJudge, Judge, RowJudge
 from .sampling import SamplingConfig
 from .spec_exec import SpecExecDrafter
-from .switching import SwitchingDrafter
 from .tree_policy import TreePolicy
 from .verifiers import Verifier
 
 DRAFTERS = (
     CompiledDrafter,
     LevelDrafter,
-    SwitchingDrafter,
     SpecExecDrafter,
     AdaptiveDrafter,
 )  # fastest first: the first that supports the policy drafts

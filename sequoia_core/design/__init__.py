@@ -27,7 +27,7 @@ Each module imports, of this room, only the modules named:
     prediction          bootstrap, tree, profile, step_time, acceptance, replay, optimal_trees, planning
     break_even          profile, acceptance, optimal_trees, planning
     slowdown            prediction
-    learning            tree, acceptance, profile, optimal_trees, planning, prediction
+    observed            tree, acceptance
     regret              acceptance, optimal_trees
     node_facts          tree, acceptance, optimal_trees
     tree_comparison     tree, acceptance, optimal_trees, plain_trees

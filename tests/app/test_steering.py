@@ -1,4 +1,4 @@
-"""Runs that are told something while they go on: to wait before each step, to use another tree."""
+"""Runs that are told something while they go on: to wait before each step, to run on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sequoia_core.decoding import loop
-from sequoia_core.decoding.loop import autoregressive
-from sequoia_core.design.plain_trees import branching_tree, chain_tree
+from sequoia_core.design.plain_trees import chain_tree
 from tests.app.conftest import wait_for
 from ui import steering
 from ui.decode_job import decode_work
@@ -91,42 +90,6 @@ def test_unloading_releases_a_waiting_run(tiny_pair, queue) -> None:
     steering.release_all()
     wait_for(lambda: not job.active)
     assert job.state == "done"
-
-
-def test_another_tree_is_used_from_the_next_step_and_the_text_is_the_same(tiny_pair, queue) -> None:
-    held, new = Steering(stepwise=True), branching_tree([3, 2])
-    job = started(queue, held)
-    waits_after(held, 1)
-    held.next_step(1)
-    waits_after(held, 2)
-    held.use(new, "another tree")
-    held.run_on()
-    wait_for(lambda: not job.active)
-    run = job.result
-    assert run["shapes"] == [chain_tree(3).parents.tolist(), new.parents.tolist()]
-    assert [step["shape"] for step in run["steps"]] == [0, 0, *[1] * (len(run["steps"]) - 2)]
-    prompt = tiny_pair.tokenizer.encode("def f():")
-    plain = [t for s in autoregressive(prompt, target=tiny_pair.target, max_new_tokens=40) for t in s.new_tokens]
-    assert run["text"] == tiny_pair.tokenizer.decode(plain)
-    assert run["tree_source"] == "a chain; from step 3 on another tree" and run["expected_tokens"] is None
-
-
-def test_a_tree_without_room_is_refused_and_the_run_goes_on(tiny_pair, queue) -> None:
-    held, job = waiting(queue)
-    assert held.room == (steering.LARGEST, steering.DEEPEST)
-    with pytest.raises(ValueError, match="size 85, expected at most 64"):
-        held.use(branching_tree([4, 4, 4]), "too large")
-    held.run_on()
-    wait_for(lambda: not job.active)
-    assert job.state == "done"
-
-
-def test_near_the_end_of_the_context_there_is_room_for_the_tree_so_far(tiny_pair, queue) -> None:
-    held = Steering()
-    request = DecodeRequest("x" * 250, chain_tree(3), max_new_tokens=40, steering=held)
-    job = queue.submit("Decoding", decode_work(request), info=request)
-    wait_for(lambda: not job.active)
-    assert job.state == "done" and held.room[1] == 5 and job.result["steps"][-1]["finished"] == "context"
 
 
 def test_nobody_waits_who_was_not_asked_to() -> None:

@@ -6,13 +6,16 @@ from typing import Any
 
 import streamlit as st
 
+from sequoia_core import TokenTree
+from sequoia_core.design.observed import PRIOR_NODES, corrected, count_ranks
 from sequoia_core.studies.run_summary import RunSummary
-from ui import job_panel, kept_runs, machine, runs, session, session_jobs
+from ui import job_panel, kept_runs, machine, predictions, runs, session, session_jobs, tree_in_use
 from ui.cards import Card, cards, number
-from ui.decode import learned, streaming
+from ui.decode import streaming
 from ui.jobs import Job
 from ui.literal import plain
 from ui.run_panels import shelf
+from ui.runs import DecodeRequest
 from ui.steering import LONGEST_WAIT_SEC, Steering
 from ui.token_tree import live_tree
 
@@ -70,9 +73,34 @@ def draw_job(was_active: bool, drawn_every: float) -> None:
         pace=every,
         lean=active and not job.info.steering.stepwise,
     )
-    learned.draw(job, run)
+    if not active and run["steps"]:
+        _offer_vector(job, run)
     if was_active and (not active or every != drawn_every):
         st.rerun()  # once, to end or change the polling and give the buttons back
+
+
+def _offer_vector(job: Job, run: dict[str, Any]) -> None:
+    """Offer to correct the vector in use by what a run showed of it, so that trees are planned from that."""
+    request: DecodeRequest = job.info
+    vector = predictions.vector_for(predictions.conditions(request.temperature, request.top_p, request.verifier))
+    if vector is None or not isinstance(request.tree, TokenTree) or request.models != session.pair_spec():
+        return
+
+    def use() -> None:
+        ranks = count_ranks((request.tree, step["path"]) for step in run["steps"])
+        source = f"{session.acceptance_source()}, corrected by a run of {len(run['steps'])} steps"
+        session.set_acceptance(corrected(vector, *ranks), source, "corrected by a run")
+        tree_in_use.set_shape(None)
+        st.toast("The corrected vector is in use: the tree page plans from it.", icon=":material/check_circle:")
+
+    st.button(
+        "Plan from what this run showed",
+        icon=":material/school:",
+        key="decode_plan",
+        on_click=use,
+        help="Each rank of the acceptance vector in use moves towards the share that this run accepted of it: the "
+        f"vector counts as {PRIOR_NODES:.0f} nodes of the run. One text says little about another.",
+    )
 
 
 def _draw_waiting(held: Steering, steps: int) -> None:
