@@ -30,7 +30,6 @@ from served_app import QUIET, Server, cpu_sec, settle, use_pair  # noqa: E402
 
 from sequoia_core.design.tree import TokenTree  # noqa: E402
 from ui.decode_job import record_run  # noqa: E402
-from ui.number_format import FASTEST  # noqa: E402
 from ui.run_files import load_run  # noqa: E402
 from ui.runs import DecodeRequest, PairSpec  # noqa: E402
 
@@ -78,7 +77,7 @@ def longer_pair(folder: Path) -> PairSpec:
         shutil.copytree(ROOT / "assets" / "demo" / role, folder / role)
         config = folder / role / "config.json"
         config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": CONTEXT}))
-    return PairSpec(str(folder / "target"), str(folder / "draft"), FASTEST)
+    return PairSpec(str(folder / "target"), str(folder / "draft"))
 
 
 def same_request(run: dict[str, Any], models: PairSpec) -> DecodeRequest:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sequoia_core.files.model_names import DEMO_PAIR, pair_names
-from ui import number_format
 from ui.pair_loading import PairKeeper, Progress
 
 if TYPE_CHECKING:
@@ -24,11 +23,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class PairSpec(NamedTuple):
-    """Which models to load, in which number format, and where the target's weights live.
+    """Which models to load, in which dtype, and where the target's weights live.
 
     Attributes:
         target, draft: folders or hub ids; None twice is the demo pair.
-        dtype: `number_format.FASTEST` for the faster one here, or one that `load_pair` takes.
+        dtype: as for `load_pair`: None for the rule of `default_dtype`.
         offload: as for `load_pair`: None in memory, "disk" or "host".
     """
 
@@ -86,17 +85,10 @@ def _fetch_pair(spec: PairSpec) -> None:
 def _load_pair(spec: PairSpec, progress: Progress | None = None) -> ModelPair:
     from sequoia_core import load_pair  # heavy: torch and transformers
 
-    def load(dtype: str | None) -> ModelPair:
-        pair = load_pair(spec.target, spec.draft, dtype=dtype, offload=spec.offload, progress=progress)
-        # when nobody uses the pair any more, its reading threads and open files go at once
-        weakref.finalize(pair, pair.target.close).atexit = False
-        return pair
-
-    if spec.dtype != number_format.FASTEST:
-        return load(spec.dtype)
-    if spec.offload is None:
-        return number_format.load_fastest(spec.target, spec.draft, load)
-    return load(number_format.usually_faster(spec.target, spec.draft))
+    pair = load_pair(spec.target, spec.draft, dtype=spec.dtype, offload=spec.offload, progress=progress)
+    # when nobody uses the pair any more, its reading threads and open files go at once
+    weakref.finalize(pair, pair.target.close).atexit = False
+    return pair
 
 
 _PAIRS: PairKeeper[PairSpec, ModelPair] = PairKeeper(_fetch_pair, _load_pair)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from sequoia_core.design.conditions import Conditions, measured_as
 from sequoia_core.files.model_names import pair_names
-from ui import core_cache, machine, number_format, session
+from sequoia_core.models.default_dtype import default_dtype
+from ui import core_cache, machine, session
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, TokenTree
@@ -60,20 +61,13 @@ def faults() -> list[str]:
 
 
 def dtype_in_use() -> str:
-    """Return the number format that the pair in use runs in here; before its first load, the one that is likely."""
+    """Return the dtype that the pair in use is loaded in here."""
     return dtype_of(session.pair_spec())
 
 
 def dtype_of(spec: PairSpec) -> str:
-    """Return the number format that a pair runs in here; before its first load, the one that is likely."""
-    target, draft, dtype, offload = spec
-    if dtype not in (None, number_format.FASTEST):
-        return dtype
-    if machine.has_gpu():
-        return "bfloat16"
-    if dtype is None:
-        return "float32"
-    return number_format.likely(target, draft) if offload is None else number_format.usually_faster(target, draft)
+    """Return the dtype that a pair is loaded in here."""
+    return spec.dtype or default_dtype(spec.target, gpu=machine.has_gpu()).dtype
 
 
 def profiled_machine() -> str:

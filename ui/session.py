@@ -14,7 +14,7 @@ import streamlit as st
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.profile import PLACES
 from sequoia_core.files.model_names import pair_names
-from ui import number_format, shipped
+from ui import shipped
 from ui.literal import safe_name
 from ui.model_pairs import PairSpec
 from ui.session_state import get, put
@@ -193,8 +193,8 @@ def set_profile(profile: HardwareProfile, source: str) -> None:
 
 
 def pair_spec() -> PairSpec:
-    """Return which models to load, and in which number format."""
-    return get("pair", PairSpec(dtype=number_format.FASTEST))
+    """Return which models to load, and in which dtype."""
+    return get("pair", PairSpec())
 
 
 def set_pair(spec: PairSpec) -> None:

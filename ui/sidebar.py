@@ -7,10 +7,10 @@ from pathlib import Path
 
 import streamlit as st
 
+from sequoia_core.models.default_dtype import default_dtype
 from ui import (
     machine,
     model_pairs,
-    number_format,
     predictions,
     scenarios,
     session,
@@ -22,7 +22,7 @@ from ui.literal import plain
 from ui.model_pairs import PairSpec
 
 DTYPES = {
-    "Fastest here, measured": number_format.FASTEST,
+    "Default": None,
     "bfloat16": "bfloat16",
     "float32": "float32",
     "float16": "float16",
@@ -55,10 +55,10 @@ def _pair_control() -> None:
         help="Target: the model whose output is preserved. Draft: the "
         "small model that proposes tokens. They must share a vocabulary.",
     )
-    measured = spec.dtype == number_format.FASTEST and spec.offload is None and not machine.has_gpu()
+    choice = default_dtype(spec.target, gpu=machine.has_gpu())
     st.caption(
         f":material/memory: {plain(machine.device_name())}, {predictions.dtype_in_use()}",
-        help=number_format.explanation(spec.target, spec.draft) if measured else None,
+        help=f"{choice.dtype}: {choice.reason}." if spec.dtype is None else None,
     )
     weights_place.line(spec)
     with st.popover("Change pair", icon=":material/swap_horiz:", width="stretch"):
@@ -79,14 +79,14 @@ def _pair_control() -> None:
             )
             demo_draft = _demo_draft(spec)
             dtype = st.selectbox(
-                "Number format",
+                "dtype",
                 list(DTYPES),
-                index=list(DTYPES.values()).index(spec.dtype or number_format.FASTEST),
+                index=list(DTYPES.values()).index(spec.dtype),
                 key="sidebar_dtype",
-                help="bfloat16 halves the bytes of a pass, and compiled passes take it. Which is faster here is found "
-                "by timing both when a pair is first loaded. In float32 greedy output is the same with every tree, "
-                "token for token; so it is in bfloat16 where passes are compiled, elsewhere near-ties may round the "
-                "other way.",
+                help="Default: as the weights are stored, where this machine computes in it natively for that model (a "
+                "GPU; for bfloat16 also compiled passes, AMX or AVX-512-BF16), else float32. In float32 greedy output "
+                "is the same with every tree, token for token; so it is in bfloat16 where passes are compiled, "
+                "elsewhere near-ties may round the other way.",
             )
             offload = weights_place.control(spec)
             if st.form_submit_button("Use this pair", icon=":material/check:", width="stretch"):

@@ -77,6 +77,7 @@ def generate_command(
     from ..decoding.loop import decode
     from ..design.profile import HardwareProfile
     from ..design.tree_files import import_tree
+    from ..models.protocol import dtype_name
 
     sampling = checked_sampling(temperature, top_p, verifier)
     if tree is not None and (acceptance is not None or profile is not None):
@@ -104,6 +105,7 @@ def generate_command(
         "steps": len(steps),
         "tokens_per_step": len(tokens) / len(steps),
         "seconds": seconds,
+        "dtype": dtype_name(pair.target),
         "finished": steps[-1].finished,
         "tree": {"size": shape.size, "depth": shape.depth, "source": source},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,15 +32,21 @@ def open_pair(
     dtype: str | None = None,
     offload: str | None = None,
 ) -> ModelPair:
-    """Load a pair, saying on a terminal how a packed copy of an offloaded target gets on."""
+    """Load a pair, saying on a terminal which dtype it is in where none was asked for, and how packing gets on."""
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
+    from ..models.default_dtype import default_dtype
     from ..models.loading import load_pair
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     hub_logging.set_verbosity_error()  # else each retry is a line of its own on stderr
+    if dtype is None:
+        chosen = default_dtype(target, gpu=None if device is None else not device.startswith("cpu"))
+        dtype = chosen.dtype
+        if sys.stderr.isatty():
+            print(f"Loading in {dtype} ({chosen.reason}); --dtype chooses another.", file=sys.stderr)
     progress = None if offload is None else progress_bar(as_json=False)
     with held_stderr() if progress is None else nullcontext():
         return load_pair(target, draft, device, dtype, offload, progress)

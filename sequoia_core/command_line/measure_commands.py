@@ -99,6 +99,7 @@ def measure_command(
         _json_probs(vector)
         | more
         | {"source": vector.meta["source"], "prompts": len(ids), "resumed_prompts": resumed}
+        | {"dtype": vector.meta["dtype"]}
         | {"holds_for": vector.holds_for.to_json()}
         | {"seconds": time.perf_counter() - started},
         as_json,

@@ -40,7 +40,7 @@ def profile_of_shapes(
     Args:
         device_model: a device of the table or "this-machine", whose bounds are measured first: then the times are
             modelled. None makes random models in memory and measures them on the CPU.
-        dtype: None models bfloat16 and measures float32, as models load by default.
+        dtype: None models bfloat16, and measures in the dtype that models stored so load in here.
         sizes: tokens of target passes; None for the default of either way.
 
     Raises:
@@ -72,6 +72,7 @@ def _device(name: str, target: ModelShape, dtype: str) -> Device:
 
 
 def _measured(target, draft, dtype, offload, sizes, context, repeats, progress) -> HardwareProfile:
+    from ..models.default_dtype import dtype_for
     from ..models.random_models import random_pair
     from ..studies.measure_profile import DEFAULT_SIZES, measure_profile
 
@@ -81,7 +82,9 @@ def _measured(target, draft, dtype, offload, sizes, context, repeats, progress) 
             "and --draft written by scripts/make_random_model.py"
         )
     names = tuple(f"{shape.model or shape.name} (random weights)" for shape in (target, draft))
-    pair = random_pair(target.to_config(), draft.to_config(), names=names, dtype=dtype or "float32")
+    config = target.to_config()
+    dtype = dtype or dtype_for("bfloat16", config, gpu=False).dtype
+    pair = random_pair(config, draft.to_config(), names=names, dtype=dtype)
     return measure_profile(
         target=pair.target, draft=pair.draft, sizes=sizes or DEFAULT_SIZES, context=context, repeats=repeats,
         progress=progress,

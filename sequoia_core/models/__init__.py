@@ -21,7 +21,7 @@ Each module imports, of this room, only the modules named:
     streamed_modules       layer_ring, layer_sources, tensor_files, transformers_passes
     vocabulary_rows        compile_c
     tree_shaping           compile_c, vocabulary_rows
-    number_formats         compile_c, device, instruction_sets
+    default_dtype          compile_c, device, instruction_sets
     llama_x86              plain_decoder, compile_c, instruction_sets, vocabulary_rows, tree_shaping
     llama_torch            plain_decoder, tree_cache, llama_x86
     language_model         protocol, transformers_passes, llama_x86, llama_torch
@@ -30,5 +30,5 @@ Each module imports, of this room, only the modules named:
     streamed_llama         instruction_sets, layer_ring, layer_sources, llama_x86, packed_layers, tensor_files
     offload_needs          free_memory, layer_ring, packed_layers, streamed_modules, tensor_files
     offloading  checkpoint, language_model, model_files, offload_needs, streamed_llama, streamed_modules, tensor_files
-    loading                model_files, checkpoint, protocol, language_model, offload_needs, offloading
+    loading                default_dtype, model_files, checkpoint, protocol, language_model, offload_needs, offloading
 """

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 
 from ..files.model_names import DEMO_PAIR, model_name
 from .checkpoint import Plan, load_weights, read_plan
+from .default_dtype import default_dtype
 from .language_model import HuggingFaceModel, ModelPair
 from .model_files import Source, explained, locate, one_line
 from .offload_needs import OffloadNeeds, free_bytes
@@ -51,7 +52,7 @@ def load_pair(
     Args:
         target, draft: None, None loads the shipped demo pair; otherwise both are needed. `~` is the home folder.
         device: such as "cpu" or "cuda"; None takes CUDA where there is one.
-        dtype: "float32", "bfloat16" or "float16"; None takes float32 on CPU and bfloat16 elsewhere.
+        dtype: "float32", "bfloat16" or "float16"; None for the rule of `default_dtype`.
         offload: "disk" or "host" streams the target's decoder layers from there in every pass, for targets larger than
             memory, see `offloading.load_offloaded`; None keeps them in memory. `pair.target.close()` ends it.
         progress: called with a fraction and words where loading takes long: when a packed copy of the layers is made.
@@ -61,21 +62,22 @@ def load_pair(
             that are missing, of another shape, without a place in the model or not finite; for a model that cannot read
             a tree; and for a draft with fewer logits than the target has real tokens: it could not read those tokens.
     """
-    names, place, number_format = _request(target, draft, device, dtype)
+    names, place = _names(target, draft), _device(device)
     (target_source, target_plan), (draft_source, draft_plan) = map(_read, names)
+    dtype = _dtype(dtype, place, names.target)
     tokenizer, draft_tokenizer = _load_tokenizer(target_source), _load_tokenizer(draft_source)
     _check_same_tokens(tokenizer, draft_tokenizer, target_source.name, draft_source.name)
     with ExitStack() as undo:
         if offload is None:
-            weights = load_weights(target_source, target_plan, place, number_format)
+            weights = load_weights(target_source, target_plan, place, dtype)
             target_model = HuggingFaceModel(weights, model_name(names.target))
         else:
             target_model = load_offloaded(
-                target_source, target_plan, place, number_format, offload, name=model_name(names.target),
-                beside=_weights_bytes(draft_plan, number_format), progress=progress,
+                target_source, target_plan, place, dtype, offload, name=model_name(names.target),
+                beside=_weights_bytes(draft_plan, dtype), progress=progress,
             )  # fmt: skip
         undo.callback(target_model.close)
-        draft_weights = load_weights(draft_source, draft_plan, place, number_format)
+        draft_weights = load_weights(draft_source, draft_plan, place, dtype)
         pair = ModelPair(target_model, HuggingFaceModel(draft_weights, model_name(names.draft)), tokenizer)
         _cut_to_real_tokens(pair)
         for model in (pair.target, pair.draft):
@@ -104,10 +106,11 @@ def streaming_needs(
         ValueError: for what `load_pair` refuses in these, and where memory does not suffice; the message has the
             numbers.
     """
-    names, place, number_format = _request(target, draft, device, dtype)
+    names, place = _names(target, draft), _device(device)
     (source, plan), (_, draft_plan) = map(_read, names)
-    beside = _weights_bytes(draft_plan, number_format)
-    needs = predicted_needs(source, plan, place, number_format, offload, beside=beside)
+    dtype = _dtype(dtype, place, names.target)
+    beside = _weights_bytes(draft_plan, dtype)
+    needs = predicted_needs(source, plan, place, dtype, offload, beside=beside)
     needs.check(source.name, place)
     return StreamingNeeds(needs, free_bytes(place))
 
@@ -117,19 +120,13 @@ class _Names(NamedTuple):
     draft: str | os.PathLike
 
 
-def _request(
-    target: str | os.PathLike | None,
-    draft: str | os.PathLike | None,
-    device: str | None,
-    dtype: str | torch.dtype | None,
-) -> tuple[_Names, torch.device, torch.dtype]:
-    """Return the names of both models, where they go and in which number format."""
+def _names(target: str | os.PathLike | None, draft: str | os.PathLike | None) -> _Names:
+    """Return the names of both models."""
     if (target is None) != (draft is None):
         raise ValueError("found only one of target and draft, expected both (or neither, for the demo pair)")
-    place = _device(device)
     if target is None or draft is None:
         target, draft = DEMO_PAIR / "target", DEMO_PAIR / "draft"
-    return _Names(target, draft), place, _dtype(dtype, place)
+    return _Names(target, draft)
 
 
 def _read(name: str | os.PathLike) -> tuple[Source, Plan]:
@@ -159,9 +156,9 @@ def _device(name: str | None) -> torch.device:
     return device
 
 
-def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
+def _dtype(dtype: str | torch.dtype | None, device: torch.device, target: str | os.PathLike) -> torch.dtype:
     if dtype is None:
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
+        dtype = default_dtype(target, gpu=device.type != "cpu").dtype
     found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if found not in DTYPES.values():
         raise ValueError(f"dtype: found {str(dtype)!r}, expected one of {', '.join(DTYPES)}")

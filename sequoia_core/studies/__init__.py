@@ -10,7 +10,6 @@ Each module imports, of this room, only the modules named:
     step_counts            -
     run_summary            -
     spread                 -
-    number_format          measure_profile
     losslessness           prompt_loop
     ranks_along_text       prompt_loop
     measure_acceptance     prompt_loop, ranks_along_text

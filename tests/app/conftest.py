@@ -15,8 +15,9 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector, HardwareProfile
 from sequoia_core.design.conditions import Conditions
+from sequoia_core.models import default_dtype
 from sequoia_core.models.language_model import HuggingFaceModel
-from ui import jobs, machine, number_format, shipped
+from ui import jobs, machine, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "pages").glob("*.py"))
@@ -59,7 +60,8 @@ def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = [json.dumps({"text": f"def f{i}():", "source": "test"}) for i in range(3)]
     (tmp_path / "prompts" / "prompts.jsonl").write_text("\n".join(lines))
     monkeypatch.setattr(shipped, "ASSETS", tmp_path)
-    monkeypatch.setattr(number_format, "likely", lambda target, draft: "float32")  # as the profile above, anywhere
+    in_float32 = default_dtype.DefaultDtype("float32", "as the profile of these tests")
+    monkeypatch.setattr(default_dtype, "dtype_for", lambda stored, config, gpu: in_float32)
     return tmp_path
 
 

@@ -284,10 +284,13 @@ LIMITED = """
 import json, os, resource, time
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from ui import decode_job, engine_queue, runs
+from ui.model_pairs import PairSpec
 
+IN_FLOAT32 = PairSpec(dtype="float32")  # other passes take more than the little room that is left
 engine = engine_queue.EngineQueue()
 def run(tree):
-    job = engine.submit("decode", decode_job.decode_work(runs.DecodeRequest("def f():", tree, max_new_tokens=4)))
+    request = runs.DecodeRequest("def f():", tree, max_new_tokens=4, models=IN_FLOAT32)
+    job = engine.submit("decode", decode_job.decode_work(request))
     while job.active:
         time.sleep(0.01)
     return [job.state, job.error]

@@ -14,7 +14,7 @@ from sequoia_core import autoregressive
 from sequoia_core.files import model_names
 from sequoia_core.models import offload_needs, packed_layers
 from tests.core.test_families import build, save
-from ui import chain_job, model_pairs, number_format, weights_place
+from ui import chain_job, model_pairs, weights_place
 from ui.jobs import Job, JobContext
 from ui.model_pairs import PairSpec
 from ui.run_files import run_from_bytes, run_to_bytes
@@ -103,12 +103,6 @@ def test_packing_is_told_to_whoever_waits(copies):
     assert shares == sorted(shares) and any("MB" in words for _, words in told)
 
 
-def test_a_streamed_target_is_not_timed_in_both_formats(monkeypatch):
-    monkeypatch.setattr(number_format, "load_fastest", lambda *_: pytest.fail("timed"))
-    pair = model_pairs._load_pair(PairSpec(dtype=number_format.FASTEST, offload="disk"))
-    assert str(pair.target.dtype) == f"torch.{number_format.usually_faster(None, None)}"
-
-
 def choose(page: AppTest, place: str) -> AppTest:
     page.selectbox(key="sidebar_weights").select(place)
     button = next(button for button in page.sidebar.button if button.label == "Use this pair")
@@ -120,7 +114,6 @@ def sidebar_text(page: AppTest) -> str:
 
 
 def test_the_choice_says_what_it_takes_and_what_was_measured_in_memory_predicts_nothing_on_disk(assets, monkeypatch):
-    monkeypatch.setattr(number_format, "usually_faster", lambda target, draft: "float32")  # as the profile's, anywhere
     page = open_page("overview")
     assert page.selectbox(key="sidebar_weights").options == ["In memory", "On disk"]
     assert "×" in metrics(page)["Predicted speedup"][0]

@@ -1,0 +1,98 @@
+"""Which dtype a pair is loaded in where none is asked for: a rule without a clock, so that it never changes its mind.
+
+The dtype that the target's weights are stored in, where this machine computes in it natively for that model: on a GPU;
+for bfloat16 also on a CPU with AMX or AVX-512-BF16, and wherever compiled passes run the model. Else float32.
+Loads no torch, so that a page can tell before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..files.model_names import DEMO_PAIR, model_folder
+from ..files.safe_files import read_bytes, read_json
+from . import instruction_sets
+from .compile_c import can_compile
+from .device import has_gpu, processor_flags
+
+NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as safetensors files spell them
+COMPILED = ("llama", "mistral", "qwen2", "qwen3")  # model types that compiled passes run, see `plain_decoder`
+TILE = 32  # sizes that compiled passes take are multiples of it
+BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
+
+
+class DefaultDtype(NamedTuple):
+    """A dtype as options spell it, and the reason in a few words."""
+
+    dtype: str
+    reason: str
+
+
+def default_dtype(target: str | os.PathLike | None = None, *, gpu: bool | None = None) -> DefaultDtype:
+    """Return the dtype that a pair with this target is loaded in.
+
+    Args:
+        target: a folder or hub id; None for the demo target. One that is not on this machine yet counts as float32.
+        gpu: whether it runs on one; None where there is one.
+    """
+    folder = model_folder(DEMO_PAIR / "target" if target is None else target)
+    if folder is None:
+        return DefaultDtype("float32", "its files are not here yet")
+    try:
+        config = read_json(read_bytes(Path(folder) / "config.json"))
+    except (OSError, ValueError):  # loading says what is wrong with it
+        config = None
+    config = config if isinstance(config, dict) else {}
+    return dtype_for(_stored(Path(folder), config), config, gpu=has_gpu() if gpu is None else gpu)
+
+
+def dtype_for(stored: str, config: Mapping[str, Any], *, gpu: bool) -> DefaultDtype:
+    """Return the dtype for weights stored in a dtype, of a model with the fields of a config.json."""
+    if stored not in ("bfloat16", "float16"):
+        return DefaultDtype("float32", f"stored in {stored}")
+    if gpu:
+        return DefaultDtype(stored, "as stored")
+    if stored == "bfloat16":
+        if _runs_compiled(config):
+            return DefaultDtype(stored, "as stored; passes are compiled")
+        if set(BFLOAT16_FLAGS) & set(processor_flags().split()):
+            return DefaultDtype(stored, "as stored; the processor computes in it")
+    return DefaultDtype("float32", f"stored in {stored}, in which this processor does not compute natively")
+
+
+def _stored(folder: Path, config: Mapping[str, Any]) -> str:
+    """Return the dtype that most numbers of a model are stored in; what its config names where no file can tell."""
+    from safetensors import safe_open
+
+    counts: Counter[str] = Counter()
+    for path in sorted(folder.glob("*.safetensors"))[:1]:
+        try:
+            with safe_open(path, framework="numpy") as file:
+                for name in file.keys():
+                    part = file.get_slice(name)
+                    if part.get_dtype() in NAMES:
+                        counts[NAMES[part.get_dtype()]] += math.prod(part.get_shape())
+        except Exception:  # whatever is wrong with the file, loading names it
+            break
+    return counts.most_common(1)[0][0] if counts else str(config.get("dtype") or config.get("torch_dtype") or "float32")
+
+
+def _runs_compiled(config: Mapping[str, Any]) -> bool:
+    """Whether compiled passes run a model, as far as its config.json tells."""
+    if config.get("model_type") not in COMPILED or not can_compile() or instruction_sets.chosen()[0] is None:
+        return False
+    sizes = [config.get("hidden_size"), config.get("intermediate_size"), config.get("num_attention_heads")]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return False
+    hidden, inner, heads = sizes
+    head = config.get("head_dim") or hidden // heads
+    window, context = config.get("sliding_window"), config.get("max_position_embeddings")
+    limited = isinstance(window, int) and isinstance(context, int) and window < context
+    return all(size % TILE == 0 for size in (hidden, inner, head)) and not (
+        limited and config.get("use_sliding_window", True)
+    )
