@@ -94,11 +94,6 @@ class Device:
         }  # fmt: skip
 
 
-def device_names() -> list[str]:
-    """Return the names of the devices that are known without measuring."""
-    return list(_shipped())
-
-
 def find_device(name: str) -> Device:
     """Return a device of the shipped table.
 

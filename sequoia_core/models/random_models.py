@@ -22,7 +22,7 @@ from transformers.initialization import no_init_weights
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from ..files.model_names import DEMO_PAIR
-from ..files.safe_files import json_bytes, read_bytes, read_json, write_atomic
+from ..files.safe_files import json_bytes, write_atomic
 from .free_memory import available_bytes
 from .language_model import HuggingFaceModel, ModelPair
 
@@ -33,15 +33,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 TOKENIZER = DEMO_PAIR / "target"
 Settings = Mapping[str, Any]
 Sizes = dict[str, tuple[int, ...]]  # name of a tensor -> its shape
-
-
-def is_random(folder: str | Path) -> bool:
-    """Say whether a model's folder holds random weights made here; False for hub ids and whatever cannot be read."""
-    try:
-        fields = read_json(read_bytes(Path(folder).expanduser() / "config.json"))
-    except (ValueError, RuntimeError):  # RuntimeError: ~ of a user who has no home
-        return False
-    return isinstance(fields, dict) and MARK in fields
 
 
 def write_random_model(
