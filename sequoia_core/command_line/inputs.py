@@ -48,8 +48,6 @@ def open_pair(
 def prompt_texts(prompts: Path | None, count: int | None, column: str | None = None) -> list[str]:
     from ..files.prompt_files import load_prompts
 
-    if count is not None and count < 1:
-        raise ValueError(f"--prompt-count: found {count}, expected at least 1")
     return load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl", column)[:count]
 
 
@@ -61,7 +59,7 @@ def encode_within(pair: ModelPair, texts: list[str], room: int, chat: bool | Non
         if not ids or len(ids) + room > context:
             raise ValueError(
                 f"prompt {text[:40]!r}: found {len(ids)} tokens, expected 1 to {context - room} "
-                f"(context {context} less {room} new tokens)"
+                f"(context {context} less --max-new-tokens {room})"
             )
     return found
 

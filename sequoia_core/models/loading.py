@@ -16,10 +16,11 @@ from transformers import AutoTokenizer
 
 from ..files.model_names import DEMO_PAIR, model_name
 from .checkpoint import Plan, load_weights, read_plan
+from .instruction_sets import check_environment
 from .language_model import HuggingFaceModel, ModelPair
 from .model_files import Source, explained, locate, one_line
 from .offload_needs import OffloadNeeds, free_bytes
-from .offloading import load_offloaded, predicted_needs
+from .offloading import check_tier, load_offloaded, predicted_needs
 from .protocol import causal_tail
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def load_pair(
             that are missing, of another shape, without a place in the model or not finite; for a model that cannot read
             a tree; and for a draft with fewer logits than the target has real tokens: it could not read those tokens.
     """
-    names, place, number_format = _request(target, draft, device, dtype)
+    names, place, number_format = _request(target, draft, device, dtype, offload)
     (target_source, target_plan), (draft_source, draft_plan) = map(_read, names)
     tokenizer, draft_tokenizer = _load_tokenizer(target_source), _load_tokenizer(draft_source)
     _check_same_tokens(tokenizer, draft_tokenizer, target_source.name, draft_source.name)
@@ -104,7 +105,7 @@ def streaming_needs(
         ValueError: for what `load_pair` refuses in these, and where memory does not suffice; the message has the
             numbers.
     """
-    names, place, number_format = _request(target, draft, device, dtype)
+    names, place, number_format = _request(target, draft, device, dtype, offload)
     (source, plan), (_, draft_plan) = map(_read, names)
     beside = _weights_bytes(draft_plan, number_format)
     needs = predicted_needs(source, plan, place, number_format, offload, beside=beside)
@@ -122,11 +123,15 @@ def _request(
     draft: str | os.PathLike | None,
     device: str | None,
     dtype: str | torch.dtype | None,
+    offload: str | None,
 ) -> tuple[_Names, torch.device, torch.dtype]:
     """Return the names of both models, where they go and in which number format."""
+    check_environment()
     if (target is None) != (draft is None):
         raise ValueError("found only one of target and draft, expected both (or neither, for the demo pair)")
     place = _device(device)
+    if offload is not None:
+        check_tier(offload, place)
     if target is None or draft is None:
         target, draft = DEMO_PAIR / "target", DEMO_PAIR / "draft"
     return _Names(target, draft), place, _dtype(dtype, place)
