@@ -1,7 +1,8 @@
-"""Reading carefully, writing whole, prompt files, the names of models. Knows bytes and containers.
+"""Reading carefully, writing whole, running within limits, prompt files, names of models. Knows bytes and containers.
 
 Each module imports, of this room, only the modules named:
 
+    bounded_process    -
     faults             -
     model_names        -
     parquet_pages      -

@@ -3,6 +3,7 @@
 Each module imports, of this room, only the modules named:
 
     chat                   -
+    chat_templates         -
     model_files            -
     checkpoint             model_files
     device                 -

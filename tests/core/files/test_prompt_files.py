@@ -143,15 +143,14 @@ def test_without_pyarrow_the_error_says_what_to_install(monkeypatch):
 class Instruct:
     """A tokenizer with a chat template, as far as prompts care."""
 
-    chat_template = "{{ messages }}"
+    chat_template = "<{{ messages[0].content }}>"
+    special_tokens_map = {}
 
     def encode(self, text, add_special_tokens=True):
         return [1, *range(len(text))] if add_special_tokens else [7, *range(len(text) - 2), 8]
 
-    def apply_chat_template(self, conversation, *, add_generation_prompt, tokenize):
-        assert add_generation_prompt and not tokenize
-        assert conversation == [{"role": "user", "content": "hi"}]
-        return "<hi>"
+    def get_chat_template(self):
+        return self.chat_template
 
 
 def test_instruct_models_get_their_chat_template():
