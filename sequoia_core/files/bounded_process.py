@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Self
 ROOT = Path(__file__).resolve().parents[2]
 START_SEC = 120  # for importing, from a slow disk too
 HEAD = 8  # bytes that say how long a message is
+TEXT = ("utf-8", "surrogatepass")  # of answers: they come back as they were, half a surrogate pair too
 
 
 class LimitError(Exception):
@@ -89,7 +90,7 @@ class BoundedProcess:
                 with suppress(BrokenPipeError):  # it has died: there will be no answer
                     _send(child.stdin, request)
             answer = _receive(child.stdout, self.answer_bytes)
-            kind, content = ("none", None) if answer is None else json.loads(answer)
+            kind, content = ("none", None) if answer is None else json.loads(answer.decode(*TEXT))
         except BaseException:  # too long an answer, or interrupted: whatever is still to come answers no other question
             self.close()
             raise
@@ -139,7 +140,7 @@ def _serve(module: str, function: str, memory_bytes: str, seconds: str) -> None:
 
 def _outcome(run: Callable[[bytes], Any], request: bytes) -> bytes:
     try:
-        return json.dumps(["answer", run(request)]).encode()
+        return json.dumps(["answer", run(request)], ensure_ascii=False).encode(*TEXT)
     except MemoryError:
         return b'["memory", null]'
     except ValueError as error:

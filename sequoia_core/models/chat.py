@@ -20,7 +20,7 @@ SHORTEST_MARK = 3  # characters; shorter ones, such as a dash, are in many texts
 
 _RENDERER = BoundedProcess(
     "sequoia_core.models.chat_templates", "render", memory_bytes=256 * 2**20, seconds=5,
-    answer_bytes=12 * MAX_CHAT_CHARS + 100,  # a character beyond 16 bits is twelve letters of JSON
+    answer_bytes=6 * MAX_CHAT_CHARS + 100,  # a control character is six letters of JSON
 )  # fmt: skip
 
 
