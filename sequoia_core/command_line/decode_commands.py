@@ -17,6 +17,7 @@ from ..design.tree import TokenTree
 from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts
 from .options import (
     ASSETS,
+    READ,
     Chat,
     Device,
     Draft,
@@ -27,6 +28,7 @@ from .options import (
     Out,
     PromptCount,
     Prompts,
+    Seed,
     Target,
     Temperature,
     TopP,
@@ -52,16 +54,18 @@ def generate_command(
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    seed: Seed = 0,
     tree: Annotated[
         Path | None,
-        typer.Option("--tree", help="Tree file; default: from vector and profile, or a chain of 4 if none fit."),
+        typer.Option("--tree", help="Tree file; default: by vector and profile, or a chain of 4 if none fit.", **READ),
     ] = None,
     acceptance: Annotated[
-        Path | None, typer.Option("--acceptance", help="Vector to plan the tree from; default: the demo pair's own.")
+        Path | None,
+        typer.Option("--acceptance", help="Vector to plan the tree from; default: the demo pair's own.", **READ),
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option("--profile", help="Profile to plan the tree from; default: the demo pair's own.")
+        Path | None,
+        typer.Option("--profile", help="Profile to plan the tree from; default: the demo pair's own.", **READ),
     ] = None,
     verifier: VerifierName = "sequoia",
     chat: Chat = None,
@@ -77,9 +81,11 @@ def generate_command(
     from ..decoding.loop import decode
     from ..design.profile import HardwareProfile
     from ..design.tree_files import import_tree
+    from ..files.prompt_files import check_text
     from ..models.protocol import dtype_name
 
     sampling = checked_sampling(temperature, top_p, verifier)
+    check_text(prompt)
     if tree is not None and (acceptance is not None or profile is not None):
         raise ValueError("--tree: found it together with --acceptance or --profile, expected one or the other")
     shape = None if tree is None else import_tree(tree)

@@ -14,7 +14,7 @@ import typer
 
 from ..design.acceptance import AcceptanceVector
 from ..design.tree import TokenTree
-from .options import Acceptance, Json, Out, app
+from .options import READ, Acceptance, Json, Out, app
 from .output import check_out, report
 
 FORMATS = "native, growmap, umbrella, choices or vllm"
@@ -73,7 +73,7 @@ def table_command(
 @app.command("score")
 def score_command(
     acceptance: Acceptance,
-    tree: Annotated[Path, typer.Option("--tree", help="Tree file in any format that can be imported.")],
+    tree: Annotated[Path, typer.Option("--tree", help="Tree file in any format that can be imported.", **READ)],
     as_json: Json = False,
 ) -> None:
     """Score somebody's tree under a vector, beside the best tree of the same size and depth."""
@@ -92,7 +92,9 @@ def score_command(
 @app.command("plan")
 def plan_command(
     acceptance: Acceptance,
-    profile: Annotated[Path, typer.Option("--profile", help="Hardware profile written by the profile command.")],
+    profile: Annotated[
+        Path, typer.Option("--profile", help="Hardware profile written by the profile command.", **READ)
+    ],
     max_size: Annotated[int | None, typer.Option("--max-size", help="Default: largest size profiled.")] = None,
     max_depth: Annotated[int, typer.Option("--max-depth")] = 24,
     context: Annotated[

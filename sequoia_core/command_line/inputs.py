@@ -42,21 +42,18 @@ def open_pair(
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     hub_logging.set_verbosity_error()  # else each retry is a line of its own on stderr
-    if dtype is None:
-        chosen = default_dtype(target, gpu=None if device is None else not device.startswith("cpu"))
-        dtype = chosen.dtype
-        if sys.stderr.isatty():
-            print(f"Loading in {dtype} ({chosen.reason}); --dtype chooses another.", file=sys.stderr)
     progress = None if offload is None else progress_bar(as_json=False)
     with held_stderr() if progress is None else nullcontext():
-        return load_pair(target, draft, device, dtype, offload, progress)
+        pair = load_pair(target, draft, device, dtype, offload, progress)
+    if dtype is None and sys.stderr.isatty():
+        chosen = default_dtype(target, gpu=pair.target.device.type != "cpu")
+        print(f"Loaded in {chosen.dtype} ({chosen.reason}); --dtype chooses another.", file=sys.stderr)
+    return pair
 
 
 def prompt_texts(prompts: Path | None, count: int | None, column: str | None = None) -> list[str]:
     from ..files.prompt_files import load_prompts
 
-    if count is not None and count < 1:
-        raise ValueError(f"--prompt-count: found {count}, expected at least 1")
     return load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl", column)[:count]
 
 
@@ -68,7 +65,7 @@ def encode_within(pair: ModelPair, texts: list[str], room: int, chat: bool | Non
         if not ids or len(ids) + room > context:
             raise ValueError(
                 f"prompt {text[:40]!r}: found {len(ids)} tokens, expected 1 to {context - room} "
-                f"(context {context} less {room} new tokens)"
+                f"(context {context} less --max-new-tokens {room})"
             )
     return found
 

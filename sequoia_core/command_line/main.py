@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 
 import typer
@@ -16,11 +17,12 @@ from ..files.faults import OUT_OF_MEMORY, is_out_of_memory, is_panic
 from . import decode_commands, design_commands, measure_commands
 from .options import app
 
+LONGEST = 800  # characters of a fault: what was found may be long
 COMMANDS = (design_commands, measure_commands, decode_commands)  # importing them joins their commands to the app
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; return the exit code (0 done, 2 bad input, 130 interrupted)."""
+    """Run one command; return the exit code (0 done, 2 bad input, 130 interrupted, 141 nobody reads the output)."""
     try:
         result = typer.main.get_command(app)(args=arguments, prog_name="sequoia_core", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -33,7 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
             return _fail(OUT_OF_MEMORY)
         with contextlib.suppress(OSError, ValueError):  # discard further output, also the flush when Python ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0 if isinstance(error, BrokenPipeError) else _fail(f"output: cannot be written ({error.strerror})")
+        return _fail(f"output: cannot be written ({error.strerror})")
+    except SystemExit as error:  # how typer and rich answer a closed pipe; shells expect what ends other programs then
+        return 128 + signal.SIGPIPE if isinstance(error.__context__, BrokenPipeError) else error.code
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BaseException as error:  # a panic of Rust code is no Exception
@@ -45,5 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _fail(message: str) -> int:
-    print("error: " + " ".join(message.split()), file=sys.stderr)
+    line = " ".join(message.split())
+    if len(line) > LONGEST:
+        line = f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+    print("error: " + line, file=sys.stderr)
     return 2

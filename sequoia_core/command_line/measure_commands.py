@@ -14,6 +14,7 @@ import typer
 from ..design.acceptance import AcceptanceVector
 from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts
 from .options import (
+    READ,
     Chat,
     Column,
     Device,
@@ -25,6 +26,7 @@ from .options import (
     Out,
     PromptCount,
     Prompts,
+    Seed,
     Target,
     Temperature,
     TopP,
@@ -55,15 +57,16 @@ def measure_command(
     ] = False,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
-    width: Annotated[int, typer.Option("--width", help="Ranks to measure.")] = 32,
+    width: Annotated[int, typer.Option("--width", help="Ranks to measure.", min=1)] = 32,
     verifier: VerifierName = "sequoia",
     out: Out = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", help="Partial vector to go on from; default: --out, where it is partial.")
+        Path | None,
+        typer.Option("--resume", help="Partial vector to go on from; default: --out, where it is partial.", **READ),
     ] = None,
     max_new_tokens: MaxNewTokens = 128,
     prompt_count: PromptCount = None,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    seed: Seed = 0,
     device: Device = None,
     dtype: Dtype = None,
     offload: Offload = None,
@@ -73,9 +76,10 @@ def measure_command(
 
     With --out the vector so far is saved after each prompt; the same command goes on from there when it was cut.
     """
-    from ..studies.measure_acceptance import CannotResume, measure_acceptance
+    from ..studies.measure_acceptance import CannotResume, check_measured, measure_acceptance
 
     sampling = checked_sampling(temperature, top_p, verifier)
+    check_measured(verifier)
     check_out(out)
     texts = prompt_texts(prompts, prompt_count, column)
     partial = _partial_vector(resume, out)
@@ -137,11 +141,11 @@ def profile_command(
             "--sizes", help="Tokens per target pass, separated by commas; default: 1 to 64, modelled to 1024."
         ),
     ] = None,
-    context: Annotated[int, typer.Option("--context", help="Tokens already in the cache.")] = 128,
+    context: Annotated[int, typer.Option("--context", help="Tokens already in the cache.", min=1)] = 128,
     out: Out = None,
-    repeats: Annotated[int, typer.Option("--repeats", help="Rounds of timing, those of --resume included.")] = 9,
+    repeats: Annotated[int, typer.Option("--repeats", help="Rounds of timing, those of --resume included.", min=1)] = 9,
     resume: Annotated[
-        Path | None, typer.Option("--resume", help="Profile of the same pair, sizes and context to go on from.")
+        Path | None, typer.Option("--resume", help="Profile of the same pair, sizes and context to go on from.", **READ)
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -151,10 +155,11 @@ def profile_command(
     except ValueError as error:
         raise ValueError(f"--sizes: found {sizes!r}, expected whole numbers separated by commas") from error
     check_out(out)
-    if target_shape or draft_shape or device_model:
-        if target or draft or device:
+    if (target_shape, draft_shape, device_model) != (None, None, None):
+        if (target, draft, device, resume) != (None, None, None, None):
             raise ValueError(
-                "found a shape or --device-model beside --target, --draft or --device, expected one or the other"
+                "found a shape or --device-model beside --target, --draft, --device or --resume, expected one or the "
+                "other"
             )
         profile = profile_of_shapes(
             target_shape, draft_shape, device_model=device_model, dtype=dtype, offload=offload, sizes=wanted,
@@ -162,12 +167,13 @@ def profile_command(
         )  # fmt: skip
     else:
         from ..design.profile import HardwareProfile
-        from ..studies.measure_profile import DEFAULT_SIZES, measure_profile
+        from ..studies.measure_profile import DEFAULT_SIZES, checked_sizes, measure_profile
 
+        wanted = checked_sizes(wanted or DEFAULT_SIZES)
         earlier = None if resume is None else HardwareProfile.load(resume)
         pair = open_pair(target, draft, device, dtype, offload)
         profile = measure_profile(
-            target=pair.target, draft=pair.draft, sizes=wanted or DEFAULT_SIZES, context=context, repeats=repeats,
+            target=pair.target, draft=pair.draft, sizes=wanted, context=context, repeats=repeats,
             resume=earlier, progress=progress_bar(as_json),
         )  # fmt: skip
     if out is not None:

@@ -11,8 +11,10 @@ ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
 app = typer.Typer(add_completion=False, no_args_is_help=False, help="Sequoia: token trees for speculative decoding.")
 
+READ = {"exists": True, "dir_okay": False}  # of files that are read: typer refuses others before a command begins
+
 Acceptance = Annotated[
-    Path, typer.Option("--acceptance", help="Acceptance vector (JSON, CSV, .npy, .safetensors, .pt).")
+    Path, typer.Option("--acceptance", help="Acceptance vector (JSON, CSV, .npy, .safetensors, .pt).", **READ)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 Out = Annotated[Path | None, typer.Option("--out", help="File to write.")]
@@ -26,16 +28,17 @@ Offload = Annotated[
     str | None,
     typer.Option("--offload", help="disk or host: stream the target's layers from there; default: all in memory."),
 ]
-Prompts = Annotated[Path | None, typer.Option("--prompts", help="JSONL, CSV, parquet, or plain text lines.")]
+Prompts = Annotated[Path | None, typer.Option("--prompts", help="JSONL, CSV, parquet, or plain text lines.", **READ)]
 Column = Annotated[str | None, typer.Option("--column", help="Column of the prompts; default: text or prompt.")]
 Chat = Annotated[
     bool | None,
     typer.Option("--chat/--raw", help="Use the tokenizer's chat template, or not; default: where it has one."),
 ]
-PromptCount = Annotated[int | None, typer.Option("--prompt-count", help="Use only the first this many prompts.")]
+PromptCount = Annotated[int | None, typer.Option("--prompt-count", help="Use only the first this many prompts.", min=1)]
+Seed = Annotated[int, typer.Option("--seed", help="Equal seeds draw equally.", min=0, max=2**64 - 1)]
 Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Nucleus mass, above 0 and at most 1.")]
 VerifierName = Annotated[
     str, typer.Option("--verifier", help="sequoia, specinfer or topk; generate also has traversal.")
 ]
-MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Tokens to generate per prompt.")]
+MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Tokens to generate per prompt.", min=1)]

@@ -25,7 +25,7 @@ def report(result: dict, as_json: bool) -> None:
     for key, value in result.items():
         table.add_row(key, value if isinstance(value, str) else _short(value))
     Console().print(table, markup=False)
-    sys.stdout.flush()
+    print(end="", flush=True)  # says nothing where stdout is closed
 
 
 def _short(value: object) -> str:
@@ -49,9 +49,16 @@ def check_out(out: Path | None) -> None:
     """Refuse an unwritable place before the work, not after it."""
     if out is None:
         return
-    if not out.resolve().parent.is_dir():
-        raise ValueError(f"--out {out}: found no folder {out.resolve().parent}, expected an existing one")
-    check_replaceable(out)
+    try:
+        check_replaceable(out)
+        folder = Path(os.path.realpath(out)).parent
+        if not folder.is_dir():
+            raise ValueError(f"{out}: found no folder {folder}, expected an existing one")
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(f"--out {out}: cannot be written ({error.strerror}), expected a writable place") from error
+    except ValueError as error:
+        raise ValueError(f"--out {error}") from error
 
 
 @contextmanager

@@ -48,8 +48,8 @@ def profile_of_shapes(
     """
     from ..design.model_shapes import find_shape
 
-    if target_shape is None or draft_shape is None:
-        raise ValueError("found only one of --target-shape and --draft-shape, expected both")
+    if not (target_shape and draft_shape):
+        raise ValueError(f"--target-shape, --draft-shape: found {target_shape!r}, {draft_shape!r}, expected both")
     target, draft = find_shape(target_shape), find_shape(draft_shape)
     if device_model is None:
         return _measured(target, draft, dtype, offload, sizes, context, repeats, progress)
@@ -74,8 +74,9 @@ def _device(name: str, target: ModelShape, dtype: str) -> Device:
 def _measured(target, draft, dtype, offload, sizes, context, repeats, progress) -> HardwareProfile:
     from ..models.default_dtype import dtype_for
     from ..models.random_models import random_pair
-    from ..studies.measure_profile import DEFAULT_SIZES, measure_profile
+    from ..studies.measure_profile import DEFAULT_SIZES, checked_sizes, measure_profile
 
+    sizes = checked_sizes(sizes or DEFAULT_SIZES)
     if offload is not None:
         raise ValueError(
             f"--offload: found {offload!r} for shapes without files, expected --device-model beside it, or --target "
@@ -86,6 +87,5 @@ def _measured(target, draft, dtype, offload, sizes, context, repeats, progress) 
     dtype = dtype or dtype_for("bfloat16", config, gpu=False).dtype
     pair = random_pair(config, draft.to_config(), names=names, dtype=dtype)
     return measure_profile(
-        target=pair.target, draft=pair.draft, sizes=sizes or DEFAULT_SIZES, context=context, repeats=repeats,
-        progress=progress,
+        target=pair.target, draft=pair.draft, sizes=sizes, context=context, repeats=repeats, progress=progress,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from ..files.safe_files import json_bytes, read_bytes, write_atomic
-from .profile_checks import MAX_SEC, MIN_SEC, seconds_above_0, seconds_from_0, short, whole_numbers
+from .profile_checks import MAX_SEC, MIN_SEC, seconds_above_0, seconds_from_0, short, tokens_cached, whole_numbers
 from .profile_files import FORMAT, MAX_FILE_BYTES, VERSION, read_profile
 from .tree import MAX_SIZE
 
@@ -125,8 +125,7 @@ class HardwareProfile:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= MAX_SEC:
                 raise ValueError(f"{name}: found {short(value)}, expected a positive number of seconds")
-        if self.context < 0:
-            raise ValueError(f"context: found {self.context}, expected 0 or more tokens")
+        tokens_cached(self.context)
         for name in ("verify_samples", "overhead_samples"):
             self._check_samples(name, len(self.sizes), "sizes")
         self._check_samples("draft_samples", len(self.draft_widths), "widths")
@@ -200,9 +199,10 @@ class HardwareProfile:
         if n.size and (n.min() < 1 or n.max() > self.max_size):
             raise ValueError(f"size: found {n.min()} to {n.max()}, expected 1 to {self.max_size} as profiled")
         seconds = np.interp(n, self.sizes, self.smooth_verify_sec)
-        if context is None or len(self.verify_growth_sec) == 0:
+        further = 0.0 if context is None else tokens_cached(context) - self.context
+        if not further or len(self.verify_growth_sec) == 0:
             return seconds
-        grown = seconds + (context - self.context) * np.interp(n, self.sizes, self.verify_growth_sec)
+        grown = seconds + further * np.interp(n, self.sizes, self.verify_growth_sec)
         return np.maximum(grown, MIN_SEC)
 
     def draft_at(self, tokens: float | np.ndarray, context: float | None = None) -> np.ndarray:
@@ -221,7 +221,7 @@ class HardwareProfile:
             if len(widths) > 1:
                 slope = max(0.0, (seconds[-1] - seconds[-2]) / (widths[-1] - widths[-2]))
                 found = found + slope * np.maximum(tokens - widths[-1], 0.0)
-        grown = 0.0 if context is None else (context - self.context) * self.draft_growth_sec
+        grown = 0.0 if context is None else (tokens_cached(context) - self.context) * self.draft_growth_sec
         return np.maximum(found + grown, MIN_SEC)
 
     def overhead_at(self, n: int | np.ndarray, *, greedy: bool = True) -> np.ndarray:

@@ -7,6 +7,7 @@ import numpy as np
 from .tree import MAX_SIZE
 
 MIN_SEC, MAX_SEC = 1e-12, 1e9  # beyond, ratios of two times overflow
+MAX_CONTEXT = 10**9  # tokens
 
 
 def _vector(name: str, values, kinds: str, low: float, high: float, what: str) -> np.ndarray:
@@ -34,6 +35,12 @@ def seconds_above_0(name: str, values) -> np.ndarray:
 
 def seconds_from_0(name: str, values) -> np.ndarray:
     return _vector(name, values, "fiu", 0.0, MAX_SEC, "a list of finite numbers of seconds, 0 or more")
+
+
+def tokens_cached(context: float) -> float:
+    if not 0 <= context <= MAX_CONTEXT:
+        raise ValueError(f"context: found {short(context)}, expected 0 to {MAX_CONTEXT:,} tokens")
+    return context
 
 
 def short(values) -> str:

@@ -1,12 +1,13 @@
-"""Reading carefully, writing whole, prompt files, the names of models. Knows bytes and containers.
+"""Reading carefully, writing whole, running within limits, prompt files, names of models. Knows bytes and containers.
 
 Each module imports, of this room, only the modules named:
 
+    bounded_process    -
     faults             -
     model_names        -
-    parquet_pages      -
     prompt_columns     -
     safe_files         -
-    parquet_prompts    parquet_pages, prompt_columns, safe_files
+    parquet_prompts    bounded_process
+    parquet_reading    prompt_columns, safe_files
     prompt_files       parquet_prompts, prompt_columns, safe_files
 """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..files.bounded_process import BoundedProcess, LimitError
 from ..files.faults import panics_as_errors
 from ..files.prompt_files import check_text
 from ..files.safe_files import one_line, read_bytes, read_json
@@ -15,6 +17,11 @@ from ..files.safe_files import one_line, read_bytes, read_json
 ROLES = ("system", "user", "assistant")
 MAX_CHAT_CHARS = 4_000_000  # beyond any context: only a template that has run away makes more
 SHORTEST_MARK = 3  # characters; shorter ones, such as a dash, are in many texts
+
+_RENDERER = BoundedProcess(
+    "sequoia_core.models.chat_templates", "render", memory_bytes=256 * 2**20, seconds=5,
+    answer_bytes=6 * MAX_CHAT_CHARS + 100,  # a control character is six letters of JSON
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +80,12 @@ def chat_text(tokenizer: Any, turns: Sequence[Turn]) -> str:
     """Return what the tokenizer's chat template makes of a conversation, up to where the assistant's turn begins.
 
     A template is a program of the model's author. It runs in the sandbox of transformers, which keeps it from files
-    and from Python, but not from taking long.
+    and from Python, and in a process of its own, which keeps it from taking long or much memory. The first one waits
+    about a second for that process, later ones a few milliseconds.
 
     Raises:
-        ValueError: where there is no template or no turn; for a template that fails, refuses system turns, or makes
-            no text or far too much.
+        ValueError: where there is no template or no turn; for a template that fails, takes too long or too much
+            memory, refuses system turns, or makes no text or far too much.
     """
     if _template(tokenizer) is None:
         raise ValueError("chat: found a tokenizer without a chat template, expected that of an instruct model")
@@ -87,7 +95,8 @@ def chat_text(tokenizer: Any, turns: Sequence[Turn]) -> str:
         return _rendered(tokenizer, turns)
     except ValueError as error:
         others = [turn for turn in turns if turn.role != "system"]
-        if len(others) in (0, len(turns)) or not _renders(tokenizer, others):
+        endless = isinstance(error.__cause__, LimitError)
+        if endless or len(others) in (0, len(turns)) or not _renders(tokenizer, others):
             raise
         raise ValueError(
             f"chat: found a chat template that refuses a system turn ({one_line(error.__cause__ or error)}), "
@@ -149,18 +158,22 @@ def _tokenizing(text: str) -> Any:
 def _rendered(tokenizer: Any, turns: Sequence[Turn]) -> str:
     messages = [{"role": turn.role, "content": turn.text} for turn in turns]
     try:
-        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    except Exception as error:  # anything may come out of somebody else's program
+        asked = {
+            "template": tokenizer.get_chat_template(), "messages": messages, "tokens": tokenizer.special_tokens_map,
+            "most": MAX_CHAT_CHARS,
+        }  # fmt: skip
+        length, text = _RENDERER.ask(json.dumps(asked, default=str).encode())
+    except LimitError as error:
+        raise ValueError(f"chat: found a chat template that {error}, expected a usable one") from error
+    except ValueError as error:
+        raise ValueError(f"chat: found a chat template that fails ({error}), expected a usable one") from error
+    if length > MAX_CHAT_CHARS:
         raise ValueError(
-            f"chat: found a chat template that fails ({one_line(error)}), expected a usable one"
-        ) from error
-    if not text.strip():
-        raise ValueError("chat: found a chat template that makes no text of the conversation, expected a usable one")
-    if len(text) > MAX_CHAT_CHARS:
-        raise ValueError(
-            f"chat: found a chat template that makes {len(text):,} characters of the conversation, expected at most "
+            f"chat: found a chat template that makes {length:,} characters of the conversation, expected at most "
             f"{MAX_CHAT_CHARS:,}"
         )
+    if not text.strip():
+        raise ValueError("chat: found a chat template that makes no text of the conversation, expected a usable one")
     check_text(text)
     return text
 

@@ -38,6 +38,12 @@ def can_compile() -> bool:
     return find_compiler() is not None and not _switched_off()
 
 
+def check_switch() -> None:
+    """Raise ValueError for a SEQUOIA_NATIVE that says neither yes nor no."""
+    if (found := os.environ.get("SEQUOIA_NATIVE", "")) not in ("", "0", "1"):
+        raise ValueError(f"SEQUOIA_NATIVE: found {found[:40]!r}, expected 0 or 1")
+
+
 def _switched_off() -> bool:
     return os.environ.get("SEQUOIA_NATIVE") == "0"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from . import compile_c
 from .device import processor_flags
 
 VARIABLE = "SEQUOIA_INSTRUCTIONS"
@@ -82,6 +83,14 @@ def chosen() -> tuple[InstructionSet | None, str]:
         lacking = sorted(set(found.needs) - set(processor_flags().split()))
         return None, f"{VARIABLE}={name}: the processor lacks {', '.join(lacking)}"
     return found, ""
+
+
+def check_environment() -> None:
+    """Raise ValueError where the environment asks for what cannot be had: it would be left out without a word."""
+    compile_c.check_switch()
+    found, reason = chosen()
+    if found is None and os.environ.get(VARIABLE):
+        raise ValueError(reason if reason.startswith(f"{VARIABLE}:") else f"{reason}, expected one that it has")
 
 
 def runnable() -> list[InstructionSet]:

@@ -17,10 +17,11 @@ from transformers import AutoTokenizer
 from ..files.model_names import DEMO_PAIR, model_name
 from .checkpoint import Plan, load_weights, read_plan
 from .default_dtype import default_dtype
+from .instruction_sets import check_environment
 from .language_model import HuggingFaceModel, ModelPair
 from .model_files import Source, explained, locate, one_line
 from .offload_needs import OffloadNeeds, free_bytes
-from .offloading import load_offloaded, predicted_needs
+from .offloading import check_tier, load_offloaded, predicted_needs
 from .protocol import causal_tail
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ def load_pair(
             that are missing, of another shape, without a place in the model or not finite; for a model that cannot read
             a tree; and for a draft with fewer logits than the target has real tokens: it could not read those tokens.
     """
-    names, place = _names(target, draft), _device(device)
+    names, place = _request(target, draft, device, dtype, offload)
     (target_source, target_plan), (draft_source, draft_plan) = map(_read, names)
-    dtype = _dtype(dtype, place, names.target)
+    dtype = _dtype(dtype or default_dtype(names.target, gpu=place.type != "cpu").dtype)
     tokenizer, draft_tokenizer = _load_tokenizer(target_source), _load_tokenizer(draft_source)
     _check_same_tokens(tokenizer, draft_tokenizer, target_source.name, draft_source.name)
     with ExitStack() as undo:
@@ -106,9 +107,9 @@ def streaming_needs(
         ValueError: for what `load_pair` refuses in these, and where memory does not suffice; the message has the
             numbers.
     """
-    names, place = _names(target, draft), _device(device)
+    names, place = _request(target, draft, device, dtype, offload)
     (source, plan), (_, draft_plan) = map(_read, names)
-    dtype = _dtype(dtype, place, names.target)
+    dtype = _dtype(dtype or default_dtype(names.target, gpu=place.type != "cpu").dtype)
     beside = _weights_bytes(draft_plan, dtype)
     needs = predicted_needs(source, plan, place, dtype, offload, beside=beside)
     needs.check(source.name, place)
@@ -120,13 +121,25 @@ class _Names(NamedTuple):
     draft: str | os.PathLike
 
 
-def _names(target: str | os.PathLike | None, draft: str | os.PathLike | None) -> _Names:
-    """Return the names of both models."""
+def _request(
+    target: str | os.PathLike | None,
+    draft: str | os.PathLike | None,
+    device: str | None,
+    dtype: str | torch.dtype | None,
+    offload: str | None,
+) -> tuple[_Names, torch.device]:
+    """Return the names of both models and where they go; refuse what can be refused before any file is read."""
+    check_environment()
     if (target is None) != (draft is None):
         raise ValueError("found only one of target and draft, expected both (or neither, for the demo pair)")
+    place = _device(device)
+    if offload is not None:
+        check_tier(offload, place)
+    if dtype is not None:
+        _dtype(dtype)
     if target is None or draft is None:
         target, draft = DEMO_PAIR / "target", DEMO_PAIR / "draft"
-    return _Names(target, draft)
+    return _Names(target, draft), place
 
 
 def _read(name: str | os.PathLike) -> tuple[Source, Plan]:
@@ -156,9 +169,7 @@ def _device(name: str | None) -> torch.device:
     return device
 
 
-def _dtype(dtype: str | torch.dtype | None, device: torch.device, target: str | os.PathLike) -> torch.dtype:
-    if dtype is None:
-        dtype = default_dtype(target, gpu=device.type != "cpu").dtype
+def _dtype(dtype: str | torch.dtype) -> torch.dtype:
     found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if found not in DTYPES.values():
         raise ValueError(f"dtype: found {str(dtype)!r}, expected one of {', '.join(DTYPES)}")

@@ -79,6 +79,7 @@ def locate(model: str | os.PathLike) -> Source:
         ValueError: for a name that is neither.
     """
     name, found = os.fspath(model), "no such folder"
+    shown = name[:200] or "''"
     place = model_source(name)
     if name and os.path.isdir(place):
         return Source(name, place)
@@ -88,7 +89,7 @@ def locate(model: str | os.PathLike) -> Source:
         with suppress(HFValidationError):
             validate_repo_id(name)
             return Source(name, name)
-    raise ValueError(f"{name[:200]}: found {found}, expected a model's folder or a hub id such as owner/name")
+    raise ValueError(f"{shown}: found {found}, expected a model's folder or a hub id such as owner/name")
 
 
 @contextmanager

@@ -87,6 +87,17 @@ class OffloadedModel(HuggingFaceModel):
         self._streamed.files.close()
 
 
+def check_tier(tier: str, device: torch.device) -> None:
+    """Raise ValueError for a tier that there is not, or not beside such a device."""
+    if tier not in TIERS:
+        raise ValueError(f"offload: found {str(tier)[:40]!r}, expected {' or '.join(TIERS)}")
+    if tier == "host" and device.type != "cuda":
+        raise ValueError(
+            f"offload: found 'host' with the device {device}, expected a CUDA device: layers in the host's memory are "
+            "already where a CPU computes ('disk' streams to a CPU)"
+        )
+
+
 class _Opened(NamedTuple):
     """A model without its layers' numbers, the files that have them, and what it is going to take."""
 
@@ -123,14 +134,14 @@ def load_offloaded(
     """Return a model whose decoder layers stay in a slower tier and stream from it in every pass.
 
     Args:
-        tier: "disk" reads the model's own files, or a packed copy of them where compiled passes run it; "host" keeps
-            the layers in pinned memory beside a CUDA device (no GPU has run that yet).
+        tier: one that `check_tier` accepts. "disk" reads the model's own files, or a packed copy of them where compiled
+            passes run it; "host" keeps the layers in pinned memory beside a CUDA device (no GPU has run that yet).
         beside: bytes that the draft is going to take.
         progress: called with a fraction and words while a packed copy is made, its size first.
 
     Raises:
-        ValueError: for a tier that there is not, quantised weights, files that do not hold exactly the model, or too
-            little memory; the message has the numbers.
+        ValueError: for quantised weights, files that do not hold exactly the model, or too little memory; the message
+            has the numbers.
     """
     with ExitStack() as undo, _naming(source):
         model, files, streamed, compiled, needs = _open(source, plan, device, dtype, tier, beside=beside, undo=undo)
@@ -161,13 +172,6 @@ def _open(
     source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, tier: str, *, beside: int, undo: ExitStack
 ) -> _Opened:
     """Build the model and open its files, which `undo` closes."""
-    if tier not in TIERS:
-        raise ValueError(f"offload: found {str(tier)[:40]!r}, expected {' or '.join(TIERS)}")
-    if tier == "host" and device.type != "cuda":
-        raise ValueError(
-            f"offload: found 'host' with the device {device}, expected a CUDA device: layers in the host's memory are "
-            "already where a CPU computes ('disk' streams to a CPU)"
-        )
     if plan.quantised:
         raise ValueError(
             f"{source.name}: found quantised weights, expected float32, bfloat16 or float16 to stream them"

@@ -24,6 +24,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 from ..files.model_names import DEMO_PAIR
 from ..files.safe_files import json_bytes, write_atomic
 from .free_memory import available_bytes
+from .instruction_sets import check_environment
 from .language_model import HuggingFaceModel, ModelPair
 
 MARK = "sequoia_random_weights"  # key of a config.json that only such models have; its value is the seed
@@ -93,6 +94,7 @@ def random_pair(
     Raises:
         ValueError: when they do not fit into memory, or the draft has fewer tokens than the target.
     """
+    check_environment()
     kind, tokens = _dtype(dtype), target["vocab_size"]
     if draft["vocab_size"] < tokens:
         raise ValueError(

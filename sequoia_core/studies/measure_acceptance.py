@@ -95,8 +95,7 @@ def measure_acceptance(
     cancel = cancel or threading.Event()
     _check_request(prompts, target, draft, width=width, seed=seed, own_text=own_text)
     chosen = choose_verifier(verifier, greedy=sampling.greedy)
-    if (own := measured_as(verifier)) != verifier:
-        raise ValueError(f"verifier: found {verifier!r}, expected {own!r}, whose vectors serve it too")
+    check_measured(verifier)
     settings: dict[str, Any] = {
         "source": OWN_TEXT if own_text else TARGET_TEXT,
         **pair_settings(target, draft),
@@ -199,6 +198,12 @@ def vector_from_prompts(
         holds_for=holds_for,
         calibration=calibration,
     )
+
+
+def check_measured(verifier: str) -> None:
+    """Raise ValueError for a verifier that has no vectors of its own."""
+    if (own := measured_as(verifier)) != verifier:
+        raise ValueError(f"verifier: found {verifier!r}, expected {own!r}, whose vectors serve it too")
 
 
 def _check_request(

@@ -159,7 +159,7 @@ class StepRounds:
     ) -> None:
         self.target, self.draft, self.context = target, draft, context
         self.cancel = cancel = cancel or threading.Event()
-        self.sizes = _checked_sizes(sizes)
+        self.sizes = checked_sizes(sizes)
         room = min(target.max_context, draft.max_context)
         if not 1 <= context < room:
             raise ValueError(f"context: found {context}, expected 1 to {room - 1} as the models allow")
@@ -272,7 +272,7 @@ def _streaming(target: LanguageModel, one_token_sec: float) -> dict:
     }
 
 
-def _checked_sizes(sizes: Sequence[int]) -> list[int]:
+def checked_sizes(sizes: Sequence[int]) -> list[int]:
     """Return the sizes in order, with 1 among them, or raise ValueError."""
     sizes = sorted(set(int(n) for n in sizes) | {1})
     if sizes[0] < 1 or len(sizes) < 2:

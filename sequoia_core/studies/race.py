@@ -216,7 +216,8 @@ def _transformers_method(pair: ModelPair, sampling: SamplingConfig, *, assisted:
     config.pad_token_id = 0
     config.do_sample = not sampling.greedy
     if config.do_sample:
-        config.temperature, config.top_p, config.top_k = sampling.temperature, sampling.top_p, sampling.top_k
+        temperature = max(sampling.temperature, 1e-15)  # the draft is divided by it twice, and its square must not be 0
+        config.temperature, config.top_p, config.top_k = temperature, sampling.top_p, sampling.top_k
     extra = {"assistant_model": assistant} if assisted else {}
     assistant_config = copy.deepcopy(assistant.generation_config)
     assistant_config.eos_token_id = None

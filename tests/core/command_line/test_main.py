@@ -1,6 +1,8 @@
 """Every command with --json, and bad input: exit code 2, one line on stderr, no file left behind."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -228,21 +230,24 @@ def test_without_json_people_get_a_table(capsys):
         (["generate", "--prompt", "x", "--top-p", "0"], "top_p: found 0"),
         (["generate", "--prompt", "x", "--verifier", "magic"], "magic"),
         (["generate", "--prompt", ""], "prompt"),
-        (["generate", "--prompt", "x", "--max-new-tokens", "0"], "max_new_tokens"),
+        (["generate", "--prompt", "x", "--max-new-tokens", "0"], "--max-new-tokens"),
         (["generate", "--prompt", "x", "--dtype", "fp8"], "fp8"),
         (["generate", "--prompt", "x", "--target", "only-one"], "target and draft"),
         (["measure", "--prompts", "absent.txt"], "absent.txt"),
         (["measure", "--temperature", "-1"], "temperature: found -1"),
+        (["measure", "--max-new-tokens", "100000"], "less --max-new-tokens 100000"),
+        (["measure", "--width", "100000"], "width: found 100000"),
+        (["profile", "--context", "100000"], "context: found 100000"),
         (["measure", "--column", "words"], "keys: text, source"),
         (["measure", "--resume", "absent.json"], "absent.json"),
-        (["measure", "--seed", "-1"], "seed: found -1"),
+        (["measure", "--seed", "-1"], "--seed"),
         (["generate", "--prompt", "caf\udce9"], "prompt: found half of a surrogate pair"),
         (["profile", "--sizes", "1,two"], "--sizes: found '1,two'"),
         (["generate", "--prompt", "x", "--offload", "tape"], "offload: found 'tape', expected disk or host"),
         (["generate", "--prompt", "x", "--device", "cpu", "--offload", "host"], "expected a CUDA device"),
         (["profile", "--sizes", "1,100000"], "sizes: found 100,000, expected at most 4,096"),
         (["profile", "--sizes", "1," + "9" * 5000], "sizes: found"),
-        (["bench", "--prompt-count", "0"], "--prompt-count: found 0"),
+        (["bench", "--prompt-count", "0"], "--prompt-count"),
         (["dance"], "dance"),
         ([], "command"),
     ],
@@ -290,11 +295,45 @@ def test_output_that_cannot_be_written_is_one_line(options):
     assert run.returncode == 2 and run.stderr.count("\n") == 1 and "No space left on device" in run.stderr
 
 
-def test_a_reader_that_stops_early_is_no_fault(tmp_path):
-    (tmp_path / "v.csv").write_text("0.6\n0.2\n0.1\n")
-    options = ["--acceptance", str(tmp_path / "v.csv"), "--size", "50000", "--json"]  # more than a pipe holds
-    command = [sys.executable, "-m", "sequoia_core", "tree", *options]
+@pytest.mark.parametrize("options", [["--json"], [], ["--help"]])  # written by print, by rich, by typer
+def test_a_reader_that_stops_early_ends_it_quietly_as_other_programs(options):
+    command = [sys.executable, "-m", "sequoia_core", "tree", "--acceptance", VECTOR, "--size", "5", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ASSETS.parent, text=True) as run:
-        run.stdout.read(1)
         run.stdout.close()
         assert run.stderr.read() == ""
+    assert run.returncode == 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_output_that_goes_nowhere_is_no_fault(options):
+    command = [sys.executable, "-m", "sequoia_core", "tree", "--acceptance", VECTOR, "--size", "5", *options]
+    run = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], cwd=ASSETS.parent, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_letters_that_the_terminal_lacks_do_not_cost_the_result():
+    command = [sys.executable, "-m", "sequoia_core", "tree", "--acceptance", VECTOR, "--size", "300"]
+    run = subprocess.run(
+        command, cwd=ASSETS.parent, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}
+    )
+    assert run.returncode == 0 and b"\\u2026" in run.stdout  # long lists end in "…"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("SEQUOIA_INSTRUCTIONS", "junk", "found 'junk', expected one of amx, "),
+        ("SEQUOIA_INSTRUCTIONS", "amx", "the processor lacks amx_bf16"),
+        ("SEQUOIA_NATIVE", "no", "found 'no', expected 0 or 1"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command",
+    [["generate", "--prompt", "x"], ["profile", "--target-shape", "demo-target", "--draft-shape", "demo-draft"]],
+)
+def test_wishes_of_the_environment_that_cannot_be_met_are_named(command, name, value, said, monkeypatch, capsys):
+    monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sequoia_core.models.instruction_sets.processor_flags", lambda: "flags : avx2 fma amx_tile")
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert name in error and said in error and error.count("\n") == 1

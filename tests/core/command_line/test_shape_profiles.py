@@ -49,8 +49,8 @@ def test_shapes_alone_are_measured_with_random_weights(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--target-shape", "llama-2-7b"], "only one of --target-shape and --draft-shape"),
-        (["--device-model", "a100-80g"], "only one of --target-shape and --draft-shape"),
+        (["--target-shape", "llama-2-7b"], "--target-shape, --draft-shape: found"),
+        (["--device-model", "a100-80g"], "--target-shape, --draft-shape: found"),
         ([*LLAMA, "--device-model", "tpu"], "device: found 'tpu', expected one of a100-80g"),
         ([*LLAMA, "--device-model", "a100-80g", "--dtype", "int8"], "dtype: found 'int8'"),
         ([*LLAMA, "--device-model", "a100-80g", "--target", "x"], "expected one or the other"),

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from sequoia_core.models import chat
 from sequoia_core.models.chat import Turn, chat_remarks, chat_text, encode_chat, encode_prompt, has_chat_template
 from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, chat_tokenizer
 
@@ -65,6 +66,35 @@ def test_templates_that_cannot_be_used_are_named(template: str | None, said: str
         with pytest.raises(ValueError, match=said) as caught:
             use(tokenizer, TALK)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ 'x' * 10**9 }}", "MiB of memory"),
+        ("{{ [0] * 10**9 }}", "MiB of memory"),
+        ("{{ 'x' | center(10**9) }}", "MiB of memory"),
+        ("{{ 'x\nx' | indent(10**9) }}", "MiB of memory"),
+        ("{{ '%1000000000d' % 1 }}", "MiB of memory"),
+        ("{{ '{:1000000000}'.format(1) }}", "MiB of memory"),
+        (
+            "{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+            "of memory",
+        ),
+        ("{{ ('x' * 10**8) | list | join('-') }}", "MiB of memory"),
+        ("{% for i in range(9999) %}{{ 'x' * 10**6 }}{% endfor %}", "MiB of memory"),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "more than 0.5 s"),
+        ("{{ 9**(9**9) }}", "more than 0.5 s"),
+        ("{{ range(10**9) | list }}", "fails .Range too big"),
+    ],
+)
+def test_a_template_that_takes_too_much_is_ended(template: str, said: str, monkeypatch):
+    if said.endswith(" s"):
+        monkeypatch.setattr(chat._RENDERER, "seconds", 0.5)
+    with pytest.raises(ValueError, match=f"found a chat template that .*{said}.*, expected a usable one") as caught:
+        chat_text(chat_tokenizer(template), TALK)
+    assert "\n" not in str(caught.value)
+    assert chat_text(chat_tokenizer(), TALK[1:2]).startswith("<|im_start|>user")
 
 
 def test_a_template_that_refuses_system_turns_says_so():

@@ -45,6 +45,15 @@ def test_sampled_methods_write_equally_much(tiny_target, tiny_draft):
     assert all(lane.tokens == [16] for lane in lanes.values())
 
 
+def test_hardly_any_temperature_writes_the_greedy_text_in_transformers_too(tiny_target, tiny_draft):
+    """1e-300 is 0 in float32, and transformers divides by it."""
+    pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
+    lanes = race(pair, [[1, 2, 3]], trees={}, sampling=SamplingConfig(1e-300), max_new_tokens=16)
+    greedy = race(pair, [[1, 2, 3]], trees={}, sampling=SamplingConfig(), max_new_tokens=16, with_transformers=False)
+    assert set(lanes) == {"autoregressive", "hf_generate", "hf_assisted"}
+    assert all(lane.outputs == greedy["autoregressive"].outputs for lane in lanes.values())
+
+
 def test_bench_record_is_complete(tiny_target, tiny_draft):
     pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
     told = []

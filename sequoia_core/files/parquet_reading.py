@@ -1,0 +1,66 @@
+"""Unpack a parquet file; imported only by the child process in which that happens."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+
+os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the usual one reserves more addresses than the process may have
+
+import pyarrow  # noqa: E402
+import pyarrow.parquet  # noqa: E402
+
+from .prompt_columns import check_few, choose_column, listed
+from .safe_files import kind_of, one_line
+
+MAX_ROWS = 1_000_000  # empty rows take no space
+BATCH = 100  # rows unpacked at a time, before their texts are counted
+
+
+def read(request: bytes) -> list[str]:
+    """Return the columns of text, or the texts of one column; see `parquet_prompts.request`.
+
+    Raises:
+        ValueError: in one line, what was found and what was expected.
+    """
+    question, _, data = request.partition(b"\n")
+    wanted, column, most_chars = json.loads(question)
+    try:
+        file = pyarrow.parquet.ParquetFile(io.BytesIO(data), pre_buffer=False)
+    except MemoryError:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise ValueError(f"found {kind_of(data)} that is no parquet ({one_line(error)}), expected parquet") from error
+    check_few(file.schema_arrow.names)
+    candidates = [field.name for field in file.schema_arrow if _is_text(field.type)]
+    if wanted == "columns":
+        return candidates
+    name = choose_column(file.schema_arrow.names, candidates, column)
+    if name not in candidates:
+        kind = str(file.schema_arrow.field(name).type)[:80]
+        raise ValueError(f"found column {name} of {kind}, expected text (there is: {listed(candidates)})")
+    return _texts(file, name, most_chars)
+
+
+def _is_text(kind: pyarrow.DataType) -> bool:
+    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind  # as its writer had it in memory
+    return pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+
+
+def _texts(file: pyarrow.parquet.ParquetFile, name: str, most_chars: int) -> list[str]:
+    if file.metadata.num_rows > MAX_ROWS:
+        raise ValueError(f"found {file.metadata.num_rows:,} rows, expected at most {MAX_ROWS:,}")
+    texts, total = [], 0
+    try:
+        for batch in file.iter_batches(batch_size=BATCH, columns=[name], use_threads=False):
+            found = [text for text in batch.column(0).to_pylist() if text is not None and text.strip()]
+            total += sum(map(len, found))
+            if total > most_chars:
+                raise ValueError(f"found more than {most_chars:,} characters, expected at most that")
+            texts.extend(found)
+    except MemoryError:
+        raise
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"found damaged parquet ({one_line(error)}), expected parquet") from error
+    return texts

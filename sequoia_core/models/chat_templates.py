@@ -1,0 +1,31 @@
+"""Render a chat template as transformers does; imported only by the child process in which that happens."""
+
+from __future__ import annotations
+
+import json
+
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from ..files.safe_files import one_line
+
+
+def render(request: bytes) -> tuple[int, str]:
+    """Return how long the text of a conversation is, and its beginning.
+
+    Args:
+        request: JSON object of the template, its messages, the special tokens, and the most characters to return.
+
+    Raises:
+        ValueError: why a template fails, without further words.
+    """
+    asked = json.loads(request)
+    try:
+        (text,), _ = render_jinja_template(
+            conversations=[asked["messages"]], chat_template=asked["template"], add_generation_prompt=True,
+            **asked["tokens"],
+        )  # fmt: skip
+    except MemoryError:
+        raise
+    except Exception as error:  # anything may come out of somebody else's program
+        raise ValueError(one_line(error)) from error
+    return len(text), text[: asked["most"]]

@@ -1,0 +1,120 @@
+"""Every option of every command with junk in it: exit code 2, one line that names it, no model loaded, no file left.
+
+Options are found in the app itself, so that a new one is tried as well.
+"""
+
+import re
+import typing
+from pathlib import Path
+
+import pytest
+import typer
+
+from sequoia_core.command_line.main import app, main
+
+ASSETS = Path(__file__).parents[3] / "assets"
+VECTOR, PROFILE = ASSETS / "acceptance" / "demo-t0.json", ASSETS / "profiles" / "cpu-2core.json"
+NEEDED = {
+    "generate": ["--prompt", "x"],
+    "tree": ["--acceptance", str(VECTOR), "--size", "5"],
+    "table": ["--acceptance", str(VECTOR), "--max-size", "5", "--max-depth", "2"],
+    "score": ["--acceptance", str(VECTOR), "--tree", "TREE"],
+    "plan": ["--acceptance", str(VECTOR), "--profile", str(PROFILE)],
+}
+DEMO = str(ASSETS / "demo" / "target")
+BESIDE = {  # options that mean nothing alone
+    "--target": ["--draft", DEMO],
+    "--draft": ["--target", DEMO],
+    "--target-shape": ["--draft-shape", "demo-draft"],
+    "--draft-shape": ["--target-shape", "demo-target"],
+    "--device-model": ["--target-shape", "demo-target", "--draft-shape", "demo-draft"],
+}
+FAR = "9" * 30  # beyond 64 bits
+NUMBERS = ["", "many", "nan", "inf", "-inf", "-1", "1e300", "9" * 5000]
+JUNK = {
+    int: [*NUMBERS, "0.5", "0", FAR, "-" + FAR],
+    float: [*NUMBERS, "1e999"],
+    Path: ["", "/", "/dev/null", "/dev/zero", "/nowhere/at/all.json", "x" * 5000, "half\udce9", "FOLDER", "BYTES"],
+    str: ["", "nonsense\nindeed", "half\udce9", "x" * 5000],
+}
+FINE = {  # what looks like junk and is not
+    ("--seed", "0"), ("--depth", "0"), ("--max-depth", "0"), ("--depth", FAR),
+    ("--prompt-count", FAR), ("--repeats", FAR),  # all there are, and as long as anybody waits
+    ("--temperature", "1e-300"), ("--context", "0"),
+    ("--prompt", ""), ("--prompt", "nonsense\nindeed"), ("--prompt", "x" * 5000),  # a model may take them
+    ("--out", "half\udce9"), ("--out", "BYTES"),  # a new file, and one to be replaced
+}  # fmt: skip
+NEEDS_THE_MODELS = {"--max-new-tokens": [FAR], "--width": [FAR], "--context": [FAR]}  # their limits are the models'
+
+
+def options():
+    """Yield command, option and type of everything that takes a value."""
+    for name, command in typer.main.get_command(app).commands.items():
+        hints = typing.get_type_hints(command.callback)
+        for option in command.params:
+            kinds = {*typing.get_args(hints[option.name]), hints[option.name]} & {int, float, str, Path, bool}
+            if bool not in kinds:
+                (kind,) = kinds
+                yield name, option.opts[0], kind
+
+
+CASES = [
+    (command, option, junk)
+    for command, option, kind in options()
+    for junk in JUNK[kind]
+    if (option, junk) not in FINE and junk not in NEEDS_THE_MODELS.get(option, [])
+]
+CASES += [
+    (command, option, junk)
+    for command, option, several in [
+        ("profile", "--sizes", ["1", "0,1", "-5,3", "1,,2", "1,1e3", "nan", "1,4097", f"1,{FAR}"]),
+        ("measure", "--device", ["meta", "cuda:99", "cpu:-1"]),
+        ("measure", "--dtype", ["int8", "float64", "Float32"]),
+        ("measure", "--offload", ["host", "tape"]),
+        ("measure", "--verifier", ["traversal", "greedy"]),
+        ("generate", "--seed", [str(2**64)]),
+    ]
+    for junk in several
+]
+
+
+def loaded(*arguments, **options):
+    raise AssertionError("a model was loaded before the options were looked at")
+
+
+@pytest.fixture
+def without_models(monkeypatch):
+    for place in (
+        "loading.load_weights",
+        "loading.load_offloaded",
+        "loading._load_tokenizer",
+        "random_models.random_pair",
+    ):
+        monkeypatch.setattr(f"sequoia_core.models.{place}", loaded)
+
+
+def short(text: str) -> str:
+    return f"{text[:12]!r}{'…' if len(text) > 12 else ''}"
+
+
+@pytest.mark.usefixtures("without_models")
+@pytest.mark.parametrize(
+    ("command", "option", "junk"), CASES, ids=[f"{command} {option} {short(junk)}" for command, option, junk in CASES]
+)
+def test_junk_is_named_before_anything_is_loaded(command, option, junk, tmp_path, capfd):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "bytes").write_bytes(bytes(range(256)))
+    (tmp_path / "tree.json").write_text('{"format": "sequoia-tree", "version": 1, "parents": [-1, 0]}')
+    places = {"TREE": "tree.json", "FOLDER": "folder", "BYTES": "bytes"}
+    needed = NEEDED.get(command, []) + BESIDE.get(option, [])
+    if option in needed:
+        place = needed.index(option)
+        needed = needed[:place] + needed[place + 2 :]
+    value = str(tmp_path / places[junk]) if junk in places else junk
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    code = main([command, *(str(tmp_path / places[n]) if n in places else n for n in needed), option, value])
+    output = capfd.readouterr()
+    assert (code, output.out, output.err.count("\n")) == (2, "", 1)
+    said = re.escape(re.match("[!-~]*", value)[0][:30]) or "''|\"\""
+    assert re.search(rf"{option}|\b{option[2:].replace('-', '_')}\b|{said}", output.err) and len(output.err) < 1000
+    assert before == {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
