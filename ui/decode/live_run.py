@@ -118,7 +118,7 @@ def draw_last_or_recorded() -> None:
 def linked_step(run: dict[str, Any]) -> int | None:
     """Return the step of a run that the link names, from 0; None where it names none that there is."""
     named = st.query_params.get("step", "")
-    return int(named) - 1 if named.isascii() and named.isdigit() and 1 <= int(named[:9]) <= len(run["steps"]) else None
+    return int(named) - 1 if named.isascii() and named.isdigit() and 1 <= int(named) <= len(run["steps"]) else None
 
 
 def draw_run(
