@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core.design.plain_trees import branching_tree
-from tests.app.conftest import metrics, open_page, settled, wait_for
+from tests.app.conftest import OTHER_DRAFT, metrics, open_page, settled, wait_for
 from tests.conftest import tiny_llama
 from ui import race_job
 from ui.jobs import Job, JobContext
@@ -83,3 +83,12 @@ def test_a_lane_that_drafts_as_the_target_would_takes_fewer_steps(tiny_pair, con
     requests = {"tree": DecodeRequest("def f():", tree, max_new_tokens=24)}
     (lane,) = race_job.race_work(requests)(context).lanes
     assert len(lane.run["steps"]) == 6 and lane.run["text"] == "".join("".join(s["pieces"]) for s in lane.run["steps"])
+
+
+def test_a_race_of_another_pair_is_not_shown_as_one_of_the_pair_in_use(assets, tiny_pair) -> None:
+    page = race(open_page("race", race_tokens="16", temperature="0.7", seed="3"))
+    said = "demo target ← demo draft, float32, cpu, temperature 0.7, seed 3, Sequoia and Top-k"
+    assert said in " ".join(element.value for element in page.caption) and not page.warning
+    page.session_state["studio_pair"] = OTHER_DRAFT
+    page = settled(page.run())
+    assert f"{said}: not the pair in use" in page.warning[0].value
