@@ -45,6 +45,24 @@ def test_every_lane_writes_the_same_text_at_temperature_0_and_is_kept_as_a_run(a
     assert all(lane.run["baseline"]["seconds"] == found.lanes[0].seconds for lane in found.lanes[1:])
 
 
+def test_the_figures_of_a_race_follow_from_its_seconds(assets, tiny_pair) -> None:
+    page = race(open_page("race", race_tokens="16"))
+    lanes = page.session_state["studio_jobs"]["race"].result.lanes
+    for lane, seconds in zip(lanes, (2.0, 1.0, 0.5, 4.0), strict=True):
+        for step in lane.run["steps"]:
+            step["seconds"] = [seconds / len(lane.run["steps"]), 0.0, 0.0, 0.0]
+    page = settled(page.run())
+    assert metrics(page) == {
+        "Winner": ("Planned tree", "of 4 lanes"),
+        "Tokens per second": ("32", "autoregressive 8"),
+        "Speedup": ("4.00×", "vs 1.00× autoregressive"),
+        "Lead": ("500 ms", "before Best chain"),
+    }
+    table = page.dataframe[0].value.set_index("lane")
+    assert table["speedup"].round(6).to_dict() == dict(zip(LANES, (1.0, 2.0, 4.0, 0.5), strict=True))
+    assert list(table["tokens per second"].round(6)) == [32.0, 16.0, 8.0, 4.0]
+
+
 def test_above_temperature_0_lanes_write_equally_much_but_not_the_same(assets, tiny_pair, monkeypatch) -> None:
     monkeypatch.setattr(tiny_pair.target, "eos_ids", frozenset(range(0, 64, 2)))  # which would soon end every lane
     page = race(open_page("race", race_tokens="16", temperature="1"))
