@@ -3,7 +3,7 @@
 import streamlit as st
 
 from sequoia_core import expected_tokens
-from ui import controls, job_panel, page_setup, predictions, runs, session, session_jobs, tree_in_use
+from ui import controls, job_panel, kept_runs, page_setup, predictions, runs, session, session_jobs, tree_in_use
 from ui.cards import Card, cards, number, short_reason
 from ui.literal import plain
 from ui.overview import chain, tour
@@ -14,9 +14,7 @@ def standing() -> None:
     vector, best, tree, last = session.acceptance(), tree_in_use.best(), tree_in_use.current(), session.last_run()
     unmeasured = predictions.vector_faults()
     missing = predictions.faults()
-    here = (predictions.conditions().target, session.pair_spec().offload)
-    own = last is not None and (last["target"], last.get("offload")) == here
-    summary = runs.summary_of(last) if own else None
+    summary = None if last is None or not predictions.is_of_pair_in_use(last) else runs.summary_of(last)
     places = cards(
         Card(
             "First guess accepted",
@@ -77,6 +75,7 @@ if st.button(
 if job is not None:
     st.fragment(chain.draw_progress, run_every=job_panel.POLL_SEC if running else None)(running)
     if job.state == "done":
+        kept_runs.say_made_with(job.result.run)
         chain.draw_result(job.result.run)
 st.subheader("Where you stand")
 standing()

@@ -7,10 +7,10 @@ from typing import Any
 import streamlit as st
 
 from sequoia_core.design.tree import TokenTree
-from ui import run_files, session, shipped, uploads
-from ui.literal import visible
+from ui import predictions, run_files, runs, session, shipped, uploads
+from ui.literal import plain, visible
 
-TITLE_CHARS = 90
+TITLE_CHARS, ORIGIN_CHARS = 110, 40
 
 
 def every() -> dict[str, dict[str, Any]]:
@@ -32,7 +32,18 @@ def title(run: dict[str, Any]) -> str:
     """Describe a run for a list of choices, which shows text as it is."""
     origin = session.run_origins().get(run["id"], "recorded")
     sampled = "greedy" if run["temperature"] == 0 else f"T = {run['temperature']:g}, seed {run['seed']}"
-    return visible(f"{origin}: {run['tree_source'] or 'a tree'}, {sampled} · {run['id'][:4]}")[:TITLE_CHARS]
+    words = visible(f"{origin[:ORIGIN_CHARS]}: {runs.pair_of(run)}, {sampled}, {run['tree_source'] or 'a tree'}")
+    return f"{words[:TITLE_CHARS]} · {run['id'][:4]}"
+
+
+def say_made_with(*lanes: dict[str, Any]) -> None:
+    """Say what a run, or each lane of a race, was made with: a warning where that is not the pair in use."""
+    words = plain(runs.made_with(*lanes))
+    if predictions.is_of_pair_in_use(lanes[0]):
+        st.caption(f":material/label: Measured with {words}.")
+    else:
+        here = plain(runs.made_with(predictions.pair_in_use()))
+        st.warning(f"Measured with {words}: not the pair in use, {here}.", icon=":material/warning:")
 
 
 def upload(*, key: str) -> uploads.Upload[dict[str, Any]] | None:

@@ -1,15 +1,18 @@
-"""What every page begins with: its title, the results of finished jobs taken over, and the sidebar."""
+"""What every page begins with: its title, a link that can be read, finished jobs taken over, and the sidebar."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import streamlit as st
 from streamlit.runtime.pages_manager import PagesManager
+from streamlit.runtime.scriptrunner_utils.script_run_context import get_script_run_ctx
 
 from ui import finished_jobs, menu, sidebar
 
 FAVICON = str(Path(__file__).with_name("icon.svg"))
+MAX_LINKED = 200  # characters; the longest value that a page writes into its link is the title of a run
 
 
 def setup_page(title: str, *, follows: str = "") -> None:
@@ -23,5 +26,30 @@ def setup_page(title: str, *, follows: str = "") -> None:
     if PagesManager.uses_pages_directory:  # a cold server runs the page that a link names without the router
         st.navigation(menu.pages())
         st.rerun()
+    _drop_junk_from_link()
     finished_jobs.adopt_finished_jobs()
     sidebar.draw(follows)
+
+
+def _drop_junk_from_link() -> None:
+    """Take out of the link what no page writes, before widget or page reads it: what is missing shows its default.
+
+    A widget that is bound to a parameter takes an empty value for "nothing chosen", even where a choice is required,
+    and overflows on infinite numbers. Streamlit lets only itself change what a widget is bound to, hence its context.
+    """
+    junk = [name for name in st.query_params if not all(map(_may_be_ours, st.query_params.get_all(name)))]
+    context = get_script_run_ctx()
+    if junk and context is not None:
+        with context.session_state.query_params() as link:
+            for name in junk:
+                link.remove_param(name)
+            link.set_initial_query_params_from_current()
+
+
+def _may_be_ours(value: str) -> bool:
+    if not value.strip() or len(value) > MAX_LINKED:
+        return False
+    try:
+        return math.isfinite(float(value))
+    except ValueError:
+        return True

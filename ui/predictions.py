@@ -1,13 +1,13 @@
 """What may be predicted for the pair in use on this machine: do the vector and the profile in use hold for it?
 
 A vector holds for one pair and way of sampling, a profile for one pair, number format and device. Where they do not
-hold, nothing is predicted and the reason is given.
+hold, nothing is predicted and the reason is given. Whether a run is one of the pair in use is asked here too.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sequoia_core.design.conditions import Conditions, measured_as
 from sequoia_core.files.model_names import pair_names
@@ -58,6 +58,23 @@ def profile_faults() -> list[str]:
 def faults() -> list[str]:
     """Return why vector or profile in use do not describe the pair in use here, each once: both may name the draft."""
     return list(dict.fromkeys([*vector_faults(), *profile_faults()]))
+
+
+def pair_in_use() -> dict[str, Any]:
+    """Return what a run of the pair in use records of it."""
+    spec = session.pair_spec()
+    target, draft = pair_names(*spec[:2])
+    return {"target": target, "draft": draft, "dtype": dtype_in_use(), "offload": spec.offload}
+
+
+def is_of_pair_in_use(run: dict[str, Any]) -> bool:
+    """Whether a run's figures may stand for the pair in use; a model or format that its record lacks is taken for it.
+
+    An `offload` of None is none that it lacks: the target's weights were in memory.
+    """
+    return all(
+        run.get(name) == value or (run.get(name) is None and name != "offload") for name, value in pair_in_use().items()
+    )
 
 
 def dtype_in_use() -> str:

@@ -10,14 +10,19 @@ import math
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sequoia_core.design.profile import PLACES
 from sequoia_core.design.tree import TokenTree
+from sequoia_core.files.model_names import pair_names
 from sequoia_core.models.chat import Turn
 from sequoia_core.studies.run_summary import Baseline, RunSummary, summarize_run
+from ui.literal import safe_name
 from ui.model_pairs import PairSpec
 from ui.steering import Steering
 from ui.token_text import TokenText
+from ui.verifier_names import NAMES
 
 if TYPE_CHECKING:
     from sequoia_core import DecodeStep
@@ -141,7 +146,8 @@ class DecodeRequest:
     turns: tuple[Turn, ...] = ()
 
     def header(self) -> dict[str, Any]:
-        """Return what a run holds besides its steps and its baseline."""
+        """Return what a run holds besides its steps and its baseline; number format and device once it has begun."""
+        target, draft = pair_names(*self.models[:2])
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -155,9 +161,9 @@ class DecodeRequest:
             "max_new_tokens": self.max_new_tokens,
             "verifier": self.verifier,
             "seed": self.seed,
-            "target": self.models.target,
-            "draft": self.models.draft,
-            "dtype": self.models.dtype,
+            "target": target,
+            "draft": draft,
+            "dtype": None,
             "offload": self.models.offload,
             "device": None,
             "read_bytes_per_sec": None,
@@ -186,6 +192,25 @@ class Recorder:
         record = step_record(step, self._text, shape)
         self._run["steps"].append(record)
         return record
+
+
+def pair_of(run: dict[str, Any]) -> str:
+    """Name the models of a run for people, safe in markdown."""
+    return " ← ".join(safe_name(Path(run.get(role) or f"demo {role}").name) for role in ("target", "draft"))
+
+
+def made_with(*lanes: dict[str, Any]) -> str:
+    """Say what a run, or each lane of a race, was made with, as far as the record says it."""
+    run = lanes[0]
+    parts = [pair_of(run), run.get("dtype"), run.get("device")]
+    if run.get("offload") is not None:
+        parts.append(f"target {PLACES[run['offload']]}")
+    if run.get("temperature") is not None:
+        parts.append(f"temperature {run['temperature']:g}")
+    if run.get("temperature"):  # greedy decoding is the same with every other setting
+        parts += [f"top-p {run['top_p']:g}"] if run["top_p"] < 1 else []
+        parts += [f"seed {run['seed']}", " and ".join(dict.fromkeys(NAMES[lane["verifier"]] for lane in lanes))]
+    return ", ".join(filter(None, parts))
 
 
 def summarize(

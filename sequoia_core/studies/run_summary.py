@@ -57,18 +57,19 @@ class RunSummary:
 
     @property
     def outcome(self) -> Literal["held", "beaten", "missed"] | None:
-        """How measured compares with predicted speedup; None where either is missing.
+        """How measured compares with predicted speedup; None where either is missing or 0 was predicted.
 
         A prediction held when the measured speedup is inside its interval; without one, when it is within a tenth.
         """
-        if self.speedup is None or self.predicted_speedup is None:
+        ratio = _ratio(self.speedup, self.predicted_speedup)
+        if ratio is None:
             return None
         if self.predicted_interval is not None:
             low, high = self.predicted_interval
             return "missed" if self.speedup < low else "beaten" if self.speedup > high else "held"
-        if abs(self.speedup / self.predicted_speedup - 1) <= HELD_WITHIN:
+        if abs(ratio - 1) <= HELD_WITHIN:
             return "held"
-        return "beaten" if self.speedup > self.predicted_speedup else "missed"
+        return "beaten" if ratio > 1 else "missed"
 
     @property
     def tokens_ratio(self) -> float | None:

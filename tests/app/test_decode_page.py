@@ -13,7 +13,17 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.tree import TokenTree
-from tests.app.conftest import ROOT, growing_never_pays, metrics, open_page, profile, settled, vector, wait_for
+from tests.app.conftest import (
+    OTHER_DRAFT,
+    ROOT,
+    growing_never_pays,
+    metrics,
+    open_page,
+    profile,
+    settled,
+    vector,
+    wait_for,
+)
 from ui import decode_job, engine_queue, jobs, machine, run_files, runs, token_tree
 from ui.decode import live_run
 from ui.model_pairs import PairSpec
@@ -531,3 +541,22 @@ def test_stopping_a_run_that_waits_for_its_next_step(assets, tiny_pair) -> None:
     wait_for(lambda: held.waiting_after == 1)
     page = finish(settled(settled(page.run()).button(key="decode_stop").click().run()))
     assert "Stopped after 1 steps" in page.warning[0].value
+
+
+@pytest.mark.parametrize("shown", ["the job", "the last run", "a link"])
+def test_a_run_of_another_pair_is_not_shown_as_one_of_the_pair_in_use(shown: str, assets, tiny_pair) -> None:
+    page = finish(start(open_page("decode", tokens="16")))
+    said = "demo target ← demo draft, float32, cpu, temperature 0"
+    assert said in words(page) and not page.warning
+    run = page.session_state["studio_last_run"]
+    if shown != "the job":
+        page.session_state["studio_jobs"] = {}
+    if shown == "a link":
+        page.query_params["run"] = run["id"]
+    page.session_state["studio_pair"] = OTHER_DRAFT
+    page = settled(page.run())
+    assert payload(page)["epoch"] and any(f"{said}: not the pair in use" in warning.value for warning in page.warning)
+    page.session_state["studio_pair"] = PairSpec(dtype="bfloat16")
+    assert any("not the pair in use" in warning.value for warning in settled(page.run()).warning)
+    page.session_state["studio_pair"] = PairSpec(dtype="float32")
+    assert not settled(page.run()).warning

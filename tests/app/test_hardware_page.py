@@ -12,7 +12,7 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector, HardwareProfile, best_shape, speedup_surface
 from sequoia_core.design.conditions import Conditions
-from tests.app.conftest import DEMO_NAMES, metrics, open_page, profile, settled, vector, wait_for
+from tests.app.conftest import DEMO_NAMES, OTHER_DRAFT, metrics, open_page, profile, settled, vector, wait_for
 from ui import core_cache, machine
 
 pytestmark = pytest.mark.usefixtures("assets")
@@ -227,3 +227,16 @@ def test_the_page_says_how_much_arithmetic_lies_idle() -> None:
     captions = " ".join(caption.value for caption in open_page(PAGE).caption)
     assert "Up to n = 6 a pass costs at most 10 % more than one token" in captions
     assert "Each token beyond costs 0.02 of a pass" in captions
+
+
+def test_a_run_of_another_pair_is_not_set_against_this_one(assets) -> None:
+    page = open_page(PAGE)
+    page.session_state["studio_last_run"] = {
+        "target": "demo target", "draft": "demo draft", "shapes": [[-1, 0]], "baseline": {"tokens": 10, "seconds": 0.1},
+        "steps": [{"seconds": [0.004, 0.5, 0.0, 0.0], "pieces": ["a", "b"]}],
+    }  # fmt: skip
+    assert "Verifying: -9" in text(settled(page.run()))
+    page.session_state["studio_pair"] = OTHER_DRAFT
+    settled(page.run())
+    assert "Verifying: -9" not in text(page)
+    assert "demo target ← demo draft, not the pair in use: no comparison" in " ".join(c.value for c in page.caption)

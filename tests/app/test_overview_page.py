@@ -12,7 +12,7 @@ from sequoia_core import AcceptanceVector, HardwareProfile
 from sequoia_core.design.prediction import prompts_for
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.studies.measure_acceptance import vector_from_prompts
-from tests.app.conftest import ROOT, as_demo_pair, metrics, open_page, settled, wait_for
+from tests.app.conftest import OTHER_DRAFT, ROOT, as_demo_pair, metrics, open_page, settled, wait_for
 from ui import chain_job, jobs, shipped
 from ui.model_pairs import PairSpec
 
@@ -163,3 +163,12 @@ def test_another_pair_shows_no_figure_of_the_demo_pair(assets) -> None:
     for label in ("First guess accepted", "Expected tokens", "Predicted speedup", "Measured speedup"):
         assert shown[label][0] == "–", label
     assert "not measured" in shown["First guess accepted"][1]
+
+
+def test_a_run_of_another_draft_is_not_the_measured_speedup(assets, tiny_pair) -> None:
+    page = run_chain(open_page("overview"))
+    assert metrics(page)["Measured speedup"][0].endswith("×") and not page.warning
+    page.session_state["studio_pair"] = OTHER_DRAFT
+    page = settled(page.run())
+    shown = [metric.value for metric in page.metric if metric.label == "Measured speedup"]
+    assert shown[-1] == "–" and "not the pair in use" in page.warning[0].value

@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core.design.plain_trees import branching_tree
-from tests.app.conftest import metrics, open_page, settled, wait_for
+from tests.app.conftest import OTHER_DRAFT, metrics, open_page, settled, wait_for
 from tests.conftest import tiny_llama
 from ui import race_job
 from ui.jobs import Job, JobContext
@@ -43,6 +43,24 @@ def test_every_lane_writes_the_same_text_at_temperature_0_and_is_kept_as_a_run(a
     kept = page.session_state["studio_runs"]
     assert {lane.run["id"] for lane in found.lanes} <= set(kept)
     assert all(lane.run["baseline"]["seconds"] == found.lanes[0].seconds for lane in found.lanes[1:])
+
+
+def test_the_figures_of_a_race_follow_from_its_seconds(assets, tiny_pair) -> None:
+    page = race(open_page("race", race_tokens="16"))
+    lanes = page.session_state["studio_jobs"]["race"].result.lanes
+    for lane, seconds in zip(lanes, (2.0, 1.0, 0.5, 4.0), strict=True):
+        for step in lane.run["steps"]:
+            step["seconds"] = [seconds / len(lane.run["steps"]), 0.0, 0.0, 0.0]
+    page = settled(page.run())
+    assert metrics(page) == {
+        "Winner": ("Planned tree", "of 4 lanes"),
+        "Tokens per second": ("32", "autoregressive 8"),
+        "Speedup": ("4.00×", "vs 1.00× autoregressive"),
+        "Lead": ("500 ms", "before Best chain"),
+    }
+    table = page.dataframe[0].value.set_index("lane")
+    assert table["speedup"].round(6).to_dict() == dict(zip(LANES, (1.0, 2.0, 4.0, 0.5), strict=True))
+    assert list(table["tokens per second"].round(6)) == [32.0, 16.0, 8.0, 4.0]
 
 
 def test_above_temperature_0_lanes_write_equally_much_but_not_the_same(assets, tiny_pair, monkeypatch) -> None:
@@ -83,3 +101,12 @@ def test_a_lane_that_drafts_as_the_target_would_takes_fewer_steps(tiny_pair, con
     requests = {"tree": DecodeRequest("def f():", tree, max_new_tokens=24)}
     (lane,) = race_job.race_work(requests)(context).lanes
     assert len(lane.run["steps"]) == 6 and lane.run["text"] == "".join("".join(s["pieces"]) for s in lane.run["steps"])
+
+
+def test_a_race_of_another_pair_is_not_shown_as_one_of_the_pair_in_use(assets, tiny_pair) -> None:
+    page = race(open_page("race", race_tokens="16", temperature="0.7", seed="3"))
+    said = "demo target ← demo draft, float32, cpu, temperature 0.7, seed 3, Sequoia and Top-k"
+    assert said in " ".join(element.value for element in page.caption) and not page.warning
+    page.session_state["studio_pair"] = OTHER_DRAFT
+    page = settled(page.run())
+    assert f"{said}: not the pair in use" in page.warning[0].value

@@ -252,7 +252,8 @@ def test_rows_of_ones_own_are_enumerated() -> None:
     ],
 )
 def test_bad_rows_are_named_and_never_rendered(p: str, message: str) -> None:
-    page = open_page("robustness", robustness_section="Guarantees", robustness_p=p, robustness_q=".5, .5")
+    page = open_page("robustness", robustness_section="Guarantees", robustness_q=".5, .5")
+    settled(page.text_input(key="robustness_p").set_value(p).run())
     assert len(page.error) == 1 and message in page.error[0].value and "(http" not in page.error[0].value
 
 

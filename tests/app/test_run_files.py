@@ -14,7 +14,7 @@ from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.design.tree import TokenTree
 from tests.app.conftest import ROOT, as_demo_pair
 from tests.core.decoding.test_tree_policy import TakingTurns, TurnDrafter
-from ui import jobs
+from ui import jobs, run_files
 from ui.decode_job import record_run
 from ui.run_files import load_run, run_from_bytes, run_to_bytes
 from ui.runs import DecodeRequest
@@ -126,6 +126,12 @@ FAULTS = {
     "negative times": (lambda header, steps: steps[0].update(seconds=[-1.0] * 4), "step 0: seconds.0"),
     "unknown outcomes": (lambda header, steps: steps[0].update(outcomes="<img"), "step 0: outcomes"),
     "a path beside the tree": (lambda header, steps: steps[0].update(path=[0, 900]), "step 0: path"),
+    "a path without an edge": (lambda header, steps: steps[0].update(path=[0, 3], rows=[]), "step 0: path"),
+    "a path from below the root": (lambda header, steps: steps[0].update(path=[1], rows=[]), "step 0: path"),
+    "more text than the path": (lambda header, steps: steps[0].update(pieces=["x"] * 9), "step 0: pieces: found 9"),
+    "no text at all": (lambda header, steps: steps[0].update(pieces=[], bonus=None), "step 0: pieces: found 0"),
+    "too few probabilities": (lambda header, steps: steps[1]["draft"].pop(), "step 1: draft: found"),
+    "a decision on the root": (lambda header, steps: steps[0].update(trials=[[0, 0, 0, 0]]), "step 0: trials"),
     "a bonus without its text": (lambda header, steps: steps[0].update(bonus=None), "step 0: bonus"),
     "a decision on no node": (lambda header, steps: steps[0].update(trials=[[99, 0, 0, 0]]), "step 0: trials"),
     "rows of other nodes": (
@@ -161,6 +167,12 @@ def test_what_does_not_fit_is_refused_in_one_line(change, cause: str, run: dict)
 def test_what_is_no_run_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="own.jsonl: .*found"):
         run_from_bytes(data, "own.jsonl")
+
+
+def test_too_many_steps_are_refused_before_they_are_read(run: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_files, "MAX_STEPS", 2)
+    with pytest.raises(ValueError, match="found 3 steps, expected at most 2"):
+        run_from_bytes(run_to_bytes(run | {"steps": run["steps"][:3]}), "own.jsonl")
 
 
 def test_a_broken_line_is_named(run: dict) -> None:

@@ -77,3 +77,13 @@ def test_links_to_runs_that_are_not_there_fall_back() -> None:
     page = settled(page.run())
     assert page.selectbox(key="runs_first").value == next(iter(page.session_state["studio_runs"]))
     assert page.toggle(key="runs_only").value is True
+
+
+def test_the_list_names_the_pair_of_each_run_and_tells_runs_apart(assets) -> None:
+    page, long = open_page("runs"), "a tree that has a very long name " * 3
+    for draft in ("/models/small", "owner/large", "owner/large"):
+        run = a_run([["a"]]) | {"target": "owner/big", "draft": draft, "tree_source": long}
+        page = opened(page, run_to_bytes(run), f"{draft[-1]}.jsonl")
+    shown = list(page.dataframe[0].value["run"])
+    assert ["big ← large" in title for title in shown] == [True, True, False] and "big ← small" in shown[2]
+    assert len(set(shown)) == 3

@@ -48,6 +48,30 @@ def test_the_engine_waits_for_each_step_and_a_press_counts_once(tiny_pair, queue
     assert job.state == "done" and summary_of(job.result).tokens == 40
 
 
+class CountingEvent(threading.Event):
+    """Counts how often a waiting run has looked whether it was cancelled."""
+
+    looks = 0
+
+    def is_set(self) -> bool:
+        self.looks += 1
+        return super().is_set()
+
+
+def test_a_press_meant_for_an_earlier_step_does_nothing() -> None:
+    held, cancel = Steering(stepwise=True), CountingEvent()
+    worker = threading.Thread(target=held.wait, args=(2, cancel))
+    worker.start()
+    waits_after(held, 2)
+    held.next_step(1)
+    looks = cancel.looks
+    wait_for(lambda: cancel.looks > looks + 1 or not worker.is_alive())
+    assert worker.is_alive() and held.waiting_after == 2
+    held.next_step(2)
+    worker.join(20)
+    assert not worker.is_alive() and held.waiting_after is None
+
+
 def test_the_wait_counts_in_no_time(tiny_pair, queue, monkeypatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: clock[0]))

@@ -64,6 +64,8 @@ def draw_job(was_active: bool, drawn_every: float) -> None:
     run, every = job.result or job.info.header(), poll_sec(job)
     unread = bool(job.info.turns) and job.result is None  # what a conversation's prompt is, is known when it is read
     epoch = f"{job.id} waiting" if unread else job.id
+    if job.step_count:
+        kept_runs.say_made_with(run)
     draw_run(
         run,
         epoch,
@@ -123,6 +125,7 @@ def _draw_waiting(held: Steering, steps: int) -> None:
 def draw_linked(run: dict[str, Any]) -> None:
     """Draw a run that the link names."""
     st.caption(f":material/link: {plain(kept_runs.title(run))}")
+    kept_runs.say_made_with(run)
     draw_run(run, run["id"], run["steps"], active=False)
 
 
@@ -132,9 +135,11 @@ def draw_last_or_recorded() -> None:
     recording = next(iter(kept_runs.recorded()), None)
     if last is not None:
         st.caption(":material/history: The last run of this session.")
+        kept_runs.say_made_with(last)
         draw_run(last, last["id"], last["steps"], active=False)
     elif recording is not None:
-        st.info("A recorded run, to replay: press Start above to decode on this machine.", icon=":material/movie:")
+        words = f"A recorded run ({plain(runs.made_with(recording))}), to replay: press Start above to decode on this"
+        st.info(f"{words} machine.", icon=":material/movie:")
         draw_run(recording, recording["id"], recording["steps"], active=False)
     else:
         st.info(
@@ -146,7 +151,7 @@ def draw_last_or_recorded() -> None:
 def linked_step(run: dict[str, Any]) -> int | None:
     """Return the step of a run that the link names, from 0; None where it names none that there is."""
     named = st.query_params.get("step", "")
-    return int(named) - 1 if named.isascii() and named.isdigit() and 1 <= int(named[:9]) <= len(run["steps"]) else None
+    return int(named) - 1 if named.isascii() and named.isdigit() and 1 <= int(named) <= len(run["steps"]) else None
 
 
 def draw_run(

@@ -9,7 +9,8 @@ import streamlit as st
 
 from sequoia_core.design.profile import PLACES
 from sequoia_core.design.slowdown import Measured, Reason, context_reason, reasons
-from ui import core_cache, session
+from ui import core_cache, predictions, runs, session
+from ui.literal import plain
 
 if TYPE_CHECKING:
     from typing import Any
@@ -74,6 +75,9 @@ def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool
     if run.get("offload") != profile.offload:
         there, here = PLACES[run.get("offload")], PLACES[profile.offload]
         st.caption(f"The last run had the target's weights {there}, the profile in use has them {here}: no comparison.")
+        return
+    if not predictions.is_of_pair_in_use(run):
+        st.caption(f"The last run: {plain(runs.made_with(run))}, not the pair in use: no comparison.")
         return
     if foreign:
         st.caption(

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from ui import runs
+from ui import kept_runs, runs
 from ui.cards import Card, cards
 from ui.race.entrants import AUTOREGRESSIVE
 from ui.race_job import Lane, Race
@@ -16,6 +16,7 @@ from ui.runs import DecodeRequest
 
 def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
     """Draw the replay, the figures of the winner, and a table of all lanes."""
+    kept_runs.say_made_with(*(lane.run for lane in race.lanes))
     ordered = race.by_finish
     winner, alone = ordered[0], next((lane for lane in race.lanes if lane.name == AUTOREGRESSIVE), None)
     row = [Card("Winner", winner.name, f"of {len(ordered)} lanes", help="The fewest seconds in steps.")]

@@ -7,7 +7,7 @@ import streamlit as st
 from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.design.tree_gallery import gallery
-from ui import charts, core_cache, predictions, session, tree_in_use, tree_kinds
+from ui import charts, core_cache, predictions, runs, session, tree_in_use, tree_kinds
 from ui.cards import Card, cards
 from ui.literal import plain
 from ui.verifier_names import NAMES
@@ -104,6 +104,6 @@ def last_run() -> None:
         alt="How many steps of the last run had trees of each size",
     )
     st.caption(
-        f"The last run, {plain(run['tree_source'])}: {len(run['steps'])} steps, {len(trees)} different trees of "
-        f"{found.sizes[0]} to {found.sizes[-1]} nodes."
+        f"The last run ({plain(runs.made_with(run))}; {plain(run['tree_source'])}): {len(run['steps'])} steps, "
+        f"{len(trees)} different trees of {found.sizes[0]} to {found.sizes[-1]} nodes."
     )

@@ -39,4 +39,5 @@ def test_nothing_measured_is_none_and_never_a_division_by_zero():
     found = summarize_run([], [], [])
     assert (found.tokens, found.steps, found.tokens_per_step, found.speedup) == (0, 0, None, None)
     assert (found.outcome, found.tokens_ratio, found.cost_ratio, found.slowest_phase) == (None, None, None, None)
+    assert summary(baseline=Baseline(30, 0.45), predicted_speedup=0.0).outcome is None  # a file may say so
     assert summary().speedup is None and summary(0.0, baseline=Baseline(1, 1.0)).speedup is None

@@ -1,0 +1,104 @@
+"""Links that nobody's page wrote: whatever stands behind any parameter of any page, the page shows its defaults."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from streamlit.runtime.state.query_params import QueryParams
+from streamlit.testing.v1 import AppTest
+
+from tests.app.conftest import PAGES, ROOT, TIMEOUT_SEC, settled
+from tests.app.test_run_comparison import a_run
+from ui import conversation
+
+JUNK = {
+    "empty": "", "spaces": "   ", "overflowing": "1e999", "negative": "-1e999", "nan": "nan", "inf": "inf",
+    "zeros": "000000001" + "0" * 5_000, "long integer": "7" * 400, "hexadecimal": "0x10", "path": "../../etc/passwd",
+    "markup": "<img src=x>", "NUL": "\0", "surrogate": b"\xed\xa0\x80", "repeated": ["1e999", "<img src=x>"],
+    "twice empty": ["", ""], "beyond any index": "1" + "0" * 12, "long text": "long " * 4_000,
+}  # fmt: skip
+RUNS = {run["id"]: run for run in (a_run([["a"]]), a_run([["b"]]))}
+State = dict[str, str]
+KNOWN: dict[Path, dict[str, State]] = {}  # by page, once for all tests
+
+
+def opened(path: Path, query: dict) -> AppTest:
+    page = AppTest.from_file(str(path), default_timeout=TIMEOUT_SEC)
+    page.session_state["studio_runs"], page.session_state["studio_run_origins"] = RUNS, {}
+    page.query_params |= query
+    return page.run()
+
+
+def bound(page: AppTest) -> dict[str, list[str]]:
+    """Return the parameters that widgets are bound to, with the choices that a link can name."""
+    found = {}
+    for element in page:
+        proto = getattr(element, "proto", None)
+        if element.type == "tab_container":
+            found[proto.tab_container.query_param_key] = [tab.label for tab in element.children.values()]
+        elif getattr(proto, "query_param_key", ""):
+            found[proto.query_param_key] = list(getattr(element, "options", []))
+    return found
+
+
+def texts(page: AppTest) -> set[str]:
+    """Return the parameters that are text: any value is one."""
+    return {element.key for kind in ("text_input", "text_area") for element in page.get(kind)}
+
+
+@pytest.fixture
+def states(assets: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return what finds each parameter of a page -> the choices that bring it on the page, name -> choice.
+
+    A parameter that stands beside some choice only, such as a chain's length, is found by making every choice.
+    """
+    (assets / "runs").symlink_to(ROOT / "assets" / "runs")
+    monkeypatch.setattr(conversation, "offered", lambda: True)
+    read: set[str] = set()
+    value_of = QueryParams.__getitem__
+    monkeypatch.setattr(QueryParams, "__getitem__", lambda self, key: read.add(key) or value_of(self, key))
+
+    def found(path: Path) -> dict[str, State]:
+        if path in KNOWN:
+            return KNOWN[path]
+        read.clear()
+        first = bound(settled(opened(path, {})))
+        known: dict[str, State] = dict.fromkeys([*first, *read], {})
+        waiting = [{name: choice} for name, choices in first.items() for choice in choices]
+        while waiting:
+            state = waiting.pop(0)
+            for name, choices in bound(settled(opened(path, state))).items():
+                if name not in known:
+                    known[name] = state
+                    waiting += [{**state, name: choice} for choice in choices]
+        return KNOWN.setdefault(path, known)
+
+    return found
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_no_junk_in_a_link_breaks_a_page_or_moves_a_widget(path: Path, states) -> None:
+    found = states(path)
+    for state in {tuple(state.items()): state for state in found.values()}.values():
+        usual = opened(path, state)
+        names = [name for name, choices in found.items() if choices in ({}, state) and name not in state]
+        shown = {name: usual.session_state[name] for name in set(bound(usual)) & set(names) - texts(usual)}
+        for kind, junk in JUNK.items():
+            page = opened(path, state | dict.fromkeys(names, junk))
+            assert not page.exception, (kind, state, [error.value for error in page.exception])
+            assert {name: page.session_state[name] for name in shown} == shown, (kind, state)
+
+
+def test_every_bound_widget_is_found(states) -> None:
+    """A widget whose name stands in the source, and that the search above does not see, would be tested by nobody."""
+    named = set()
+    for file in [*PAGES, *(ROOT / "ui").rglob("*.py")]:
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call):
+                options = {word.arg: word.value for word in call.keywords}
+                if "bind" in options and isinstance(options["key"], ast.Constant):
+                    named.add(options["key"].value)
+    assert {"seed", "chain", "against_n"} <= named
+    assert named <= {name for path in PAGES for name in states(path)}
