@@ -38,8 +38,9 @@ lock: .venv/develop  # renews requirements.lock: every package that gets install
 	$(PIP) -r requirements.txt -c requirements.lock
 	touch $@
 
-.venv/develop: .venv/runtime requirements-dev.txt
+.venv/develop: .venv/runtime requirements-dev.txt pyproject.toml
 	$(PIP) -r requirements-dev.txt -c requirements.lock
+	$(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 
 clean:

@@ -6,17 +6,13 @@ python benchmarks/construction.py            # a table, one JSON line last
 from __future__ import annotations
 
 import json
-import sys
 import time
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from sequoia_core.design.acceptance import AcceptanceVector  # noqa: E402
-from sequoia_core.design.optimal_trees import expected_tokens_table, optimal_tree  # noqa: E402
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.optimal_trees import expected_tokens_table, optimal_tree
 
 REPEATS = 5
 

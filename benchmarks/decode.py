@@ -13,18 +13,16 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import sys
 from datetime import date
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.models import instruction_sets
+from sequoia_core.models.loading import load_pair
+from sequoia_core.studies.race import bench
 
-from sequoia_core.decoding.sampling import SamplingConfig  # noqa: E402
-from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
-from sequoia_core.models import instruction_sets  # noqa: E402
-from sequoia_core.models.loading import load_pair  # noqa: E402
-from sequoia_core.studies.race import bench  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent
 
 PROMPTS = ROOT / "assets" / "prompts"
 METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia", "specexec", "adaptive")

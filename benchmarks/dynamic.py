@@ -16,37 +16,35 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import sys
 import time
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import sequoia_core  # noqa: E402, F401  before torch, whose threads read their settings once
+import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import transformers  # noqa: E402
+import numpy as np
+import torch
+import transformers
 
-from sequoia_core.decoding.adaptive import AdaptiveTree  # noqa: E402
-from sequoia_core.decoding.loop import decode  # noqa: E402
-from sequoia_core.decoding.sampling import SamplingConfig  # noqa: E402
-from sequoia_core.decoding.spec_exec import SpecExecTree  # noqa: E402
-from sequoia_core.decoding.tree_policy import TreePolicy  # noqa: E402
-from sequoia_core.design.acceptance import AcceptanceVector  # noqa: E402
-from sequoia_core.design.adaptive_shaping import RECIPES  # noqa: E402
-from sequoia_core.design.bootstrap import estimate, ratio_estimate, resampled  # noqa: E402
-from sequoia_core.design.calibration import KINDS  # noqa: E402
-from sequoia_core.design.optimal_trees import optimal_tree  # noqa: E402
-from sequoia_core.design.tree import TokenTree  # noqa: E402
-from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
-from sequoia_core.models.loading import load_pair  # noqa: E402
-from sequoia_core.models.protocol import LanguageModel  # noqa: E402
-from sequoia_core.studies.measure_acceptance import measure_acceptance  # noqa: E402
+from sequoia_core.decoding.adaptive import AdaptiveTree
+from sequoia_core.decoding.loop import decode
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.spec_exec import SpecExecTree
+from sequoia_core.decoding.tree_policy import TreePolicy
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.adaptive_shaping import RECIPES
+from sequoia_core.design.bootstrap import estimate, ratio_estimate, resampled
+from sequoia_core.design.calibration import KINDS
+from sequoia_core.design.optimal_trees import optimal_tree
+from sequoia_core.design.tree import TokenTree
+from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.models.loading import load_pair
+from sequoia_core.models.protocol import LanguageModel
+from sequoia_core.studies.measure_acceptance import measure_acceptance
+
+ROOT = Path(__file__).resolve().parent.parent
 
 STATIC = "static"
 

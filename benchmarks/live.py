@@ -15,23 +15,21 @@ import json
 import multiprocessing
 import shutil
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
+from playwright.sync_api import Page, sync_playwright
+from served_app import QUIET, Server, cpu_sec, settle, use_pair
+
+from sequoia_core.design.tree import TokenTree
+from ui.decode_job import record_run
+from ui.run_files import load_run
+from ui.runs import DecodeRequest, PairSpec
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import numpy as np  # noqa: E402
-import psutil  # noqa: E402
-from playwright.sync_api import Page, sync_playwright  # noqa: E402
-from served_app import QUIET, Server, cpu_sec, settle, use_pair  # noqa: E402
-
-from sequoia_core.design.tree import TokenTree  # noqa: E402
-from ui.decode_job import record_run  # noqa: E402
-from ui.run_files import load_run  # noqa: E402
-from ui.runs import DecodeRequest, PairSpec  # noqa: E402
 
 LONGEST_MS = 180_000
 CONTEXT = 2_048

@@ -32,30 +32,27 @@ from datetime import date
 from itertools import count
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import sequoia_core  # noqa: E402, F401  before torch, whose threads read their settings once
+import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
-import torch  # noqa: E402
+import torch
 
-from sequoia_core.decoding.loop import autoregressive  # noqa: E402
-from sequoia_core.decoding.sampling import SamplingConfig  # noqa: E402
-from sequoia_core.decoding.tree_policy import TreePolicy  # noqa: E402
-from sequoia_core.design.acceptance import AcceptanceVector  # noqa: E402
-from sequoia_core.design.prediction import predict  # noqa: E402
-from sequoia_core.design.profile import HardwareProfile  # noqa: E402
-from sequoia_core.design.tree import TokenTree  # noqa: E402
-from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
-from sequoia_core.models import compile_c  # noqa: E402
-from sequoia_core.models.direct_reads import DirectFile, aligned_memory  # noqa: E402
-from sequoia_core.models.language_model import ModelPair  # noqa: E402
-from sequoia_core.models.loading import DEMO_PAIR, load_pair  # noqa: E402
-from sequoia_core.models.tensor_files import PIECE  # noqa: E402
-from sequoia_core.studies.measure_acceptance import measure_acceptance  # noqa: E402
-from sequoia_core.studies.measure_profile import measure_profile  # noqa: E402
-from sequoia_core.studies.race import (  # noqa: E402
+from sequoia_core.decoding.loop import autoregressive
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.tree_policy import TreePolicy
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.prediction import predict
+from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.design.tree import TokenTree
+from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.models import compile_c
+from sequoia_core.models.direct_reads import DirectFile, aligned_memory
+from sequoia_core.models.language_model import ModelPair
+from sequoia_core.models.loading import DEMO_PAIR, load_pair
+from sequoia_core.models.tensor_files import PIECE
+from sequoia_core.studies.measure_acceptance import measure_acceptance
+from sequoia_core.studies.measure_profile import measure_profile
+from sequoia_core.studies.race import (
     LOOPS_FROM,
     Lane,
     Method,
@@ -66,6 +63,8 @@ from sequoia_core.studies.race import (  # noqa: E402
     plan_tree,
     repeated_share,
 )
+
+ROOT = Path(__file__).resolve().parent.parent
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 READS, ROUNDS, READ_BYTES = (1, 2, 3, 4), 15, 2**27

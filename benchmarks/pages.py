@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import logging
 import statistics
-import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 logging.disable(logging.WARNING)  # running without a browser is the point here
 
 from streamlit.testing.v1 import AppTest  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
 
 DEPTH = 8
 SIZES = {"n <= 128": range(20, 128, 12), "n <= 512": range(130, 512, 42), "n <= 1024": range(540, 1024, 54)}

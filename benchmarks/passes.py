@@ -23,18 +23,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
 
-from sequoia_core import load_pair  # noqa: E402, I001 - before torch: it sets how long torch's threads spin
-import torch  # noqa: E402
-from timing import REPEATS, median_sec  # noqa: E402
-from sequoia_core.models import compile_c, instruction_sets, llama_x86  # noqa: E402
-from sequoia_core.models.device import describe_device  # noqa: E402
-from sequoia_core.models.instruction_sets import InstructionSet  # noqa: E402
-from sequoia_core.models.language_model import HuggingFaceModel  # noqa: E402
-from sequoia_core.models.llama_torch import TorchLlama  # noqa: E402
-from sequoia_core.models.protocol import causal_tail  # noqa: E402
+# isort: split
+import torch
+from timing import REPEATS, median_sec
+
+from sequoia_core import load_pair
+from sequoia_core.models import compile_c, instruction_sets, llama_x86
+from sequoia_core.models.device import describe_device
+from sequoia_core.models.instruction_sets import InstructionSet
+from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.llama_torch import TorchLlama
+from sequoia_core.models.protocol import causal_tail
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT = 128  # tokens before the pass

@@ -14,23 +14,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, load_pair, measure_acceptance, optimal_tree
+from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.design.prediction import predict, prompts_for
+from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.studies.measure_profile import StepRounds, measure_profile
+from sequoia_core.studies.race import Lane, best_chain, plan_tree, race
 
-from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, load_pair, measure_acceptance, optimal_tree  # noqa: E402
-from sequoia_core.design.plain_trees import chain_tree  # noqa: E402
-from sequoia_core.design.prediction import predict, prompts_for  # noqa: E402
-from sequoia_core.design.profile import HardwareProfile  # noqa: E402
-from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
-from sequoia_core.studies.measure_profile import StepRounds, measure_profile  # noqa: E402
-from sequoia_core.studies.race import Lane, best_chain, plan_tree, race  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 SHAPES = ((3, 2), (4, 3), (6, 3), (8, 4), (8, 7), (12, 5), (16, 6), (24, 8), (32, 6), (48, 8))

@@ -13,29 +13,27 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import sys
 import time
 from datetime import date
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import sequoia_core  # noqa: E402, F401  before torch, whose threads read their settings once
+import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
-import torch  # noqa: E402
-import transformers  # noqa: E402
+import torch
+import transformers
 
-from sequoia_core.decoding.sampling import SamplingConfig  # noqa: E402
-from sequoia_core.design.acceptance import AcceptanceVector  # noqa: E402
-from sequoia_core.design.bootstrap import Estimate  # noqa: E402
-from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree  # noqa: E402
-from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
-from sequoia_core.models.loading import load_pair  # noqa: E402
-from sequoia_core.studies.prediction_check import static_versus_real  # noqa: E402
-from sequoia_core.studies.rejection_curves import measure_rejection, sampling_grid  # noqa: E402
-from sequoia_core.studies.verifier_comparison import VERIFIERS, VerifierComparison, compare_verifiers  # noqa: E402
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.bootstrap import Estimate
+from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
+from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.models.loading import load_pair
+from sequoia_core.studies.prediction_check import static_versus_real
+from sequoia_core.studies.rejection_curves import measure_rejection, sampling_grid
+from sequoia_core.studies.verifier_comparison import VERIFIERS, VerifierComparison, compare_verifiers
+
+ROOT = Path(__file__).resolve().parent.parent
 
 VECTOR = ROOT / "assets" / "acceptance" / "demo-t0.6.json"
 

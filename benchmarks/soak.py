@@ -14,22 +14,18 @@ import collections
 import json
 import os
 import random
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import psutil
+from served_app import Server
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from streamlit.proto.WidgetStates_pb2 import WidgetState
+from websockets.asyncio.client import connect
 
-import psutil  # noqa: E402
-from served_app import Server  # noqa: E402
-from streamlit.proto.BackMsg_pb2 import BackMsg  # noqa: E402
-from streamlit.proto.ForwardMsg_pb2 import ForwardMsg  # noqa: E402
-from streamlit.proto.WidgetStates_pb2 import WidgetState  # noqa: E402
-from websockets.asyncio.client import connect  # noqa: E402
-
-from ui import shipped  # noqa: E402
+from ui import shipped
 
 FORGOTTEN_SEC = 5  # after which the server forgets a session that went away
 SETTLE_SEC = 15

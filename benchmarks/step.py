@@ -8,20 +8,18 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import sequoia_core  # noqa: E402, F401  before torch, whose threads read their settings once
+import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
-import torch  # noqa: E402
+import torch
 
-from sequoia_core import AcceptanceVector, SamplingConfig, autoregressive, decode, load_pair, optimal_tree  # noqa: E402
-from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
+from sequoia_core import AcceptanceVector, SamplingConfig, autoregressive, decode, load_pair, optimal_tree
+from sequoia_core.files.prompt_files import load_prompts
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class Clocked:

@@ -18,7 +18,6 @@ import argparse
 import json
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
@@ -26,30 +25,29 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import sequoia_core  # noqa: E402, F401  before torch, whose threads read their settings once
+import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
 
 # isort: split
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
+import numpy as np
+import torch
 
-from sequoia_core.decoding.adaptive import AdaptiveTree  # noqa: E402
-from sequoia_core.decoding.assemble import assemble  # noqa: E402
-from sequoia_core.decoding.sampling import SamplingConfig, distribution, widened  # noqa: E402
-from sequoia_core.decoding.tree_policy import TreePolicy, policy_of  # noqa: E402
-from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule  # noqa: E402
-from sequoia_core.decoding.walk import stops  # noqa: E402
-from sequoia_core.design.bootstrap import Estimate, estimate, ratio_estimate, resampled  # noqa: E402
-from sequoia_core.design.conditions import SEQUOIA, TRAVERSAL  # noqa: E402
-from sequoia_core.design.optimal_trees import optimal_tree  # noqa: E402
-from sequoia_core.design.tree import TokenTree  # noqa: E402
-from sequoia_core.files.prompt_files import load_prompts  # noqa: E402
-from sequoia_core.models.loading import load_pair  # noqa: E402
-from sequoia_core.models.prefill import prefill  # noqa: E402
-from sequoia_core.models.protocol import LanguageModel  # noqa: E402
-from sequoia_core.studies.measure_acceptance import measure_acceptance  # noqa: E402
+from sequoia_core.decoding.adaptive import AdaptiveTree
+from sequoia_core.decoding.assemble import assemble
+from sequoia_core.decoding.sampling import SamplingConfig, distribution, widened
+from sequoia_core.decoding.tree_policy import TreePolicy, policy_of
+from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
+from sequoia_core.decoding.walk import stops
+from sequoia_core.design.bootstrap import Estimate, estimate, ratio_estimate, resampled
+from sequoia_core.design.conditions import SEQUOIA, TRAVERSAL
+from sequoia_core.design.optimal_trees import optimal_tree
+from sequoia_core.design.tree import TokenTree
+from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.models.loading import load_pair
+from sequoia_core.models.prefill import prefill
+from sequoia_core.models.protocol import LanguageModel
+from sequoia_core.studies.measure_acceptance import measure_acceptance
+
+ROOT = Path(__file__).resolve().parent.parent
 
 PROMPTS = ROOT / "assets" / "prompts"
 Row = Callable[[int], np.ndarray]  # node -> float64 [V]

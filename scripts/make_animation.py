@@ -8,19 +8,17 @@ from __future__ import annotations
 import argparse
 import io
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+from ui import shipped
+from ui.run_files import load_run
+from ui.token_tree.standalone import run_to_html
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from PIL import Image  # noqa: E402
-from playwright.sync_api import sync_playwright  # noqa: E402
-
-from ui import shipped  # noqa: E402
-from ui.run_files import load_run  # noqa: E402
-from ui.token_tree.standalone import run_to_html  # noqa: E402
 
 SIZE = {"width": 1000, "height": 720}
 TICK_MS = 750  # of the component, from decision to decision

@@ -13,11 +13,8 @@ import argparse
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from sequoia_core.design.model_shapes import ModelShape, find_shape, shape_names  # noqa: E402
-from sequoia_core.models.random_models import DTYPES, write_random_model  # noqa: E402
+from sequoia_core.design.model_shapes import ModelShape, find_shape, shape_names
+from sequoia_core.models.random_models import DTYPES, write_random_model
 
 
 def main() -> None:

@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
+from scipy.optimize import brentq
+
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.conditions import Conditions
+from sequoia_core.design.devices import Device, find_device
+from sequoia_core.design.model_shapes import find_shape
+from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
+from sequoia_core.design.plain_trees import independent_chains
+from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.design.roofline import TUNED, fit_software, modelled_profile, reaching
+from sequoia_core.design.what_if import power_law
+from sequoia_core.files.safe_files import json_bytes, write_atomic
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from scipy.optimize import brentq  # noqa: E402
-
-from sequoia_core.design.acceptance import AcceptanceVector  # noqa: E402
-from sequoia_core.design.conditions import Conditions  # noqa: E402
-from sequoia_core.design.devices import Device, find_device  # noqa: E402
-from sequoia_core.design.model_shapes import find_shape  # noqa: E402
-from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree  # noqa: E402
-from sequoia_core.design.plain_trees import independent_chains  # noqa: E402
-from sequoia_core.design.profile import HardwareProfile  # noqa: E402
-from sequoia_core.design.roofline import TUNED, fit_software, modelled_profile, reaching  # noqa: E402
-from sequoia_core.design.what_if import power_law  # noqa: E402
-from sequoia_core.files.safe_files import json_bytes, write_atomic  # noqa: E402
 
 SCENARIOS = ROOT / "assets" / "scenarios"
 RECORD = ROOT / "benchmarks" / "results" / "passes-avx512-2026-11-21.json"

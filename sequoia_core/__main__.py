@@ -1,10 +1,6 @@
-"""`python -m sequoia_core COMMAND`: see `command_line`."""
+"""`python -m sequoia_core COMMAND`, the same as the installed command `sequoia`: see `command_line`."""
 
-import sys
-
-from .command_line.main import main
+from .command_line.main import run
 
 if __name__ == "__main__":
-    if sys.stdout is not None:
-        sys.stdout.reconfigure(errors="backslashreplace")  # a letter that the terminal lacks must not cost the result
-    sys.exit(main())
+    run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sequoia_core.files.model_names import ASSETS
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models.default_dtype import default_dtype
 from ui import core_cache
@@ -12,7 +13,6 @@ from ui import core_cache
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile
 
-ASSETS = Path(__file__).resolve().parent.parent / "assets"
 DEFAULT_VECTORS = ("demo-t0", "demo-large-t0", "llama3-70b-8b-cnn")
 DEFAULT_PROFILES = {"bfloat16": "cpu-2core-bfloat16", "float32": "cpu-2core"}  # by the dtype of the demo pair
 

@@ -14,9 +14,9 @@ import typer
 from ..design.acceptance import AcceptanceVector
 from ..design.conditions import Conditions, measured_as
 from ..design.tree import TokenTree
+from ..files.model_names import ASSETS
 from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts
 from .options import (
-    ASSETS,
     READ,
     Chat,
     Device,

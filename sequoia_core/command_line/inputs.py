@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .options import ASSETS
+from ..files.model_names import ASSETS
 from .output import held_stderr, progress_bar
 
 if TYPE_CHECKING:

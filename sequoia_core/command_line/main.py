@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sys
+from typing import NoReturn
 
 import typer
 from typer.exceptions import TyperException
@@ -21,10 +22,17 @@ LONGEST = 800  # characters of a fault: what was found may be long
 COMMANDS = (design_commands, measure_commands, decode_commands)  # importing them joins their commands to the app
 
 
+def run() -> NoReturn:
+    """Run the command of this process and end it: the installed command `sequoia`."""
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="backslashreplace")  # a letter that the terminal lacks must not cost the result
+    sys.exit(main())
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return the exit code (0 done, 2 bad input, 130 interrupted, 141 nobody reads the output)."""
     try:
-        result = typer.main.get_command(app)(args=arguments, prog_name="sequoia_core", standalone_mode=False)
+        result = typer.main.get_command(app)(args=arguments, prog_name="sequoia", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except TyperException as error:
         return _fail(error.format_message())

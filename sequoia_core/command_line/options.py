@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
-
 app = typer.Typer(add_completion=False, no_args_is_help=False, help="Sequoia: token trees for speculative decoding.")
 
 READ = {"exists": True, "dir_okay": False}  # of files that are read: typer refuses others before a command begins

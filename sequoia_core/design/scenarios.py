@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from ..files.model_names import DEMO_PAIR
+from ..files.model_names import ASSETS
 from ..files.safe_files import checked, read_bytes, read_json
 from .acceptance import AcceptanceVector
 from .profile import HardwareProfile
 
 FORMAT, VERSION = "sequoia-scenario", 1
-ASSETS = DEMO_PAIR.parent
 MAX_FILE_BYTES = 20_000
 VECTORS = ("measured", "published", "fitted")  # by this project, by somebody else, or made to agree with what they say
 TIMES = ("measured", "modelled")

@@ -1,11 +1,14 @@
-"""What a model is called in files and on pages, from what the user typed; nothing is loaded here."""
+"""Where the shipped files are, and what a model is called, from what the user typed; nothing is loaded here."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-DEMO_PAIR = Path(__file__).resolve().parents[2] / "assets" / "demo"
+_PACKAGE = Path(__file__).resolve().parents[1]
+# Beside the package in a checkout, inside it where it is installed.
+ASSETS = next(path for path in (_PACKAGE.parent / "assets", _PACKAGE / "assets") if path.is_dir())
+DEMO_PAIR = ASSETS / "demo"
 
 
 def model_source(name: str | os.PathLike) -> str:
