@@ -3,14 +3,19 @@
 The file holds the layers one behind the other, then the head, then the embedding where it is not tied to the head; each
 part begins at a whole block, so that it is read straight into the buffer that the passes use. It lies in the cache
 folder under a name made of the model's files; a manifest beside it says what it holds.
+
+Whoever writes in that folder holds its lock, whoever reads a copy shares that copy's: nothing is made twice, and only
+what nobody uses is deleted. Where the file system has no locks, nothing is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from ctypes import byref
 from dataclasses import dataclass
@@ -26,12 +31,18 @@ from .layer_sources import host_buffer
 from .llama_x86 import MATRICES, addresses, compiled, joined, shape_of
 from .tensor_files import PIECE, StoredTensor, TensorFiles
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FORMAT, VERSION = "sequoia-packed-layers", 1
 ROWS = 2**12  # of the head, packed at a time: a multiple of 32
 SPARE_DISK = 2**28  # bytes left free beside a copy
+POLL_SEC = 0.1  # between two looks whether another load is done
 Progress = Callable[[float, str], None]
 
 
@@ -69,21 +80,34 @@ def parts_of(model: PreTrainedModel) -> PackedParts:
     )
 
 
+class PackedCopy(DirectFile):
+    """A packed copy, open for reading: nobody deletes it meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        _lock(self._fd, shared=True)
+
+    def stat(self) -> os.stat_result:
+        return os.fstat(self._fd)  # under its name there may be another by now: what was opened is whole all the same
+
+
 def packed_copy(
     model: PreTrainedModel,
     files: TensorFiles,
     stored: Mapping[str, StoredTensor],
     *,
     progress: Progress | None = None,
-) -> DirectFile:
+) -> PackedCopy:
     """Return the packed copy of a model, which is made where there is none.
 
     A copy is trusted if its size and time are those that were noted when it was made and read back; with another time
-    its content is hashed again. Copies of the same files as they were earlier are deleted.
+    its content is hashed again. While another load is making one, this one waits. Copies of the same files as they were
+    earlier are deleted, and what is left of loads that were killed.
 
     Args:
         stored: where each parameter lies, by its name.
-        progress: called with the fraction done and what is made, its size first.
+        progress: called with the fraction done and what is made, its size first, or waited for. It may raise, to end
+            that.
 
     Raises:
         ValueError: without room on the disk, for a folder that cannot be written or a disk that does not keep what was
@@ -93,15 +117,67 @@ def packed_copy(
     source = str(files.files[0].path.resolve())
     facts = [VERSION, bytes(shape_of(model)), *(file.identity() for file in files.files)]
     key = hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
-    path = folder / f"{key}.layers"
+    path, progress = folder / f"{key}.layers", progress or (lambda fraction, message: None)
     try:
-        if not _is_whole(path, parts):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _drop_earlier(folder, source)
-            _make(path, source, model, files, stored, parts, progress or (lambda fraction, message: None))
-        return DirectFile(path)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        copy = _opened(path, parts)
+        with _writing(folder, progress if copy is None else None) as alone:
+            if alone:
+                with contextlib.suppress(OSError):  # what cannot be deleted is in nobody's way
+                    _clean(path, source)
+            if copy is None and (copy := _opened(path, parts, compare=True)) is None:
+                _drop(path)
+                copy = _make(path, source, model, files, stored, parts, progress)
+        return copy
     except OSError as error:
         raise ValueError(f"{folder}: cannot keep a packed copy there ({error.strerror}), expected a folder") from error
+
+
+def _lock(descriptor: int, *, shared: bool = False) -> bool | None:
+    """Lock an open file until it is closed -> False where somebody else holds it, None where there are no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+@contextlib.contextmanager
+def _writing(folder: Path, progress: Progress | None) -> Iterator[bool]:
+    """Say whether nobody else writes in a folder until this ends; given a `progress`, wait until that is so."""
+    try:
+        file = folder.with_suffix(".lock").open("ab")  # for writing: network file systems ask that of a lock
+    except OSError:  # read-only: a copy that is there can be used
+        yield False
+        return
+    with file:
+        while (alone := _lock(file.fileno())) is False and progress is not None:
+            progress(0.0, "waiting for another load, which makes a packed copy")
+            time.sleep(POLL_SEC)
+        yield bool(alone)
+
+
+def _opened(path: Path, parts: PackedParts, *, compare: bool = False) -> PackedCopy | None:
+    """Return a copy that is whole, by its time or, where that is to be compared, by its content."""
+    manifest = _manifest(path)
+    if manifest.get("version") != VERSION:
+        return None
+    try:
+        copy = PackedCopy(path)
+    except ValueError:
+        return None
+    if copy.size == parts.total:
+        if manifest.get("time") == copy.stat().st_mtime_ns:
+            return copy
+        if compare and manifest.get("hash") == _hash(copy):
+            _write_manifest(path, manifest["source"], copy.stat(), manifest["hash"])
+            return copy
+    copy.close()
+    return None
 
 
 def _manifest(path: Path) -> dict:
@@ -109,49 +185,42 @@ def _manifest(path: Path) -> dict:
         found = read_json(read_bytes(path.with_suffix(".json")))
     except (OSError, ValueError):  # none, or a damaged one: the copy is made again
         return {}
-    right = isinstance(found, dict) and (found.get("format"), found.get("version")) == (FORMAT, VERSION)
-    return found if right else {}
+    return found if isinstance(found, dict) and found.get("format") == FORMAT else {}
 
 
-def _is_whole(path: Path, parts: PackedParts) -> bool:
-    manifest = _manifest(path)
-    try:
-        found = path.stat()
-    except OSError:
-        return False
-    if not manifest or found.st_size != parts.total or manifest.get("bytes") != parts.total:
-        return False
-    if manifest.get("time") == found.st_mtime_ns:
-        return True
-    if manifest.get("hash") != _hash(path):
-        return False
-    _write_manifest(path, manifest["source"], manifest["hash"])
-    return True
-
-
-def _write_manifest(path: Path, source: str, digest: str) -> None:
-    found = path.stat()
-    fields = {"source": source, "bytes": found.st_size, "time": found.st_mtime_ns, "hash": digest}
+def _write_manifest(path: Path, source: str, found: os.stat_result, digest: str) -> None:
+    fields = {"source": source, "time": found.st_mtime_ns, "hash": digest}
     write_atomic(path.with_suffix(".json"), json_bytes({"format": FORMAT, "version": VERSION, **fields}))
 
 
-def _drop_earlier(folder: Path, source: str) -> None:
-    for manifest in folder.glob("*.json"):
-        if _manifest(manifest).get("source") == source:
-            manifest.with_suffix(".layers").unlink(missing_ok=True)
-            manifest.unlink(missing_ok=True)
+def _clean(path: Path, source: str) -> None:
+    """Delete what killed writers left, and the copies that are of no use beside the one at `path`.
+
+    Those are copies of the same files as they were earlier, by this version or another, and copies without a manifest.
+    """
+    for left in (*path.parent.glob("tmp*"), *path.parent.glob(".*.tmp")):  # of `tempfile`, of `write_atomic`
+        left.unlink(missing_ok=True)
+    for other in {found.with_suffix(".layers") for found in path.parent.glob("*.*")} - {path}:
+        if _manifest(other).get("source", source) == source:
+            _drop(other)
 
 
-def _hash(path: Path) -> str:
+def _drop(path: Path) -> None:
+    """Delete a copy and its manifest, unless somebody reads it or, for want of locks, may do so."""
+    with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
+        if not _lock(file.fileno()):
+            return
+        path.unlink()
+    path.with_suffix(".json").unlink(missing_ok=True)
+
+
+def _hash(file: DirectFile) -> str:
     """Return the hash of what the disk holds, not of what the page cache does."""
-    file, digest, memory = DirectFile(path), hashlib.blake2b(), aligned_memory(PIECE)
-    try:
-        for offset in range(0, file.size, PIECE):
-            count = min(PIECE, file.size - offset)
-            file.read(memory[: round_up(count)], offset, count)
-            digest.update(memory[:count])
-    finally:
-        file.close()
+    digest, memory = hashlib.blake2b(), aligned_memory(PIECE)
+    for offset in range(0, file.size, PIECE):
+        count = min(PIECE, file.size - offset)
+        file.read(memory[: round_up(count)], offset, count)
+        digest.update(memory[:count])
     return digest.hexdigest()
 
 
@@ -163,7 +232,7 @@ def _make(
     stored: Mapping[str, StoredTensor],
     parts: PackedParts,
     progress: Progress,
-) -> None:
+) -> PackedCopy:
     free = shutil.disk_usage(path.parent).free
     size = f"{parts.total / 1e6:,.0f} MB"
     if free < parts.total + SPARE_DISK:
@@ -184,13 +253,17 @@ def _make(
                 progress(0.99 * done / parts.total, f"packing: {done / 1e6:,.0f} of {size}")
             file.flush()
             os.fsync(file.fileno())
-        if _hash(fresh) != digest.hexdigest():
-            raise ValueError(f"{path.parent}: found a disk that returns other bytes than were written to it")
+        with contextlib.closing(DirectFile(fresh)) as written:
+            if _hash(written) != digest.hexdigest():
+                raise ValueError(f"{path.parent}: found a disk that returns other bytes than were written to it")
+            _write_manifest(
+                path, source, written.stat(), digest.hexdigest()
+            )  # before the copy: one without it is not trusted
         fresh.replace(path)
-        _write_manifest(path, source, digest.hexdigest())
     finally:
         fresh.unlink(missing_ok=True)
     progress(1.0, f"packed copy of {size} made")
+    return PackedCopy(path)
 
 
 def _packed_parts(
