@@ -16,12 +16,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import byref
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from ..files.safe_files import json_bytes, read_bytes, read_json, write_atomic
@@ -29,6 +31,7 @@ from .compile_c import cache_folder
 from .direct_reads import DirectFile, aligned_memory, round_up
 from .layer_sources import host_buffer
 from .llama_x86 import MATRICES, addresses, compiled, joined, shape_of
+from .model_files import Explained
 from .tensor_files import PIECE, StoredTensor, TensorFiles
 
 try:
@@ -39,7 +42,7 @@ except ImportError:  # Windows
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-FORMAT, VERSION = "sequoia-packed-layers", 1
+FORMAT, VERSION = "sequoia-packed-layers", 2
 ROWS = 2**12  # of the head, packed at a time: a multiple of 32
 SPARE_DISK = 2**28  # bytes left free beside a copy
 POLL_SEC = 0.1  # between two looks whether another load is done
@@ -64,8 +67,17 @@ class PackedParts:
         return self.layer_count * self.layer_bytes
 
     @property
+    def embedding_offset(self) -> int:
+        return self.head_offset + self.head_bytes
+
+    @property
     def total(self) -> int:
-        return self.head_offset + self.head_bytes + self.embedding_bytes
+        return self.embedding_offset + self.embedding_bytes
+
+    @property
+    def bounds(self) -> list[int]:
+        """Where the parts begin (each layer, the head, the embedding), and the end of the last."""
+        return [*range(0, self.head_offset, self.layer_bytes), self.head_offset, self.embedding_offset, self.total]
 
 
 def parts_of(model: PreTrainedModel) -> PackedParts:
@@ -80,15 +92,45 @@ def parts_of(model: PreTrainedModel) -> PackedParts:
     )
 
 
-class PackedCopy(DirectFile):
-    """A packed copy, open for reading: nobody deletes it meanwhile."""
+class DamagedCopy(Explained):
+    """A packed copy does not hold what was written to it."""
 
-    def __init__(self, path: Path) -> None:
+
+class PackedCopy(DirectFile):
+    """A packed copy, open for reading: nobody deletes it meanwhile.
+
+    Args:
+        sums: the checksum of each part.
+    """
+
+    def __init__(self, path: Path, sums: Sequence[int]) -> None:
         super().__init__(path)
         _lock(self._fd, shared=True)
+        self._unread = dict(enumerate(sums))
 
     def stat(self) -> os.stat_result:
         return os.fstat(self._fd)  # under its name there may be another by now: what was opened is whole all the same
+
+    def compare(self, part: int, content: torch.Tensor) -> None:
+        """Hold a part that was read against what was packed, the first time that it is there.
+
+        Raises:
+            DamagedCopy: where they differ; the next load looks at the whole copy and makes it anew.
+        """
+        if part not in self._unread:
+            return
+        if self._unread[part] != checksum(content):
+            with contextlib.suppress(OSError):  # it cannot be made anew either
+                os.utime(self._fd, ns=(0, 0))  # under the time that was noted it would be trusted again
+            raise DamagedCopy(
+                f"{self.path}: found a packed copy whose part {part + 1} was damaged, expected it as it was written"
+            )
+        del self._unread[part]
+
+
+def checksum(content: torch.Tensor | memoryview) -> int:
+    """Return the sum of a part's 64-bit words, modulo 2^64: a twentieth of a hash's time, and it adds up."""
+    return int(np.add.reduce(np.asarray(content).view(np.uint64)))
 
 
 def packed_copy(
@@ -101,7 +143,7 @@ def packed_copy(
     """Return the packed copy of a model, which is made where there is none.
 
     A copy is trusted if its size and time are those that were noted when it was made and read back; with another time
-    its content is hashed again. While another load is making one, this one waits. Copies of the same files as they were
+    its content is compared. While another load is making one, this one waits. Copies of the same files as they were
     earlier are deleted, and what is left of loads that were killed.
 
     Args:
@@ -164,17 +206,18 @@ def _writing(folder: Path, progress: Progress | None) -> Iterator[bool]:
 def _opened(path: Path, parts: PackedParts, *, compare: bool = False) -> PackedCopy | None:
     """Return a copy that is whole, by its time or, where that is to be compared, by its content."""
     manifest = _manifest(path)
-    if manifest.get("version") != VERSION:
+    sums = manifest.get("sums")
+    if manifest.get("version") != VERSION or not isinstance(sums, list):
         return None
     try:
-        copy = PackedCopy(path)
+        copy = PackedCopy(path, sums)
     except ValueError:
         return None
     if copy.size == parts.total:
         if manifest.get("time") == copy.stat().st_mtime_ns:
             return copy
-        if compare and manifest.get("hash") == _hash(copy):
-            _write_manifest(path, manifest["source"], copy.stat(), manifest["hash"])
+        if compare and sums == _sums(copy, parts):
+            _write_manifest(path, manifest["source"], copy.stat(), sums)
             return copy
     copy.close()
     return None
@@ -188,8 +231,8 @@ def _manifest(path: Path) -> dict:
     return found if isinstance(found, dict) and found.get("format") == FORMAT else {}
 
 
-def _write_manifest(path: Path, source: str, found: os.stat_result, digest: str) -> None:
-    fields = {"source": source, "time": found.st_mtime_ns, "hash": digest}
+def _write_manifest(path: Path, source: str, found: os.stat_result, sums: Sequence[int]) -> None:
+    fields = {"source": source, "time": found.st_mtime_ns, "sums": sums}
     write_atomic(path.with_suffix(".json"), json_bytes({"format": FORMAT, "version": VERSION, **fields}))
 
 
@@ -214,14 +257,17 @@ def _drop(path: Path) -> None:
     path.with_suffix(".json").unlink(missing_ok=True)
 
 
-def _hash(file: DirectFile) -> str:
-    """Return the hash of what the disk holds, not of what the page cache does."""
-    digest, memory = hashlib.blake2b(), aligned_memory(PIECE)
-    for offset in range(0, file.size, PIECE):
-        count = min(PIECE, file.size - offset)
-        file.read(memory[: round_up(count)], offset, count)
-        digest.update(memory[:count])
-    return digest.hexdigest()
+def _sums(file: DirectFile, parts: PackedParts) -> list[int]:
+    """Return the checksums of what the disk holds, not of what the page cache does."""
+    memory, sums = aligned_memory(PIECE), []
+    for begin, end in pairwise(parts.bounds):
+        found = 0
+        for offset in range(begin, end, PIECE):
+            piece = memory[: min(PIECE, end - offset)]
+            file.read(piece, offset, len(piece))
+            found += checksum(piece)
+        sums.append(found % 2**64)
+    return sums
 
 
 def _make(
@@ -242,48 +288,47 @@ def _make(
         )
     progress(0.0, f"making a packed copy of {size}, once")
     handle, name = tempfile.mkstemp(dir=path.parent)
-    fresh, digest, done = Path(name), hashlib.blake2b(), 0
+    fresh, sums, done = Path(name), [0] * (parts.layer_count + 2), 0
     try:
         with os.fdopen(handle, "wb") as file:
-            for part in _packed_parts(model, files, stored, parts):
-                memory = memoryview(part.numpy())
-                file.write(memory)
-                digest.update(memory)
-                done += len(memory)
+            for part, content in _packed_parts(model, files, stored, parts):
+                file.write(memoryview(content.numpy()))
+                sums[part] = (sums[part] + checksum(content)) % 2**64
+                done += len(content)
                 progress(0.99 * done / parts.total, f"packing: {done / 1e6:,.0f} of {size}")
             file.flush()
             os.fsync(file.fileno())
         with contextlib.closing(DirectFile(fresh)) as written:
-            if _hash(written) != digest.hexdigest():
+            if _sums(written, parts) != sums:
                 raise ValueError(f"{path.parent}: found a disk that returns other bytes than were written to it")
-            _write_manifest(
-                path, source, written.stat(), digest.hexdigest()
-            )  # before the copy: one without it is not trusted
+            _write_manifest(path, source, written.stat(), sums)  # before the copy: one without it is not trusted
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
     progress(1.0, f"packed copy of {size} made")
-    return PackedCopy(path)
+    return PackedCopy(path, sums)
 
 
 def _packed_parts(
     model: PreTrainedModel, files: TensorFiles, stored: Mapping[str, StoredTensor], parts: PackedParts
-) -> Iterator[torch.Tensor]:
-    """Yield the file's content from its beginning, uint8, in parts that are valid until the next."""
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the file's content from its beginning: the part that it belongs to, uint8 that is valid until the next."""
     functions, shape = compiled()[0], shape_of(model)
     buffer = host_buffer(parts.layer_bytes)
     for index in range(parts.layer_count):
         names = [f"model.layers.{index}.{name}" for name in MATRICES]
         matrices = joined([files.read(stored[name], torch.bfloat16) for name in names])
         functions.sequoia_pack_layer(byref(shape), addresses(matrices), buffer.data_ptr())
-        yield buffer
+        yield index, buffer
     del buffer
-    embedding = stored["model.embed_tokens.weight"]
-    yield from _packed_head(stored.get("lm_head.weight", embedding), files, parts.head_bytes)
+    head, embedding = parts.layer_count, stored["model.embed_tokens.weight"]
+    for content in _packed_head(stored.get("lm_head.weight", embedding), files, parts.head_bytes):
+        yield head, content
     if parts.embedding_bytes:
         for start in range(0, shape.vocab, ROWS):
-            yield files.read(embedding, torch.bfloat16, slice(start, start + ROWS)).flatten().view(torch.uint8)
-        yield torch.zeros(parts.embedding_bytes - 2 * shape.vocab * shape.hidden, dtype=torch.uint8)
+            rows = files.read(embedding, torch.bfloat16, slice(start, start + ROWS))
+            yield head + 1, rows.flatten().view(torch.uint8)
+        yield head + 1, torch.zeros(parts.embedding_bytes - 2 * shape.vocab * shape.hidden, dtype=torch.uint8)
 
 
 def _packed_head(head: StoredTensor, files: TensorFiles, size: int) -> Iterator[torch.Tensor]:
