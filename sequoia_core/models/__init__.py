@@ -27,9 +27,9 @@ Each module imports, of this room, only the modules named:
     llama_torch            plain_decoder, tree_cache, llama_x86
     language_model         protocol, transformers_passes, llama_x86, llama_torch
     random_models          free_memory, instruction_sets, language_model
-    packed_layers          compile_c, direct_reads, layer_sources, llama_x86, tensor_files
+    packed_layers          compile_c, direct_reads, layer_sources, llama_x86, model_files, tensor_files
     streamed_llama         instruction_sets, layer_ring, layer_sources, llama_x86, packed_layers, tensor_files
     offload_needs          free_memory, layer_ring, packed_layers, streamed_modules, tensor_files
     offloading  checkpoint, language_model, model_files, offload_needs, streamed_llama, streamed_modules, tensor_files
-    loading  default_dtype, model_files, checkpoint, instruction_sets, protocol, language_model, offload_needs, offloading
+    loading  default_dtype, model_files, checkpoint, instruction_sets, protocol, language_model, packed_layers, offload_needs, offloading
 """  # noqa: E501

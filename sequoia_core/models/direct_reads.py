@@ -69,10 +69,14 @@ class DirectFile:
         """Return what tells this file from another one, or from itself after a change."""
         return str(self.path.resolve()), *self._facts.values()
 
+    def stat(self) -> os.stat_result:
+        """Return what is known of the file that is there now."""
+        return os.stat(self.path)
+
     def check(self) -> None:
         """Raise ValueError unless the file is still there, and nobody wrote to it since it was opened."""
         try:
-            found = _facts(os.stat(self.path))
+            found = _facts(self.stat())
         except OSError as error:
             raise ValueError(
                 f"{self.path}: found no such file any more ({error.strerror}), expected the weights that were there "

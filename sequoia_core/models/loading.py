@@ -22,6 +22,7 @@ from .language_model import HuggingFaceModel, ModelPair
 from .model_files import Source, explained, locate, one_line
 from .offload_needs import OffloadNeeds, free_bytes
 from .offloading import check_tier, load_offloaded, predicted_needs
+from .packed_layers import DamagedCopy
 from .protocol import causal_tail
 
 if TYPE_CHECKING:
@@ -63,7 +64,21 @@ def load_pair(
             that are missing, of another shape, without a place in the model or not finite; for a model that cannot read
             a tree; and for a draft with fewer logits than the target has real tokens: it could not read those tokens.
     """
-    names, place = _request(target, draft, device, dtype, offload)
+    request = _request(target, draft, device, dtype, offload)
+    try:
+        return _load(*request, dtype, offload, progress)
+    except DamagedCopy:
+        pass  # what was loaded goes before the copy is made anew: once, as the disk may do so again
+    return _load(*request, dtype, offload, progress)
+
+
+def _load(
+    names: _Names,
+    place: torch.device,
+    dtype: str | torch.dtype | None,
+    offload: str | None,
+    progress: Callable[[float, str], None] | None,
+) -> ModelPair:
     (target_source, target_plan), (draft_source, draft_plan) = map(_read, names)
     dtype = _dtype(dtype or default_dtype(names.target, gpu=place.type != "cpu").dtype)
     tokenizer, draft_tokenizer = _load_tokenizer(target_source), _load_tokenizer(draft_source)

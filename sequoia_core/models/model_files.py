@@ -92,13 +92,17 @@ def locate(model: str | os.PathLike) -> Source:
     raise ValueError(f"{shown}: found {found}, expected a model's folder or a hub id such as owner/name")
 
 
+class Explained(ValueError):
+    """A fault that names what it is about, whatever was going on: `explained` lets it pass."""
+
+
 @contextmanager
 def explained(name: str, expected: str, found: str = "what does not load") -> Iterator[None]:
     """Turn whatever a damaged folder provokes inside a library into one line that names the model or file."""
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, Exception) and not is_panic(error):
+        if isinstance(error, Explained) or (not isinstance(error, Exception) and not is_panic(error)):
             raise
         cause = _hub_cause(name, error) or f"{found} ({one_line(error)})"
         raise ValueError(f"{name}: found {cause}, expected {expected}") from error

@@ -27,7 +27,7 @@ class StreamedLlama:
         files, stored, progress: for its packed copy, see `packed_layers.packed_copy`.
 
     Attributes:
-        path: the file that streams.
+        copy: the file that streams; path: where it was opened.
         ring: the layers.
     """
 
@@ -40,23 +40,19 @@ class StreamedLlama:
         progress: Callable[[float, str], None] | None = None,
     ) -> None:
         self.functions, self.instructions = compiled()[0], instruction_sets.chosen()[0]
-        self._file = packed_copy(model, files, stored, progress=progress)
-        self.path = self._file.path
+        self.copy = packed_copy(model, files, stored, progress=progress)
+        self.path = self.copy.path
         self._shape, self._parts, self._tables = shape_of(model), parts_of(model), tables_of(model)
         self.vocab, self.context = self._shape.vocab, self._shape.context
-        self.ring = LayerRing(PackedSource(self._file, self._parts.layer_count, self._parts.layer_bytes))
+        self.ring = LayerRing(PackedSource(self.copy, self._parts.layer_count, self._parts.layer_bytes))
 
     @cached_property
     def address(self) -> int:
         """The model in C; embedding and head come to memory when the first session is opened."""
         parts = self._parts
-        self._head, self._embedding = host_buffer(parts.head_bytes), None
-        self._file.read(memoryview(self._head.numpy()), parts.head_offset, parts.head_bytes)
+        self._head, self._embedding = self._resident(parts.layer_count), None
         if parts.embedding_bytes:
-            self._embedding = host_buffer(parts.embedding_bytes)
-            self._file.read(
-                memoryview(self._embedding.numpy()), parts.head_offset + parts.head_bytes, parts.embedding_bytes
-            )
+            self._embedding = self._resident(parts.layer_count + 1)
         found = self.functions.sequoia_streamed_model(
             byref(self._shape), None if self._embedding is None else self._embedding.data_ptr(),
             *addresses(self._tables), self._head.data_ptr(),
@@ -65,6 +61,13 @@ class StreamedLlama:
             raise MemoryError("found no memory for a model")
         weakref.finalize(self, self.functions.sequoia_model_free, found).atexit = False
         return found
+
+    def _resident(self, part: int) -> torch.Tensor:
+        begin, end = self._parts.bounds[part : part + 2]
+        memory = host_buffer(end - begin)
+        self.copy.read(memoryview(memory.numpy()), begin, end - begin)
+        self.copy.compare(part, memory)
+        return memory
 
     @staticmethod
     def supports(model: torch.nn.Module) -> bool:
@@ -106,6 +109,7 @@ class StreamedLlamaSession(SlotSession):
         if done == 1:
             with closing(self.model.ring.layers()) as layers:  # an interrupt in between ends the pass, too
                 for index, layer in enumerate(layers):
+                    self.model.copy.compare(index, layer)
                     functions.sequoia_layer(self.address, threads, index, layer.data_ptr())
             functions.sequoia_leave(self.address, threads, logits.data_ptr())
         return done

@@ -1,5 +1,6 @@
 """Packed copies: made once, made again when they or the model's files are no longer what they were, never half."""
 
+import json
 import os
 import shutil
 from collections import namedtuple
@@ -14,12 +15,6 @@ from tests.core.models.test_offloading import compiled_family, logits
 from tests.core.test_families import save
 
 pytestmark = pytest.mark.skipif(compiled()[0] is None, reason="llama_x86.c cannot be built here")
-
-
-@pytest.fixture()
-def copies(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(packed_layers, "cache_folder", lambda: tmp_path)
-    return tmp_path / "packed-layers"
 
 
 @pytest.fixture()
@@ -63,6 +58,73 @@ def test_a_copy_that_was_damaged_is_made_again(part, folder, copies):
     assert found == first and said
 
 
+def damage(copy: Path, place: int, content: bytes) -> None:
+    """Write something else into a copy, at the same time as far as its file says."""
+    before = copy.stat()
+    with copy.open("r+b") as file:
+        file.seek(place)
+        file.write(content)
+    os.utime(copy, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+DAMAGES = {"not finite": b"\xff" * 4096, "zeros": bytes(4096), "one bit": None}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+@pytest.mark.parametrize("part", ["first layer", "last layer", "head", "embedding"])
+def test_damage_that_left_size_and_time_is_found_and_the_copy_made_again(part, kind, folder, copies):
+    first, _ = load(folder)
+    (copy,) = copies.glob("*.layers")
+    parts = packed_layers.parts_of(compiled_family("Llama"))
+    place = parts.bounds[["first layer", "last layer", "head", "embedding"].index(part)]
+    damage(copy, place, DAMAGES[kind] or bytes([copy.read_bytes()[place] ^ 1]))
+    found, said = load(folder)
+    assert found == first and "making a packed copy" in said[0][1]
+    assert load(folder) == (first, [])
+
+
+def test_damage_that_comes_back_is_named_with_the_copy(folder, copies):
+    made = []
+
+    def spoil(fraction: float, message: str) -> None:
+        if fraction == 1.0:
+            (copy,) = copies.glob("*.layers")
+            damage(copy, 0, b"other numbers")
+            made.append(copy)
+
+    with pytest.raises(ValueError, match=rf"^{copies}/\w+\.layers: found a packed copy whose part 1 was damaged"):
+        load_pair(folder, folder, device="cpu", dtype="bfloat16", offload="disk", progress=spoil)
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("lost", ["its name", "its name to another"])
+def test_a_copy_that_lost_its_name_is_read_on(lost, folder, copies):
+    target = load_pair(folder, folder, device="cpu", dtype="bfloat16", offload="disk").target
+    first = logits(target)
+    (copy,) = copies.glob("*.layers")
+    if lost == "its name":
+        copy.unlink()
+    else:
+        (copies / "another").write_bytes(bytes(copy.stat().st_size))
+        (copies / "another").replace(copy)
+    for _ in range(2):
+        assert logits(target).equal(first)
+    target.close()
+
+
+@pytest.mark.parametrize("manifest", ["of an earlier version", "lost"])
+def test_copies_of_no_use_are_deleted(manifest, folder, copies):
+    first, _ = load(folder)
+    (copy,) = copies.glob("*.layers")
+    old = copies / "0123456789abcdef01234567.layers"
+    old.write_bytes(b"layers")
+    if manifest == "of an earlier version":
+        fields = json.loads(copy.with_suffix(".json").read_text())
+        old.with_suffix(".json").write_text(json.dumps(fields | {"version": 1}))
+    assert load(folder) == (first, [])
+    assert len(list(copies.iterdir())) == 2 and copy.exists()
+
+
 def test_a_copy_with_another_time_and_the_same_content_is_kept(folder, copies):
     first, _ = load(folder)
     (copy,) = copies.glob("*.layers")
@@ -101,7 +163,7 @@ def test_a_cancelled_copy_leaves_nothing(folder, copies):
 
 
 def test_a_disk_that_does_not_keep_what_was_written_is_refused(folder, copies, monkeypatch):
-    monkeypatch.setattr(packed_layers, "_hash", lambda path: "another")
+    monkeypatch.setattr(packed_layers, "_sums", lambda file, parts: [])
     with pytest.raises(ValueError, match="returns other bytes"):
         load(folder)
     assert list(copies.iterdir()) == []
