@@ -62,6 +62,11 @@ def prepare(tab, address: str, noise: Noise, *, tokens: int = 512) -> None:
     settle(tab)
     tab.goto(f"{address}/decode?source=Imported+file&tokens={tokens}")
     settle(tab)
+    choose(tab, noise)
+
+
+def choose(tab, noise: Noise) -> None:
+    """Choose the random pair and its tree on the decode page, as it is."""
     tab.get_by_role("button", name="Change pair").click()
     tab.get_by_label("Target", exact=True).fill(str(noise.target))
     tab.get_by_label("Draft", exact=True).fill(str(noise.draft))
@@ -163,9 +168,12 @@ def test_a_killed_server_and_its_restart_leave_a_page_that_works(tabs, own_serve
     tab.get_by_text("The run that this page showed was stopped").wait_for()
     tab.get_by_text("Engine idle").first.wait_for()
     assert "run=" not in tab.url
-    prepare(tab, own_server.address, noise, tokens=16)
+    choose(tab, noise)  # and not opened anew: the page that was there must work
     start(tab)
     wait_for_steps(tab, 3)
+    assert not tab.get_by_text("The run that this page showed was stopped").count()
+    tab.locator(".st-key-decode_stop button").click()
+    stopped_after(tab)
     idle(tab)
 
 

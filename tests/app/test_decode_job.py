@@ -1,0 +1,83 @@
+"""The job of one decode, on tiny models: what was asked for reaches the engine, and the baseline is what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import sequoia_core
+from sequoia_core import SamplingConfig, decode
+from sequoia_core.design.plain_trees import branching_tree
+from ui.decode_job import decode_beside_baseline, record_run
+from ui.jobs import Job, JobContext
+from ui.model_pairs import PairSpec
+from ui.runs import DecodeRequest, summary_of
+
+PROMPT, TREE = "def f():", branching_tree([2, 2])
+ASKED = {"temperature": 0.9, "top_p": 0.6, "seed": 5, "verifier": "specinfer"}
+
+
+def text_of(pair: SimpleNamespace, **asked) -> str:
+    """Decode without the job, and return what was written."""
+    asked = ASKED | asked
+    steps = decode(
+        pair.tokenizer.encode(PROMPT), target=pair.target, draft=pair.draft, tree=TREE, max_new_tokens=32,
+        sampling=SamplingConfig(temperature=asked["temperature"], top_p=asked["top_p"]), verifier=asked["verifier"],
+        generator=torch.Generator().manual_seed(asked["seed"]),
+    )  # fmt: skip
+    return pair.tokenizer.decode([token for step in steps for token in step.new_tokens])
+
+
+def test_every_setting_reaches_the_engine(tiny_pair) -> None:
+    run = record_run(DecodeRequest(PROMPT, TREE, max_new_tokens=32, **ASKED))
+    others = {"temperature": 0.5, "top_p": 1.0, "seed": 0, "verifier": "sequoia"}
+    assert all(text_of(tiny_pair) != text_of(tiny_pair, **{name: value}) for name, value in others.items())
+    assert run["text"] == text_of(tiny_pair)
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step with the tree takes four seconds and one without it one, but for the first, which takes a hundred."""
+
+    def lasting(steps, seconds):
+        for step in steps:
+            yield replace(step, draft_sec=0.0, verify_sec=seconds(step.index), walk_sec=0.0, commit_sec=0.0)
+
+    with_tree, alone = sequoia_core.decode, sequoia_core.autoregressive
+    monkeypatch.setitem(vars(sequoia_core), "decode", lambda *a, **k: lasting(with_tree(*a, **k), lambda index: 4.0))
+    monkeypatch.setitem(
+        vars(sequoia_core),
+        "autoregressive",
+        lambda *a, **k: lasting(alone(*a, **k), lambda index: 1.0 if index else 100.0),
+    )
+
+
+@pytest.fixture
+def context() -> JobContext:
+    return JobContext(Job("decode", lambda context: None))
+
+
+def test_the_baseline_writes_as_much_in_turns_and_its_median_token_counts(tiny_pair, timed, context) -> None:
+    request, seen = DecodeRequest(PROMPT, TREE, max_new_tokens=32), []
+
+    def keep(run) -> None:
+        context.append = lambda record: seen.append(
+            (sum(len(s["pieces"]) for s in run["steps"]), dict(run["baseline"]))
+        )
+
+    run = decode_beside_baseline(context, tiny_pair, request, keep=keep, progress=lambda share, words: None)
+    assert [baseline["tokens"] for _, baseline in seen] == [tokens for tokens, _ in seen]
+    assert run["baseline"] == {"tokens": 32, "seconds": 131.0, "median_sec": 1.0}
+    assert summary_of(run).speedup == pytest.approx(32 / len(run["steps"]) / 4.0)
+
+
+def test_weights_are_read_at_the_rate_of_all_steps_with_the_tree_and_without(tiny_pair, timed, context) -> None:
+    def progress(share: float, words: str) -> None:
+        tiny_pair.target.bytes_read = 501_000 if share else 1_000  # the latter by the time the first step begins
+
+    request = DecodeRequest(PROMPT, TREE, max_new_tokens=32, models=PairSpec(offload="disk"))
+    run = decode_beside_baseline(context, tiny_pair, request, keep=lambda run: None, progress=progress)
+    assert run["read_bytes_per_sec"] == pytest.approx(500_000 / (131.0 + 4.0 * len(run["steps"])))
