@@ -12,7 +12,7 @@ Each module imports, of this room, only the modules named:
     calibration         bootstrap
     acceptance_files    conditions, calibration
     growmap             tree
-    profile_files       -
+    profile_files       conditions
     profile_checks      tree
     profile             tree, profile_checks, profile_files
     step_time           tree, profile

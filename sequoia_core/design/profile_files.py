@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from ..files.safe_files import checked, read_json
+from .conditions import MAX_NAME
 
 FORMAT, VERSION = "sequoia-profile", 2
 MAX_FILE_BYTES = 1_000_000
@@ -29,7 +30,7 @@ def read_profile(data: bytes) -> dict[str, Any]:
     version = content.get("version")
     if isinstance(version, bool) or version not in range(1, VERSION + 1):
         raise ValueError(f"found version {str(version)[:40]}, expected 1 to {VERSION}")
-    fields = checked(_schema(), content).model_dump()
+    fields = checked(_schema(), content).model_dump(exclude_unset=True)
     del fields["format"], fields["version"]
     return fields
 
@@ -37,7 +38,13 @@ def read_profile(data: bytes) -> dict[str, Any]:
 @cache
 def _schema():
     """Return the file's pydantic model: fields and types."""
-    from pydantic import BaseModel, ConfigDict
+    from pydantic import BaseModel, ConfigDict, Field
+
+    class Meta(BaseModel):
+        model_config = ConfigDict(strict=True, extra="allow")
+        target: str | None = Field(None, max_length=MAX_NAME)
+        draft: str | None = Field(None, max_length=MAX_NAME)
+        bound_sec: list[float] = []
 
     class Schema(BaseModel):
         model_config = ConfigDict(strict=True, allow_inf_nan=False)
@@ -46,13 +53,13 @@ def _schema():
         sizes: list[int]
         verify_sec: list[float]
         draft_sec: float
-        device: str = "unknown"
-        dtype: str = "unknown"
+        device: str = Field("unknown", max_length=MAX_NAME)
+        dtype: str = Field("unknown", max_length=MAX_NAME)
         context: int = 0
         draft_widths: list[int] = []
         draft_width_sec: list[float] = []
         verify_samples: list[list[float]] = []
-        meta: dict[str, Any] = {}
+        meta: Meta = Meta()
         overhead_sec: list[float] = []
         sampling_sec: list[float] = []
         draft_samples: list[list[float]] = []

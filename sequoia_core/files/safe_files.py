@@ -16,6 +16,7 @@ import secrets
 import stat
 import zipfile
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,7 +30,9 @@ MAX_JSON_VALUES = 8_000_000  # what a tree file of full size holds; at most half
 MAX_PICKLE = 2 * 2**20  # of a .pt file, beside the tensors' own bytes
 MAX_CONTAINERS = 50_000  # lists and the like in it: one byte each, and 64 in memory
 MAX_DIGITS = 300  # of an integer: about what a float64 can hold
+MAX_LEVELS = 64  # of lists and objects in each other: parsing takes more, hashing and copying do not
 
+_BOXES = (dict, list)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 # What torch.save writes for plain dense tensors; anything else (a call, an exotic tensor) has no business here.
@@ -141,12 +144,23 @@ def read_json(data: bytes) -> Any:
         raise ValueError(f"found no readable JSON ({error.msg} at {where}), expected a complete JSON object") from error
     except RecursionError as error:
         raise ValueError("found JSON nested too deep, expected a flat object") from error
+    _check_levels(value)
     if _SURROGATE.search(text):
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             raise ValueError("found half of a surrogate pair, expected text that has a UTF-8 form") from error
     return value
+
+
+def _check_levels(value: Any) -> None:
+    level: list[Any] = [[value]]
+    for _ in range(MAX_LEVELS + 1):
+        inside = chain.from_iterable(box.values() if type(box) is dict else box for box in level)
+        level = [child for child in inside if type(child) in _BOXES]
+        if not level:
+            return
+    raise ValueError(f"found JSON nested too deep, expected at most {MAX_LEVELS} levels")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -191,7 +191,14 @@ def test_the_download_is_the_file_that_the_command_line_writes(monkeypatch: pyte
     assert given["Download profile"] == profile().to_bytes()
 
 
-@pytest.mark.parametrize("content", [b"{}", b"\x00", b'{"format": "sequoia-profile", "version": 1, "sizes": [1]}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{}", b"\x00", b'{"format": "sequoia-profile", "version": 1, "sizes": [1]}',
+        json.dumps(profile().to_json() | {"meta": {"bound_sec": ["x"] * len(profile().sizes)}}).encode(),
+        json.dumps(profile().to_json()).replace('"meta": {', '"meta": {"a": ' + "[" * 400 + "]" * 400 + ", ").encode(),
+    ],
+)  # fmt: skip
 def test_a_broken_profile_leaves_the_previous_one(content: bytes) -> None:
     page = upload(open_page(PAGE), "bad.json", content)
     assert "bad.json" in page.error[0].value and "studio_profile" not in page.session_state

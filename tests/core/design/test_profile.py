@@ -99,6 +99,64 @@ def test_broken_files_are_named(data, message, tmp_path):
     assert "broken.json" in str(error.value)
 
 
+def nested(levels: int) -> dict:
+    found: dict = {}
+    for _ in range(levels):
+        found = {"a": found}
+    return found
+
+
+MANY = list(range(1, 100_001))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"device": "x" * 10_000_000}, "bytes, expected a profile of at most 1000000"),
+        ({"device": "x" * 500_000}, "device: .*at most 4096 characters"),
+        ({"dtype": "x" * 500_000}, "dtype: .*at most 4096 characters"),
+        ({"sizes": MANY}, "verify_sec: found 3 times, expected one for each of 100000 sizes"),
+        ({"sizes": [1, 4, 4]}, "increasing sizes"),
+        ({"sizes": [1] * 100_000}, "increasing sizes"),
+        ({"sizes": [1, 4, 10**299]}, "at most 1,000,000"),
+        ({"draft_widths": MANY, "draft_width_sec": [0.001]}, "draft_width_sec: found 1 times"),
+        ({"verify_samples": [[0.01]] * 50_000}, "verify_samples: found 50000 rows, expected one for each of 3 sizes"),
+        ({"context": 10**299}, "context: found 1000.*, expected 0 to 1,000,000,000 tokens"),
+        ({"version": 10**299}, "version 1000"),
+        ({"format": ["x"] * 50_000}, "expected a file with format"),
+        ({"meta": nested(65)}, "nested too deep, expected at most 64 levels"),
+        ({"meta": nested(500)}, "nested too deep"),  # Streamlit's hashing of it needs more than Python's stack
+        ({"meta": {"target": ["x"] * 1000}}, "meta.target"),
+        ({"meta": {"draft": "x" * 500_000}}, "meta.draft: .*at most 4096"),
+        ({"meta": {"bound_sec": ["x"] * 3}}, "meta.bound_sec.0"),  # it is drawn
+        ({"meta": {"bound_sec": [[1.0]] * 3}}, "meta.bound_sec.0"),
+    ],
+)
+def test_a_bomb_is_one_line(changes, message):
+    data = json.dumps(GOOD | changes).encode()
+    with pytest.raises(ValueError, match=f"^p.json: .*{message}") as caught:
+        HardwareProfile.loads(data, "p.json")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_numbers_that_no_float_holds_are_refused():
+    data = json.dumps(GOOD).replace('"draft_sec": ', '"draft_sec": 1e999, "x": ').encode()
+    with pytest.raises(ValueError, match="p.json: found 1e999, expected numbers that a float64 can hold"):
+        HardwareProfile.loads(data, "p.json")
+
+
+def test_what_else_meta_holds_is_kept():
+    meta = {"target": "big", "bound_sec": [0.1, 0.2, 0.3], "versions": {"torch": "2"}, "n": nested(60)}
+    assert HardwareProfile.loads(json.dumps(GOOD | {"meta": meta}).encode(), "p.json").meta == meta
+
+
+@pytest.mark.parametrize("context", [-1, np.nan, np.inf, 1e300])
+def test_a_context_that_no_cache_holds_is_refused(context):
+    for ask in (profile().verify_at, profile().draft_at):
+        with pytest.raises(ValueError, match="context: found .*, expected 0 to 1,000,000,000 tokens"):
+            ask(4, context)
+
+
 GOOD = {
     "format": "sequoia-profile", "version": 1, "sizes": [1, 4, 8], "verify_sec": [0.01, 0.01, 0.02], "draft_sec": 0.001,
     "device": "a GPU", "dtype": "float16", "context": 128, "draft_widths": [1, 4], "draft_width_sec": [0.001, 0.002],
