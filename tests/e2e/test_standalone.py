@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 
+from benchmarks.served_app import ROOT
 from ui.run_files import load_run
 from ui.token_tree.standalone import run_to_html
-
-from .conftest import ROOT
 
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\"> {data}"
 
