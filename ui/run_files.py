@@ -14,7 +14,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from sequoia_core.design.conditions import TRAVERSAL, VERIFIERS
-from sequoia_core.design.shape_reasons import GROUNDS, RULES
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.safe_files import checked, kind_of, read_bytes, read_json
 from sequoia_core.models.chat import ROLES
@@ -83,30 +82,16 @@ class _Rows(_Strict):
     residuals: Annotated[list[_Likely], Field(max_length=MAX_DRAWN)]
 
 
-class _Pass(_Strict):
-    width: Annotated[int, Field(ge=1)]
-    gain: Positive | None
-    price: Positive | None
-
-
 class _LeftOut(_Strict):
     parent: Annotated[int, Field(ge=0)]
-    rank: Annotated[int, Field(ge=1)]
     text: str | None
-    score: Chance
-    bar: Positive | None
-    ground: Literal[GROUNDS]
+    gain: Chance
 
 
-class _Why(_Strict):
-    rule: Literal[RULES]
-    theta: Positive | None
-    scores: list[Chance]
-    chances: list[Chance]
-    bars: list[Positive | None]
-    drafted: list[Annotated[int, Field(ge=0)]]
-    passes: Annotated[list[_Pass], Field(max_length=MAX_DRAWN)]
-    further: _Pass | None
+class _Marginal(_Strict):
+    gains: list[Chance]
+    costs: list[Positive | None]
+    next_cost: Positive | None
     left_out: Annotated[list[_LeftOut], Field(max_length=MAX_LIKELY)]
 
 
@@ -125,7 +110,7 @@ class _Step(_Strict):
     read_wait_sec: Positive = 0.0
     finished: Literal["eos", "length", "context"] | None
     rows: list[_Rows] = []
-    why: _Why | None = None
+    marginal: _Marginal | None = None
 
 
 def run_to_bytes(run: dict[str, Any]) -> bytes:
@@ -225,17 +210,9 @@ def _check_step(step: _Step, index: int, trees: list[TokenTree]) -> None:
             )
     if any(trial[0] not in inside or trial[0] == 0 for trial in step.trials):
         raise ValueError(f"trials: found a node that is not drafted, expected 1 to {tree.size - 1}")
-    if step.why is not None:
-        _check_why(step.why, tree.size)
-
-
-def _check_why(why: _Why, size: int) -> None:
-    """Refuse reasons that do not fit the nodes."""
-    for name in ("scores", "chances", "bars", "drafted"):
-        if len(getattr(why, name)) != size:
-            raise ValueError(f"why.{name}: found {len(getattr(why, name))}, expected one for each of {size} nodes")
-    if max(why.drafted) > len(why.passes):
-        raise ValueError(f"why.drafted: found pass {max(why.drafted)}, expected one of {len(why.passes)} passes")
-    beside = next((one.parent for one in why.left_out if one.parent >= size), None)
-    if beside is not None:
-        raise ValueError(f"why.left_out: found parent {beside}, expected one of {size} nodes")
+    if step.marginal is not None:
+        for name in ("gains", "costs"):
+            if (found := len(getattr(step.marginal, name))) != tree.size:
+                raise ValueError(f"marginal.{name}: found {found}, expected one for each of {tree.size} nodes")
+        if any(one.parent >= tree.size for one in step.marginal.left_out):
+            raise ValueError(f"marginal.left_out: found a parent beyond the tree, expected one of {tree.size} nodes")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sequoia_core import DecodeStep
     from sequoia_core.decoding.explaining import Likely
     from sequoia_core.decoding.tree_policy import TreePolicy
-    from sequoia_core.design.shape_reasons import PassWeighed, ShapeReasons
+    from sequoia_core.design.marginal_gains import MarginalGains
 
 FORMAT, VERSION = "sequoia-run", 2
 OUTCOME_CODES = {"accepted": "A", "rejected": "R", "not reached": "N"}
@@ -51,7 +51,7 @@ def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> dict[str, 
         `bonus` text or None when the run ended before it, `pieces` the text of each committed token, `trials` rows of
         [node, r, R[s], D[s]], `seconds` [draft, verify, walk, commit], `read_wait_sec` of these waited for weights;
         `rows`, of each node of the path, `target` and `draft`, `texts` and `probs` of the most likely tokens, and
-        `residuals`, the same after each rejection. `why` for a tree that took shape in the step, see `_why`.
+        `residuals`, the same after each rejection. `marginal` for a tree that took shape in the step.
     """
     has_bonus = len(step.new_tokens) == len(step.accepted_path)
     record = {
@@ -78,34 +78,21 @@ def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> dict[str, 
             for rows in step.path_rows
         ],
     }
-    return record if step.reasons is None else record | {"why": _why(step.reasons, text)}
+    gains = step.marginal_gains
+    return record if gains is None else record | {"marginal": _marginal(gains, text)}
 
 
-def _why(reasons: ShapeReasons, text: TokenText) -> dict[str, Any]:
-    """Return the reasons under their own names; of what was left out `text` in place of `token`."""
+def _marginal(found: MarginalGains, text: TokenText) -> dict[str, Any]:
+    """Return the gains and costs under their own names; of what was left out `text` in place of `token`."""
     return {
-        "rule": reasons.rule,
-        "theta": _finite(reasons.theta),
-        **{name: [_finite(value) for value in getattr(reasons, name)] for name in ("scores", "chances", "bars")},
-        "drafted": list(reasons.drafted),
-        "passes": [_weighed(one) for one in reasons.passes],
-        "further": None if reasons.further is None else _weighed(reasons.further),
+        "gains": [_finite(value) for value in found.gains],
+        "costs": [_finite(value) for value in found.costs],
+        "next_cost": _finite(found.next_cost),
         "left_out": [
-            {
-                "parent": one.parent,
-                "rank": one.rank,
-                "text": None if one.token is None else text.label(one.token),
-                "score": _finite(one.score),
-                "bar": _finite(one.bar),
-                "ground": one.ground,
-            }
-            for one in reasons.left_out
+            {"parent": parent, "text": None if token is None else text.label(token), "gain": _finite(gain)}
+            for parent, token, gain in found.left_out
         ],
     }
-
-
-def _weighed(one: PassWeighed) -> dict[str, float | None]:
-    return {"width": one.width, "gain": _finite(one.gain), "price": _finite(one.price)}
 
 
 def _likely(row: Likely, text: TokenText) -> dict[str, list[Any]]:

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from ..design.shape_reasons import ShapeReasons
+from ..design.marginal_gains import MarginalGains
 from ..design.tree import TokenTree
 from ..models.protocol import Session, causal_tail
 from .plan import TreePlan, plan_of
@@ -35,7 +35,7 @@ class Draft:
         rows: float32 [.., V], the rows that children were drawn from.
         places: int64 [n], which of them is a node's, and its place in the draft's cache counted from the root's; -1
             for a node that the draft did not read.
-        reasons: how many candidates to list -> why the tree has its shape; None where it was given.
+        marginal_gains: how many candidates to list -> what its nodes add and cost; None where the tree was given.
     """
 
     plan: TreePlan
@@ -44,7 +44,7 @@ class Draft:
     probs: torch.Tensor
     rows: torch.Tensor
     places: np.ndarray
-    reasons: Callable[[int], ShapeReasons | None] | None = None
+    marginal_gains: Callable[[int], MarginalGains] | None = None
 
     @property
     def tree(self) -> TokenTree:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..design.conditions import Conditions
-from ..design.shape_reasons import RowsRead, ShapeReasons, shape_reasons
+from ..design.marginal_gains import MarginalGains, marginal_gains
 from ..design.shaping import Nodes, ShapeBounds, Shaper
 from ..models.protocol import Session
 from .compiled_growing import CompiledGrower
@@ -152,12 +152,10 @@ class GrowingDrafter(LevelDrafter):
         self.hoped = sum(nodes.scores.tolist())  # tokens that the step is expected to commit
         rows = torch.empty(0, 0) if grower.rows is None else grower.rows
         tokens, probs = torch.from_numpy(nodes.tokens), torch.from_numpy(nodes.probs)
-        reasons = partial(self._reasons, shaper, nodes, rows)
-        return Draft(plan, len(sequence) - 1, tokens, probs, rows, nodes.slots, reasons)
+        gains = partial(self._marginal_gains, shaper, nodes, rows)
+        return Draft(plan, len(sequence) - 1, tokens, probs, rows, nodes.slots, gains)
 
-    @torch.inference_mode()
-    def _reasons(self, shaper: Shaper, nodes: Nodes, rows: torch.Tensor, most: int) -> ShapeReasons | None:
-        """Say why the tree just drafted has its shape; `rows` are those of all nodes read, in the order of reading."""
-        read = rows[: sum(self.widths)] if self.widths else torch.empty(0, self.policy.branch)
-        best = DraftRows(read, self.fill, self.generator).most_likely(self.policy.branch)
-        return shape_reasons(shaper, nodes, self.widths, RowsRead(*best), most=most)
+    def _marginal_gains(self, shaper: Shaper, nodes: Nodes, rows: torch.Tensor, most: int) -> MarginalGains:
+        """Say what the nodes of the tree just drafted add and cost; `rows` as in its `Draft`."""
+        read = rows[torch.from_numpy(nodes.slots[nodes.slots >= 0])]
+        return marginal_gains(shaper, nodes, DraftRows(read, self.fill, self.generator), most=most)

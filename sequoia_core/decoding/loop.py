@@ -62,8 +62,8 @@ def decode(
             without a further record.
         explain: also work out what the target gave every node's token, which decoding itself does not need.
         likely: how many of both models' most likely tokens to record at each node of the accepted path.
-        left_out: how many of the best candidates that a tree left out to record, with why it has its shape; for trees
-            that take shape as they are drafted.
+        left_out: how many of the best candidates that a tree left out to record, with what its nodes add and cost; for
+            trees that take shape as they are drafted.
 
     Returns:
         An iterator of `DecodeStep`; it stops at EOS, at exactly `max_new_tokens`, or at the models' context limit.
@@ -258,7 +258,7 @@ def take_step(
         walked = time.perf_counter()
         target_probs = judge.target_probs(draft) if explain else ()
         path_rows = judge.path_rows(draft, walk, likely) if likely else ()
-        reasons = draft.reasons(left_out) if left_out and draft.reasons is not None else None
+        gains = draft.marginal_gains(left_out) if left_out and draft.marginal_gains is not None else None
     except FloatingPointError as error:
         raise FloatingPointError(f"step {index}: {error}") from error
     explained = time.perf_counter()  # what is only worked out to be shown counts in no phase
@@ -287,5 +287,5 @@ def take_step(
         finished=finished,
         read_wait_sec=sum(session.read_wait_sec for session in sessions) - waited,
         path_rows=path_rows,
-        reasons=reasons,
+        marginal_gains=gains,
     )

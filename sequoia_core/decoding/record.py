@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..design.shape_reasons import ShapeReasons
+from ..design.marginal_gains import MarginalGains
 from ..design.tree import TokenTree
 from .explaining import NodeRows
 from .walk import Trial, Walk
@@ -30,7 +30,8 @@ class DecodeStep:
         finished: None, or why the run ends here: "eos", "length" or "context".
         path_rows: the most likely tokens of both models at each node of the accepted path; empty where a run was not
             asked for them.
-        reasons: why the tree has its shape; None where it was given, and where a run was not asked for it.
+        marginal_gains: what its nodes were expected to add and cost; None where the tree was given, and where a run was
+            not asked for it.
         read_wait_sec: of these, seconds waited for weights from a slower tier; 0 where they are in memory.
     """
 
@@ -51,7 +52,7 @@ class DecodeStep:
     finished: str | None = None
     read_wait_sec: float = 0.0
     path_rows: tuple[NodeRows, ...] = ()
-    reasons: ShapeReasons | None = None
+    marginal_gains: MarginalGains | None = None
 
     @property
     def seconds(self) -> float:

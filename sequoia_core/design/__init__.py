@@ -36,7 +36,7 @@ Each module imports, of this room, only the modules named:
     draft_choice        profile, acceptance, optimal_trees, planning, prediction, bounded_search
     step_limit          profile, planning
     shaping             tree, optimal_trees
-    shape_reasons       shaping
+    marginal_gains      shaping
     adaptive_shaping    tree, calibration, profile, step_time, acceptance, optimal_trees, planning, shaping
     growing_prediction  calibration, profile, step_time, prediction, shaping, adaptive_shaping
     tree_files          tree, growmap, acceptance, optimal_trees

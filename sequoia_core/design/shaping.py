@@ -9,6 +9,7 @@ Shapes: n = nodes so far, w = nodes read in one draft pass (a wave), k = ranks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -192,21 +193,17 @@ class BestFirst:
     prices: Prices | None = None
 
     def wave(self, nodes: Nodes) -> np.ndarray:
-        return _most_worth(*self.passes(nodes))
-
-    def passes(self, nodes: Nodes) -> tuple[np.ndarray, dict[int, float]]:
-        """Return the nodes that may be read next, int64 [w], and what the tree is worth with so many of them read."""
         unread = _unread(nodes, self.bounds)
         if self.prices is None or len(unread) == 0:
-            return unread, {len(unread): 0.0}
+            return unread
         step = self.prices.step
 
         def worth(width: int) -> float:
             hoped = np.outer(nodes.scores[unread[:width]], self.expected).ravel()
             scores = -np.sort(-np.concatenate([nodes.scores, hoped]))[: self.bounds.max_size]
-            return float((np.cumsum(scores) - step[1 : len(scores) + 1]).max()) - float(self.prices.draft[width])
+            return float((np.cumsum(scores) - step[1 : len(scores) + 1]).max()) - self.prices.draft[width]
 
-        return unread, {width: worth(width) for width in _widths(len(unread))}
+        return unread[: _best_width(worth, len(unread))]
 
     def extended(self, nodes: Nodes, wave: np.ndarray, rows: Rows) -> Nodes:
         tokens, probs = rows.most_likely(self.bounds.branch)
@@ -240,62 +237,37 @@ class DrawnInTurn:
     floor: float = 0.0
 
     def wave(self, nodes: Nodes) -> np.ndarray:
-        return _most_worth(*self.passes(nodes))
-
-    def passes(self, nodes: Nodes) -> tuple[np.ndarray, dict[int, float]]:
-        """Return the nodes that may be read next, int64 [w], and what reading so many of them is worth."""
         unread = _unread(nodes, self.bounds)
         hoped = np.outer(nodes.scores[unread], self.expected)
         unread = unread[hoped.max(axis=1, initial=0.0) > self.floor]
         if nodes.size == self.bounds.max_size:
-            unread = unread[:0]
+            return unread[:0]
         if self.prices is None or len(unread) == 0:
-            return unread, {len(unread): 0.0}
+            return unread
 
         def worth(width: int) -> float:
             gains = np.outer(nodes.scores[unread[:width]], self.expected).ravel()
-            return self._best_draws(nodes.size, gains)[0] - float(self.prices.draft[width])
+            return self._best_draws(nodes.size, gains)[0] - self.prices.draft[width]
 
-        return unread, {width: worth(width) for width in _widths(len(unread))}
+        return unread[: _best_width(worth, len(unread))]
 
     def extended(self, nodes: Nodes, wave: np.ndarray, rows: Rows) -> Nodes:
-        best, reach = rows.most_likely(self.bounds.branch), nodes.scores[wave]
-        price, planned = self.price(nodes.size, reach, best[1])
-        tokens, probs = rows.drawn(min(planned + 1, self.bounds.branch))
-        going = np.logical_and.accumulate(self.gains(reach, tokens, probs, best) >= price, axis=1)
+        best_tokens, best_probs = rows.most_likely(self.bounds.branch)
+        reach = nodes.scores[wave, None]
+        # The price of one more child, from the rows alone: as if their most likely tokens came out in order.
+        left = 1.0 - (np.cumsum(best_probs, axis=1) - best_probs)
+        planned = np.minimum.accumulate(reach * self.chances.before(left, best_probs), axis=1)
+        price = self._best_draws(nodes.size, planned.ravel())[1]
+        ranks = min(int((planned >= price).sum(axis=1).max()) + 1, self.bounds.branch)
+        tokens, probs = rows.drawn(ranks)
+        # Rank by rank with what was drawn before it; tokens of later ranks are drawn by now, but not looked at.
+        left = 1.0 - (np.cumsum(probs, axis=1) - probs)
+        largest = _largest_left(tokens, best_tokens, best_probs)
+        going = np.logical_and.accumulate(reach * self.chances.before(left, largest) >= price, axis=1)
         room = self.bounds.max_size - nodes.size
         counts = going.sum(axis=1)
         counts = np.minimum(counts, np.maximum(room - (np.cumsum(counts) - counts), 0))
-        return nodes.with_children(wave, counts, tokens, probs, reach[:, None] * self.chances.after(probs))
-
-    def price(self, size: int, reach: np.ndarray, best_probs: np.ndarray) -> tuple[float, int]:
-        """Return the least gain that one more child must bring, and most children of one node at that price.
-
-        From the rows alone: as if their most likely tokens came out in order.
-
-        Args:
-            size: nodes so far.
-            reach: float64 [w], scores of the wave.
-            best_probs: float64 [w, k], the largest probabilities of its rows.
-        """
-        left = 1.0 - (np.cumsum(best_probs, axis=1) - best_probs)
-        planned = np.minimum.accumulate(reach[:, None] * self.chances.before(left, best_probs), axis=1)
-        price = self._best_draws(size, planned.ravel())[1]
-        return price, int((planned >= price).sum(axis=1).max())
-
-    def gains(
-        self, reach: np.ndarray, tokens: np.ndarray, probs: np.ndarray, best: tuple[np.ndarray, np.ndarray]
-    ) -> np.ndarray:
-        """Return the gain of each child before its draw, float64 [w, k]: tokens of its own and later ranks are drawn by
-        now, but not looked at.
-
-        Args:
-            reach: float64 [w], scores of the wave.
-            tokens, probs: [w, k], what was drawn.
-            best: the most likely tokens of the rows and their probabilities, [w, branch].
-        """
-        left = 1.0 - (np.cumsum(probs, axis=1) - probs)
-        return reach[:, None] * self.chances.before(left, _largest_left(tokens, *best))
+        return nodes.with_children(wave, counts, tokens, probs, reach * self.chances.after(probs))
 
     def kept(self, nodes: Nodes) -> Nodes:
         return nodes
@@ -318,13 +290,10 @@ def _unread(nodes: Nodes, bounds: ShapeBounds) -> np.ndarray:
     return unread[np.argsort(-nodes.scores[unread], kind="stable")][: bounds.beam]
 
 
-def _widths(most: int) -> list[int]:
-    """Return of how many nodes a pass is weighed: 0, all, or a power of two between."""
-    return [0, *(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
-
-
-def _most_worth(unread: np.ndarray, worth: dict[int, float]) -> np.ndarray:
-    return unread[: max(worth, key=worth.get)]  # the first of equals: rather fewer
+def _best_width(worth: Callable[[int], float], most: int) -> int:
+    """Return how many of the most promising nodes are worth a pass: 0, all, or a power of two between."""
+    widths = [0, *(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
+    return max(widths, key=worth)  # the first of equals: rather fewer
 
 
 def _largest_left(drawn: np.ndarray, best_tokens: np.ndarray, best_probs: np.ndarray) -> np.ndarray:

@@ -252,7 +252,7 @@ def test_specexec_trees_decode_with_the_rule_that_is_exact_for_them(assets, tiny
     assert run["verifier"] == "topk" and "SpecExec" in run["tree_source"] and len(run["shapes"]) > 1
     assert metrics(page)["Tokens per step"][1] == "nothing expected"
     for step in payload(page)["steps"]:
-        assert step["why"]["rule"] == "budget" and len(step["why"]["scores"]) == len(step["tokens"])
+        assert len(step["marginal"]["gains"]) == len(step["tokens"]) and step["marginal"]["next_cost"] is None
 
 
 def test_a_run_verified_from_the_leaves_is_kept_and_opened_like_any_other(assets, tiny_pair) -> None:
@@ -278,11 +278,9 @@ def test_adaptive_trees_decode_once_a_calibration_was_measured_here(assets, tiny
     sent = payload(page)["steps"]
     assert sent == run["steps"] and len(sent) == len(run["steps"])
     for step in sent:
-        why = step["why"]
-        assert why["rule"] == "costs" and why["theta"] > 0 and len(why["bars"]) == len(step["tokens"])
-        assert 0 < len(why["left_out"]) <= decode_job.LEFT_OUT
-        worth = sum(one["gain"] >= one["price"] for one in why["passes"])
-        assert worth == len(why["passes"])
+        marginal = step["marginal"]
+        assert marginal["next_cost"] > 0 and all(cost > 0 for cost in marginal["costs"][1:])
+        assert 0 < len(marginal["left_out"]) <= decode_job.LEFT_OUT
 
 
 def test_where_growing_does_not_pay_the_adaptive_policy_decodes_with_a_static_tree(assets, tiny_pair) -> None:
@@ -294,7 +292,7 @@ def test_where_growing_does_not_pay_the_adaptive_policy_decodes_with_a_static_tr
     assert not page.warning and "expects a static tree to be faster here" in words(page)
     page = finish(start(page))
     run = page.session_state["studio_last_run"]
-    assert len(run["shapes"]) == 1 and "why" not in run["steps"][0] and "static tree" in run["tree_source"]
+    assert len(run["shapes"]) == 1 and "marginal" not in run["steps"][0] and "static tree" in run["tree_source"]
 
 
 class Mount:
@@ -336,11 +334,13 @@ def test_the_shape_travels_once_and_then_only_new_steps(monkeypatch: pytest.Monk
 
 def test_while_a_run_goes_on_tables_travel_with_the_last_step_only(monkeypatch: pytest.MonkeyPatch) -> None:
     mount, tree = Mount(monkeypatch), TokenTree(np.array([-1, 0, 0]))
-    steps = [a_record(index, tree) | {"rows": [{"node": 0}], "why": {"rule": "costs"}} for index in range(5)]
+    steps = [a_record(index, tree) | {"rows": [{"node": 0}], "marginal": {"gains": [1.0]}} for index in range(5)]
     *others, last = mount.show(steps, lean=True)["steps"]
     assert last == steps[-1]
     for sent, step in zip(others, steps, strict=False):
-        assert sent == {name: value for name, value in step.items() if name not in ("rows", "why")} | {"lean": True}
+        assert sent == {name: value for name, value in step.items() if name not in ("rows", "marginal")} | {
+            "lean": True
+        }
     mount.state["t"] = {"resync": {"epoch": "run 1", "have": 0}}  # once the run has ended
     token_tree._resync("t")
     assert mount.show(steps)["steps"] == steps

@@ -15,7 +15,7 @@ from sequoia_core.design.tree import TokenTree
 from tests.app.conftest import ROOT, as_demo_pair
 from tests.core.decoding.test_tree_policy import TakingTurns, TurnDrafter
 from ui import jobs, run_files
-from ui.decode_job import record_run
+from ui.decode_job import LEFT_OUT, record_run
 from ui.run_files import load_run, run_from_bytes, run_to_bytes
 from ui.runs import DecodeRequest
 
@@ -61,52 +61,57 @@ def test_a_run_of_version_1_is_read_and_one_with_one_tree_stays_as_small(tmp_pat
 
 @pytest.fixture
 def shaped(tokenizer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tiny_target, tiny_draft) -> dict:
-    """A run of a policy whose trees say why they have their shape."""
+    """A run of a policy whose trees take shape in their steps."""
     monkeypatch.setattr(jobs, "shared_pair", lambda *spec: as_demo_pair(tiny_target, tiny_draft, tokenizer))
     policy = SpecExecTree(max_size=8, max_depth=3)
     return record_run(DecodeRequest("prompt", policy, temperature=0.7, max_new_tokens=16, verifier="topk"))
 
 
-def test_a_run_says_why_its_trees_have_their_shape_and_reads_back_as_it_was(run: dict, shaped: dict) -> None:
+def test_a_run_keeps_what_nodes_add_and_cost_and_reads_back_as_it_was(run: dict, shaped: dict) -> None:
     assert run_from_bytes(run_to_bytes(shaped), "run.jsonl") == shaped
-    assert not any("why" in step for step in run["steps"])  # its trees were given
+    assert not any("marginal" in step for step in run["steps"])  # its trees were given
     for step in shaped["steps"]:
-        why, size = step["why"], len(step["tokens"])
-        assert why["rule"] == "budget" and why["theta"] is None and size == 8
-        assert len(why["scores"]) == len(why["chances"]) == len(why["bars"]) == len(why["drafted"]) == size
-        assert set(why["bars"][1:]) == {min(why["scores"])} and why["left_out"]
-        assert all(isinstance(one["text"], str) == (one["ground"] == "size") for one in why["left_out"])
+        marginal = step["marginal"]
+        assert len(marginal["gains"]) == len(step["tokens"]) == 8 and marginal["costs"] == [None] * 8
+        assert marginal["next_cost"] is None and 0 < len(marginal["left_out"]) <= LEFT_OUT
+        assert all(one["gain"] <= min(marginal["gains"]) for one in marginal["left_out"])
 
 
-REASONS = {
-    "too few of them": (lambda why: why["scores"].pop(), "why.scores: found 7, expected one for each of 8 nodes"),
-    "too few bars": (lambda why: why["bars"].pop(), "why.bars: found 7, expected one for each of 8 nodes"),
-    "a chance of 2": (lambda why: why["chances"].__setitem__(1, 2.0), "why.chances.1: found '2.0'"),
-    "a bar below 0": (lambda why: why["bars"].__setitem__(1, -1.0), "why.bars.1: found '-1.0'"),
-    "a pass that was not made": (lambda why: why["drafted"].__setitem__(1, 9), "why.drafted: found pass 9"),
-    "another rule": (lambda why: why.update(rule="<img>"), "why.rule: found '<img>'"),
+def test_a_run_with_the_reasons_of_older_versions_opens_without_them(run: dict) -> None:
+    old = json.loads(json.dumps(run))
+    for step in old["steps"]:
+        step["why"] = {"rule": "costs", "theta": 2.0, "scores": [1.0], "bars": [None], "passes": [], "left_out": []}
+    assert run_from_bytes(run_to_bytes(old), "old.jsonl") == run
+
+
+MARGINAL = {
+    "too few gains": (lambda found: found["gains"].pop(), "marginal.gains: found 7, expected one for each of 8 nodes"),
+    "too few costs": (lambda found: found["costs"].pop(), "marginal.costs: found 7, expected one for each of 8 nodes"),
+    "a gain of 2": (lambda found: found["gains"].__setitem__(1, 2.0), "marginal.gains.1: found '2.0'"),
+    "a cost below 0": (lambda found: found["costs"].__setitem__(1, -1.0), "marginal.costs.1: found '-1.0'"),
     "a parent beside the tree": (
-        lambda why: why["left_out"][0].update(parent=8),
-        "why.left_out: found parent 8, expected one of 8 nodes",
+        lambda found: found["left_out"][0].update(parent=8),
+        "marginal.left_out: found a parent beyond the tree, expected one of 8 nodes",
     ),
-    "an unknown ground": (lambda why: why["left_out"][0].update(ground="x"), "why.left_out.0.ground: found 'x'"),
-    "too much left out": (lambda why: why.update(left_out=why["left_out"][:1] * 500), "why.left_out: found 'list'"),
-    "no passes": (lambda why: why.pop("passes"), "why.passes: found nothing"),
-    "a pass over nothing": (lambda why: why["passes"][0].update(width=0), "why.passes.0.width: found '0'"),
+    "too much left out": (
+        lambda found: found.update(left_out=found["left_out"][:1] * 500),
+        "marginal.left_out: found 'list'",
+    ),
+    "nothing of what is left out": (lambda found: found.pop("left_out"), "marginal.left_out: found nothing"),
 }
 
 
-@pytest.mark.parametrize(("change", "cause"), REASONS.values(), ids=REASONS)
-def test_reasons_that_do_not_fit_are_refused(change, cause: str, shaped: dict) -> None:
-    change(shaped["steps"][0]["why"])
+@pytest.mark.parametrize(("change", "cause"), MARGINAL.values(), ids=MARGINAL)
+def test_gains_that_do_not_fit_are_refused(change, cause: str, shaped: dict) -> None:
+    change(shaped["steps"][0]["marginal"])
     with pytest.raises(ValueError, match="own.jsonl: step 0: ") as caught:
         run_from_bytes(run_to_bytes(shaped), "own.jsonl")
     assert cause in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_reason_that_is_no_number_is_refused(shaped: dict) -> None:
+def test_a_gain_that_is_no_number_is_refused(shaped: dict) -> None:
     header, first, *rest = run_to_bytes(shaped).splitlines()
-    broken = first.replace(b'"scores": [1.0', b'"scores": [NaN')
+    broken = first.replace(b'"gains": [1.0', b'"gains": [NaN')
     assert broken != first
     with pytest.raises(ValueError, match="own.jsonl: line 2: found NaN"):
         run_from_bytes(b"\n".join([header, broken, *rest]), "own.jsonl")

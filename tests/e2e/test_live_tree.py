@@ -326,62 +326,46 @@ def test_waiting_for_weights_is_a_lane_of_its_own_where_there_is_any(page) -> No
     assert "read 3.0 ms" in words and "verify 1.0 ms" in words and "= 7.0 ms for 2 tokens" in words
 
 
-WHY = {
-    "rule": "costs", "theta": 2.0, "scores": [1.0, 0.6, 0.3, 0.02], "chances": [1.0, 0.6, 0.3, 0.02],
-    "bars": [None, 0.05, 0.04, 0.03], "drafted": [0, 1, 1, 2],
-    "passes": [{"width": 1, "gain": 0.9, "price": 0.1}, {"width": 2, "gain": 0.5, "price": 0.125}],
-    "further": {"width": 1, "gain": 0.2, "price": 0.25},
+MARGINAL = {
+    "gains": [1.0, 0.6, 0.3, 0.02], "costs": [None, 0.05, 0.04, 0.03], "next_cost": 0.025,
     "left_out": [
-        {"parent": 2, "rank": 2, "text": "<b>other", "score": 0.01, "bar": 0.04, "ground": "cost"},
-        {"parent": 3, "rank": 1, "text": None, "score": 0.009, "bar": None, "ground": "pass"},
+        {"parent": 3, "text": None, "gain": 0.019}, {"parent": 2, "text": "<b>other", "gain": 0.01},
     ],
 }  # fmt: skip
 
 
-def shown_shaped(page, *whys) -> None:
-    """Show a run of trees that took shape in their steps, one step for each of the reasons."""
-    steps = [WALKED | {"index": index, "finished": None, "why": why} for index, why in enumerate(whys)]
+def shown_shaped(page, *found) -> None:
+    """Show a run of trees that took shape in their steps, one step for each of the gains."""
+    steps = [WALKED | {"index": index, "finished": None, "marginal": one} for index, one in enumerate(found)]
     sent = message(0, 0, first=True, total=len(steps), running=False) | {"shapes": [TREE], "steps": steps}
     page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
     page.evaluate(PLAYED, [SCRIPT, [sent]])
 
 
-def reason(page, text: str) -> str:
-    """Return what a node says of itself."""
+def said_of(page, text: str) -> str:
+    """Return what is said of a node."""
     page.locator(".nodes .node", has_text=text).first.click()
     return page.locator(".details").inner_text()
 
 
-def test_each_node_says_why_it_is_there(page) -> None:
-    shown_shaped(page, WHY)
-    words = reason(page, "wrong")
-    assert "f = 0.60" in words and "at least what its place costs: θ × one more node = 0.050" in words
-    assert "Draft pass 1 drafted it: over 1 node, expected to add 0.90 tokens for θ × its time = 0.10." in words
-    words = reason(page, "below")
-    assert "f = 0.020 is less than θ × one more node = 0.030" in words and "together they pay" in words
-    assert "Draft pass 2 drafted it: over 2 nodes" in words
-    assert "It is there" not in reason(page, "bonus")
+def test_each_node_says_what_it_adds_and_costs(page) -> None:
+    shown_shaped(page, MARGINAL)
+    words = said_of(page, "wrong")
+    assert "Expected to add f = 0.600 tokens; its marginal cost is 0.050 tokens." in words and "Less" not in words
+    assert "its marginal cost is 0.030 tokens. Less than it costs" in said_of(page, "below")
+    assert "Expected to add" not in said_of(page, "bonus")
 
 
-def test_a_budget_and_draws_are_explained_by_what_they_weighed(page) -> None:
-    widths = [{"width": 1, "gain": None, "price": None}] * 2
-    budget = WHY | {"rule": "budget", "theta": None, "passes": widths, "further": None, "bars": [None] + [0.02] * 3}
-    shown_shaped(page, budget)
-    assert "cumulative draft probability, f = 0.30, is among the largest: the last one kept has 0.020" in reason(
-        page, "right"
-    )
-    shown_shaped(page, budget | {"bars": [None] * 4})
-    words = reason(page, "right")
-    assert "the tree is not full" in words and "Draft pass 1 drafted it: over 1 node." in words
-    shown_shaped(page, WHY | {"rule": "draws", "chances": [1.0, 0.5, 0.25, 0.125], "bars": [None, 0.1, 0.1, 0.11]})
-    words = reason(page, "right")
-    assert "before its token was known, was 0.25: at least 0.10, the least worth" in words
-    assert "With its token known f = 0.30" in words
+def test_where_no_costs_are_counted_nodes_say_what_they_add(page) -> None:
+    shown_shaped(page, MARGINAL | {"costs": [None] * 4, "next_cost": None})
+    assert "Expected to add f = 0.300 tokens.\n" in said_of(page, "right") + "\n"
+    page.locator(".left-out summary").click()
+    assert "The least of the tree's nodes is expected to add 0.020 tokens." in page.locator(".left-out").inner_text()
 
 
 def test_what_was_left_out_is_one_click_away_and_stays_open_from_step_to_step(page) -> None:
-    later = WHY | {"left_out": WHY["left_out"][:1], "further": None}
-    shown_shaped(page, WHY, later)
+    later = MARGINAL | {"left_out": MARGINAL["left_out"][1:]}
+    shown_shaped(page, MARGINAL, later)
     page.locator(".tt").focus()
     page.keyboard.press("Home")
     box = page.locator(".left-out")
@@ -389,28 +373,25 @@ def test_what_was_left_out_is_one_click_away_and_stays_open_from_step_to_step(pa
     assert not table.first.is_visible()
     box.locator("summary").click()
     assert box.locator("summary").inner_text() == "Left out of this step's tree: the best 2 candidates"
-    assert "The draft read 1 + 2 nodes in 2 passes. A further one was not worth it: over 1 node" in box.inner_text()
-    assert "is worth 2.00 tokens" in box.inner_text()
+    assert "One more node would cost 0.025 tokens" in box.inner_text() and "a draft pass besides" in box.inner_text()
     cells = [[cell.inner_text() for cell in row.locator("td").all()] for row in table.all()[1:]]
-    assert cells == [
-        ["right", "<b>other", "0.010", "0.040", "one more node would cost more"],
-        ["below", "a first child", "0.0090", "–", "no further pass was made"],
-    ]
-    table.nth(1).hover()
+    assert cells == [["below", "a first child, not drafted", "0.019"], ["right", "<b>other", "0.010"]]
+    table.nth(2).hover()
     assert "linked" in page.locator(".nodes .node", has_text="right").get_attribute("class")
-    table.nth(1).click()
+    table.nth(2).click()
     assert page.locator(".details h4").inner_text() == "right accepted"
     height = box.bounding_box()["height"]
     page.locator(".tt").focus()
     page.keyboard.press("End")
     assert box.locator("summary").inner_text() == "Left out of this step's tree: the best 1 candidate"
+    assert "besides" not in box.inner_text()
     assert table.count() == 2 and table.nth(1).is_visible() and box.bounding_box()["height"] == height
 
 
 def test_a_tree_that_was_given_leaves_nothing_out(page) -> None:
     shown(page)
     assert page.locator(".left-out").is_hidden()
-    assert "It is there" not in reason(page, "right")
+    assert "Expected to add" not in said_of(page, "right")
 
 
 def test_nodes_and_tokens_of_every_step_are_charted(page) -> None:

@@ -6,10 +6,10 @@ import copy
 
 import pytest
 
+from benchmarks.served_app import ROOT
 from ui.run_files import load_run, run_to_bytes
 
 from .browser import go, metric, settle
-from .conftest import ROOT
 
 
 def shorter(run: dict) -> dict:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 
+from benchmarks.served_app import ROOT
 from ui.run_files import load_run
 from ui.token_tree.standalone import run_to_html
-
-from .conftest import ROOT
 
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\"> {data}"
 
@@ -38,19 +37,15 @@ def test_it_plays_without_a_server_or_a_network(page, tmp_path) -> None:
         assert (seen == "rgb(19, 24, 22)") == (scheme == "dark")
 
 
-def test_it_says_why_nodes_are_there_and_what_was_left_out(page, tmp_path) -> None:
+def test_it_says_what_nodes_add_and_what_was_left_out(page, tmp_path) -> None:
     run = load_run(ROOT / "assets" / "runs" / "recorded.json")
     first = run["steps"][0]
     size = len(first["tokens"])
-    why = {
-        "rule": "budget", "theta": None, "scores": [1.0] + [0.5] * (size - 1), "chances": [1.0] + [0.5] * (size - 1),
-        "bars": [None] + [0.5] * (size - 1), "drafted": [0] + [1] * (size - 1),
-        "passes": [{"width": 1, "gain": None, "price": None}], "further": None,
-        "left_out": [{"parent": 0, "rank": 9, "text": HOSTILE, "score": 0.1, "bar": 0.5, "ground": "size"}],
-    }  # fmt: skip
-    opened(page, tmp_path, run | {"steps": [first | {"why": why}]})
+    left_out = [{"parent": 0, "text": HOSTILE, "gain": 0.1}]
+    marginal = {"gains": [1.0] + [0.5] * (size - 1), "costs": [None] * size, "next_cost": None, "left_out": left_out}
+    opened(page, tmp_path, run | {"steps": [first | {"marginal": marginal}]})
     page.locator(".nodes .node:not(.bonus)").last.click()
-    assert "the last one kept has 0.50" in page.locator(".details").inner_text()
+    assert "Expected to add f = 0.500 tokens." in page.locator(".details").inner_text()
     page.locator(".left-out summary").click()
     assert HOSTILE.replace(" ", "·") in page.locator(".left-out").inner_text() and page.title() != "taken"
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.served_app import ROOT
+
 from .browser import heap_mb, settle
 from .cable import Cable
-from .conftest import ROOT
 
 WAIT_MS = 120_000
 NODES = 1_024

@@ -23,7 +23,7 @@ from ui.verifier_names import AFTER_REJECTION
 
 OVERLAP = 2  # steps sent again with each update: the server may drop a message that a newer one replaces
 NODES_PER_UPDATE = 60_000  # bounds one message; the component requests the rest
-TABLES = ("rows", "why")  # of a step: most of its bytes
+TABLES = ("rows", "marginal")  # of a step: most of its bytes
 _HERE = Path(__file__).parent
 
 
@@ -33,7 +33,7 @@ def _read(name: str) -> str:
 
 HTML, CSS = _read("token_tree.html"), _read("token_tree.css")
 SCRIPT = "\n".join(
-    map(_read, ("token_tree.js", "shapes.js", "drawing.js", "story.js", "reasons.js", "words.js"))
+    map(_read, ("token_tree.js", "shapes.js", "drawing.js", "story.js", "marginal.js", "words.js"))
 )  # one module
 _COMPONENT = st.components.v2.component("sequoia_token_tree", html=HTML, css=CSS, js=SCRIPT)
 

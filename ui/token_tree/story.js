@@ -50,7 +50,7 @@ function storyOf(view, step, node, parent) {
     `Child of rank ${shape.ranks[node]} below ${quote(step.tokens[parent])}: draft probability ${percent(step.draft[node])}, ` +
       `target probability ${percent(step.target[node])}.`,
     decisionStory(view, step, node, parent),
-    ...(step.why ? whyStory(step.why, node) : []),
+    ...(step.marginal ? [gainStory(step.marginal, node)] : []),
   ]
 }
 

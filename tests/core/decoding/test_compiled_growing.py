@@ -110,7 +110,7 @@ def test_a_run_is_the_same_both_ways(kind, costs, temperature, tiny_target, tiny
 
     def steps():
         return [
-            (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.reasons)
+            (s.tree, s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials, s.marginal_gains)
             for s in decode(
                 [3, 14, 15], target=tiny_target, draft=tiny_draft, tree=policy, sampling=SamplingConfig(temperature),
                 max_new_tokens=50, generator=torch.Generator().manual_seed(6), left_out=6,
@@ -122,10 +122,13 @@ def test_a_run_is_the_same_both_ways(kind, costs, temperature, tiny_target, tiny
         compiled = steps()
     monkeypatch.setattr(CompiledGrower, "supports", lambda *args: False)
     assert compiled == steps()
-    for tree, *_, reasons in compiled:
-        assert len(reasons.scores) == tree.size and max(reasons.drafted) <= len(reasons.passes)
-        assert all(bar is None or chance >= bar for chance, bar in zip(reasons.chances, reasons.bars, strict=True))
-        assert 0 < len(reasons.left_out) <= 6
+    assert all(len(found.gains) == tree.size and len(found.left_out) <= 6 for tree, *_, found in compiled)
+    assert any(found.left_out for *_, found in compiled)
+    if kind != "sampled":  # the best stay: only what was not read may be worth more
+        known = [
+            (one.gain, min(found.gains)) for *_, found in compiled for one in found.left_out if one.token is not None
+        ]
+        assert known and all(gain <= least for gain, least in known)
 
 
 def test_rows_that_are_not_finite_are_refused():
