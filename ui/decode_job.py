@@ -5,7 +5,6 @@ Runs on the worker's thread, so no Streamlit here; what it leaves is a run as `u
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -83,8 +82,7 @@ def decode_beside_baseline(
             break
     recorder = Recorder(run, TokenText(pair.tokenizer.decode, prompt))
     tokens: list[int] = []
-    run["baseline"] = baseline = {"tokens": 0, "seconds": 0.0, "median_sec": None}
-    plain_sec: list[float] = []
+    run["baseline"] = baseline = {"tokens": 0, "seconds": 0.0}
     length, read_before, stepped_sec = request.max_new_tokens, pair.target.bytes_read, 0.0
     plain_steps = autoregressive(prompt, **common, max_new_tokens=length, generator=seeds[3])
     shown = {"likely": LIKELY, "left_out": LEFT_OUT}
@@ -93,11 +91,9 @@ def decode_beside_baseline(
         for plain in plain_steps:
             baseline["tokens"] += len(plain.new_tokens)
             baseline["seconds"] += plain.seconds
-            plain_sec.append(plain.seconds)
             stepped_sec += plain.seconds
             if baseline["tokens"] >= len(tokens):
                 break
-        baseline["median_sec"] = statistics.median(plain_sec) if plain_sec else None
         stepped_sec += step.seconds
         if request.models.offload is not None:  # reading goes on in all of a step
             run["read_bytes_per_sec"] = (pair.target.bytes_read - read_before) / stepped_sec

@@ -34,7 +34,6 @@ class _Strict(BaseModel):
 class _Baseline(_Strict):
     tokens: Annotated[int, Field(ge=0)]
     seconds: Positive
-    median_sec: Positive | None = None
 
 
 class _Turn(_Strict):

@@ -213,7 +213,7 @@ def summarize(
         [len(step["pieces"]) for step in steps],
         [step["bonus"] is not None for step in steps],
         [step["seconds"] for step in steps],
-        baseline=Baseline(**baseline) if baseline else None,
+        baseline=Baseline(baseline["tokens"], baseline["seconds"]) if baseline else None,
         expected_tokens=expected_tokens,
         predicted_speedup=predicted_speedup,
         predicted_interval=None if predicted_interval is None else tuple(predicted_interval),

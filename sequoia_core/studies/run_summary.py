@@ -13,16 +13,15 @@ PHASES = ("draft", "verify", "walk", "commit")
 
 
 class Baseline(NamedTuple):
-    """Autoregressive decoding beside a run: tokens and seconds in all, and seconds of the median token if known."""
+    """Autoregressive decoding beside a run: tokens, and seconds in all of its steps."""
 
     tokens: int
     seconds: float
-    median_sec: float | None = None
 
     @property
     def tokens_per_sec(self) -> float | None:
-        """Tokens per second by the median token, else in all; None without any."""
-        return _ratio(1.0, self.median_sec) or _ratio(self.tokens, self.seconds)
+        """Tokens per second; None without any."""
+        return _ratio(self.tokens, self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +31,13 @@ class RunSummary:
     Attributes:
         tokens, steps: committed tokens and target passes.
         tokens_per_step: their ratio; expected_tokens is its predicted counterpart F.
-        tokens_per_sec, baseline_per_sec: with the tree and without it, prompt reading excluded on both sides; from the
-            median step, because a polling browser delays single steps.
+        tokens_per_sec, baseline_per_sec: all tokens over the seconds of all steps, with the tree and without it; prompt
+            reading is excluded on both sides.
         drafted_share: committed tokens that the draft proposed, over all committed tokens.
         speedup: tokens_per_sec / baseline_per_sec; predicted_speedup is what the planner said, predicted_interval
             between which bounds a single prompt was expected to be.
         step_cost: seconds of a step over seconds of an autoregressive token; predicted_cost its counterpart t(n) + d·c.
-        phase_share: draft, verify, walk and commit, by the median step.
+        phase_share: of draft, verify, walk and commit in the seconds of all steps.
     """
 
     tokens: int
@@ -108,9 +107,9 @@ def summarize_run(
             bounds. None where nothing was predicted.
     """
     steps, tokens = len(committed), sum(committed)
-    phases = np.median(phase_sec, axis=0).tolist() if steps else []
-    step_sec = float(np.median([sum(row) for row in phase_sec])) if steps else None
-    tokens_per_sec = _ratio(_ratio(tokens, steps), step_sec)
+    phases = np.sum(phase_sec, axis=0).tolist() if steps else []
+    step_sec = _ratio(sum(phases), steps)
+    tokens_per_sec = _ratio(tokens, sum(phases))
     baseline_per_sec = None if baseline is None else baseline.tokens_per_sec
     return RunSummary(
         tokens=tokens,

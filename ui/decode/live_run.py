@@ -218,8 +218,8 @@ def _cards(summary: RunSummary) -> None:
             "Tokens per second",
             number(summary.tokens_per_sec, "{:.0f}"),
             "autoregressive not measured" if alone is None else f"autoregressive {alone:.0f}",
-            help="Both measured in this job, taking turns step by step, on the same model and sampler, by the median "
-            "step. Reading the prompt is excluded on both sides.",
+            help="Both measured in this job, taking turns step by step, on the same model and sampler: all tokens "
+            "over the seconds of all steps. Reading the prompt is excluded on both sides.",
         ),
         Card(
             "Speedup",

@@ -24,7 +24,12 @@ def draw_figures(left: dict[str, Any], right: dict[str, Any]) -> None:
 
     cards(
         card("Tokens per step", "tokens_per_step", "{:.2f}", "Committed tokens ÷ target passes."),
-        card("Tokens per second", "tokens_per_sec", "{:.0f}", "By the median step, prompt reading left out."),
+        card(
+            "Tokens per second",
+            "tokens_per_sec",
+            "{:.0f}",
+            "All tokens over the seconds of all steps, prompt reading left out.",
+        ),
         card("Speedup", "speedup", "{:.2f}×", "Each against its own autoregressive baseline (1.00×)."),
         card("Steps", "steps", "{:d}", "Target passes of the run."),
     )

@@ -24,15 +24,16 @@ def test_a_prediction_holds_to_a_tenth(predicted: float, outcome: str):
     assert summary(baseline=Baseline(30, 0.45), predicted_speedup=predicted).outcome == outcome
 
 
-def test_the_median_token_counts_where_it_is_known():
-    assert Baseline(10, 5.0, 0.1).tokens_per_sec == pytest.approx(10)
+def test_a_baseline_without_tokens_has_no_speed():
     assert Baseline(10, 5.0).tokens_per_sec == pytest.approx(2)
     assert Baseline(0, 0.0).tokens_per_sec is None
 
 
-def test_one_slow_step_changes_nothing():
-    phases = [[0.01, 0.01, 0.0, 0.0]] * 9 + [[5.0, 5.0, 0.0, 0.0]]
-    assert summarize_run([2] * 10, [True] * 10, phases).tokens_per_sec == pytest.approx(100)
+def test_speed_is_all_tokens_over_all_seconds():
+    phases = [[0.01, 0.01, 0.0, 0.0]] * 9 + [[0.5, 0.32, 0.0, 0.0]]
+    found = summarize_run([2] * 9 + [3], [True] * 10, phases, baseline=Baseline(30, 3.0))
+    assert found.tokens_per_sec == pytest.approx(21 / 1.0) and found.speedup == pytest.approx(2.1)
+    assert found.step_cost == pytest.approx(0.1 * 10) and found.phase_share[0] == pytest.approx(0.59)
 
 
 def test_nothing_measured_is_none_and_never_a_division_by_zero():
