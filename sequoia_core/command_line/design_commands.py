@@ -17,7 +17,7 @@ from ..design.tree import TokenTree
 from .options import READ, Acceptance, Json, Out, app
 from .output import check_out, report
 
-FORMATS = "native, growmap, umbrella, choices or vllm"
+FORMATS = "native, growmap, umbrella, choices, vllm, graphml, dot or node-link"
 
 
 @app.command("tree")

@@ -5,10 +5,15 @@ Knows shape only: no tokens, no probabilities, no models. Shapes: n = nodes incl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 MAX_SIZE = 1_000_000
 
@@ -93,6 +98,22 @@ class TokenTree:
         tree = object.__new__(cls)
         object.__setattr__(tree, "parents", parents)
         return tree
+
+    def to_networkx(self, **attributes: Sequence[Any]) -> nx.DiGraph:
+        """Return the tree as a graph: an edge from each parent to its children, nodes 0 to n - 1.
+
+        Args:
+            attributes: more of each node by name, [n] each, such as score (f(v)), token, draft_prob, outcome. Every
+                node has rank (0 for the root) and depth.
+        """
+        import networkx as nx  # torch brings it, designing a tree does not need it
+
+        columns = {"rank": self.child_ranks, "depth": self.depths} | attributes
+        rows = zip(*(np.asarray(values).tolist() for values in columns.values()), strict=True)
+        graph = nx.DiGraph()
+        graph.add_nodes_from((node, dict(zip(columns, row, strict=True))) for node, row in enumerate(rows))
+        graph.add_edges_from((int(parent), node) for node, parent in enumerate(self.parents) if node)
+        return graph
 
     @property
     def size(self) -> int:

@@ -25,7 +25,7 @@ from ..files.safe_files import (
     write_atomic,
 )
 from .growmap import growmap_bytes, growmap_entries, plain_growmap, shortened, tree_from_growmap
-from .optimal_trees import expected_tokens
+from .optimal_trees import expected_tokens, node_scores
 from .tree import MAX_SIZE, TokenTree
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # Format -> usual file ending. `choices`: Medusa's medusa_choices, EAGLE-1's tree_choices, TensorRT-LLM's eagle_choices.
 FORMATS = {"native": ".json", "growmap": ".pt", "umbrella": ".json", "choices": ".json", "vllm": ".txt"}
+# For tools that draw graphs; written only.
+GRAPH_FORMATS = {"graphml": ".graphml", "dot": ".dot", "node-link": ".json"}
 VERSION_NOTES = {
     "choices": "Medusa and EAGLE-1 read path lists; TensorRT-LLM deprecates static choices, and EAGLE-2 takes none.",
     "vllm": "Newer vLLM releases removed speculative_token_tree: check that yours still has the option.",
@@ -44,8 +46,9 @@ def export_tree(tree: TokenTree, format: str, path: str | Path, acceptance: Acce
     """Write a tree for another tool, whole or not at all.
 
     Args:
-        format: a key of `FORMATS`.
-        acceptance: kept beside the tree in the native format, with the tokens it predicts; ignored by the others.
+        format: a key of `FORMATS` or `GRAPH_FORMATS`.
+        acceptance: kept beside the tree in the native format, with the tokens it predicts; nodes of graphs have their
+            score of it; ignored by the others.
 
     Raises:
         ValueError: when the format cannot hold this tree or the file cannot be written.
@@ -70,18 +73,36 @@ def tree_to_bytes(tree: TokenTree, format: str, acceptance: AcceptanceVector | N
     if format == "vllm":
         _check_one_factor_per_level(tree)
         return (repr(_choices(tree)) + "\n").encode()
+    if format in GRAPH_FORMATS:
+        return _graph_bytes(tree, format, acceptance)
     check_format(format)
     raise AssertionError(f"no writer for {format!r}")
 
 
 def check_format(format: str) -> None:
-    """Refuse a format that is no key of `FORMATS`.
+    """Refuse a format that is no key of `FORMATS` or `GRAPH_FORMATS`.
 
     Raises:
         ValueError: naming those there are.
     """
-    if format not in FORMATS:
-        raise ValueError(f"format: found {format!r}, expected one of {', '.join(FORMATS)}")
+    if format not in FORMATS | GRAPH_FORMATS:
+        raise ValueError(f"format: found {format!r}, expected one of {', '.join(FORMATS | GRAPH_FORMATS)}")
+
+
+def _graph_bytes(tree: TokenTree, format: str, acceptance: AcceptanceVector | None) -> bytes:
+    import networkx as nx
+
+    graph = tree.to_networkx(**({} if acceptance is None else {"score": node_scores(tree, acceptance)}))
+    if format == "graphml":
+        return ("\n".join(nx.generate_graphml(graph)) + "\n").encode()
+    if format == "node-link":
+        return json_bytes(nx.node_link_data(graph, edges="edges"))
+    nodes = (
+        f"  {node} [" + ", ".join(f"{name}={value:.6g}" for name, value in facts.items()) + "];"
+        for node, facts in graph.nodes(data=True)
+    )
+    edges = (f"  {parent} -> {child};" for parent, child in graph.edges)
+    return "\n".join(["digraph tree {", *nodes, *edges, "}", ""]).encode()
 
 
 def import_tree(path: str | Path) -> TokenTree:

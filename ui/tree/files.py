@@ -16,6 +16,9 @@ FORMATS = {
     "UMbreLLa JSON": ("umbrella", "umbrella.json"),
     "Path list (Medusa, EAGLE, TensorRT-LLM)": ("choices", "choices.json"),
     "vLLM speculative_token_tree": ("vllm", "vllm_tree.txt"),
+    "GraphML (yEd, Gephi, Cytoscape)": ("graphml", "tree.graphml"),
+    "DOT (Graphviz)": ("dot", "tree.dot"),
+    "Node-link JSON (networkx, D3)": ("node-link", "tree-node-link.json"),
 }
 
 

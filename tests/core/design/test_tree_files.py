@@ -11,11 +11,12 @@ import torch
 
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.growmap import MAX_GROWMAP_SIZE
-from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
+from sequoia_core.design.optimal_trees import expected_tokens, node_scores, optimal_tree
 from sequoia_core.design.plain_trees import branching_tree, chain_tree, independent_chains
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.design.tree_files import (
     FORMATS,
+    GRAPH_FORMATS,
     export_tree,
     import_tree,
     nearest_parameters,
@@ -358,3 +359,23 @@ def test_files_that_cannot_be_read_or_written(tmp_path):
     assert import_tree(path) == BUSHY and os.listdir(tmp_path) == ["tree.json"]
     with pytest.raises(ValueError, match="cannot be written"):
         export_tree(BUSHY, "native", tmp_path / "no" / "tree.json")
+
+
+def test_graphs_hold_the_tree_and_what_is_known_of_its_nodes(tmp_path):
+    import networkx as nx
+
+    tree = TokenTree(np.array([-1, 0, 0, 1, 1, 3]))
+    vector = AcceptanceVector(np.array([0.5, 0.25]))
+    graph = tree.to_networkx(score=node_scores(tree, vector), token=list("abcdef"))
+    assert nx.is_arborescence(graph) and [graph.nodes[node]["token"] for node in range(6)] == list("abcdef")
+    assert [graph.nodes[node]["rank"] for node in range(6)] == [0, 1, 2, 1, 2, 1]
+    assert [graph.nodes[node]["depth"] for node in range(6)] == tree.depths.tolist()
+    for format in GRAPH_FORMATS:
+        export_tree(tree, format, tmp_path / format, vector)
+    read = nx.read_graphml(tmp_path / "graphml", node_type=int)
+    linked = nx.node_link_graph(json.loads((tmp_path / "node-link").read_text()), edges="edges")
+    for found in (read, linked):
+        assert set(found.edges) == set(graph.edges)
+        assert [found.nodes[node]["score"] for node in range(6)] == pytest.approx([1, 0.5, 0.25, 0.25, 0.125, 0.125])
+    dot = (tmp_path / "dot").read_text()
+    assert "  5 [rank=1, depth=3, score=0.125];" in dot and "  3 -> 5;" in dot and dot.startswith("digraph tree {")
