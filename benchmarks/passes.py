@@ -6,7 +6,8 @@
 
 Demo target after 128 tokens. The bound of a pass over n tokens is the larger of bytes / bandwidth and operations /
 rate: bandwidth is that of all threads reading a buffer of the packed weights' size, rate that of a loop on registers
-alone with the instructions of the set; both are measured between the passes. Methods take turns; medians of the turns.
+alone with the instructions of the set; both are measured between the passes. Methods take turns, in another order each
+time so that none always pays for the one before it, and so do sizes; medians of the turns.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import copy
 import ctypes
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -39,7 +41,7 @@ from sequoia_core.models.protocol import causal_tail
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT = 128  # tokens before the pass
-REST_SEC = 0.1  # until the threads of whatever was timed before have gone to sleep
+REST_SEC = 0.3  # until the threads of whatever was timed before sleep: some OpenMP runtimes spin for 0.2 s
 
 
 class Bounds:
@@ -141,7 +143,7 @@ def main() -> None:
         methods["ONNX Runtime float32"] = onnx_runtime.passes_of(single.target.model, CONTEXT, max(SIZES))
 
     taken: dict[str, dict[int, list[float]]] = {name: {} for name in methods}
-    read: list[float] = []
+    read, order = [], random.Random(0)
     rates: dict[str, list[float]] = {found.name: [] for found in sets}
     with tempfile.TemporaryDirectory() as folder:
         bounds = {found.name: Bounds(found, packed, Path(folder) / "built") for found in sets}
@@ -150,15 +152,15 @@ def main() -> None:
             for name, bound in bounds.items():
                 read.append(bound.bytes_per_sec())
                 rates[name].append(bound.operations_per_sec())
-            for name, timed in methods.items():
+            for name in order.sample(list(methods), len(methods)):
                 time.sleep(REST_SEC)
-                for count in SIZES:
+                for count in order.sample(SIZES, len(SIZES)):
                     if name.startswith("torch.compile") and count not in (1, 4, 16, 64):
                         continue
-                    taken[name].setdefault(count, []).append(timed(count))
+                    taken[name].setdefault(count, []).append(methods[name](count))
             print(f"turn {turn + 1} of {args.rounds}", file=sys.stderr)
 
-    sec = {name: {n: statistics.median(times) for n, times in counts.items()} for name, counts in taken.items()}
+    sec = {name: {n: statistics.median(counts[n]) for n in sorted(counts)} for name, counts in taken.items()}
     print("| tokens | " + " | ".join(f"{name}, ms (share of bound)" for name in sec) + " |")
     print("|---" * (len(sec) + 1) + "|")
     record: dict[str, dict] = {}

@@ -19,6 +19,7 @@ from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import FixedTree
 from sequoia_core.decoding.verifiers import VERIFIERS
+from sequoia_core.design import adaptive_shaping
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
@@ -31,7 +32,11 @@ from tests.core.decoding.test_tree_policy import RAGGED, TakingTurns
 
 ASSETS = Path(__file__).parents[3] / "assets"
 PROMPT = [3, 14, 15, 9, 2, 6]
+MEASURED = HardwareProfile.load(
+    ASSETS / "profiles" / "cpu-2core-bfloat16-avx512.json"
+)  # of the demo pair, growing_sec too
 RECIPES = ["deterministic", "sampled"]
+BEST_FIRST = adaptive_shaping.RECIPES["deterministic"]
 both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 
 
@@ -85,16 +90,21 @@ def sampled_policy(recipe, costs=None, **options):
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize(("recipe", "verifier"), VERIFIED)
 def test_sampled_text_follows_the_target(recipe, verifier, sampling, small_pair):
-    report = check(small_pair, sampled_policy(recipe, profile(0.01, 0.05)), sampling, verifier=verifier)
+    policy = sampled_policy(recipe, MEASURED)
+    report = check(small_pair, policy, sampling, verifier=verifier)
     assert report.passed and report.degrees_of_freedom > 5
+    models = {"target": small_pair[0], "draft": small_pair[1], "sampling": sampling, "verifier": verifier}
+    steps = decode((3,), **models, tree=policy, max_new_tokens=40, generator=torch.Generator().manual_seed(0))
+    assert len({step.tree for step in steps}) > 1, "trees that never differ prove nothing"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize("costs", [None, MEASURED], ids=["budget alone", "measured"])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize(("recipe", "verifier"), VERIFIED)
-def test_sampled_text_follows_the_target_in_many_samples(recipe, verifier, sampling, small_pair):
-    report = check(small_pair, sampled_policy(recipe), sampling, samples=3_000, verifier=verifier)
+def test_sampled_text_follows_the_target_in_many_samples(recipe, verifier, sampling, costs, small_pair):
+    report = check(small_pair, sampled_policy(recipe, costs), sampling, samples=3_000, verifier=verifier)
     assert report.passed and report.degrees_of_freedom > 5
 
 
@@ -107,8 +117,9 @@ class PruningAfterTheDraw(DrawnInTurn):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("costs", [None, MEASURED], ids=["budget alone", "measured"])
 @pytest.mark.parametrize("prunes", [True, False])
-def test_pruning_after_the_draw_is_caught_in_running_decodes(prunes, monkeypatch):
+def test_pruning_after_the_draw_is_caught_in_running_decodes(prunes, costs, monkeypatch):
     """What recipe 2 forbids at T > 0, through models, caches and the loop; the same check passes without it."""
     own = AdaptiveDrafter.shaper
 
@@ -119,8 +130,21 @@ def test_pruning_after_the_draw_is_caught_in_running_decodes(prunes, monkeypatch
     if prunes:
         monkeypatch.setattr(AdaptiveDrafter, "shaper", pruning)
     pair = [tiny_llama(seed, vocab=16, layers=1, scale=2.0) for seed in (1, 2)]
-    report = check(pair, sampled_policy("sampled"), SamplingConfig(1.0), samples=2_000, new_tokens=1)
+    report = check(pair, sampled_policy("sampled", costs), SamplingConfig(1.0), samples=2_000, new_tokens=1)
     assert report.p_value < 1e-6 if prunes else report.passed
+    assert report.degrees_of_freedom > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mixes", [True, False])
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_most_likely_children_under_the_rule_for_drawn_ones_are_caught(sampling, mixes, monkeypatch, small_pair):
+    """A policy that names the wrong verifier, with a measured machine's costs; the same check passes without it."""
+    if mixes:
+        monkeypatch.setitem(adaptive_shaping.RECIPES, "deterministic", replace(BEST_FIRST, verifier="sequoia"))
+    policy = sampled_policy("deterministic", MEASURED)
+    report = check(small_pair, policy, sampling, samples=2_000, new_tokens=1)
+    assert report.p_value < 1e-6 if mixes else report.passed
     assert report.degrees_of_freedom > 5
 
 
@@ -209,6 +233,21 @@ def test_trees_follow_how_the_run_goes(recipe, tiny_target):
     policy = AdaptiveTree(profile=profile(0.05), calibration=calibration_of(0.6), max_size=40, recipe=recipe)
     right, wrong = (mean_size(policy, tiny_target, draft) for draft in (tiny_llama(1), tiny_llama(2, layers=1)))
     assert right > 1.5 * wrong
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_trees_follow_what_a_growing_context_makes_of_costs(recipe, tiny_target):
+    """Nodes that cost nothing in a short context and much in a long one, with a draft that is always right."""
+    sizes = np.array([1, 2, 4, 8, 16, 32, 64])
+    costs = replace(profile(0.001), verify_growth_sec=0.02 * (sizes - 1.0), context=len(PROMPT))
+    policy = AdaptiveTree(profile=costs, calibration=calibration_of(0.6), max_size=40, recipe=recipe)
+    steps = list(decode(PROMPT, target=tiny_target, draft=tiny_llama(1), tree=policy, max_new_tokens=200))
+    ends = np.cumsum([len(PROMPT)] + [len(step.new_tokens) for step in steps])
+    early, late = (
+        [step.tree.size for step, start in zip(steps, ends, strict=False) if low <= start < high]
+        for low, high in ((0, 64), (140, 200))
+    )
+    assert min(early) > 1 and max(late) == 1
 
 
 def test_auto_takes_the_recipe_that_is_expected_to_be_faster_and_says_which(tiny_target, tiny_draft):
