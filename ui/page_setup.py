@@ -37,7 +37,7 @@ def _drop_junk_from_link() -> None:
     A widget that is bound to a parameter takes an empty value for "nothing chosen", even where a choice is required,
     and overflows on infinite numbers. Streamlit lets only itself change what a widget is bound to, hence its context.
     """
-    junk = [name for name in st.query_params if not all(map(_may_be_ours, st.query_params.get_all(name)))]
+    junk = [name for name in st.query_params if not all(_may_be_ours(name, v) for v in st.query_params.get_all(name))]
     context = get_script_run_ctx()
     if junk and context is not None:
         with context.session_state.query_params() as link:
@@ -46,9 +46,11 @@ def _drop_junk_from_link() -> None:
             link.set_initial_query_params_from_current()
 
 
-def _may_be_ours(value: str) -> bool:
+def _may_be_ours(name: str, value: str) -> bool:
     if not value.strip() or len(value) > MAX_LINKED:
         return False
+    if name == "run":  # the hexadecimal digits of an id may read as 12e345678901
+        return True
     try:
         return math.isfinite(float(value))
     except ValueError:

@@ -11,6 +11,10 @@ import torch
 import sequoia_core
 from sequoia_core import SamplingConfig, decode
 from sequoia_core.design.plain_trees import branching_tree
+from sequoia_core.models.chat import Turn
+from tests.app.conftest import as_demo_pair
+from tests.chat_pair import chat_tokenizer
+from tests.conftest import tiny_llama
 from ui.decode_job import decode_beside_baseline, record_run
 from ui.jobs import Job, JobContext
 from ui.model_pairs import PairSpec
@@ -81,3 +85,18 @@ def test_weights_are_read_at_the_rate_of_all_steps_with_the_tree_and_without(tin
     request = DecodeRequest(PROMPT, TREE, max_new_tokens=32, models=PairSpec(offload="disk"))
     run = decode_beside_baseline(context, tiny_pair, request, keep=lambda run: None, progress=progress)
     assert run["read_bytes_per_sec"] == pytest.approx(500_000 / (131.0 + 4.0 * len(run["steps"])))
+
+
+def test_a_conversation_must_leave_room_for_the_tree(context) -> None:
+    """The deepest node of a first step still has a position: of the context, the prompt and the tree's levels."""
+    request = DecodeRequest("", TREE, max_new_tokens=8, turns=(Turn("user", "Hello"),))
+
+    def decoded(room: int) -> dict:
+        models = [tiny_llama(seed, vocab=258, layers=1, context=room) for seed in (1, 2)]
+        pair = as_demo_pair(*models, chat_tokenizer())
+        return decode_beside_baseline(context, pair, request, keep=lambda run: None, progress=lambda *told: None)
+
+    length = decoded(512)["prompt_tokens"]
+    assert decoded(length + TREE.depth + 1)["steps"]
+    with pytest.raises(ValueError, match=f"found {length} tokens, expected at most {length - 1}"):
+        decoded(length + TREE.depth)

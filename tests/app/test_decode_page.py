@@ -477,9 +477,9 @@ def test_a_running_decode_is_named_in_the_link_until_it_ends(assets, monkeypatch
     assert "run" not in page.query_params and not page.warning
 
 
-def with_a_recorded_run(assets) -> dict:
+def with_a_recorded_run(assets, **fields) -> dict:
     tree = TokenTree(np.array([-1, 0, 0]))
-    run = runs.DecodeRequest("prompt", tree).header() | {"shapes": [[-1, 0, 0]], "text": "xxx"}
+    run = runs.DecodeRequest("prompt", tree).header() | {"shapes": [[-1, 0, 0]], "text": "xxx"} | fields
     run |= {"steps": [a_record(i, tree) for i in range(3)]}
     (assets / "runs").mkdir()
     (assets / "runs" / "recorded.jsonl").write_bytes(run_files.run_to_bytes(run))
@@ -495,6 +495,11 @@ def test_a_link_names_run_and_step(step: str, at: int | None, assets) -> None:
     page = open_page("decode", run=run["id"], step=step)
     assert payload(page)["about"]["at"] == at and payload(page)["about"]["link"] == run["id"]
     assert not page.warning and page.query_params["run"] in (run["id"], [run["id"]])
+
+
+def test_a_link_names_a_run_whose_id_reads_as_a_number_without_bounds(assets) -> None:
+    run = with_a_recorded_run(assets, id="12e345678901")
+    assert open_page("decode", run=run["id"]).query_params["run"] in (run["id"], [run["id"]])
 
 
 def test_a_link_to_a_run_of_this_session_shows_it_and_not_the_last(assets) -> None:

@@ -72,6 +72,18 @@ def test_a_press_meant_for_an_earlier_step_does_nothing() -> None:
     assert not worker.is_alive() and held.waiting_after is None
 
 
+def test_nothing_is_waited_for_after_the_last_step(tiny_pair, queue) -> None:
+    held = Steering(stepwise=True)
+    job = started(queue, held, tokens=3)
+    while job.active:
+        steps = job.step_count
+        wait_for(lambda steps=steps: held.waiting_after == steps > 0 or job.step_count > steps or not job.active)
+        if held.waiting_after is not None:
+            assert job.result["steps"][-1]["finished"] is None
+            held.next_step(held.waiting_after)
+    assert job.state == "done"
+
+
 def test_the_wait_counts_in_no_time(tiny_pair, queue, monkeypatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
