@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 from typing import NoReturn
 
@@ -18,6 +17,7 @@ from ..files.faults import OUT_OF_MEMORY, is_out_of_memory, is_panic
 from . import decode_commands, design_commands, measure_commands
 from .options import app
 
+CLOSED_PIPE = 141  # 128 + SIGPIPE, which Windows does not have
 LONGEST = 800  # characters of a fault: what was found may be long
 COMMANDS = (design_commands, measure_commands, decode_commands)  # importing them joins their commands to the app
 
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _fail(f"output: cannot be written ({error.strerror})")
     except SystemExit as error:  # how typer and rich answer a closed pipe; shells expect what ends other programs then
-        return 128 + signal.SIGPIPE if isinstance(error.__context__, BrokenPipeError) else error.code
+        return CLOSED_PIPE if isinstance(error.__context__, BrokenPipeError) else error.code
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BaseException as error:  # a panic of Rust code is no Exception

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sequoia_core import AdaptiveTree, HardwareProfile, measure_acceptance
-from sequoia_core.decoding import assemble
+from sequoia_core.decoding import adaptive, assemble
 from sequoia_core.decoding.adaptive import AdaptiveDrafter
 from sequoia_core.decoding.growing import GrowingDrafter
 from sequoia_core.decoding.loop import autoregressive, decode
@@ -248,6 +248,32 @@ def test_trees_follow_what_a_growing_context_makes_of_costs(recipe, tiny_target)
         for low, high in ((0, 64), (140, 200))
     )
     assert min(early) > 1 and max(late) == 1
+    dear = policy.costs(150).prices(policy.expected[recipe].pace.theta)
+    np.testing.assert_array_equal(policy.shaper_at_start(150).prices.step, dear.step)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_nodes_are_held_to_the_rate_of_the_last_steps(recipe, tiny_target, monkeypatch):
+    """It begins as expected; each step's tokens and profiled seconds push what came before back by a twentieth, and
+    the floor of draws moves with how full its tree was."""
+    policy = AdaptiveTree(profile=profile(0.05), calibration=calibration_of(0.6), max_size=40, recipe=recipe)
+    start, costs, kept = policy.expected[recipe], policy.costs(), 1 - 1 / adaptive.MEMORY
+    tokens = adaptive.MEMORY * start.tokens_per_step
+    seconds, seen, commit = tokens / start.pace.theta, [], AdaptiveDrafter.commit
+
+    def committed(drafter, draft, path):
+        widths = list(drafter.widths)
+        commit(drafter, draft, path)
+        seen.append((len(path), draft.tree.size, costs.seconds(draft.tree.size, widths), drafter.pace))
+
+    monkeypatch.setattr(AdaptiveDrafter, "commit", committed)
+    list(decode(PROMPT, target=tiny_target, draft=tiny_llama(1), tree=policy, max_new_tokens=200))
+    pace = start.pace
+    for count, size, taken, found in seen:
+        tokens, seconds = kept * tokens + count, kept * seconds + taken
+        pace = pace.after(size, policy.max_size)
+        assert (found.theta, found.floor) == pytest.approx((max(tokens / seconds, 1.0), pace.floor))
+    assert len(seen) > adaptive.MEMORY and found.theta > 1.2 * start.pace.theta  # the draft is better than it promised
 
 
 def test_auto_takes_the_recipe_that_is_expected_to_be_faster_and_says_which(tiny_target, tiny_draft):
@@ -270,7 +296,8 @@ def test_auto_takes_the_recipe_that_is_expected_to_be_faster_and_says_which(tiny
 def test_where_growing_costs_more_than_it_brings_auto_answers_the_best_static_tree(
     tiny_target, tiny_draft, temperature
 ):
-    costs, known = profile(0.1), calibration_of(0.6, temperature=temperature)
+    costs = replace(profile(0.1), sampling_sec=0.2 * np.arange(7.0))
+    known = calibration_of(0.6, temperature=temperature)
     auto = {"profile": replace(costs, growing_sec=[5.0, 5.0]), "calibration": known, "max_size": 24}
     policy = AdaptiveTree(**auto)
     assert policy.recipe == "static" and policy.verifiers == tuple(VERIFIERS)

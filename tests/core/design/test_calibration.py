@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.calibration import BEFORE, CENTRES, KINDS, TABLES, Calibration, Sample
+from sequoia_core.design.calibration import (
+    BEFORE,
+    CENTRES,
+    KINDS,
+    ROWS_PER_PROMPT,
+    TABLES,
+    Calibration,
+    ChanceTables,
+    Sample,
+)
 from tests.conftest import calibration_of
 
 
@@ -44,10 +53,48 @@ def test_the_mass_left_decides_which_table_speaks():
     left = np.array([[1.0, 0.1, 0.1, 0.1], [1.0, 0.5, 0.5, 0.2], [1.0, 0.9, 0.8, 0.8]])
     values = np.zeros((len(TABLES), len(CENTRES)))
     values[BEFORE] = np.arange(7)[:, None] / 8  # exact, and chances
-    from sequoia_core.design.calibration import ChanceTables
-
     found = ChanceTables(values).before(left, np.full(left.shape, 0.3))
     assert (8 * found).tolist() == [[0, 1, 4, 4], [0, 2, 5, 4], [0, 3, 6, 6]]
+
+
+def test_children_are_counted_by_the_mass_left_before_their_own_draw():
+    drawn = np.array([[0.5, 0.4, 0.05], [0.1, 0.2, 0.6], [0.3, 0.1, 0.5]])  # left: 1, .5, .1; 1, .9, .7; 1, .7, .6
+    best = -np.sort(-drawn, axis=1)
+    counts = Calibration.of_samples([Sample(best, best, drawn, drawn, drawn)], temperature=1.0).counts.sum(axis=(0, 2))
+    assert dict(zip(TABLES, counts.tolist(), strict=True)) == dict.fromkeys(TABLES[:6], 3) | {
+        "next, rank 1": 3,
+        "next, rank 2, little left": 0, "next, rank 2, some left": 2, "next, rank 2, most left": 1,
+        "next, rank 3+, little left": 1, "next, rank 3+, some left": 2, "next, rank 3+, most left": 0,
+    }  # fmt: skip
+
+
+def test_each_rank_reads_its_own_table():
+    tables = ChanceTables(np.repeat(np.arange(len(TABLES))[:, None] / 16, len(CENTRES), axis=1))
+    probs = np.full((2, 4), 0.2)
+    assert (16 * tables.most_likely(probs)).tolist() == [[0, 1, 2, 2]] * 2
+    assert (16 * tables.after(probs)).tolist() == [[3, 4, 5, 5]] * 2
+
+
+def test_what_is_expected_of_drawn_tokens_is_what_was_seen_of_drawn_ones():
+    probs = np.tile([0.6, 0.3], (10, 1))
+    known = Calibration.of_samples([Sample(probs, probs, probs, probs, probs / 2)], temperature=1.0)
+    assert known.expected("most likely").tolist() == pytest.approx([0.6, 0.3])
+    assert known.expected("drawn").tolist() == known.expected("next").tolist() == pytest.approx([0.3, 0.15])
+
+
+def test_rows_are_kept_from_all_along_a_text():
+    probs = np.linspace(0.9, 0.1, 100)[:, None]
+    rows = Calibration.of_samples([Sample(probs, probs, probs, probs, probs)], temperature=1.0).rows[:, 0]
+    np.testing.assert_allclose(rows, np.linspace(0.9, 0.1, ROWS_PER_PROMPT), atol=0.005)
+
+
+def test_prompts_are_judged_by_tables_that_have_not_seen_them():
+    """Every second prompt is always accepted, the others never: the former's tables are wrong about the latter."""
+    probs = np.full((50, 1), 0.5)
+    samples = [Sample(probs, sure, probs, probs, sure) for sure in 4 * [np.ones_like(probs), np.zeros_like(probs)]]
+    known = Calibration.of_samples(samples, temperature=1.0)
+    found = known.reliability(TABLES[0])
+    assert found.children.tolist() == [200] and found.predicted[0] > 0.98 and found.observed[0] == 0.0
 
 
 def test_tables_beat_the_plain_vector_where_the_probability_tells_and_not_where_it_does_not():

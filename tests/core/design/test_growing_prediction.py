@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sequoia_core.design.calibration import Calibration
+from sequoia_core.design.calibration import CENTRES, Calibration, Sample
 from sequoia_core.design.growing_prediction import predict_growing
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.shaping import AsDrafted, BestFirst, ShapeBounds
@@ -33,6 +33,16 @@ def test_a_chain_yields_what_its_chances_say_and_takes_what_its_passes_take():
     assert found.paper_speedup is None and not found.replayed
 
 
+def test_a_longer_context_takes_what_the_profile_says():
+    known = calibration_of(0.8, prompts=20)
+    times = replace(profile(), verify_growth_sec=[0.01] * len(SIZES), draft_growth_sec=0.002, context=50)
+    short, long = (predicted(known, CHAIN, times, context=context) for context in (50, 150))
+    assert (short.step.verify_sec, short.step.draft_sec) == pytest.approx((1.3, 0.6))
+    assert (long.step.verify_sec, long.step.draft_sec) == pytest.approx((2.3, 1.2))
+    assert (short.autoregressive_sec, long.autoregressive_sec) == pytest.approx((1.0, 2.0))
+    assert long.speedup.value == pytest.approx(long.tokens_per_step.value * 2.0 / 3.5)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_step_takes_the_time_of_growing_too(temperature):
     known = calibration_of(0.8, prompts=20, temperature=temperature)
@@ -56,6 +66,20 @@ def test_a_prompt_whose_draft_promises_too_much_counts_for_less():
     assert predicted(mixed, CHAIN).tokens_per_step.value == pytest.approx(2 / sum(steps), rel=0.04)
     wide, narrow = (predicted(c).tokens_per_step for c in (mixed, good))
     assert wide.high - wide.low > 3 * (narrow.high - narrow.low)
+
+
+def test_few_trees_for_each_prompt_do_not_make_its_steps_more():
+    """The inverse of a noisy mean is too large: by 1.3 % here, if nothing made up for it."""
+    generator = np.random.default_rng(0)
+    samples = []
+    for _ in range(300):
+        probs = generator.permutation(np.repeat([CENTRES[1], CENTRES[-2]], 6))[:, None]  # all of them are kept
+        samples.append(Sample(probs, probs, probs, probs, probs))
+    known = Calibration.of_samples(samples, temperature=0.0)
+    once = ShapeBounds(max_size=2, max_depth=1, beam=1, branch=1)
+    tokens = 1.0 + known.tables().most_likely(np.array([[CENTRES[1]], [CENTRES[-2]]])).mean()
+    found = [predicted(known, once, seed=seed).tokens_per_step.value for seed in range(8)]
+    assert np.mean(found) == pytest.approx(tokens, rel=0.006)
 
 
 def test_intervals_narrow_with_prompts_and_widen_for_few_to_come():
