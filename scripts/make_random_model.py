@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 from sequoia_core.design.model_shapes import ModelShape, find_shape, shape_names
-from sequoia_core.models.random_models import DTYPES, write_random_model
+from sequoia_core.models.protocol import DTYPES
+from sequoia_core.models.random_models import write_random_model
 
 
 def main() -> None:

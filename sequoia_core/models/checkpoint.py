@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from .default_dtype import NAMES
 from .model_files import A_MODEL, Source, explained
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ QUANTISED = {  # method named in a model's config -> (module that runs it, packa
     "hqq": ("hqq", "hqq"),
     "quanto": ("optimum.quanto", "optimum-quanto"),
 }
-FLOATS = ("F64", "F32", "F16", "BF16")  # formats that hold the weights themselves; others need a quantisation's scales
 LARGEST_SIZE = 2**31 - 1
 MOST_PARTS = 100_000  # layers, heads or experts: beyond any model, and building so many takes minutes
 LARGER_THAN_FILES = 2  # a configuration with more than this many times the numbers stored is refused before loading
@@ -226,8 +226,8 @@ def _check_stored(name: str, empty: PreTrainedModel, plan: Plan) -> None:
         raise ValueError(f"{name}: found {held:,} numbers stored, expected the {wanted:,} that config.json describes")
     weights = {key for key, _ in empty.named_parameters()}
     for key, (_, kind) in plan.stored.items() if not plan.quantised else ():
-        if kind not in FLOATS and weights & {key, f"{empty.base_model_prefix}.{key}"}:
-            raise ValueError(f"{name}: found {key} stored as {kind}, expected {', '.join(FLOATS)}")
+        if kind not in NAMES and weights & {key, f"{empty.base_model_prefix}.{key}"}:
+            raise ValueError(f"{name}: found {key} stored as {kind}, expected {', '.join(NAMES)}")
 
 
 def _check_loaded(name: str, model: PreTrainedModel, report: dict[str, Any]) -> None:

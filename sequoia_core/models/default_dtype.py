@@ -20,7 +20,12 @@ from . import instruction_sets
 from .compile_c import can_compile
 from .device import has_gpu, processor_flags
 
-NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as safetensors files spell them
+NAMES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+}  # as safetensors files spell them: dtypes that hold weights themselves
 COMPILED = ("llama", "mistral", "qwen2", "qwen3")  # model types that compiled passes run, see `plain_decoder`
 TILE = 32  # sizes that compiled passes take are multiples of it
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")

@@ -23,12 +23,11 @@ from .model_files import Source, explained, locate, one_line
 from .offload_needs import OffloadNeeds, free_bytes
 from .offloading import check_tier, load_offloaded, predicted_needs
 from .packed_layers import DamagedCopy
-from .protocol import causal_tail
+from .protocol import causal_tail, find_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TREE_TOLERANCE = 1e-3  # how far float32 logits of a tree pass may lie from those of plain passes, see `check_tree_pass`
 ROUNDED_TREE_TOLERANCE = 0.05  # the same for formats of fewer digits, quantised weights among them
 PROBE_TEXT = "def f(x):\n\treturn x + 1  # naïve ☃ 中文"
@@ -80,7 +79,7 @@ def _load(
     progress: Callable[[float, str], None] | None,
 ) -> ModelPair:
     (target_source, target_plan), (draft_source, draft_plan) = map(_read, names)
-    dtype = _dtype(dtype or default_dtype(names.target, gpu=place.type != "cpu").dtype)
+    dtype = find_dtype(dtype or default_dtype(names.target, gpu=place.type != "cpu").dtype)
     tokenizer, draft_tokenizer = _load_tokenizer(target_source), _load_tokenizer(draft_source)
     _check_same_tokens(tokenizer, draft_tokenizer, target_source.name, draft_source.name)
     with ExitStack() as undo:
@@ -124,7 +123,7 @@ def streaming_needs(
     """
     names, place = _request(target, draft, device, dtype, offload)
     (source, plan), (_, draft_plan) = map(_read, names)
-    dtype = _dtype(dtype or default_dtype(names.target, gpu=place.type != "cpu").dtype)
+    dtype = find_dtype(dtype or default_dtype(names.target, gpu=place.type != "cpu").dtype)
     beside = _weights_bytes(draft_plan, dtype)
     needs = predicted_needs(source, plan, place, dtype, offload, beside=beside)
     needs.check(source.name, place)
@@ -151,7 +150,7 @@ def _request(
     if offload is not None:
         check_tier(offload, place)
     if dtype is not None:
-        _dtype(dtype)
+        find_dtype(dtype)
     if target is None or draft is None:
         target, draft = DEMO_PAIR / "target", DEMO_PAIR / "draft"
     return _Names(target, draft), place
@@ -182,13 +181,6 @@ def _device(name: str | None) -> torch.device:
             "cuda on a machine with a CUDA device"
         ) from error
     return device
-
-
-def _dtype(dtype: str | torch.dtype) -> torch.dtype:
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found not in DTYPES.values():
-        raise ValueError(f"dtype: found {str(dtype)!r}, expected one of {', '.join(DTYPES)}")
-    return found
 
 
 def _load_tokenizer(source: Source) -> PreTrainedTokenizerBase:

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import torch
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}  # that models run in
+
 
 class Session(Protocol):
     """One sequence in one model: a KV cache of fixed capacity and whatever buffers a pass needs.
@@ -111,8 +113,20 @@ class Passes(Protocol):
 
 
 def dtype_name(model: LanguageModel) -> str:
-    """Return a model's number format as options, files and records spell it, such as "bfloat16"."""
+    """Return a model's dtype as options, files and records spell it, such as "bfloat16"."""
     return str(model.dtype).removeprefix("torch.")
+
+
+def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """Return one of `DTYPES` by its name, or itself.
+
+    Raises:
+        ValueError: for any other.
+    """
+    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if found not in DTYPES.values():
+        raise ValueError(f"dtype: found {str(dtype)[:40]!r}, expected one of {', '.join(DTYPES)}")
+    return found
 
 
 def causal_tail(count: int) -> torch.Tensor:

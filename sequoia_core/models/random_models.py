@@ -26,11 +26,11 @@ from ..files.safe_files import json_bytes, write_atomic
 from .free_memory import available_bytes
 from .instruction_sets import check_environment
 from .language_model import HuggingFaceModel, ModelPair
+from .protocol import find_dtype
 
 MARK = "sequoia_random_weights"  # key of a config.json that only such models have; its value is the seed
 SPREAD = 0.02  # standard deviation of the weights
 SPARE_BYTES = 256 * 2**20  # left over, of memory and of the disk
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TOKENIZER = DEMO_PAIR / "target"
 Settings = Mapping[str, Any]
 Sizes = dict[str, tuple[int, ...]]  # name of a tensor -> its shape
@@ -61,7 +61,7 @@ def write_random_model(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder}: found something there, expected a new or empty folder")
     tokens = padded_tokenizer(settings)
-    kind = _dtype(dtype)
+    kind = find_dtype(dtype)
     shards = _shards(settings, kind)
     needed = [kind.itemsize * sum(map(math.prod, shard.values())) for shard in shards]
     above = next(place for place in folder.resolve().parents if place.exists())
@@ -95,7 +95,7 @@ def random_pair(
         ValueError: when they do not fit into memory, or the draft has fewer tokens than the target.
     """
     check_environment()
-    kind, tokens = _dtype(dtype), target["vocab_size"]
+    kind, tokens = find_dtype(dtype), target["vocab_size"]
     if draft["vocab_size"] < tokens:
         raise ValueError(
             f"{names[1]}: found a vocabulary of {draft['vocab_size']}, expected at least the {tokens} of {names[0]}: "
@@ -167,12 +167,6 @@ def _random(key: str, size: tuple[int, ...], kind: torch.dtype, seed: int) -> to
     digest = hashlib.sha256(f"{seed} {key}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     return torch.empty(size, dtype=kind).normal_(0.0, SPREAD, generator=generator)
-
-
-def _dtype(name: str) -> torch.dtype:
-    if name not in DTYPES:
-        raise ValueError(f"dtype: found {str(name)[:40]!r}, expected one of {', '.join(DTYPES)}")
-    return DTYPES[name]
 
 
 def _check_room(name: str, needed: int, free: int | None, where: str) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from .default_dtype import NAMES
 from .direct_reads import ALIGNMENT, DirectFile, aligned_memory, round_up
 
-STORED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+STORED = {spelt: getattr(torch, name) for spelt, name in NAMES.items()}
 PIECE = 2**21  # bytes of one read: enough for the disk, few enough to be copied on from the processor's cache
 
 

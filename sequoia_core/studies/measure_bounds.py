@@ -15,9 +15,9 @@ import torch
 from ..design.devices import Device
 from ..models.device import describe_device
 from ..models.free_memory import available_bytes
+from ..models.protocol import DTYPES
 
 THIS_MACHINE = "this-machine"
-FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WORKING_BYTES = 256 * 2**20  # read at once: more than caches hold; a small model's weights may lie in them
 SIDES = (128, 256, 512, 1024, 2048)  # of the square matrices that are multiplied
 
@@ -51,7 +51,7 @@ def measure_bounds(
     buffer = torch.ones(working_bytes // 4, device=place)
     bandwidth = buffer.numel() * 4 / _best_sec(buffer.sum, place, seconds)
     del buffer
-    rates = {name: _product_rate(sides, dtype, place, seconds) for name, dtype in FORMATS.items()}
+    rates = {name: _product_rate(sides, dtype, place, seconds) for name, dtype in DTYPES.items()}
     title = describe_device(place)
     measured = f"measured on {title} by PyTorch {torch.__version__}"
     return Device(
