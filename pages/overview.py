@@ -68,8 +68,8 @@ if st.button(
     icon=":material/rocket_launch:",
     key="chain_start",
     disabled=running,
-    help="Profiles this machine, measures acceptance until the best tree is settled (at most 15 seconds), and decodes "
-    "128 tokens with that tree and without it. Takes about half a minute on two cores.",
+    help="Profiles this machine, measures acceptance until the best tree is settled (for at most 15 seconds), and "
+    "decodes 128 tokens with that tree and without it. Takes about half a minute on two cores.",
 ):
     chain.start()
 if job is not None:

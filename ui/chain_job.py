@@ -38,7 +38,8 @@ STAGES = (
     Stage("Decode a prompt", 0.87, 1.0),
 )
 PROMPT_TOKENS, NEW_TOKENS = 96, 128
-MEASURE_SEC = 15.0  # acceptance is measured until the plan is settled, or for as long as this
+MEASURE_SEC = 15.0  # acceptance is measured until the plan is settled, or for as long as this,
+WHOLE_SEC = 18.0  # or until so long after the start, so that all of it takes half a minute on two cores
 LEAST_PROMPTS = 4  # at least, however long they take
 CHECK_EVERY = 4  # prompts between two looks at how well tokens per step are known
 WITHIN = 0.07  # of its value: how well tokens per step are known once the plan is settled
@@ -63,14 +64,24 @@ DEMO = PairSpec()
 class _Enough:
     """Ends a measurement once the plan is settled, when its time is over, or when the user cancels.
 
+    Its time is over after `MEASURE_SEC`, and `WHOLE_SEC` after the chain began (time.monotonic; None is now).
     Settled: tokens per step are known within `WITHIN`, and planning again finds the same best size and depth. Planning
     takes as long as a few prompts, so until then it is done anew only where the prompts have doubled.
     """
 
-    def __init__(self, profile: HardwareProfile, cancel: threading.Event, report: Callable[[float, str], None]) -> None:
+    def __init__(
+        self,
+        profile: HardwareProfile,
+        cancel: threading.Event,
+        report: Callable[[float, str], None],
+        *,
+        began: float | None = None,
+    ) -> None:
         self.reached = threading.Event()
+        now = time.monotonic()
+        self._sec = max(min(MEASURE_SEC, (now if began is None else began) + WHOLE_SEC - now), 1e-9)
         self._profile, self._cancel, self._report = profile, cancel, report
-        self._prompts, self._planned_at, self._end = 0, 0, time.monotonic() + MEASURE_SEC
+        self._prompts, self._planned_at, self._end = 0, 0, now + self._sec
         self._tree: TokenTree | None = None
 
     def count(self, vector: AcceptanceVector) -> None:
@@ -96,7 +107,7 @@ class _Enough:
 
     def progress(self, share: float, words: str) -> None:
         """Pass progress on, by prompts or by time, whichever is further."""
-        left = (self._end - time.monotonic()) / MEASURE_SEC
+        left = (self._end - time.monotonic()) / self._sec
         self._report(min(1.0, max(share, 1.0 - left)), words)
         if self._cancel.is_set() or (left <= 0 and self._prompts >= LEAST_PROMPTS):
             self.reached.set()
@@ -122,7 +133,7 @@ def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[
         from sequoia_core import SamplingConfig, measure_acceptance, measure_profile
         from sequoia_core.design.prediction import predict
 
-        found = ChainResult()
+        found, began = ChainResult(), time.monotonic()
 
         def keep(**parts: Any) -> ChainResult:
             more = replace(found, **parts)
@@ -141,7 +152,7 @@ def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[
         found = keep(profile=profile)
         if context.cancel.is_set():
             return found
-        enough = _Enough(profile, context.cancel, stage(1))
+        enough = _Enough(profile, context.cancel, stage(1), began=began)
         vector = measure_acceptance(
             ids[:-1], **both, sampling=SamplingConfig(), max_new_tokens=PROMPT_TOKENS, cancel=enough.reached,
             checkpoint=enough.count, progress=enough.progress,

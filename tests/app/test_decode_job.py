@@ -98,5 +98,5 @@ def test_a_conversation_must_leave_room_for_the_tree(context) -> None:
 
     length = decoded(512)["prompt_tokens"]
     assert decoded(length + TREE.depth + 1)["steps"]
-    with pytest.raises(ValueError, match=f"found {length} tokens, expected at most {length - 1}"):
+    with pytest.raises(ValueError, match=f"conversation: found {length} tokens, expected at most {length - 1}"):
         decoded(length + TREE.depth)

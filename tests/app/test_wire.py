@@ -84,6 +84,7 @@ def a_step(new_tokens: list[int], **changes) -> DecodeStep:
 def test_step_record_is_wire_ready() -> None:
     record = step_record(a_step([98, 33]), TokenText(decode_bytes, [97]))
     wire = json.loads(json.dumps(to_wire(record), allow_nan=False))
+    assert json.dumps(record, allow_nan=False)  # a file is written of it as it is
     assert wire["tokens"] == ["a", "b", "c"] and wire["outcomes"] == "AAN"
     assert wire["pieces"] == ["b", "!"] and wire["bonus"] == "!" and wire["path"] == [0, 1]
     assert wire["target"] == [1.0, None, 0.1] and wire["trials"] == [[1, 0.25, 0.5, 0.5]]

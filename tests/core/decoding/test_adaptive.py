@@ -256,7 +256,7 @@ def test_trees_follow_what_a_growing_context_makes_of_costs(recipe, tiny_target)
 def test_nodes_are_held_to_the_rate_of_the_last_steps(recipe, tiny_target, monkeypatch):
     """It begins as expected; each step's tokens and profiled seconds push what came before back by a twentieth, and
     the floor of draws moves with how full its tree was."""
-    policy = AdaptiveTree(profile=profile(0.05), calibration=calibration_of(0.6), max_size=40, recipe=recipe)
+    policy = AdaptiveTree(profile=profile(0.05), calibration=calibration_of(0.6), max_size=8, recipe=recipe)
     start, costs, kept = policy.expected[recipe], policy.costs(), 1 - 1 / adaptive.MEMORY
     tokens = adaptive.MEMORY * start.tokens_per_step
     seconds, seen, commit = tokens / start.pace.theta, [], AdaptiveDrafter.commit

@@ -106,3 +106,13 @@ def test_dearer_passes_predict_less():
 def test_a_policy_may_look_at_more_children_than_the_rows_have():
     wide = ShapeBounds(max_size=16, max_depth=4, beam=4, branch=16)
     assert predicted(calibration_of(0.7), wide).tokens_per_step.value > 1.5
+
+
+@pytest.mark.parametrize(("kind", "share"), [("most likely", 1.0), ("drawn", 0.5)])
+def test_nodes_are_judged_by_the_tables_of_how_they_were_drawn(kind, share):
+    """Drawn tokens that are accepted half as often as the most likely ones of the same probability."""
+    probs = np.full((12, 1), CENTRES[-6])
+    known = Calibration.of_samples([Sample(probs, probs, probs, probs, probs / 2)] * 20, temperature=1.0)
+    found = predict_growing(BestFirst(CHAIN, AsDrafted()), CHAIN, known, profile(), kind=kind)
+    sure = share * CENTRES[-6]
+    assert found.tokens_per_step.value == pytest.approx(1 + sure + sure**2 + sure**3, rel=0.02)
