@@ -11,7 +11,8 @@ run: .venv/runtime  # RELOAD=1 watches the code, which .streamlit/config.toml sw
 	$(BIN)/streamlit run app.py --server.port $(PORT)$(if $(RELOAD), --server.fileWatcherType poll)
 
 test: .venv/develop  # SLOW=1 adds the proofs that take minutes
-	$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow")
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(if $(SLOW),,-m "not slow") tests/core tests/app
+	$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow") tests/e2e
 
 lint: .venv/develop
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
