@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sequoia_core import AcceptanceVector
@@ -11,6 +13,7 @@ from ui import predictions, session
 from ui.model_pairs import PairSpec
 
 RUN = {"target": DEMO_NAMES[0], "draft": DEMO_NAMES[1], "dtype": "float32", "offload": None}
+DEMO_VECTOR = AcceptanceVector.load(ROOT / "assets" / "acceptance" / "demo-t0.6.json")
 
 
 @pytest.mark.parametrize(
@@ -41,3 +44,33 @@ def test_one_prompt_is_less_sure_than_the_average_of_many(assets) -> None:
     known = AcceptanceVector.load(ROOT / "assets" / "acceptance" / "demo-t0.json")  # with a calibration by prompt
     alone, many = (predictions.prediction(chain_tree(3), known, prompts=count).speedup for count in (1, None))
     assert alone.low < many.low < many.value < many.high < alone.high
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+def test_a_vector_of_this_pair_has_no_fault_at_any_setting(temperature: float, assets, monkeypatch) -> None:
+    of_pair = replace(DEMO_VECTOR, holds_for=replace(DEMO_VECTOR.holds_for, temperature=temperature))
+    monkeypatch.setattr(session, "acceptance", lambda: of_pair)
+    assert predictions.vector_faults() == []
+
+
+@pytest.mark.parametrize(("role", "name"), [("target", "owner/big"), ("draft", "owner/small")])
+def test_a_vector_of_another_pair_is_told_by_the_model_that_differs(role: str, name: str, assets, monkeypatch) -> None:
+    other = replace(DEMO_VECTOR, holds_for=replace(DEMO_VECTOR.holds_for, **{role: name}))
+    monkeypatch.setattr(session, "acceptance", lambda: other)
+    [fault] = predictions.vector_faults()
+    assert fault.startswith(f"{role} {name}, not ")
+    assert predictions.no_prediction(chain_tree(3)) == fault
+    assert predictions.vector_for(predictions.conditions(0.6)) is not other
+
+
+def test_a_vector_that_says_nothing_of_its_pair_predicts_nothing(assets, monkeypatch) -> None:
+    bare = replace(DEMO_VECTOR, holds_for=None)
+    monkeypatch.setattr(session, "acceptance", lambda: bare)
+    assert predictions.vector_faults() and predictions.predicted(chain_tree(3)) is None
+
+
+def test_traversal_is_predicted_by_the_vector_of_sequoia(assets, monkeypatch) -> None:
+    monkeypatch.setattr(session, "acceptance", lambda: DEMO_VECTOR)
+    wanted = predictions.conditions(0.6, verifier="traversal")
+    assert wanted.verifier == "sequoia"
+    assert predictions.vector_for(wanted) is DEMO_VECTOR
