@@ -319,8 +319,8 @@ prompts continued by 128 tokens, {looping:.0%} loop (more than half of their 4-g
 |---|---|---|---|---|
 {rows}
 
-**Limits.** Context {shape["context"]} tokens. Weights are stored in bfloat16; the library runs them in float32 on a CPU
-unless told otherwise, the app in whichever of float32 and bfloat16 it found to be faster on this machine.
+**Limits.** Context {shape["context"]} tokens. Weights are stored in bfloat16, and run in it where the machine computes
+in it natively or by compiled passes; else in float32, unless told otherwise.
 """
     (ASSETS / "demo" / "README.md").write_text(card)
     print(f"looping share {looping:.2f}")
