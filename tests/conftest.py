@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -61,6 +63,45 @@ def around_passes(model: HuggingFaceModel, around, name: str | None = None) -> H
         return session
 
     twin.open = open_
+    return twin
+
+
+class RecalledSession:
+    """Reads off the mask which text each token ends, and gives the row that the model gave after that text."""
+
+    logits_dtype, unseen_sec, read_wait_sec, bytes_read = torch.float32, 0.0, 0.0, 0
+
+    def __init__(self, row_after) -> None:
+        self.row_after, self.ids = row_after, []
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+    def append(self, ids, positions, tail, *, keep):
+        self.ids += ids.tolist()
+        before, new = self.ids[: -tail.shape[1]], self.ids[-tail.shape[1] :]
+        texts = [(*before, *itertools.compress(new, seen)) for seen in (tail[-keep:] == 0.0).tolist()]
+        assert [len(text) - 1 for text in texts] == positions[-keep:].tolist()
+        return torch.stack([self.row_after(text) for text in texts])
+
+    def commit(self, start, slots) -> None:
+        self.ids[start:] = [self.ids[start + slot] for slot in slots]
+
+    def wait(self) -> None:
+        pass
+
+
+def recalled(model: HuggingFaceModel) -> HuggingFaceModel:
+    """Return the model with each text read once, for laws that take thousands of samples: its rows, but no passes."""
+    twin = copy.copy(model)
+
+    @functools.cache
+    @torch.inference_mode()
+    def row_after(text):
+        return model.model(torch.tensor([text])).logits[0, -1]
+
+    twin.open = lambda capacity: RecalledSession(row_after)
     return twin
 
 

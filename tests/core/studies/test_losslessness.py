@@ -28,7 +28,7 @@ from sequoia_core.models.prefill import prefill
 from sequoia_core.studies import losslessness as lossless
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.node_enumeration import acceptance_probability, next_token_distribution
-from tests.conftest import tiny_llama
+from tests.conftest import recalled, tiny_llama
 from tests.core.decoding.test_verifiers import FILLS, rows
 from tests.core.decoding.test_verifiers import next_token_law as enumerated_by_test
 
@@ -163,13 +163,19 @@ SETTINGS = {
 
 @both_ways
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # 20,000 runs: under a minute on a free core
+@pytest.mark.timeout(1200)  # 20,000 runs: half a minute on a free core
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_decoding_is_lossless(verifier, setting, small_pair):
     sampling, tree = SETTINGS[setting]
-    report = check(small_pair, tree=tree, sampling=sampling, verifier=verifier)
+    report = check([recalled(model) for model in small_pair], tree=tree, sampling=sampling, verifier=verifier)
     assert report.passed and report.degrees_of_freedom > 5, describe(report)
+
+
+def test_recalled_rows_decide_as_passes_do(small_pair):
+    """The law with passes run again and with rows recalled is one and the same, sample by sample."""
+    run, again = check(small_pair, samples=200), check([recalled(model) for model in small_pair], samples=200)
+    assert again.cells == run.cells and (again.observed == run.observed).all()
 
 
 @both_ways
