@@ -1,4 +1,5 @@
 # Two commands for everyone: `make run` serves the app, `make test` proves it. Both make .venv on first use.
+# Of the three processes of `make test` one has the browser, which mostly waits; the two others fill two cores.
 PYTHON ?= python3
 BIN := .venv/bin
 PORT ?= 8501
@@ -11,8 +12,7 @@ run: .venv/runtime  # RELOAD=1 watches the code, which .streamlit/config.toml sw
 	$(BIN)/streamlit run app.py --server.port $(PORT)$(if $(RELOAD), --server.fileWatcherType poll)
 
 test: .venv/develop  # SLOW=1 adds the proofs that take minutes
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(if $(SLOW),,-m "not slow") tests/core tests/app
-	$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow") tests/e2e
+	$(BIN)/python -m pytest -n 3 --dist loadgroup $(if $(SLOW),,-m "not slow") tests/e2e tests/core tests/app
 
 lint: .venv/develop
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
