@@ -181,7 +181,7 @@ def bench_command(
     """Race autoregressive, transformers' own and assisted generation, the best chain and the planned tree."""
     from ..decoding.sampling import SamplingConfig
     from ..files.safe_files import json_bytes, write_atomic
-    from ..studies.race import bench
+    from ..studies.bench import bench
 
     sampling = SamplingConfig(temperature)
     check_out(out)
