@@ -95,7 +95,7 @@ def test_lanes_that_differ_at_temperature_0_are_named(assets, tiny_pair, monkeyp
 
 @pytest.fixture
 def context() -> JobContext:
-    return JobContext(Job("race", lambda context: None))
+    return JobContext(Job("race"))
 
 
 def test_a_race_that_is_stopped_keeps_the_lanes_that_had_finished(tiny_pair, context) -> None:
