@@ -4,7 +4,7 @@
     python benchmarks/decode.py --dtype bfloat16 --file assets/prompts/not-looping.jsonl --prompts 32
 
 Methods take turns on each prompt, EOS is off so that all write equally much, and the planned tree comes from a vector
-and a profile measured in the same run (see `sequoia_core.studies.race`). A record is named after the instruction set
+and a profile measured in the same run (see `sequoia_core.studies.bench`). A record is named after the instruction set
 that the passes use, the number format, the temperature and the day.
 """
 
@@ -20,7 +20,7 @@ from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models import instruction_sets
 from sequoia_core.models.loading import load_pair
-from sequoia_core.studies.race import bench
+from sequoia_core.studies.bench import bench
 
 ROOT = Path(__file__).resolve().parent.parent
 

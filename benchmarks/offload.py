@@ -39,9 +39,10 @@ import torch
 
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.decoding.tree_policy import TreePolicy
+from sequoia_core.decoding.tree_policy import ROOT_ONLY, TreePolicy
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.prediction import predict
+from sequoia_core.design.planning import plan_tree
+from sequoia_core.design.prediction import best_chain, predict
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.prompt_files import load_prompts
@@ -50,18 +51,19 @@ from sequoia_core.models.direct_reads import DirectFile, aligned_memory
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.loading import DEMO_PAIR, load_pair
 from sequoia_core.models.tensor_files import PIECE
+from sequoia_core.studies.bench import dynamic_trees
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile
+from sequoia_core.studies.prompt_loop import Report
 from sequoia_core.studies.race import (
     LOOPS_FROM,
+    Decoded,
     Lane,
     Method,
-    best_chain,
-    dynamic_trees,
     over_best_other,
     own_method,
-    plan_tree,
     repeated_share,
+    take_turns,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -162,29 +164,18 @@ def accelerated(
     model.register_forward_pre_hook(drop)
 
     def method(on: bool) -> Method:
-        def run(prompt: Sequence[int], length: int, turn: int, lane: Lane) -> None:
+        def run(prompt: Sequence[int], length: int, turn: int, report: Report) -> Decoded | None:
+            if turn >= ACCELERATED:
+                return None
             dropping["on"], dropping["sec"] = on, 0.0
             torch.manual_seed(turn)
             started = time.perf_counter()
             found = model.generate(torch.tensor([list(prompt)]), generation_config=config)[0, len(prompt) :].tolist()
-            lane.add(found, len(found), time.perf_counter() - started - dropping["sec"])
+            return Decoded(found, len(found), time.perf_counter() - started - dropping["sec"])
 
         return run
 
     return {"accelerate": method(True), "accelerate_cached": method(False)}
-
-
-def take_turns(methods: dict[str, Method], prompts: Sequence[Sequence[int]], length: int) -> dict[str, Lane]:
-    names, lanes = list(methods), {name: Lane() for name in methods}
-    for name in names:
-        methods[name](prompts[0], length, 0, Lane())  # warm-up
-    for turn, prompt in enumerate(prompts):
-        for offset in range(len(names)):
-            name = names[(turn + offset) % len(names)]
-            if turn < ACCELERATED or not name.startswith("accelerate"):
-                methods[name](prompt, length, turn, lanes[name])
-        print(f"prompt {turn + 1} of {len(prompts)}", file=sys.stderr)
-    return lanes
 
 
 def varied(pair: ModelPair, count: int, length: int) -> list[list[int]]:
@@ -244,7 +235,7 @@ def one_temperature(args, setups: list[Setup], calibration, raced, temperature: 
         if setup.place == "memory"
     }  # fmt: skip
     methods = {
-        f"{setup.place} autoregressive": own_method(setup.pair, None, sampling) for setup in setups
+        f"{setup.place} autoregressive": own_method(setup.pair, ROOT_ONLY, sampling) for setup in setups
     }  # one for each place: the draft has no part in it
     trees = {}
     for setup in setups:
@@ -258,7 +249,9 @@ def one_temperature(args, setups: list[Setup], calibration, raced, temperature: 
         if importlib.util.find_spec("accelerate"):
             dtype = setups[0].pair.target.dtype
             methods |= accelerated(args.target, dtype, Path(folder), sampling, length)
-        lanes = take_turns(methods, raced, length)
+        lanes = {name: Lane() for name in methods}
+        for name, found in take_turns(methods, raced, length):
+            lanes[name].add(found)
     steps = {name: 1 / lane.sec_per_token for name, lane in lanes.items() if lane.step_sec}
     whole = {name: sum(lane.tokens) / sum(lane.seconds) for name, lane in lanes.items()}
     shown = steps | {name: rate for name, rate in whole.items() if name not in steps}

@@ -36,7 +36,7 @@ def decode_work(request: DecodeRequest) -> Callable[[JobContext], dict[str, Any]
 def record_run(request: DecodeRequest) -> dict[str, Any]:
     """Run a request here and now, without a queue, and return the run."""
     work = decode_work(request)
-    return work(JobContext(Job("record", work)))
+    return work(JobContext(Job("record")))
 
 
 def decode_beside_baseline(

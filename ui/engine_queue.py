@@ -10,8 +10,8 @@ import logging
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import streamlit as st
@@ -21,7 +21,6 @@ from ui.jobs import Job, JobContext
 from ui.pair_loading import release_memory
 
 MAX_WAITING = 4
-WORKER_DIED = "the engine's worker thread died and was replaced. Start again."
 _LOG = logging.getLogger(__name__)
 
 
@@ -30,119 +29,65 @@ class Busy(RuntimeError):
 
 
 class EngineQueue:
-    """Runs one job at a time on one daemon thread; at most `max_waiting` wait.
+    """Runs one job at a time on one thread; at most `MAX_WAITING` wait.
 
-    Should the worker thread die, the next `submit`, or the next look at a job's `position`, marks the job it ran as
-    failed and starts another thread.
-
-    Args:
-        max_waiting: how many jobs may wait behind the running one.
+    Python waits for that thread when it ends. Streamlit has cancelled the jobs of all sessions by then.
     """
 
-    def __init__(self, max_waiting: int = MAX_WAITING) -> None:
-        self.max_waiting = max_waiting
-        self.running: Job | None = None
-        self._waiting: deque[Job] = deque()
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._closed = False
+    def __init__(self) -> None:
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._lock = threading.Lock()
+        self._jobs: list[Job] = []  # in the order in which they run
 
     def submit(self, label: str, work: Callable[[JobContext], Any], *, info: Any = None) -> Job:
         """Queue work and return its handle.
 
         Raises:
-            Busy: when `max_waiting` jobs already wait.
+            Busy: when `MAX_WAITING` jobs already wait.
         """
-        job = Job(label, work, info)
-        job.place = self._place
-        with self._changed:
-            self._forget_cancelled()
-            if len(self._waiting) >= self.max_waiting:
-                raise Busy(f"The engine is busy: 1 job runs and {len(self._waiting)} wait. Try again in a moment.")
-            self._waiting.append(job)
-            self._keep_a_worker()
-            self._changed.notify()
+        job = Job(label, info)
+        with self._lock:
+            self._jobs = [other for other in self._jobs if other.active]
+            waiting = sum(other.state == "queued" for other in self._jobs)
+            if waiting >= MAX_WAITING:
+                raise Busy(f"The engine is busy: 1 job runs and {waiting} wait. Try again in a moment.")
+            job.ahead = tuple(other.future for other in self._jobs)
+            job.future = self._worker.submit(_perform, job, work)
+            self._jobs.append(job)
         return job
 
     def close(self) -> None:
         """Cancel everything and let the worker end."""
-        with self._changed:
-            self._closed = True
-            for job in [*self._waiting, self.running]:
-                if job is not None:
-                    job.cancel()
-            self._changed.notify()
-
-    def _keep_a_worker(self) -> None:
-        if self._thread is not None and self._thread.is_alive():
-            return
-        if self.running is not None:
-            _end(self.running, WORKER_DIED)
-            self.running = None
-        self._thread = threading.Thread(target=self._serve, name="engine", daemon=True)
-        self._thread.start()
-
-    def _place(self, job: Job) -> int:
-        with self._changed:
-            self._forget_cancelled()
-            if self._waiting or self.running is not None:
-                self._keep_a_worker()
-            return self._waiting.index(job) + 1 if job in self._waiting else 0
-
-    def _forget_cancelled(self) -> None:
-        self._waiting = deque(job for job in self._waiting if job.state == "queued")
-
-    def _serve(self) -> None:
-        while True:
-            with self._changed:
-                self._forget_cancelled()
-                while not self._waiting:
-                    if self._closed:
-                        return
-                    self._changed.wait()
-                    self._forget_cancelled()
-                job = self._waiting.popleft()
-                with job.lock:
-                    if job.state != "queued":
-                        continue
-                    job.state, job.started = "running", time.monotonic()
-                self.running = job
-            _perform(job)
-            self.running = None
+        with self._lock:
+            for job in self._jobs:
+                job.cancel()
+            self._worker.shutdown(wait=False)
 
 
-def _perform(job: Job) -> None:
-    """Run one job to its end, whatever that is: the worker must outlive every failure.
+def _perform(job: Job, work: Callable[[JobContext], Any]) -> str:
+    """Run work to its end, and return how it ended, as `Job.state` says it.
 
-    Libraries raise more than exceptions: a panic of Rust code, such as the tokenizer's, is a BaseException.
+    Libraries raise more than exceptions: a panic of Rust code, such as the tokenizer's, is a BaseException. The future
+    gets none of them: their tracebacks would keep models and tensors in memory.
     """
-    error = None
+    job.started = time.monotonic()
     try:
-        assert job.work is not None, "a waiting job has work"
-        job.result = job.work(JobContext(job))
+        job.result = work(JobContext(job))
+    except Cancelled:
+        pass
     except BaseException as caught:  # the boundary of the worker: recorded on the job and logged, never lost
-        if not isinstance(caught, ValueError | Cancelled):
+        job.error = _describe(caught, job.step_count)
+        if not isinstance(caught, ValueError):
             _LOG.exception("job %s (%s) failed", job.id, job.label)
-        if not isinstance(caught, Cancelled):
-            error = _describe(caught, job.step_count)
-    _end(job, error)
-    if error is not None:
+    finally:
+        job.ended = time.monotonic()
+    if job.error is not None:
         release_memory()  # tracebacks and half-built models refer to each other
-
-
-def _end(job: Job, error: str | None) -> None:
-    """Record how a job ended, once."""
-    with job.lock:
-        if job.state != "running":
-            return
-        job.error, job.ended = error, time.monotonic()
-        job.work = None  # lets go of models and prompts the closure held
-        if error is not None:
-            job.state = "failed"
-        elif job.cancel_event.is_set():
-            job.state = "cancelled"
-        else:
-            job.state, job.fraction = "done", 1.0
+        return "failed"
+    if job.cancel_event.is_set():
+        return "cancelled"
+    job.fraction = 1.0
+    return "done"
 
 
 def _describe(error: BaseException, steps: int) -> str:

@@ -41,8 +41,8 @@ def _keep_run(job: Job) -> None:
 
 
 def _keep_lanes(job: Job) -> None:
-    for lane in job.result.lanes:
-        session.keep_run(lane.run, "raced here")
+    for run in job.result.runs.values():
+        session.keep_run(run, "raced here")
 
 
 def _use_chain(job: Job) -> None:

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from ui.model_pairs import PairSpec, shared_pair
@@ -39,11 +40,10 @@ class JobContext:
     def progress(self, fraction: float, message: str) -> None:
         """Report how much is done, 0 to 1, and what is being done."""
         job = self._job
-        with job.lock:
-            job.fraction = min(max(float(fraction), 0.0), 1.0)
-            if job.pace_from is None and job.fraction > 0:
-                job.pace_from = (time.monotonic(), job.fraction)
-            job.message = message
+        job.fraction = min(max(float(fraction), 0.0), 1.0)
+        if job.pace_from is None and job.fraction > 0:
+            job.pace_from = (time.monotonic(), job.fraction)
+        job.message = message
 
     def part(self, low: float, high: float, name: str = "") -> Callable[[float, str], None]:
         """Return a `progress` for one part of the work, from `low` to `high` of the whole; its name leads messages."""
@@ -65,20 +65,22 @@ class JobContext:
 
 
 class Job:
-    """A handle on submitted work: read by pages, written by the worker under `lock`.
+    """A handle on submitted work: read by pages, written by the worker.
 
     Attributes:
-        state: "queued", "running", "done", "failed" or "cancelled".
+        future: of the work; its result says how the work ended.
+        ahead: the futures of the jobs that were to run before it.
         result: what the work returned, or kept before it was cancelled or failed.
         error: one line naming the cause, with the step index where steps had begun.
         info: whatever the submitter wants to find again beside the result.
     """
 
-    def __init__(self, label: str, work: Callable[[JobContext], Any], info: Any = None) -> None:
+    def __init__(self, label: str, info: Any = None) -> None:
         self.id = uuid.uuid4().hex[:12]
         self.label = label
         self.info = info
-        self.state = "queued"
+        self.future: Future[str] = Future()
+        self.ahead: tuple[Future[str], ...] = ()
         self.fraction = 0.0
         self.message = ""
         self.result: Any = None
@@ -86,23 +88,34 @@ class Job:
         self.step_count = 0
         self.ring: deque[Any] = deque(maxlen=RING_STEPS)
         self.cancel_event = threading.Event()
-        self.lock = threading.Lock()
+        self.lock = threading.Lock()  # of the ring
         self.started: float | None = None
         self.ended: float | None = None
         # (time, fraction) of the first progress: loading is no part of the pace
         self.pace_from: tuple[float, float] | None = None
-        self.work: Callable[[JobContext], Any] | None = work
-        self.place: Callable[[Job], int] = lambda job: 0
+
+    @property
+    def state(self) -> str:
+        """One of "queued", "running", "done", "failed" and "cancelled"."""
+        if self.future.running():  # in this order, for it may go on between two of these questions
+            return "running"
+        if not self.future.done():
+            return "queued"
+        if self.future.cancelled():
+            return "cancelled"
+        return "failed" if self.future.exception() else self.future.result()
 
     @property
     def active(self) -> bool:
         """Whether it still waits or runs."""
-        return self.state in ("queued", "running")
+        return not self.future.done()
 
     @property
     def position(self) -> int:
         """Place in the queue from 1; 0 when running or over."""
-        return self.place(self)
+        if self.state != "queued":
+            return 0
+        return 1 + sum(not (other.running() or other.done()) for other in self.ahead)
 
     @property
     def seconds(self) -> float:
@@ -121,9 +134,7 @@ class Job:
     def cancel(self) -> None:
         """Ask the work to stop; a job that still waits is over at once."""
         self.cancel_event.set()
-        with self.lock:
-            if self.state == "queued":
-                self.state, self.work = "cancelled", None
+        self.future.cancel()  # has no effect on work that has begun
 
     def steps_since(self, index: int) -> list[Any]:
         """Return the kept steps from `index` on (fewer when the ring has dropped the oldest)."""

@@ -132,10 +132,10 @@ def _default_tree(
             holds among those that ship.
     """
     from ..design.plain_trees import chain_tree
+    from ..design.planning import plan_tree
     from ..design.profile import HardwareProfile
     from ..models.device import describe_device
     from ..models.protocol import dtype_name
-    from ..studies.race import plan_tree
 
     wanted = Conditions(
         pair.target.name, pair.draft.name, sampling.temperature, sampling.top_p, measured_as(verifier),
@@ -181,7 +181,7 @@ def bench_command(
     """Race autoregressive, transformers' own and assisted generation, the best chain and the planned tree."""
     from ..decoding.sampling import SamplingConfig
     from ..files.safe_files import json_bytes, write_atomic
-    from ..studies.race import bench
+    from ..studies.bench import bench
 
     sampling = SamplingConfig(temperature)
     check_out(out)

@@ -13,7 +13,8 @@ Each module imports, of this room, only the modules named:
     losslessness           prompt_loop
     ranks_along_text       prompt_loop
     measure_acceptance     prompt_loop, ranks_along_text
-    race                   measure_acceptance, measure_profile, prompt_loop
+    race                   prompt_loop
+    bench                  measure_acceptance, measure_profile, prompt_loop, race
     rejection_curves       measure_acceptance, prompt_loop, ranks_along_text
     verifier_comparison    measure_acceptance, prompt_loop, ranks_along_text
     prediction_check       measure_acceptance, prompt_loop, ranks_along_text, step_counts, verifier_comparison

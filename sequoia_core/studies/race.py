@@ -1,42 +1,52 @@
 """A fair race: the same prompts, tokens, dtype and threads for every way of decoding, interleaved in one run.
 
-Knows how to call transformers' own generation beside our engine, and how to plan the trees that take part.
+Knows how to call transformers' own generation beside our engine.
 """
 
 from __future__ import annotations
 
 import copy
-import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-import transformers
 
-from ..decoding.adaptive import AdaptiveTree
-from ..decoding.growing import GrowingTree
-from ..decoding.loop import autoregressive, decode
+from ..decoding.loop import decode
+from ..decoding.record import DecodeStep
 from ..decoding.sampling import SamplingConfig
-from ..decoding.spec_exec import SpecExecTree
-from ..decoding.tree_policy import TreePolicy
-from ..design.acceptance import AcceptanceVector
+from ..decoding.tree_policy import ROOT_ONLY, TreePolicy
 from ..design.bootstrap import ratio_estimate
-from ..design.growing_prediction import predict_growing
-from ..design.optimal_trees import optimal_tree
-from ..design.plain_trees import chain_tree
-from ..design.planning import best_shape, speedup_surface
-from ..design.prediction import Prediction, predict, predicted_speedup
-from ..design.profile import HardwareProfile
 from ..design.tree import TokenTree
 from ..models.language_model import ModelPair
-from .measure_acceptance import measure_acceptance
-from .measure_profile import measure_profile
-from .prompt_loop import Progress, Report, one_by_one
+from .prompt_loop import Progress, Report
 
 LOOPS_FROM = 0.5  # share of repeated 4-grams from which a text counts as looping, and is trivially easy to draft
+PHASES = ("draft_sec", "verify_sec", "walk_sec", "commit_sec")
+WARM_TOKENS = 16  # first calls allocate, import and pick kernels
 ASSISTANT_TOKENS = (None, 3, 5, 8)  # transformers' default and fixed lengths: the best of them is reported
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One prompt decoded by one method.
+
+    Attributes:
+        passes: of the target.
+        seconds: of the whole decode.
+        steps: their records, of our own methods only.
+    """
+
+    output: list[int]
+    passes: int
+    seconds: float
+    steps: Sequence[DecodeStep] = ()
+
+
+# prompt, tokens, which prompt it is, and what to tell the share that is done -> None when cancelled or left out
+Method = Callable[[Sequence[int], int, int, Report], Decoded | None]
 
 
 @dataclass(slots=True)
@@ -55,11 +65,16 @@ class Lane:
     step_sec: list[float] = field(default_factory=list)
     phase_sec: dict[str, float] = field(default_factory=dict)
 
-    def add(self, output: list[int], steps: int, seconds: float) -> None:
-        self.outputs.append(output)
-        self.tokens.append(len(output))
-        self.steps.append(steps)
-        self.seconds.append(seconds)
+    def add(self, found: Decoded) -> None:
+        """Count one more prompt."""
+        self.outputs.append(found.output)
+        self.tokens.append(len(found.output))
+        self.steps.append(found.passes)
+        self.seconds.append(found.seconds)
+        if found.steps:
+            phases = {name: sum(getattr(step, name) for step in found.steps) for name in PHASES}
+            self.phase_sec = {name: self.phase_sec.get(name, 0.0) + taken for name, taken in phases.items()}
+            self.step_sec.append(sum(phases.values()))
 
     @property
     def sec_per_token(self) -> float:
@@ -71,14 +86,9 @@ class Lane:
         """All tokens ÷ the seconds of all decodes, reading prompts counted."""
         return sum(self.tokens) / sum(self.seconds)
 
-    @property
-    def rates(self) -> np.ndarray:
-        """Tokens per second of each prompt, float64 [prompts]."""
-        return np.array(self.tokens) / np.array(self.seconds)
-
     def summary(self) -> dict:
         """Return the rate over all prompts, and its quartiles over single ones, as plain JSON values."""
-        low, high = np.percentile(self.rates, [25, 75])
+        low, high = np.percentile(np.array(self.tokens) / np.array(self.seconds), [25, 75])
         row = {
             "tokens_per_sec": self.tokens_per_sec,
             "tokens_per_sec_quartiles": [float(low), float(high)],
@@ -90,80 +100,63 @@ class Lane:
         return row
 
 
-Method = Callable[[Sequence[int], int, int, Lane], None]  # prompt, tokens, turn, and the lane that it is entered in
-
-
-def best_chain(acceptance: AcceptanceVector, profile: HardwareProfile, *, longest: int = 32) -> TokenTree:
-    """Return the chain with the largest predicted speedup, at least one drafted token long."""
-    lengths = range(1, min(longest, profile.max_size - 1) + 1)
-    return max((chain_tree(n) for n in lengths), key=lambda tree: predicted_speedup(tree, acceptance, profile))
-
-
-def plan_tree(
-    acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None, max_depth: int = 24
-) -> TokenTree:
-    """Return the optimal tree at the planner's best shape."""
-    best = best_shape(speedup_surface(acceptance, profile, max_size=max_size, max_depth=max_depth))
-    return optimal_tree(acceptance, size=best.size, depth=best.depth)
-
-
-def predict_policy(
-    policy: GrowingTree,
-    acceptance: AcceptanceVector,
-    profile: HardwareProfile,
-    *,
-    context: float | None = None,
-    prompts: int | None = None,
-) -> Prediction:
-    """Predict what decoding with dynamic trees does, or with the one tree that an adaptive policy may answer.
+def own_method(
+    pair: ModelPair, tree: TokenTree | TreePolicy, sampling: SamplingConfig, *, seed: int = 0, **options
+) -> Method:
+    """Return what decodes a prompt with a tree, EOS switched off; `ROOT_ONLY` is the autoregressive baseline.
 
     Args:
-        acceptance: a vector with a calibration.
-        context, prompts: as for `predict`.
+        options: of `decode`; what it can explain is left out unless asked for.
     """
-    if policy.fixed is not None:
-        return predict(policy.fixed, acceptance, profile, context=context, prompts=prompts)
-    return predict_growing(
-        policy.shaper_at_start(context), policy, acceptance.calibration, profile, kind=policy.kind, context=context,
-        prompts=prompts,
-    )  # fmt: skip
+    models = {"target": pair.target.endless(), "draft": pair.draft.endless()}
+    options = {**models, "tree": tree, "sampling": sampling, "explain": False, **options}
 
-
-def dynamic_trees(acceptance: AcceptanceVector, profile: HardwareProfile, planned: TokenTree) -> dict[str, TreePolicy]:
-    """Return the policies that race against a planned tree; none for a vector without calibration.
-
-    SpecExec has the planned tree's budget and depth. The adaptive policy has only the profile to hold it.
-    """
-    if acceptance.calibration is None:
-        return {}
-    return {
-        "specexec": SpecExecTree(max_size=planned.size, max_depth=max(1, planned.depth)),
-        "adaptive": AdaptiveTree(profile=profile, calibration=acceptance.calibration, holds_for=acceptance.holds_for),
-    }
-
-
-def own_method(
-    pair: ModelPair, tree: TokenTree | TreePolicy | None, sampling: SamplingConfig, *, seed: int = 0
-) -> Method:
-    """Return what decodes a prompt with a tree, or token by token without one, EOS off, and enters it in a lane."""
-    target, draft = pair.target.endless(), pair.draft.endless()
-
-    def run(prompt: Sequence[int], length: int, turn: int, lane: Lane) -> None:
+    def run(prompt: Sequence[int], length: int, turn: int, report: Report) -> Decoded | None:
         generator = torch.Generator().manual_seed(seed + turn)
-        options = {"sampling": sampling, "max_new_tokens": length, "generator": generator}
+        steps, output, seconds = [], [], 0.0
         started = time.perf_counter()
-        if tree is None:
-            steps = list(autoregressive(prompt, target=target, **options))
-        else:
-            steps = list(decode(prompt, target=target, draft=draft, tree=tree, explain=False, **options))
-        seconds = time.perf_counter() - started
-        names = ("draft_sec", "verify_sec", "walk_sec", "commit_sec")
-        phases = {name: sum(getattr(step, name) for step in steps) for name in names}
-        lane.phase_sec = {name: lane.phase_sec.get(name, 0.0) + taken for name, taken in phases.items()}
-        lane.step_sec.append(sum(phases.values()))
-        lane.add([token for step in steps for token in step.new_tokens], len(steps), seconds)
+        for step in decode(prompt, **options, max_new_tokens=length, generator=generator):
+            seconds += time.perf_counter() - started
+            steps.append(step)
+            output += step.new_tokens
+            report(len(output) / length)
+            started = time.perf_counter()  # what it tells takes no part in the race
+        return Decoded(output, len(steps), seconds, steps) if steps and steps[-1].finished else None
 
     return run
+
+
+def take_turns(
+    methods: Mapping[str, Method],
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    *,
+    progress: Progress | None = None,
+    cancel: threading.Event | None = None,
+) -> Iterator[tuple[str, Decoded]]:
+    """Yield what each method does with each prompt, as it ends; the method that begins changes from prompt to prompt.
+
+    Each method is warmed up first. A cancelled race ends; its methods have to look at `cancel` too.
+    """
+    names = list(methods)
+    order = [(turn, names[(turn + place) % len(names)]) for turn in range(len(prompts)) for place in range(len(names))]
+    tell = progress or (lambda share, words: None)
+    tell(0.0, "warming up")
+    for method in methods.values():
+        method(prompts[0], min(WARM_TOKENS, max_new_tokens), 0, lambda share: None)
+    for number, (turn, name) in enumerate(order):
+        if cancel is not None and cancel.is_set():
+            return
+        words = name if len(prompts) == 1 else f"{name}, prompt {turn + 1} of {len(prompts)}"
+
+        def report(share: float, number: int = number, words: str = words) -> None:
+            tell((number + share) / len(order), words)
+
+        report(0.0)
+        found = methods[name](prompts[turn], max_new_tokens, turn, report)
+        if found is not None:
+            report(1.0)
+            yield name, found
 
 
 def race(
@@ -184,28 +177,17 @@ def race(
         with_transformers: also race `hf_generate` and `hf_assisted` (one lane per setting).
 
     Returns:
-        method -> lane; `hf_assisted` is the fastest of its settings.
+        method -> lane, "autoregressive" first; `hf_assisted` is the fastest of its settings.
     """
-    methods = {"autoregressive": own_method(pair, None, sampling, seed=seed)}
-    methods |= {name: own_method(pair, tree, sampling, seed=seed) for name, tree in trees.items()}
+    trees = {"autoregressive": ROOT_ONLY, **trees}
+    methods = {name: own_method(pair, tree, sampling, seed=seed) for name, tree in trees.items()}
     if with_transformers:
         methods["hf_generate"] = _transformers_method(pair, sampling, assisted=False, length_hint=None)
         for hint in ASSISTANT_TOKENS:
             methods[f"hf_assisted/{hint}"] = _transformers_method(pair, sampling, assisted=True, length_hint=hint)
-    for run in methods.values():  # warm-up: first calls allocate, import and pick kernels
-        run(prompts[0], min(16, max_new_tokens), 0, Lane())
     lanes = {name: Lane() for name in methods}
-    names = list(methods)
-
-    def decode_with_all(turn: int, report: Report) -> int:
-        for offset in range(len(names)):
-            name = names[(turn + offset) % len(names)]
-            methods[name](prompts[turn], max_new_tokens, turn, lanes[name])
-        report(1.0)
-        return turn
-
-    for _ in one_by_one(len(prompts), decode_with_all, progress=progress):
-        pass
+    for name, found in take_turns(methods, prompts, max_new_tokens, progress=progress):
+        lanes[name].add(found)
     settings = {name: lane for name, lane in lanes.items() if name.startswith("hf_assisted/")}
     if settings:
         lanes = {name: lane for name, lane in lanes.items() if name not in settings}
@@ -213,7 +195,9 @@ def race(
     return lanes
 
 
-def _transformers_method(pair: ModelPair, sampling: SamplingConfig, *, assisted: bool, length_hint: int | None):
+def _transformers_method(
+    pair: ModelPair, sampling: SamplingConfig, *, assisted: bool, length_hint: int | None
+) -> Method:
     """Return a runner of `model.generate`, plain or with the draft as assistant."""
     model, assistant = pair.target.model, pair.draft.model
     config = copy.deepcopy(model.generation_config)
@@ -231,7 +215,7 @@ def _transformers_method(pair: ModelPair, sampling: SamplingConfig, *, assisted:
         assistant_config.num_assistant_tokens_schedule = "constant"
         assistant_config.assistant_confidence_threshold = 0.0
 
-    def run(prompt: Sequence[int], length: int, turn: int, lane: Lane) -> None:
+    def run(prompt: Sequence[int], length: int, turn: int, report: Report) -> Decoded:
         ids = torch.tensor([list(prompt)], device=pair.target.device)
         config.max_new_tokens = length
         torch.manual_seed(turn)  # transformers samples from the global generator
@@ -251,93 +235,9 @@ def _transformers_method(pair: ModelPair, sampling: SamplingConfig, *, assisted:
             seconds = time.perf_counter() - started
             assistant.generation_config = own_config
             hook.remove()
-        lane.add(output[0, ids.shape[1] :].tolist(), passes, seconds)
+        return Decoded(output[0, ids.shape[1] :].tolist(), passes, seconds)
 
     return run
-
-
-def bench(
-    pair: ModelPair,
-    prompts: Sequence[Sequence[int]],
-    *,
-    sampling: SamplingConfig,
-    max_new_tokens: int,
-    calibration: Sequence[Sequence[int]] = (),
-    progress: Progress | None = None,
-) -> dict:
-    """Measure, plan, race and compare: one JSON-ready record.
-
-    Args:
-        calibration: other prompts, on which the vector is measured; when empty, the last quarter of `prompts` is kept
-            from the race for that.
-
-    Returns:
-        method -> summary, and the planned shape with predicted and measured speedup over `autoregressive`: totals
-        against totals, prompt reading left out, and whether the measured one is inside the predicted interval. The
-        lanes `specexec` and `adaptive` have the same of their own, the latter with the shape of its tree where that is
-        static. All three say how they compare with the fastest other lane. `growing_sec` is the profile's.
-    """
-    raced = prompts
-    if not calibration:
-        calibration = prompts[-max(1, len(prompts) // 4) :] if len(prompts) > 1 else prompts
-        raced = prompts[: len(prompts) - len(calibration)] if len(prompts) > 1 else prompts
-    acceptance = measure_acceptance(
-        calibration, target=pair.target, draft=pair.draft, sampling=sampling, max_new_tokens=max_new_tokens
-    )
-    profile = measure_profile(target=pair.target, draft=pair.draft)
-    trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
-    dynamic = dynamic_trees(acceptance, profile, trees["sequoia"])
-    lanes = race(
-        pair, raced, trees=trees | dynamic, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress
-    )
-    result: dict = {name: lane.summary() for name, lane in lanes.items()}
-    context = float(np.mean([len(prompt) for prompt in raced])) + max_new_tokens / 2
-    times = {"context": context, "prompts": len(raced)}
-    prediction = predict(trees["sequoia"], acceptance, profile, **times)
-    predictions = {"sequoia": prediction}
-    predictions |= {name: predict_policy(tree, acceptance, profile, **times) for name, tree in dynamic.items()}
-    for name, found in predictions.items():
-        held = _held(found, lanes["autoregressive"].sec_per_token / lanes[name].sec_per_token)
-        result[name] |= held | {"over_best_other": over_best_other(lanes, name)}
-        result |= held if name == "sequoia" else {}
-    result["paper_speedup"] = prediction.paper_speedup
-    result["tree"] = {"size": trees["sequoia"].size, "depth": trees["sequoia"].depth}
-    result["chain_length"] = trees["chain"].depth
-    if "adaptive" in dynamic:
-        adaptive = dynamic["adaptive"]
-        result["recipe"], result["growing_sec"] = adaptive.recipe, profile.growing_sec.tolist()
-        if adaptive.fixed is not None:
-            result["adaptive"] |= {"size": adaptive.fixed.size, "depth": adaptive.fixed.depth}
-    result["settings"] = {
-        "temperature": sampling.temperature,
-        "max_new_tokens": max_new_tokens,
-        "prompts": len(raced),
-        "calibration_prompts": len(calibration),
-        "device": profile.device,
-        "dtype": profile.dtype,
-        "passes_by": pair.target.forward_by,
-        "target": pair.target.name,
-        "draft": pair.draft.name,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
-    repeated = np.array([repeated_share(output) for output in lanes["autoregressive"].outputs])
-    result["repeated_4grams"] = repeated.round(3).tolist()
-    result["not_looping"] = _compared(lanes, repeated <= LOOPS_FROM)
-    result["looping"] = _compared(lanes, repeated > LOOPS_FROM)
-    result["peak_memory_bytes"] = _peak_memory(pair.target.device)
-    return result
-
-
-def _held(prediction: Prediction, measured: float) -> dict:
-    """Return what was predicted of a lane beside what was measured, as plain JSON values."""
-    return {
-        "predicted_speedup": prediction.speedup.value,
-        "predicted_interval": [prediction.speedup.low, prediction.speedup.high],
-        "expected_tokens": prediction.tokens_per_step.value,
-        "measured_speedup": measured,
-        "held": prediction.holds(measured),
-    }
 
 
 def over_best_other(lanes: Mapping[str, Lane], name: str) -> dict:
@@ -355,26 +255,3 @@ def repeated_share(tokens: Sequence[int], length: int = 4) -> float:
     """Return the share of n-grams that occurred before: near 1 for text that loops (and is easy to draft)."""
     grams = [tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1)]
     return 1.0 - len(set(grams)) / len(grams) if grams else 0.0
-
-
-def _compared(lanes: dict[str, Lane], chosen: np.ndarray) -> dict:
-    """Return how many prompts are chosen, bool [prompts], and each method's speed-up on all of them, as JSON."""
-    rates = {
-        name: float(np.array(lane.tokens)[chosen].sum() / np.array(lane.seconds)[chosen].sum())
-        for name, lane in lanes.items()
-        if chosen.any()
-    }
-    ratios = {name: rate / rates["autoregressive"] for name, rate in rates.items()}
-    return {"prompts": int(chosen.sum()), "over_autoregressive": ratios}
-
-
-def _peak_memory(device: torch.device) -> int | None:
-    """Return the most memory held so far: of the device where it counts it, else of the process; None on Windows."""
-    if torch.device(device).type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    try:
-        import resource  # POSIX only
-    except ImportError:
-        return None
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -245,8 +245,9 @@ def test_hostile_messages_stay_literal(folders) -> None:
 def test_an_answer_says_how_it_ended(state: str, finished: str | None, cut: str) -> None:
     before = Conversation(("a", "b"), (Exchange("Hello?", "Hi."),))
     request = DecodeRequest("", TokenTree([-1]), turns=before.turns("Be brief.", "And?"), models=PairSpec("a", "b"))
-    job = Job("decode", lambda context: None, request)
-    job.state, job.result = state, {"text": "So\ufffd", "steps": [{"finished": finished}]}
+    job = Job("decode", request)
+    job.future.set_result(state)
+    job.result = {"text": "So\ufffd", "steps": [{"finished": finished}]}
     assert before.joined(job).exchanges == (*before.exchanges, Exchange("And?", "So", cut))
     assert Conversation(("a", "c"), before.exchanges).joined(job).exchanges == before.exchanges
     assert Conversation(("a", "b")).joined(job).exchanges == ()  # it was begun anew

@@ -61,7 +61,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def context() -> JobContext:
-    return JobContext(Job("decode", lambda context: None))
+    return JobContext(Job("decode"))
 
 
 def test_the_baseline_writes_as_much_in_turns_and_all_its_seconds_count(tiny_pair, timed, context) -> None:

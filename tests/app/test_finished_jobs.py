@@ -20,8 +20,9 @@ pytestmark = pytest.mark.usefixtures("assets")
 
 def ended(label: str, result, *, info=None, state: str = "done", began: float = 1.0, steps: int = 0) -> Job:
     """A job as the worker leaves it."""
-    job = Job(label, lambda context: None, info)
-    job.state, job.result, job.started, job.ended, job.step_count = state, result, began, began + 0.5, steps
+    job = Job(label, info)
+    job.result, job.started, job.ended, job.step_count = result, began, began + 0.5, steps
+    job.future.set_result(state)
     return job
 
 
@@ -104,5 +105,5 @@ def test_every_job_that_is_started_by_a_fixed_name_has_an_adopter() -> None:
 
 def test_nothing_to_adopt_changes_nothing() -> None:
     assert not open_page("tree").toast
-    waiting = Job("Measuring acceptance", lambda context: None)
+    waiting = Job("Measuring acceptance")
     assert "studio_acceptance" not in with_jobs("tree", measure=waiting).session_state

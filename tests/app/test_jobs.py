@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from sequoia_core.files.faults import Cancelled
 from tests.app.conftest import ROOT
 from ui import engine_queue
-from ui.engine_queue import WORKER_DIED, Busy, EngineQueue
+from ui.engine_queue import Busy, EngineQueue
 from ui.jobs import Job, JobContext
 
 
@@ -122,7 +122,7 @@ def test_user_mistakes_and_out_of_memory_read_as_sentences(queue: EngineQueue) -
 
 
 def test_the_ring_is_bounded_and_indices_stay_true() -> None:
-    job = Job("ring", lambda context: None)
+    job = Job("ring")
     context = JobContext(job)
     total = job.ring.maxlen + 10
     for index in range(total):
@@ -155,12 +155,17 @@ def test_twenty_sessions_never_share_output(queue: EngineQueue) -> None:
     assert all(job.steps_since(0) == [owner] * 5 and job.result == owner for owner, job in jobs)
 
 
-def test_close_cancels_running_and_waiting() -> None:
+def test_close_cancels_running_and_waiting_and_ends_the_worker() -> None:
+    before = set(threading.enumerate())
     engine = EngineQueue()
     jobs = [engine.submit("running", held(threading.Event())), engine.submit("waiting", held(threading.Event()))]
     wait_for(lambda: jobs[0].state == "running")
+    (worker,) = set(threading.enumerate()) - before
     engine.close()
     wait_for(lambda: all(job.state == "cancelled" for job in jobs))
+    assert [job.position for job in jobs] == [0, 0]
+    worker.join(60)
+    assert not worker.is_alive()
 
 
 def test_partial_results_survive_a_failure_and_a_cancel_before_anything_is_no_failure(queue: EngineQueue) -> None:
@@ -211,16 +216,13 @@ def leave(context: JobContext) -> None:
 )
 def test_whatever_the_work_raises_ends_that_job_only(queue: EngineQueue, work, words: str) -> None:
     job, after = queue.submit("breaks", work), queue.submit("after", lambda context: "ok")
-    worker = queue._thread
     wait_for(lambda: not (job.active or after.active))
     assert (job.state, after.state, after.result) == ("failed", "done", "ok")
     assert words in job.error and "\n" not in job.error
-    assert queue._thread is worker and worker.is_alive()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_worker_that_died_is_replaced_and_its_job_says_so(queue: EngineQueue) -> None:
-    """The thread ends by a log handler's fault, where nobody is left to end its job."""
+def test_a_fault_of_a_log_handler_ends_no_more_than_the_job(queue: EngineQueue) -> None:
+    """It is raised where a failed job is over already, so that only the future is left to end it."""
 
     class Broken(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -230,31 +232,15 @@ def test_a_worker_that_died_is_replaced_and_its_job_says_so(queue: EngineQueue) 
         context.append("a step")
         raise RuntimeError("worth a log entry")
 
-    log, handler, go = logging.getLogger("ui.engine_queue"), Broken(), threading.Event()
+    log, handler = logging.getLogger("ui.engine_queue"), Broken()
     log.addHandler(handler)
     try:
-        lost = queue.submit("lost", lambda context: go.wait(30) and breaks(context))
-        waiting = queue.submit("waiting", lambda context: "ok")
-        worker = queue._thread
-        go.set()
-        worker.join(60)
+        lost, waiting = queue.submit("lost", breaks), queue.submit("waiting", lambda context: "ok")
+        wait_for(lambda: not waiting.active)
     finally:
         log.removeHandler(handler)
-    assert (lost.state, waiting.state) == ("running", "queued")
-    assert lost.position == 0  # what every page asks while a job is active
-    assert (lost.state, lost.error, lost.steps_since(0)) == ("failed", WORKER_DIED, ["a step"])
-    wait_for(lambda: waiting.state == "done")
-    again = queue.submit("again", lambda context: "ok")
-    wait_for(lambda: again.state == "done")
-    assert queue._thread is not worker
-
-
-def test_after_close_no_worker_is_started_again() -> None:
-    engine = EngineQueue()
-    job = engine.submit("running", held(threading.Event()))
-    engine.close()
-    engine._thread.join(60)
-    assert job.position == 0 and job.state == "cancelled" and not engine._thread.is_alive()
+    assert (lost.state, lost.error) == ("failed", "step 1: RuntimeError: worth a log entry")
+    assert lost.steps_since(0) == ["a step"] and waiting.state == "done"
 
 
 def test_a_real_allocators_refusal_reads_as_out_of_memory(queue: EngineQueue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from sequoia_core.decoding.spec_exec import SpecExecTree
 from sequoia_core.design.plain_trees import branching_tree
+from sequoia_core.studies import race as racing
 from tests.app.conftest import OTHER_DRAFT, metrics, open_page, settled, wait_for
 from tests.conftest import tiny_llama
 from ui import race_job
@@ -39,19 +42,21 @@ def test_every_lane_writes_the_same_text_at_temperature_0_and_is_kept_as_a_run(a
     assert len(lanes[0]["ends"]) == 32 > len(lanes[2]["ends"])
     assert "same text" in page.success[0].value
     found = page.session_state["studio_jobs"]["race"].result
-    assert metrics(page)["Winner"][0] == min(found.lanes, key=lambda lane: lane.seconds).name
+    assert metrics(page)["Winner"][0] == min(LANES, key=lambda name: sum(found.lanes[name].step_sec))
     kept = page.session_state["studio_runs"]
-    assert {lane.run["id"] for lane in found.lanes} <= set(kept)
-    assert all(lane.run["baseline"]["seconds"] == found.lanes[0].seconds for lane in found.lanes[1:])
+    assert list(found.runs) == LANES and {run["id"] for run in found.runs.values()} <= set(kept)
+    alone = sum(found.lanes[LANES[0]].step_sec)
+    assert all(found.runs[name]["baseline"]["seconds"] == alone for name in LANES[1:])
+    for name, run in found.runs.items():  # the record says what the race summed up
+        assert sum(sum(step["seconds"]) for step in run["steps"]) == pytest.approx(sum(found.lanes[name].step_sec))
 
 
 def test_the_figures_of_a_race_follow_from_its_seconds(assets, tiny_pair) -> None:
     tiny_pair.draft = tiny_pair.target  # always right: a step is more than one token
     page = race(open_page("race", race_tokens="16"))
     lanes = page.session_state["studio_jobs"]["race"].result.lanes
-    for lane, seconds in zip(lanes, (2.0, 1.0, 0.5, 4.0), strict=True):
-        for step in lane.run["steps"]:
-            step["seconds"] = [seconds / len(lane.run["steps"]), 0.0, 0.0, 0.0]
+    for name, seconds in zip(LANES, (2.0, 1.0, 0.5, 4.0), strict=True):
+        lanes[name].step_sec = [seconds]
     page = settled(page.run())
     assert metrics(page) == {
         "Winner": ("Planned tree", "of 4 lanes"),
@@ -72,20 +77,25 @@ def test_above_temperature_0_lanes_write_equally_much_but_not_the_same(assets, t
 
 
 def test_lanes_that_differ_at_temperature_0_are_named(assets, tiny_pair, monkeypatch) -> None:
-    whole = race_job._run_lane
+    whole = racing.own_method
 
-    def odd(context, pair, name, request, progress):
-        lane = whole(context, pair, name, request, progress)
-        return race_job.Lane(name, (*lane.tokens[:-1], -1), lane.run) if name == "SpecExec" else lane
+    def odd(pair, tree, *arguments, **options):
+        method = whole(pair, tree, *arguments, **options)
 
-    monkeypatch.setattr(race_job, "_run_lane", odd)
+        def run(*request):
+            found = method(*request)
+            return replace(found, output=[*found.output[:-1], 0 if found.output[-1] else 1])
+
+        return run if isinstance(tree, SpecExecTree) else method
+
+    monkeypatch.setattr(racing, "own_method", odd)
     page = race(open_page("race", race_tokens="16"))
     assert "SpecExec did not" in page.warning[0].value and not page.success
 
 
 @pytest.fixture
 def context() -> JobContext:
-    return JobContext(Job("race", lambda context: None))
+    return JobContext(Job("race"))
 
 
 def test_a_race_that_is_stopped_keeps_the_lanes_that_had_finished(tiny_pair, context) -> None:
@@ -93,15 +103,15 @@ def test_a_race_that_is_stopped_keeps_the_lanes_that_had_finished(tiny_pair, con
     request = DecodeRequest("def f():", branching_tree([2, 2]), max_new_tokens=24)
     context.progress = lambda fraction, message: stop.set() if fraction > 0.7 else None
     race = race_job.race_work({"one": request, "two": request})(context)
-    assert [lane.name for lane in race.lanes] == ["one"] and len(race.lanes[0].tokens) == 24
+    assert list(race.lanes) == list(race.runs) == ["one"] and race.lanes["one"].tokens == [24]
 
 
 def test_a_lane_that_drafts_as_the_target_would_takes_fewer_steps(tiny_pair, context) -> None:
     tiny_pair.draft = tiny_llama(1)
     tree = branching_tree([1, 1, 1])
     requests = {"tree": DecodeRequest("def f():", tree, max_new_tokens=24)}
-    (lane,) = race_job.race_work(requests)(context).lanes
-    assert len(lane.run["steps"]) == 6 and lane.run["text"] == "".join("".join(s["pieces"]) for s in lane.run["steps"])
+    (run,) = race_job.race_work(requests)(context).runs.values()
+    assert len(run["steps"]) == 6 and run["text"] == "".join("".join(s["pieces"]) for s in run["steps"])
 
 
 def test_a_race_of_another_pair_is_not_shown_as_one_of_the_pair_in_use(assets, tiny_pair) -> None:

@@ -81,7 +81,7 @@ def test_the_whole_chain_runs_with_the_target_on_disk(spec, monkeypatch):
     for name, value in {"STREAMED_SIZES": (1, 4, 8), "STREAMED_REPEATS": 1, "NEW_TOKENS": 16}.items():
         monkeypatch.setattr(chain_job, name, value)
     work = chain_job.chain_work(["DEF F(A):", "CLASS A:", "IF A:"], models=spec)
-    found = work(JobContext(Job("chain", work)))
+    found = work(JobContext(Job("chain")))
     model_pairs.unload_pair()
     assert found.acceptance.meta["offload"] == found.profile.offload == found.run["offload"] == "disk"
     assert found.profile.max_size == 8 and found.profile.streaming is not None

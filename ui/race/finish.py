@@ -6,38 +6,39 @@ from typing import Any
 
 import streamlit as st
 
-from ui import kept_runs, runs
+from ui import kept_runs
 from ui.cards import Card, cards
 from ui.race.entrants import AUTOREGRESSIVE
-from ui.race_job import Lane, Race
+from ui.race_job import Race
 from ui.race_track import race_track
 from ui.runs import DecodeRequest
 
 
 def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
     """Draw the replay, the figures of the winner, and a table of all lanes."""
-    kept_runs.say_made_with(*(lane.run for lane in race.lanes))
-    ordered = race.by_finish
-    winner, alone = ordered[0], next((lane for lane in race.lanes if lane.name == AUTOREGRESSIVE), None)
-    row = [Card("Winner", winner.name, f"of {len(ordered)} lanes", help="The fewest seconds in steps.")]
-    row.append(Card("Tokens per second", f"{winner.tokens_per_sec:.0f}", _against(alone, "autoregressive {:.0f}")))
+    kept_runs.say_made_with(*race.runs.values())
+    ordered = sorted(race.lanes, key=lambda name: race.lanes[name].sec_per_token)
+    winner, alone = race.lanes[ordered[0]], race.lanes.get(AUTOREGRESSIVE)
+    row = [Card("Winner", ordered[0], f"of {len(ordered)} lanes", help="The fewest seconds in steps.")]
+    against = "" if alone is None else f"autoregressive {1 / alone.sec_per_token:.0f}"
+    row.append(Card("Tokens per second", f"{1 / winner.sec_per_token:.0f}", against))
     if alone is not None:
         row.append(
             Card(
                 "Speedup",
-                f"{alone.seconds / winner.seconds:.2f}×",
+                f"{alone.sec_per_token / winner.sec_per_token:.2f}×",
                 "vs 1.00× autoregressive",
                 help="Seconds of the autoregressive lane ÷ seconds of the winner, for equally many tokens.",
             )
         )
     if len(ordered) > 1:
-        gap = ordered[1].seconds - winner.seconds
-        row.append(Card("Lead", f"{1000 * gap:.0f} ms", f"before {ordered[1].name}", help="At the finish line."))
+        gap = sum(race.lanes[ordered[1]].step_sec) - sum(winner.step_sec)
+        row.append(Card("Lead", f"{1000 * gap:.0f} ms", f"before {ordered[1]}", help="At the finish line."))
     cards(*row)
     race_track(race, key="race_track", epoch=epoch)
     _say_whether_equal(race, common)
     st.dataframe(
-        [_row(lane, alone) for lane in ordered],
+        [_row(name, race) for name in ordered],
         width="stretch",
         hide_index=True,
         key="race_table",
@@ -51,10 +52,6 @@ def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
     st.caption("Every lane is a run: the runs page shows it step by step and compares two of them.")
 
 
-def _against(alone: Lane | None, form: str) -> str:
-    return "" if alone is None else form.format(alone.tokens_per_sec)
-
-
 def _say_whether_equal(race: Race, common: DecodeRequest) -> None:
     if len(race.lanes) < 2:
         return
@@ -62,31 +59,33 @@ def _say_whether_equal(race: Race, common: DecodeRequest) -> None:
         st.markdown(
             "Texts differ because each lane draws its own random numbers; all follow the target's distribution exactly."
         )
-    elif race.is_one_text:
+        return
+    first, *_ = race.lanes
+    odd = [name for name, lane in race.lanes.items() if lane.outputs != race.lanes[first].outputs]
+    if not odd:
         st.success(
             "All lanes wrote the same text, as they must at temperature 0: only the time differs.",
             icon=":material/check_circle:",
         )
     else:
-        odd = [lane.name for lane in race.lanes if lane.tokens != race.lanes[0].tokens]
         st.warning(
-            f"At temperature 0 every lane should write what {race.lanes[0].name} wrote; {', '.join(odd)} did not. In a "
+            f"At temperature 0 every lane should write what {first} wrote; {', '.join(odd)} did not. In a "
             "short number format near-ties may round the other way in passes of another width.",
             icon=":material/warning:",
         )
 
 
-def _row(lane: Lane, alone: Lane | None) -> dict[str, Any]:
-    """Return what is known of a lane; a prediction only where there is one."""
-    summary = runs.summary_of(lane.run)
+def _row(name: str, race: Race) -> dict[str, Any]:
+    """Return what is known of a method; a speedup and a prediction only where there is one."""
+    lane, run, alone = race.lanes[name], race.runs[name], race.lanes.get(AUTOREGRESSIVE)
     row = {
-        "lane": lane.name,
-        "how": lane.run["tree_source"].partition(": ")[2],
-        "seconds": round(lane.seconds, 3),
-        "tokens per second": lane.tokens_per_sec,
-        "tokens per step": summary.tokens_per_step,
-        "steps": summary.steps,
-        "speedup": None if alone is None else alone.seconds / lane.seconds,
-        "predicted": lane.run["predicted_speedup"],
+        "lane": name,
+        "how": run["tree_source"].partition(": ")[2],
+        "seconds": round(sum(lane.step_sec), 3),
+        "tokens per second": 1 / lane.sec_per_token,
+        "tokens per step": sum(lane.tokens) / sum(lane.steps),
+        "steps": sum(lane.steps),
+        "speedup": None if alone is None else alone.sec_per_token / lane.sec_per_token,
+        "predicted": run["predicted_speedup"],
     }
-    return {name: value for name, value in row.items() if value is not None}
+    return {key: value for key, value in row.items() if value is not None}

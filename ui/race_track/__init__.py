@@ -11,7 +11,7 @@ from typing import Any
 
 import streamlit as st
 
-from ui.race_job import Lane, Race
+from ui.race_job import Race
 from ui.token_tree import to_wire
 
 _HERE = Path(__file__).parent
@@ -28,14 +28,14 @@ def race_track(race: Race, *, key: str, epoch: str) -> None:
         key: fixed for the place on the page.
         epoch: names the race; another one starts from the line.
     """
-    _COMPONENT(key=key, data=to_wire({"epoch": epoch, "lanes": [_lane(lane) for lane in race.lanes]}))
+    _COMPONENT(key=key, data=to_wire({"epoch": epoch, "lanes": [_lane(name, run) for name, run in race.runs.items()]}))
 
 
-def _lane(lane: Lane) -> dict[str, Any]:
+def _lane(name: str, run: dict[str, Any]) -> dict[str, Any]:
     """Return what the browser needs of a lane: when each step ended, how many tokens there were, what they read as."""
-    steps = lane.run["steps"]
+    steps = run["steps"]
     return {
-        "name": lane.name,
+        "name": name,
         "ends": list(accumulate(sum(step["seconds"]) for step in steps)),
         "tokens": list(accumulate(len(step["pieces"]) for step in steps)),
         "texts": ["".join(step["pieces"]) for step in steps],

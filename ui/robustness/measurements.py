@@ -200,7 +200,7 @@ def assumption_work(subject: Subject, *, temperature: float, top_p: float, seed:
 
 def record_now(work: Work) -> Row:
     """Do the work here and now, without a queue."""
-    return work(JobContext(Job("record", work)))
+    return work(JobContext(Job("record")))
 
 
 def _generator(seed: int) -> torch.Generator:

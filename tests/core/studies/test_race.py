@@ -1,3 +1,4 @@
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -6,27 +7,18 @@ import pytest
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
+from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import predicted_speedup
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.models.language_model import ModelPair
-from sequoia_core.studies import race as benchmark
-from sequoia_core.studies.race import Lane, bench, best_chain, over_best_other, plan_tree, race
+from sequoia_core.studies import bench as benchmark
+from sequoia_core.studies import race as racing
+from sequoia_core.studies.bench import bench
+from sequoia_core.studies.race import Decoded, Lane, over_best_other, own_method, race, take_turns
 
 METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia", "specexec", "adaptive")
 VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
 PROFILE = HardwareProfile(sizes=[1, 8, 32], verify_sec=[0.010, 0.012, 0.020], draft_sec=0.0008)
-
-
-def test_best_chain_beats_its_neighbours():
-    chain = best_chain(VECTOR, PROFILE)
-    best = predicted_speedup(chain, VECTOR, PROFILE)
-    for length in (chain.depth - 1, chain.depth + 1):
-        assert predicted_speedup(chain_tree(length), VECTOR, PROFILE) <= best
-
-
-def test_planned_tree_beats_the_best_chain():
-    tree = plan_tree(VECTOR, PROFILE)
-    assert predicted_speedup(tree, VECTOR, PROFILE) >= predicted_speedup(best_chain(VECTOR, PROFILE), VECTOR, PROFILE)
 
 
 def test_all_methods_write_the_same_greedy_text(tiny_target, tiny_draft):
@@ -108,20 +100,16 @@ def scripted(monkeypatch):
     """A race in which nothing is decoded: runs take the seconds they are told, and say what they were called with."""
     now, calls = [0.0], []
 
-    def decoder(name, seconds):
-        def steps(prompt, *, max_new_tokens, generator, tree=None, **options):
-            label = name if tree is None else f"{name} {tree.size}"
-            calls.append((label, tuple(prompt), max_new_tokens, generator.initial_seed()))
-            for _ in range(max_new_tokens // 2):
-                now[0] += seconds
-                yield SimpleNamespace(new_tokens=[1, 2], draft_sec=1.0, verify_sec=2.0, walk_sec=3.0, commit_sec=4.0)
+    def steps(prompt, *, max_new_tokens, generator, tree, **options):
+        calls.append((tree.size, tuple(prompt), max_new_tokens, generator.initial_seed()))
+        for done in range(2, max_new_tokens + 1, 2):
+            now[0] += 0.5 if tree.size == 1 else 0.25
+            phases = {"draft_sec": 1.0, "verify_sec": 2.0, "walk_sec": 3.0, "commit_sec": 4.0}
+            yield SimpleNamespace(new_tokens=[1, 2], finished="length" if done == max_new_tokens else None, **phases)
 
-        return steps
-
-    monkeypatch.setattr(benchmark, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(benchmark, "autoregressive", decoder("plain", 0.5))
-    monkeypatch.setattr(benchmark, "decode", decoder("tree", 0.25))
-    return calls
+    monkeypatch.setattr(racing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(racing, "decode", steps)
+    return SimpleNamespace(calls=calls, now=now)
 
 
 def test_methods_take_turns_after_a_warm_up(scripted, tiny_target, tiny_draft):
@@ -130,12 +118,12 @@ def test_methods_take_turns_after_a_warm_up(scripted, tiny_target, tiny_draft):
         ModelPair(tiny_target, tiny_draft, tokenizer=None), prompts, trees={"a": chain_tree(1), "b": chain_tree(2)},
         sampling=SamplingConfig(1.0), max_new_tokens=20, with_transformers=False, seed=7,
     )  # fmt: skip
-    methods = ["plain", "tree 2", "tree 3"]
-    warm_up = [(method, prompts[0], 16, 7) for method in methods]
+    sizes = [1, 2, 3]
+    warm_up = [(size, prompts[0], 16, 7) for size in sizes]
     raced = [
-        (methods[(turn + place) % 3], prompt, 20, 7 + turn) for turn, prompt in enumerate(prompts) for place in range(3)
+        (sizes[(turn + place) % 3], prompt, 20, 7 + turn) for turn, prompt in enumerate(prompts) for place in range(3)
     ]
-    assert scripted == warm_up + raced
+    assert scripted.calls == warm_up + raced
     assert lanes["autoregressive"].seconds == [5.0] * 3 and lanes["a"].seconds == lanes["b"].seconds == [2.5] * 3
     assert lanes["a"].steps == [10] * 3 and lanes["a"].outputs == [[1, 2] * 10] * 3
     assert lanes["a"].phase_sec == {"draft_sec": 30.0, "verify_sec": 60.0, "walk_sec": 90.0, "commit_sec": 120.0}
@@ -143,13 +131,43 @@ def test_methods_take_turns_after_a_warm_up(scripted, tiny_target, tiny_draft):
 
 def test_the_best_of_the_assisted_settings_is_reported(scripted, tiny_target, tiny_draft, monkeypatch):
     def method(pair, sampling, *, assisted, length_hint):
-        return lambda prompt, length, turn, lane: lane.add([0] * length, length, {3: 0.5}.get(length_hint, 2.0))
+        seconds = {3: 0.5}.get(length_hint, 2.0)
+        return lambda prompt, length, turn, report: Decoded([0] * length, length, seconds)
 
-    monkeypatch.setattr(benchmark, "_transformers_method", method)
+    monkeypatch.setattr(racing, "_transformers_method", method)
     pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
     lanes = race(pair, [[1], [2]], trees={}, sampling=SamplingConfig(), max_new_tokens=8)
     assert list(lanes) == ["autoregressive", "hf_generate", "hf_assisted"]
     assert lanes["hf_assisted"].seconds == [0.5, 0.5]
+
+
+def test_what_a_race_tells_is_not_timed(scripted, tiny_target, tiny_draft):
+    def slow(share, words):
+        scripted.now[0] += 100.0
+        told.append((round(share, 3), words))
+
+    told, pair = [], ModelPair(tiny_target, tiny_draft, tokenizer=None)
+    methods = {name: own_method(pair, chain_tree(1), SamplingConfig()) for name in ("one", "two")}
+    found = list(take_turns(methods, [[1]], 4, progress=slow))
+    assert [(name, decoded.seconds) for name, decoded in found] == [("one", 0.5), ("two", 0.5)]
+    assert told[0] == (0.0, "warming up") and (0.25, "one") in told and told[-1] == (1.0, "two")
+
+
+def test_a_race_that_is_cancelled_has_only_whole_decodes(tiny_target, tiny_draft):
+    cancel, pair = threading.Event(), ModelPair(tiny_target, tiny_draft, tokenizer=None)
+    methods = {
+        name: own_method(pair, k_ary_tree(2, 2), SamplingConfig(), cancel=cancel) for name in ("one", "two", "three")
+    }
+    told = []
+
+    def progress(share, words):
+        told.append(words)
+        if share > 0.4:
+            cancel.set()
+
+    found = take_turns(methods, [[1, 2]], 20, progress=progress, cancel=cancel)
+    assert [(name, len(decoded.output)) for name, decoded in found] == [("one", 20)]
+    assert "two" in told and "three" not in told
 
 
 def test_bench_compares_what_it_raced_and_calibrates_on_the_rest(tiny_target, tiny_draft, monkeypatch):

@@ -1,0 +1,146 @@
+"""Measure, plan, race and compare, in one run: what the command `bench` does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import transformers
+
+from ..decoding.adaptive import AdaptiveTree
+from ..decoding.growing import predict_policy
+from ..decoding.sampling import SamplingConfig
+from ..decoding.spec_exec import SpecExecTree
+from ..decoding.tree_policy import TreePolicy
+from ..design.acceptance import AcceptanceVector
+from ..design.planning import plan_tree
+from ..design.prediction import Prediction, best_chain, predict
+from ..design.profile import HardwareProfile
+from ..design.tree import TokenTree
+from ..models.language_model import ModelPair
+from .measure_acceptance import measure_acceptance
+from .measure_profile import measure_profile
+from .prompt_loop import Progress
+from .race import LOOPS_FROM, Lane, over_best_other, race, repeated_share
+
+
+def dynamic_trees(acceptance: AcceptanceVector, profile: HardwareProfile, planned: TokenTree) -> dict[str, TreePolicy]:
+    """Return the policies that race against a planned tree; none for a vector without calibration.
+
+    SpecExec has the planned tree's budget and depth. The adaptive policy has only the profile to hold it.
+    """
+    if acceptance.calibration is None:
+        return {}
+    return {
+        "specexec": SpecExecTree(max_size=planned.size, max_depth=max(1, planned.depth)),
+        "adaptive": AdaptiveTree(profile=profile, calibration=acceptance.calibration, holds_for=acceptance.holds_for),
+    }
+
+
+def bench(
+    pair: ModelPair,
+    prompts: Sequence[Sequence[int]],
+    *,
+    sampling: SamplingConfig,
+    max_new_tokens: int,
+    calibration: Sequence[Sequence[int]] = (),
+    progress: Progress | None = None,
+) -> dict:
+    """Measure, plan, race and compare: one JSON-ready record.
+
+    Args:
+        calibration: other prompts, on which the vector is measured; when empty, the last quarter of `prompts` is kept
+            from the race for that.
+
+    Returns:
+        method -> summary, and the planned shape with predicted and measured speedup over `autoregressive`: totals
+        against totals, prompt reading left out, and whether the measured one is inside the predicted interval. The
+        lanes `specexec` and `adaptive` have the same of their own, the latter with the shape of its tree where that is
+        static. All three say how they compare with the fastest other lane. `growing_sec` is the profile's.
+    """
+    raced = prompts
+    if not calibration:
+        calibration = prompts[-max(1, len(prompts) // 4) :] if len(prompts) > 1 else prompts
+        raced = prompts[: len(prompts) - len(calibration)] if len(prompts) > 1 else prompts
+    acceptance = measure_acceptance(
+        calibration, target=pair.target, draft=pair.draft, sampling=sampling, max_new_tokens=max_new_tokens
+    )
+    profile = measure_profile(target=pair.target, draft=pair.draft)
+    trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
+    dynamic = dynamic_trees(acceptance, profile, trees["sequoia"])
+    lanes = race(
+        pair, raced, trees=trees | dynamic, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress
+    )
+    result: dict = {name: lane.summary() for name, lane in lanes.items()}
+    context = float(np.mean([len(prompt) for prompt in raced])) + max_new_tokens / 2
+    times = {"context": context, "prompts": len(raced)}
+    prediction = predict(trees["sequoia"], acceptance, profile, **times)
+    predictions = {"sequoia": prediction}
+    predictions |= {name: predict_policy(tree, acceptance, profile, **times) for name, tree in dynamic.items()}
+    for name, found in predictions.items():
+        held = _held(found, lanes["autoregressive"].sec_per_token / lanes[name].sec_per_token)
+        result[name] |= held | {"over_best_other": over_best_other(lanes, name)}
+        result |= held if name == "sequoia" else {}
+    result["paper_speedup"] = prediction.paper_speedup
+    result["tree"] = {"size": trees["sequoia"].size, "depth": trees["sequoia"].depth}
+    result["chain_length"] = trees["chain"].depth
+    if "adaptive" in dynamic:
+        adaptive = dynamic["adaptive"]
+        result["recipe"], result["growing_sec"] = adaptive.recipe, profile.growing_sec.tolist()
+        if adaptive.fixed is not None:
+            result["adaptive"] |= {"size": adaptive.fixed.size, "depth": adaptive.fixed.depth}
+    result["settings"] = {
+        "temperature": sampling.temperature,
+        "max_new_tokens": max_new_tokens,
+        "prompts": len(raced),
+        "calibration_prompts": len(calibration),
+        "device": profile.device,
+        "dtype": profile.dtype,
+        "passes_by": pair.target.forward_by,
+        "target": pair.target.name,
+        "draft": pair.draft.name,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    repeated = np.array([repeated_share(output) for output in lanes["autoregressive"].outputs])
+    result["repeated_4grams"] = repeated.round(3).tolist()
+    result["not_looping"] = _compared(lanes, repeated <= LOOPS_FROM)
+    result["looping"] = _compared(lanes, repeated > LOOPS_FROM)
+    result["peak_memory_bytes"] = _peak_memory(pair.target.device)
+    return result
+
+
+def _held(prediction: Prediction, measured: float) -> dict:
+    """Return what was predicted of a lane beside what was measured, as plain JSON values."""
+    return {
+        "predicted_speedup": prediction.speedup.value,
+        "predicted_interval": [prediction.speedup.low, prediction.speedup.high],
+        "expected_tokens": prediction.tokens_per_step.value,
+        "measured_speedup": measured,
+        "held": prediction.holds(measured),
+    }
+
+
+def _compared(lanes: dict[str, Lane], chosen: np.ndarray) -> dict:
+    """Return how many prompts are chosen, bool [prompts], and each method's speed-up on all of them, as JSON."""
+    rates = {
+        name: float(np.array(lane.tokens)[chosen].sum() / np.array(lane.seconds)[chosen].sum())
+        for name, lane in lanes.items()
+        if chosen.any()
+    }
+    ratios = {name: rate / rates["autoregressive"] for name, rate in rates.items()}
+    return {"prompts": int(chosen.sum()), "over_autoregressive": ratios}
+
+
+def _peak_memory(device: torch.device) -> int | None:
+    """Return the most memory held so far: of the device where it counts it, else of the process; None on Windows."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    try:
+        import resource  # POSIX only
+    except ImportError:
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
