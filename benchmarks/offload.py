@@ -41,7 +41,8 @@ from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import TreePolicy
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.prediction import predict
+from sequoia_core.design.planning import plan_tree
+from sequoia_core.design.prediction import best_chain, predict
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.prompt_files import load_prompts
@@ -56,11 +57,9 @@ from sequoia_core.studies.race import (
     LOOPS_FROM,
     Lane,
     Method,
-    best_chain,
     dynamic_trees,
     over_best_other,
     own_method,
-    plan_tree,
     repeated_share,
 )
 

@@ -22,11 +22,12 @@ import numpy as np
 
 from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree, load_pair, measure_acceptance, optimal_tree
 from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.design.prediction import predict, prompts_for
+from sequoia_core.design.planning import plan_tree
+from sequoia_core.design.prediction import best_chain, predict, prompts_for
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.studies.measure_profile import StepRounds, measure_profile
-from sequoia_core.studies.race import Lane, best_chain, plan_tree, race
+from sequoia_core.studies.race import Lane, race
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -189,9 +189,9 @@ def write_profile(pair, path: Path, *, sizes: tuple[int, ...], repeats: int) -> 
 
 def write_run() -> None:
     from sequoia_core import AcceptanceVector, HardwareProfile, expected_tokens
+    from sequoia_core.design.planning import plan_tree
     from sequoia_core.design.prediction import predicted_speedup
     from sequoia_core.files.prompt_files import load_prompts
-    from sequoia_core.studies.race import plan_tree
     from ui.decode_job import record_run
     from ui.model_pairs import PairSpec
     from ui.run_files import run_to_bytes

@@ -132,10 +132,10 @@ def _default_tree(
             holds among those that ship.
     """
     from ..design.plain_trees import chain_tree
+    from ..design.planning import plan_tree
     from ..design.profile import HardwareProfile
     from ..models.device import describe_device
     from ..models.protocol import dtype_name
-    from ..studies.race import plan_tree
 
     wanted = Conditions(
         pair.target.name, pair.draft.name, sampling.temperature, sampling.top_p, measured_as(verifier),

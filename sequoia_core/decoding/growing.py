@@ -13,8 +13,12 @@ from functools import partial
 import numpy as np
 import torch
 
+from ..design.acceptance import AcceptanceVector
 from ..design.conditions import Conditions
+from ..design.growing_prediction import predict_growing
 from ..design.marginal_gains import MarginalGains, marginal_gains
+from ..design.prediction import Prediction, predict
+from ..design.profile import HardwareProfile
 from ..design.shaping import Nodes, ShapeBounds, Shaper
 from ..models.protocol import Session
 from .compiled_growing import CompiledGrower
@@ -51,6 +55,28 @@ class GrowingTree(ShapeBounds):
     def shaper_at_start(self, context: float | None = None) -> Shaper:
         """Return what shapes the first trees of a run, with so many tokens in the cache."""
         raise NotImplementedError
+
+
+def predict_policy(
+    policy: GrowingTree,
+    acceptance: AcceptanceVector,
+    profile: HardwareProfile,
+    *,
+    context: float | None = None,
+    prompts: int | None = None,
+) -> Prediction:
+    """Predict what decoding with dynamic trees does, or with the one tree that an adaptive policy may answer.
+
+    Args:
+        acceptance: a vector with a calibration.
+        context, prompts: as for `predict`.
+    """
+    if policy.fixed is not None:
+        return predict(policy.fixed, acceptance, profile, context=context, prompts=prompts)
+    return predict_growing(
+        policy.shaper_at_start(context), policy, acceptance.calibration, profile, kind=policy.kind, context=context,
+        prompts=prompts,
+    )  # fmt: skip
 
 
 class DraftRows:

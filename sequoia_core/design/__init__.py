@@ -24,7 +24,7 @@ Each module imports, of this room, only the modules named:
     what_if             acceptance_files, acceptance
     plain_trees         tree, tree_search, acceptance, optimal_trees
     planning            tree, profile, step_time, acceptance, replay, tree_search, optimal_trees, what_if
-    prediction          bootstrap, tree, profile, step_time, acceptance, replay, optimal_trees, planning
+    prediction          bootstrap, tree, profile, step_time, acceptance, replay, optimal_trees, plain_trees, planning
     break_even          profile, acceptance, optimal_trees, planning
     slowdown            prediction
     observed            tree, acceptance

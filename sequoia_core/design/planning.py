@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .acceptance import AcceptanceVector
-from .optimal_trees import expected_tokens_table, is_monotone, rows_by_levels_left
+from .optimal_trees import expected_tokens_table, is_monotone, optimal_tree, rows_by_levels_left
 from .profile import HardwareProfile
 from .replay import replay_while_growing
 from .step_time import autoregressive_sec, step_seconds
@@ -208,6 +208,14 @@ def best_shape(surface: SpeedupSurface) -> BestShape:
         predicted_speedup=float(surface.speedup[size, depth]),
         expected_tokens=float(surface.expected_tokens[size, depth]),
     )
+
+
+def plan_tree(
+    acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None, max_depth: int = 24
+) -> TokenTree:
+    """Return the optimal tree at the planner's best shape."""
+    best = best_shape(speedup_surface(acceptance, profile, max_size=max_size, max_depth=max_depth))
+    return optimal_tree(acceptance, size=best.size, depth=best.depth)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import numpy as np
 from .acceptance import AcceptanceVector
 from .bootstrap import LEVEL, RESAMPLES, Estimate, estimate, resampled
 from .optimal_trees import expected_tokens
+from .plain_trees import chain_tree
 from .planning import is_greedy, paper_step_cost
 from .profile import HardwareProfile
 from .replay import replay
@@ -95,6 +96,12 @@ def predicted_speedup(
     greedy = is_greedy(acceptance)
     cost = step_time(tree, profile, context=context, greedy=greedy).total_sec
     return tokens_per_step(tree, acceptance) * autoregressive_sec(profile, context=context, greedy=greedy) / cost
+
+
+def best_chain(acceptance: AcceptanceVector, profile: HardwareProfile, *, longest: int = 32) -> TokenTree:
+    """Return the chain with the largest predicted speedup, at least one drafted token long."""
+    lengths = range(1, min(longest, profile.max_size - 1) + 1)
+    return max((chain_tree(n) for n in lengths), key=lambda tree: predicted_speedup(tree, acceptance, profile))
 
 
 def tokens_per_step(tree: TokenTree, acceptance: AcceptanceVector) -> float:

@@ -1,6 +1,6 @@
 """A fair race: the same prompts, tokens, dtype and threads for every way of decoding, interleaved in one run.
 
-Knows how to call transformers' own generation beside our engine, and how to plan the trees that take part.
+Knows how to call transformers' own generation beside our engine.
 """
 
 from __future__ import annotations
@@ -16,18 +16,15 @@ import torch
 import transformers
 
 from ..decoding.adaptive import AdaptiveTree
-from ..decoding.growing import GrowingTree
+from ..decoding.growing import predict_policy
 from ..decoding.loop import autoregressive, decode
 from ..decoding.sampling import SamplingConfig
 from ..decoding.spec_exec import SpecExecTree
 from ..decoding.tree_policy import TreePolicy
 from ..design.acceptance import AcceptanceVector
 from ..design.bootstrap import ratio_estimate
-from ..design.growing_prediction import predict_growing
-from ..design.optimal_trees import optimal_tree
-from ..design.plain_trees import chain_tree
-from ..design.planning import best_shape, speedup_surface
-from ..design.prediction import Prediction, predict, predicted_speedup
+from ..design.planning import plan_tree
+from ..design.prediction import Prediction, best_chain, predict
 from ..design.profile import HardwareProfile
 from ..design.tree import TokenTree
 from ..models.language_model import ModelPair
@@ -91,42 +88,6 @@ class Lane:
 
 
 Method = Callable[[Sequence[int], int, int, Lane], None]  # prompt, tokens, turn, and the lane that it is entered in
-
-
-def best_chain(acceptance: AcceptanceVector, profile: HardwareProfile, *, longest: int = 32) -> TokenTree:
-    """Return the chain with the largest predicted speedup, at least one drafted token long."""
-    lengths = range(1, min(longest, profile.max_size - 1) + 1)
-    return max((chain_tree(n) for n in lengths), key=lambda tree: predicted_speedup(tree, acceptance, profile))
-
-
-def plan_tree(
-    acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None, max_depth: int = 24
-) -> TokenTree:
-    """Return the optimal tree at the planner's best shape."""
-    best = best_shape(speedup_surface(acceptance, profile, max_size=max_size, max_depth=max_depth))
-    return optimal_tree(acceptance, size=best.size, depth=best.depth)
-
-
-def predict_policy(
-    policy: GrowingTree,
-    acceptance: AcceptanceVector,
-    profile: HardwareProfile,
-    *,
-    context: float | None = None,
-    prompts: int | None = None,
-) -> Prediction:
-    """Predict what decoding with dynamic trees does, or with the one tree that an adaptive policy may answer.
-
-    Args:
-        acceptance: a vector with a calibration.
-        context, prompts: as for `predict`.
-    """
-    if policy.fixed is not None:
-        return predict(policy.fixed, acceptance, profile, context=context, prompts=prompts)
-    return predict_growing(
-        policy.shaper_at_start(context), policy, acceptance.calibration, profile, kind=policy.kind, context=context,
-        prompts=prompts,
-    )  # fmt: skip
 
 
 def dynamic_trees(acceptance: AcceptanceVector, profile: HardwareProfile, planned: TokenTree) -> dict[str, TreePolicy]:

@@ -21,7 +21,7 @@ def entrants(common: DecodeRequest) -> dict[str, DecodeRequest]:
         common: what all of them share; its tree is not looked at.
     """
     from sequoia_core.decoding.tree_policy import ROOT_ONLY  # with torch, which takes seconds when it comes first
-    from sequoia_core.studies.race import best_chain
+    from sequoia_core.design.prediction import best_chain
 
     vector = predictions.vector_for(predictions.conditions(common.temperature, common.top_p, common.verifier))
     profile = session.profile()

@@ -6,7 +6,8 @@ import pytest
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.design.prediction import predict, predicted_speedup, prompts_for
+from sequoia_core.design.planning import plan_tree
+from sequoia_core.design.prediction import best_chain, predict, predicted_speedup, prompts_for
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.replay import replay
 from tests.core.design.test_replay import RAGGED, with_texts
@@ -76,3 +77,19 @@ def test_the_number_of_prompts_is_that_of_the_wanted_width():
 def test_rounds_of_timing_alone_give_an_interval():
     found = predict(RAGGED, AcceptanceVector(np.array([0.6, 0.2])), profile(np.random.default_rng(3)))
     assert found.tokens_per_step.low is None and 0 < found.speedup.high - found.speedup.low < 0.2 * found.speedup.value
+
+
+VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
+PROFILE = HardwareProfile(sizes=[1, 8, 32], verify_sec=[0.010, 0.012, 0.020], draft_sec=0.0008)
+
+
+def test_best_chain_beats_its_neighbours():
+    chain = best_chain(VECTOR, PROFILE)
+    best = predicted_speedup(chain, VECTOR, PROFILE)
+    for length in (chain.depth - 1, chain.depth + 1):
+        assert predicted_speedup(chain_tree(length), VECTOR, PROFILE) <= best
+
+
+def test_planned_tree_beats_the_best_chain():
+    tree = plan_tree(VECTOR, PROFILE)
+    assert predicted_speedup(tree, VECTOR, PROFILE) >= predicted_speedup(best_chain(VECTOR, PROFILE), VECTOR, PROFILE)

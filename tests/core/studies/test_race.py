@@ -6,27 +6,16 @@ import pytest
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
+from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import predicted_speedup
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.studies import race as benchmark
-from sequoia_core.studies.race import Lane, bench, best_chain, over_best_other, plan_tree, race
+from sequoia_core.studies.race import Lane, bench, over_best_other, race
 
 METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia", "specexec", "adaptive")
 VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
 PROFILE = HardwareProfile(sizes=[1, 8, 32], verify_sec=[0.010, 0.012, 0.020], draft_sec=0.0008)
-
-
-def test_best_chain_beats_its_neighbours():
-    chain = best_chain(VECTOR, PROFILE)
-    best = predicted_speedup(chain, VECTOR, PROFILE)
-    for length in (chain.depth - 1, chain.depth + 1):
-        assert predicted_speedup(chain_tree(length), VECTOR, PROFILE) <= best
-
-
-def test_planned_tree_beats_the_best_chain():
-    tree = plan_tree(VECTOR, PROFILE)
-    assert predicted_speedup(tree, VECTOR, PROFILE) >= predicted_speedup(best_chain(VECTOR, PROFILE), VECTOR, PROFILE)
 
 
 def test_all_methods_write_the_same_greedy_text(tiny_target, tiny_draft):
