@@ -16,8 +16,8 @@ import numpy as np
 
 from .acceptance import AcceptanceVector
 from .calibration import Calibration
-from .optimal_trees import expected_tokens_table, node_scores, optimal_tree
-from .planning import best_shape, relative_cost, shape_widths, surface_of
+from .optimal_trees import node_scores, optimal_tree
+from .planning import best_shape, speedup_surface
 from .profile import HardwareProfile, Streaming
 from .shaping import BestFirst, DrawnInTurn, Nodes, Prices, ShapeBounds, Shaper
 from .step_time import autoregressive_sec, computing_sec, overlapped
@@ -206,9 +206,8 @@ def best_static(
     """
     vector = AcceptanceVector(calibration.expected(recipe.kind)[: bounds.branch])
     greedy = calibration.temperature == 0.0
-    most = {"max_size": min(bounds.max_size, profile.max_size), "max_depth": bounds.max_depth}
-    cost = relative_cost(shape_widths(vector, **most), profile, greedy=greedy)
-    best = best_shape(surface_of(expected_tokens_table(vector, **most), cost))
+    largest = min(bounds.max_size, profile.max_size)
+    best = best_shape(speedup_surface(vector, profile, max_size=largest, max_depth=bounds.max_depth, greedy=greedy))
     tree = optimal_tree(vector, size=best.size, depth=best.depth)
     per_sec = best.predicted_speedup / autoregressive_sec(profile, greedy=greedy)
     return tree, Expectation(best.expected_tokens, tree.size, per_sec, Pace(per_sec, LOWEST_FLOOR))
