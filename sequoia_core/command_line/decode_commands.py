@@ -138,6 +138,7 @@ def _default_tree(
     from ..design.planning import plan_tree
     from ..design.profile import HardwareProfile
     from ..models.device import describe_device
+    from ..models.instruction_sets import instructions_in_use
     from ..models.protocol import dtype_name
 
     wanted = Conditions(
@@ -150,18 +151,23 @@ def _default_tree(
         "dtype": dtype_name(pair.target),
         "device": describe_device(pair.target.device),
         "offload": pair.target.offload,
+        "instructions": instructions_in_use() if pair.target.device.type == "cpu" else None,
     }
     vectors = map(AcceptanceVector.load, shipped_files(ASSETS / "acceptance", here["dtype"]).values())
     profiles = list(map(HardwareProfile.load, shipped_files(ASSETS / "profiles", here["dtype"]).values()))
     vector = vector or next((v for v in vectors if not v.differences(wanted)), None)
-    fitting = [p for p in profiles if not p.differences(**here | {"device": p.device})]
+    fitting = [p for p in profiles if not p.differences(**here | {"device": p.device, "instructions": None})]
     profile = profile or min(fitting, key=lambda p: len(p.differences(**here)), default=None)
     if vector is None or profile is None:
         lacking = [name for name, found in (("acceptance vector", vector), ("profile", profile)) if found is None]
         reason = " and no ".join(lacking)
         return chain_tree(DEFAULT_CHAIN), f"a chain of {DEFAULT_CHAIN}, not planned: no {reason} of this decode"
     faults = vector.differences(wanted) + profile.differences(**here)
-    made_for = f"other measurements: {'; '.join(faults)}" if faults else "this pair, these settings and this machine"
+    made_for = "this pair, these settings and this machine"
+    if faults:
+        made_for = f"other measurements: {'; '.join(faults)}"
+    elif here["instructions"] and profile.meta.get("instructions") is None:
+        made_for = "this pair and these settings; profile of the same processor name; instruction set not recorded"
     return plan_tree(vector, profile), f"planned for {made_for}"
 
 

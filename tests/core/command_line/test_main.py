@@ -307,6 +307,11 @@ def test_a_machine_that_was_not_profiled_plans_by_the_profile_that_the_app_uses(
     tree = json.loads(output.out)["tree"]
     assert tree["source"].startswith("planned for other measurements: measured on Intel")
     assert tree["source"].endswith("not on Another, 9 threads")
+    monkeypatch.setattr("sequoia_core.models.device.describe_device", lambda device: "Intel(R) Xeon(R) Processor, 9")
+    monkeypatch.setattr("sequoia_core.models.instruction_sets.instructions_in_use", lambda: "AVX2")
+    assert main(arguments) == 0
+    unknown = json.loads(capsys.readouterr().out)["tree"]["source"]
+    assert unknown.endswith("profile of the same processor name; instruction set not recorded")
     said = f"Decodes with a static tree of {tree['size']} nodes, {tree['depth']} deep: {tree['source']}"
     assert said in output.err and "--tree" in output.err
 
