@@ -2,7 +2,6 @@
 
     python benchmarks/passes.py                  # a table, one JSON line last; a few minutes
     python benchmarks/passes.py --compile        # also torch.compile with frozen weights: minutes of compiling
-    python benchmarks/passes.py --onnx           # also ONNX Runtime (pip install onnx onnxruntime)
 
 Demo target after 128 tokens. The bound of a pass over n tokens is the larger of bytes / bandwidth and operations /
 rate: bandwidth is that of all threads reading a buffer of the packed weights' size, rate that of a loop on registers
@@ -118,7 +117,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="turns that each method takes")
     parser.add_argument("--compile", action="store_true", help="also torch.compile, at 1, 4, 16 and 64 tokens")
-    parser.add_argument("--onnx", action="store_true", help="also ONNX Runtime in float32")
     args = parser.parse_args()
     sets = [found for found in instruction_sets.runnable() if not found.emulated]
     pair, single = load_pair(dtype="bfloat16"), load_pair(dtype="float32")
@@ -136,11 +134,6 @@ def main() -> None:
     methods["torch bfloat16"], methods["torch float32"] = passes_of(plain), passes_of(single.target)
     if args.compile:
         methods["torch.compile float32"] = compiled_by_torch(copy.deepcopy(single.target.model))
-
-    if args.onnx:
-        import onnx_runtime
-
-        methods["ONNX Runtime float32"] = onnx_runtime.passes_of(single.target.model, CONTEXT, max(SIZES))
 
     taken: dict[str, dict[int, list[float]]] = {name: {} for name in methods}
     read, order = [], random.Random(0)

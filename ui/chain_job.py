@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sequoia_core.design.planning import plan_tree
 from sequoia_core.models.chat import encode_prompt
 from ui.decode_job import decode_beside_baseline
 from ui.jobs import JobContext
@@ -19,7 +20,6 @@ from ui.runs import DecodeRequest
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree
-    from sequoia_core.design.planning import BestShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,6 @@ class ChainResult:
 
     acceptance: AcceptanceVector | None = None
     profile: HardwareProfile | None = None
-    shape: BestShape | None = None
     tree: TokenTree | None = None
     run: dict[str, Any] | None = None
 
@@ -93,7 +92,7 @@ class _Enough:
         if not known and self._prompts < 2 * self._planned_at:
             return
         last, self._planned_at = self._tree, self._prompts
-        _, self._tree = _plan(vector, self._profile)
+        self._tree = plan_tree(vector, self._profile)
         same = last is not None and (last.size, last.depth) == (self._tree.size, self._tree.depth)
         if known and same and self._is_known(vector):
             self.reached.set()
@@ -111,14 +110,6 @@ class _Enough:
         self._report(min(1.0, max(share, 1.0 - left)), words)
         if self._cancel.is_set() or (left <= 0 and self._prompts >= LEAST_PROMPTS):
             self.reached.set()
-
-
-def _plan(vector: AcceptanceVector, profile: HardwareProfile) -> tuple[BestShape, TokenTree]:
-    """Return the best size and depth for a vector and a profile, and the best tree of that size and depth."""
-    from sequoia_core import best_shape, optimal_tree, speedup_surface
-
-    shape = best_shape(speedup_surface(vector, profile))
-    return shape, optimal_tree(vector, size=shape.size, depth=shape.depth)
 
 
 def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[JobContext], ChainResult]:
@@ -161,8 +152,8 @@ def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[
         if context.cancel.is_set():
             return found
         stage(2)
-        shape, tree = _plan(vector, profile)
-        found = keep(shape=shape, tree=tree)
+        tree = plan_tree(vector, profile)
+        found = keep(tree=tree)
         stage(3)
         prediction = predict(tree, vector, profile, prompts=1)
         low, high = prediction.speedup[1:]

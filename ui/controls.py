@@ -10,7 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 from streamlit.errors import StreamlitPageNotFoundError
 
 from sequoia_core.design import conditions
-from sequoia_core.design.bounded_search import REACH
+from sequoia_core.design.tree_search import REACH
 from ui import core_cache
 from ui.verifier_names import NAMES
 

@@ -150,8 +150,7 @@ def planned(
     vector: AcceptanceVector, profile: HardwareProfile, paper: bool = False
 ) -> tuple[SpeedupSurface, BestShape]:
     """Return the predicted speedup surface and its best shape; by the paper's formula if asked to."""
-    from sequoia_core import best_shape
-    from sequoia_core.design.bounded_search import surface_within_reach
+    from sequoia_core.design.planning import best_shape, surface_within_reach
 
     surface = surface_within_reach(vector, profile, max_size=MAX_SIZE, paper=paper)
     return surface, best_shape(surface)

@@ -51,8 +51,9 @@ def profile_faults() -> list[str]:
     target, draft = pair_names(*session.pair_spec()[:2])
     dtype = dtype_in_use()
     return hardware.differences(
-        target=target, draft=draft, dtype=dtype, device=machine.device_name(), offload=session.pair_spec().offload
-    )
+        target=target, draft=draft, dtype=dtype, device=machine.device_name(), offload=session.pair_spec().offload,
+        instructions=None if machine.has_gpu() else machine.instructions(),
+    )  # fmt: skip
 
 
 def faults() -> list[str]:

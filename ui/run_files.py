@@ -11,20 +11,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
 
 from sequoia_core.design.conditions import TRAVERSAL, VERIFIERS
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.safe_files import checked, kind_of, read_bytes, read_json
 from sequoia_core.models.chat import ROLES
-from ui.runs import FORMAT, VERSION
+from ui.runs import FORMAT, VERSION, Positive, StepRecord
 from ui.tree_layout import MAX_DRAWN
 
 MAX_STEPS = 10_000
-MAX_LIKELY = 100
 MAX_TURNS = 10_000
-Positive = Annotated[FiniteFloat, Field(ge=0)]
-Chance = Annotated[FiniteFloat, Field(ge=0, le=1)]
 
 
 class _Strict(BaseModel):
@@ -69,47 +66,7 @@ class _Header(_Strict):
     shapes: Annotated[list[Annotated[list[int], Field(max_length=MAX_DRAWN)]], Field(max_length=MAX_STEPS)]
 
 
-class _Likely(_Strict):
-    texts: Annotated[list[str], Field(max_length=MAX_LIKELY)]
-    probs: list[Chance]
-
-
-class _Rows(_Strict):
-    node: int
-    target: _Likely
-    draft: _Likely
-    residuals: Annotated[list[_Likely], Field(max_length=MAX_DRAWN)]
-
-
-class _LeftOut(_Strict):
-    parent: Annotated[int, Field(ge=0)]
-    text: str | None
-    gain: Chance
-
-
-class _Marginal(_Strict):
-    gains: list[Chance]
-    costs: list[Positive | None]
-    next_cost: Positive | None
-    left_out: Annotated[list[_LeftOut], Field(max_length=MAX_LIKELY)]
-
-
-class _Step(_Strict):
-    index: int
-    shape: Annotated[int, Field(ge=0)]
-    tokens: list[str]
-    outcomes: Annotated[str, Field(pattern="^[ARN]*$")]
-    draft: list[FiniteFloat | None]
-    target: list[FiniteFloat | None]
-    path: Annotated[list[int], Field(min_length=1)]
-    bonus: str | None
-    pieces: list[str]
-    trials: list[Annotated[list[FiniteFloat | None], Field(min_length=4, max_length=4)]]
-    seconds: Annotated[list[Positive], Field(min_length=4, max_length=4)]
-    read_wait_sec: Positive = 0.0
-    finished: Literal["eos", "length", "context"] | None
-    rows: list[_Rows] = []
-    marginal: _Marginal | None = None
+_STEP = TypeAdapter(StepRecord)
 
 
 def run_to_bytes(run: dict[str, Any]) -> bytes:
@@ -172,46 +129,45 @@ def _checked_run(first: dict[str, Any], steps: list[Any]) -> dict[str, Any]:
     found = []
     for index, raw in enumerate(steps):
         try:
-            step = checked(_Step, raw)
+            step = checked(_STEP, raw)
             _check_step(step, index, trees)
         except ValueError as error:
             raise ValueError(f"step {index}: {error}") from error
-        found.append(step.model_dump(exclude_unset=True))
+        found.append(step)
     return header | {"steps": found}
 
 
-def _check_step(step: _Step, index: int, trees: list[TokenTree]) -> None:
+def _check_step(step: StepRecord, index: int, trees: list[TokenTree]) -> None:
     """Refuse a step that does not fit its tree."""
-    if step.index != index:
-        raise ValueError(f"index: found {step.index}, expected {index}")
-    if step.shape >= len(trees):
-        raise ValueError(f"shape: found {step.shape}, expected one of {len(trees)} shapes")
-    tree = trees[step.shape]
+    shape, path, pieces = step["shape"], step["path"], step["pieces"]
+    rows, marginal = step.get("rows", []), step.get("marginal")
+    if step["index"] != index:
+        raise ValueError(f"index: found {step['index']}, expected {index}")
+    if shape >= len(trees):
+        raise ValueError(f"shape: found {shape}, expected one of {len(trees)} shapes")
+    tree = trees[shape]
     for name in ("tokens", "outcomes", "draft", "target"):
-        if len(getattr(step, name)) != tree.size:
-            raise ValueError(f"{name}: found {len(getattr(step, name))}, expected one for each of {tree.size} nodes")
+        if len(step[name]) != tree.size:
+            raise ValueError(f"{name}: found {len(step[name])}, expected one for each of {tree.size} nodes")
     inside = range(tree.size)
-    joined = all(below in inside and tree.parents[below] == above for above, below in pairwise(step.path))
-    if step.path[0] != 0 or not joined:
+    joined = all(below in inside and tree.parents[below] == above for above, below in pairwise(path))
+    if path[0] != 0 or not joined:
         raise ValueError("path: found nodes that are no path, expected one from the root along edges of the tree")
-    if not 1 <= len(step.pieces) <= len(step.path):
-        raise ValueError(
-            f"pieces: found {len(step.pieces)}, expected 1 to {len(step.path)}, the last of them the bonus"
-        )
-    if (step.bonus is not None) != (len(step.pieces) == len(step.path)):
+    if not 1 <= len(pieces) <= len(path):
+        raise ValueError(f"pieces: found {len(pieces)}, expected 1 to {len(path)}, the last of them the bonus")
+    if (step["bonus"] is not None) != (len(pieces) == len(path)):
         raise ValueError("bonus: found one without its piece or a piece without it, expected both or neither")
-    if step.rows and [rows.node for rows in step.rows] != step.path:
+    if rows and [row["node"] for row in rows] != path:
         raise ValueError("rows: found other nodes than those of the path, expected one for each of them")
-    for likely in (each for rows in step.rows for each in (rows.target, rows.draft, *rows.residuals)):
-        if len(likely.texts) != len(likely.probs):
-            raise ValueError(
-                f"rows: found {len(likely.probs)} probabilities, expected one for each of {len(likely.texts)} texts"
-            )
-    if any(trial[0] not in inside or trial[0] == 0 for trial in step.trials):
+    for likely in (each for row in rows for each in (row["target"], row["draft"], *row["residuals"])):
+        texts, probs = likely["texts"], likely["probs"]
+        if len(texts) != len(probs):
+            raise ValueError(f"rows: found {len(probs)} probabilities, expected one for each of {len(texts)} texts")
+    if any(trial[0] not in inside or trial[0] == 0 for trial in step["trials"]):
         raise ValueError(f"trials: found a node that is not drafted, expected 1 to {tree.size - 1}")
-    if step.marginal is not None:
+    if marginal is not None:
         for name in ("gains", "costs"):
-            if (found := len(getattr(step.marginal, name))) != tree.size:
+            if (found := len(marginal[name])) != tree.size:
                 raise ValueError(f"marginal.{name}: found {found}, expected one for each of {tree.size} nodes")
-        if any(one.parent >= tree.size for one in step.marginal.left_out):
+        if any(one["parent"] >= tree.size for one in marginal["left_out"]):
             raise ValueError(f"marginal.left_out: found a parent beyond the tree, expected one of {tree.size} nodes")

@@ -11,7 +11,10 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
+
+from pydantic import ConfigDict, Field, FiniteFloat, with_config
+from typing_extensions import TypedDict  # before Python 3.12 pydantic knows no other
 
 from sequoia_core.design.profile import PLACES
 from sequoia_core.design.tree import TokenTree
@@ -22,6 +25,7 @@ from ui.literal import safe_name
 from ui.model_pairs import PairSpec
 from ui.steering import Steering
 from ui.token_text import TokenText
+from ui.tree_layout import MAX_DRAWN
 from ui.verifier_names import NAMES
 
 if TYPE_CHECKING:
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
     from sequoia_core.design.marginal_gains import MarginalGains
 
 FORMAT, VERSION = "sequoia-run", 2
+MAX_LIKELY = 100
+Positive = Annotated[FiniteFloat, Field(ge=0)]
+Chance = Annotated[FiniteFloat, Field(ge=0, le=1)]
 OUTCOME_CODES = {"accepted": "A", "rejected": "R", "not reached": "N"}
 OUTCOMES = {
     "held": "The prediction held",
@@ -40,21 +47,56 @@ OUTCOMES = {
 PHASE_WORDS = {"draft": "drafting", "verify": "verifying", "walk": "walking", "commit": "committing"}
 
 
-def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> dict[str, Any]:
-    """Turn a step into what the live tree and a file hold.
+class LikelyTokens(TypedDict):
+    texts: Annotated[list[str], Field(max_length=MAX_LIKELY)]
+    probs: list[Chance]
 
-    Args:
-        shape: which of the run's shapes its tree has.
 
-    Returns:
-        `tokens` [n] texts, `outcomes` n letters of A, R, N, `draft` and `target` [n] probabilities, `path` node ids,
-        `bonus` text or None when the run ended before it, `pieces` the text of each committed token, `trials` rows of
-        [node, r, R[s], D[s]], `seconds` [draft, verify, walk, commit], `read_wait_sec` of these waited for weights;
-        `rows`, of each node of the path, `target` and `draft`, `texts` and `probs` of the most likely tokens, and
-        `residuals`, the same after each rejection. `marginal` for a tree that took shape in the step.
-    """
+class PathRows(TypedDict):
+    node: int
+    target: LikelyTokens
+    draft: LikelyTokens
+    residuals: Annotated[list[LikelyTokens], Field(max_length=MAX_DRAWN)]  # of the target, after each rejection
+
+
+class LeftOut(TypedDict):
+    parent: Annotated[int, Field(ge=0)]
+    text: str | None  # None for a first child of a node that the draft did not read
+    gain: Chance
+
+
+class Marginal(TypedDict):
+    gains: list[Chance]
+    costs: list[Positive | None]
+    next_cost: Positive | None
+    left_out: Annotated[list[LeftOut], Field(max_length=MAX_LIKELY)]
+
+
+@with_config(ConfigDict(strict=True))
+class StepRecord(TypedDict):
+    """A step as the live tree and a file hold it, and what a file is held to; earlier versions wrote not all of it."""
+
+    index: int
+    shape: Annotated[int, Field(ge=0)]  # which of the run's trees the step had
+    tokens: list[str]  # [n]
+    outcomes: Annotated[str, Field(pattern="^[ARN]*$")]  # n letters of OUTCOME_CODES
+    draft: list[FiniteFloat | None]  # [n] probabilities
+    target: list[FiniteFloat | None]
+    path: Annotated[list[int], Field(min_length=1)]  # node ids
+    bonus: str | None  # None when the run ended before it
+    pieces: list[str]  # text of each committed token
+    trials: list[Annotated[list[FiniteFloat | None], Field(min_length=4, max_length=4)]]  # [node, r, R[s], D[s]]
+    seconds: Annotated[list[Positive], Field(min_length=4, max_length=4)]  # draft, verify, walk, commit
+    read_wait_sec: NotRequired[Positive]  # of these, waited for weights
+    finished: Literal["eos", "length", "context"] | None
+    rows: NotRequired[list[PathRows]]  # one for each node of the path
+    marginal: NotRequired[Marginal | None]  # of a tree that took shape in the step
+
+
+def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> StepRecord:
+    """Turn a step into what the live tree and a file hold; `shape` is which of the run's trees it had."""
     has_bonus = len(step.new_tokens) == len(step.accepted_path)
-    record = {
+    record: StepRecord = {
         "index": step.index,
         "shape": shape,
         "tokens": [text.label(token) for token in step.tokens],
@@ -79,11 +121,10 @@ def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> dict[str, 
         ],
     }
     gains = step.marginal_gains
-    return record if gains is None else record | {"marginal": _marginal(gains, text)}
+    return record if gains is None else {**record, "marginal": _marginal(gains, text)}
 
 
-def _marginal(found: MarginalGains, text: TokenText) -> dict[str, Any]:
-    """Return the gains and costs under their own names; of what was left out `text` in place of `token`."""
+def _marginal(found: MarginalGains, text: TokenText) -> Marginal:
     return {
         "gains": [_finite(value) for value in found.gains],
         "costs": [_finite(value) for value in found.costs],
@@ -95,7 +136,7 @@ def _marginal(found: MarginalGains, text: TokenText) -> dict[str, Any]:
     }
 
 
-def _likely(row: Likely, text: TokenText) -> dict[str, list[Any]]:
+def _likely(row: Likely, text: TokenText) -> LikelyTokens:
     return {"texts": [text.label(token) for token, _ in row], "probs": [_finite(probability) for _, probability in row]}
 
 
@@ -171,7 +212,7 @@ class Recorder:
         self._run, self._text = run, text
         self._shapes: dict[TokenTree, int] = {}
 
-    def add(self, step: DecodeStep) -> dict[str, Any]:
+    def add(self, step: DecodeStep) -> StepRecord:
         """Add a step to the run -> its record."""
         shape = self._shapes.setdefault(step.tree, len(self._shapes))
         if shape == len(self._run["shapes"]):  # before the step that names it: pages read while this writes

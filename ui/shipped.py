@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequoia_core.files.model_names import ASSETS
+from sequoia_core.files.model_names import ASSETS, shipped_files
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models.default_dtype import default_dtype
 from ui import core_cache
@@ -13,15 +13,10 @@ from ui import core_cache
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile
 
-DEFAULT_VECTORS = ("demo-t0", "demo-large-t0", "llama3-70b-8b-cnn")
-DEFAULT_PROFILES = {"bfloat16": "cpu-2core-bfloat16", "float32": "cpu-2core"}  # by the dtype of the demo pair
-
 
 def files(kind: str) -> dict[str, Path]:
-    """Return the files of `assets/<kind>` ("acceptance" or "profiles") by name, defaults first."""
-    first = DEFAULT_VECTORS if kind == "acceptance" else (DEFAULT_PROFILES[default_dtype().dtype],)
-    paths = {path.stem: path for path in sorted((ASSETS / kind).glob("*.json"))}
-    return {name: paths[name] for name in sorted(paths, key=lambda n: first.index(n) if n in first else len(first))}
+    """Return the files of `assets/<kind>` ("acceptance" or "profiles") by name, the defaults of the demo pair first."""
+    return shipped_files(ASSETS / kind, default_dtype().dtype)
 
 
 def acceptance(name: str) -> AcceptanceVector:

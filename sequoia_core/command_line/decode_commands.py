@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..design.acceptance import AcceptanceVector
-from ..design.conditions import Conditions, measured_as
+from ..design.conditions import SEQUOIA, Conditions, measured_as
 from ..design.tree import TokenTree
-from ..files.model_names import ASSETS
+from ..files.model_names import ASSETS, shipped_files
 from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts
 from .options import (
     READ,
@@ -35,7 +35,7 @@ from .options import (
     VerifierName,
     app,
 )
-from .output import check_out, progress_bar, report
+from .output import check_out, progress_bar, report, tell
 
 if TYPE_CHECKING:
     from ..decoding.sampling import SamplingConfig
@@ -61,13 +61,13 @@ def generate_command(
     ] = None,
     acceptance: Annotated[
         Path | None,
-        typer.Option("--acceptance", help="Vector to plan the tree from; default: the demo pair's own.", **READ),
+        typer.Option("--acceptance", help="Vector to plan the tree from; default: a shipped one that holds.", **READ),
     ] = None,
     profile: Annotated[
         Path | None,
-        typer.Option("--profile", help="Profile to plan the tree from; default: the demo pair's own.", **READ),
+        typer.Option("--profile", help="Profile to plan the tree from; default: a shipped one of the pair.", **READ),
     ] = None,
-    verifier: VerifierName = "sequoia",
+    verifier: VerifierName = None,
     chat: Chat = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -95,6 +95,7 @@ def generate_command(
     source = f"file {tree}"
     if shape is None:
         shape, source = _default_tree(pair, sampling, verifier, vector, hardware)
+        tell(f"Decodes with a static tree of {shape.size} nodes, {shape.depth} deep: {source}; --tree takes another.")
     started = time.perf_counter()
     steps = list(
         decode(
@@ -121,24 +122,27 @@ def generate_command(
 def _default_tree(
     pair: ModelPair,
     sampling: SamplingConfig,
-    verifier: str,
+    verifier: str | None,
     vector: AcceptanceVector | None,
     profile: HardwareProfile | None,
 ) -> tuple[TokenTree, str]:
-    """Return a tree and where it comes from: planned where a vector and a profile hold for this decode, else a chain.
+    """Return a tree and where it comes from: planned from a vector and a profile, as the app plans its own.
+
+    A chain where no vector holds for this decode, or no profile is of this pair.
 
     Args:
-        vector, profile: the user's own, used even where they are of other conditions; or None to look for one that
-            holds among those that ship.
+        vector, profile: the user's own, used even where they are of other conditions; or None to look among those that
+            ship: for a vector that holds, and a profile that does, or else the default one of another machine.
     """
     from ..design.plain_trees import chain_tree
     from ..design.planning import plan_tree
     from ..design.profile import HardwareProfile
     from ..models.device import describe_device
+    from ..models.instruction_sets import instructions_in_use
     from ..models.protocol import dtype_name
 
     wanted = Conditions(
-        pair.target.name, pair.draft.name, sampling.temperature, sampling.top_p, measured_as(verifier),
+        pair.target.name, pair.draft.name, sampling.temperature, sampling.top_p, measured_as(verifier or SEQUOIA),
         top_k=sampling.top_k,
     )  # fmt: skip
     here = {
@@ -147,19 +151,23 @@ def _default_tree(
         "dtype": dtype_name(pair.target),
         "device": describe_device(pair.target.device),
         "offload": pair.target.offload,
+        "instructions": instructions_in_use() if pair.target.device.type == "cpu" else None,
     }
-    faults = ([] if vector is None else vector.differences(wanted)) + (
-        [] if profile is None else profile.differences(**here)
-    )
-    vectors = (AcceptanceVector.load(path) for path in sorted((ASSETS / "acceptance").glob("*.json")))
-    profiles = (HardwareProfile.load(path) for path in sorted((ASSETS / "profiles").glob("*.json")))
+    vectors = map(AcceptanceVector.load, shipped_files(ASSETS / "acceptance", here["dtype"]).values())
+    profiles = list(map(HardwareProfile.load, shipped_files(ASSETS / "profiles", here["dtype"]).values()))
     vector = vector or next((v for v in vectors if not v.differences(wanted)), None)
-    profile = profile or next((p for p in profiles if not p.differences(**here)), None)
+    fitting = [p for p in profiles if not p.differences(**here | {"device": p.device, "instructions": None})]
+    profile = profile or min(fitting, key=lambda p: len(p.differences(**here)), default=None)
     if vector is None or profile is None:
         lacking = [name for name, found in (("acceptance vector", vector), ("profile", profile)) if found is None]
         reason = " and no ".join(lacking)
         return chain_tree(DEFAULT_CHAIN), f"a chain of {DEFAULT_CHAIN}, not planned: no {reason} of this decode"
-    made_for = f"other measurements: {'; '.join(faults)}" if faults else "this pair, these settings and this machine"
+    faults = vector.differences(wanted) + profile.differences(**here)
+    made_for = "this pair, these settings and this machine"
+    if faults:
+        made_for = f"other measurements: {'; '.join(faults)}"
+    elif here["instructions"] and profile.meta.get("instructions") is None:
+        made_for = "this pair and these settings; profile of the same processor name; instruction set not recorded"
     return plan_tree(vector, profile), f"planned for {made_for}"
 
 
@@ -193,6 +201,8 @@ def bench_command(
         pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, calibration=others,
         progress=progress_bar(as_json),
     )  # fmt: skip
+    size, depth = result["tree"].values()
+    tell(f"Raced a static tree of {size} nodes, {depth} deep: planned for the acceptance and times of this very run.")
     if out is not None:
         write_atomic(out, json_bytes(result))
     report(result, as_json)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..files.model_names import ASSETS
-from .output import held_stderr, progress_bar
+from .output import held_stderr, progress_bar, tell
 
 if TYPE_CHECKING:
     from ..decoding.sampling import SamplingConfig
     from ..models.language_model import ModelPair
 
 
-def checked_sampling(temperature: float, top_p: float, verifier: str) -> SamplingConfig:
+def checked_sampling(temperature: float, top_p: float, verifier: str | None) -> SamplingConfig:
     """Return the way of sampling, and refuse a verifier that does not exist before a model is loaded for it."""
     from ..decoding.sampling import SamplingConfig
     from ..decoding.verifiers import choose_verifier
 
     sampling = SamplingConfig(temperature, top_p)
-    choose_verifier(verifier, greedy=sampling.greedy)
+    if verifier is not None:
+        choose_verifier(verifier, greedy=sampling.greedy)
     return sampling
 
 
@@ -45,9 +45,9 @@ def open_pair(
     progress = None if offload is None else progress_bar(as_json=False)
     with held_stderr() if progress is None else nullcontext():
         pair = load_pair(target, draft, device, dtype, offload, progress)
-    if dtype is None and sys.stderr.isatty():
+    if dtype is None:
         chosen = default_dtype(target, gpu=pair.target.device.type != "cpu")
-        print(f"Loaded in {chosen.dtype} ({chosen.reason}); --dtype chooses another.", file=sys.stderr)
+        tell(f"Loaded in {chosen.dtype} ({chosen.reason}); --dtype chooses another.")
     return pair
 
 

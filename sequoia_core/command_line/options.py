@@ -37,6 +37,7 @@ Seed = Annotated[int, typer.Option("--seed", help="Equal seeds draw equally.", m
 Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Nucleus mass, above 0 and at most 1.")]
 VerifierName = Annotated[
-    str, typer.Option("--verifier", help="sequoia, specinfer or topk; generate also has traversal.")
+    str | None,
+    typer.Option("--verifier", help="sequoia, specinfer, topk; generate has traversal too. Default: the tree's own."),
 ]
 MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Tokens to generate per prompt.", min=1)]

@@ -33,6 +33,12 @@ def _short(value: object) -> str:
     return text if len(text) <= 400 else text[:400] + " …"
 
 
+def tell(line: str) -> None:
+    """Say on a terminal what a command chose where nothing was asked for."""
+    if sys.stderr.isatty():
+        print(line, file=sys.stderr)
+
+
 def progress_bar(as_json: bool):
     """Return a progress callback that writes to a terminal, or None where nobody watches."""
     if as_json or not sys.stderr.isatty():

@@ -21,6 +21,7 @@ Each module imports, of this room, only the modules named:
     replay              tree, acceptance
     scenarios           profile, acceptance
     optimal_trees       tree, tree_search, acceptance
+    bounded_search      tree, tree_search, acceptance, optimal_trees
     what_if             acceptance_files, acceptance
     plain_trees         tree, tree_search, acceptance, optimal_trees
     planning            tree, profile, step_time, acceptance, replay, tree_search, optimal_trees, what_if
@@ -32,8 +33,7 @@ Each module imports, of this room, only the modules named:
     node_facts          tree, acceptance, optimal_trees
     tree_comparison     tree, acceptance, optimal_trees, plain_trees
     growth              tree, bootstrap, acceptance, optimal_trees, plain_trees
-    bounded_search      tree, profile, acceptance, optimal_trees, planning
-    draft_choice        profile, acceptance, optimal_trees, planning, prediction, bounded_search
+    draft_choice        tree, profile, acceptance, planning, prediction
     step_limit          profile, planning
     shaping             tree, optimal_trees
     marginal_gains      shaping

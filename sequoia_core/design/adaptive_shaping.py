@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from .acceptance import AcceptanceVector
 from .calibration import Calibration
-from .optimal_trees import expected_tokens_table, node_scores, optimal_tree
-from .planning import best_shape, relative_cost, shape_widths, surface_of
-from .profile import HardwareProfile
+from .optimal_trees import node_scores, optimal_tree
+from .planning import best_shape, speedup_surface
+from .profile import HardwareProfile, Streaming
 from .shaping import BestFirst, DrawnInTurn, Nodes, Prices, ShapeBounds, Shaper
-from .step_time import autoregressive_sec, computing_sec
+from .step_time import autoregressive_sec, computing_sec, overlapped
 from .tree import TokenTree
 
 TRIAL_STEPS = 60  # trees grown for one estimate
@@ -34,76 +34,58 @@ FELT = 0.5  # of a draft pass while weights stream in: it hides or it does not; 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StreamedStep:
-    """What a step takes while weights stream in: as `step_time`, of arrays that are looked up once.
+class StepCosts:
+    """Profiled seconds of a step's parts, looked up once for every size and width; entry 0 of each array is 0.
 
     Attributes:
-        pass_sec: until all layers have arrived; ahead_sec: of reading that fits into the buffers between two passes.
-        computing_sec, overhead_sec: float64 [N + 1], of a pass over n nodes, and of what is neither it nor drafting.
+        computing_sec: float64 [N + 1], the target's pass over n nodes, as `step_time.computing_sec` gives it.
+        overhead_sec: float64 [N + 1], what is neither it nor drafting in a step of n nodes, growing included.
         draft_sec: float64 [B + 1], a draft pass over w nodes.
+        streaming: how weights stream in meanwhile; None where they are in memory.
+        step_sec: float64 [N + 1], a step of n nodes without drafting.
     """
 
-    pass_sec: float
-    ahead_sec: float
     computing_sec: np.ndarray
     overhead_sec: np.ndarray
     draft_sec: np.ndarray
+    streaming: Streaming | None = None
+    step_sec: np.ndarray = field(init=False)
 
-    def seconds(self, size: int | np.ndarray, drafting: float) -> float | np.ndarray:
-        """Return what steps of so many nodes take, of the shape of `size`; drafting takes so many seconds of each."""
-        between = drafting + self.overhead_sec[size]
-        reading = self.pass_sec + np.maximum(between - self.ahead_sec, 0.0)
-        return np.maximum(reading, self.computing_sec[size] + between)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepCosts:
-    """Profiled seconds of a step's parts.
-
-    Attributes:
-        step_sec: float64 [N + 1], a step of n nodes but for its draft passes, growing included; entry 0 is 0.
-        draft_sec: float64 [B + 1], a draft pass over w nodes; entry 0 is 0.
-        streamed: what a whole step takes where weights stream in and its parts overlap; None where they add up.
-    """
-
-    step_sec: np.ndarray
-    draft_sec: np.ndarray
-    streamed: StreamedStep | None = None
+    def __post_init__(self) -> None:
+        alone = sum(overlapped(self.streaming, self.computing_sec[1:], 0.0, self.overhead_sec[1:]))
+        object.__setattr__(self, "step_sec", np.append(0.0, alone))
 
     @classmethod
     def of_profile(
         cls, profile: HardwareProfile, bounds: ShapeBounds, *, context: float | None = None, greedy: bool
     ) -> StepCosts:
-        """Look the times up once for every size and width.
-
-        Where weights stream in, nodes are priced as in a step without drafting, and draft passes by `FELT`. Whether
-        drafting hides depends on the whole step, which prices of single nodes cannot say; `seconds` does.
+        """Look the times up.
 
         Raises:
             ValueError: when the bounds go beyond what was profiled.
         """
         sizes, widths = np.arange(1, bounds.max_size + 1), np.arange(1, bounds.beam + 1)
         overhead = profile.overhead_at(sizes, greedy=greedy) + profile.growing_at(greedy=greedy)
-        draft = profile.draft_at(widths, context)
-        if profile.streaming is None:
-            return cls(np.append(0.0, profile.verify_at(sizes, context) + overhead), np.append(0.0, draft))
-        parts = (computing_sec(profile, sizes, context), overhead, draft)
-        streaming = profile.streaming
-        whole = StreamedStep(streaming.pass_sec, streaming.ahead_sec, *(np.append(0.0, part) for part in parts))
-        return cls(np.append(0.0, whole.seconds(sizes, 0.0)), FELT * whole.draft_sec, whole)
+        parts = computing_sec(profile, sizes, context), overhead, profile.draft_at(widths, context)
+        return cls(*(np.append(0.0, part) for part in parts), profile.streaming)
 
     def seconds(self, size: int, widths: Sequence[int]) -> float:
         """Return what a step takes whose tree has so many nodes and whose draft passes read so many each."""
-        if self.streamed is not None:
-            return float(self.streamed.seconds(size, float(self.streamed.draft_sec[list(widths)].sum())))
-        return float(self.step_sec[size] + self.draft_sec[list(widths)].sum())
+        drafting = self.draft_sec[list(widths)].sum()
+        target, draft, rest = overlapped(self.streaming, self.computing_sec[size], drafting, self.overhead_sec[size])
+        return float(target + rest + draft)
 
     def at_least(self, theta: float) -> float:
         """Return a rate, or where it is lower that of dynamic trees that are the root alone."""
         return max(theta, 1.0 / float(self.step_sec[1]))
 
     def prices(self, theta: float) -> Prices:
-        return Prices(theta * self.step_sec, theta * self.draft_sec)
+        """Return what nodes and draft passes are charged at so many tokens per second.
+
+        Where weights stream in, nodes are priced as in a step without drafting, and draft passes by `FELT`. Whether
+        drafting hides depends on the whole step, which prices of single nodes cannot say; `seconds` does.
+        """
+        return Prices(theta * self.step_sec, theta * (1.0 if self.streaming is None else FELT) * self.draft_sec)
 
 
 class Pace(NamedTuple):
@@ -224,9 +206,8 @@ def best_static(
     """
     vector = AcceptanceVector(calibration.expected(recipe.kind)[: bounds.branch])
     greedy = calibration.temperature == 0.0
-    most = {"max_size": min(bounds.max_size, profile.max_size), "max_depth": bounds.max_depth}
-    cost = relative_cost(shape_widths(vector, **most), profile, greedy=greedy)
-    best = best_shape(surface_of(expected_tokens_table(vector, **most), cost))
+    largest = min(bounds.max_size, profile.max_size)
+    best = best_shape(speedup_surface(vector, profile, max_size=largest, max_depth=bounds.max_depth, greedy=greedy))
     tree = optimal_tree(vector, size=best.size, depth=best.depth)
     per_sec = best.predicted_speedup / autoregressive_sec(profile, greedy=greedy)
     return tree, Expectation(best.expected_tokens, tree.size, per_sec, Pace(per_sec, LOWEST_FLOOR))

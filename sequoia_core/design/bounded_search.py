@@ -1,4 +1,4 @@
-"""Tables of expected tokens and speedup for any vector: sizes too large to search are left out instead of raising.
+"""Tables of expected tokens for any vector: sizes too large to search are left out instead of raising.
 
 A long vector whose ranks rise and fall takes the whole dynamic program, which grows with the square of the tree size.
 """
@@ -9,11 +9,8 @@ import numpy as np
 
 from .acceptance import AcceptanceVector
 from .optimal_trees import best_expected_tokens, expected_tokens_table
-from .planning import SpeedupSurface, speedup_surface
-from .profile import HardwareProfile
 from .tree import TokenTree
-
-REACH = 256  # largest tree that can be searched for every vector
+from .tree_search import REACH
 
 
 def table_within_reach(acceptance: AcceptanceVector, *, max_size: int, max_depth: int) -> np.ndarray:
@@ -26,24 +23,6 @@ def table_within_reach(acceptance: AcceptanceVector, *, max_size: int, max_depth
         table = np.full((max_size + 1, max_depth + 1), np.nan)
         table[: REACH + 1] = expected_tokens_table(acceptance, max_size=REACH, max_depth=max_depth)
         return table
-
-
-def surface_within_reach(
-    acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None, paper: bool = False
-) -> SpeedupSurface:
-    """Return the speedup surface up to the largest size profiled or `max_size`; up to n = REACH where more is too much.
-
-    Args:
-        max_size: a further bound; None for none.
-        paper: by the paper's formula.
-    """
-    largest = profile.max_size if max_size is None else min(profile.max_size, max_size)
-    try:
-        return speedup_surface(acceptance, profile, max_size=largest, paper=paper)
-    except ValueError:
-        if largest <= REACH:
-            raise
-        return speedup_surface(acceptance, profile, max_size=REACH, paper=paper)
 
 
 def best_value_within_reach(tree: TokenTree, acceptance: AcceptanceVector) -> float | None:

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .acceptance import AcceptanceVector
-from .bounded_search import surface_within_reach
-from .optimal_trees import optimal_tree
-from .planning import BestShape, best_shape, pair_mismatches
+from .planning import pair_mismatches, plan_tree
 from .prediction import Prediction, predict
 from .profile import HardwareProfile
+from .tree import TokenTree
 
 SAME = ("device", "dtype", "context")  # what profiles have in common where their drafts are to be compared
 
@@ -21,12 +20,12 @@ class DraftPlan:
 
     Attributes:
         name: of the candidate.
-        shape: of its best tree; prediction: what decoding with that does.
+        tree: its best one; prediction: what decoding with that does.
         first_guess: p_1; draft_cost: c.
     """
 
     name: str
-    shape: BestShape
+    tree: TokenTree
     prediction: Prediction
     first_guess: float
     draft_cost: float
@@ -60,8 +59,7 @@ def compare_drafts(candidates: Mapping[str, tuple[AcceptanceVector, HardwareProf
                 raise ValueError(
                     f"{name}: {key}: found {str(value)[:60]}, expected {str(first[key])[:60]} as the first"
                 )
-        shape = best_shape(surface_within_reach(acceptance, profile))
-        tree = optimal_tree(acceptance, size=shape.size, depth=shape.depth)
+        tree = plan_tree(acceptance, profile)
         plan = predict(tree, acceptance, profile)
-        found.append(DraftPlan(name, shape, plan, float(acceptance.probs[0]), profile.c))
+        found.append(DraftPlan(name, tree, plan, float(acceptance.probs[0]), profile.c))
     return sorted(found, key=lambda plan: -plan.prediction.speedup.value)

@@ -17,7 +17,7 @@ from .profile import HardwareProfile
 from .replay import replay_while_growing
 from .step_time import autoregressive_sec, step_seconds
 from .tree import TokenTree
-from .tree_search import best_first
+from .tree_search import REACH, best_first
 from .what_if import isotonic
 
 REPLAYED_SIZES = 24  # at each depth
@@ -79,6 +79,7 @@ def speedup_surface(
     max_size: int | None = None,
     max_depth: int = 24,
     context: float | None = None,
+    greedy: bool | None = None,
     paper: bool = False,
 ) -> SpeedupSurface:
     """Return the predicted speedup of the best tree of every size and depth, against autoregressive decoding.
@@ -92,6 +93,7 @@ def speedup_surface(
         max_size: N; None for the largest size profiled.
         max_depth: D.
         context: tokens in the cache; None for as many as the profile was timed with.
+        greedy: whether steps are taken at temperature 0; None as the vector was measured.
         paper: the paper's formula instead, G(n, d) / (t(n) + d c).
 
     Raises:
@@ -105,8 +107,26 @@ def speedup_surface(
     if paper:
         return surface_of(table, paper_step_cost(sizes[:, None], np.arange(max_depth + 1), profile))
     widths = shape_widths(acceptance, max_size=max_size, max_depth=max_depth)
-    cost = relative_cost(widths, profile, greedy=is_greedy(acceptance), context=context)
+    greedy = is_greedy(acceptance) if greedy is None else greedy
+    cost = relative_cost(widths, profile, greedy=greedy, context=context)
     return surface_of(table * text_correction(table, acceptance), cost)
+
+
+def surface_within_reach(
+    acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None, **options
+) -> SpeedupSurface:
+    """Return the speedup surface up to the largest size profiled or `max_size`; up to n = REACH where more is too much.
+
+    Args:
+        max_size: a further bound; None for none. Further options as for `speedup_surface`.
+    """
+    largest = profile.max_size if max_size is None else min(profile.max_size, max_size)
+    try:
+        return speedup_surface(acceptance, profile, max_size=largest, **options)
+    except ValueError:
+        if largest <= REACH:
+            raise
+        return speedup_surface(acceptance, profile, max_size=REACH, **options)
 
 
 def relative_cost(
@@ -213,8 +233,8 @@ def best_shape(surface: SpeedupSurface) -> BestShape:
 def plan_tree(
     acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None, max_depth: int = 24
 ) -> TokenTree:
-    """Return the optimal tree at the planner's best shape."""
-    best = best_shape(speedup_surface(acceptance, profile, max_size=max_size, max_depth=max_depth))
+    """Return the tree that is predicted to be the fastest: the optimal one of the best size and depth."""
+    best = best_shape(surface_within_reach(acceptance, profile, max_size=max_size, max_depth=max_depth))
     return optimal_tree(acceptance, size=best.size, depth=best.depth)
 
 

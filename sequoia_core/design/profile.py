@@ -284,7 +284,16 @@ class HardwareProfile:
             found.append(replace(self, **again, verify_samples=(), draft_samples=(), overhead_samples=()))
         return found
 
-    def differences(self, *, target: str, draft: str, dtype: str, device: str, offload: str | None = None) -> list[str]:
+    def differences(
+        self,
+        *,
+        target: str,
+        draft: str,
+        dtype: str,
+        device: str,
+        offload: str | None = None,
+        instructions: str | None = None,
+    ) -> list[str]:
         """Return what keeps these times from predicting that pair there; empty when they were measured on it.
 
         Modelled times never predict: a model of this very machine is as much of a what-if as one of another.
@@ -294,6 +303,7 @@ class HardwareProfile:
             dtype: such as "float32".
             device: the name of the processor or GPU, with or without its number of threads.
             offload: where the target's weights live, as for `load_pair`.
+            instructions: the processor's, as `instructions_in_use` names them; None, here or in the file, is unknown.
 
         Returns:
             One phrase for each difference, such as "measured in bfloat16, not float32".
@@ -309,21 +319,15 @@ class HardwareProfile:
             found.append(f"measured in {self.dtype}, not {dtype}")
         if self.device.split(", ")[0] != device.split(", ")[0]:
             found.append(f"measured on {self.device}, not on {device}")
+        own = self.meta.get("instructions")
+        if own and instructions and own != instructions:
+            found.append(f"measured with {own}, not {instructions}")
         if self.offload != offload:
             found.append(f"measured with the target's weights {PLACES[self.offload]}, not {PLACES[offload]}")
         return found
 
     def to_json(self) -> dict:
-        arrays = (
-            "sizes",
-            "verify_sec",
-            "draft_widths",
-            "draft_width_sec",
-            "overhead_sec",
-            "sampling_sec",
-            "verify_growth_sec",
-            "growing_sec",
-        )
+        arrays = ("sizes", "verify_sec", "draft_widths", "draft_width_sec", *PER_SIZE, "growing_sec")
         samples = ("verify_samples", "draft_samples", "overhead_samples")
         plain = ("draft_sec", "draft_growth_sec", "device", "dtype", "context", "meta")
         return {

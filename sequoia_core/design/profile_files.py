@@ -44,6 +44,7 @@ def _schema():
         model_config = ConfigDict(strict=True, extra="allow")
         target: str | None = Field(None, max_length=MAX_NAME)
         draft: str | None = Field(None, max_length=MAX_NAME)
+        instructions: str | None = Field(None, max_length=MAX_NAME)
         bound_sec: list[float] = []
 
     class Schema(BaseModel):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .profile import HardwareProfile
+from .profile import HardwareProfile, Streaming
 from .tree import TokenTree
 
 READING_SLACK = 0.1  # a pass this much longer than its weights take to arrive computes all the time
@@ -54,7 +54,8 @@ def step_time(
     """
     drafting = profile.draft_at(np.array(level_widths(tree)), context).sum() if tree.size > 1 else np.array(0.0)
     overhead = profile.overhead_at(tree.size, greedy=greedy)
-    return StepTime(*map(float, _overlapped(profile, np.array(tree.size), drafting, overhead, context)))
+    computing = computing_sec(profile, np.array(tree.size), context)
+    return StepTime(*map(float, overlapped(profile.streaming, computing, drafting, overhead)))
 
 
 def reading_ends(profile: HardwareProfile, context: float | None = None) -> int | None:
@@ -70,12 +71,14 @@ def reading_ends(profile: HardwareProfile, context: float | None = None) -> int 
 
 
 def computing_sec(profile: HardwareProfile, sizes: np.ndarray, context: float | None) -> np.ndarray:
-    """Return how long passes compute while their weights stream in, float64 of the shape of `sizes`.
+    """Return how long passes compute, float64 of the shape of `sizes`; where weights are resident, as was timed.
 
     A pass that was waiting for its weights does not say. From the first size on that takes longer than reading, what
     was timed is computing; below it, its share by the number of tokens, which is rather too little than too much for
     the few tokens where nothing depends on it. 0 where no size takes longer: computing never shows.
     """
+    if profile.streaming is None:
+        return profile.verify_at(sizes, context)
     first = (reading_ends(profile, context) or 0) + 1
     if first > profile.max_size:
         return np.zeros(np.shape(sizes))
@@ -83,20 +86,22 @@ def computing_sec(profile: HardwareProfile, sizes: np.ndarray, context: float | 
     return np.where(sizes >= first, profile.verify_at(sizes, context), below)
 
 
-def _overlapped(
-    profile: HardwareProfile, sizes: np.ndarray, drafting: np.ndarray, overhead: np.ndarray, context: float | None
+def overlapped(
+    streaming: Streaming | None, computing: np.ndarray, drafting: np.ndarray, overhead: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the seconds of verifying, of drafting and of the rest that a step waits for, each of the shape given.
+    """Return the seconds of verifying, of drafting and of the rest that a step waits for; all of one shape.
 
     While weights stream in, a step takes the longer of two things: until all layers have arrived, where what happens
     between two passes costs only what is longer than filling the buffers; or computing the pass and all the rest.
+
+    Args:
+        computing: of the target's pass, as `computing_sec` gives it.
     """
-    streaming = profile.streaming
     if streaming is None:
-        return profile.verify_at(sizes, context), drafting, overhead
-    computing, between = computing_sec(profile, sizes, context), drafting + overhead
+        return computing, drafting, overhead
+    between = drafting + overhead
     reading = streaming.pass_sec + np.maximum(between - streaming.ahead_sec, 0.0) >= computing + between
-    ahead = np.where(reading, streaming.ahead_sec, 0.0)
+    ahead = reading * streaming.ahead_sec
     rest = np.maximum(overhead - ahead, 0.0)
     still_ahead = np.maximum(ahead - overhead, 0.0)
     return np.where(reading, streaming.pass_sec, computing), np.maximum(drafting - still_ahead, 0.0), rest
@@ -105,7 +110,8 @@ def _overlapped(
 def autoregressive_sec(profile: HardwareProfile, *, context: float | None = None, greedy: bool = True) -> float:
     """Return the seconds of one token without speculation: a step of the root alone."""
     overhead = profile.overhead_at(1, greedy=greedy)
-    return float(sum(_overlapped(profile, np.array(1), np.array(0.0), overhead, context)))
+    computing = computing_sec(profile, np.array(1), context)
+    return float(sum(overlapped(profile.streaming, computing, np.array(0.0), overhead)))
 
 
 def step_parts(
@@ -131,7 +137,7 @@ def step_parts(
     overhead = profile.overhead_at(sizes, greedy=greedy)
     if growing:
         overhead = overhead + profile.growing_at(greedy=greedy)
-    return _overlapped(profile, sizes, drafting, overhead, context)
+    return overlapped(profile.streaming, computing_sec(profile, sizes, context), drafting, overhead)
 
 
 def step_seconds(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 MAX_STEPS = 10_000_000_000  # n * n * d * B: a few seconds
+REACH = 256  # largest tree that can be searched for every vector
 CACHE_CELLS = 131_072  # numbers of one group of levels: 1 MB stays in the processor's cache
 
 

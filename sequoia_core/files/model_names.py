@@ -9,6 +9,19 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 # Beside the package in a checkout, inside it where it is installed.
 ASSETS = next(path for path in (_PACKAGE.parent / "assets", _PACKAGE / "assets") if path.is_dir())
 DEMO_PAIR = ASSETS / "demo"
+DEFAULT_VECTORS = ("demo-t0", "demo-large-t0", "llama3-70b-8b-cnn")
+DEFAULT_PROFILES = {"bfloat16": "cpu-2core-bfloat16", "float32": "cpu-2core"}
+
+
+def shipped_files(folder: Path, dtype: str) -> dict[str, Path]:
+    """Return the measurements in a folder of `ASSETS` by name, first those that are used where nothing is chosen.
+
+    Args:
+        dtype: that models are loaded in.
+    """
+    first = (*DEFAULT_VECTORS, DEFAULT_PROFILES.get(dtype))
+    paths = {path.stem: path for path in sorted(folder.glob("*.json"))}
+    return {name: paths[name] for name in sorted(paths, key=lambda n: first.index(n) if n in first else len(first))}
 
 
 def model_source(name: str | os.PathLike) -> str:

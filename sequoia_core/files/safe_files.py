@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
+    from pydantic import BaseModel, TypeAdapter, ValidationError
 
     Model = TypeVar("Model", bound=BaseModel)
 
@@ -189,16 +189,17 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def checked(schema: type[Model], value: Any) -> Model:
-    """Return a file's content checked against a pydantic model, whole and at once.
+def checked(schema: type[Model] | TypeAdapter, value: Any) -> Model | Any:
+    """Return a file's content checked against a pydantic model or type adapter, whole and at once.
 
     Raises:
         ValueError: the first fault in one line: where, what was found and what was expected.
     """
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
+    validate = schema.validate_python if isinstance(schema, TypeAdapter) else schema.model_validate
     try:
-        return schema.model_validate(value)
+        return validate(value)
     except ValidationError as error:
         raise ValueError(first_fault(error)) from error
 

@@ -85,6 +85,12 @@ def chosen() -> tuple[InstructionSet | None, str]:
     return found, ""
 
 
+def instructions_in_use() -> str | None:
+    """Name the instruction set in use, which tells apart processors of one name; None where there is none."""
+    found, _ = chosen()
+    return None if found is None else found.described
+
+
 def check_environment() -> None:
     """Raise ValueError where the environment asks for what cannot be had: it would be left out without a word."""
     compile_c.check_switch()

@@ -30,6 +30,7 @@ from ..design.step_time import level_widths
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.device import describe_device
+from ..models.instruction_sets import instructions_in_use
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, dtype_name
 
@@ -247,6 +248,7 @@ class StepRounds:
                 "repeats": len(self.taken),
                 "further_context": self.longer,
                 "passes_by": getattr(self.target, "forward_by", "unknown"),
+                "instructions": instructions_in_use() if torch.device(self.target.device).type == "cpu" else None,
                 **_streaming(self.target, float(average(verify[:, 0] + overhead[:, 0], axis=0))),
             },
             **growth,

@@ -9,6 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector, HardwareProfile
+from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import prompts_for
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.studies.measure_acceptance import vector_from_prompts
@@ -128,11 +129,11 @@ def test_measuring_ends_once_the_plan_is_settled() -> None:
     while not enough.reached.is_set():
         done += 1
         enough.count(of_first(done))
-    shape, tree = chain_job._plan(of_first(done), profile)
+    tree = plan_tree(of_first(done), profile)
     assert done < len(vector.prompt_trials) and prompts_for(tree, of_first(done), within=chain_job.WITHIN) <= done
     assert not any(prompts_for(tree, of_first(m), within=chain_job.WITHIN) <= m for m in range(8, done, 4))
-    whole, _ = chain_job._plan(vector, profile)
-    assert (shape.size, shape.depth) == (whole.size, whole.depth)
+    whole = plan_tree(vector, profile)
+    assert (tree.size, tree.depth) == (whole.size, whole.depth)
 
 
 def test_a_pair_that_cannot_be_loaded_is_named(assets, monkeypatch: pytest.MonkeyPatch) -> None:

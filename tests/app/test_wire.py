@@ -1,6 +1,7 @@
 """What travels to the browser: plain JSON whatever goes in, whole characters, literal text."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +10,9 @@ import pytest
 from sequoia_core.decoding.loop import DecodeStep
 from sequoia_core.decoding.walk import Trial
 from sequoia_core.design.tree import TokenTree
-from ui.runs import explain, step_record, summarize, summary_of
+from ui.runs import StepRecord, explain, step_record, summarize, summary_of
 from ui.token_text import TokenText
-from ui.token_tree import to_wire
+from ui.token_tree import SCRIPT, to_wire
 
 
 def test_numpy_becomes_plain_json() -> None:
@@ -88,6 +89,11 @@ def test_step_record_is_wire_ready() -> None:
     assert wire["tokens"] == ["a", "b", "c"] and wire["outcomes"] == "AAN"
     assert wire["pieces"] == ["b", "!"] and wire["bonus"] == "!" and wire["path"] == [0, 1]
     assert wire["target"] == [1.0, None, 0.1] and wire["trials"] == [[1, 0.25, 0.5, 0.5]]
+
+
+def test_the_script_reads_what_a_step_holds_and_nothing_else() -> None:
+    own = {"lean", "spans"}  # what the component notes of a step itself
+    assert set(re.findall(r"\bstep\.(\w+)", SCRIPT)) - own == StepRecord.__annotations__.keys()
 
 
 def test_a_run_that_ends_inside_the_path_has_no_bonus() -> None:

@@ -74,7 +74,7 @@ def _row(place: str | None, plan: DraftPlan) -> dict[str, str]:
         "draft": plan.name,
         "speedup": f"{speedup.value:.2f}×{sure}",
         "tokens/s": f"{plan.tokens_per_sec:,.0f}",
-        "best tree": f"n = {plan.shape.size}, d = {plan.shape.depth}",
+        "best tree": f"n = {plan.tree.size}, d = {plan.tree.depth}",
         "p₁": f"{plan.first_guess:.1%}",
         "c": f"{plan.draft_cost:.3f}",
     }

@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from sequoia_core.command_line.main import main
+from sequoia_core.decoding.loop import decode
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.planning import plan_tree
+from sequoia_core.design.profile import HardwareProfile
 
 ASSETS = Path(__file__).parents[3] / "assets"
 VECTOR = str(ASSETS / "acceptance" / "llama3-70b-8b-cnn.json")
@@ -185,6 +189,15 @@ def test_generate(verifier, call):
     assert call(*arguments)["tokens"] == result["tokens"]
 
 
+def test_the_verifier_is_the_policys_own_where_none_is_named(call, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "sequoia_core.decoding.loop.decode", lambda *own, **more: asked.append(more["verifier"]) or decode(*own, **more)
+    )
+    call("generate", "--prompt", "x", "--temperature", "0.6", "--max-new-tokens", "1")
+    assert asked == [None]
+
+
 def test_generate_with_a_tree_file_and_greedy_repeats_itself(call, tmp_path):
     tree = tmp_path / "tree.json"
     call("tree", "--acceptance", VECTOR, "--size", "5", "--out", str(tree))
@@ -275,6 +288,32 @@ def test_generate_plans_only_from_what_holds(call):
     vector = str(ASSETS / "acceptance" / "demo-t0.6.json")
     planned = call("generate", *text, "--acceptance", vector, "--profile", PROFILE)
     assert planned["tree"]["source"].startswith("planned for other measurements: temperature 0.6, not 0")
+
+
+def test_a_machine_that_was_not_profiled_plans_by_the_profile_that_the_app_uses(monkeypatch, capsys):
+    """Not a fixed chain, nor the first profile by name: the app's default, and a line that says so."""
+    monkeypatch.setattr("sequoia_core.models.device.describe_device", lambda device: "Another, 9 threads")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    planned = []
+    monkeypatch.setattr(
+        "sequoia_core.design.planning.plan_tree", lambda *found: planned.append(found) or plan_tree(*found)
+    )
+    arguments = ["generate", "--prompt", "x", "--max-new-tokens", "1", "--dtype", "bfloat16", "--json"]
+    assert main(arguments) == 0
+    output, default = capsys.readouterr(), ASSETS / "profiles" / "cpu-2core-bfloat16.json"
+    own = ASSETS / "acceptance" / "demo-t0.json"
+    assert planned[0][0] == AcceptanceVector.load(own)
+    assert planned[0][1].to_bytes() == HardwareProfile.load(default).to_bytes()
+    tree = json.loads(output.out)["tree"]
+    assert tree["source"].startswith("planned for other measurements: measured on Intel")
+    assert tree["source"].endswith("not on Another, 9 threads")
+    monkeypatch.setattr("sequoia_core.models.device.describe_device", lambda device: "Intel(R) Xeon(R) Processor, 9")
+    monkeypatch.setattr("sequoia_core.models.instruction_sets.instructions_in_use", lambda: "AVX2")
+    assert main(arguments) == 0
+    unknown = json.loads(capsys.readouterr().out)["tree"]["source"]
+    assert unknown.endswith("profile of the same processor name; instruction set not recorded")
+    said = f"Decodes with a static tree of {tree['size']} nodes, {tree['depth']} deep: {tree['source']}"
+    assert said in output.err and "--tree" in output.err
 
 
 def test_plan_says_when_vector_and_profile_are_not_of_one_pair(call):

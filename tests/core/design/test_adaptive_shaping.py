@@ -44,13 +44,13 @@ def test_while_weights_stream_in_nodes_cost_what_the_step_takes_without_drafting
     costs = StepCosts.of_profile(STREAMED, bounds, greedy=True)
     np.testing.assert_allclose(costs.step_sec[1:], [costs.seconds(size, []) for size in range(1, 65)])
     assert costs.step_sec[30] == costs.step_sec[1] < costs.step_sec[40]  # reading takes longer; computing does
-    assert 0.0 < costs.draft_sec[1] < 0.1  # a draft pass hides or it does not
+    assert 0.0 < costs.prices(2.0).draft[1] < 2.0 * 0.1  # a draft pass hides or it does not
     in_memory = StepCosts.of_profile(IN_MEMORY, bounds, greedy=True)
-    assert in_memory.draft_sec[1] == pytest.approx(0.1)
+    assert in_memory.prices(2.0).draft[1] == pytest.approx(2.0 * 0.1)
 
 
 def test_a_run_is_never_taken_to_be_slower_than_the_root_alone():
-    costs = StepCosts(np.array([0.0, 0.5, 0.6]), np.array([0.0, 0.1]))
+    costs = StepCosts(np.array([0.0, 0.4, 0.5]), np.array([0.0, 0.1, 0.1]), np.array([0.0, 0.1]))
     assert costs.at_least(0.3) == 2.0 and costs.at_least(5.0) == 5.0
 
 

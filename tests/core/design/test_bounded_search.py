@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.bounded_search import REACH, best_value_within_reach, surface_within_reach, table_within_reach
+from sequoia_core.design.bounded_search import best_value_within_reach, table_within_reach
 from sequoia_core.design.optimal_trees import expected_tokens_table
 from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.design.planning import BestShape
+from sequoia_core.design.planning import BestShape, plan_tree, surface_within_reach
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.step_limit import step_limit
+from sequoia_core.design.tree_search import REACH
 
 UNEVEN = AcceptanceVector(np.tile([0.02, 0.03], 16))
 PROFILE = HardwareProfile(np.array([1, 256, 1024]), np.array([1.0, 2.0, 6.0]), 0.1)
@@ -26,6 +27,7 @@ def test_what_is_too_much_ends_at_the_reach(monkeypatch):
     table = table_within_reach(UNEVEN, max_size=1024, max_depth=16)
     assert np.isfinite(table[REACH, 16]) and np.isnan(table[REACH + 1 :]).all() and table.shape == (1025, 17)
     assert surface_within_reach(UNEVEN, PROFILE).max_size == REACH
+    assert plan_tree(UNEVEN, PROFILE).size <= REACH
 
 
 def test_what_is_not_even_in_reach_is_an_error(monkeypatch):

@@ -125,6 +125,10 @@ def test_a_profile_names_what_differs():
     assert not streamed.differences(**same, offload="disk")
     assert streamed.differences(**same) == ["measured with the target's weights on disk, not in memory"]
     assert len(replace(profile, meta={}).differences(**same)) == 2
+    tiled = replace(profile, meta=profile.meta | {"instructions": "AMX"})
+    assert not tiled.differences(**same) and not tiled.differences(**same, instructions="AMX")
+    assert not profile.differences(**same, instructions="AVX-512")  # of a file that does not tell
+    assert tiled.differences(**same, instructions="AVX-512") == ["measured with AMX, not AVX-512"]
     modelled = replace(profile, meta=profile.meta | {"modelled": True})
     assert modelled.differences(**same) == ["the times are modelled, not measured"]
 

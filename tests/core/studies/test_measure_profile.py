@@ -18,6 +18,7 @@ from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.files.faults import Cancelled
+from sequoia_core.models.instruction_sets import instructions_in_use
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies import measure_profile as profiling
 from sequoia_core.studies.measure_profile import STEPS, draft_pass_times, even_tree, measure_profile
@@ -31,6 +32,7 @@ def test_measured_profile_has_every_time_and_its_samples(tiny_target, tiny_draft
     assert p.sizes.tolist() == [1, 2, 8] and [len(row) for row in p.verify_samples] == [3, 3, 3]
     assert p.draft_widths.tolist() == [1, 2] and told[-1] == 1.0  # a tree of 8 has 2 nodes on most levels
     assert p.meta["target"] == "tiny-1" and p.dtype == "float32"
+    assert p.meta["instructions"] == instructions_in_use()
 
 
 def test_measuring_refuses_what_the_models_cannot_hold(tiny_target, tiny_draft):
