@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -34,6 +35,9 @@ from ..models.language_model import ModelPair
 from .measure_acceptance import measure_acceptance
 from .measure_profile import measure_profile
 from .prompt_loop import Progress, Report, one_by_one
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LOOPS_FROM = 0.5  # share of repeated 4-grams from which a text counts as looping, and is trivially easy to draft
 ASSISTANT_TOKENS = (None, 3, 5, 8)  # transformers' default and fixed lengths: the best of them is reported
@@ -88,6 +92,13 @@ class Lane:
         if self.phase_sec:
             row["phase_sec"] = {name: value / max(1, sum(self.steps)) for name, value in self.phase_sec.items()}
         return row
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each prompt: `tokens`, `steps`, `seconds`, and `step_sec` of our own methods."""
+        import pandas as pd
+
+        own = {"step_sec": self.step_sec} if self.step_sec else {}
+        return pd.DataFrame({"tokens": self.tokens, "steps": self.steps, "seconds": self.seconds, **own})
 
 
 Method = Callable[[Sequence[int], int, int, Lane], None]  # prompt, tokens, turn, and the lane that it is entered in
