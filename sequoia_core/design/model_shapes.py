@@ -14,10 +14,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..files.model_names import ASSETS, DEMO_PAIR, model_name
+from ..files.model_names import ASSETS, model_name
 from ..files.safe_files import checked, read_bytes, read_json
 
-DEMO_SHAPES = {"demo-target": DEMO_PAIR / "target", "demo-draft": DEMO_PAIR / "draft"}
 MAX_FILE_BYTES = 1_000_000
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of one number
 Size = Annotated[int, Field(ge=1, le=2**24)]
@@ -122,11 +121,6 @@ def shipped_table(name: str) -> dict[str, dict[str, Any]]:
     return content[name]
 
 
-def shape_names() -> list[str]:
-    """Return the names that `find_shape` knows."""
-    return [*shipped_table("shapes"), *DEMO_SHAPES]
-
-
 def find_shape(text: str) -> ModelShape:
     """Return the shape that a person named: one of the table, a config.json, or a folder that holds one.
 
@@ -136,29 +130,16 @@ def find_shape(text: str) -> ModelShape:
     for name, fields in shipped_table("shapes").items():
         if text.lower() in (name, fields["model"].lower()):
             return shape_of(fields, name, model=fields["model"])
-    known = text.lower() in DEMO_SHAPES
-    path = str(DEMO_SHAPES[text.lower()]) if known else os.path.expanduser(text)
+    path = os.path.expanduser(text)
     path = os.path.join(path, "config.json") if os.path.isdir(path) else path
     if not os.path.isfile(path):
         raise ValueError(
             f"{text[:200]}: found no such shape, expected a config.json, a folder that holds one, or one of "
-            f"{', '.join(shape_names())}"
+            f"{', '.join(shipped_table('shapes'))}"
         )
-    return read_shape(path, name=text.lower() if known else None)
-
-
-def read_shape(path: str | Path, *, name: str | None = None) -> ModelShape:
-    """Read a model's config.json.
-
-    Args:
-        name: what to call the shape; by default the file's path.
-
-    Raises:
-        ValueError: naming the file, what was found and what was expected.
-    """
     content = read_bytes(path, limit=MAX_FILE_BYTES)
     try:
-        return shape_of(read_json(content), name or str(path), model=model_name(Path(path).parent))
+        return shape_of(read_json(content), path, model=model_name(Path(path).parent))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

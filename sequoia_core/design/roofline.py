@@ -8,7 +8,6 @@ Neither is a measurement, and profiles made here say so. This machine's own peak
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -93,8 +92,8 @@ class Software(BaseModel):
 
     Args:
         traffic, arithmetic, streaming: shares of the memory's bandwidth, the arithmetic and the link.
-        hiding: h: reading for r seconds and computing for a takes (r^h + a^h)^(1/h) together. Infinite: the longer
-            hides the other wholly. 1: one after the other.
+        hiding: h: reading for r seconds and computing for a takes (r^h + a^h)^(1/h) together. None: the longer hides
+            the other wholly.
         layer_sec: seconds for each layer beside both; None takes the device's own.
         source: where the numbers come from.
     """
@@ -104,13 +103,9 @@ class Software(BaseModel):
     traffic: Positive = 1.0
     arithmetic: Positive = 1.0
     streaming: Positive = 1.0
-    hiding: Annotated[float, Field(ge=1)] = math.inf
+    hiding: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     layer_sec: Seconds | None = None
     source: str = ""
-
-    def to_json(self) -> dict:
-        """Return the numbers; complete hiding, which JSON has no number for, as null."""
-        return self.model_dump() | {"hiding": None if math.isinf(self.hiding) else self.hiding}
 
 
 BOUND = Software(name="bound", layer_sec=0.0, source="the device's peaks")
@@ -152,7 +147,9 @@ def pass_sec(
     reading = read / (device.bytes_per_sec * software.traffic)
     computing = tokens * shape.operations_per_token(visible) / (device.rate(dtype) * software.arithmetic)
     layer_sec = device.layer_sec if software.layer_sec is None else software.layer_sec
-    found = np.linalg.norm([reading, computing], software.hiding, axis=0) + shape.num_hidden_layers * layer_sec
+    found = (
+        np.linalg.norm([reading, computing], software.hiding or np.inf, axis=0) + shape.num_hidden_layers * layer_sec
+    )
     if offload is None:
         return found
     return np.maximum(found, shape.num_hidden_layers * layer_read_sec(shape, device, dtype, software, offload))
@@ -198,7 +195,7 @@ def modelled_profile(
     meta = {
         "modelled": True, "target": target.model or target.name, "draft": draft.model or draft.name,
         "target_shape": target.name, "draft_shape": draft.name, "device_model": device.model_dump(exclude={"sources"}),
-        "software": software.to_json(), "draft_software": draft_software.to_json(), "offload": offload,
+        "software": software.model_dump(), "draft_software": draft_software.model_dump(), "offload": offload,
     }  # fmt: skip
     if offload is not None:
         read_sec = layer_read_sec(target, device, dtype, software, offload)

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from sequoia_core.design.model_shapes import ModelShape, find_shape, read_shape, shape_names
+from sequoia_core.design.model_shapes import ModelShape, find_shape, shipped_table
+from sequoia_core.files.model_names import DEMO_PAIR
 
 PUBLISHED = {  # parameters, as the models' pages on the hub count them
     "llama-2-7b": 6_738_415_616, "llama-2-13b": 13_015_864_320, "llama-2-70b": 68_976_648_192,
@@ -20,10 +21,10 @@ TINY = {
 def shape_of(tmp_path, **changes) -> ModelShape:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({key: value for key, value in (TINY | changes).items() if value is not None}))
-    return read_shape(path)
+    return find_shape(str(path))
 
 
-@pytest.mark.parametrize("name", shape_names())
+@pytest.mark.parametrize("name", shipped_table("shapes"))
 def test_parameters_are_those_published_and_those_that_transformers_builds(name):
     from torch import device
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -69,6 +70,9 @@ def test_bytes_and_operations(tmp_path):
 
 def test_names_in_any_case_hub_ids_folders_and_files(tmp_path):
     assert find_shape("Llama-2-7B") == find_shape("meta-llama/llama-2-7b-hf")
+    for role in ("target", "draft"):
+        folder, named = find_shape(str(DEMO_PAIR / role)), find_shape(f"demo-{role}")
+        assert folder.to_config() == named.to_config() and folder.model == named.model == f"demo {role}"
     shape = shape_of(tmp_path)
     assert find_shape(str(tmp_path)) == find_shape(str(tmp_path / "config.json")) == shape
     assert (
@@ -113,4 +117,4 @@ def test_files_that_are_no_configuration_are_refused(tmp_path):
         path = tmp_path / "config.json"
         path.write_text(content)
         with pytest.raises(ValueError, match=message):
-            read_shape(path)
+            find_shape(str(path))

@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 
 from sequoia_core.decoding.loop import decode
-from sequoia_core.design.model_shapes import find_shape, read_shape
+from sequoia_core.design.model_shapes import find_shape
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models import random_models
@@ -32,7 +32,7 @@ def test_a_written_model_loads_and_decodes(family, tied, tmp_path):
     assert all(MARK in json.loads((tmp_path / role / "config.json").read_text()) for role in ("target", "draft"))
     pair = load_pair(str(tmp_path / "target"), str(tmp_path / "draft"), device="cpu")
     assert pair.target.vocab_size == 4500 and pair.target.eos_ids == frozenset()
-    assert pair.target.parameters == read_shape(tmp_path / "target" / "config.json").parameters
+    assert pair.target.parameters == find_shape(str(tmp_path / "target")).parameters
     ids = pair.tokenizer.encode("def f(x):")
     steps = decode(ids, target=pair.target, draft=pair.draft, tree=chain_tree(3), max_new_tokens=6)
     assert sum(len(step.new_tokens) for step in steps) == 6
@@ -106,6 +106,6 @@ def test_the_script_writes_a_pair(tmp_path, monkeypatch):
     shapes = ["--shape", str(tmp_path / "config.json"), "--draft-shape", "demo-draft"]
     monkeypatch.setattr(sys, "argv", [script, *shapes, str(tmp_path / "pair")])
     runpy.run_path(script, run_name="__main__")
-    assert read_shape(tmp_path / "pair" / "draft" / "config.json").parameters == find_shape("demo-draft").parameters
+    assert find_shape(str(tmp_path / "pair" / "draft")).parameters == find_shape("demo-draft").parameters
     with pytest.raises(SystemExit, match="error: .*target: found something there"):
         runpy.run_path(script, run_name="__main__")
