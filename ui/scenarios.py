@@ -75,8 +75,7 @@ def _choose(key: str) -> None:
 
 def kind(scenario: Scenario) -> str:
     """Say where a scenario's numbers come from."""
-    vectors = {"measured": "acceptance measured", "published": "acceptance published", "fitted": "acceptance fitted"}
-    return f"{vectors[scenario.vector].capitalize()}, times {scenario.times}"
+    return f"Acceptance {scenario.vector}, times {scenario.times}"
 
 
 def foreign() -> bool:

@@ -37,7 +37,7 @@ from .output import check_out, progress_bar, report
 
 if TYPE_CHECKING:
     from ..design.model_shapes import ModelShape
-    from ..design.profile import HardwareProfile
+    from ..design.roofline import Device as Machine
     from ..models.language_model import ModelPair
 
 MORE_PROMPTS_FOR = 0.01  # the ± that `measure` says how many more prompts would reach
@@ -172,7 +172,13 @@ def profile_command(
             "found a shape or --device-model beside --target, --draft, --device or --resume, expected one or the other"
         )
     if device_model is not None:
-        profile = _modelled(_shapes(target_shape, draft_shape), device_model, dtype, offload, wanted, context)
+        from ..design.roofline import SIZES, modelled_profile
+
+        shapes, dtype = _shapes(target_shape, draft_shape), dtype or "bfloat16"
+        machine = _device(device_model, shapes[0].weight_bytes(dtype))
+        profile = modelled_profile(
+            *shapes, machine, dtype=dtype, context=context, offload=offload, sizes=wanted or SIZES
+        )
     else:
         from ..design.profile import HardwareProfile
         from ..studies.measure_profile import DEFAULT_SIZES, checked_sizes, measure_profile
@@ -200,25 +206,15 @@ def _shapes(target: str | None, draft: str | None) -> tuple[ModelShape, ModelSha
     return find_shape(target), find_shape(draft)
 
 
-def _modelled(
-    shapes: tuple[ModelShape, ModelShape],
-    name: str,
-    dtype: str | None,
-    offload: str | None,
-    sizes: list[int] | None,
-    context: int,
-) -> HardwareProfile:
-    """Model the times of a device of the table, or of "this-machine", whose bounds are measured first."""
-    from ..design.roofline import SIZES, find_device, modelled_profile
+def _device(name: str, working_bytes: int) -> Machine:
+    """Return a device of the table, or "this-machine", whose bounds are measured, reading so many bytes."""
+    from ..design.roofline import find_device
 
-    dtype = dtype or "bfloat16"
-    if name == "this-machine":
-        from ..studies.measure_bounds import measure_bounds
+    if name != "this-machine":
+        return find_device(name)
+    from ..studies.measure_bounds import measure_bounds
 
-        device = measure_bounds(working_bytes=min(shapes[0].weight_bytes(dtype), MAX_WORKING_BYTES))
-    else:
-        device = find_device(name)
-    return modelled_profile(*shapes, device, dtype=dtype, context=context, offload=offload, sizes=sizes or SIZES)
+    return measure_bounds(working_bytes=min(working_bytes, MAX_WORKING_BYTES))
 
 
 def _random_pair(shapes: tuple[ModelShape, ModelShape], dtype: str | None, offload: str | None) -> ModelPair:

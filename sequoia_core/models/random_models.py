@@ -100,7 +100,7 @@ def random_pair(
             f"{names[1]}: found a vocabulary of {draft['vocab_size']}, expected at least the {tokens} of {names[0]}: "
             "it could not read the target's tokens"
         )
-    needed = sum(math.prod(size) for part in (target, draft) for size in _sizes(part, kind).values()) * kind.itemsize
+    needed = sum(weights.nbytes for part in (target, draft) for weights in _made(part, kind, "meta").parameters())
     _check_room(" <- ".join(names), 2 * needed, available_bytes(), "in memory")  # compiled passes pack a second copy
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -138,17 +138,12 @@ def _made(settings: Settings, kind: torch.dtype, device: str) -> PreTrainedModel
         return AutoModelForCausalLM.from_config(_config(settings), dtype=kind, trust_remote_code=False)
 
 
-def _sizes(settings: Settings, kind: torch.dtype) -> Sizes:
-    """Return the shape of every tensor; a head that is the embedding too comes once."""
-    return {key: tuple(weights.shape) for key, weights in _made(settings, kind, "meta").named_parameters()}
-
-
 def _shards(settings: Settings, kind: torch.dtype) -> list[Sizes]:
-    """Return the tensors of each file: the embedding, one layer each, what comes after them."""
+    """Return the tensors of each file: the embedding, one layer each, what comes after them; tied ones once."""
     shards: dict[str, Sizes] = {}
-    for key, size in _sizes(settings, kind).items():  # in the model's order
+    for key, weights in _made(settings, kind, "meta").named_parameters():  # in the model's order
         layer = key.partition(".layers.")[2].partition(".")[0]
-        shards.setdefault(layer or key.rpartition(".")[0], {})[key] = size
+        shards.setdefault(layer or key.rpartition(".")[0], {})[key] = tuple(weights.shape)
     return list(shards.values())
 
 
