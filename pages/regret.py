@@ -1,6 +1,5 @@
 """Regret: what does a tree lose when the acceptance it was designed for is not the one that holds?"""
 
-import numpy as np
 import streamlit as st
 
 from ui import charts, controls, core_cache, page_setup, session
@@ -9,15 +8,6 @@ from ui.literal import plain
 
 DEFAULT_SHAPE = (64, 8)  # large enough for trees to differ; those planned for a small CPU are all alike
 MOST = 10  # vectors a matrix stays readable with
-
-
-def as_csv(names: list[str], lost: np.ndarray) -> str:
-    """Write the matrix with its names: one row per tree, one column per vector."""
-    quoted = ['"' + name.replace('"', '""') + '"' for name in names]
-    rows = [",".join(["tree for \\ used under", *quoted])]
-    rows += [",".join([name, *map(repr, row)]) for name, row in zip(quoted, lost.tolist(), strict=True)]
-    return "\n".join(rows) + "\n"
-
 
 page_setup.setup_page("Regret")
 st.title("Regret")
@@ -96,7 +86,7 @@ else:
     )
 st.download_button(
     "Download as CSV",
-    as_csv(chosen, regret.lost),
+    regret.to_frame(chosen).to_csv(),
     f"regret-n{n}-d{d}.csv",
     "text/csv",
     key="regret_csv",

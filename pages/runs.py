@@ -43,13 +43,13 @@ st.plotly_chart(
     alt="Tokens that each run has committed over the seconds of its steps",
 )
 only = st.toggle("Only differences", value=True, key="runs_only", bind="query-params")
-settings = run_comparison.setting_rows(left, right, only_differences=only)
-if settings:
+settings = run_comparison.setting_table(left, right, only_differences=only)
+if len(settings):
     st.dataframe(settings, width="stretch", key="runs_settings", hide_index=True)
 else:
     st.markdown("Both were asked for the same.")
-steps = run_comparison.step_rows(left, right, only_differences=only)
-if steps:
-    st.dataframe(steps, width="stretch", key="runs_steps", hide_index=True)
+steps = run_comparison.step_table(left, right, only_differences=only)
+if len(steps):
+    st.dataframe(steps, width="stretch", key="runs_steps")
 else:
     st.markdown("Every step has the same tree and the same text.")

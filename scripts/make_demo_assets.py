@@ -8,7 +8,7 @@ prompts: assets/prompts/prompts.jsonl      vectors: assets/acceptance/demo-t*.js
 varied: assets/prompts/not-looping.jsonl, held-out prompts whose greedy continuation does not loop
 profile: assets/profiles/cpu-2core*.json; without AMX in bfloat16 only, in a file of that processor's own
 run: assets/runs/recorded.jsonl             card: assets/demo/README.md
-disk: assets/scenarios/profiles/demo-*-disk.json, with the target's weights on disk (scripts/make_scenarios.py names it)
+disk: assets/scenarios/profiles/demo-*-disk.json, with the target's weights on disk (a scenario names it)
 vectors, profile and disk are measured for the larger draft too, where assets/demo/draft-large is there
 robustness: assets/runs/robustness.json, the newest benchmark and two checks of the robustness page
 """

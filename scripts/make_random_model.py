@@ -13,14 +13,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from sequoia_core.design.model_shapes import ModelShape, find_shape, shape_names
+from sequoia_core.design.model_shapes import ModelShape, find_shape, shipped_table
 from sequoia_core.models.protocol import DTYPES
 from sequoia_core.models.random_models import write_random_model
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", required=True, help=f"a config.json or one of {', '.join(shape_names())}")
+    parser.add_argument("--shape", required=True, help=f"a config.json or one of {', '.join(shipped_table('shapes'))}")
     parser.add_argument("--draft-shape", help="the same for a draft beside it")
     parser.add_argument("--dtype", default="bfloat16", choices=DTYPES)
     parser.add_argument("--seed", type=int, default=0)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
+
+import pandas as pd
 
 SETTINGS = {
     "Prompt": "prompt",
@@ -61,38 +62,36 @@ def _step_at(steps: Sequence[dict[str, Any]], character: int) -> int | None:
     return None
 
 
-def setting_rows(left: dict[str, Any], right: dict[str, Any], *, only_differences: bool) -> list[dict[str, Any]]:
+def setting_table(left: dict[str, Any], right: dict[str, Any], *, only_differences: bool) -> pd.DataFrame:
     """Return a row `setting`, `left`, `right` for each thing that was asked, as text."""
-    rows = [
-        {"setting": label, "left": str(left.get(name)), "right": str(right.get(name))}
-        for label, name in SETTINGS.items()
-    ]
-    return [row for row in rows if not only_differences or row["left"] != row["right"]]
+    asked = {
+        side: [str(run.get(name)) for name in SETTINGS.values()] for side, run in (("left", left), ("right", right))
+    }
+    table = pd.DataFrame({"setting": list(SETTINGS), **asked})
+    return table[table["left"] != table["right"]] if only_differences else table
 
 
-def step_rows(left: dict[str, Any], right: dict[str, Any], *, only_differences: bool) -> list[dict[str, Any]]:
-    """Return a row for each step: per run its text, the size of its tree and its milliseconds; None where it has ended.
+def to_frame(run: dict[str, Any]) -> pd.DataFrame:
+    """Return a row for each step of a run, from 1: its `text`, its `tree`, the `nodes` of that, and its `ms`."""
+    steps = run["steps"]
+    trees = [tuple(run["shapes"][step["shape"]]) for step in steps]
+    return pd.DataFrame(
+        {
+            "text": ["".join(step["pieces"]) for step in steps],
+            "tree": trees,
+            "nodes": pd.array([len(tree) for tree in trees], dtype="Int64"),
+            "ms": [1000 * sum(step["seconds"]) for step in steps],
+        },
+        index=pd.RangeIndex(1, len(steps) + 1, name="step"),
+    )
+
+
+def step_table(left: dict[str, Any], right: dict[str, Any], *, only_differences: bool) -> pd.DataFrame:
+    """Return a row for each step: per run its text, the size of its tree and its milliseconds; missing where it ended.
 
     A difference is another text or another tree; times always differ.
     """
-    rows = []
-    for index, (a, b) in enumerate(zip_longest(left["steps"], right["steps"])):
-        first, second = _step_row(left, a), _step_row(right, b)
-        differ = a is None or b is None or first["text"] != second["text"] or _tree(left, a) != _tree(right, b)
-        if differ or not only_differences:
-            names = ("text", "nodes", "ms")
-            rows.append(
-                {"step": index + 1}
-                | {f"{name} {i + 1}": s[name] for name in names for i, s in enumerate((first, second))}
-            )
-    return rows
-
-
-def _tree(run: dict[str, Any], step: dict[str, Any]) -> list[int]:
-    return run["shapes"][step["shape"]]
-
-
-def _step_row(run: dict[str, Any], step: dict[str, Any] | None) -> dict[str, Any]:
-    if step is None:
-        return {"text": None, "nodes": None, "ms": None}
-    return {"text": "".join(step["pieces"]), "nodes": len(_tree(run, step)), "ms": 1000 * sum(step["seconds"])}
+    both = to_frame(left).join(to_frame(right), how="outer", lsuffix=" 1", rsuffix=" 2")
+    if only_differences:
+        both = both[(both["text 1"] != both["text 2"]) | (both["tree 1"] != both["tree 2"])]
+    return both[[f"{name} {number}" for name in ("text", "nodes", "ms") for number in (1, 2)]]

@@ -20,18 +20,15 @@ OWN = "My own vector and profile"
 
 def known() -> dict[str, Scenario]:
     """Return the shipped scenarios by title, in their order."""
-    return _known(str(shipped.ASSETS))
+    return {scenario.title: scenario for scenario in _listed(shipped.ASSETS)}
 
 
-@st.cache_resource(show_spinner=False, max_entries=4)
-def _known(assets: str) -> dict[str, Scenario]:
-    folder = shipped.ASSETS / "scenarios"
-    return {scenario.title: scenario for scenario in list_scenarios(folder, assets=shipped.ASSETS)}
+_listed = st.cache_resource(show_spinner=False, max_entries=4)(list_scenarios)
 
 
 def parts(scenario: Scenario) -> tuple[AcceptanceVector, HardwareProfile]:
     """Return a scenario's vector and profile."""
-    vector, profile = scenario.acceptance, scenario.profile
+    vector, profile = shipped.ASSETS / scenario.acceptance, shipped.ASSETS / scenario.profile
     return (
         core_cache.load_acceptance(str(vector), vector.stat().st_mtime_ns),
         core_cache.load_profile(str(profile), profile.stat().st_mtime_ns),
@@ -78,8 +75,7 @@ def _choose(key: str) -> None:
 
 def kind(scenario: Scenario) -> str:
     """Say where a scenario's numbers come from."""
-    vectors = {"measured": "acceptance measured", "published": "acceptance published", "fitted": "acceptance fitted"}
-    return f"{vectors[scenario.vector].capitalize()}, times {scenario.times}"
+    return f"Acceptance {scenario.vector}, times {scenario.times}"
 
 
 def foreign() -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,9 +34,14 @@ from .options import (
     app,
 )
 from .output import check_out, progress_bar, report
-from .shape_profiles import DeviceModel, DraftShape, TargetShape, profile_of_shapes
+
+if TYPE_CHECKING:
+    from ..design.model_shapes import ModelShape
+    from ..design.roofline import Device as Machine
+    from ..models.language_model import ModelPair
 
 MORE_PROMPTS_FOR = 0.01  # the ± that `measure` says how many more prompts would reach
+MAX_WORKING_BYTES = 2**30  # read over and over to find the bandwidth
 
 
 def _json_probs(vector: AcceptanceVector) -> dict:
@@ -132,9 +137,15 @@ def profile_command(
     device: Device = None,
     dtype: Dtype = None,
     offload: Offload = None,
-    target_shape: TargetShape = None,
-    draft_shape: DraftShape = None,
-    device_model: DeviceModel = None,
+    target_shape: Annotated[
+        str | None,
+        typer.Option("--target-shape", help="Sizes of a target without weights: a name or a config.json."),
+    ] = None,
+    draft_shape: Annotated[str | None, typer.Option("--draft-shape", help="The same for its draft.")] = None,
+    device_model: Annotated[
+        str | None,
+        typer.Option("--device-model", help="Model the times of this device, such as a100-80g, or of this-machine."),
+    ] = None,
     sizes: Annotated[
         str | None,
         typer.Option(
@@ -155,23 +166,29 @@ def profile_command(
     except ValueError as error:
         raise ValueError(f"--sizes: found {sizes!r}, expected whole numbers separated by commas") from error
     check_out(out)
-    if (target_shape, draft_shape, device_model) != (None, None, None):
-        if (target, draft, device, resume) != (None, None, None, None):
-            raise ValueError(
-                "found a shape or --device-model beside --target, --draft, --device or --resume, expected one or the "
-                "other"
-            )
-        profile = profile_of_shapes(
-            target_shape, draft_shape, device_model=device_model, dtype=dtype, offload=offload, sizes=wanted,
-            context=context, repeats=repeats, progress=progress_bar(as_json),
-        )  # fmt: skip
+    without_weights = (target_shape, draft_shape, device_model) != (None, None, None)
+    if without_weights and (target, draft, device, resume) != (None, None, None, None):
+        raise ValueError(
+            "found a shape or --device-model beside --target, --draft, --device or --resume, expected one or the other"
+        )
+    if device_model is not None:
+        from ..design.roofline import SIZES, modelled_profile
+
+        shapes, dtype = _shapes(target_shape, draft_shape), dtype or "bfloat16"
+        machine = _device(device_model, shapes[0].weight_bytes(dtype))
+        profile = modelled_profile(
+            *shapes, machine, dtype=dtype, context=context, offload=offload, sizes=wanted or SIZES
+        )
     else:
         from ..design.profile import HardwareProfile
         from ..studies.measure_profile import DEFAULT_SIZES, checked_sizes, measure_profile
 
         wanted = checked_sizes(wanted or DEFAULT_SIZES)
         earlier = None if resume is None else HardwareProfile.load(resume)
-        pair = open_pair(target, draft, device, dtype, offload)
+        if without_weights:
+            pair = _random_pair(_shapes(target_shape, draft_shape), dtype, offload)
+        else:
+            pair = open_pair(target, draft, device, dtype, offload)
         profile = measure_profile(
             target=pair.target, draft=pair.draft, sizes=wanted, context=context, repeats=repeats,
             resume=earlier, progress=progress_bar(as_json),
@@ -179,3 +196,37 @@ def profile_command(
     if out is not None:
         profile.save(out)
     report(profile.to_json(), as_json)
+
+
+def _shapes(target: str | None, draft: str | None) -> tuple[ModelShape, ModelShape]:
+    from ..design.model_shapes import find_shape
+
+    if not (target and draft):
+        raise ValueError(f"--target-shape, --draft-shape: found {target!r}, {draft!r}, expected both")
+    return find_shape(target), find_shape(draft)
+
+
+def _device(name: str, working_bytes: int) -> Machine:
+    """Return a device of the table, or "this-machine", whose bounds are measured, reading so many bytes."""
+    from ..design.roofline import find_device
+
+    if name != "this-machine":
+        return find_device(name)
+    from ..studies.measure_bounds import measure_bounds
+
+    return measure_bounds(working_bytes=min(working_bytes, MAX_WORKING_BYTES))
+
+
+def _random_pair(shapes: tuple[ModelShape, ModelShape], dtype: str | None, offload: str | None) -> ModelPair:
+    """Make a pair of two shapes in memory, in the dtype that models stored in bfloat16 load in here."""
+    from ..models.default_dtype import dtype_for
+    from ..models.random_models import random_pair
+
+    if offload is not None:
+        raise ValueError(
+            f"--offload: found {offload!r} for shapes without files, expected --device-model beside it, or --target "
+            "and --draft written by scripts/make_random_model.py"
+        )
+    names = tuple(f"{shape.model or shape.name} (random weights)" for shape in shapes)
+    target, draft = (shape.to_config() for shape in shapes)
+    return random_pair(target, draft, names=names, dtype=dtype or dtype_for("bfloat16", target, gpu=False).dtype)

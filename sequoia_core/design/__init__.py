@@ -4,8 +4,8 @@ Each module imports, of this room, only the modules named:
 
     bootstrap           -
     conditions          -
-    devices             -
     model_shapes        -
+    scenarios           -
     tree                -
     tree_search         -
     tree_gallery        tree
@@ -16,10 +16,9 @@ Each module imports, of this room, only the modules named:
     profile_checks      tree
     profile             tree, profile_checks, profile_files
     step_time           tree, profile
-    roofline            devices, model_shapes, profile
+    roofline            model_shapes, profile
     acceptance          bootstrap, conditions, calibration, acceptance_files
     replay              tree, acceptance
-    scenarios           profile, acceptance
     optimal_trees       tree, tree_search, acceptance
     bounded_search      tree, tree_search, acceptance, optimal_trees
     what_if             acceptance_files, acceptance

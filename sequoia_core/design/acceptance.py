@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from .acceptance_files import EXPECTED, MAX_BYTES, MAX_RANKS, read_vector
 from .bootstrap import prompt_draws
 from .calibration import Calibration
 from .conditions import Conditions
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SUM_TOLERANCE = 1e-3  # float16 files and rounded decimals overshoot a little
 BOOTSTRAP_RESAMPLES = 2000
@@ -211,6 +214,13 @@ class AcceptanceVector:
             for picks in prompt_draws(prompts, count, generator)
         ]
         return np.concatenate(batches)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each rank: `rank`, `probability`, and its 95 % bounds, `low` and `high`, where known."""
+        import pandas as pd
+
+        bounds = dict(zip(("low", "high"), self.interval() or (), strict=False))
+        return pd.DataFrame({"rank": np.arange(1, len(self) + 1), "probability": self.probs, **bounds})
 
     def fit_power_law(self, first: int = 1) -> PowerLawFit:
         """Fit how fast rejection falls with more children: a straight line through log P(reject all k) over log k.

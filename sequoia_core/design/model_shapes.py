@@ -6,113 +6,87 @@ takes depends on these sizes and on no trained number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
-from ..files.model_names import DEMO_PAIR, model_name
+from ..files.model_names import ASSETS, model_name
 from ..files.safe_files import checked, read_bytes, read_json
 
-FORMAT, VERSION = "sequoia-shapes", 1
-NAMED_SHAPES = DEMO_PAIR.parent / "shapes.json"
-DEMO_SHAPES = {"demo-target": DEMO_PAIR / "target", "demo-draft": DEMO_PAIR / "draft"}
 MAX_FILE_BYTES = 1_000_000
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of one number
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # gated units, rotary positions, two norms a layer
-LARGEST_SIZE, MOST_LAYERS = 2**24, 10_000
+Size = Annotated[int, Field(ge=1, le=2**24)]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """The sizes of a decoder of one of `FAMILIES`.
+class ModelShape(BaseModel):
+    """The sizes of a decoder with gated units, rotary positions and two norms a layer, spelled as in its config.json.
 
     Args:
+        num_key_value_heads: several heads may share keys and values.
+        tie_word_embeddings: whether the embedding is the head too, one copy of both.
         name: what the shape is called: a name of the shipped table, or the file it was read from.
-        family: the `model_type` of its config.json.
-        hidden: numbers that stand for a token between layers.
-        heads, key_value_heads, head_size: of attention; several heads may share keys and values.
-        intermediate: width of the gated unit between two layers.
-        vocabulary: rows of the embedding and of the logits.
-        context: positions.
-        tied: whether the embedding is the head too, one copy of both.
         model: what a model of this shape is called once it is loaded (`model_names.model_name`), so that times can be
             compared with measurements; empty where nobody has said.
-
-    Raises:
-        ValueError: naming the size, what was found and what was expected.
     """
 
+    model_config = ConfigDict(strict=True, frozen=True)
+    # first: other families spell their sizes in other ways
+    model_type: Literal["llama", "mistral", "qwen2", "qwen3"]
+    hidden_size: Size
+    num_hidden_layers: Annotated[int, Field(ge=1, le=10_000)]
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    head_dim: Size
+    intermediate_size: Size
+    vocab_size: Size
+    max_position_embeddings: Annotated[int, Field(ge=1)] = 2048
+    tie_word_embeddings: bool = False
     name: str
-    family: str
-    hidden: int
-    layers: int
-    heads: int
-    key_value_heads: int
-    head_size: int
-    intermediate: int
-    vocabulary: int
-    context: int
-    tied: bool
     model: str = ""
-
-    def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            raise ValueError(f"model_type: found {self.family[:40]!r}, expected one of {', '.join(FAMILIES)}")
-        limits = {"layers": MOST_LAYERS}
-        for size in ("hidden", "layers", "heads", "key_value_heads", "head_size", "intermediate", "vocabulary"):
-            value, most = getattr(self, size), limits.get(size, LARGEST_SIZE)
-            if not 1 <= value <= most:
-                raise ValueError(f"{size}: found {value}, expected 1 to {most:,}")
-        if self.heads % self.key_value_heads:
-            raise ValueError(f"key_value_heads: found {self.key_value_heads}, expected a divisor of {self.heads} heads")
-        if self.context < 1:
-            raise ValueError(f"context: found {self.context}, expected at least 1 position")
 
     @property
     def embedding(self) -> int:
         """Numbers of the embedding; the head has as many."""
-        return self.vocabulary * self.hidden
+        return self.vocab_size * self.hidden_size
 
     @property
     def layer_products(self) -> int:
         """Weights of one layer that each token is multiplied with."""
-        attention = self.hidden * self.head_size * 2 * (self.heads + self.key_value_heads)
-        return attention + 3 * self.hidden * self.intermediate
+        attention = self.hidden_size * self.head_dim * 2 * (self.num_attention_heads + self.num_key_value_heads)
+        return attention + 3 * self.hidden_size * self.intermediate_size
 
     @property
     def layer_parameters(self) -> int:
         """All weights of one layer: its products, two norms, and what the family has besides."""
-        besides = {"qwen2": (self.heads + 2 * self.key_value_heads) * self.head_size, "qwen3": 2 * self.head_size}
-        return self.layer_products + 2 * self.hidden + besides.get(self.family, 0)
+        biases = (self.num_attention_heads + 2 * self.num_key_value_heads) * self.head_dim
+        besides = {"qwen2": biases, "qwen3": 2 * self.head_dim}
+        return self.layer_products + 2 * self.hidden_size + besides.get(self.model_type, 0)
 
     @property
     def parameters(self) -> int:
-        return self.layers * self.layer_parameters + self.resident_parameters
+        return self.num_hidden_layers * self.layer_parameters + self.resident_parameters
 
     @property
     def resident_parameters(self) -> int:
         """Weights outside the layers, which stay on the device when layers are streamed."""
-        return self.embedding * (1 if self.tied else 2) + self.hidden
+        return self.embedding * (1 if self.tie_word_embeddings else 2) + self.hidden_size
 
     @property
     def read_parameters(self) -> int:
         """Weights that a pass reads: all but an embedding of its own, of which it looks up single rows."""
-        return self.parameters - (0 if self.tied else self.embedding)
+        return self.parameters - (0 if self.tie_word_embeddings else self.embedding)
 
     def weight_bytes(self, dtype: str) -> int:
-        """Return the bytes of all weights in a number format.
-
-        Raises:
-            ValueError: for a format that is not among `BYTES`.
-        """
+        """Return the bytes of all weights in a number format."""
         return self.parameters * bytes_of(dtype)
 
     def kv_bytes(self, dtype: str) -> int:
         """Return the bytes of the keys and values of one token."""
-        return 2 * self.layers * self.key_value_heads * self.head_size * bytes_of(dtype)
+        return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim * bytes_of(dtype)
 
     def operations_per_token(self, visible: int | np.ndarray) -> int | np.ndarray:
         """Return the additions and multiplications for one token that sees `visible` tokens, itself included.
@@ -120,17 +94,12 @@ class ModelShape:
         Args:
             visible: tokens, any shape.
         """
-        attention = 4 * self.layers * self.heads * self.head_size * visible
-        return 2 * (self.layers * self.layer_products + self.embedding) + attention
+        attention = 4 * self.num_hidden_layers * self.num_attention_heads * self.head_dim * visible
+        return 2 * (self.num_hidden_layers * self.layer_products + self.embedding) + attention
 
     def to_config(self) -> dict[str, Any]:
         """Return the sizes as a config.json spells them."""
-        return {
-            "model_type": self.family, "hidden_size": self.hidden, "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads, "num_key_value_heads": self.key_value_heads,
-            "head_dim": self.head_size, "intermediate_size": self.intermediate, "vocab_size": self.vocabulary,
-            "max_position_embeddings": self.context, "tie_word_embeddings": self.tied,
-        }  # fmt: skip
+        return self.model_dump(exclude={"name", "model"})
 
 
 def bytes_of(dtype: str) -> int:
@@ -144,58 +113,39 @@ def bytes_of(dtype: str) -> int:
     return BYTES[dtype]
 
 
+@cache
+def shipped_table(name: str) -> dict[str, dict[str, Any]]:
+    """Return a table of the assets, "shapes" or "devices": name -> numbers and where they were found."""
+    content = read_json(read_bytes(ASSETS / f"{name}.json"))
+    assert (content["format"], content["version"]) == (f"sequoia-{name}", 1), "the table ships with the code"
+    return content[name]
+
+
 def find_shape(text: str) -> ModelShape:
     """Return the shape that a person named: one of the table, a config.json, or a folder that holds one.
 
     Raises:
         ValueError: for a name that is none of these, or a file that describes no such model.
     """
-    named = _named()
-    by_model = {entry["model"].lower(): name for name, entry in named.items()}
-    name = by_model.get(text.lower(), text.lower())
-    if name in named:
-        return shape_of(named[name], name, model=named[name]["model"])
-    if name in DEMO_SHAPES:
-        return read_shape(DEMO_SHAPES[name] / "config.json", name=name)
-    path = Path(text).expanduser()
-    try:
-        is_folder, is_file = path.is_dir(), path.is_file()
-    except OSError:  # a name too long for the system
-        is_folder = is_file = False
-    if not (is_folder or is_file):
+    for name, fields in shipped_table("shapes").items():
+        if text.lower() in (name, fields["model"].lower()):
+            return shape_of(fields, name, model=fields["model"])
+    path = os.path.expanduser(text)
+    path = os.path.join(path, "config.json") if os.path.isdir(path) else path
+    if not os.path.isfile(path):
         raise ValueError(
             f"{text[:200]}: found no such shape, expected a config.json, a folder that holds one, or one of "
-            f"{', '.join(shape_names())}"
+            f"{', '.join(shipped_table('shapes'))}"
         )
-    return read_shape(path / "config.json" if is_folder else path)
-
-
-def shape_names() -> list[str]:
-    """Return the names that `find_shape` knows."""
-    return [*_named(), *DEMO_SHAPES]
-
-
-def read_shape(path: str | Path, *, name: str | None = None) -> ModelShape:
-    """Read a model's config.json.
-
-    Args:
-        name: what to call the shape; by default the file's path.
-
-    Raises:
-        ValueError: naming the file, what was found and what was expected.
-    """
     content = read_bytes(path, limit=MAX_FILE_BYTES)
     try:
-        fields = read_json(content)
-        if not isinstance(fields, dict):
-            raise ValueError(f"found a JSON {type(fields).__name__}, expected a JSON object")
-        return shape_of(fields, name or str(path), model=model_name(Path(path).parent))
+        return shape_of(read_json(content), path, model=model_name(Path(path).parent))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def shape_of(fields: dict[str, Any], name: str, *, model: str = "") -> ModelShape:
-    """Return the shape that the settings of a config.json describe.
+def shape_of(fields: Any, name: str, *, model: str = "") -> ModelShape:
+    """Return the shape that the settings of a config.json describe; others than sizes are passed over.
 
     Args:
         name: what to call the shape; model: the name of the model it is of.
@@ -203,53 +153,22 @@ def shape_of(fields: dict[str, Any], name: str, *, model: str = "") -> ModelShap
     Raises:
         ValueError: saying what was found and what was expected.
     """
-    family = fields.get("model_type")
-    if family not in FAMILIES:  # said first: other families spell their sizes in other ways
-        raise ValueError(f"model_type: found {str(family)[:40]!r}, expected one of {', '.join(FAMILIES)}")
+    if not isinstance(fields, dict):
+        raise ValueError(f"found a JSON {type(fields).__name__}, expected a JSON object")
     for key in ("attention_bias", "mlp_bias"):
         if fields.get(key):
             raise ValueError(f"{key}: found {str(fields[key])[:40]}, expected false: its biases would not be counted")
-    found = checked(_schema(), fields)
-    if found.head_dim is None and found.hidden_size % found.num_attention_heads:
+    heads, hidden = fields.get("num_attention_heads"), fields.get("hidden_size")
+    sizes = {**fields, "name": name, "model": model}
+    sizes["num_key_value_heads"] = fields.get("num_key_value_heads") or heads
+    if not fields.get("head_dim") and isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
+        if hidden % heads:
+            raise ValueError(f"hidden_size: found {hidden}, expected a multiple of {heads} heads")
+        sizes["head_dim"] = hidden // heads
+    shape = checked(ModelShape, sizes)
+    if shape.num_attention_heads % shape.num_key_value_heads:
         raise ValueError(
-            f"hidden_size: found {found.hidden_size}, expected a multiple of {found.num_attention_heads} heads"
+            f"num_key_value_heads: found {shape.num_key_value_heads}, expected a divisor of "
+            f"{shape.num_attention_heads} heads"
         )
-    return ModelShape(
-        name=name, family=family, hidden=found.hidden_size, layers=found.num_hidden_layers,
-        heads=found.num_attention_heads, key_value_heads=found.num_key_value_heads or found.num_attention_heads,
-        head_size=found.head_dim or found.hidden_size // found.num_attention_heads,
-        intermediate=found.intermediate_size, vocabulary=found.vocab_size, context=found.max_position_embeddings,
-        tied=found.tie_word_embeddings, model=model,
-    )  # fmt: skip
-
-
-@cache
-def _named() -> dict[str, dict[str, Any]]:
-    """Return the shipped table: name -> sizes, the model they are of and where they were found."""
-    content = read_json(read_bytes(NAMED_SHAPES, limit=MAX_FILE_BYTES))
-    assert (content["format"], content["version"]) == (FORMAT, VERSION), "the table ships with the code"
-    return content["shapes"]
-
-
-@cache
-def _schema():
-    """Return the pydantic model of the settings that are read from a config.json; all others are passed over."""
-    from typing import Annotated
-
-    from pydantic import BaseModel, ConfigDict, Field
-
-    size = Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
-
-    class Schema(BaseModel):
-        model_config = ConfigDict(strict=True)
-        hidden_size: size
-        num_hidden_layers: size
-        num_attention_heads: size
-        num_key_value_heads: size | None = None
-        head_dim: size | None = None
-        intermediate_size: size
-        vocab_size: size
-        max_position_embeddings: size = 2048
-        tie_word_embeddings: bool = False
-
-    return Schema
+    return shape

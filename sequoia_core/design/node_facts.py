@@ -1,10 +1,8 @@
-"""Facts about one node of a tree under an acceptance vector, and the sum over its subtree. n = tree nodes."""
+"""Facts about one node of a tree under an acceptance vector."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
 
 from .acceptance import AcceptanceVector
 from .optimal_trees import node_scores
@@ -36,7 +34,10 @@ class NodeFacts:
 
 def node_facts(tree: TokenTree, acceptance: AcceptanceVector, node: int) -> NodeFacts:
     """Describe one node, numbered breadth-first from the root 0."""
+    import networkx as nx
+
     scores, rank = node_scores(tree, acceptance), int(tree.child_ranks[node])
+    below = sorted(nx.descendants(tree.to_networkx(), node))
     return NodeFacts(
         rank=rank,
         depth=int(tree.depths[node]),
@@ -44,14 +45,6 @@ def node_facts(tree: TokenTree, acceptance: AcceptanceVector, node: int) -> Node
         probability=float(acceptance.probs[rank - 1]) if 0 < rank <= len(acceptance) else float(rank == 0),
         score=float(scores[node]),
         children=len(tree.children(node)),
-        below=int(subtree_sums(tree, np.ones(tree.size))[node]) - 1,
-        worth=float(subtree_sums(tree, scores)[node]),
+        below=len(below),
+        worth=float(scores[[node, *below]].sum()),
     )
-
-
-def subtree_sums(tree: TokenTree, values: np.ndarray) -> np.ndarray:
-    """Return for each node the sum of `values`, float [n], over it and its descendants, float64 [n]."""
-    sums = np.array(values, dtype=np.float64)
-    for level in reversed(tree.levels[1:]):
-        np.add.at(sums, tree.parents[level], sums[level])
-    return sums

@@ -7,7 +7,7 @@ Shapes: N = largest tree size, D = largest depth in edges.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from .step_time import autoregressive_sec, step_seconds
 from .tree import TokenTree
 from .tree_search import REACH, best_first
 from .what_if import isotonic
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 REPLAYED_SIZES = 24  # at each depth
 
@@ -43,6 +46,14 @@ class SpeedupSurface:
     @property
     def max_depth(self) -> int:
         return self.speedup.shape[1] - 1
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each shape that exists: `size`, `depth`, `expected_tokens` and `speedup`."""
+        import pandas as pd
+
+        sizes, depths = shapes = np.nonzero(np.isfinite(self.speedup))
+        values = {"expected_tokens": self.expected_tokens[shapes], "speedup": self.speedup[shapes]}
+        return pd.DataFrame({"size": sizes, "depth": depths, **values})
 
 
 class BestShape(NamedTuple):

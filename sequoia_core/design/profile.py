@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ..files.safe_files import json_bytes, read_bytes, write_atomic
 from .profile_checks import MAX_SEC, MIN_SEC, seconds_above_0, seconds_from_0, short, tokens_cached, whole_numbers
 from .profile_files import FORMAT, MAX_FILE_BYTES, VERSION, read_profile
 from .tree import MAX_SIZE
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PER_SIZE = ("overhead_sec", "sampling_sec", "verify_growth_sec")  # one number for each size, or none at all
 PLACES = {None: "in memory", "disk": "on disk", "host": "in the host's memory"}  # of a target's weights
@@ -325,6 +328,15 @@ class HardwareProfile:
         if self.offload != offload:
             found.append(f"measured with the target's weights {PLACES[self.offload]}, not {PLACES[offload]}")
         return found
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each pass timed: which `model`, `tokens`, `sec`; with a target's what else was timed."""
+        import pandas as pd
+
+        beside = {name: getattr(self, name) for name in PER_SIZE if len(getattr(self, name))}
+        target = pd.DataFrame({"model": "target", "tokens": self.sizes, "sec": self.verify_sec, **beside})
+        widths, sec = (self.draft_widths, self.draft_width_sec) if len(self.draft_widths) else ([1], self.draft_sec)
+        return pd.concat([target, pd.DataFrame({"model": "draft", "tokens": widths, "sec": sec})], ignore_index=True)
 
     def to_json(self) -> dict:
         arrays = ("sizes", "verify_sec", "draft_widths", "draft_width_sec", *PER_SIZE, "growing_sec")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .acceptance import AcceptanceVector
 from .optimal_trees import expected_tokens, optimal_tree
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +49,12 @@ class Regret:
         """The loss averaged over all pairs of different vectors."""
         pairs = len(self.best) * (len(self.best) - 1)
         return float(self.lost.sum() / pairs) if pairs else 0.0
+
+    def to_frame(self, names: Sequence[str]) -> pd.DataFrame:
+        """Return the losses with the names of the vectors, [m]: a row for each tree, a column for each that holds."""
+        import pandas as pd
+
+        return pd.DataFrame(self.lost, pd.Index(names, name="tree for \\ used under"), names)
 
 
 def regret_matrix(vectors: Sequence[AcceptanceVector], *, size: int, depth: int) -> Regret:

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
-from transformers.initialization import no_init_weights
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from ..files.model_names import DEMO_PAIR
@@ -101,12 +100,14 @@ def random_pair(
             f"{names[1]}: found a vocabulary of {draft['vocab_size']}, expected at least the {tokens} of {names[0]}: "
             "it could not read the target's tokens"
         )
-    needed = sum(math.prod(size) for part in (target, draft) for size in _sizes(part, kind).values()) * kind.itemsize
+    needed = sum(weights.nbytes for part in (target, draft) for weights in _made(part, kind, "meta").parameters())
     _check_room(" <- ".join(names), 2 * needed, available_bytes(), "in memory")  # compiled passes pack a second copy
-    models = [
-        HuggingFaceModel(_in_memory(part, kind, seed), name, vocab_size=tokens)
-        for part, name in zip((target, draft), names, strict=True)
-    ]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        models = [
+            HuggingFaceModel(_made(part, kind, "cpu").eval(), name, vocab_size=tokens)
+            for part, name in zip((target, draft), names, strict=True)
+        ]
     return ModelPair(*models, AutoTokenizer.from_pretrained(TOKENIZER, trust_remote_code=False))
 
 
@@ -131,33 +132,19 @@ def _config(settings: Settings) -> Any:
     return AutoConfig.for_model(**settings, **ends, architectures=[architecture])
 
 
-def _empty(settings: Settings, kind: torch.dtype, device: str) -> PreTrainedModel:
-    with torch.device(device), no_init_weights():
-        model = AutoModelForCausalLM.from_config(_config(settings), dtype=kind, trust_remote_code=False)
-    model.tie_weights()  # which is left out together with the initialisation
-    return model
-
-
-def _sizes(settings: Settings, kind: torch.dtype) -> Sizes:
-    """Return the shape of every tensor; a head that is the embedding too comes once."""
-    return {key: tuple(weights.shape) for key, weights in _empty(settings, kind, "meta").named_parameters()}
+def _made(settings: Settings, kind: torch.dtype, device: str) -> PreTrainedModel:
+    """Return a model as transformers initialises one; on the device "meta" without any weights."""
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(_config(settings), dtype=kind, trust_remote_code=False)
 
 
 def _shards(settings: Settings, kind: torch.dtype) -> list[Sizes]:
-    """Return the tensors of each file: the embedding, one layer each, what comes after them."""
+    """Return the tensors of each file: the embedding, one layer each, what comes after them; tied ones once."""
     shards: dict[str, Sizes] = {}
-    for key, size in _sizes(settings, kind).items():  # in the model's order
+    for key, weights in _made(settings, kind, "meta").named_parameters():  # in the model's order
         layer = key.partition(".layers.")[2].partition(".")[0]
-        shards.setdefault(layer or key.rpartition(".")[0], {})[key] = size
+        shards.setdefault(layer or key.rpartition(".")[0], {})[key] = tuple(weights.shape)
     return list(shards.values())
-
-
-def _in_memory(settings: Settings, kind: torch.dtype, seed: int) -> PreTrainedModel:
-    model = _empty(settings, kind, "cpu")
-    with torch.no_grad():
-        for key, weights in model.named_parameters():
-            weights.copy_(_random(key, tuple(weights.shape), kind, seed))
-    return model.eval()
 
 
 def _random(key: str, size: tuple[int, ...], kind: torch.dtype, seed: int) -> torch.Tensor:

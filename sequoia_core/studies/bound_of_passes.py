@@ -30,4 +30,7 @@ def with_bound(profile: HardwareProfile, target: HuggingFaceModel) -> HardwarePr
         bound = pass_sec(shape, profile.sizes, device, dtype=profile.dtype, context=profile.context)
     except ValueError:
         return profile
-    return replace(profile, meta=profile.meta | {"bound_sec": bound.tolist(), "bound_device": device.to_json()})
+    return replace(
+        profile,
+        meta=profile.meta | {"bound_sec": bound.tolist(), "bound_device": device.model_dump(exclude={"sources"})},
+    )

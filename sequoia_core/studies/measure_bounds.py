@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from ..design.devices import Device
+from ..design.roofline import Device
 from ..models.device import describe_device
 from ..models.free_memory import available_bytes
 from ..models.protocol import DTYPES

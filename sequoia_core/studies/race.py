@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,6 +23,9 @@ from ..design.bootstrap import ratio_estimate
 from ..design.tree import TokenTree
 from ..models.language_model import ModelPair
 from .prompt_loop import Progress, Report
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LOOPS_FROM = 0.5  # share of repeated 4-grams from which a text counts as looping, and is trivially easy to draft
 PHASES = ("draft_sec", "verify_sec", "walk_sec", "commit_sec")
@@ -98,6 +102,13 @@ class Lane:
         if self.phase_sec:
             row["phase_sec"] = {name: value / max(1, sum(self.steps)) for name, value in self.phase_sec.items()}
         return row
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each prompt: `tokens`, `steps`, `seconds`, and `step_sec` of our own methods."""
+        import pandas as pd
+
+        own = {"step_sec": self.step_sec} if self.step_sec else {}
+        return pd.DataFrame({"tokens": self.tokens, "steps": self.steps, "seconds": self.seconds, **own})
 
 
 def own_method(

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from ..models.protocol import LanguageModel
 from .measure_acceptance import pair_settings
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
 from .ranks_along_text import prompt_generators
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,6 +115,12 @@ class VerifierComparison:
                 | {"steps": int(run.steps.sum())}
             )
         return rows
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return `rows` as a table."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
 
     def ratios(self, verifier: str = "sequoia") -> list[dict[str, Any]]:
         """Return one plain row per rival and way of sampling: tokens per step of `verifier` ÷ those of the rival."""

@@ -10,11 +10,15 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from sequoia_core import AcceptanceVector, best_shape, node_scores, optimal_tree, speedup_surface
+from sequoia_core import AcceptanceVector, TokenTree, best_shape, node_scores, optimal_tree, speedup_surface
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from tests.app.conftest import profile, vector
 from ui import charts
 from ui.tree_layout import visible_nodes
+
+
+def scored(tree: TokenTree, acceptance: AcceptanceVector | None = None):
+    return tree.to_networkx(score=node_scores(tree, acceptance or vector()))
 
 
 def trace(figure: go.Figure, name: str):
@@ -29,7 +33,7 @@ def test_charts_do_not_import_streamlit() -> None:
 @pytest.mark.parametrize("color_by", ["score", "rank", "depth"])
 def test_a_tree_is_two_traces_with_a_gap_after_every_edge(color_by: str) -> None:
     tree = optimal_tree(vector(), size=20, depth=4)
-    figure = charts.tree_figure(tree, vector(), color_by)
+    figure = charts.tree_figure(scored(tree), color_by)
     edges, nodes = figure.data
     x = np.array(edges.x, dtype=float).reshape(-1, 3)
     assert len(figure.data) == 2 and len(nodes.x) == 20 and x.shape == (19, 3)
@@ -39,14 +43,14 @@ def test_a_tree_is_two_traces_with_a_gap_after_every_edge(color_by: str) -> None
 
 
 def test_a_tree_of_one_node_and_a_worthless_tree_draw() -> None:
-    assert len(charts.tree_figure(chain_tree(0), vector()).data[1].x) == 1
+    assert len(charts.tree_figure(scored(chain_tree(0))).data[1].x) == 1
     nothing = AcceptanceVector(np.zeros(3))
-    assert np.isfinite(charts.tree_figure(chain_tree(4), nothing).data[1].marker.color).all()
+    assert np.isfinite(charts.tree_figure(scored(chain_tree(4), nothing)).data[1].marker.color).all()
 
 
 def test_large_trees_are_drawn_by_the_graphics_card() -> None:
-    assert isinstance(charts.tree_figure(k_ary_tree(2, 9), vector()).data[1], go.Scattergl)
-    assert isinstance(charts.tree_figure(k_ary_tree(2, 5), vector()).data[1], go.Scatter)
+    assert isinstance(charts.tree_figure(scored(k_ary_tree(2, 9))).data[1], go.Scattergl)
+    assert isinstance(charts.tree_figure(scored(k_ary_tree(2, 5))).data[1], go.Scatter)
 
 
 def test_acceptance_shows_intervals_and_overlays() -> None:
@@ -77,23 +81,22 @@ def test_growth_marks_the_tree_and_the_ceiling() -> None:
 
 
 def test_folded_nodes_are_counted_where_they_are_hidden() -> None:
-    tree = k_ary_tree(2, 3)
-    scores = node_scores(tree, vector())
-    figure = charts.tree_figure(tree, vector(), visible=visible_nodes(tree, scores, collapsed={1}), selected=2)
+    graph = scored(k_ary_tree(2, 3))
+    figure = charts.tree_figure(graph, visible=visible_nodes(graph, collapsed={1}), selected=2)
     nodes = trace(figure, "nodes")
     assert len(nodes.x) == 9 and list(nodes.text).count("1 +6") == 1  # node 1, rank 1, hides six
     assert nodes.customdata[-1][-1] == "14" and trace(figure, "selected").x[0] == nodes.x[2]
-    everything = trace(charts.tree_figure(tree, vector(), visible=np.ones(15, dtype=bool)), "nodes")
+    everything = trace(charts.tree_figure(graph, visible=range(15)), "nodes")
     assert len(everything.x) == 15 and "diamond" not in list(everything.marker.symbol)
-    only_root = visible_nodes(tree, scores, at_least=2.0)
-    assert only_root.tolist() == [True] + [False] * 14
-    assert list(trace(charts.tree_figure(tree, vector(), visible=only_root), "nodes").text) == [" +14"]
+    only_root = visible_nodes(graph, at_least=2.0)
+    assert only_root == {0}
+    assert list(trace(charts.tree_figure(graph, visible=only_root), "nodes").text) == [" +14"]
 
 
 def test_a_comparison_sets_apart_what_only_one_tree_has() -> None:
     tree = k_ary_tree(2, 2)
     shared = tree.shared_with(chain_tree(2)) >= 0
-    figure = charts.comparison_figure(tree, vector(), shared)
+    figure = charts.comparison_figure(scored(tree), shared)
     assert len(trace(figure, "in both: 3").x) == 3 and len(trace(figure, "only in this tree: 4").x) == 4
 
 
@@ -165,7 +168,7 @@ def test_the_surface_peaks_where_the_heatmap_does() -> None:
 
 def test_every_figure_becomes_json() -> None:
     surface = speedup_surface(vector(), profile(), max_depth=4)
-    for figure in (charts.tree_figure(chain_tree(3), vector()), charts.speedup_heatmap(surface, best_shape(surface))):
+    for figure in (charts.tree_figure(scored(chain_tree(3))), charts.speedup_heatmap(surface, best_shape(surface))):
         assert figure.to_json()
         assert figure.layout.paper_bgcolor == "rgba(0,0,0,0)"  # the page's theme shows through
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from sequoia_core.design.tree import TokenTree
 from tests.app.test_decode_page import a_record
-from ui.run_comparison import parting, setting_rows, step_rows
+from ui.run_comparison import parting, setting_table, step_table, to_frame
 from ui.runs import DecodeRequest
 
 
@@ -30,15 +30,18 @@ def test_the_step_that_wrote_the_first_other_character_is_named() -> None:
 
 def test_only_differences_leaves_out_what_is_alike() -> None:
     left, right = a_run([["a"], ["b"]], seed=1), a_run([["a"], ["c"], ["d"]], temperature=0.6, seed=1)
-    asked = setting_rows(left, right, only_differences=True)
-    assert asked == [{"setting": "Temperature", "left": "0.0", "right": "0.6"}]
-    assert len(setting_rows(left, right, only_differences=False)) > 5
-    rows = step_rows(left, right, only_differences=True)
-    assert [row["step"] for row in rows] == [2, 3]
-    assert (rows[0]["text 1"], rows[0]["text 2"], rows[1]["text 1"], rows[1]["nodes 1"]) == ("b", "c", None, None)
-    assert [row["step"] for row in step_rows(left, right, only_differences=False)] == [1, 2, 3]
+    asked = setting_table(left, right, only_differences=True)
+    assert asked.to_dict("records") == [{"setting": "Temperature", "left": "0.0", "right": "0.6"}]
+    assert len(setting_table(left, right, only_differences=False)) > 5
+    rows = step_table(left, right, only_differences=True)
+    assert rows.index.name == "step" and list(rows.index) == [2, 3]
+    assert rows.loc[2, ["text 1", "text 2"]].tolist() == ["b", "c"]
+    assert rows.loc[3, ["text 1", "nodes 1", "ms 1"]].isna().all() and rows.loc[3, "text 2"] == "d"
+    assert list(step_table(left, right, only_differences=False).index) == [1, 2, 3]
+    assert to_frame(left)["ms"].tolist() == [1000 * sum(step["seconds"]) for step in left["steps"]]
 
 
 def test_another_tree_is_a_difference_though_the_text_is_equal() -> None:
     left, right = a_run([["a"], ["b"]]), a_run([["a"], ["b"]], parents=(-1, 0))
-    assert [(row["nodes 1"], row["nodes 2"]) for row in step_rows(left, right, only_differences=True)] == [(3, 2)] * 2
+    found = step_table(left, right, only_differences=True)
+    assert found[["nodes 1", "nodes 2"]].to_numpy().tolist() == [[3, 2]] * 2

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.tree import TokenTree
-from ui.tree_layout import tidy_layout
+from ui import tree_layout
+
+
+def tidy_layout(tree: TokenTree) -> np.ndarray:
+    return np.array(list(tree_layout.tidy_layout(tree.to_networkx()).values()))
 
 
 def random_tree(size: int, seed: int) -> TokenTree:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from sequoia_core.files.safe_files import json_bytes, read_bytes
 from ui.robustness.records import PARTS
@@ -23,15 +23,8 @@ def to_json(part: str, record: Row) -> bytes:
 
 def to_csv(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
     """Write rows with the settings they were measured at as further columns: every row stands alone."""
-    fixed = {name: _plain(value) for name, value in settings.items()}
-    table = [fixed | {name: _plain(value) for name, value in row.items()} for row in rows]
-    text = io.StringIO()
-    if table:
-        names = [*rows[0], *(name for name in fixed if name not in rows[0])]
-        writer = csv.DictWriter(text, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
-    return text.getvalue()
+    table = [{**row, **{name: value for name, value in settings.items() if name not in row}} for row in rows]
+    return pd.DataFrame(table, dtype=object).map(_plain).to_csv(index=False) if table else ""
 
 
 def _plain(value: Any) -> Any:

@@ -170,9 +170,9 @@ def _drawn(index: int, parents: Sequence[int]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=512)
-def _across(parents: tuple[int, ...]) -> np.ndarray:
-    """Return where each node stands across, from 0 to leaves - 1, float64 [n]."""
-    return tidy_layout(TokenTree(np.array(parents)))[:, 0]
+def _across(parents: tuple[int, ...]) -> list[float]:
+    """Return where each node stands across, from 0 to leaves - 1, [n]."""
+    return [across for across, _ in tidy_layout(TokenTree(np.array(parents)).to_networkx()).values()]
 
 
 def _resync(key: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree
+from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.tree_comparison import NEAREST_SHAPES, compare_trees
 from ui import charts, core_cache, predictions, session
 from ui.cards import Card, cards
@@ -114,7 +115,7 @@ def _draw(tree: TokenTree, other: TokenTree, name: str, vector: AcceptanceVector
     ):
         place.markdown(f"**{plain(title)}**")
         place.plotly_chart(
-            charts.comparison_figure(drawn, vector, shared),
+            charts.comparison_figure(drawn.to_networkx(score=node_scores(drawn, vector)), shared),
             width="stretch",
             key=key,
             alt=f"{title}: {drawn.size} nodes, {int(shared.sum())} of them in both trees",

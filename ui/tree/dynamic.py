@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from sequoia_core.decoding.tree_policy import policy_of
+from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.design.tree_gallery import gallery
 from ui import charts, core_cache, predictions, runs, session, tree_in_use, tree_kinds
@@ -92,7 +93,7 @@ def last_run() -> None:
     for column, (name, tree) in zip(st.columns(3), shown.items(), strict=True):
         column.markdown(f"**{name}:** n = {tree.size}, d = {tree.depth}")
         column.plotly_chart(
-            charts.tree_thumbnail(tree, session.acceptance()),
+            charts.tree_thumbnail(tree.to_networkx(score=node_scores(tree, session.acceptance()))),
             width="stretch",
             key=f"tree_gallery_{name.lower()}",
             alt=f"{name} tree of the last run: {tree.size} nodes, {tree.depth + 1} levels",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
+import pandas as pd
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
-from sequoia_core.design.growth import Curve
 from sequoia_core.design.optimal_trees import tree_limit
 from sequoia_core.design.plain_trees import chain_limit
 from ui import charts, core_cache
@@ -33,22 +32,16 @@ def section(tree: TokenTree, vector: AcceptanceVector, depth: int) -> None:
         f"{'A chain has no limit here' if math.isinf(ceiling) else limit}, and any number of independent chains adds "
         f"at most one token to that; the best tree of depth at most {depth} gains with every node, ever more slowly."
     )
+    table = pd.concat(
+        pd.DataFrame({"curve": name, "size": sizes, "expected_tokens": tokens})
+        for name, (sizes, tokens) in curves.items()
+    )
     st.download_button(
         "Download the curves as CSV",
-        as_csv(curves),
+        table.to_csv(index=False),
         "growth.csv",
         "text/csv",
         key="tree_growth_csv",
         icon=":material/download:",
         on_click="ignore",
     )
-
-
-def as_csv(curves: Mapping[str, Curve]) -> str:
-    """Write one row per point of a curve."""
-    rows = [
-        f'"{name}",{n},{value!r}'
-        for name, (sizes, values) in curves.items()
-        for n, value in zip(sizes.tolist(), values.tolist(), strict=True)
-    ]
-    return "\n".join(["curve,size,expected_tokens", *rows])

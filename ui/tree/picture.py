@@ -39,14 +39,15 @@ def draw(tree: TokenTree, vector: AcceptanceVector) -> None:
         key="tree_node",
         help="Click a node, or give its number, breadth-first from the root 0.",
     )
-    visible = visible_nodes(tree, node_scores(tree, vector), at_least=THRESHOLDS[hide], collapsed=folded)
+    graph = tree.to_networkx(score=node_scores(tree, vector))
+    visible = visible_nodes(graph, at_least=THRESHOLDS[hide], collapsed=folded)
     st.plotly_chart(
-        charts.tree_figure(tree, vector, COLORS[color_by], visible=visible, selected=node),
+        charts.tree_figure(graph, COLORS[color_by], visible=visible, selected=node),
         width="stretch",
         key="tree_picture",
         on_select=_choose_node,
         selection_mode="points",
-        alt=f"Token tree of {tree.size} nodes in {tree.depth + 1} levels, {int(visible.sum())} of them drawn",
+        alt=f"Token tree of {tree.size} nodes in {tree.depth + 1} levels, {len(visible)} of them drawn",
     )
     _details(tree, vector, int(node), folded)
 

@@ -1,6 +1,6 @@
 import importlib.util
 import json
-from pathlib import Path
+import shutil
 
 import pytest
 
@@ -10,7 +10,8 @@ from sequoia_core.design.plain_trees import independent_chains
 from sequoia_core.design.planning import best_shape, speedup_surface
 from sequoia_core.design.prediction import predicted_speedup
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.design.scenarios import ASSETS, list_scenarios, load_scenario
+from sequoia_core.design.scenarios import ASSETS, Scenario, list_scenarios
+from sequoia_core.design.what_if import power_law
 
 NAMES = ["demo-pair", "demo-pair-disk", "llama2-7b-a100", "llama3-70b-l40-offloaded", "no-matrix-unit"]
 
@@ -28,26 +29,26 @@ def shipped():
     return {scenario.name: scenario for scenario in list_scenarios()}
 
 
+def loaded(scenario: Scenario) -> tuple[AcceptanceVector, HardwareProfile]:
+    return AcceptanceVector.load(ASSETS / scenario.acceptance), HardwareProfile.load(ASSETS / scenario.profile)
+
+
 def test_the_shipped_scenarios_load_in_their_order(shipped):
     assert list(shipped) == NAMES
     for scenario in shipped.values():
-        vector, profile = scenario.load()
+        vector, profile = loaded(scenario)
         assert len(vector) > 1 and profile.max_size >= 128
-        assert bool(profile.meta.get("modelled")) == (scenario.times == "modelled")
+        assert profile.modelled == (scenario.times == "modelled")
         assert (scenario.vector == "fitted") == ("fitted, not measured" in vector.meta["source"])
 
 
 def test_the_recipe_makes_what_is_shipped(recipe, shipped):
-    for row in recipe.TABLE:
-        scenario = shipped[row["name"]]
-        assert (scenario.title, scenario.sentence) == (row["title"], row["sentence"])
-        if "make" in row:
-            made, kept = row["make"](), HardwareProfile.load(scenario.profile)
-            assert kept.verify_sec == pytest.approx(made.verify_sec)
-            assert _alike(kept.meta, made.meta)
-            assert kept.draft_width_sec == pytest.approx(made.draft_width_sec)
-    kept = AcceptanceVector.load(shipped["llama2-7b-a100"].acceptance)
-    assert kept.probs == pytest.approx(recipe.fitted_vector().probs)
+    used = {path for scenario in shipped.values() for path in (scenario.acceptance, scenario.profile)}
+    for name, make in recipe.MADE.items():
+        kept, made = json.loads((recipe.SCENARIOS / name).read_bytes()), json.loads(make().to_bytes())
+        assert f"scenarios/{name}" in used and _alike(kept, made)
+    modelled = {scenario.profile for scenario in shipped.values() if scenario.times == "modelled"}
+    assert modelled <= {f"scenarios/{name}" for name in recipe.MADE}
 
 
 def _alike(kept, made) -> bool:
@@ -60,73 +61,42 @@ def _alike(kept, made) -> bool:
 
 
 def test_the_fitted_vector_yields_what_the_paper_reports(shipped):
-    vector, profile = shipped["llama2-7b-a100"].load()
+    vector, profile = loaded(shipped["llama2-7b-a100"])
     tree = optimal_tree(vector, size=128, depth=9)
     assert expected_tokens(tree, vector) == pytest.approx(5.08, abs=1e-6)
     assert expected_tokens(independent_chains(5, 8), vector) == pytest.approx(3.96, abs=1e-6)
+    assert vector.probs == pytest.approx(power_law(vector.meta["p1"], vector.meta["b"]).probs)
     assert predicted_speedup(tree, vector, profile) == pytest.approx(4.04, rel=0.04)  # the paper's; 3.90 here
 
 
 def test_each_scenario_has_another_tree(shipped):
     shapes = {}
     for name, scenario in shipped.items():
-        vector, profile = scenario.load()
+        vector, profile = loaded(scenario)
         shapes[name] = best_shape(speedup_surface(vector, profile, max_size=min(profile.max_size, 512), max_depth=18))
     assert shapes["no-matrix-unit"].size <= 8 and shapes["llama2-7b-a100"].size > 64
     assert shapes["llama3-70b-l40-offloaded"].size > 400
 
 
-@pytest.fixture
-def assets(tmp_path):
-    """A folder of assets with a vector, a profile and, outside of it, a secret."""
-    root = tmp_path / "assets"
-    root.mkdir()
-    (root / "v.json").write_bytes((ASSETS / "acceptance" / "demo-t0.json").read_bytes())
-    (root / "p.json").write_bytes((ASSETS / "scenarios" / "profiles" / "demo-avx512.json").read_bytes())
-    (tmp_path / "secret.json").write_bytes((root / "p.json").read_bytes())
-    (root / "link.json").symlink_to(tmp_path / "secret.json")
-    return root
-
-
-def written(assets: Path, **changes) -> Path:
-    fields = {
-        "format": "sequoia-scenario", "version": 1, "order": 1, "title": "T", "sentence": "S.", "acceptance": "v.json",
-        "profile": "p.json", "vector": "measured", "times": "modelled",
-    } | changes  # fmt: skip
-    path = assets / "scenario.json"
-    path.write_text(json.dumps({key: value for key, value in fields.items() if value is not None}))
-    return path
-
-
-def test_a_scenario_of_ones_own(assets):
-    scenario = load_scenario(written(assets), assets=assets)
-    assert scenario.name == "scenario" and scenario.load()[1].meta["modelled"]
-    with pytest.raises(ValueError, match="scenario: times: found a profile that was modelled, expected measured"):
-        load_scenario(written(assets, times="measured"), assets=assets).load()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"profile": "../secret.json"}, "profile: found '../secret.json', expected a path inside the assets"),
-        ({"profile": "/etc/passwd"}, "profile: found '/etc/passwd', expected a path inside"),
-        ({"profile": "link.json"}, "profile: found 'link.json', expected a path inside"),
-        ({"acceptance": "..\\secret.json"}, "acceptance: found .*expected a path inside"),
-        ({"acceptance": "v.json\0"}, "acceptance: found .*expected a path inside"),
-        ({"acceptance": "none.json"}, "acceptance: found no file 'none.json'"),
-        ({"acceptance": "."}, "acceptance: found no file"),
-        ({"vector": "guessed"}, "vector: found 'guessed', expected one of measured, published, fitted"),
-        ({"times": "guessed"}, "times: found 'guessed', expected one of measured, modelled"),
+        ({"vector": "guessed"}, "vector: found 'guessed', expected: Input should be 'measured', 'pub"),
+        ({"times": "guessed"}, "times: found 'guessed', expected: Input should be 'measured' or 'modelled'"),
         ({"format": "sequoia-tree"}, "format"),
         ({"version": 2}, "version"),
         ({"title": ""}, "title"),
-        ({"sentence": None}, "sentence: found nothing"),
-        ({"sentence": "x" * 601}, "sentence"),
+        ({"sentence": None}, "sentence: found"),
         ({"command": "rm"}, "command"),
         ({"order": "1"}, "order"),
     ],
 )
-def test_scenarios_that_are_refused(changes, message, assets):
-    with pytest.raises(ValueError, match=rf"scenario\.json: {message}") as error:
-        load_scenario(written(assets, **changes), assets=assets)
+def test_files_that_are_no_scenario_are_refused(changes, message, tmp_path):
+    folder = tmp_path / "scenarios"
+    shutil.copytree(ASSETS / "scenarios", folder)
+    assert [scenario.name for scenario in list_scenarios(tmp_path)] == NAMES
+    path = folder / "demo-pair.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ValueError, match=rf"demo-pair\.json: {message}") as error:
+        list_scenarios(tmp_path)
     assert "\n" not in str(error.value)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.node_facts import node_facts, subtree_sums
+from sequoia_core.design.node_facts import node_facts
 from sequoia_core.design.optimal_trees import expected_tokens, node_scores, optimal_tree
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.tree import TokenTree
@@ -49,9 +49,9 @@ def test_a_rank_beyond_the_vector_is_never_accepted():
     assert node_facts(TokenTree(np.array([-1, 0, 0, 0, 0])), VECTOR, 4).probability == 0.0
 
 
-def test_subtree_sums_are_sums_over_paths():
+def test_the_worth_of_a_subtree_is_a_sum_over_paths():
     tree = optimal_tree(VECTOR, size=40, depth=5)
     scores = node_scores(tree, VECTOR)
     for node in range(tree.size):
         inside = [v for v in range(tree.size) if node in tree.path_to(v)]
-        assert subtree_sums(tree, scores)[node] == pytest.approx(scores[inside].sum())
+        assert node_facts(tree, VECTOR, node).worth == pytest.approx(scores[inside].sum())
