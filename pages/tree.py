@@ -159,7 +159,8 @@ picture.details(tree, vector)
 gain = f"{tokens - chain:.2f} more than" if tokens - chain > 1e-9 else "as many as"
 st.markdown(
     f"Nodes go where a token is likely to be accepted: {tree.size - 1} guesses in {tree.depth} draft passes turn one "
-    f"target pass into {tokens:.2f} tokens, {gain} a chain of that depth."
+    f"target pass into {tokens:.2f} tokens, {gain} a chain of that depth: one guess per "
+    "level, as many draft passes, fewer tokens to verify."
 )
 widths = [len(level) for level in tree.levels]
 next_value = next_node_value(table, size=tree.size, depth=max(tree.depth, 1))
@@ -168,7 +169,6 @@ cards(
         "Chain of the same depth",
         f"{chain:.2f}",
         f"the tree yields {tokens / chain - 1:+.0%}" if tokens - chain > 1e-9 else "as much as this tree",
-        help=f"One guess per level, {tree.depth} deep: as many draft passes, fewer tokens to verify.",
     ),
     Card(
         "Draft passes per step",
