@@ -80,15 +80,7 @@ else:
     )
 
 vector = session.acceptance()
-st.markdown(f":material/label: **In use:** {plain(session.acceptance_source())}")
-notes = [
-    str(text)[:MAX_NOTE].strip(" .") for text in (vector.note, vector.meta.get("source"), precision(vector)) if text
-]
-if any(notes):
-    st.caption(":material/info: " + " ".join(f"{plain(note[0].upper() + note[1:])}." for note in notes if note))
-
-declaring.section(vector)
-
+unsaid = st.container()
 accepted = 1.0 - vector.reject
 interval = vector.interval()
 cards(
@@ -147,10 +139,18 @@ right.plotly_chart(
     alt="Probability that the first k children are all rejected, falling with k on log-log axes",
 )
 
+st.markdown(f":material/label: **In use:** {plain(session.acceptance_source())}")
+notes = [
+    str(text)[:MAX_NOTE].strip(" .") for text in (vector.note, vector.meta.get("source"), precision(vector)) if text
+]
+if any(notes):
+    st.caption(":material/info: " + " ".join(f"{plain(note[0].upper() + note[1:])}." for note in notes if note))
 st.markdown(
     f"The target takes the draft's first choice {vector.probs[0]:.0%} of the time and one of its {len(vector)} choices "
     f"{accepted:.0%} of the time: a chain can only use the first number, a tree uses all of them."
 )
+with unsaid if vector.holds_for is None else st.container():  # a vector that predicts nothing says so first
+    declaring.section(vector)
 changing.smoothing_controls()
 with st.expander("Edit the numbers", icon=":material/edit:", key="acceptance_edit"):
     changing.edit_table(vector)

@@ -2,12 +2,13 @@
 
 import numpy as np
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.growth import next_node_value
 from sequoia_core.design.plain_trees import chain_tree
 from ui import controls, core_cache, page_setup, predictions, scenarios, session, tree_in_use, tree_kinds
-from ui.cards import Card, cards, short_reason
+from ui.cards import Card, cards, draw_card, short_reason
 from ui.literal import plain
 from ui.tree import comparison, dynamic, files, growth, picture
 
@@ -43,14 +44,13 @@ def best_for_hardware() -> None:
     tree_in_use.set_shape(None)
 
 
-def shape_controls() -> tuple[int, int]:
+def shape_controls(left: DeltaGenerator, middle: DeltaGenerator, right: DeltaGenerator) -> tuple[int, int]:
     """Draw the sliders, kept in step with the shape other pages choose; a link's ?n=…&depth=… wins when it is valid."""
     plan = tree_in_use.best()
     default = tree_in_use.FALLBACK_SHAPE if plan is None else (plan.size, max(plan.depth, 1))
     linked = {"n", "depth"} & {*st.query_params, *st.session_state}
     if tree_in_use.pop_shape_to_show() or not linked:
         st.session_state["n"], st.session_state["depth"] = tree_in_use.shape()
-    left, middle, right = st.columns([3, 3, 2], vertical_alignment="bottom")
     # the key is the name in the link, hence no page prefix
     n, d = controls.shape_sliders(
         left, middle, keys=("n", "depth"), default=default, size_help="the root included: n − 1 are drafted."
@@ -117,11 +117,11 @@ st.caption(
     "Which guesses are worth a place in one target pass? The sliders give the provably best tree of a size and depth."
 )
 
-scenarios.banner()
-vector_control()
+first, *others = st.columns(4, vertical_alignment="bottom")
+with first:
+    vector_control()
 vector = session.acceptance()
-n, d = shape_controls()
-kind = dynamic.kind_control()
+n, d = shape_controls(*others)
 table = core_cache.tokens_table(vector)
 use_shape(n, d, table)
 if np.isnan(table[n, d]):
@@ -133,17 +133,12 @@ elif not np.isfinite(table[n, d]):
         icon=":material/warning:",
     )
 tree = tree_in_use.current()
-st.markdown(
-    f":material/account_tree: **In use:** {plain(tree_in_use.source())}, n = {tree.size}, d = {tree.depth} "
-    f"&nbsp;·&nbsp; acceptance {plain(session.acceptance_source())}"
-)
-if kind != tree_kinds.STATIC:
-    dynamic.section(kind)
-if tree_in_use.is_own():
-    st.button("Back to the best tree", icon=":material/undo:", key="tree_back", on_click=back_to_best)
-
 tokens, chain = expected_tokens(tree, vector), expected_tokens(chain_tree(tree.depth), vector)
-cards(
+left, middle, right = st.columns([3, 2, 2])
+with left:
+    look = picture.look_controls()
+draw_card(
+    middle,
     Card(
         "Expected tokens per step",
         f"{tokens:.2f}",
@@ -151,17 +146,30 @@ cards(
         signed=True,
         help="F(T): the sum over nodes of the chance to be accepted, the bonus token counted.",
     ),
-    Card(
-        "Chain of the same depth",
-        f"{chain:.2f}",
-        f"the tree yields {tokens / chain - 1:+.0%}" if tokens - chain > 1e-9 else "as much as this tree",
-        help=f"One guess per level, {tree.depth} deep: as many draft passes, fewer tokens to verify.",
-    ),
-    speedup_card(tree),
+)
+draw_card(right, speedup_card(tree))
+picture.draw(tree, vector, *look)
+st.markdown(
+    f":material/account_tree: **In use:** {plain(tree_in_use.source())}, n = {tree.size}, d = {tree.depth} "
+    f"&nbsp;·&nbsp; acceptance {plain(session.acceptance_source())}"
+)
+if tree_in_use.is_own():
+    st.button("Back to the best tree", icon=":material/undo:", key="tree_back", on_click=back_to_best)
+picture.details(tree, vector)
+gain = f"{tokens - chain:.2f} more than" if tokens - chain > 1e-9 else "as many as"
+st.markdown(
+    f"Nodes go where a token is likely to be accepted: {tree.size - 1} guesses in {tree.depth} draft passes turn one "
+    f"target pass into {tokens:.2f} tokens, {gain} a chain of that depth: one guess per "
+    "level, as many draft passes, fewer tokens to verify."
 )
 widths = [len(level) for level in tree.levels]
 next_value = next_node_value(table, size=tree.size, depth=max(tree.depth, 1))
 cards(
+    Card(
+        "Chain of the same depth",
+        f"{chain:.2f}",
+        f"the tree yields {tokens / chain - 1:+.0%}" if tokens - chain > 1e-9 else "as much as this tree",
+    ),
     Card(
         "Draft passes per step",
         f"{tree.depth}",
@@ -182,15 +190,11 @@ cards(
     ),
 )
 st.caption(f":material/straighten: {sureness(tree, vector)}")
+scenarios.banner()
 
-picture.draw(tree, vector)
-gain = f"{tokens - chain:.2f} more than" if tokens - chain > 1e-9 else "as many as"
-st.markdown(
-    f"Nodes go where a token is likely to be accepted: {tree.size - 1} guesses in {tree.depth} draft passes turn one "
-    f"target pass into {tokens:.2f} tokens, {gain} a chain of that depth."
-)
-
+kind = dynamic.kind_control()
 if kind != tree_kinds.STATIC:
+    dynamic.section(kind)
     dynamic.last_run()
 
 st.subheader("Growth with size")

@@ -128,6 +128,7 @@ def test_a_large_tree_can_be_read_node_by_node(page, server, shot):
     page.get_by_text("Node 1", exact=True).first.wait_for()
     settle(page)
     page.get_by_role("button", name="Fold up").click()
+    page.get_by_role("button", name="Unfold all").wait_for()  # below the picture: it is drawn again by then
     settle(page)
     assert page.locator(".st-key-tree_picture .scatterlayer .trace").nth(1).locator("path.point").count() < 128
     go(page, "Regret")

@@ -17,22 +17,21 @@ if TYPE_CHECKING:
 def section() -> None:
     """Offer to time the model pair on this machine and show the progress."""
     with st.form("hardware_measure"):
-        left, middle, right = st.columns(3)
-        largest = left.select_slider(
+        largest = st.select_slider(
             "Largest tree",
             [16, 32, 64, 128, 256, 512, 1024],
             64,
             key="hardware_largest",
             help="Target passes of 1, 2, 4, … up to this many tokens are timed. A GPU deserves 256 or more.",
         )
-        context = middle.select_slider(
+        context = st.select_slider(
             "Context",
             [32, 64, 128, 256, 512],
             128,
             key="hardware_context",
             help="Tokens already in the cache while timing; attention over a longer prefix costs more.",
         )
-        repeats = right.select_slider(
+        repeats = st.select_slider(
             "Repeats",
             [3, 5, 9, 15, 25],
             9,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import streamlit as st
 
-from ui import controls, machine, session, shipped, uploads
+from ui import controls, machine, predictions, scenarios, session, shipped, uploads
 from ui.hardware import measurement
 from ui.literal import plain
+
+if TYPE_CHECKING:
+    from sequoia_core import HardwareProfile
 
 
 def choose_shipped() -> None:
@@ -59,7 +64,20 @@ def section() -> None:
         )
 
 
-def device_line() -> None:
-    """Say what this machine is, whatever the profile in use was measured on."""
-    facts = machine.facts()
-    st.caption(f":material/memory: This machine: {plain(' · '.join(facts))}")
+def in_use(profile: HardwareProfile) -> None:
+    """Say where the profile in use comes from, whether it is of this pair and machine, and what this machine is."""
+    st.markdown(
+        f":material/label: **In use:** {plain(session.profile_source())} &nbsp;·&nbsp; "
+        f"acceptance {plain(session.acceptance_source())}"
+    )
+    if profile.meta.get("passes_by"):
+        st.caption(plain(f"Target passes in {profile.dtype} by {str(profile.meta['passes_by'])[:120]}."))
+    scenarios.banner()
+    foreign = predictions.faults()
+    if foreign and scenarios.in_use() is None:
+        st.warning(
+            f"A what-if, not a prediction for the {session.pair_name()} on this machine: {plain('; '.join(foreign))}. "
+            "Measure acceptance and passes here before believing a speedup.",
+            icon=":material/warning:",
+        )
+    st.caption(f":material/memory: This machine: {plain(' · '.join(machine.facts()))}")

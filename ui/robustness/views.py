@@ -15,7 +15,8 @@ def show_comparison(record: Row) -> None:
     """Draw what a comparison found, at one setting and over temperatures."""
     runs, ratios = record["runs"], record["ratios"]
     settings = {wording.sampling_label(row): row for row in runs}
-    shown = st.segmented_control(
+    left, right = st.columns(2)
+    shown = left.segmented_control(
         "Setting on show",
         list(settings),
         default="T = 1" if "T = 1" in settings else list(settings)[-1],
@@ -24,31 +25,32 @@ def show_comparison(record: Row) -> None:
         bind="query-params",
         help="For the figures in the boxes and the rejection curves.",
     )
+    if any(row["temperature"] == 0 for row in runs):
+        left.caption("At temperature 0 all verifiers are one and the same: they take the target's most likely token.")
     here = settings[shown]
     run = next(row for row in wording.at_setting(runs, here) if row["verifier"] in ("sequoia", "greedy"))
     against = {row["other"]: row for row in wording.at_setting(ratios, here)}
     count = wording.tally(ratios)
-    cards(
-        Card(
-            "Tokens per step",
-            f"{run['tokens_per_step']:.2f}",
-            wording.between(run["ci_low"], run["ci_high"]),
-            help=f"Sequoia's, by real decoding at {shown}; without a draft a step yields one token.",
-        ),
-        *(_ratio_card(rival, against.get(rival), shown) for rival in RIVALS),
-        Card(
-            "Won, over all settings",
-            f"{count['wins']} of {count.total()}",
-            f"{count['ties'] + count['unknown']} open, {count['loses']} lost",
-            help="Settings × rivals. Open: the interval includes 1, so neither is shown to be better.",
-        ),
-    )
+    with right:
+        cards(
+            Card(
+                "Tokens per step",
+                f"{run['tokens_per_step']:.2f}",
+                wording.between(run["ci_low"], run["ci_high"]),
+                help=f"Sequoia's, by real decoding at {shown}; without a draft a step yields one token.",
+            ),
+            Card(
+                "Won, over all settings",
+                f"{count['wins']} of {count.total()}",
+                f"{count['ties'] + count['unknown']} open, {count['loses']} lost",
+                help="Settings × rivals. Open: the interval includes 1, so neither is shown to be better.",
+            ),
+        )
+    _over_temperature(runs, ratios, here, run["tokens_per_step"])
+    cards(*(_ratio_card(rival, against.get(rival), shown) for rival in RIVALS))
     if ratios:
         st.markdown(wording.verdict(ratios))
-    if any(row["temperature"] == 0 for row in runs):
-        st.caption("At temperature 0 all verifiers are one and the same: they take the target's most likely token.")
-
-    _comparison_charts(record, here, run["tokens_per_step"])
+    _at_setting(record, here)
     st.caption(
         f":material/timer: Sequoia at {shown}: {wording.speed_sentence(run)} Intervals are 95% each by itself: of "
         "twenty ties one would pass for a win or a loss by chance."
@@ -57,16 +59,16 @@ def show_comparison(record: Row) -> None:
     on_show.downloads("comparison", record, tables)
 
 
-def _comparison_charts(record: Row, here: Row, tokens_per_step: float) -> None:
-    """Draw tokens per step, ratios and rejection curves; `here` is a row at the setting on show."""
-    runs, ratios, shown = record["runs"], record["ratios"], wording.sampling_label(here)
+def _over_temperature(runs: list[Row], ratios: list[Row], here: Row, tokens_per_step: float) -> None:
+    """Draw tokens per step and ratios at the top-p of the setting on show, one of whose rows is `here`."""
     left, right = st.columns(2)
     left.subheader("Tokens per step")
     left.plotly_chart(
         charts.tokens_figure(wording.at_top_p(runs, here)),
         width="stretch",
         key="robustness_tokens",
-        alt=f"Tokens per step over temperature by verifier; Sequoia {tokens_per_step:.2f} at {shown}",
+        alt=f"Tokens per step over temperature by verifier; Sequoia {tokens_per_step:.2f} at "
+        f"{wording.sampling_label(here)}",
     )
     right.subheader("Sequoia ÷ the others")
     if ratios:
@@ -78,6 +80,11 @@ def _comparison_charts(record: Row, here: Row, tokens_per_step: float) -> None:
         )
     else:
         right.info("Nothing to compare at temperature 0 alone.", icon=":material/info:")
+
+
+def _at_setting(record: Row, here: Row) -> None:
+    """Draw the rejection curves of the setting on show, one of whose rows is `here`, beside the numbers of all."""
+    shown = wording.sampling_label(here)
     left, right = st.columns(2)
     left.subheader(f"Rejection by rank, {shown}")
     curves = wording.at_setting(record["rejection"], here)
@@ -93,7 +100,10 @@ def _comparison_charts(record: Row, here: Row, tokens_per_step: float) -> None:
         left.info("Not measured: the run was stopped before.", icon=":material/info:")
     right.subheader("All numbers")
     right.dataframe(
-        [wording.run_line(row) for row in runs], hide_index=True, height=340, alt="Tokens per step of every run"
+        [wording.run_line(row) for row in record["runs"]],
+        hide_index=True,
+        height=340,
+        alt="Tokens per step of every run",
     )
 
 

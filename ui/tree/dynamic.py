@@ -14,7 +14,7 @@ from ui.literal import plain
 from ui.verifier_names import NAMES
 
 HELP = (
-    "Static: the tree below, at every step. SpecExec: at every step the nodes of largest draft probability, as many "
+    "Static: the tree above, at every step. SpecExec: at every step the nodes of largest draft probability, as many "
     "as the slider says. Adaptive: at every step what is worth its time by calibration and profile."
 )
 
@@ -43,7 +43,7 @@ def section(kind: str) -> None:
         rule = NAMES[bounds.verifiers[0]]
         st.markdown(
             f":material/account_tree: **To decode with:** {plain(origin)}, exact with the {rule} rule &nbsp;·&nbsp; "
-            "the tree below is the best static one, for comparison"
+            "the tree above is the best static one, for comparison"
         )
         faults = predictions.faults()
         if vector.calibration is None or hardware is None or bounds.max_size > hardware.max_size:
