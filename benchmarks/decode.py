@@ -18,8 +18,8 @@ from pathlib import Path
 
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.files.prompt_files import load_prompts
-from sequoia_core.models import instruction_sets
 from sequoia_core.models.loading import load_pair
+from sequoia_core.native import instruction_sets
 from sequoia_core.studies.bench import bench
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -28,13 +28,13 @@ import numpy as np
 import torch
 import transformers
 
-from sequoia_core.decoding.adaptive import AdaptiveTree
+from sequoia_core.decoding.dynamic.adaptive import AdaptiveTree
+from sequoia_core.decoding.dynamic.adaptive_expansion import RECIPES
+from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.decoding.spec_exec import SpecExecTree
 from sequoia_core.decoding.tree_policy import TreePolicy
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.adaptive_shaping import RECIPES
 from sequoia_core.design.bootstrap import estimate, ratio_estimate, resampled
 from sequoia_core.design.calibration import KINDS
 from sequoia_core.design.optimal_trees import optimal_tree

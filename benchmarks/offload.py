@@ -46,11 +46,11 @@ from sequoia_core.design.prediction import best_chain, predict
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.prompt_files import load_prompts
-from sequoia_core.models import compile_c
-from sequoia_core.models.direct_reads import DirectFile, aligned_memory
 from sequoia_core.models.language_model import ModelPair
 from sequoia_core.models.loading import DEMO_PAIR, load_pair
-from sequoia_core.models.tensor_files import PIECE
+from sequoia_core.models.offload.direct_reads import DirectFile, aligned_memory
+from sequoia_core.models.offload.tensor_files import PIECE
+from sequoia_core.native import compile_c
 from sequoia_core.studies.bench import dynamic_trees
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile

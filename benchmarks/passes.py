@@ -31,12 +31,12 @@ import torch
 from timing import REPEATS, median_sec
 
 from sequoia_core import load_pair
-from sequoia_core.models import compile_c, instruction_sets, llama_x86
 from sequoia_core.models.device import describe_device
-from sequoia_core.models.instruction_sets import InstructionSet
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.protocol import causal_tail
+from sequoia_core.native import compile_c, instruction_sets, llama_x86
+from sequoia_core.native.instruction_sets import InstructionSet
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT = 128  # tokens before the pass

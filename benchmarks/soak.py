@@ -25,7 +25,7 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.proto.WidgetStates_pb2 import WidgetState
 from websockets.asyncio.client import connect
 
-from ui import shipped
+from ui.session import shipped
 
 FORGOTTEN_SEC = 5  # after which the server forgets a session that went away
 SETTLE_SEC = 15

@@ -31,8 +31,8 @@ import sequoia_core  # noqa: F401  before torch, whose threads read their settin
 import numpy as np
 import torch
 
-from sequoia_core.decoding.adaptive import AdaptiveTree
 from sequoia_core.decoding.assemble import assemble
+from sequoia_core.decoding.dynamic.adaptive import AdaptiveTree
 from sequoia_core.decoding.sampling import SamplingConfig, distribution, widened
 from sequoia_core.decoding.tree_policy import TreePolicy, policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule

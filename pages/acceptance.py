@@ -4,10 +4,12 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.plain_trees import chain_limit
-from ui import charts, controls, page_setup, session, uploads
-from ui.acceptance import changing, declaring, measurement, supposing
+from ui import charts, controls, page_setup, uploads
+from ui.acceptance import changing, declaring, supposing
 from ui.cards import Card, cards, number
-from ui.literal import plain
+from ui.jobs import acceptance_measurement as measurement
+from ui.markdown import plain
+from ui.session import session
 
 FILE_TYPES = ("json", "csv", "tsv", "txt", "npy", "safetensors", "pt", "pth")
 MAX_NOTE = 300  # characters of a file's note

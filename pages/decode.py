@@ -6,22 +6,13 @@ from typing import Any
 import streamlit as st
 
 from sequoia_core.design.conditions import TRAVERSAL
-from ui import (
-    controls,
-    decode_job,
-    job_panel,
-    kept_runs,
-    page_setup,
-    predictions,
-    prompts,
-    runs,
-    session,
-    session_jobs,
-    tree_kinds,
-)
-from ui.decode import chat, expectation, live_run, tree_choice
-from ui.jobs import Job
-from ui.steering import Steering
+from ui import controls, page_setup, prompts
+from ui.decode import chat, expectation, live_run
+from ui.jobs import decode_job, job_panel, session_jobs
+from ui.jobs.jobs import Job
+from ui.jobs.steering import Steering
+from ui.runs import kept_runs, runs
+from ui.session import predictions, session, tree_choice, tree_kinds
 
 FLUSH_SEC = 0.03  # the server sends what is queued every 10 ms
 

@@ -2,10 +2,11 @@
 
 import streamlit as st
 
-from sequoia_core.design.step_limit import step_limit
-from ui import controls, core_cache, page_setup, predictions, session
+from sequoia_core.design.break_even import step_limit
+from ui import controls, page_setup
 from ui.cards import Card, cards
 from ui.hardware import costs, drafts, sentences, source, surface, why
+from ui.session import core_cache, predictions, session
 
 page_setup.setup_page("Hardware")
 st.title("Hardware")

@@ -3,10 +3,13 @@
 import streamlit as st
 
 from sequoia_core import expected_tokens
-from ui import controls, job_panel, kept_runs, page_setup, predictions, runs, session, session_jobs, tree_in_use
+from ui import controls, page_setup
 from ui.cards import Card, cards, number, short_reason
-from ui.literal import plain
+from ui.jobs import job_panel, session_jobs
+from ui.markdown import plain
 from ui.overview import chain, tour
+from ui.runs import kept_runs, runs
+from ui.session import predictions, session, tree_in_use
 
 
 def standing() -> None:

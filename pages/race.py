@@ -2,9 +2,11 @@
 
 import streamlit as st
 
-from ui import controls, job_panel, page_setup, prompts, race_job, session, session_jobs
-from ui.race import entrants, finish
-from ui.runs import DecodeRequest
+from ui import controls, page_setup, prompts
+from ui.jobs import job_panel, session_jobs
+from ui.race import entrants, finish, race_job
+from ui.runs.runs import DecodeRequest
+from ui.session import session
 
 page_setup.setup_page("Race", follows="race")
 st.title("Race")

@@ -2,9 +2,10 @@
 
 import streamlit as st
 
-from ui import charts, controls, core_cache, page_setup, session
+from ui import charts, controls, page_setup
 from ui.cards import Card, cards
-from ui.literal import plain
+from ui.markdown import plain
+from ui.session import core_cache, session
 
 DEFAULT_SHAPE = (64, 8)  # large enough for trees to differ; those planned for a small CPU are all alike
 MOST = 10  # vectors a matrix stays readable with

@@ -6,7 +6,7 @@ import streamlit as st
 
 from ui import page_setup, prompts
 from ui.controls import VERIFIERS
-from ui.literal import plain
+from ui.markdown import plain
 from ui.robustness import dynamic_lanes, form, guarantees, on_show, views
 from ui.robustness.measurements import assumption_work, compare_work, lossless_work
 

@@ -2,8 +2,10 @@
 
 import streamlit as st
 
-from ui import charts, kept_runs, page_setup, run_comparison
-from ui.run_panels import parting, shelf
+from ui import charts, page_setup
+from ui.runs import divergence as parting
+from ui.runs import kept_runs, run_comparison
+from ui.runs import run_list as shelf
 
 page_setup.setup_page("Runs")
 st.title("Runs")

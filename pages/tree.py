@@ -7,9 +7,10 @@ from streamlit.delta_generator import DeltaGenerator
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.growth import next_node_value
 from sequoia_core.design.plain_trees import chain_tree
-from ui import controls, core_cache, page_setup, predictions, scenarios, session, tree_in_use, tree_kinds
+from ui import controls, page_setup, scenarios
 from ui.cards import Card, cards, draw_card, short_reason
-from ui.literal import plain
+from ui.markdown import plain
+from ui.session import core_cache, predictions, session, tree_in_use, tree_kinds
 from ui.tree import comparison, dynamic, files, growth, picture
 
 OWN_VECTOR = "the vector in use"  # one that is not in the list: a smoothed one

@@ -14,8 +14,8 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from ui import shipped
-from ui.run_files import load_run
+from ui.runs.run_files import load_run
+from ui.session import shipped
 from ui.token_tree.standalone import run_to_html
 
 ROOT = Path(__file__).resolve().parent.parent

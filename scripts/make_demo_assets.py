@@ -159,7 +159,7 @@ def write_vectors() -> None:
 
 
 def write_profiles() -> None:
-    from sequoia_core.models import instruction_sets
+    from sequoia_core.native import instruction_sets
 
     found, why_none = instruction_sets.chosen()
     if found is None:
@@ -192,10 +192,10 @@ def write_run() -> None:
     from sequoia_core.design.planning import plan_tree
     from sequoia_core.design.prediction import predicted_speedup
     from sequoia_core.files.prompt_files import load_prompts
-    from ui.decode_job import record_run
-    from ui.model_pairs import PairSpec
-    from ui.run_files import run_to_bytes
-    from ui.runs import DecodeRequest
+    from ui.jobs.decode_job import record_run
+    from ui.runs.run_files import run_to_bytes
+    from ui.runs.runs import DecodeRequest
+    from ui.session.model_pairs import PairSpec
 
     vector = AcceptanceVector.load(ASSETS / "acceptance" / "demo-t0.json")
     profile = HardwareProfile.load(ASSETS / "profiles" / f"{PROFILES[DTYPE]}.json")

@@ -4,14 +4,16 @@ Rooms; each imports only from the rooms named, and inside a room modules follow 
 enforces both.
 
     files           -
+    native          -
     design          files
-    models          files
-    decoding        files, design, models
-    studies         files, design, models, decoding
-    command_line    files, design, models, decoding, studies
+    models          files, native
+    decoding        native, design, models
+    studies         files, native, design, models, decoding
+    command_line    files, native, design, models, decoding, studies
 
 `files` reads carefully and writes whole. `design` needs no model and no torch: vectors, trees, profiles, plans.
-`models` runs language models. `decoding` drafts, verifies and commits. `studies` measure a running pair.
+`native` is compiled code and what calls it. `models` runs language
+models. `decoding` drafts, verifies and commits. `studies` measure a running pair.
 
 Names below are loaded on first use, so that a command that needs no model does not pay for torch.
 """
@@ -41,8 +43,8 @@ _HOME = {
     "load_pair": "models.loading",
     "SamplingConfig": "decoding.sampling",
     "DecodeStep": "decoding.record",
-    "SpecExecTree": "decoding.spec_exec",
-    "AdaptiveTree": "decoding.adaptive",
+    "SpecExecTree": "decoding.dynamic.spec_exec",
+    "AdaptiveTree": "decoding.dynamic.adaptive",
     "Calibration": "design.calibration",
     "decode": "decoding.loop",
     "autoregressive": "decoding.loop",

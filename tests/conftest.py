@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from sequoia_core.design.calibration import Calibration, Sample
-from sequoia_core.models import vocabulary_rows as rows
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import load_pair
+from sequoia_core.native import sampling_ops as rows
 
 torch.set_num_threads(1)  # tiny models lose more to waiting threads than they gain
 
@@ -130,4 +130,4 @@ def each_rows(request, monkeypatch) -> None:
     if request.param == "plain rows":
         monkeypatch.setattr(rows, "compiled", lambda: None)
     elif rows.compiled() is None:
-        pytest.skip("vocabulary_rows.c cannot be built here")
+        pytest.skip("sampling_ops.c cannot be built here")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from ui.literal import plain
+from ui.markdown import plain
 
 
 @dataclass(frozen=True, slots=True)

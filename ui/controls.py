@@ -11,7 +11,7 @@ from streamlit.errors import StreamlitPageNotFoundError
 
 from sequoia_core.design import conditions
 from sequoia_core.design.tree_search import REACH
-from ui import core_cache
+from ui.session import core_cache
 from ui.verifier_names import NAMES
 
 VERIFIERS = {name: NAMES[name] for name in conditions.VERIFIERS}

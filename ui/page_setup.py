@@ -9,7 +9,8 @@ import streamlit as st
 from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.scriptrunner_utils.script_run_context import get_script_run_ctx
 
-from ui import finished_jobs, menu, sidebar
+from ui import menu, sidebar
+from ui.jobs import finished_jobs
 
 FAVICON = str(Path(__file__).with_name("icon.svg"))
 MAX_LINKED = 200  # characters; the longest value that a page writes into its link is the title of a run

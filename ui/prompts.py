@@ -8,8 +8,9 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core.files.prompt_files import check_text, split_lines, text_columns
-from ui import core_cache, shipped, uploads
-from ui.literal import plain, quoted
+from ui import uploads
+from ui.markdown import plain, quoted
+from ui.session import core_cache, shipped
 
 MAX_CHARS = 20_000  # far beyond any demo context; a pasted book is refused before it reaches the tokenizer
 MAX_FROM_FILE = 2_000  # prompts of one file: hours on a laptop

@@ -8,9 +8,10 @@ import streamlit as st
 
 from sequoia_core.design.planning import pair_mismatches
 from sequoia_core.design.scenarios import Scenario, list_scenarios
-from ui import controls, core_cache, predictions, session, shipped, tree_in_use
+from ui import controls
 from ui.cards import Card
-from ui.literal import plain
+from ui.markdown import plain
+from ui.session import core_cache, predictions, session, shipped, tree_in_use
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile, TokenTree

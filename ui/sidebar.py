@@ -8,18 +8,11 @@ from pathlib import Path
 import streamlit as st
 
 from sequoia_core.models.default_dtype import default_dtype
-from ui import (
-    machine,
-    model_pairs,
-    predictions,
-    scenarios,
-    session,
-    session_jobs,
-    steering,
-    weights_place,
-)
-from ui.literal import plain
-from ui.model_pairs import PairSpec
+from ui import scenarios, weights_place
+from ui.jobs import session_jobs, steering
+from ui.markdown import plain
+from ui.session import machine, model_pairs, predictions, session
+from ui.session.model_pairs import PairSpec
 
 DTYPES = {
     "Default": None,

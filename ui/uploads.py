@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import streamlit as st
 
 from sequoia_core.design.tree import TokenTree
-from ui.literal import plain, safe_name
+from ui.markdown import plain, safe_name
 from ui.tree_layout import MAX_DRAWN
 
 T = TypeVar("T")

@@ -9,12 +9,12 @@ import streamlit as st
 
 from sequoia_core.design.profile import PLACES
 from sequoia_core.models.free_memory import available_bytes
-from ui import machine, predictions
-from ui.literal import plain
-from ui.model_pairs import PairSpec
+from ui.markdown import plain
+from ui.session import machine, predictions
+from ui.session.model_pairs import PairSpec
 
 if TYPE_CHECKING:
-    from sequoia_core.models.offload_needs import OffloadNeeds
+    from sequoia_core.models.offload.needs import OffloadNeeds
 
 MEANING = (
     "On disk, every pass reads the target's layers anew: it may be larger than memory, and a tree of dozens of tokens "

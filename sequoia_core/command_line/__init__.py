@@ -2,11 +2,11 @@
 
 Each module imports, of this room, only the modules named:
 
-    options             -
-    output              -
-    design_commands     options, output
-    inputs              options, output
-    decode_commands     options, output, inputs
-    measure_commands    options, output, inputs
-    main                options, design_commands, decode_commands, measure_commands
+    options           -
+    output            -
+    design_commands   options, output
+    inputs            output
+    decode_commands   options, output, inputs
+    measure_commands  options, output, inputs
+    main              options, design_commands, decode_commands, measure_commands
 """

@@ -138,8 +138,8 @@ def _default_tree(
     from ..design.planning import plan_tree
     from ..design.profile import HardwareProfile
     from ..models.device import describe_device
-    from ..models.instruction_sets import instructions_in_use
     from ..models.protocol import dtype_name
+    from ..native.instruction_sets import instructions_in_use
 
     wanted = Conditions(
         pair.target.name, pair.draft.name, sampling.temperature, sampling.top_p, measured_as(verifier or SEQUOIA),

@@ -2,21 +2,25 @@
 
 Each module imports, of this room, only the modules named:
 
-    plan                 -
-    sampling             -
-    rank_acceptance      sampling
-    verifiers            sampling, rank_acceptance
-    tree_policy          verifiers
-    drafting             plan, sampling, verifiers, tree_policy
-    walk                 sampling, verifiers
-    explaining           verifiers, walk
-    compiled_drafting    sampling, verifiers, tree_policy, drafting
-    compiled_growing     plan, sampling, verifiers, tree_policy, drafting
-    growing              plan, sampling, verifiers, drafting, compiled_growing
-    spec_exec            verifiers, tree_policy, growing
-    adaptive             verifiers, tree_policy, drafting, growing
-    judging              plan, sampling, verifiers, drafting, walk, explaining
-    record               walk, explaining
-    assemble             sampling, verifiers, tree_policy, drafting, compiled_drafting, spec_exec, adaptive, judging
-    loop                 sampling, verifiers, tree_policy, drafting, judging, record, assemble
+    dynamic.expansion           -
+    plan                        -
+    sampling                    -
+    dynamic.adaptive_expansion  dynamic.expansion
+    dynamic.marginal_gains      dynamic.expansion
+    rank_acceptance             sampling
+    dynamic.growing_prediction  dynamic.expansion, dynamic.adaptive_expansion
+    verifiers                   sampling, rank_acceptance
+    tree_policy                 verifiers
+    walk                        sampling, verifiers
+    drafting                    plan, sampling, dynamic.marginal_gains, verifiers, tree_policy
+    explaining                  verifiers, walk
+    compiled_drafting           sampling, verifiers, tree_policy, drafting
+    dynamic.compiled_growing    dynamic.expansion, plan, sampling, verifiers, tree_policy, drafting
+    judging                     sampling, verifiers, walk, drafting, explaining
+    record                      dynamic.marginal_gains, walk, explaining
+    dynamic.growing             dynamic.expansion, plan, sampling, dynamic.marginal_gains, dynamic.growing_prediction, verifiers, drafting, dynamic.compiled_growing
+    dynamic.adaptive            dynamic.expansion, dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing
+    dynamic.spec_exec           dynamic.expansion, verifiers, tree_policy, dynamic.growing
+    assemble                    sampling, verifiers, tree_policy, drafting, compiled_drafting, judging, dynamic.adaptive, dynamic.spec_exec
+    loop                        sampling, verifiers, tree_policy, drafting, judging, record, assemble
 """  # noqa: E501

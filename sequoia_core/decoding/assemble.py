@@ -12,12 +12,12 @@ from typing import NamedTuple
 import torch
 
 from ..models.protocol import LanguageModel, Session
-from .adaptive import AdaptiveDrafter
 from .compiled_drafting import CompiledDrafter
 from .drafting import Drafter, LevelDrafter, RootDrafter
+from .dynamic.adaptive import AdaptiveDrafter
+from .dynamic.spec_exec import SpecExecDrafter
 from .judging import CompiledJudge, Judge, RowJudge
 from .sampling import SamplingConfig
-from .spec_exec import SpecExecDrafter
 from .tree_policy import TreePolicy
 from .verifiers import Verifier
 

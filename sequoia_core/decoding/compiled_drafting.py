@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ..models.llama_x86 import CompiledSession, DraftCall
 from ..models.protocol import Session
+from ..native.llama_x86 import CompiledSession, DraftCall
 from .drafting import Draft, LevelDrafter
 from .sampling import finite, sample_with_replacement, sample_without_replacement, take_most_likely
 from .tree_policy import TreePolicy

@@ -1,7 +1,7 @@
 """Drafters: each step, fill a tree with the draft's tokens and leave its keys and values in the draft's session.
 
 `assemble` chooses one per run. A drafter owns its session and shapes trees as its policy says; it never looks at the
-target. A fixed tree on a compiled session is drafted by `sequoia_draft` in `models/llama_x86.c`, which repeats
+target. A fixed tree on a compiled session is drafted by `sequoia_draft` in `native/llama_x86.c`, which repeats
 `LevelDrafter.fill_tree`: change both. Shapes: n = tree nodes, i = those that have children, V = vocabulary.
 """
 
@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from ..design.marginal_gains import MarginalGains
 from ..design.tree import TokenTree
 from ..models.protocol import Session, causal_tail
+from .dynamic.marginal_gains import MarginalGains
 from .plan import TreePlan, plan_of
 from .sampling import SamplingConfig, check_probabilities, probabilities
 from .tree_policy import ROOT_ONLY, TreePolicy

@@ -11,8 +11,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from ..models import vocabulary_rows
 from ..models.protocol import Session
+from ..native import sampling_ops as vocabulary_rows
 from .drafting import Draft
 from .explaining import NodeRows, explain_path
 from .sampling import SamplingConfig, distribution, finite, most_likely, token_probabilities, widened

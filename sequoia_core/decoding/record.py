@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..design.marginal_gains import MarginalGains
 from ..design.tree import TokenTree
+from .dynamic.marginal_gains import MarginalGains
 from .explaining import NodeRows
 from .walk import Trial, Walk
 

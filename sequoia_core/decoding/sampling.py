@@ -1,7 +1,7 @@
 """From logits to probabilities to tokens, and the residual that speculative sampling leaves.
 
 Knows rows of a vocabulary, nothing of trees or models. On CPU most of it runs in compiled code where that can be built
-(`models.vocabulary_rows`), with the same distributions. Shapes: m = rows, V = vocabulary, k = draws.
+(`native.sampling_ops`), with the same distributions. Shapes: m = rows, V = vocabulary, k = draws.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from ..models import vocabulary_rows as rows
+from ..native import sampling_ops as rows
 
 SMALL_TEMPERATURE = 1e-3
 SMALL_SHARE = 1e-12  # no more than rounding

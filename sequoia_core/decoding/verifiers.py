@@ -3,7 +3,7 @@
 A verifier is a fill (how children are drawn from the draft's row) together with the rule that is exact for that fill.
 Rules work on one node in float64 and are generators, so that a walk pays only for the children it looks at and a test
 can enumerate the whole distribution. On CPU plain temperature sampling walks by `rows_walk` in
-`models/vocabulary_rows.c`, which repeats these rules: change both (a test compares them trial by trial).
+`native/sampling_ops.c`, which repeats these rules: change both (a test compares them trial by trial).
 
 P = target row, Q = draft row, V = vocabulary, k = children of the node.
 """

@@ -13,8 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 
 from ..files.safe_files import json_bytes, read_bytes, write_atomic
-from .profile_checks import MAX_SEC, MIN_SEC, seconds_above_0, seconds_from_0, short, tokens_cached, whole_numbers
-from .profile_files import FORMAT, MAX_FILE_BYTES, VERSION, read_profile
+from .profile_files import (
+    FORMAT,
+    MAX_FILE_BYTES,
+    MAX_SEC,
+    MIN_SEC,
+    VERSION,
+    read_profile,
+    seconds_above_0,
+    seconds_from_0,
+    short,
+    tokens_cached,
+    whole_numbers,
+)
 from .tree import MAX_SIZE
 
 if TYPE_CHECKING:

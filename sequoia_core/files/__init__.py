@@ -2,12 +2,12 @@
 
 Each module imports, of this room, only the modules named:
 
-    bounded_process    -
-    faults             -
-    model_names        -
-    prompt_columns     -
-    safe_files         -
-    parquet_prompts    bounded_process
-    parquet_reading    prompt_columns, safe_files
-    prompt_files       parquet_prompts, prompt_columns, safe_files
+    bounded_process  -
+    faults           -
+    model_names      -
+    prompt_columns   -
+    safe_files       -
+    parquet_prompts  bounded_process
+    parquet_reading  prompt_columns, safe_files
+    prompt_files     prompt_columns, safe_files, parquet_prompts
 """

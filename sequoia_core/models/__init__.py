@@ -2,34 +2,28 @@
 
 Each module imports, of this room, only the modules named:
 
-    chat                   -
-    chat_templates         -
-    model_files            -
-    device                 -
-    direct_reads           -
-    free_memory            -
-    layer_ring             -
-    plain_decoder          -
-    protocol               -
-    tree_cache             -
-    compile_c              device
-    instruction_sets       compile_c, device
-    prefill                protocol
-    default_dtype          compile_c, device, instruction_sets
-    checkpoint             default_dtype, model_files
-    tensor_files           default_dtype, direct_reads
-    layer_sources          direct_reads, tensor_files
-    transformers_passes    tree_cache
-    streamed_modules       layer_ring, layer_sources, tensor_files, transformers_passes
-    vocabulary_rows        compile_c
-    tree_shaping           compile_c, vocabulary_rows
-    llama_x86              plain_decoder, compile_c, instruction_sets, vocabulary_rows, tree_shaping
-    llama_torch            plain_decoder, tree_cache, llama_x86
-    language_model         protocol, transformers_passes, llama_x86, llama_torch
-    random_models          free_memory, instruction_sets, protocol, language_model
-    packed_layers          compile_c, direct_reads, layer_sources, llama_x86, model_files, tensor_files
-    streamed_llama         instruction_sets, layer_ring, layer_sources, llama_x86, packed_layers, tensor_files
-    offload_needs          free_memory, layer_ring, packed_layers, streamed_modules, tensor_files
-    offloading  checkpoint, language_model, model_files, offload_needs, streamed_llama, streamed_modules, tensor_files
-    loading  default_dtype, model_files, checkpoint, instruction_sets, protocol, language_model, packed_layers, offload_needs, offloading
+    chat                      -
+    chat_templates            -
+    device                    -
+    free_memory               -
+    model_files               -
+    offload.direct_reads      -
+    offload.layer_ring        -
+    protocol                  -
+    tree_cache                -
+    default_dtype             device
+    llama_torch               tree_cache
+    prefill                   protocol
+    transformers_passes       tree_cache
+    checkpoint                model_files, default_dtype
+    language_model            protocol, llama_torch, transformers_passes
+    offload.tensor_files      offload.direct_reads, default_dtype
+    offload.layer_sources     offload.direct_reads, offload.tensor_files
+    random_models             free_memory, protocol, language_model
+    offload.packed_layers     model_files, offload.direct_reads, offload.tensor_files, offload.layer_sources
+    offload.streamed_modules  offload.layer_ring, transformers_passes, offload.tensor_files, offload.layer_sources
+    offload.needs             free_memory, offload.layer_ring, offload.tensor_files, offload.packed_layers, offload.streamed_modules
+    offload.streamed_llama    offload.layer_ring, offload.tensor_files, offload.layer_sources, offload.packed_layers
+    offload.loading           model_files, checkpoint, language_model, offload.tensor_files, offload.streamed_modules, offload.needs, offload.streamed_llama
+    loading                   model_files, protocol, default_dtype, checkpoint, language_model, offload.packed_layers, offload.needs, offload.loading
 """  # noqa: E501

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 from ..files.model_names import DEMO_PAIR, model_folder
 from ..files.safe_files import read_bytes, read_json
-from . import instruction_sets
-from .compile_c import can_compile
-from .device import has_gpu, processor_flags
+from ..native import instruction_sets
+from ..native.compile_c import can_compile
+from ..native.processor import processor_flags
+from .device import has_gpu
 
 NAMES = {
     "F64": "float64",

@@ -1,4 +1,4 @@
-"""What this machine is: its processor and what that can do, whether it has a GPU, and the names of devices.
+"""What models run on here: whether there is a GPU, and the names of devices.
 
 Imports torch only where a GPU may be, and to describe a device of torch.
 """
@@ -6,29 +6,12 @@ Imports torch only where a GPU may be, and to describe a device of torch.
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from pathlib import Path
 
+from ..native.processor import processor_flags, processor_name
+
 GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-ctrl-gpu", "/dev/kfd", "/dev/dxg")
-
-
-def processor_flags() -> str:
-    """Return what the processor can do: its flags where the system lists them, else its name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine() + platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
-
-
-def processor_name() -> str:
-    """Return the processor's name as the system gives it, "CPU" where it gives none."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "CPU"
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "CPU")
 
 
 def has_gpu() -> bool:

@@ -6,8 +6,8 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..native.llama_x86 import CompiledLlama
 from .llama_torch import TorchLlama
-from .llama_x86 import CompiledLlama
 from .protocol import Passes, Session
 from .transformers_passes import TransformersPasses
 

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from transformers import LlamaForCausalLM
 
-from . import llama_x86
-from .plain_decoder import has_biases, has_head_norms, head_size, is_plain_decoder
+from ..native import llama_x86
+from ..native.plain_decoder import has_biases, has_head_norms, head_size, is_plain_decoder
 from .tree_cache import CacheSession
 
 Linear = Callable[[torch.Tensor], torch.Tensor]

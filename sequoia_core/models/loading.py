@@ -15,14 +15,14 @@ import torch
 from transformers import AutoTokenizer
 
 from ..files.model_names import DEMO_PAIR, model_name
+from ..native.instruction_sets import check_environment
 from .checkpoint import Plan, load_weights, read_plan
 from .default_dtype import default_dtype
-from .instruction_sets import check_environment
 from .language_model import HuggingFaceModel, ModelPair
 from .model_files import Source, explained, locate, one_line
-from .offload_needs import OffloadNeeds, free_bytes
-from .offloading import check_tier, load_offloaded, predicted_needs
-from .packed_layers import DamagedCopy
+from .offload.loading import check_tier, load_offloaded, predicted_needs
+from .offload.needs import OffloadNeeds, free_bytes
+from .offload.packed_layers import DamagedCopy
 from .protocol import causal_tail, find_dtype
 
 if TYPE_CHECKING:

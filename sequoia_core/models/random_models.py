@@ -22,8 +22,8 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from ..files.model_names import DEMO_PAIR
 from ..files.safe_files import json_bytes, write_atomic
+from ..native.instruction_sets import check_environment
 from .free_memory import available_bytes
-from .instruction_sets import check_environment
 from .language_model import HuggingFaceModel, ModelPair
 from .protocol import find_dtype
 

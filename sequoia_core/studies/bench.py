@@ -9,10 +9,10 @@ import numpy as np
 import torch
 import transformers
 
-from ..decoding.adaptive import AdaptiveTree
-from ..decoding.growing import predict_policy
+from ..decoding.dynamic.adaptive import AdaptiveTree
+from ..decoding.dynamic.growing import predict_policy
+from ..decoding.dynamic.spec_exec import SpecExecTree
 from ..decoding.sampling import SamplingConfig
-from ..decoding.spec_exec import SpecExecTree
 from ..decoding.tree_policy import TreePolicy
 from ..design.acceptance import AcceptanceVector
 from ..design.planning import plan_tree

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..decoding.adaptive import AdaptiveTree
 from ..decoding.assemble import assemble
+from ..decoding.dynamic.adaptive import AdaptiveTree
 from ..decoding.loop import End, take_step
 from ..decoding.record import DecodeStep
 from ..decoding.sampling import SamplingConfig
@@ -30,9 +30,9 @@ from ..design.step_time import level_widths
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.device import describe_device
-from ..models.instruction_sets import instructions_in_use
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, dtype_name
+from ..native.instruction_sets import instructions_in_use
 
 DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
 DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32)

@@ -18,7 +18,8 @@ from sequoia_core.design.conditions import Conditions
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models import default_dtype
 from sequoia_core.models.language_model import HuggingFaceModel
-from ui import jobs, machine, model_pairs, shipped
+from ui.jobs import jobs
+from ui.session import machine, model_pairs, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "pages").glob("*.py"))
@@ -79,7 +80,7 @@ def as_demo_pair(target: HuggingFaceModel, draft: HuggingFaceModel, tokenizer: S
 def pair(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A model pair that nothing runs: the tests replace what would."""
     fake = SimpleNamespace(target=None, draft=None, tokenizer=SimpleNamespace(encode=lambda text: [len(text)]))
-    monkeypatch.setattr("ui.jobs.shared_pair", lambda *spec: fake)
+    monkeypatch.setattr("ui.jobs.jobs.shared_pair", lambda *spec: fake)
     return fake
 
 

@@ -10,7 +10,8 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector
 from tests.app.conftest import ROOT, TIMEOUT_SEC, metrics, open_page, settled, vector, wait_for
-from ui import engine_queue, sidebar
+from ui import sidebar
+from ui.jobs import engine_queue
 
 pytestmark = pytest.mark.usefixtures("assets")
 

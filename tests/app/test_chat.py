@@ -11,11 +11,12 @@ from sequoia_core import TokenTree
 from tests.app.conftest import ROOT, TIMEOUT_SEC, settled, wait_for
 from tests.app.test_decode_page import finish, payload
 from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, save_chat_pair
-from ui import engine_queue, run_files, steering
-from ui.conversation import Conversation, Exchange
-from ui.jobs import Job
-from ui.model_pairs import PairSpec
-from ui.runs import DecodeRequest
+from ui.jobs import engine_queue, steering
+from ui.jobs.jobs import Job
+from ui.runs import run_files
+from ui.runs.runs import DecodeRequest
+from ui.session.conversation import Conversation, Exchange
+from ui.session.model_pairs import PairSpec
 
 pytestmark = pytest.mark.usefixtures("assets", "nothing_left_waiting")
 

@@ -24,10 +24,13 @@ from tests.app.conftest import (
     vector,
     wait_for,
 )
-from ui import decode_job, engine_queue, jobs, machine, run_files, runs, token_tree
+from ui import token_tree
 from ui.decode import live_run
-from ui.model_pairs import PairSpec
-from ui.steering import Steering
+from ui.jobs import decode_job, engine_queue, jobs
+from ui.jobs.steering import Steering
+from ui.runs import run_files, runs
+from ui.session import machine
+from ui.session.model_pairs import PairSpec
 
 HOSTILE = '<img src=x onerror="alert(1)"> ![](http://x) $$x$$ \u202e שלום 🙂 \x00 :material/home: {braces}'
 

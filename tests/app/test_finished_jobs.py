@@ -10,10 +10,10 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core.design.tree import TokenTree
 from tests.app.conftest import ROOT, open_page, profile, settled, vector
-from ui import runs
-from ui.chain_job import ChainResult
-from ui.finished_jobs import ADOPTERS
-from ui.jobs import Job
+from ui.jobs.finished_jobs import ADOPTERS
+from ui.jobs.jobs import Job
+from ui.overview.chain_job import ChainResult
+from ui.runs import runs
 
 pytestmark = pytest.mark.usefixtures("assets")
 

@@ -13,7 +13,7 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, HardwareProfile, best_shape, speedup_surface
 from sequoia_core.design.conditions import Conditions
 from tests.app.conftest import DEMO_NAMES, OTHER_DRAFT, metrics, open_page, profile, settled, vector, wait_for
-from ui import core_cache, machine
+from ui.session import core_cache, machine
 
 pytestmark = pytest.mark.usefixtures("assets")
 PAGE = "hardware"

@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 
 from sequoia_core.files.faults import Cancelled
 from tests.app.conftest import ROOT
-from ui import engine_queue
-from ui.engine_queue import Busy, EngineQueue
-from ui.jobs import Job, JobContext
+from ui.jobs import engine_queue
+from ui.jobs.engine_queue import Busy, EngineQueue
+from ui.jobs.jobs import Job, JobContext
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_a_fault_of_a_log_handler_ends_no_more_than_the_job(queue: EngineQueue) 
         context.append("a step")
         raise RuntimeError("worth a log entry")
 
-    log, handler = logging.getLogger("ui.engine_queue"), Broken()
+    log, handler = logging.getLogger("ui.jobs.engine_queue"), Broken()
     log.addHandler(handler)
     try:
         lost, waiting = queue.submit("lost", breaks), queue.submit("waiting", lambda context: "ok")
@@ -269,8 +269,9 @@ def test_a_real_allocators_refusal_reads_as_out_of_memory(queue: EngineQueue, mo
 LIMITED = """
 import json, os, resource, time
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
-from ui import decode_job, engine_queue, runs
-from ui.model_pairs import PairSpec
+from ui.jobs import decode_job, engine_queue
+from ui.runs import runs
+from ui.session.model_pairs import PairSpec
 
 IN_FLOAT32 = PairSpec(dtype="float32")  # other passes take more than the little room that is left
 engine = engine_queue.EngineQueue()

@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import PAGES, ROOT, TIMEOUT_SEC, settled
 from tests.app.test_run_comparison import a_run
-from ui import conversation
+from ui.session import conversation
 
 JUNK = {
     "empty": "", "spaces": "   ", "overflowing": "1e999", "negative": "-1e999", "nan": "nan", "inf": "inf",

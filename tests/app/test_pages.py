@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import PAGES, ROOT, TIMEOUT_SEC, settled
-from ui import shipped
+from ui.session import shipped
 
 WIDGETS = (
     "button", "button_group", "checkbox", "file_uploader", "multiselect", "number_input", "radio", "select_slider",

@@ -16,9 +16,9 @@ import pytest
 
 from sequoia_core.files.faults import Cancelled
 from tests.app.conftest import ROOT, wait_for
-from ui import engine_queue
-from ui.model_pairs import PairSpec
-from ui.pair_loading import PairKeeper
+from ui.jobs import engine_queue
+from ui.session.model_pairs import PairSpec
+from ui.session.pair_loading import PairKeeper
 
 
 class Pair:
@@ -210,8 +210,8 @@ def test_a_folder_with_a_pipe_in_it_is_refused_and_the_engine_goes_on(tmp_path) 
 
 HANGING = """
 import json, sys, threading, time
-from ui import engine_queue
-from ui.model_pairs import PairSpec
+from ui.jobs import engine_queue
+from ui.session.model_pairs import PairSpec
 
 engine = engine_queue.EngineQueue()
 def wait(condition, seconds):

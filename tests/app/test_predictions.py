@@ -9,8 +9,8 @@ import pytest
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.plain_trees import chain_tree
 from tests.app.conftest import DEMO_NAMES, OTHER_DRAFT, ROOT
-from ui import predictions, session
-from ui.model_pairs import PairSpec
+from ui.session import predictions, session
+from ui.session.model_pairs import PairSpec
 
 RUN = {"target": DEMO_NAMES[0], "draft": DEMO_NAMES[1], "dtype": "float32", "offload": None}
 DEMO_VECTOR = AcceptanceVector.load(ROOT / "assets" / "acceptance" / "demo-t0.6.json")

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from sequoia_core.decoding.spec_exec import SpecExecTree
+from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
 from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.studies import race as racing
 from tests.app.conftest import OTHER_DRAFT, metrics, open_page, settled, wait_for
 from tests.conftest import tiny_llama
-from ui import race_job
-from ui.jobs import Job, JobContext
-from ui.runs import DecodeRequest
+from ui.jobs.jobs import Job, JobContext
+from ui.race import race_job
+from ui.runs.runs import DecodeRequest
 
 LANES = ["Autoregressive", "Best chain", "Planned tree", "SpecExec"]
 

@@ -18,9 +18,9 @@ from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
 from tests.app.conftest import ROOT, metrics, open_page, settled, wait_for
 from tests.conftest import tiny_llama
-from ui import session
-from ui.model_pairs import PairSpec
 from ui.robustness import measurements, record_files, records, wording
+from ui.session import session
+from ui.session.model_pairs import PairSpec
 from ui.verifier_names import AFTER_REJECTION, DRAWS, NAMES, RIVALS
 
 pytestmark = pytest.mark.usefixtures("assets")
@@ -53,7 +53,7 @@ def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target) -> SimpleNamespace:
         encode=lambda text: [1 + len(text) % 7, 3], decode=lambda ids, **_: "".join(f"{HOSTILE}{i}" for i in ids)
     )
     found = SimpleNamespace(target=tiny_target, draft=tiny_llama(2, layers=1), tokenizer=tokenizer)
-    monkeypatch.setattr("ui.jobs.shared_pair", lambda *spec: found)
+    monkeypatch.setattr("ui.jobs.jobs.shared_pair", lambda *spec: found)
     return found
 
 

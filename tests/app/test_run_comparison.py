@@ -6,8 +6,8 @@ import numpy as np
 
 from sequoia_core.design.tree import TokenTree
 from tests.app.test_decode_page import a_record
-from ui.run_comparison import parting, setting_table, step_table, to_frame
-from ui.runs import DecodeRequest
+from ui.runs.run_comparison import parting, setting_table, step_table, to_frame
+from ui.runs.runs import DecodeRequest
 
 
 def a_run(pieces: list[list[str]], parents: tuple[int, ...] = (-1, 0, 0), **asked) -> dict:

@@ -14,10 +14,11 @@ from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.design.tree import TokenTree
 from tests.app.conftest import ROOT, as_demo_pair
 from tests.core.decoding.test_tree_policy import TakingTurns, TurnDrafter
-from ui import jobs, run_files
-from ui.decode_job import LEFT_OUT, record_run
-from ui.run_files import load_run, run_from_bytes, run_to_bytes
-from ui.runs import DecodeRequest
+from ui.jobs import jobs
+from ui.jobs.decode_job import LEFT_OUT, record_run
+from ui.runs import run_files
+from ui.runs.run_files import load_run, run_from_bytes, run_to_bytes
+from ui.runs.runs import DecodeRequest
 
 TREES = (branching_tree([2, 1]), chain_tree(3))
 

@@ -6,8 +6,8 @@ from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import ROOT, metrics, open_page, settled
 from tests.app.test_run_comparison import a_run
-from ui.run_files import run_to_bytes
-from ui.session import MAX_RUNS, drafted_nodes
+from ui.runs.run_files import run_to_bytes
+from ui.session.session import MAX_RUNS, drafted_nodes
 
 
 def opened(page: AppTest, content: bytes, name: str = "own.jsonl") -> AppTest:
@@ -62,7 +62,7 @@ def test_a_session_keeps_only_so_many(assets) -> None:
 
 
 def test_a_session_keeps_only_so_many_nodes(assets, monkeypatch) -> None:
-    monkeypatch.setattr("ui.session.MAX_NODES", 2 * drafted_nodes(a_run([["a"]])))
+    monkeypatch.setattr("ui.session.session.MAX_NODES", 2 * drafted_nodes(a_run([["a"]])))
     page = open_page("runs")
     for number in range(4):
         page = opened(page, run_to_bytes(a_run([["a"]])), f"{number}.jsonl")

@@ -9,7 +9,7 @@ import pytest
 
 from sequoia_core import AcceptanceVector, HardwareProfile
 from tests.app.conftest import metrics, open_page, profile, settled, vector
-from ui import shipped
+from ui.session import shipped
 
 REAL = shipped.ASSETS
 TITLE = "Llama-3-70B with an 8B draft on one L40, offloaded"

@@ -14,7 +14,8 @@ from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.plain_trees import chain_tree
 from tests.app.conftest import ROOT, TIMEOUT_SEC, growing_never_pays, metrics, open_page, profile, settled, vector
 from tests.conftest import calibration_of
-from ui import finished_jobs, tree_in_use
+from ui.jobs import finished_jobs
+from ui.session import tree_in_use
 from ui.tree.comparison import plain_shape
 
 pytestmark = pytest.mark.usefixtures("assets")

@@ -12,12 +12,15 @@ from streamlit.testing.v1 import AppTest
 
 from sequoia_core import autoregressive
 from sequoia_core.files import model_names
-from sequoia_core.models import offload_needs, packed_layers
+from sequoia_core.models.offload import needs as offload_needs
+from sequoia_core.models.offload import packed_layers
 from tests.core.test_families import build, save
-from ui import chain_job, model_pairs, weights_place
-from ui.jobs import Job, JobContext
-from ui.model_pairs import PairSpec
-from ui.run_files import run_from_bytes, run_to_bytes
+from ui import weights_place
+from ui.jobs.jobs import Job, JobContext
+from ui.overview import chain_job
+from ui.runs.run_files import run_from_bytes, run_to_bytes
+from ui.session import model_pairs
+from ui.session.model_pairs import PairSpec
 
 from .conftest import metrics, open_page, profile, settled, vector
 

@@ -10,7 +10,7 @@ import pytest
 from sequoia_core.decoding.loop import DecodeStep
 from sequoia_core.decoding.walk import Trial
 from sequoia_core.design.tree import TokenTree
-from ui.runs import StepRecord, explain, step_record, summarize, summary_of
+from ui.runs.runs import StepRecord, explain, step_record, summarize, summary_of
 from ui.token_text import TokenText
 from ui.token_tree import SCRIPT, to_wire
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.served_app import ROOT
 from tests.app.conftest import PAGES
-from ui.run_files import load_run
+from ui.runs.run_files import load_run
 from ui.token_tree.standalone import run_to_html
 
 from .browser import settle

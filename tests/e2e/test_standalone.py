@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from benchmarks.served_app import ROOT
-from ui.run_files import load_run
+from ui.runs.run_files import load_run
 from ui.token_tree.standalone import run_to_html
 
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\"> {data}"

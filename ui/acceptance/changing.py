@@ -7,8 +7,8 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.what_if import edited, isotonic, power_law_tail
-from ui import session
-from ui.literal import plain
+from ui.markdown import plain
+from ui.session import session
 
 SMOOTHINGS = ("None", "Isotonic", "Power-law tail")
 

@@ -6,8 +6,9 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.conditions import Conditions
-from ui import controls, predictions, session
-from ui.literal import plain
+from ui import controls
+from ui.markdown import plain
+from ui.session import predictions, session
 
 
 def section(vector: AcceptanceVector) -> None:

@@ -6,7 +6,8 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.what_if import power_law, weaker
-from ui import controls, session
+from ui import controls
+from ui.session import session
 
 
 def section() -> tuple[str, AcceptanceVector]:

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from ui.charts.style import GREY, SERIES, log2_ticks
 from ui.charts.style import figure as new_figure
-from ui.literal import for_chart
+from ui.markdown import for_chart
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector

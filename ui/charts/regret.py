@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ui.charts.style import figure as new_figure
-from ui.literal import for_chart
+from ui.markdown import for_chart
 
 
 def regret_figure(names: Sequence[str], regret: np.ndarray) -> go.Figure:

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from ui.charts.style import BLUE, FAINT, GREEN, GREY, PLUM, RUST, log2_ticks
 from ui.charts.style import figure as new_figure
-from ui.literal import for_chart
+from ui.markdown import for_chart
 from ui.robustness.wording import cell_name
 from ui.verifier_names import NAMES
 

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import streamlit as st
 
 from sequoia_core.models.chat import Turn
-from ui import controls, conversation, prompts, session_jobs
-from ui.conversation import CUT, Exchange
-from ui.literal import plain
-from ui.session_state import get, put
+from ui import controls, prompts
+from ui.jobs import session_jobs
+from ui.markdown import plain
+from ui.session import conversation
+from ui.session.conversation import CUT, Exchange
+from ui.session.state import get, put
 
 WAYS = ("Chat", "Plain text")
 LINE_END = "↵"  # seen, because st.code drops empty lines at the end, and templates end with one

@@ -10,9 +10,10 @@ from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.prediction import tokens_per_step
-from ui import core_cache, job_panel, predictions, session, tree_in_use, tree_kinds
-from ui.acceptance import measurement
-from ui.literal import plain
+from ui.jobs import acceptance_measurement as measurement
+from ui.jobs import job_panel
+from ui.markdown import plain
+from ui.session import core_cache, predictions, session, tree_in_use, tree_kinds
 
 if TYPE_CHECKING:
     from sequoia_core.decoding.tree_policy import TreePolicy

@@ -9,14 +9,16 @@ import streamlit as st
 from sequoia_core import TokenTree
 from sequoia_core.design.observed import PRIOR_NODES, corrected, count_ranks
 from sequoia_core.studies.run_summary import RunSummary
-from ui import job_panel, kept_runs, machine, predictions, runs, session, session_jobs, tree_in_use
 from ui.cards import Card, cards, number
 from ui.decode import streaming
-from ui.jobs import Job
-from ui.literal import plain
-from ui.run_panels import shelf
-from ui.runs import DecodeRequest
-from ui.steering import LONGEST_WAIT_SEC, Steering
+from ui.jobs import job_panel, session_jobs
+from ui.jobs.jobs import Job
+from ui.jobs.steering import LONGEST_WAIT_SEC, Steering
+from ui.markdown import plain
+from ui.runs import kept_runs, runs
+from ui.runs import run_list as shelf
+from ui.runs.runs import DecodeRequest
+from ui.session import machine, predictions, session, tree_in_use
 from ui.token_tree import live_tree
 
 ENDINGS = {

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from sequoia_core.design.step_limit import idle_arithmetic
+from sequoia_core.design.break_even import idle_arithmetic
 from sequoia_core.design.step_time import reading_ends
-from ui import charts, session, shipped
+from ui import charts
 from ui.hardware.sentences import idle_sentence, reading_sentence
-from ui.literal import plain
+from ui.markdown import plain
+from ui.session import session, shipped
 
 if TYPE_CHECKING:
     from sequoia_core import HardwareProfile

@@ -11,8 +11,8 @@ import streamlit as st
 from sequoia_core.design.draft_choice import DraftPlan
 from sequoia_core.design.planning import pair_mismatches
 from sequoia_core.design.profile import PLACES
-from ui import core_cache, session, shipped
-from ui.literal import plain
+from ui.markdown import plain
+from ui.session import core_cache, session, shipped
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile

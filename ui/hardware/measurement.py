@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from ui import controls, job_panel, machine, session
-from ui.jobs import JobContext
-from ui.literal import plain
+from ui import controls
+from ui.jobs import job_panel
+from ui.jobs.jobs import JobContext
+from ui.markdown import plain
+from ui.session import machine, session
 
 if TYPE_CHECKING:
     from sequoia_core import HardwareProfile

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from sequoia_core.design.break_even import BreakEven, Gains
+from sequoia_core.design.break_even import BreakEven, Gains, IdleArithmetic, StepCost
 from sequoia_core.design.planning import BestShape
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.design.step_limit import IdleArithmetic, StepCost
 
 LIMITS = {
     "nothing pays": "**speculation will not pay here**: guesses cost as much as they save. A better or cheaper draft "

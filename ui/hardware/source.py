@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from ui import controls, machine, predictions, scenarios, session, shipped, uploads
+from ui import controls, scenarios, uploads
 from ui.hardware import measurement
-from ui.literal import plain
+from ui.markdown import plain
+from ui.session import machine, predictions, session, shipped
 
 if TYPE_CHECKING:
     from sequoia_core import HardwareProfile

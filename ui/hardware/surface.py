@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from sequoia_core.design.planning import more_ranks_wanted, smallest_good_shape
-from ui import charts, controls, core_cache, tree_in_use
+from ui import charts, controls
+from ui.session import core_cache, tree_in_use
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import streamlit as st
 
+from sequoia_core.design.prediction import Measured, Reason, context_reason, reasons
 from sequoia_core.design.profile import PLACES
-from sequoia_core.design.slowdown import Measured, Reason, context_reason, reasons
-from ui import core_cache, predictions, runs, session
-from ui.literal import plain
+from ui.markdown import plain
+from ui.runs import runs
+from ui.session import core_cache, predictions, session
 
 if TYPE_CHECKING:
     from typing import Any

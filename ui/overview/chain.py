@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from ui import chain_job, controls, core_cache, job_panel, runs, session, session_jobs, shipped
-from ui.acceptance import measurement
+from ui import controls
 from ui.cards import Card, cards
-from ui.jobs import Job
-from ui.literal import plain
+from ui.jobs import acceptance_measurement as measurement
+from ui.jobs import job_panel, session_jobs
+from ui.jobs.jobs import Job
+from ui.markdown import plain
+from ui.overview import chain_job
+from ui.runs import runs
+from ui.session import core_cache, session, shipped
 
 if TYPE_CHECKING:
     from sequoia_core.studies.run_summary import RunSummary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ui import kept_runs
+from ui.runs import kept_runs
 from ui.token_tree import live_tree
 
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.tree import TokenTree
-from ui import core_cache, predictions, session, tree_in_use, tree_kinds
-from ui.decode import tree_choice
-from ui.runs import DecodeRequest
+from ui.runs.runs import DecodeRequest
+from ui.session import core_cache, predictions, session, tree_choice, tree_in_use, tree_kinds
 
 CHAIN = 4  # drafted tokens, where nothing is known that a length could be chosen by
 AUTOREGRESSIVE = "Autoregressive"

@@ -6,12 +6,12 @@ from typing import Any
 
 import streamlit as st
 
-from ui import kept_runs
 from ui.cards import Card, cards
 from ui.race.entrants import AUTOREGRESSIVE
-from ui.race_job import Race
-from ui.race_track import race_track
-from ui.runs import DecodeRequest
+from ui.race.race_job import Race
+from ui.race.track import race_track
+from ui.runs import kept_runs
+from ui.runs.runs import DecodeRequest
 
 
 def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:

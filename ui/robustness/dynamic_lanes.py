@@ -8,8 +8,9 @@ from typing import Any
 import streamlit as st
 
 from sequoia_core.files.safe_files import read_bytes
-from ui import charts, shipped
-from ui.literal import plain
+from ui import charts
+from ui.markdown import plain
+from ui.session import shipped
 
 NAME = "dynamic-budget.json"
 TYPICAL = 16  # nodes, shown first

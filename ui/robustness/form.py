@@ -8,9 +8,11 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core.files.prompt_files import check_text
-from ui import controls, core_cache, job_panel, prompts, session, tree_in_use
+from ui import controls, prompts
+from ui.jobs import job_panel
 from ui.robustness.measurements import Subject, Work
 from ui.robustness.records import job_name
+from ui.session import core_cache, session, tree_in_use
 
 LENGTHS = (16, 32, 48, 64, 128)
 SHAPE = (32, 6)  # wide and deep enough for verifiers to differ; trees planned for a small CPU are not

@@ -8,7 +8,7 @@ import streamlit as st
 
 from ui.cards import Card, cards
 from ui.controls import VERIFIERS
-from ui.literal import plain
+from ui.markdown import plain
 from ui.robustness import on_show
 from ui.verifier_names import DRAWS
 

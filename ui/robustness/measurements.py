@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from sequoia_core.models.chat import encode_prompt
 from sequoia_core.studies.spread import decoding_speed
-from ui.jobs import Job, JobContext
-from ui.model_pairs import PairSpec
+from ui.jobs.jobs import Job, JobContext
 from ui.robustness import records, wording
 from ui.robustness.wording import Row
+from ui.session.model_pairs import PairSpec
 from ui.token_text import text_after
 
 if TYPE_CHECKING:

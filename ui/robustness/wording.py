@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ui.literal import quoted
+from ui.markdown import quoted
 from ui.verifier_names import NAMES
 
 Row = dict[str, Any]

@@ -90,8 +90,8 @@ def live_tree(
     Args:
         key: fixed for the place on the page, so that updates keep the component's DOM.
         epoch: names the run; a new one starts the component afresh.
-        run: as `ui.runs` describes it; its own steps are not looked at.
-        steps: step records so far, as `ui.runs.step_record` makes them.
+        run: as `ui.runs.runs` describes it; its own steps are not looked at.
+        steps: step records so far, as `ui.runs.runs.step_record` makes them.
         running: more steps may come.
         waiting: shown while there is no step.
         pace: seconds until more steps come, about.

@@ -7,10 +7,11 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.tree_comparison import NEAREST_SHAPES, compare_trees
-from ui import charts, core_cache, predictions, session
+from ui import charts
 from ui.cards import Card, cards
-from ui.core_cache import MAX_DEPTH, MAX_SIZE
-from ui.literal import plain
+from ui.markdown import plain
+from ui.session import core_cache, predictions, session
+from ui.session.core_cache import MAX_DEPTH, MAX_SIZE
 
 NOTHING = "Nothing"
 OTHER_SHAPE, OTHER_VECTOR, IMPORTED = "Best tree of another shape", "Best tree for another vector", "Imported tree"

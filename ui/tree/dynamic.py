@@ -7,10 +7,12 @@ import streamlit as st
 from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.tree import TokenTree
-from sequoia_core.design.tree_gallery import gallery
-from ui import charts, core_cache, predictions, runs, session, tree_in_use, tree_kinds
+from sequoia_core.design.tree_comparison import gallery
+from ui import charts
 from ui.cards import Card, cards
-from ui.literal import plain
+from ui.markdown import plain
+from ui.runs import runs
+from ui.session import core_cache, predictions, session, tree_in_use, tree_kinds
 from ui.verifier_names import NAMES
 
 HELP = (

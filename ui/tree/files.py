@@ -6,9 +6,10 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.bounded_search import best_value_within_reach
-from ui import session, tree_in_use, uploads
+from ui import uploads
 from ui.cards import Card, draw_card
-from ui.literal import plain
+from ui.markdown import plain
+from ui.session import session, tree_in_use
 
 FORMATS = {
     "Sequoia JSON": ("native", "tree.json"),

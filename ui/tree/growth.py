@@ -10,7 +10,8 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.optimal_trees import tree_limit
 from sequoia_core.design.plain_trees import chain_limit
-from ui import charts, core_cache
+from ui import charts
+from ui.session import core_cache
 
 
 def section(tree: TokenTree, vector: AcceptanceVector, depth: int) -> None:

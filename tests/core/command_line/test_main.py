@@ -161,7 +161,7 @@ def test_profile(call, tmp_path):
 
 
 def test_a_target_on_disk_writes_the_same_text_and_its_profile_says_so(call, tmp_path, monkeypatch):
-    monkeypatch.setattr("sequoia_core.models.packed_layers.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("sequoia_core.models.offload.packed_layers.cache_folder", lambda: tmp_path)
     options = ["generate", "--prompt", "def f(", "--dtype", "bfloat16", *SHORT]
     assert call(*options, "--offload", "disk")["tokens"] == call(*options)["tokens"]
     options = ["profile", "--sizes", "1,3", "--context", "16", "--repeats", "1"]
@@ -308,7 +308,7 @@ def test_a_machine_that_was_not_profiled_plans_by_the_profile_that_the_app_uses(
     assert tree["source"].startswith("planned for other measurements: measured on Intel")
     assert tree["source"].endswith("not on Another, 9 threads")
     monkeypatch.setattr("sequoia_core.models.device.describe_device", lambda device: "Intel(R) Xeon(R) Processor, 9")
-    monkeypatch.setattr("sequoia_core.models.instruction_sets.instructions_in_use", lambda: "AVX2")
+    monkeypatch.setattr("sequoia_core.native.instruction_sets.instructions_in_use", lambda: "AVX2")
     assert main(arguments) == 0
     unknown = json.loads(capsys.readouterr().out)["tree"]["source"]
     assert unknown.endswith("profile of the same processor name; instruction set not recorded")
@@ -372,7 +372,7 @@ def test_letters_that_the_terminal_lacks_do_not_cost_the_result():
 )
 def test_wishes_of_the_environment_that_cannot_be_met_are_named(command, name, value, said, monkeypatch, capsys):
     monkeypatch.setenv(name, value)
-    monkeypatch.setattr("sequoia_core.models.instruction_sets.processor_flags", lambda: "flags : avx2 fma amx_tile")
+    monkeypatch.setattr("sequoia_core.native.instruction_sets.processor_flags", lambda: "flags : avx2 fma amx_tile")
     assert main(command) == 2
     error = capsys.readouterr().err
     assert name in error and said in error and error.count("\n") == 1

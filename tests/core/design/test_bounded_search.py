@@ -5,11 +5,11 @@ import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.bounded_search import best_value_within_reach, table_within_reach
+from sequoia_core.design.break_even import step_limit
 from sequoia_core.design.optimal_trees import expected_tokens_table
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.planning import BestShape, plan_tree, surface_within_reach
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.design.step_limit import step_limit
 from sequoia_core.design.tree_search import REACH
 
 UNEVEN = AcceptanceVector(np.tile([0.02, 0.03], 16))

@@ -6,8 +6,7 @@ from math import prod
 import pytest
 
 from sequoia_core.design.bootstrap import Estimate
-from sequoia_core.design.prediction import Prediction
-from sequoia_core.design.slowdown import Measured, Reason, context_reason, reasons
+from sequoia_core.design.prediction import Measured, Prediction, Reason, context_reason, reasons
 from sequoia_core.design.step_time import StepTime
 
 PREDICTED = Prediction(

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from sequoia_core.design.break_even import idle_arithmetic, step_limit
 from sequoia_core.design.planning import BestShape
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.design.step_limit import idle_arithmetic, step_limit
 from sequoia_core.design.step_time import reading_ends
 
 

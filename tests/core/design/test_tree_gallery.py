@@ -3,7 +3,7 @@ import pytest
 
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.design.tree import TokenTree
-from sequoia_core.design.tree_gallery import gallery
+from sequoia_core.design.tree_comparison import gallery
 
 STAR = TokenTree(np.array([-1, 0, 0, 0]))
 TREES = [chain_tree(5), chain_tree(3), STAR, k_ary_tree(2, 2), chain_tree(9)]  # 6, 4, 4, 7 and 10 nodes

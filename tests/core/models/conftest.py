@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sequoia_core.models import packed_layers
+from sequoia_core.models.offload import packed_layers
 
 
 @pytest.fixture()

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from sequoia_core import load_pair
 from sequoia_core.models import default_dtype as rule
 from sequoia_core.models.default_dtype import DefaultDtype, default_dtype, dtype_for
-from sequoia_core.models.llama_x86 import fits
+from sequoia_core.native.llama_x86 import fits
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2,

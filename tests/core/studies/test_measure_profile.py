@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from sequoia_core.decoding import loop as engine
-from sequoia_core.decoding.growing import GrowingDrafter
+from sequoia_core.decoding.dynamic.growing import GrowingDrafter
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.files.faults import Cancelled
-from sequoia_core.models.instruction_sets import instructions_in_use
 from sequoia_core.models.tree_cache import CacheSession
+from sequoia_core.native.instruction_sets import instructions_in_use
 from sequoia_core.studies import measure_profile as profiling
 from sequoia_core.studies.measure_profile import STEPS, draft_pass_times, even_tree, measure_profile
 

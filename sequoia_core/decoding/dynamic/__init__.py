@@ -1,0 +1,1 @@
+"""Trees that follow the draft: how they are shaped, priced, predicted, drafted level by level."""

@@ -1,0 +1,172 @@
+"""Trees that follow the draft's confidence and this machine's costs (related: SpecExec 2406.02532, EAGLE-2 2406.16858,
+and for other drafters BASTION 2605.29727, CaDDTree 2606.01813, CAST 2510.26577, Yggdrasil).
+
+A node is drafted only if the tokens it is expected to add are worth the time that it takes, at the rate of the run.
+Costs are looked up in a profile and never timed, so equal seeds give equal text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ...design.calibration import Calibration
+from ...design.conditions import Conditions
+from ...design.profile import HardwareProfile
+from ...design.tree import TokenTree
+from ...models.protocol import Session
+from ..drafting import Draft
+from ..tree_policy import FixedTree, TreePolicy
+from ..verifiers import VERIFIERS, Fill, same_fill
+from .adaptive_expansion import RECIPES, STATIC, Expectation, Recipe, StepCosts, best_static, expectation
+from .expansion import Shaper
+from .growing import GrowingDrafter, GrowingTree
+
+MEMORY = 20  # steps after which what happened counts 1 / e: long enough to average, short enough to follow the text
+SIZE, DEPTH = 64, 12  # of the largest trees; costs keep them well below
+STREAMED_SIZE, STREAMED_DEPTH = 256, 24
+CONTEXT_STEP = 64  # committed tokens after which costs are looked up again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveTree(GrowingTree):
+    """The policy that drafts what is worth its cost, step by step.
+
+    Args:
+        profile: what the parts of a step cost. None counts no cost: the whole budget is spent, in the best order.
+        calibration: chances by the draft's probabilities, of this pair at the temperature to come
+            (`AcceptanceVector.calibration`).
+        recipe: "deterministic" takes the draft's most likely tokens and prunes; "sampled" draws children without
+            replacement and decides before each draw; "static" has the best planned tree at every step, which costs
+            nothing to grow. "auto" is the one that the calibration expects more of, and reads as its name afterwards;
+            without a profile it is one of the first two.
+        holds_for: what the calibration was measured for (`AcceptanceVector.holds_for`); where another pair or other
+            sampling is decoded, `decode` warns. None compares the temperature alone, which a calibration knows.
+        max_size: where weights stream in no more than the best planned tree has: beyond it computing outlasts reading,
+            and a recipe that draws in turn spends nodes wisely only when it knows how many there are. None for 64,
+            and for 256 where weights stream in, or for the largest that was profiled.
+        max_depth: None for 12, and for 24 where weights stream in: drafting hides behind reading, so depth pays longer.
+        branch: fewer where the calibration has fewer ranks. This and the other bounds as for `ShapeBounds`.
+
+    Attributes:
+        expected: recipe -> what it is expected to do; all of them after "auto".
+        fixed: the tree of every step by the recipe "static", whose bounds are then the policy's, else None.
+
+    Raises:
+        ValueError: naming the option, what was found and what was expected.
+    """
+
+    profile: HardwareProfile | None
+    calibration: Calibration
+    max_size: int | None = None
+    max_depth: int | None = None
+    branch: int = 8
+    recipe: str = "auto"
+    holds_for: Conditions | None = None
+    expected: dict[str, Expectation] = field(init=False, compare=False)
+    fixed: TokenTree | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.calibration, Calibration):
+            raise ValueError(
+                f"calibration: found {type(self.calibration).__name__}, expected that of a vector measured with "
+                "measure_acceptance"
+            )
+        if self.recipe not in ("auto", *RECIPES, STATIC):
+            raise ValueError(f"recipe: found {self.recipe!r}, expected auto, {STATIC}, {' or '.join(RECIPES)}")
+        if self.recipe == STATIC and self.profile is None:
+            raise ValueError("recipe: found static without a profile, expected one: without costs no tree is the best")
+        self._set(**self._wide_enough())
+        GrowingTree.__post_init__(self)  # the class that slots made anew is not the one that super() would know
+        self._set(branch=min(self.branch, self.calibration.ranks))
+        planned = {}
+        if self._streams or (self.profile is not None and self.recipe in ("auto", STATIC)):
+            tree, planned[STATIC] = best_static(self.rules, self, self.calibration, self.profile)
+        if self._streams:
+            self._set(max_size=min(self.max_size, max(tree.size, 2)))
+        grown = RECIPES if self.recipe == "auto" else RECIPES.keys() & {self.recipe}
+        found = {name: expectation(RECIPES[name], self, self.calibration, self.costs()) for name in grown}
+        if self.recipe in ("auto", STATIC):
+            found |= planned
+        self._set(expected=found, recipe=max(found, key=lambda name: found[name].value))
+        if self.recipe == STATIC:
+            self._set(fixed=tree, max_size=tree.size, max_depth=tree.depth, branch=FixedTree(tree).max_children)
+
+    def _set(self, **fields) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def _wide_enough(self) -> dict[str, int]:
+        """Return the bounds that were left open."""
+        size, depth = (STREAMED_SIZE, STREAMED_DEPTH) if self._streams else (SIZE, DEPTH)
+        if self.profile is not None:
+            size = min(size, self.profile.max_size)
+        return {name: wide for name, wide in (("max_size", size), ("max_depth", depth)) if getattr(self, name) is None}
+
+    @property
+    def _streams(self) -> bool:
+        return self.profile is not None and self.profile.streaming is not None
+
+    @property
+    def max_inner(self) -> int:
+        return self.most_read if self.fixed is None else FixedTree(self.fixed).max_inner
+
+    @property
+    def rules(self) -> Recipe:
+        """How children are drawn: by the recipe, and for a static tree as Sequoia does."""
+        static = "deterministic" if self.calibration.temperature == 0.0 else "sampled"
+        return RECIPES.get(self.recipe, RECIPES[static])
+
+    def costs(self, context: float | None = None) -> StepCosts | None:
+        """Return the profiled costs with so many tokens in the cache; None where none are counted."""
+        if self.profile is None:
+            return None
+        greedy = self.calibration.temperature == 0.0
+        return StepCosts.of_profile(self.profile, self, context=context, greedy=greedy)
+
+    @property
+    def verifiers(self) -> tuple[str, ...]:
+        return tuple(VERIFIERS) if self.recipe == STATIC else same_fill(self.rules.verifier)
+
+    def differences(self, wanted: Conditions) -> list[str]:
+        measured = self.holds_for or replace(wanted, temperature=self.calibration.temperature)
+        return measured.differences(replace(wanted, verifier=measured.verifier))  # it speaks of both recipes
+
+    @property
+    def kind(self) -> str:
+        return self.rules.kind
+
+    def shaper_at_start(self, context: float | None = None) -> Shaper:
+        return self.rules.shaper(self, self.calibration, self.costs(context))(self.expected[self.recipe].pace)
+
+
+class AdaptiveDrafter(GrowingDrafter):
+    """Grows the trees of an `AdaptiveTree`, and follows how fast the run is."""
+
+    def __init__(self, session: Session, policy: AdaptiveTree, **options) -> None:
+        super().__init__(session, policy, **options)
+        start = policy.expected[policy.recipe]
+        self.pace, self._context = start.pace, -CONTEXT_STEP
+        self._costs: StepCosts | None = None
+        self._tokens, self._seconds = MEMORY * start.tokens_per_step, None
+
+    @staticmethod
+    def supports(session: Session, policy: TreePolicy, fill: Fill) -> bool:
+        return isinstance(policy, AdaptiveTree) and policy.fixed is None
+
+    def shaper(self, context: int) -> Shaper:
+        if context >= self._context + CONTEXT_STEP:
+            self._context, self._costs = context, self.policy.costs(context)
+            self._make = self.policy.rules.shaper(self.policy, self.policy.calibration, self._costs)
+        return self._make(self.pace)
+
+    def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
+        super().commit(draft, path)
+        size, pace = draft.tree.size, self.pace
+        if self._costs is not None:
+            if self._seconds is None:
+                self._seconds = self._tokens / pace.theta
+            kept = 1.0 - 1.0 / MEMORY
+            self._tokens = kept * self._tokens + len(path)  # the accepted nodes and the bonus token
+            self._seconds = kept * self._seconds + self._costs.seconds(size, self.widths)
+            pace = pace._replace(theta=self._costs.at_least(self._tokens / self._seconds))
+        self.pace = pace.after(size, self.policy.max_size).seen(len(path), self.hoped)

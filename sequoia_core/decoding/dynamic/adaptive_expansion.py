@@ -1,0 +1,256 @@
+"""Trees shaped by calibrated chances and profiled costs: the settings of a recipe, and what it is expected to do.
+
+What a recipe will do is found by growing trees on rows that the calibration kept, drawn independently of each other:
+enough to choose between the recipes and to start from, not the interval of a `Prediction`. Knows neither models nor
+torch. Shapes: N = largest size, B = beam, k = ranks, w = nodes of one pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ...design.acceptance import AcceptanceVector
+from ...design.calibration import Calibration
+from ...design.optimal_trees import node_scores, optimal_tree
+from ...design.planning import best_shape, speedup_surface
+from ...design.profile import HardwareProfile, Streaming
+from ...design.step_time import autoregressive_sec, computing_sec, overlapped
+from ...design.tree import TokenTree
+from .expansion import BestFirst, DrawnInTurn, Nodes, Prices, ShapeBounds, Shaper
+
+TRIAL_STEPS = 60  # trees grown for one estimate
+ROUNDS = 4  # of setting theta to the rate found with it (Dinkelbach): the rate moves by less than the noise after these
+TAIL_TOKENS = 8  # what a kept row leaves out is drawn as so many tokens of equal probability
+FLOOR_STEP = 1.1  # the floor rises by this when a tree is full, and falls by it when not
+LOWEST_FLOOR = 1e-4
+TRUST_STEP = 0.02  # per token more or less than promised: some fifty steps undo a promise that was twice too high
+TRUSTED = (0.25, 1.25)
+FELT = 0.5  # of a draft pass while weights stream in: it hides or it does not; 0.2 to 0.5 grow equally good trees
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepCosts:
+    """Profiled seconds of a step's parts, looked up once for every size and width; entry 0 of each array is 0.
+
+    Attributes:
+        computing_sec: float64 [N + 1], the target's pass over n nodes, as `step_time.computing_sec` gives it.
+        overhead_sec: float64 [N + 1], what is neither it nor drafting in a step of n nodes, growing included.
+        draft_sec: float64 [B + 1], a draft pass over w nodes.
+        streaming: how weights stream in meanwhile; None where they are in memory.
+        step_sec: float64 [N + 1], a step of n nodes without drafting.
+    """
+
+    computing_sec: np.ndarray
+    overhead_sec: np.ndarray
+    draft_sec: np.ndarray
+    streaming: Streaming | None = None
+    step_sec: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        alone = sum(overlapped(self.streaming, self.computing_sec[1:], 0.0, self.overhead_sec[1:]))
+        object.__setattr__(self, "step_sec", np.append(0.0, alone))
+
+    @classmethod
+    def of_profile(
+        cls, profile: HardwareProfile, bounds: ShapeBounds, *, context: float | None = None, greedy: bool
+    ) -> StepCosts:
+        """Look the times up.
+
+        Raises:
+            ValueError: when the bounds go beyond what was profiled.
+        """
+        sizes, widths = np.arange(1, bounds.max_size + 1), np.arange(1, bounds.beam + 1)
+        overhead = profile.overhead_at(sizes, greedy=greedy) + profile.growing_at(greedy=greedy)
+        parts = computing_sec(profile, sizes, context), overhead, profile.draft_at(widths, context)
+        return cls(*(np.append(0.0, part) for part in parts), profile.streaming)
+
+    def seconds(self, size: int, widths: Sequence[int]) -> float:
+        """Return what a step takes whose tree has so many nodes and whose draft passes read so many each."""
+        drafting = self.draft_sec[list(widths)].sum()
+        target, draft, rest = overlapped(self.streaming, self.computing_sec[size], drafting, self.overhead_sec[size])
+        return float(target + rest + draft)
+
+    def at_least(self, theta: float) -> float:
+        """Return a rate, or where it is lower that of dynamic trees that are the root alone."""
+        return max(theta, 1.0 / float(self.step_sec[1]))
+
+    def prices(self, theta: float) -> Prices:
+        """Return what nodes and draft passes are charged at so many tokens per second.
+
+        Where weights stream in, nodes are priced as in a step without drafting, and draft passes by `FELT`. Whether
+        drafting hides depends on the whole step, which prices of single nodes cannot say; `seconds` does.
+        """
+        return Prices(theta * self.step_sec, theta * (1.0 if self.streaming is None else FELT) * self.draft_sec)
+
+
+class Pace(NamedTuple):
+    """What follows a run: how fast it is, how far its chances hold, what a draw must be worth for the budget to last.
+
+    Attributes:
+        theta: tokens per second.
+        floor: used by recipe 2 alone.
+        trust: what chances are multiplied by; below 1 where less is accepted than they promise.
+    """
+
+    theta: float
+    floor: float
+    trust: float = 1.0
+
+    def after(self, size: int, max_size: int) -> Pace:
+        """Return the pace with the floor of the next step: so that trees are full about as often as not."""
+        floor = self.floor * FLOOR_STEP if size >= max_size else self.floor / FLOOR_STEP
+        return self._replace(floor=max(floor, LOWEST_FLOOR))
+
+    def seen(self, tokens: int, hoped: float) -> Pace:
+        """Return the pace after a step that committed so many tokens where the scores promised `hoped`."""
+        lowest, highest = TRUSTED
+        trust = self.trust * math.exp(TRUST_STEP * (tokens - hoped))
+        return self._replace(trust=min(max(trust, lowest), highest))
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One way of drafting whose verifier is exact for it.
+
+    Attributes:
+        verifier: name of the only one that is.
+        kind: which tables of the calibration tell what to expect of a rank.
+        shaper: makes what shapes a step's tree.
+    """
+
+    verifier: str
+    kind: str
+    shaper: Callable[[ShapeBounds, Calibration, StepCosts | None], Callable[[Pace], Shaper]]
+
+
+def _best_first(bounds: ShapeBounds, calibration: Calibration, costs: StepCosts | None) -> Callable[[Pace], Shaper]:
+    tables, expected = calibration.tables(), calibration.expected("most likely")[: bounds.branch]
+
+    def shaper(pace: Pace) -> BestFirst:
+        prices = None if costs is None else costs.prices(pace.theta)
+        return BestFirst(bounds, replace(tables, trust=pace.trust), pace.trust * expected, prices)
+
+    return shaper
+
+
+def _drawn_in_turn(bounds: ShapeBounds, calibration: Calibration, costs: StepCosts | None) -> Callable[[Pace], Shaper]:
+    tables, expected = calibration.tables(), calibration.expected("drawn")[: bounds.branch]
+
+    def shaper(pace: Pace) -> DrawnInTurn:
+        prices = None if costs is None else costs.prices(pace.theta)
+        chances = replace(tables, trust=pace.trust)
+        return DrawnInTurn(bounds, chances, pace.trust * expected, prices, pace.floor)
+
+    return shaper
+
+
+RECIPES = {
+    "deterministic": Recipe("topk", "most likely", _best_first),
+    "sampled": Recipe("sequoia", "drawn", _drawn_in_turn),
+}
+
+
+STATIC = "static"  # the recipe that plans one tree beforehand
+
+
+class Expectation(NamedTuple):
+    """What a recipe is expected to do.
+
+    Attributes:
+        tokens_per_step: committed tokens per target pass.
+        size: nodes of a tree on average.
+        tokens_per_sec: None without costs.
+        pace: where a run starts.
+    """
+
+    tokens_per_step: float
+    size: float
+    tokens_per_sec: float | None
+    pace: Pace
+
+    @property
+    def value(self) -> float:
+        """What recipes are compared by."""
+        return self.tokens_per_step if self.tokens_per_sec is None else self.tokens_per_sec
+
+
+def expectation(
+    recipe: Recipe, bounds: ShapeBounds, calibration: Calibration, costs: StepCosts | None, *, seed: int = 0
+) -> Expectation:
+    """Grow trees on rows of the calibration, and return what they are expected to yield; equal seeds, equal trees."""
+    make, floor = recipe.shaper(bounds, calibration, costs), _static_floor(recipe, bounds, calibration)
+    pace = Pace(0.0 if costs is None else 1.0 / float(costs.step_sec[1]), floor)
+    for _ in range(ROUNDS):
+        generator = np.random.default_rng(seed)
+        tokens, sizes, seconds = 0.0, 0, 0.0
+        for _ in range(TRIAL_STEPS):
+            nodes, widths = grown_on_rows(make(pace), bounds, calibration.rows, generator)
+            tokens, sizes = tokens + float(nodes.scores.sum()), sizes + nodes.size
+            seconds += 0.0 if costs is None else costs.seconds(nodes.size, widths)
+            pace = pace.after(nodes.size, bounds.max_size)
+        pace = pace._replace(theta=0.0 if costs is None else costs.at_least(tokens / seconds))
+    return Expectation(tokens / TRIAL_STEPS, sizes / TRIAL_STEPS, None if costs is None else pace.theta, pace)
+
+
+def best_static(
+    recipe: Recipe, bounds: ShapeBounds, calibration: Calibration, profile: HardwareProfile
+) -> tuple[TokenTree, Expectation]:
+    """Return the best static tree where children are drawn by a recipe, and what it is expected to do.
+
+    Its chances are those of the ranks, as the trees of `expectation` have those of the rows, so both compare.
+    """
+    vector = AcceptanceVector(calibration.expected(recipe.kind)[: bounds.branch])
+    greedy = calibration.temperature == 0.0
+    largest = min(bounds.max_size, profile.max_size)
+    best = best_shape(speedup_surface(vector, profile, max_size=largest, max_depth=bounds.max_depth, greedy=greedy))
+    tree = optimal_tree(vector, size=best.size, depth=best.depth)
+    per_sec = best.predicted_speedup / autoregressive_sec(profile, greedy=greedy)
+    return tree, Expectation(best.expected_tokens, tree.size, per_sec, Pace(per_sec, LOWEST_FLOOR))
+
+
+def _static_floor(recipe: Recipe, bounds: ShapeBounds, calibration: Calibration) -> float:
+    """Return the least score in the best tree of that size for the plain vector: what the last of a budget is worth."""
+    vector = AcceptanceVector(calibration.expected(recipe.kind))
+    try:
+        tree = optimal_tree(vector, size=bounds.max_size, depth=bounds.max_depth)
+    except ValueError:  # fewer nodes exist: the budget is no limit
+        return LOWEST_FLOOR
+    return max(float(node_scores(tree, vector).min()), LOWEST_FLOOR)
+
+
+def grown_on_rows(
+    shaper: Shaper, bounds: ShapeBounds, rows: np.ndarray, generator: np.random.Generator
+) -> tuple[Nodes, list[int]]:
+    """Grow one tree on rows float64 [r, k], drawn independently; return it and how many nodes each pass read."""
+    nodes, widths = Nodes.root(0), []
+    for _ in range(bounds.max_depth):
+        wave = shaper.wave(nodes)
+        if len(wave) == 0:
+            break
+        nodes.slots[wave] = sum(widths) + np.arange(len(wave))
+        widths.append(len(wave))
+        nodes = shaper.extended(nodes, wave, _KeptRows(rows[generator.integers(len(rows), size=len(wave))], generator))
+    return shaper.kept(nodes), widths
+
+
+class _KeptRows:
+    """Rows of a calibration as `shaping.Rows`; tokens are known by their place in the row."""
+
+    def __init__(self, best: np.ndarray, generator: np.random.Generator) -> None:
+        tail = np.maximum(1.0 - best.sum(axis=1, keepdims=True), 0.0) / TAIL_TOKENS
+        self.probs = np.concatenate([best, np.repeat(tail, TAIL_TOKENS, axis=1)], axis=1)
+        self.generator = generator
+
+    def most_likely(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        probs = self.probs[:, :k]  # fewer where the rows are shorter
+        return np.tile(np.arange(probs.shape[1]), (len(probs), 1)), probs
+
+    def drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        race = self.probs / np.maximum(self.generator.standard_exponential(self.probs.shape), 1e-300)
+        tokens = np.argsort(-race, axis=1, kind="stable")[:, :k]
+        return tokens, np.take_along_axis(self.probs, tokens, axis=1)

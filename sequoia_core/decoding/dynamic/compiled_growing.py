@@ -1,0 +1,122 @@
+"""Grows trees by compiled code, in one call where the draft's passes are compiled too.
+
+Equal seeds grow what `growing.PlainGrower` grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ...design.calibration import CENTRES, MASS_EDGES, ChanceTables
+from ...design.tree import TokenTree
+from ...models.protocol import Session
+from ...native import sampling_ops as vocabulary_rows
+from ...native import tree_expansion as tree_shaping
+from ...native.llama_x86 import CompiledSession, GrowCall
+from ..drafting import unseen_tokens
+from ..plan import TreePlan
+from ..sampling import SamplingConfig, finite, sample_without_replacement, take_most_likely
+from ..tree_policy import TreePolicy
+from ..verifiers import Fill
+from .expansion import AsDrafted, BestFirst, DrawnInTurn, Nodes, Shaper
+
+FILLS: dict[Fill, bool] = {sample_without_replacement: True, take_most_likely: False}  # whether tokens are drawn
+
+
+class CompiledGrower:
+    """Grows one tree after the other, with the buffers of a whole run.
+
+    Args:
+        policy: whose bounds the shapers keep to.
+    """
+
+    def __init__(
+        self, policy: TreePolicy, *, fill: Fill, sampling: SamplingConfig, context: int, generator: torch.Generator
+    ) -> None:
+        self.policy, self.fill, self.sampling = policy, fill, sampling
+        self.context, self.generator = context, generator
+        self._shaping: tree_shaping.Shaping | None = None
+        self._session: Session | None = None
+        self._call: GrowCall | None = None  # for the session that was last grown in
+
+    @property
+    def rows(self) -> torch.Tensor | None:
+        return None if self._shaping is None else self._shaping.rows
+
+    def supports(self, shaper: Shaper, session: Session) -> bool:
+        """Whether compiled code knows such a shaper, and reads that session's logits."""
+        return (
+            type(shaper) in (BestFirst, DrawnInTurn)  # not what derives from them and may decide otherwise
+            and type(shaper.chances) in (AsDrafted, ChanceTables)
+            and (self.fill in FILLS or type(shaper) is BestFirst)
+            and self._reads(session)
+        )
+
+    def _reads(self, session: Session) -> bool:
+        """Whether it reads the logits of a session; found once, since a run has one."""
+        if self._session is not session:
+            self._session = session
+            self._is_read = (
+                session.logits_dtype == torch.float32
+                and self.generator.device.type == "cpu"  # it is where the draft is
+                and self.sampling.plain
+                and vocabulary_rows.compiled() is not None
+                and tree_shaping.compiled() is not None
+            )
+        return self._is_read
+
+    def grow(
+        self, shaper: BestFirst | DrawnInTurn, session: Session, sequence: Sequence[int]
+    ) -> tuple[TreePlan, Nodes, list[int]]:
+        shaping = self._begun(shaper, sequence)
+        if isinstance(session, CompiledSession):
+            widths = finite(self._in_one_call(shaper, session, sequence), "draft")
+        else:
+            widths = self._wave_by_wave(shaping, session, sequence)
+        nodes = Nodes(*shaping.kept())
+        tree = TokenTree.unchecked(nodes.parents.astype(np.int32))
+        firsts, counts, mask = shaping.described(tree.size)
+        plan = TreePlan(tree, depths=nodes.depths, child_counts=counts, first_children=firsts, tail=mask)
+        return plan, nodes, widths
+
+    def _in_one_call(
+        self, shaper: BestFirst | DrawnInTurn, session: CompiledSession, sequence: Sequence[int]
+    ) -> list[int] | None:
+        if self._call is None or self._call.session is not session:
+            self._call = GrowCall(session, self._shaping, most_waves=self.policy.max_depth)
+        draws = isinstance(shaper, DrawnInTurn) and FILLS[self.fill]
+        return self._call.grow(sequence[session.length :], self.generator if draws else None)
+
+    def _wave_by_wave(self, shaping: tree_shaping.Shaping, session: Session, sequence: Sequence[int]) -> list[int]:
+        widths: list[int] = []
+        for _ in range(self.policy.max_depth):
+            width = shaping.wave()
+            if width == 0:
+                break
+            request = shaping.request() if widths else unseen_tokens(session, sequence)
+            ranks = finite(shaping.read(session.append(*request, keep=width)), "draft")
+            if ranks:
+                shaping.draw(ranks, self.generator)
+            widths.append(width)
+        return widths
+
+    def _begun(self, shaper: BestFirst | DrawnInTurn, sequence: Sequence[int]) -> tree_shaping.Shaping:
+        """Return the buffers with the rules of this step and the root alone."""
+        bounds, chances = shaper.bounds, shaper.chances
+        in_turn, by_table = isinstance(shaper, DrawnInTurn), isinstance(chances, ChanceTables)
+        if self._shaping is None:
+            self._shaping = tree_shaping.Shaping(
+                max_size=bounds.max_size, max_depth=bounds.max_depth, beam=bounds.beam, branch=bounds.branch,
+                most_read=bounds.most_read, positions=self.context,
+            )  # fmt: skip
+        self._shaping.begin(
+            sequence[-1], root_position=len(sequence) - 1, temperature=self.sampling.temperature,
+            in_turn=in_turn, draws=FILLS.get(self.fill, False),
+            tables=(CENTRES, chances.values, MASS_EDGES) if by_table else None,
+            trust=chances.trust if by_table else 1.0, floor=shaper.floor if in_turn else 0.0,
+            expected=shaper.expected, prices=shaper.prices,
+        )  # fmt: skip
+        return self._shaping

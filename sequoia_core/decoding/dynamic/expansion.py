@@ -1,0 +1,303 @@
+"""How one step's tree takes shape from what the draft says: which nodes are read next, which children they get, which
+nodes stay.
+
+Two recipes keep the output exact, and each is a class here. `BestFirst` takes the draft's most likely tokens, and
+prunes and reorders them at will before the target has drawn anything. `DrawnInTurn` has children drawn without
+replacement, and decides on each before its token is known. Knows scores, costs and numbers; neither models nor torch.
+Shapes: n = nodes so far, w = nodes read in one draft pass (a wave), k = ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ...design.optimal_trees import check_whole
+from ...design.tree import MAX_SIZE, TokenTree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeBounds:
+    """What no tree of a run exceeds.
+
+    Args:
+        max_size: nodes, root included.
+        max_depth: edges from the root, and draft passes of one step.
+        beam: nodes that one draft pass reads.
+        branch: children of one node.
+
+    Raises:
+        ValueError: naming the bound, what was found and what was expected.
+    """
+
+    max_size: int
+    max_depth: int
+    beam: int
+    branch: int
+
+    def __post_init__(self) -> None:
+        for name in ("max_size", "max_depth", "beam", "branch"):
+            check_whole(name, getattr(self, name), 1, MAX_SIZE)
+
+    @property
+    def most_read(self) -> int:
+        """Nodes that the draft reads in one step at most."""
+        return 1 + (self.max_depth - 1) * self.beam
+
+
+class Nodes(NamedTuple):
+    """The nodes of one step's tree so far, the root first and parents before their children.
+
+    Attributes:
+        parents: int64 [n], -1 for the root.
+        ranks: int64 [n], order among siblings from 1; 0 for the root.
+        depths, tokens: int64 [n].
+        probs: float64 [n], what the draft gave each token after its parent; 1 for the root.
+        scores: float64 [n], chance that the node is accepted, as far as is known when the step is drafted.
+        slots: int64 [n], place in the draft's cache counted from the root's; -1 for nodes not read yet.
+    """
+
+    parents: np.ndarray
+    ranks: np.ndarray
+    depths: np.ndarray
+    tokens: np.ndarray
+    probs: np.ndarray
+    scores: np.ndarray
+    slots: np.ndarray
+
+    @classmethod
+    def root(cls, token: int) -> Nodes:
+        whole = (np.array([value]) for value in (-1, 0, 0, token))
+        return cls(*whole, np.ones(1), np.ones(1), np.array([-1]))
+
+    @property
+    def size(self) -> int:
+        return len(self.parents)
+
+    def best(self, limit: int) -> Nodes:
+        """Return the nodes of largest score, largest first; no child scores more than its parent, so it comes after."""
+        order = np.argsort(-self.scores, kind="stable")[:limit]
+        new = np.full(self.size, -1)
+        new[order] = np.arange(len(order))
+        kept = Nodes(*(column[order] for column in self))
+        kept.parents[1:] = new[kept.parents[1:]]
+        return kept
+
+    def first(self, count: int) -> Nodes:
+        return Nodes(*(column[:count] for column in self))
+
+    def with_children(
+        self, wave: np.ndarray, counts: np.ndarray, tokens: np.ndarray, probs: np.ndarray, scores: np.ndarray
+    ) -> Nodes:
+        """Add the first `counts[i]` of row i as children of node `wave[i]`.
+
+        Args:
+            wave, counts: int64 [w].
+            tokens, probs, scores: [w, k].
+        """
+        ranks = np.arange(1, tokens.shape[1] + 1)
+        chosen = ranks <= counts[:, None]
+        rows, columns = np.nonzero(chosen)
+        parents = wave[rows]
+        added = (
+            parents, ranks[columns], self.depths[parents] + 1, tokens[chosen], probs[chosen], scores[chosen],
+            np.full(len(parents), -1),
+        )  # fmt: skip
+        return Nodes(*map(np.concatenate, zip(self, added, strict=True)))
+
+    def as_tree(self) -> tuple[TokenTree, Nodes]:
+        """Return the tree, and its nodes numbered as it has them."""
+        tree, order = TokenTree.from_links(self.parents, self.ranks)
+        return tree, Nodes(tree.parents.astype(np.int64), *(column[order] for column in self[1:]))
+
+
+class Rows(Protocol):
+    """The draft's rows after the nodes of a wave."""
+
+    def most_likely(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k most likely tokens of each row, int64 [w, k], and their probabilities, float64 [w, k]."""
+        ...
+
+    def drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw k tokens of each row as the verifier asks for them; shapes as for `most_likely`."""
+        ...
+
+
+class Chances(Protocol):
+    """How likely a child is the one accepted; `design.calibration.ChanceTables` is one. All float64 [w, k]."""
+
+    def most_likely(self, probs: np.ndarray) -> np.ndarray:
+        """Return it for the k most likely tokens, in that order, from their probabilities."""
+        ...
+
+    def after(self, probs: np.ndarray) -> np.ndarray:
+        """Return it for tokens drawn in that order, from their probabilities."""
+        ...
+
+    def before(self, left: np.ndarray, largest: np.ndarray) -> np.ndarray:
+        """Return it for the next token, from the draft mass not drawn before each rank and the largest part of it."""
+        ...
+
+
+class AsDrafted:
+    """The draft's own probability, taken for the chance of its most likely tokens."""
+
+    def most_likely(self, probs: np.ndarray) -> np.ndarray:
+        return probs
+
+
+class Prices(NamedTuple):
+    """What the parts of a step cost, in tokens that the same time is worth.
+
+    Attributes:
+        step: float64 [max_size + 1], a step of n nodes but for its draft passes; entry 0 is unused.
+        draft: float64 [beam + 1], a draft pass over w nodes; entry 0 is 0.
+    """
+
+    step: np.ndarray
+    draft: np.ndarray
+
+
+class Shaper(Protocol):
+    """One way of shaping trees: the loop asks for a wave, reads it, hands over the rows, until the wave is empty."""
+
+    def wave(self, nodes: Nodes) -> np.ndarray:
+        """Return which nodes the next draft pass reads, int64 [w]; none when the tree has its shape."""
+        ...
+
+    def extended(self, nodes: Nodes, wave: np.ndarray, rows: Rows) -> Nodes:
+        """Return the nodes with those children of the wave that are to be; the order of nodes may change."""
+        ...
+
+    def kept(self, nodes: Nodes) -> Nodes:
+        """Return the nodes that go to the target."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BestFirst:
+    """Recipe 1: of all candidates the best; nothing of it depends on what the target will draw.
+
+    Args:
+        chances: of the most likely tokens.
+        expected: float64 [k], that chance by rank where nothing is known of the row.
+        prices: None spends the whole budget, and stops only when nothing better than the worst kept can come.
+    """
+
+    bounds: ShapeBounds
+    chances: Chances | AsDrafted
+    expected: np.ndarray = ()
+    prices: Prices | None = None
+
+    def wave(self, nodes: Nodes) -> np.ndarray:
+        unread = _unread(nodes, self.bounds)
+        if self.prices is None or len(unread) == 0:
+            return unread
+        step = self.prices.step
+
+        def worth(width: int) -> float:
+            hoped = np.outer(nodes.scores[unread[:width]], self.expected).ravel()
+            scores = -np.sort(-np.concatenate([nodes.scores, hoped]))[: self.bounds.max_size]
+            return float((np.cumsum(scores) - step[1 : len(scores) + 1]).max()) - self.prices.draft[width]
+
+        return unread[: _best_width(worth, len(unread))]
+
+    def extended(self, nodes: Nodes, wave: np.ndarray, rows: Rows) -> Nodes:
+        tokens, probs = rows.most_likely(self.bounds.branch)
+        scores = nodes.scores[wave, None] * self.chances.most_likely(probs)
+        counts = np.full(len(wave), tokens.shape[1])
+        # What is not among the best now never will be: more candidates only push it further down.
+        return nodes.with_children(wave, counts, tokens, probs, scores).best(self.bounds.max_size)
+
+    def kept(self, nodes: Nodes) -> Nodes:
+        if self.prices is None:
+            return nodes
+        values = np.cumsum(nodes.scores) - self.prices.step[1 : nodes.size + 1]
+        return nodes.first(int(values.argmax()) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnInTurn:
+    """Recipe 2: children drawn without replacement, whether one more is drawn decided before its token is known.
+
+    Args:
+        chances: before a draw they decide on it; once its token is known they decide only what grows below.
+        expected: float64 [k], the chance by rank where nothing is known of the row.
+        prices: None counts nothing but the floor.
+        floor: a draw that is worth less is left out, so that a budget lasts to the deeper levels.
+    """
+
+    bounds: ShapeBounds
+    chances: Chances
+    expected: np.ndarray
+    prices: Prices | None = None
+    floor: float = 0.0
+
+    def wave(self, nodes: Nodes) -> np.ndarray:
+        unread = _unread(nodes, self.bounds)
+        hoped = np.outer(nodes.scores[unread], self.expected)
+        unread = unread[hoped.max(axis=1, initial=0.0) > self.floor]
+        if nodes.size == self.bounds.max_size:
+            return unread[:0]
+        if self.prices is None or len(unread) == 0:
+            return unread
+
+        def worth(width: int) -> float:
+            gains = np.outer(nodes.scores[unread[:width]], self.expected).ravel()
+            return self._best_draws(nodes.size, gains)[0] - self.prices.draft[width]
+
+        return unread[: _best_width(worth, len(unread))]
+
+    def extended(self, nodes: Nodes, wave: np.ndarray, rows: Rows) -> Nodes:
+        best_tokens, best_probs = rows.most_likely(self.bounds.branch)
+        reach = nodes.scores[wave, None]
+        # The price of one more child, from the rows alone: as if their most likely tokens came out in order.
+        left = 1.0 - (np.cumsum(best_probs, axis=1) - best_probs)
+        planned = np.minimum.accumulate(reach * self.chances.before(left, best_probs), axis=1)
+        price = self._best_draws(nodes.size, planned.ravel())[1]
+        ranks = min(int((planned >= price).sum(axis=1).max()) + 1, self.bounds.branch)
+        tokens, probs = rows.drawn(ranks)
+        # Rank by rank with what was drawn before it; tokens of later ranks are drawn by now, but not looked at.
+        left = 1.0 - (np.cumsum(probs, axis=1) - probs)
+        largest = _largest_left(tokens, best_tokens, best_probs)
+        going = np.logical_and.accumulate(reach * self.chances.before(left, largest) >= price, axis=1)
+        room = self.bounds.max_size - nodes.size
+        counts = going.sum(axis=1)
+        counts = np.minimum(counts, np.maximum(room - (np.cumsum(counts) - counts), 0))
+        return nodes.with_children(wave, counts, tokens, probs, reach * self.chances.after(probs))
+
+    def kept(self, nodes: Nodes) -> Nodes:
+        return nodes
+
+    def _best_draws(self, size: int, gains: np.ndarray) -> tuple[float, float]:
+        """Return what the best number of draws gains beyond its cost, and the least gain among them (inf for none)."""
+        gains = -np.sort(-gains)[: self.bounds.max_size - size]
+        gains = gains[gains > self.floor]
+        step = np.zeros(self.bounds.max_size + 1) if self.prices is None else self.prices.step
+        values = np.cumsum(gains) - (step[size + 1 : size + 1 + len(gains)] - step[size])
+        if len(values) == 0 or values.max() <= 0.0:
+            return 0.0, np.inf
+        place = int(values.argmax())
+        return float(values[place]), float(gains[place])
+
+
+def _unread(nodes: Nodes, bounds: ShapeBounds) -> np.ndarray:
+    """Return the nodes that the draft may still read, most promising first and at most a beam, int64 [w]."""
+    unread = np.flatnonzero((nodes.slots < 0) & (nodes.depths < bounds.max_depth) & (nodes.scores > 0.0))
+    return unread[np.argsort(-nodes.scores[unread], kind="stable")][: bounds.beam]
+
+
+def _best_width(worth: Callable[[int], float], most: int) -> int:
+    """Return how many of the most promising nodes are worth a pass: 0, all, or a power of two between."""
+    widths = [0, *(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
+    return max(widths, key=worth)  # the first of equals: rather fewer
+
+
+def _largest_left(drawn: np.ndarray, best_tokens: np.ndarray, best_probs: np.ndarray) -> np.ndarray:
+    """Return the largest probability not drawn before each rank, float64 [w, k]; all arguments are [w, k or more]."""
+    same = drawn[:, :, None] == best_tokens[:, None, :]
+    before = np.cumsum(same, axis=1) - same > 0
+    return np.where(before, 0.0, best_probs[:, None, :]).max(axis=2)

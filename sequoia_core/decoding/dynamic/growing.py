@@ -1,0 +1,187 @@
+"""The drafter of trees that grow while they are drafted: reads a wave of nodes, asks what comes next, goes on.
+
+A `Shaper` (see `expansion`) decides; this runs the draft's passes and leaves the tree as every judge expects it.
+Shapes: n = tree nodes, w = nodes of one pass, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from ...design.acceptance import AcceptanceVector
+from ...design.conditions import Conditions
+from ...design.prediction import Prediction, predict
+from ...design.profile import HardwareProfile
+from ...models.protocol import Session
+from ..drafting import Draft, LevelDrafter, unseen_tokens
+from ..plan import TreePlan
+from ..sampling import SamplingConfig, check_probabilities, probabilities, take_most_likely
+from ..verifiers import Fill
+from .compiled_growing import CompiledGrower
+from .expansion import Nodes, ShapeBounds, Shaper
+from .growing_prediction import predict_growing
+from .marginal_gains import MarginalGains, marginal_gains
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowingTree(ShapeBounds):
+    """What the policies of such trees have in common: they are their own bounds, and no step's tree is fixed."""
+
+    beam: int = 16
+    branch: int = 16
+    fixed = None
+
+    @property
+    def max_inner(self) -> int:
+        return self.most_read
+
+    @property
+    def max_children(self) -> int:
+        return self.branch
+
+    def differences(self, wanted: Conditions) -> list[str]:
+        return []  # nothing was measured for them
+
+    @property
+    def kind(self) -> str:
+        """Which tables of a calibration speak of its children, see `design.calibration.KINDS`."""
+        raise NotImplementedError
+
+    def shaper_at_start(self, context: float | None = None) -> Shaper:
+        """Return what shapes the first trees of a run, with so many tokens in the cache."""
+        raise NotImplementedError
+
+
+def predict_policy(
+    policy: GrowingTree,
+    acceptance: AcceptanceVector,
+    profile: HardwareProfile,
+    *,
+    context: float | None = None,
+    prompts: int | None = None,
+) -> Prediction:
+    """Predict what decoding with dynamic trees does, or with the one tree that an adaptive policy may answer.
+
+    Args:
+        acceptance: a vector with a calibration.
+        context, prompts: as for `predict`.
+    """
+    if policy.fixed is not None:
+        return predict(policy.fixed, acceptance, profile, context=context, prompts=prompts)
+    return predict_growing(
+        policy.shaper_at_start(context), policy, acceptance.calibration, profile, kind=policy.kind, context=context,
+        prompts=prompts,
+    )  # fmt: skip
+
+
+class DraftRows:
+    """The draft's probabilities after a wave of nodes, as `decoding.dynamic.expansion.Rows`.
+
+    Args:
+        block: float32 [w, V].
+        fill: how the verifier wants children drawn.
+    """
+
+    def __init__(self, block: torch.Tensor, fill: Fill, generator: torch.Generator) -> None:
+        self.block, self.fill, self.generator = block, fill, generator
+
+    def most_likely(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._with_probs(take_most_likely(self.block, k))
+
+    def drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._with_probs(self.fill(self.block, k, self.generator))
+
+    def _with_probs(self, tokens: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+        return tokens.cpu().numpy(), self.block.gather(1, tokens).double().cpu().numpy()
+
+
+class PlainGrower:
+    """Grows one tree after the other with any session, asking a shaper in Python."""
+
+    def __init__(
+        self, policy: GrowingTree, *, fill: Fill, sampling: SamplingConfig, context: int, generator: torch.Generator
+    ) -> None:
+        self.policy, self.fill, self.sampling = policy, fill, sampling
+        self.context, self.generator = context, generator
+        most = policy.max_inner
+        self._mask = torch.full((most, most), -torch.inf)  # over the slots of one step; each sees its ancestors
+        self.rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
+
+    @staticmethod
+    def supports(shaper: Shaper, session: Session) -> bool:
+        return True
+
+    def grow(self, shaper: Shaper, session: Session, sequence: Sequence[int]) -> tuple[TreePlan, Nodes, list[int]]:
+        """Return a tree below the last token of the sequence, its nodes, and how many nodes each pass read."""
+        nodes, widths = Nodes.root(sequence[-1]), []
+        for _ in range(self.policy.max_depth):
+            wave = shaper.wave(nodes)
+            if len(wave) == 0:
+                break
+            block = self._read(nodes, wave, sum(widths), session, sequence)
+            widths.append(len(wave))
+            nodes = shaper.extended(nodes, wave, DraftRows(block, self.fill, self.generator))
+        tree, nodes = shaper.kept(nodes).as_tree()
+        return TreePlan(tree), nodes, widths
+
+    def _read(
+        self, nodes: Nodes, wave: np.ndarray, read: int, session: Session, sequence: Sequence[int]
+    ) -> torch.Tensor:
+        """Run the draft over a wave, after `read` nodes of this step; return its rows, float32 [w, V]."""
+        stop = read + len(wave)
+        nodes.slots[wave] = np.arange(read, stop)
+        if read == 0:
+            request = unseen_tokens(session, sequence)
+            self._mask[0] = -torch.inf
+            self._mask[0, 0] = 0.0
+        else:
+            last = len(sequence) - 1 + nodes.depths[wave]
+            own = self._mask[read:stop]
+            own.copy_(self._mask[torch.from_numpy(nodes.slots[nodes.parents[wave]])])
+            own[:, read:].fill_diagonal_(0.0)
+            positions = torch.from_numpy(np.minimum(last, self.context - 1))
+            request = torch.from_numpy(nodes.tokens[wave]), positions, own[:, :stop]
+        block = probabilities(session.append(*request, keep=len(wave)), self.sampling)
+        check_probabilities(block, "draft")
+        if self.rows is None:
+            self.rows = torch.empty(self.policy.max_inner, block.shape[1], dtype=torch.float32, device=block.device)
+        self.rows[read:stop] = block
+        return block
+
+
+class GrowingDrafter(LevelDrafter):
+    """Drafts with any session what its shaper decides; a policy's drafter says which shaper a step has.
+
+    The draft may read nodes that are not kept, and keep nodes that it has read without giving them children, so each
+    node's place in the cache is its own record (`Nodes.slots`). Compiled code grows the trees where it can.
+    """
+
+    def __init__(self, session: Session, policy: GrowingTree, **options) -> None:
+        super().__init__(session, policy, **options)
+        options = {name: options[name] for name in ("fill", "sampling", "context", "generator")}
+        self._growers = [kind(policy, **options) for kind in (CompiledGrower, PlainGrower)]  # fastest first
+
+    def shaper(self, context: int) -> Shaper:
+        """Return what shapes the next tree; `context` tokens are committed."""
+        raise NotImplementedError
+
+    @torch.inference_mode()
+    def grow(self, sequence: Sequence[int]) -> Draft:
+        shaper = self.shaper(len(sequence))
+        grower = next(own for own in self._growers if own.supports(shaper, self.session))
+        plan, nodes, self.widths = grower.grow(shaper, self.session, sequence)
+        self.hoped = sum(nodes.scores.tolist())  # tokens that the step is expected to commit
+        rows = torch.empty(0, 0) if grower.rows is None else grower.rows
+        tokens, probs = torch.from_numpy(nodes.tokens), torch.from_numpy(nodes.probs)
+        gains = partial(self._marginal_gains, shaper, nodes, rows)
+        return Draft(plan, len(sequence) - 1, tokens, probs, rows, nodes.slots, gains)
+
+    def _marginal_gains(self, shaper: Shaper, nodes: Nodes, rows: torch.Tensor, most: int) -> MarginalGains:
+        """Say what the nodes of the tree just drafted add and cost; `rows` as in its `Draft`."""
+        read = rows[torch.from_numpy(nodes.slots[nodes.slots >= 0])]
+        return marginal_gains(shaper, nodes, DraftRows(read, self.fill, self.generator), most=most)

@@ -1,0 +1,101 @@
+"""What trees that follow the draft's rows will do with a pair on a machine, and how sure that is.
+
+A static tree is replayed along the measured texts. These trees need rows beside the path that a text took, which no
+file holds, so they are grown on the rows kept of each prompt, drawn independently, and their nodes are judged by the
+calibrated chances, times how far these held for that prompt. What that leaves out: within a prompt easy positions
+follow easy ones. Shapes: m = prompts, r = resamples, n = nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ...design.calibration import Calibration, ChanceTables
+from ...design.prediction import Prediction, combined, rate_samples, time_ratios
+from ...design.profile import HardwareProfile
+from ...design.step_time import StepTime, autoregressive_sec, step_parts
+from .adaptive_expansion import grown_on_rows
+from .expansion import Nodes, ShapeBounds, Shaper
+
+TREES_PER_PROMPT = 8
+
+
+def predict_growing(
+    shaper: Shaper,
+    bounds: ShapeBounds,
+    calibration: Calibration,
+    profile: HardwareProfile,
+    *,
+    kind: str,
+    context: float | None = None,
+    prompts: int | None = None,
+    seed: int = 0,
+) -> Prediction:
+    """Predict what decoding with trees of this shaper does.
+
+    Args:
+        shaper: as it is at the start of a run; what it learns from the run is left out.
+        kind: of `calibration.KINDS`, which tables speak of its children: "most likely" or "drawn".
+        context, prompts: as for `predict`.
+
+    Returns:
+        The prediction; without an interval where the rows of prompts cannot be told apart, or for a single prompt.
+
+    Raises:
+        ValueError: when the bounds go beyond what was profiled.
+    """
+    greedy = calibration.temperature == 0.0
+    rows, trust = calibration.rows_by_prompt(), calibration.trust_by_prompt(kind)
+    if rows is None:
+        rows, trust = [calibration.rows], np.ones(1)
+    generator, tables = np.random.default_rng(seed), calibration.tables()
+    shape = len(rows), TREES_PER_PROMPT
+    tokens, sizes, widths = np.empty(shape), np.empty(shape, int), np.zeros((*shape, bounds.max_depth), int)
+    for prompt, own in enumerate(rows):
+        judged = replace(tables, trust=float(trust[prompt]))
+        for trial in range(TREES_PER_PROMPT):
+            nodes, read = grown_on_rows(shaper, bounds, own, generator)
+            tokens[prompt, trial], sizes[prompt, trial] = _expected_tokens(nodes, judged, kind), nodes.size
+            widths[prompt, trial, : len(read)] = read
+    positions = calibration.positions if len(rows) > 1 else calibration.positions.sum(keepdims=True)
+    # A prompt takes its positions ÷ tokens per step: of a noisy mean the inverse is too large, to first order by this.
+    mean = tokens.mean(axis=1)
+    steps = positions / mean / (1.0 + tokens.var(axis=1) / (TREES_PER_PROMPT * mean**2))
+
+    def seconds(times: HardwareProfile) -> np.ndarray:  # of a step by its parts for each prompt, float64 [3, m]
+        return np.mean(step_parts(sizes, widths, times, context=context, greedy=greedy, growing=True), axis=-1)
+
+    def step_sec(times: HardwareProfile) -> float:
+        return float((seconds(times) @ steps).sum() / steps.sum())
+
+    parts, alone = seconds(profile), autoregressive_sec(profile, context=context, greedy=greedy)
+    per_step, many = float(positions.sum() / steps.sum()), len(rows) > 1
+    by_time, by_step = (
+        rate_samples(positions, spent, prompts) if many else None for spent in (steps * parts.sum(axis=0), steps)
+    )
+    return Prediction(
+        speedup=combined(
+            per_step * alone / step_sec(profile), by_time,
+            time_ratios(profile, step_sec, context=context, greedy=greedy),
+        ),
+        tokens_per_step=combined(per_step, by_step, None),
+        step=StepTime(*(parts @ steps / steps.sum()).tolist()),
+        autoregressive_sec=alone,
+        paper_speedup=None,
+        replayed=False,
+    )  # fmt: skip
+
+
+def _expected_tokens(nodes: Nodes, chances: ChanceTables, kind: str) -> float:
+    """Return the sum of all nodes' chances to be accepted, by what is known of their tokens."""
+    table = chances.most_likely if kind == "most likely" else chances.after
+    ranks = np.maximum(nodes.ranks, 1)
+    probs = np.zeros((nodes.size, int(ranks.max())))
+    probs[np.arange(nodes.size), ranks - 1] = nodes.probs
+    own = table(probs)[np.arange(nodes.size), ranks - 1]
+    reach = np.ones(nodes.size)
+    for node in range(1, nodes.size):  # parents come first
+        reach[node] = reach[nodes.parents[node]] * own[node]
+    return float(reach.sum())

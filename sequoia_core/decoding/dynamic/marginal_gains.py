@@ -1,0 +1,82 @@
+"""What each node of a tree that took shape in a step is expected to add, what it costs, and the best that was left out.
+
+Read off what the shaper computed: scores, prices and chances by rank. Shapes: n = nodes of the tree, r = nodes of it
+that the draft read, k = ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .expansion import BestFirst, DrawnInTurn, Nodes, Rows, Shaper
+
+
+class LeftOut(NamedTuple):
+    """A candidate that is not in the tree.
+
+    Attributes:
+        parent: node of the tree below which it would be.
+        token: None for the first child of a node that the draft did not read.
+        gain: tokens that it is expected to add.
+    """
+
+    parent: int
+    token: int | None
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class MarginalGains:
+    """Expected tokens of the nodes against their marginal costs.
+
+    Attributes:
+        gains: tokens that each node is expected to add [n]: the chance that it is accepted, 1 for the root.
+        costs: what one more node costs at its place in order of gains [n], in tokens that the same time is worth; None
+            for the root and where no costs are counted.
+        next_cost: the same for one node more than the tree has; None where no more may be, or no costs are counted.
+        left_out: the best candidates that are not in the tree, best first. Of a sampled tree only first children of
+            nodes that were not read: elsewhere nothing but the draw says what would have come next.
+    """
+
+    gains: tuple[float, ...]
+    costs: tuple[float | None, ...]
+    next_cost: float | None
+    left_out: tuple[LeftOut, ...]
+
+
+def marginal_gains(shaper: Shaper, nodes: Nodes, rows: Rows, *, most: int) -> MarginalGains:
+    """Return the gains and costs of a finished tree; of a shaper of one's own the gains alone.
+
+    Args:
+        rows: after those nodes that the draft read, in the order of the nodes.
+        most: how many candidates that were left out to list.
+    """
+    costs, next_cost, left_out = [None] * nodes.size, None, ()
+    if isinstance(shaper, BestFirst | DrawnInTurn):
+        left_out = _left_out(shaper, nodes, rows, most)
+        if shaper.prices is not None:
+            marginal = np.diff(shaper.prices.step).tolist()  # of the first node, the second, ...
+            for node, cost in zip(np.argsort(-nodes.scores, kind="stable").tolist(), marginal, strict=False):
+                costs[node] = cost if node else None
+            next_cost = marginal[nodes.size] if nodes.size < len(marginal) else None
+    return MarginalGains(tuple(nodes.scores.tolist()), tuple(costs), next_cost, left_out)
+
+
+def _left_out(shaper: BestFirst | DrawnInTurn, nodes: Nodes, rows: Rows, most: int) -> tuple[LeftOut, ...]:
+    unread = np.flatnonzero((nodes.slots < 0) & (nodes.depths < shaper.bounds.max_depth))
+    hoped = np.minimum(nodes.scores[unread, None] * shaper.expected[:1], 1.0)  # no columns where nothing is expected
+    found = [LeftOut(node, None, gain) for node, gain in zip(unread.tolist(), hoped.ravel().tolist(), strict=False)]
+    read = np.flatnonzero(nodes.slots >= 0)
+    if isinstance(shaper, BestFirst) and len(read):
+        tokens, probs = rows.most_likely(shaper.bounds.branch)
+        gains = nodes.scores[read, None] * shaper.chances.most_likely(probs)
+        best = np.argsort(-gains, axis=None, kind="stable")[: most + nodes.size]  # some of them are in the tree
+        held = set(zip(nodes.parents.tolist(), nodes.tokens.tolist(), strict=True))
+        for row, rank in zip(*np.unravel_index(best, gains.shape), strict=True):
+            one = LeftOut(int(read[row]), int(tokens[row, rank]), float(gains[row, rank]))
+            if one[:2] not in held:
+                found.append(one)
+    return tuple(sorted(found, key=lambda one: -one.gain)[:most])

@@ -1,0 +1,50 @@
+"""SpecExec's trees (Svirschevski et al., NeurIPS 2024, arXiv 2406.02532): the most probable continuations by the draft.
+
+The nodes with the largest cumulative draft probability, as many as the budget holds. Every choice is made before the
+target draws anything, so sampling the target and following the edge, where there is one, keeps its distribution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...design.conditions import TOPK
+from ...models.protocol import Session
+from ..tree_policy import TreePolicy
+from ..verifiers import Fill
+from .expansion import AsDrafted, BestFirst
+from .growing import GrowingDrafter, GrowingTree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecExecTree(GrowingTree):
+    """The policy that takes, at every step, the nodes of largest cumulative draft probability.
+
+    Drafting stops early when nothing better than the worst node kept can come. Arguments as for `ShapeBounds`.
+    """
+
+    @property
+    def verifiers(self) -> tuple[str, ...]:
+        return (TOPK,)
+
+    @property
+    def kind(self) -> str:
+        return "most likely"
+
+    def shaper_at_start(self, context: float | None = None) -> BestFirst:
+        return BestFirst(self, AsDrafted())
+
+
+class SpecExecDrafter(GrowingDrafter):
+    """Grows the trees of a `SpecExecTree`."""
+
+    def __init__(self, session: Session, policy: SpecExecTree, **options) -> None:
+        super().__init__(session, policy, **options)
+        self._shaper = policy.shaper_at_start()
+
+    @staticmethod
+    def supports(session: Session, policy: TreePolicy, fill: Fill) -> bool:
+        return isinstance(policy, SpecExecTree)
+
+    def shaper(self, context: int) -> BestFirst:
+        return self._shaper

@@ -1,0 +1,188 @@
+"""Targets whose decoder layers stream from a slower tier: what that takes, whether there is so much, and the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from transformers import GenerationConfig
+
+from ..checkpoint import Plan, weight_paths
+from ..language_model import HuggingFaceModel
+from ..model_files import Source, explained
+from .needs import OffloadNeeds, needs_of
+from .streamed_llama import StreamedLlama, StreamedLlamaSession
+from .streamed_modules import StreamedModules, StreamedPasses, StreamedSession, without_numbers
+from .tensor_files import TensorFiles
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+TIERS = {"disk": "disk", "host": "pinned host memory"}
+
+
+class OffloadedModel(HuggingFaceModel):
+    """A Hugging Face model whose layers stream; `close` gives back memory, threads and descriptors at once.
+
+    Attributes:
+        offload: the tier, "disk" or "host".
+        needs: what was predicted before it was loaded.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        name: str,
+        passes: StreamedLlama | StreamedPasses,
+        *,
+        streamed: StreamedModules,
+        tier: str,
+        needs: OffloadNeeds,
+    ) -> None:
+        super().__init__(model, name, passes=passes, device=streamed.device)
+        self.offload, self.needs, self._streamed, self._closed = tier, needs, streamed, False
+
+    @property
+    def read_wait_sec(self) -> float:
+        """Seconds that its passes waited for weights so far."""
+        return 0.0 if self._passes.ring is None else self._passes.ring.wait_sec
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of weights read so far, those read ahead included."""
+        return 0 if self._passes.ring is None else self._passes.ring.bytes_read
+
+    @property
+    def ring_slots(self) -> int:
+        """How many layer buffers there are; 0 while it has none."""
+        return 0 if self._passes.ring is None else self._passes.ring.slots
+
+    @property
+    def ring_bytes(self) -> int:
+        """Memory that layers stream through."""
+        return 0 if self._passes.ring is None else self._passes.ring.buffer_bytes
+
+    @property
+    def streams_from(self) -> Path:
+        """The file that streams: the model's own, the first of several, or the packed copy."""
+        return self._passes.path
+
+    def rest(self) -> None:
+        if isinstance(self._passes, StreamedLlama):  # the model's own forward is not what decodes
+            self._streamed.rest(self.model)
+
+    def open(self, capacity: int) -> StreamedLlamaSession | StreamedSession:
+        if self._closed:  # its descriptors may be those of other files by now
+            raise ValueError(f"{self.name}: found a model that was closed, expected one that is loaded")
+        return super().open(capacity)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._passes.ring is not None:
+            self._passes.ring.close()
+        self._streamed.rest(self.model)
+        self._streamed.files.close()
+
+
+def check_tier(tier: str, device: torch.device) -> None:
+    """Raise ValueError for a tier that there is not, or not beside such a device."""
+    if tier not in TIERS:
+        raise ValueError(f"offload: found {str(tier)[:40]!r}, expected {' or '.join(TIERS)}")
+    if tier == "host" and device.type != "cuda":
+        raise ValueError(
+            f"offload: found 'host' with the device {device}, expected a CUDA device: layers in the host's memory are "
+            "already where a CPU computes ('disk' streams to a CPU)"
+        )
+
+
+class _Opened(NamedTuple):
+    """A model without its layers' numbers, the files that have them, and what it is going to take."""
+
+    model: PreTrainedModel
+    files: TensorFiles
+    streamed: StreamedModules
+    compiled: bool
+    needs: OffloadNeeds
+
+
+def predicted_needs(
+    source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, tier: str, *, beside: int = 0
+) -> OffloadNeeds:
+    """Return what an offloaded model would take, from the headers of its files; arguments as `load_offloaded`.
+
+    Raises:
+        ValueError: for what `load_offloaded` refuses before it looks at memory.
+    """
+    with ExitStack() as undo, _naming(source):
+        return _open(source, plan, device, dtype, tier, beside=beside, undo=undo).needs
+
+
+def load_offloaded(
+    source: Source,
+    plan: Plan,
+    device: torch.device,
+    dtype: torch.dtype,
+    tier: str,
+    *,
+    name: str,
+    beside: int = 0,
+    progress: Callable[[float, str], None] | None = None,
+) -> OffloadedModel:
+    """Return a model whose decoder layers stay in a slower tier and stream from it in every pass.
+
+    Args:
+        tier: one that `check_tier` accepts. "disk" reads the model's own files, or a packed copy of them where compiled
+            passes run it; "host" keeps the layers in pinned memory beside a CUDA device (no GPU has run that yet).
+        beside: bytes that the draft is going to take.
+        progress: called with a fraction and words while a packed copy is made, its size first.
+
+    Raises:
+        ValueError: for quantised weights, files that do not hold exactly the model, or too little memory; the message
+            has the numbers.
+    """
+    with ExitStack() as undo, _naming(source):
+        model, files, streamed, compiled, needs = _open(source, plan, device, dtype, tier, beside=beside, undo=undo)
+        needs.check(source.name, device)
+        if compiled:
+            passes = StreamedLlama(model, files, streamed.stored, progress=progress)
+            undo.callback(passes.ring.close)
+        else:
+            passes = StreamedPasses(model, streamed, TIERS[tier])
+        found = OffloadedModel(model, name, passes, streamed=streamed, tier=tier, needs=needs)
+        undo.pop_all()
+    return found
+
+
+@contextmanager
+def _naming(source: Source) -> Iterator[None]:
+    """Let errors begin with the model's name."""
+    try:
+        yield
+    except ValueError as error:
+        message = str(error)
+        if message.startswith((source.name, "offload: ")):
+            raise
+        raise ValueError(f"{source.name}: {message}") from error
+
+
+def _open(
+    source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, tier: str, *, beside: int, undo: ExitStack
+) -> _Opened:
+    """Build the model and open its files, which `undo` closes."""
+    if plan.quantised:
+        raise ValueError(
+            f"{source.name}: found quantised weights, expected float32, bfloat16 or float16 to stream them"
+        )
+    with explained(f"{source.name}/config.json", "settings from which transformers can build a language model"):
+        model = without_numbers(plan.config, dtype)
+        if source.find("generation_config.json") is not None:
+            model.generation_config = GenerationConfig.from_pretrained(source.place)
+    with explained(source.name, "safetensors files that can be streamed"):
+        files = TensorFiles(weight_paths(source))
+    undo.callback(files.close)
+    streamed = StreamedModules(model, files, device, host=tier == "host")
+    compiled = device.type == "cpu" and StreamedLlama.supports(model)
+    return _Opened(model, files, streamed, compiled, needs_of(model, streamed, compiled=compiled, beside=beside))

@@ -1,0 +1,111 @@
+"""How much memory and disk an offloaded model takes, said before it is loaded, and whether there is so much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..free_memory import available_bytes
+from . import layer_ring, streamed_modules
+from .packed_layers import parts_of
+from .streamed_modules import StreamedModules
+from .tensor_files import PIECE
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+LARGEST_TREE = 1024  # nodes that memory is predicted for
+LONGEST_TEXT = 2048  # tokens that memory is predicted for, or the model's context if that is shorter
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadNeeds:
+    """What an offloaded target takes, in bytes; memory is the device's unless it says otherwise.
+
+    Attributes:
+        resident: embedding, head, norms and biases.
+        ring: layer buffers and what is being read.
+        cache: keys and values of a text of 2,048 tokens and a tree of 1,024 nodes.
+        scratch: of a pass over such a tree, its logits included.
+        loading: taken while the model is checked against its own forward, and given back.
+        beside: the draft.
+        host: pinned memory of the host; 0 unless layers are kept there.
+        copy: on disk, for a packed copy of the layers; 0 where the model's own files are streamed.
+    """
+
+    resident: int
+    ring: int
+    cache: int
+    scratch: int
+    loading: int
+    beside: int
+    host: int
+    copy: int
+
+    @property
+    def memory(self) -> int:
+        """The most that is taken at a time."""
+        return self.beside + max(self.loading, self.resident + self.ring + self.cache + self.scratch)
+
+    @property
+    def parts(self) -> str:
+        """What memory is taken for, in MB: "resident 3, ring 11, cache 24, scratch 38, loading 17, beside 5"."""
+        names = ("resident", "ring", "cache", "scratch", "loading", "beside")
+        return ", ".join(f"{name} {getattr(self, name) / 1e6:,.0f}" for name in names)
+
+    def check(self, name: str, device: torch.device) -> None:
+        """Raise ValueError, with the numbers, unless there is so much memory; what cannot be asked is enough."""
+        if self.host and (pinned := available_bytes()) is not None and self.host > pinned:
+            raise ValueError(
+                f"{name}: found {pinned / 1e6:,.0f} MB of the host's memory free, expected {self.host / 1e6:,.0f} MB "
+                "to keep its layers there"
+            )
+        available = free_bytes(device)
+        if available is not None and self.memory > available:
+            raise ValueError(
+                f"{name}: found {available / 1e6:,.0f} MB of memory free, expected {self.memory / 1e6:,.0f} MB to "
+                f"stream its layers ({self.parts} MB)"
+            )
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return how much of a device's memory may be taken; None where it cannot be asked."""
+    return available_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+
+
+def needs_of(model: PreTrainedModel, streamed: StreamedModules, *, compiled: bool, beside: int) -> OffloadNeeds:
+    """Work out what a model takes, from its shape.
+
+    Args:
+        compiled: whether compiled passes run it from a packed copy.
+        beside: bytes of the draft.
+    """
+    config, width = model.config.get_text_config(), model.dtype.itemsize
+    rows, slots = (
+        LARGEST_TREE,
+        LARGEST_TREE + min(LONGEST_TEXT, getattr(config, "max_position_embeddings", LONGEST_TEXT)),
+    )
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    reading = layer_ring.READERS * PIECE
+    own_ring = streamed_modules.SLOTS * streamed.layer_bytes + reading
+    own = streamed.resident_bytes + own_ring
+    cache = 2 * config.num_hidden_layers * key_heads * size * slots * width
+    if compiled:
+        parts = parts_of(model)
+        entries = 2 * config.hidden_size + (3 * heads + 2 * key_heads) * size + inner
+        buffers = layer_ring.slots_for(parts.layer_count, parts.layer_bytes)
+        return OffloadNeeds(
+            resident=parts.head_bytes + parts.embedding_bytes, ring=buffers * parts.layer_bytes, cache=cache,
+            scratch=4 * rows * (entries + config.vocab_size + slots), loading=own, beside=beside, host=0,
+            copy=parts.total,
+        )  # fmt: skip
+    entries = 4 * config.hidden_size + 3 * heads * size + 3 * inner + heads * slots + config.vocab_size
+    return OffloadNeeds(
+        resident=streamed.resident_bytes, ring=own_ring, cache=cache, scratch=width * rows * entries, loading=0,
+        beside=beside, host=config.num_hidden_layers * streamed.layer_bytes if streamed.host else 0, copy=0,
+    )  # fmt: skip

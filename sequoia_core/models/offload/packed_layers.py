@@ -1,0 +1,343 @@
+"""A plain decoder's matrices in the tiles of the compiled passes, in a file of their own: made once, then streamed.
+
+The file holds the layers one behind the other, then the head, then the embedding where it is not tied to the head; each
+part begins at a whole block, so that it is read straight into the buffer that the passes use. It lies in the cache
+folder under a name made of the model's files; a manifest beside it says what it holds.
+
+Whoever writes in that folder holds its lock, whoever reads a copy shares that copy's: nothing is made twice, and only
+what nobody uses is deleted. Where the file system has no locks, nothing is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from ctypes import byref
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ...files.safe_files import json_bytes, read_bytes, read_json, write_atomic
+from ...native.compile_c import cache_folder
+from ...native.llama_x86 import MATRICES, addresses, compiled, joined, shape_of
+from ..model_files import Explained
+from .direct_reads import DirectFile, aligned_memory, round_up
+from .layer_sources import host_buffer
+from .tensor_files import PIECE, StoredTensor, TensorFiles
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+FORMAT, VERSION = "sequoia-packed-layers", 2
+ROWS = 2**12  # of the head, packed at a time: a multiple of 32
+SPARE_DISK = 2**28  # bytes left free beside a copy
+POLL_SEC = 0.1  # between two looks whether another load is done
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedParts:
+    """Where the parts of a packed copy lie, in bytes; each size is a multiple of 4,096.
+
+    Attributes:
+        embedding_bytes: 0 where the embedding is tied to the head.
+    """
+
+    layer_count: int
+    layer_bytes: int
+    head_bytes: int
+    embedding_bytes: int
+
+    @property
+    def head_offset(self) -> int:
+        return self.layer_count * self.layer_bytes
+
+    @property
+    def embedding_offset(self) -> int:
+        return self.head_offset + self.head_bytes
+
+    @property
+    def total(self) -> int:
+        return self.embedding_offset + self.embedding_bytes
+
+    @property
+    def bounds(self) -> list[int]:
+        """Where the parts begin (each layer, the head, the embedding), and the end of the last."""
+        return [*range(0, self.head_offset, self.layer_bytes), self.head_offset, self.embedding_offset, self.total]
+
+
+def parts_of(model: PreTrainedModel) -> PackedParts:
+    """Return how a model's packed copy is divided; its weights need not be there."""
+    functions, shape = compiled()[0], shape_of(model)
+    tied = model.lm_head.weight is model.model.embed_tokens.weight
+    return PackedParts(
+        layer_count=shape.layers,
+        layer_bytes=round_up(functions.sequoia_layer_bytes(byref(shape))),
+        head_bytes=round_up(functions.sequoia_head_bytes(byref(shape))),
+        embedding_bytes=0 if tied else round_up(2 * shape.vocab * shape.hidden),
+    )
+
+
+class DamagedCopy(Explained):
+    """A packed copy does not hold what was written to it."""
+
+
+class PackedCopy(DirectFile):
+    """A packed copy, open for reading: nobody deletes it meanwhile.
+
+    Args:
+        sums: the checksum of each part.
+    """
+
+    def __init__(self, path: Path, sums: Sequence[int]) -> None:
+        super().__init__(path)
+        _lock(self._fd, shared=True)
+        self._unread = dict(enumerate(sums))
+
+    def stat(self) -> os.stat_result:
+        return os.fstat(self._fd)  # under its name there may be another by now: what was opened is whole all the same
+
+    def compare(self, part: int, content: torch.Tensor) -> None:
+        """Hold a part that was read against what was packed, the first time that it is there.
+
+        Raises:
+            DamagedCopy: where they differ; the next load looks at the whole copy and makes it anew.
+        """
+        if part not in self._unread:
+            return
+        if self._unread[part] != checksum(content):
+            with contextlib.suppress(OSError):  # it cannot be made anew either
+                os.utime(self._fd, ns=(0, 0))  # under the time that was noted it would be trusted again
+            raise DamagedCopy(
+                f"{self.path}: found a packed copy whose part {part + 1} was damaged, expected it as it was written"
+            )
+        del self._unread[part]
+
+
+def checksum(content: torch.Tensor | memoryview) -> int:
+    """Return the sum of a part's 64-bit words, modulo 2^64: a twentieth of a hash's time, and it adds up."""
+    return int(np.add.reduce(np.asarray(content).view(np.uint64)))
+
+
+def packed_copy(
+    model: PreTrainedModel,
+    files: TensorFiles,
+    stored: Mapping[str, StoredTensor],
+    *,
+    progress: Progress | None = None,
+) -> PackedCopy:
+    """Return the packed copy of a model, which is made where there is none.
+
+    A copy is trusted if its size and time are those that were noted when it was made and read back; with another time
+    its content is compared. While another load is making one, this one waits. Copies of the same files as they were
+    earlier are deleted, and what is left of loads that were killed.
+
+    Args:
+        stored: where each parameter lies, by its name.
+        progress: called with the fraction done and what is made, its size first, or waited for. It may raise, to end
+            that.
+
+    Raises:
+        ValueError: without room on the disk, for a folder that cannot be written or a disk that does not keep what was
+            written.
+    """
+    parts, folder = parts_of(model), cache_folder() / "packed-layers"
+    source = str(files.files[0].path.resolve())
+    facts = [VERSION, bytes(shape_of(model)), *(file.identity() for file in files.files)]
+    key = hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
+    path, progress = folder / f"{key}.layers", progress or (lambda fraction, message: None)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        copy = _opened(path, parts)
+        with _writing(folder, progress if copy is None else None) as alone:
+            if alone:
+                with contextlib.suppress(OSError):  # what cannot be deleted is in nobody's way
+                    _clean(path, source)
+            if copy is None and (copy := _opened(path, parts, compare=True)) is None:
+                _drop(path)
+                copy = _make(path, source, model, files, stored, parts, progress)
+        return copy
+    except OSError as error:
+        raise ValueError(f"{folder}: cannot keep a packed copy there ({error.strerror}), expected a folder") from error
+
+
+def _lock(descriptor: int, *, shared: bool = False) -> bool | None:
+    """Lock an open file until it is closed -> False where somebody else holds it, None where there are no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+@contextlib.contextmanager
+def _writing(folder: Path, progress: Progress | None) -> Iterator[bool]:
+    """Say whether nobody else writes in a folder until this ends; given a `progress`, wait until that is so."""
+    try:
+        file = folder.with_suffix(".lock").open("ab")  # for writing: network file systems ask that of a lock
+    except OSError:  # read-only: a copy that is there can be used
+        yield False
+        return
+    with file:
+        while (alone := _lock(file.fileno())) is False and progress is not None:
+            progress(0.0, "waiting for another load, which makes a packed copy")
+            time.sleep(POLL_SEC)
+        yield bool(alone)
+
+
+def _opened(path: Path, parts: PackedParts, *, compare: bool = False) -> PackedCopy | None:
+    """Return a copy that is whole, by its time or, where that is to be compared, by its content."""
+    manifest = _manifest(path)
+    sums = manifest.get("sums")
+    if manifest.get("version") != VERSION or not isinstance(sums, list):
+        return None
+    try:
+        copy = PackedCopy(path, sums)
+    except ValueError:
+        return None
+    if copy.size == parts.total:
+        if manifest.get("time") == copy.stat().st_mtime_ns:
+            return copy
+        if compare and sums == _sums(copy, parts):
+            _write_manifest(path, manifest["source"], copy.stat(), sums)
+            return copy
+    copy.close()
+    return None
+
+
+def _manifest(path: Path) -> dict:
+    try:
+        found = read_json(read_bytes(path.with_suffix(".json")))
+    except (OSError, ValueError):  # none, or a damaged one: the copy is made again
+        return {}
+    return found if isinstance(found, dict) and found.get("format") == FORMAT else {}
+
+
+def _write_manifest(path: Path, source: str, found: os.stat_result, sums: Sequence[int]) -> None:
+    fields = {"source": source, "time": found.st_mtime_ns, "sums": sums}
+    write_atomic(path.with_suffix(".json"), json_bytes({"format": FORMAT, "version": VERSION, **fields}))
+
+
+def _clean(path: Path, source: str) -> None:
+    """Delete what killed writers left, and the copies that are of no use beside the one at `path`.
+
+    Those are copies of the same files as they were earlier, by this version or another, and copies without a manifest.
+    """
+    for left in (*path.parent.glob("tmp*"), *path.parent.glob(".*.tmp")):  # of `tempfile`, of `write_atomic`
+        left.unlink(missing_ok=True)
+    for other in {found.with_suffix(".layers") for found in path.parent.glob("*.*")} - {path}:
+        if _manifest(other).get("source", source) == source:
+            _drop(other)
+
+
+def _drop(path: Path) -> None:
+    """Delete a copy and its manifest, unless somebody reads it or, for want of locks, may do so."""
+    with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
+        if not _lock(file.fileno()):
+            return
+        path.unlink()
+    path.with_suffix(".json").unlink(missing_ok=True)
+
+
+def _sums(file: DirectFile, parts: PackedParts) -> list[int]:
+    """Return the checksums of what the disk holds, not of what the page cache does."""
+    memory, sums = aligned_memory(PIECE), []
+    for begin, end in pairwise(parts.bounds):
+        found = 0
+        for offset in range(begin, end, PIECE):
+            piece = memory[: min(PIECE, end - offset)]
+            file.read(piece, offset, len(piece))
+            found += checksum(piece)
+        sums.append(found % 2**64)
+    return sums
+
+
+def _make(
+    path: Path,
+    source: str,
+    model: PreTrainedModel,
+    files: TensorFiles,
+    stored: Mapping[str, StoredTensor],
+    parts: PackedParts,
+    progress: Progress,
+) -> PackedCopy:
+    free = shutil.disk_usage(path.parent).free
+    size = f"{parts.total / 1e6:,.0f} MB"
+    if free < parts.total + SPARE_DISK:
+        raise ValueError(
+            f"{path.parent}: found {free / 1e6:,.0f} MB free, expected {size} for a packed copy of the layers and "
+            f"{SPARE_DISK / 1e6:,.0f} MB to spare (SEQUOIA_NATIVE=0 streams the model's own files instead)"
+        )
+    progress(0.0, f"making a packed copy of {size}, once")
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    fresh, sums, done = Path(name), [0] * (parts.layer_count + 2), 0
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for part, content in _packed_parts(model, files, stored, parts):
+                file.write(memoryview(content.numpy()))
+                sums[part] = (sums[part] + checksum(content)) % 2**64
+                done += len(content)
+                progress(0.99 * done / parts.total, f"packing: {done / 1e6:,.0f} of {size}")
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.closing(DirectFile(fresh)) as written:
+            if _sums(written, parts) != sums:
+                raise ValueError(f"{path.parent}: found a disk that returns other bytes than were written to it")
+            _write_manifest(path, source, written.stat(), sums)  # before the copy: one without it is not trusted
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    progress(1.0, f"packed copy of {size} made")
+    return PackedCopy(path, sums)
+
+
+def _packed_parts(
+    model: PreTrainedModel, files: TensorFiles, stored: Mapping[str, StoredTensor], parts: PackedParts
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the file's content from its beginning: the part that it belongs to, uint8 that is valid until the next."""
+    functions, shape = compiled()[0], shape_of(model)
+    buffer = host_buffer(parts.layer_bytes)
+    for index in range(parts.layer_count):
+        names = [f"model.layers.{index}.{name}" for name in MATRICES]
+        matrices = joined([files.read(stored[name], torch.bfloat16) for name in names])
+        functions.sequoia_pack_layer(byref(shape), addresses(matrices), buffer.data_ptr())
+        yield index, buffer
+    del buffer
+    head, embedding = parts.layer_count, stored["model.embed_tokens.weight"]
+    for content in _packed_head(stored.get("lm_head.weight", embedding), files, parts.head_bytes):
+        yield head, content
+    if parts.embedding_bytes:
+        for start in range(0, shape.vocab, ROWS):
+            rows = files.read(embedding, torch.bfloat16, slice(start, start + ROWS))
+            yield head + 1, rows.flatten().view(torch.uint8)
+        yield head + 1, torch.zeros(parts.embedding_bytes - 2 * shape.vocab * shape.hidden, dtype=torch.uint8)
+
+
+def _packed_head(head: StoredTensor, files: TensorFiles, size: int) -> Iterator[torch.Tensor]:
+    rows, width = head.shape
+    done = 0
+    for start in range(0, rows, ROWS):
+        block = files.read(head, torch.bfloat16, slice(start, start + ROWS))
+        packed = torch.zeros(round_up(len(block), 32) * width, dtype=torch.bfloat16)
+        compiled()[0].sequoia_pack_rows(block.data_ptr(), len(block), width, packed.data_ptr())
+        yield packed.view(torch.uint8)
+        done += 2 * len(packed)
+    yield torch.zeros(size - done, dtype=torch.uint8)

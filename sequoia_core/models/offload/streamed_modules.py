@@ -1,0 +1,261 @@
+"""A Hugging Face model whose decoder layers' matrices stream, through its own unmodified modules.
+
+The model is built without numbers; its norms and biases are loaded, embedding and head when it runs. A hook before each
+layer points that layer's parameters into the buffer that its matrices have come to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
+
+from ..transformers_passes import TransformersPasses, TransformersSession
+from .layer_ring import LayerRing
+from .layer_sources import HostSource, Place, TensorSource, places_of
+from .tensor_files import PIECE, StoredTensor, TensorFiles
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+SLOTS = 2  # buffers of this path: what a layer is read into is smaller than what it is computed in
+
+
+def without_numbers(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """Return a model whose parameters have shapes and no memory, and whose buffers are computed as always."""
+    with _empty_parameters():
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False, attn_implementation=None)
+    return model.requires_grad_(False).eval()
+
+
+@contextmanager
+def _empty_parameters() -> Iterator[None]:
+    register = torch.nn.Module.register_parameter
+
+    def register_empty(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = torch.nn.Parameter(parameter.to("meta"), requires_grad=False)
+        register(module, name, parameter)
+
+    torch.nn.Module.register_parameter = register_empty
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = register
+
+
+def decoder_layers(model: PreTrainedModel) -> tuple[str, torch.nn.ModuleList]:
+    """Return the list of a model's decoder layers and its name in the model.
+
+    Raises:
+        ValueError: where there is no such list; the message lacks the model's name.
+    """
+    count = int(model.config.get_text_config().num_hidden_layers)
+    lists = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count
+    ]
+    if not lists:
+        raise ValueError(f"found a {type(model).__name__} without a list of its {count} layers, expected one to stream")
+    return max(lists, key=lambda found: sum(parameter.numel() for parameter in found[1].parameters()))
+
+
+def match_names(model: PreTrainedModel, files: TensorFiles) -> dict[str, StoredTensor]:
+    """Return the stored tensor of every parameter, by its name in the model; tied parameters under their first name.
+
+    Files may leave out the name of the base model, have it in addition, or use names of earlier versions, as
+    transformers' own loader allows.
+
+    Raises:
+        ValueError: for tensors that are missing, of another shape or without a place; the message lacks the model's
+            name.
+    """
+    wanted = dict(model.named_parameters())
+    places = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    places |= {name for name, _ in model.named_buffers()}
+    prefix = f"{model.base_model_prefix}."
+    found: dict[str, StoredTensor] = {}
+    surplus = []
+    ignored = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_unexpected or ()]
+    renamings = [rule for rule in get_model_conversion_mapping(model) if isinstance(rule, WeightRenaming)]
+    for key, tensor in files.tensors.items():
+        renamed = key
+        for rule in renamings:
+            renamed, _ = rule.rename_source_key(renamed)
+        spellings = (key, prefix + key, key.removeprefix(prefix), renamed, prefix + renamed)
+        name = next((spelling for spelling in spellings if spelling in places), None)
+        if name in wanted:
+            found[name] = tensor
+        elif name is None and not key.endswith(".masked_bias") and not any(rule.search(key) for rule in ignored):
+            surplus.append(key)
+    faults = [f"no {name}" for name in wanted if name not in found]
+    faults += [
+        f"{name} of shape {list(found[name].shape)} where it takes {list(parameter.shape)}"
+        for name, parameter in wanted.items()
+        if name in found and found[name].shape != tuple(parameter.shape)
+    ]
+    faults += [f"no place for {key}" for key in surplus]
+    if faults:
+        more = f" and {len(faults) - 2} more" if len(faults) > 2 else ""
+        raise ValueError(
+            f"found weights that cannot be streamed: {'; '.join(faults[:2])}{more}; expected every tensor of a "
+            f"{type(model).__name__} under the name of its parameter"
+        )
+    return found
+
+
+class StreamedModules:
+    """What a model from `without_numbers` needs so that its own forward runs, layer by layer.
+
+    Norms and biases are loaded at once; `load` and the first forward take the rest that stays, `rest` gives it back.
+
+    Args:
+        host: whether layers are read once, into pinned memory of the host, and not in each pass.
+
+    Attributes:
+        stored: the stored tensor of every parameter, by its name in the model.
+        resident_bytes: of embedding, head, and what else stays while it runs.
+        layer_bytes: of one buffer.
+        ring: the layers; None at rest.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        files: TensorFiles,
+        device: torch.device,
+        *,
+        host: bool = False,
+    ) -> None:
+        self.files, self.device, self.host = files, device, host
+        self.stored = match_names(model, files)
+        prefix, layers = decoder_layers(model)
+        streamed = [{name: matrix for name, matrix in layer.named_parameters() if matrix.ndim > 1} for layer in layers]
+        self._layout = [places_of(list(layer.values())) for layer in streamed]
+        self._matrices = [[self.stored[f"{prefix}.{i}.{name}"] for name in layer] for i, layer in enumerate(streamed)]
+        in_layers = {f"{prefix}.{i}.{name}" for i, layer in enumerate(streamed) for name in layer}
+        self._kept = [
+            name for name, parameter in model.named_parameters() if name not in in_layers and parameter.ndim > 1
+        ]
+        self.resident_bytes = sum(model.get_parameter(n).numel() * model.dtype.itemsize for n in self._kept)
+        self.layer_bytes = max(places[-1].end for places in self._layout)
+        small = [name for name, parameter in model.named_parameters() if parameter.ndim <= 1]
+        self._fill(model, small)
+        for buffer_owner in model.modules():
+            for name, buffer in buffer_owner._buffers.items():
+                if buffer is not None:
+                    buffer_owner._buffers[name] = buffer.to(device)
+        self.ring: LayerRing | None = None
+        self._pass: Iterator[torch.Tensor] | None = None
+        self._views: dict[tuple[int, tuple[Place, ...]], list[torch.nn.Parameter]] = {}
+        self._matrices_at_rest: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
+        model.register_forward_pre_hook(self._begin)
+        for index, layer in enumerate(layers):
+            names = [name.rpartition(".") for name in streamed[index]]
+            owners = [(layer.get_submodule(owner), leaf) for owner, _, leaf in names]
+            self._matrices_at_rest += [(owner, leaf, owner._parameters[leaf]) for owner, leaf in owners]
+            layer.register_forward_pre_hook(self._pointing(index, owners))
+        layers[-1].register_forward_hook(self._finish)
+
+    def load(self, model: PreTrainedModel) -> None:
+        """Take what has to stay while the model's own forward runs; nothing where it is there already."""
+        if self.ring is None:
+            self._empty = {name: model.get_parameter(name) for name in self._kept}
+            self._fill(model, self._kept)
+            source = TensorSource(self.files, self._matrices, self._layout, self.device)
+            self.ring = LayerRing(HostSource(source) if self.host else source, slots=SLOTS)
+
+    def rest(self, model: PreTrainedModel) -> None:
+        """Give back what `load` took."""
+        if self.ring is not None:
+            self.ring.close()
+            self.ring, self._pass, self._views = None, None, {}
+            self._replace(model, self._empty)
+            for owner, leaf, empty in self._matrices_at_rest:  # else the last ones keep their buffers
+                owner._parameters[leaf] = empty
+
+    def _fill(self, model: PreTrainedModel, names: list[str]) -> None:
+        filled = {}
+        for name in names:
+            weights = self.files.read(self.stored[name], model.get_parameter(name).dtype)
+            if not all(part.isfinite().all() for part in weights.view(-1).split(PIECE)):  # in parts: it takes memory
+                raise ValueError(f"found numbers that are not finite in {name}, expected finite weights")
+            filled[name] = torch.nn.Parameter(weights.to(self.device), requires_grad=False)
+        self._replace(model, filled)
+
+    @staticmethod
+    def _replace(model: PreTrainedModel, fresh: dict[str, torch.nn.Parameter]) -> None:
+        """Put parameters in the place of others, everywhere where those are tied to."""
+        by_old = {id(model.get_parameter(name)): parameter for name, parameter in fresh.items()}
+        for module in model.modules():
+            for leaf, parameter in module._parameters.items():
+                if parameter is not None and id(parameter) in by_old:
+                    module._parameters[leaf] = by_old[id(parameter)]
+
+    def _begin(self, model: PreTrainedModel, inputs: tuple) -> None:
+        self.load(model)
+        if self._pass is not None:
+            self._pass.close()  # of a pass that ended early
+        self._pass = self.ring.layers()
+
+    def _pointing(self, index: int, owners: list[tuple[torch.nn.Module, str]]) -> Callable:
+        places = self._layout[index]
+
+        def point(layer: torch.nn.Module, inputs: tuple) -> None:
+            buffer = next(self._pass)
+            key = (buffer.data_ptr(), places)
+            if key not in self._views:
+                self._views[key] = [torch.nn.Parameter(place.of(buffer), requires_grad=False) for place in places]
+            for (owner, leaf), parameter in zip(owners, self._views[key], strict=True):
+                owner._parameters[leaf] = parameter
+
+        return point
+
+    def _finish(self, layer: torch.nn.Module, inputs: tuple, output: object) -> None:
+        next(self._pass, None)  # the last buffer may be filled for the next pass
+        self._pass = None
+
+
+class StreamedPasses(TransformersPasses):
+    """Runs any causal model of transformers whose layers stream (`protocol.Passes`)."""
+
+    def __init__(self, model: PreTrainedModel, streamed: StreamedModules, tier: str) -> None:
+        super().__init__(model)
+        self.streamed, self.described = streamed, f"transformers, layers streamed from {tier}"
+
+    @property
+    def ring(self) -> LayerRing | None:
+        return self.streamed.ring
+
+    @property
+    def path(self) -> Path:
+        """The file that streams, or the first of several."""
+        return self.streamed.files.files[0].path
+
+    def open(self, capacity: int, vocab_size: int) -> StreamedSession:
+        self.streamed.load(self.model)
+        return StreamedSession(self, capacity, vocab_size)
+
+
+class StreamedSession(TransformersSession):
+    """One sequence in a model whose layers stream."""
+
+    def __init__(self, passes: StreamedPasses, capacity: int, vocab_size: int) -> None:
+        super().__init__(passes, capacity, vocab_size)
+        self._ring = passes.ring
+
+    @property
+    def read_wait_sec(self) -> float:
+        return self._ring.wait_sec
+
+    @property
+    def bytes_read(self) -> int:
+        return self._ring.bytes_read

@@ -1,0 +1,12 @@
+"""Compiled code: C, and what builds, chooses and calls it.
+
+Each module imports, of this room, only the modules named:
+
+    plain_decoder     -
+    processor         -
+    compile_c         processor
+    instruction_sets  processor, compile_c
+    sampling_ops      compile_c
+    tree_expansion    compile_c, sampling_ops
+    llama_x86         plain_decoder, compile_c, instruction_sets, sampling_ops, tree_expansion
+"""

@@ -1,0 +1,887 @@
+// A whole decoder pass in one call, on x86 processors: Llama and its relatives (biases on query, key and value; norms on
+// query and key).
+//
+// A small model on CPU spends most of a pass between the kernels of a framework. Here a pass is one parallel region; its
+// time is that of reading the weights once. bfloat16 weights and cache, float32 in between. The products of one instruction
+// set come from the file that the compiler is told by -DPRODUCTS; the rest is the same for all.
+//
+// Every row of the result depends only on the tokens that row sees, bit for bit: each product adds in one order whatever
+// the number of rows, and attention adds over the visible keys in the order of their positions, wherever in the cache
+// they lie. So a token gets the same logits alone, in a chain or in a tree. (Functions that compute and are called from
+// several places are never inlined: copies of them could be rounded differently.)
+//
+// Built by compile_c.py together with sampling_ops.c. For tests, where a processor lacks AMX or bfloat16 products,
+// amx_emulation.h is read before: an instruction of theirs that is new here has to be added there.
+// Shapes: q = new tokens, D = hidden size, I = inner size of the MLP, H, K = query and key heads, d = head size,
+// V = vocabulary.
+
+#include <immintrin.h>
+#include <omp.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include PRODUCTS
+#include "tree_expansion.h"
+
+#define ONE_COPY __attribute__((noinline))
+
+int rows_soften_one(const float *, int64_t, float, float *);  // see sampling_ops.c
+int rows_largest(const float *, int64_t, int64_t, int64_t, int64_t *);
+int rows_draw(const float *, int64_t, int64_t, int64_t, int, const double *, int64_t *);
+
+typedef struct {
+    int32_t hidden, inner, layers, heads, key_heads, head_size, vocab, context;
+    float eps;
+} Shape;
+
+typedef struct {  // a matrix [n, k] in tiles: [groups of 32 columns][k / 32][2 tiles]
+    bf16 *tiles;
+    int n, k;
+} Matrix;
+
+typedef struct {
+    Matrix project, output, gate_up, down;
+} Layer;
+
+typedef struct {
+    Shape shape;
+    const float *cosines, *sines, *norms;  // [context, d / 2] twice, [2 * layers + 1, D], owned by the caller
+    const float *biases, *head_norms;      // [layers, (H + 2 K) d], [layers, 2, d] (query, key); NULL without; the caller's
+    Layer *layers;          // NULL where they come one by one, see `sequoia_layer`
+    Matrix head;
+    bf16 *memory;           // all packed weights, and the embedding at their end; NULL where they are the caller's
+    const bf16 *embedding;  // [V, D]; NULL where it is tied to the head and rows are gathered from the head's tiles
+    size_t bytes;
+} Model;
+
+typedef struct {  // one pass: `rows` new tokens after `length` cached ones
+    int length, rows, last, keep;
+    const int64_t *ids, *positions;
+    const float *tail;  // [rows, last]: masks the `last` slots, the new ones included
+} Pass;
+
+typedef struct {
+    const Model *model;
+    Pass pass;           // the one that goes layer by layer, see `sequoia_enter`
+    int capacity;        // slots, a multiple of 32
+    size_t bytes;        // of keys, and of values
+    bf16 *keys;          // [layers][K][capacity / 16][d / 2][16][2]: 16 keys side by side, two entries of each together
+    bf16 *values;        // [layers][K][capacity / 32][d / 16][16][16][2]: two keys together, 32 in a tile
+    int rows, threads;   // what the scratch below has room for
+    float *hidden, *projected, *scores;                // [q, D], [q, (H + 2 K) d], [threads, 16, capacity]
+    activation *input, *attended, *inner, *weights;    // in tiles, see `place`; weights: of the attention, per thread
+    int32_t *seen, *seen_start, *run;                  // see `prepare`
+    float *logits;       // of a drafted level
+    size_t logits_size;
+} Cache;
+
+// ---- memory
+
+static size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+static void *take(size_t bytes) {  // zeroed, in large pages where the system grants them
+    bytes = round_up(bytes ? bytes : 1, (size_t)1 << 21);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return NULL;
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    return memory;
+}
+
+static void give(void *memory, size_t bytes) {
+    if (memory) munmap(memory, round_up(bytes ? bytes : 1, (size_t)1 << 21));
+}
+
+static ONE_COPY float inverse_root_mean_square(const float *row, int size, float eps) {
+    floats sum = {0};
+    for (int i = 0; i < size; i += LANES) {
+        const floats x = load(row + i);
+        sum += x * x;
+    }
+    return 1.0f / __builtin_sqrtf(total(sum) / (float)size + eps);
+}
+
+static ONE_COPY void normalise(activation *to, int at, const float *row, const float *weight, int size, float eps) {
+    const float scale = inverse_root_mean_square(row, size, eps);
+    for (int i = 0; i < size; i += LANES) keep_activation(to + place(at, i, size), load(row + i) * scale * load(weight + i));
+}
+
+// ---- weights in tiles, and products
+
+static size_t tiles_of(int n, int k) { return round_up(n, WIDE) / ROWS * (size_t)(k / DEEP); }
+
+// Copy rows [from, from + 16) of a [n, k] matrix into the tiles of one block of columns; rows beyond n are zero.
+static void pack_block(bf16 *tiles, const bf16 *weight, int n, int k, int from) {
+    for (int step = 0; step < k / DEEP; step++)
+        for (int column = 0; column < ROWS; column++)
+            for (int i = 0; i < DEEP; i++)
+                tiles[(size_t)step * GROUP * TILE + i / 2 * 32 + column * 2 + i % 2] =
+                    from + column < n ? weight[(size_t)(from + column) * k + step * DEEP + i] : 0;
+}
+
+// Copy `rows` rows into the tiles of a matrix, from one of its first columns of tiles on.
+static void pack(bf16 *tiles, const bf16 *weight, int rows, int k) {
+    for (int block = 0; block < (int)(round_up(rows, WIDE) / ROWS); block++)
+        pack_block(tiles + (size_t)(block / GROUP) * (k / DEEP) * GROUP * TILE + block % GROUP * TILE, weight, rows, k,
+                   block * ROWS);
+}
+
+// Gate and up side by side: each group holds 16 columns of the one, then the same 16 of the other.
+static void pack_pair(bf16 *tiles, const bf16 *gate, const bf16 *up, int rows, int k) {
+    for (int group = 0; group < rows / ROWS; group++)
+        for (int block = 0; block < GROUP; block++)
+            pack_block(tiles + (size_t)group * (k / DEEP) * GROUP * TILE + block * TILE, block ? up : gate, rows, k,
+                       group * ROWS);
+}
+
+// A matrix whose tiles lie at `memory` -> where the next one's begin.
+static bf16 *lay(Matrix *matrix, bf16 *memory, int n, int k) {
+    *matrix = (Matrix){memory, n, k};
+    return memory + tiles_of(n, k) * TILE;
+}
+
+// A layer's matrices one behind the other.
+static bf16 *lay_layer(Layer *layer, bf16 *memory, const Shape *shape) {
+    const int D = shape->hidden, I = shape->inner, d = shape->head_size, H = shape->heads, K = shape->key_heads;
+    memory = lay(&layer->project, memory, (H + 2 * K) * d, D);
+    memory = lay(&layer->output, memory, D, H * d);
+    memory = lay(&layer->gate_up, memory, 2 * I, D);
+    return lay(&layer->down, memory, D, I);
+}
+
+static void pack_layer(const Layer *layer, const bf16 *const *weights, const Shape *shape) {
+    pack(layer->project.tiles, weights[0], layer->project.n, shape->hidden);
+    pack(layer->output.tiles, weights[1], shape->hidden, layer->output.k);
+    pack_pair(layer->gate_up.tiles, weights[2], weights[3], shape->inner, shape->hidden);
+    pack(layer->down.tiles, weights[4], shape->hidden, shape->inner);
+}
+
+enum Then { STORE, ADD, GATE };
+
+static const bf16 *first_tiles(const Matrix *matrix) {  // of this thread's share
+    const int groups = (matrix->n + WIDE - 1) / WIDE, thread = omp_get_thread_num(), threads = omp_get_num_threads();
+    return matrix->tiles + (size_t)(groups * thread / threads) * (matrix->k / DEEP) * GROUP * TILE;
+}
+
+// This thread's share of a [rows, k] times matrix. `a` and what GATE writes lie in tiles, other results row by row.
+// While many rows are multiplied by one group the next one is fetched, after the last the first of the matrix `after`.
+static ONE_COPY void multiply(const Matrix *matrix, const activation *a, int rows, enum Then then, void *out, int width,
+                              const Matrix *after) {
+    const int k = matrix->k, groups = (matrix->n + WIDE - 1) / WIDE, size = k / DEEP * GROUP * TILE;
+    const int thread = omp_get_thread_num(), threads = omp_get_num_threads(), stop = groups * (thread + 1) / threads;
+    const int batches = rows > ROWS ? (rows + BATCH - 1) / BATCH : 1, lines = (GROUP * TILE / 32 + batches - 1) / batches;
+    const bf16 *tiles = first_tiles(matrix);
+    float c[BATCH * WIDE] __attribute__((aligned(64)));
+    for (int group = groups * thread / threads; group < stop; group++, tiles += size) {
+        const bf16 *ahead = group + 1 < stop ? tiles + size : first_tiles(after);
+        for (int first = 0; first < rows; first += BATCH, ahead += (size_t)(k / DEEP) * lines * 32) {
+            const int count = rows - first < BATCH ? rows - first : BATCH;
+            product(c, a + (size_t)first * k, count, tiles, k, ahead, lines);
+            for (int row = 0; row < count; row++) {
+                const float *from = c + row * WIDE;
+                if (then == GATE) {
+                    const floats gate = load(from), up = load(from + ROWS), minus = -gate, most = fill(80.0f);
+                    const floats low = exponential(pick(minus > most, most, minus));  // beyond 80 it is 0 to rounding
+                    keep_activation((activation *)out + place(first + row, group * ROWS, width), gate / (1.0f + low) * up);
+                    continue;
+                }
+                float *to = (float *)out + (size_t)(first + row) * width + group * WIDE;
+                const int left = matrix->n - group * WIDE;
+                for (int i = 0; i < WIDE && i < left; i += LANES) {
+                    if (left - i < LANES) {
+                        for (int lane = 0; lane < left - i; lane++)
+                            to[i + lane] = from[i + lane] + (then == ADD ? to[i + lane] : 0.0f);
+                    } else {
+                        floats found = load(from + i);
+                        if (then == ADD) found += load(to + i);
+                        store(to + i, found);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// ---- attention
+
+// Rotate one head of d entries by its position.
+static ONE_COPY void rotate(float *to, const float *x, const float *cosine, const float *sine, int size) {
+    const int half = size / 2;
+    for (int i = 0; i < half; i += LANES) {
+        const floats a = load(x + i), b = load(x + half + i), c = load(cosine + i), s = load(sine + i);
+        store(to + i, a * c - b * s);
+        store(to + half + i, b * c + a * s);
+    }
+}
+
+// What attention takes from the projection of one row: a query or key, with its bias, norm and rotation.
+static void rotated_head(float *to, const Model *model, int layer, const float *projected, int head, int64_t position) {
+    const Shape *shape = &model->shape;
+    const int size = shape->head_size, width = (shape->heads + 2 * shape->key_heads) * size;
+    const size_t angle = (size_t)position * (size / 2);
+    const float *from = projected + head * size;
+    float line[LARGEST_HEAD] __attribute__((aligned(64)));
+    if (model->biases) {
+        const float *bias = model->biases + (size_t)layer * width + head * size;
+        for (int i = 0; i < size; i += LANES) store(line + i, load(from + i) + load(bias + i));
+        from = line;
+    }
+    if (model->head_norms) {
+        const float *weight = model->head_norms + (2 * (size_t)layer + (head >= shape->heads)) * size;
+        const float scale = inverse_root_mean_square(from, size, shape->eps);
+        for (int i = 0; i < size; i += LANES) store(line + i, load(from + i) * scale * load(weight + i));
+        from = line;
+    }
+    rotate(to, from, model->cosines + angle, model->sines + angle, size);
+}
+
+static void store_key(bf16 *keys, const float *key, int slot, int size) {
+    bf16 line[LARGEST_HEAD] __attribute__((aligned(64)));
+    for (int i = 0; i < size; i += LANES) narrow(line + i, load(key + i));
+    bf16 *to = keys + (size_t)(slot / 16) * 16 * size + slot % 16 * 2;
+    for (int i = 0; i < size; i += 2) memcpy(to + 16 * i, line + i, 2 * sizeof(bf16));
+}
+
+static void store_value(bf16 *values, const float *value, const float *bias, int slot, int size) {
+    for (int i = 0; i < size; i += LANES) {
+        bf16 line[LANES], *to = values + value_pair(slot, i / LANES, size) + slot % 2;
+        floats found = load(value + i);
+        if (bias) found += load(bias + i);
+        narrow(line, found);
+        for (int lane = 0; lane < LANES; lane++) to[2 * lane] = line[lane];
+    }
+}
+
+// This thread's share of the new rows' keys and values, head after head.
+static void store_new(Cache *cache, int layer, const int64_t *positions, int rows, int length) {
+    const Model *model = cache->model;
+    const Shape *shape = &model->shape;
+    const int size = shape->head_size, heads = shape->heads, key_heads = shape->key_heads;
+    const int width = (heads + 2 * key_heads) * size, thread = omp_get_thread_num(), threads = omp_get_num_threads();
+    const float *bias = model->biases ? model->biases + (size_t)layer * width + (heads + key_heads) * size : NULL;
+    const int64_t all = (int64_t)key_heads * rows;
+    for (int64_t i = all * thread / threads; i < all * (thread + 1) / threads; i++) {
+        const int head = (int)(i / rows), row = (int)(i % rows);
+        const float *projected = cache->projected + (size_t)row * width;
+        const size_t at = ((size_t)layer * key_heads + head) * cache->capacity * size;
+        float key[LARGEST_HEAD] __attribute__((aligned(64)));
+        rotated_head(key, model, layer, projected, heads + head, positions[row]);
+        store_key(cache->keys + at, key, length + row, size);
+        store_value(cache->values + at, projected + (size_t)(heads + key_heads + head) * size,
+                    bias ? bias + head * size : NULL, length + row, size);
+    }
+}
+
+// Scores of one row over its keys to weights relative to the largest, up to the next 32 keys -> their sum. The weights go
+// to this row's place in tiles.
+static ONE_COPY float soften(activation *weights, float *scores, int count, float scale) {
+    const int padded = (int)round_up(count, DEEP);
+    for (int i = count; i < padded; i++) scores[i] = -__builtin_inff();
+    floats top = fill(-__builtin_inff()), sum = {0};
+    for (int i = 0; i < padded; i += LANES) {
+        const floats x = load(scores + i);
+        top = pick(x > top, x, top);
+    }
+    const float highest = largest(top);
+    for (int i = 0; i < padded; i += LANES) {
+        const floats x = exponential((load(scores + i) - highest) * scale);  // beyond `count` 1e-30: lost in the sum
+        keep_activation(weights + place(0, i, padded), x);
+        sum += x;
+    }
+    return total(sum);
+}
+
+// One key head and the query heads that share it, for up to 16 of their rows from `first` on: token after token, the heads
+// that share keys together. `prefix` slots are seen by every row, after them row r sees slots seen[seen_start[r]] to
+// seen[seen_start[r + 1] - 1], in the order of their positions.
+static void attend(Cache *cache, int layer, int head, int first, const int64_t *positions, int rows, int length,
+                   int prefix) {
+    const Model *model = cache->model;
+    const Shape *shape = &model->shape;
+    const int size = shape->head_size, share = shape->heads / shape->key_heads, blocks = (length + rows + DEEP - 1) / DEEP;
+    const int width = (shape->heads + 2 * shape->key_heads) * size, stride = cache->capacity;
+    const size_t at = ((size_t)layer * shape->key_heads + head) * cache->capacity * size;
+    const bf16 *keys = cache->keys + at, *values = cache->values + at;
+    const float scale = 1.0f / __builtin_sqrtf((float)size);
+    float *scores = cache->scores + (size_t)omp_get_thread_num() * ROWS * stride;
+    activation *weights = cache->weights + (size_t)omp_get_thread_num() * ROWS * stride;
+    activation queries[ROWS * LARGEST_HEAD] __attribute__((aligned(64)));
+    float sums[ROWS * LARGEST_HEAD] __attribute__((aligned(64))), totals[ROWS];
+    const int count = rows * share - first < ROWS ? rows * share - first : ROWS;
+
+    for (int r = 0; r < count; r++) {
+        const int row = (first + r) / share, query = head * share + (first + r) % share;
+        float line[LARGEST_HEAD] __attribute__((aligned(64)));
+        rotated_head(line, model, layer, cache->projected + (size_t)row * width, query, positions[row]);
+        for (int i = 0; i < size; i += LANES) keep_activation(queries + place(r, i, size), load(line + i));
+    }
+    score(scores, stride, queries, count, keys, blocks, size);
+    int run = INT32_MAX;
+    for (int r = 0; r < count; r++) {
+        const int row = (first + r) / share, start = cache->seen_start[row], more = cache->seen_start[row + 1] - start;
+        float *line = scores + (size_t)r * stride;
+        for (int i = 0; i < more; i++) line[prefix + i] = line[cache->seen[start + i]];  // slots lie at or after it
+        totals[r] = soften(weights + r * DEEP, line, prefix + more, scale);
+        run = cache->run[row] < run ? cache->run[row] : run;
+    }
+    const int shared = (prefix + run) / DEEP;  // blocks of slots that all these rows see: many in a prompt
+    weigh(sums, weights, count, values, shared, size);
+    for (int r = 0; r < count; r++) {
+        const int row = (first + r) / share, query = head * share + (first + r) % share;
+        const int32_t *seen = cache->seen + cache->seen_start[row];
+        const int all = prefix + cache->seen_start[row + 1] - cache->seen_start[row];
+        for (int from = shared * DEEP; from < all; from += DEEP) {
+            int32_t slots[DEEP];
+            const int here = all - from < DEEP ? all - from : DEEP;
+            for (int i = 0; i < here; i++) slots[i] = from + i < prefix ? from + i : seen[from + i - prefix];
+            weigh_some(sums + r * size, weights + (size_t)from * ROWS + r * DEEP, values, slots, here, size);
+        }
+        const float inverse = 1.0f / totals[r];
+        for (int i = 0; i < size; i += LANES)
+            keep_activation(cache->attended + place(row, query * size + i, shape->heads * size),
+                            load(sums + r * size + i) * inverse);
+    }
+}
+
+// This thread's share of the attention of all new rows.
+static void attend_all(Cache *cache, int layer, const int64_t *positions, int rows, int length, int prefix) {
+    const Shape *shape = &cache->model->shape;
+    const int share = shape->heads / shape->key_heads, thread = omp_get_thread_num(), threads = omp_get_num_threads();
+    const int parts = (rows * share + ROWS - 1) / ROWS, all = shape->key_heads * parts;
+    for (int i = (int)((int64_t)all * thread / threads); i < (int)((int64_t)all * (thread + 1) / threads); i++)
+        attend(cache, layer, i / parts, i % parts * ROWS, positions, rows, length, prefix);
+}
+
+// ---- what Python calls
+
+int sequoia_supported(void) { return granted(); }  // 0 where the system does not grant the processor's registers
+
+// Bytes of one packed layer, and of the packed head.
+int64_t sequoia_layer_bytes(const Shape *shape) {
+    Layer layer;
+    return (lay_layer(&layer, NULL, shape) - (bf16 *)NULL) * (int64_t)sizeof(bf16);
+}
+
+int64_t sequoia_head_bytes(const Shape *shape) {
+    return (int64_t)(tiles_of(shape->vocab, shape->hidden) * TILE * sizeof(bf16));
+}
+
+// weights: q, k and v in one [(H + 2 K) d, D], output, gate, up, down; bfloat16 rows.
+void sequoia_pack_layer(const Shape *shape, const bf16 *const *weights, bf16 *to) {
+    Layer layer;
+    lay_layer(&layer, to, shape);
+    pack_layer(&layer, weights, shape);
+}
+
+// Some rows of the head, a multiple of 32 except at its end, into their tiles.
+void sequoia_pack_rows(const bf16 *weight, int rows, int k, bf16 *to) { pack(to, weight, rows, k); }
+
+static Model *new_model(const Shape *shape, const float *cosines, const float *sines, const float *norms,
+                        const float *biases, const float *head_norms) {
+    Model *model = calloc(1, sizeof *model);
+    if (!model) return NULL;
+    model->shape = *shape;
+    model->cosines = cosines, model->sines = sines, model->norms = norms;
+    model->biases = biases, model->head_norms = head_norms;
+    return model;
+}
+
+// weights: per layer as for `sequoia_pack_layer`, then the head.
+Model *sequoia_model(const Shape *shape, const bf16 *embedding, const float *cosines, const float *sines,
+                     const float *norms, const float *biases, const float *head_norms, const bf16 *const *weights) {
+    Model *model = new_model(shape, cosines, sines, norms, biases, head_norms);
+    if (!model) return NULL;
+    const size_t words = (size_t)shape->vocab * shape->hidden;
+    model->bytes = shape->layers * sequoia_layer_bytes(shape) + sequoia_head_bytes(shape) + words * sizeof(bf16);
+    model->memory = take(model->bytes);
+    model->layers = calloc(shape->layers, sizeof(Layer));
+    if (!model->memory || !model->layers) {
+        give(model->memory, model->bytes);
+        free(model->layers);
+        free(model);
+        return NULL;
+    }
+    bf16 *next = model->memory;
+    for (int i = 0; i < shape->layers; i++, weights += 5) {
+        next = lay_layer(&model->layers[i], next, shape);
+        pack_layer(&model->layers[i], weights, shape);
+    }
+    next = lay(&model->head, next, shape->vocab, shape->hidden);
+    pack(model->head.tiles, weights[0], shape->vocab, shape->hidden);
+    model->embedding = memcpy(next, embedding, words * sizeof(bf16));
+    return model;
+}
+
+// A model whose layers come one by one. head: packed; embedding: rows, or NULL where it is the head's; the caller's both.
+Model *sequoia_streamed_model(const Shape *shape, const bf16 *embedding, const float *cosines, const float *sines,
+                              const float *norms, const float *biases, const float *head_norms, bf16 *head) {
+    Model *model = new_model(shape, cosines, sines, norms, biases, head_norms);
+    if (!model) return NULL;
+    lay(&model->head, head, shape->vocab, shape->hidden);
+    model->embedding = embedding;
+    return model;
+}
+
+void sequoia_model_free(Model *model) {
+    give(model->memory, model->bytes);
+    free(model->layers);
+    free(model);
+}
+
+Cache *sequoia_cache(const Model *model, int capacity) {
+    Cache *cache = calloc(1, sizeof *cache);
+    if (!cache) return NULL;
+    cache->model = model;
+    cache->capacity = (int)round_up(capacity, DEEP);
+    const Shape *shape = &model->shape;
+    cache->bytes = (size_t)shape->layers * shape->key_heads * cache->capacity * shape->head_size * sizeof(bf16);
+    cache->keys = take(cache->bytes);
+    cache->values = take(cache->bytes);
+    if (cache->keys && cache->values) return cache;
+    give(cache->keys, cache->bytes);
+    give(cache->values, cache->bytes);
+    free(cache);
+    return NULL;
+}
+
+static void free_scratch(Cache *cache) {
+    free(cache->hidden), free(cache->projected), free(cache->scores), free(cache->input), free(cache->attended);
+    free(cache->inner), free(cache->weights), free(cache->seen), free(cache->seen_start), free(cache->run);
+    cache->hidden = cache->projected = cache->scores = NULL;
+    cache->input = cache->attended = cache->inner = cache->weights = NULL;
+    cache->seen = cache->seen_start = cache->run = NULL;
+    cache->rows = 0;
+}
+
+void sequoia_cache_free(Cache *cache) {
+    free_scratch(cache);
+    free(cache->logits);
+    give(cache->keys, cache->bytes);
+    give(cache->values, cache->bytes);
+    free(cache);
+}
+
+static int make_room(Cache *cache, int rows, int threads) {
+    const Shape *shape = &cache->model->shape;
+    if (rows <= cache->rows && threads <= cache->threads) return 1;
+    rows = rows > cache->rows ? rows : cache->rows;
+    free_scratch(cache);
+    const size_t count = round_up(rows, 2 * ROWS), size = shape->head_size;
+#define ROOM(type, entries) aligned_alloc(64, round_up((entries) * sizeof(type), 64))
+    cache->hidden = ROOM(float, count * shape->hidden);
+    cache->projected = ROOM(float, count * (shape->heads + 2 * shape->key_heads) * size);
+    cache->scores = ROOM(float, (size_t)threads * ROWS * cache->capacity);
+    cache->weights = ROOM(activation, (size_t)threads * ROWS * cache->capacity);
+    cache->input = ROOM(activation, count * shape->hidden);
+    cache->attended = ROOM(activation, count * shape->heads * size);
+    cache->inner = ROOM(activation, count * shape->inner);
+    cache->seen = ROOM(int32_t, (size_t)rows * cache->capacity);
+    cache->seen_start = ROOM(int32_t, rows + 1);
+    cache->run = ROOM(int32_t, rows);
+#undef ROOM
+    if (!cache->hidden || !cache->projected || !cache->scores || !cache->input || !cache->attended || !cache->inner ||
+        !cache->weights || !cache->seen || !cache->seen_start || !cache->run) {
+        free_scratch(cache);
+        return 0;
+    }
+    memset(cache->input, 0, count * shape->hidden * sizeof(activation));  // rows of padding are multiplied too: no garbage
+    memset(cache->attended, 0, count * shape->heads * size * sizeof(activation));
+    memset(cache->inner, 0, count * shape->inner * sizeof(activation));
+    cache->rows = rows, cache->threads = threads;
+    return 1;
+}
+
+// Write down which of the last slots each row sees, and how many of them without a gap. By one thread; `make_room` was
+// called for as many rows.
+static void prepare(Cache *cache, const Pass *pass) {
+    int32_t *seen = cache->seen;
+    const int prefix = pass->length + pass->rows - pass->last;
+    for (int row = 0; row < pass->rows; row++) {
+        const float *tail = pass->tail + (size_t)row * pass->last;
+        int run = 0;
+        while (run < pass->last && tail[run] == 0.0f) run++;
+        cache->run[row] = run;
+        cache->seen_start[row] = (int32_t)(seen - cache->seen);
+        for (int i = 0; i < pass->last; i++)
+            if (tail[i] == 0.0f) *seen++ = prefix + i;
+    }
+    cache->seen_start[pass->rows] = (int32_t)(seen - cache->seen);
+}
+
+// Every thread of a region calls these two before and after its share of a pass.
+static unsigned begin(void) {
+    const unsigned control = _mm_getcsr();
+    _mm_setcsr(control | 0x8040);  // what is too small for a normal number is 0, as in the matrix unit
+    begin_products();
+    return control;
+}
+
+static void end(unsigned control) {
+    end_products();
+    _mm_setcsr(control);
+}
+
+static void embedding_row(float *to, const Model *model, int64_t id) {
+    const int D = model->shape.hidden;
+    if (model->embedding) {
+        const bf16 *from = model->embedding + (size_t)id * D;
+        for (int i = 0; i < D; i += LANES) store(to + i, widen(from + i));
+        return;
+    }
+    const bf16 *tiles = model->head.tiles + (size_t)(id / WIDE) * (D / DEEP) * GROUP * TILE + id % WIDE / ROWS * TILE;
+    for (int i = 0; i < D; i++) {
+        const bf16 *pair = tiles + (size_t)(i / DEEP) * GROUP * TILE + i % DEEP / 2 * 32 + id % ROWS * 2;
+        const uint32_t bits = (uint32_t)pair[i % 2] << 16;
+        memcpy(to + i, &bits, sizeof bits);
+    }
+}
+
+// This thread's share of the new tokens' embeddings, normed for the first layer.
+static ONE_COPY void embed(Cache *cache, const Pass *pass) {
+    const Model *model = cache->model;
+    const int D = model->shape.hidden, rows = pass->rows, thread = omp_get_thread_num(), count = omp_get_num_threads();
+    if (model->embedding)
+        for (int row = thread; row < rows; row += count)
+            for (int i = 0; i < D; i += 32)
+                _mm_prefetch((const char *)(model->embedding + (size_t)pass->ids[row] * D + i), _MM_HINT_T0);
+    for (int row = thread; row < rows; row += count) {
+        float *to = cache->hidden + (size_t)row * D;
+        embedding_row(to, model, pass->ids[row]);
+        normalise(cache->input, row, to, model->norms, D, model->shape.eps);
+    }
+}
+
+// All threads together: one layer, from its normed input to the next one's. `after` is multiplied next.
+static ONE_COPY void pass_layer(Cache *cache, const Pass *pass, const Layer *layer, int index, const Matrix *after) {
+    const Model *model = cache->model;
+    const Shape *shape = &model->shape;
+    const int D = shape->hidden, width = (shape->heads + 2 * shape->key_heads) * shape->head_size;
+    const int rows = pass->rows, prefix = pass->length + rows - pass->last;
+    const int thread = omp_get_thread_num(), count = omp_get_num_threads();
+    const float *norm = model->norms + (size_t)(2 * index + 1) * D;
+    const int first = index + 1 == shape->layers ? rows - pass->keep : 0;  // after the last layer only what is wanted
+#pragma omp barrier
+    multiply(&layer->project, cache->input, rows, STORE, cache->projected, width, &layer->output);
+#pragma omp barrier
+    store_new(cache, index, pass->positions, rows, pass->length);
+#pragma omp barrier
+    attend_all(cache, index, pass->positions, rows, pass->length, prefix);
+#pragma omp barrier
+    multiply(&layer->output, cache->attended, rows, ADD, cache->hidden, D, &layer->gate_up);
+#pragma omp barrier
+    for (int row = thread; row < rows; row += count)
+        normalise(cache->input, row, cache->hidden + (size_t)row * D, norm, D, shape->eps);
+#pragma omp barrier
+    multiply(&layer->gate_up, cache->input, rows, GATE, cache->inner, shape->inner, &layer->down);
+#pragma omp barrier
+    multiply(&layer->down, cache->inner, rows, ADD, cache->hidden, D, after);
+#pragma omp barrier
+    for (int row = first + thread; row < rows; row += count)
+        normalise(cache->input, row - first, cache->hidden + (size_t)row * D, norm + D, D, shape->eps);
+}
+
+// Every thread of a region calls this with the same pass; `logits` [keep, V] are whole after the next barrier.
+static void run(Cache *cache, const Pass *pass, float *logits) {
+    const Model *model = cache->model;
+    const int last = model->shape.layers - 1;
+    const unsigned control = begin();
+    embed(cache, pass);
+    for (int index = 0; index <= last; index++) {
+        const Layer *layer = &model->layers[index];
+        pass_layer(cache, pass, layer, index, index == last ? &model->head : &layer[1].project);
+    }
+#pragma omp barrier
+    multiply(&model->head, cache->input, pass->keep, STORE, logits, model->shape.vocab, &model->layers[0].project);
+    end(control);
+}
+
+// Make ready for a pass -> 1; 0 when memory ran out; -1 for an id or a position that there is not.
+static int ready(Cache *cache, const Pass *pass, int threads) {
+    const Shape *shape = &cache->model->shape;
+    for (int row = 0; row < pass->rows; row++)
+        if (pass->ids[row] < 0 || pass->ids[row] >= shape->vocab || pass->positions[row] < 0 ||
+            pass->positions[row] >= shape->context)
+            return -1;
+    if (!make_room(cache, pass->rows, threads)) return 0;
+    prepare(cache, pass);
+    return 1;
+}
+
+// Append q tokens to a cache of `length` slots -> logits float32 [keep, V] of the last rows; 0 and -1 as for `ready`.
+// tail: float32 [q, last], 0 where a row sees a slot among the last ones (the new ones included), -inf where not.
+int sequoia_forward(Cache *cache, int threads, int length, int rows, const int64_t *ids, const int64_t *positions,
+                    int last, const float *tail, int keep, float *logits) {
+    const Pass pass = {length, rows, last, keep, ids, positions, tail};
+    const int done = ready(cache, &pass, threads);
+    if (done != 1) return done;
+#pragma omp parallel num_threads(threads)
+    run(cache, &pass, logits);
+    return 1;
+}
+
+// The same pass in parts, for layers that come one by one: enter, each layer, leave. What the arguments point to has to
+// stay as it is until the last layer. Returns as `sequoia_forward` does.
+int sequoia_enter(Cache *cache, int threads, int length, int rows, const int64_t *ids, const int64_t *positions,
+                  int last, const float *tail, int keep) {
+    cache->pass = (Pass){length, rows, last, keep, ids, positions, tail};
+    const int done = ready(cache, &cache->pass, threads);
+    if (done != 1) return done;
+#pragma omp parallel num_threads(threads)
+    {
+        const unsigned control = begin();
+        embed(cache, &cache->pass);
+        end(control);
+    }
+    return 1;
+}
+
+void sequoia_layer(Cache *cache, int threads, int index, bf16 *packed) {
+    const Model *model = cache->model;
+    Layer layer;
+    lay_layer(&layer, packed, &model->shape);
+#pragma omp parallel num_threads(threads)
+    {
+        const unsigned control = begin();
+        pass_layer(cache, &cache->pass, &layer, index, index + 1 < model->shape.layers ? &layer.project : &model->head);
+        end(control);
+    }
+}
+
+void sequoia_leave(Cache *cache, int threads, float *logits) {
+    const Matrix *head = &cache->model->head;
+#pragma omp parallel num_threads(threads)
+    {
+        const unsigned control = begin();
+        multiply(head, cache->input, cache->pass.keep, STORE, logits, cache->model->shape.vocab, head);
+        end(control);
+    }
+}
+
+typedef struct {  // one level of a tree: the nodes that are forwarded, and their children
+    int32_t forwarded, most_children, first_child, padding;
+    const int64_t *nodes, *counts;  // [forwarded]: which they are, how many children each has
+    const float *tail;              // [forwarded, slots from the root on]
+} Level;
+
+typedef struct {
+    int32_t threads, length, unseen, levels, with_replacement, padding;
+    const int64_t *ids;                // [unseen]: the last committed tokens, the root last
+    int64_t root_position, positions;  // of the root; how many there are: what lies beyond is cut to the last one
+    const Level *level;                // [levels]
+    int64_t vocab;                     // tokens that can be drawn
+    float inverse_temperature;
+    const double *uniforms;            // one for each draw; NULL takes the most likely tokens
+    float *rows;                       // [forwarded nodes, vocab]: receives the distributions that children were drawn from
+    int64_t *tokens;                   // [n]: holds the root, receives the rest
+    float *probabilities;              // [n]: receives those of the drawn tokens
+    double *seconds;                   // grows by what the passes took
+} Draft;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+// Make room for passes of at most `most` rows and their logits -> the mask of a pass over unseen tokens, each of which sees
+// those before it; NULL when memory ran out.
+static const float *room_to_draft(Cache *cache, int most, int unseen, int threads) {
+    const size_t logits = (size_t)most * cache->model->shape.vocab, wanted = logits + (size_t)unseen * unseen;
+    if (wanted > cache->logits_size) {
+        free(cache->logits);
+        cache->logits = malloc(wanted * sizeof(float));
+        cache->logits_size = cache->logits ? wanted : 0;
+    }
+    if (!cache->logits || !make_room(cache, most, threads)) return NULL;
+    float *causal = cache->logits + logits;
+    for (int i = 0; i < unseen * unseen; i++) causal[i] = i % unseen <= i / unseen ? 0.0f : -__builtin_inff();
+    return causal;
+}
+
+// Draft a whole tree, level by level, one pass each -> 1; 0 when memory ran out; -1 when logits are not finite.
+//
+// All threads go through the levels together: one prepares a pass while the others wait at the end of its block, all run
+// it, and after a barrier the logits are whole; the rows are shared out, and when the last is done one thread writes down
+// the children, which are the next level's tokens. `failed` collects bits: 1 no memory for a draw, 2 logits not finite.
+int sequoia_draft(Cache *cache, const Draft *draft) {
+    const int size = cache->model->shape.vocab, unseen = draft->unseen, threads = draft->threads;
+    const int64_t vocab = draft->vocab;
+    int most = unseen, draws = 0, failed = 0;
+    for (int i = 0; i < draft->levels; i++) {
+        const Level *level = draft->level + i;
+        if (level->forwarded > most) most = level->forwarded;
+        if (level->forwarded * level->most_children > draws) draws = level->forwarded * level->most_children;
+    }
+    int64_t *given = malloc(((size_t)2 * most + draws) * sizeof(int64_t));
+    int64_t *positions = given + most, *drawn = positions + most;
+    const float *causal = room_to_draft(cache, most, unseen, threads);
+    if (!causal || !given) {
+        free(given);
+        return 0;
+    }
+    float *logits = cache->logits, *rows = draft->rows;
+    Pass pass = {.length = draft->length, .rows = unseen, .last = unseen, .ids = given, .positions = positions,
+                 .tail = causal};
+    const double *uniforms = draft->uniforms;
+    double began = 0.0;
+
+#pragma omp parallel num_threads(threads) reduction(| : failed)
+    for (int depth = 0; depth < draft->levels; depth++) {
+        const Level *level = draft->level + depth;
+        const int forwarded = level->forwarded, children = level->most_children;
+#pragma omp single
+        {
+            began = now();
+            if (depth) {
+                pass.length += pass.rows;
+                pass.last = depth == 1 ? 1 + forwarded : pass.last + forwarded;
+                pass.rows = forwarded;
+                pass.tail = level->tail;
+            }
+            pass.keep = forwarded;
+            for (int i = 0; i < pass.rows; i++) {
+                given[i] = depth ? draft->tokens[level->nodes[i]] : draft->ids[i];
+                positions[i] = depth ? draft->root_position + depth : draft->root_position - unseen + 1 + i;
+                if (positions[i] >= draft->positions) positions[i] = draft->positions - 1;
+            }
+            prepare(cache, &pass);
+        }
+        run(cache, &pass, logits);
+#pragma omp barrier
+#pragma omp master
+        *draft->seconds += now() - began;
+#pragma omp for
+        for (int row = 0; row < forwarded; row++) {
+            const float *from = logits + (size_t)row * size;
+            float *to = rows + row * vocab;
+            int64_t *found = drawn + row * children;
+            for (int i = 0; i < children; i++) found[i] = 0;
+            if (!rows_soften_one(from, vocab, draft->inverse_temperature, to))
+                failed |= 2;
+            else if (uniforms)
+                failed |= rows_draw(to, 1, vocab, children, draft->with_replacement, uniforms + (size_t)row * children,
+                                    found) < 0;
+            else
+                failed |= rows_largest(to, 1, vocab, children, found) < 0;
+        }
+#pragma omp single
+        {
+            for (int row = 0, child = level->first_child; row < forwarded; row++)
+                for (int rank = 0; rank < level->counts[row]; rank++, child++) {
+                    draft->tokens[child] = drawn[row * children + rank];
+                    draft->probabilities[child] = rows[row * vocab + draft->tokens[child]];
+                }
+            rows += forwarded * vocab;
+            if (uniforms) uniforms += (size_t)forwarded * children;
+        }
+    }
+    free(given);
+    return failed & 2 ? -1 : !failed;
+}
+
+typedef struct {
+    int32_t threads, length, unseen, most_waves;
+    const int64_t *ids;      // [unseen]: the last committed tokens, the root last
+    Shaping *shaping;        // holds the root alone
+    const double *uniforms;  // as many as may be drawn; looked at only where the shaping draws
+    int64_t *widths;         // [most_waves]: receives how many nodes each pass read
+    int64_t waves, draws;    // receive how many passes there were, how many uniforms were used
+    double *seconds;         // grows by what the passes took
+} Growth;
+
+// Draft a tree that takes shape wave by wave, one pass each -> 1; 0 when memory ran out; -1 when logits are not finite.
+// Threads go through the waves together, as in `sequoia_draft`; what each finds in `failed` and `ranks` was written before
+// a barrier, and is not written again before the next.
+int sequoia_grow(Cache *cache, Growth *growth) {
+    Shaping *shaping = growth->shaping;
+    const int size = cache->model->shape.vocab, unseen = growth->unseen, threads = growth->threads;
+    const int most = unseen > shaping->beam ? unseen : (int)shaping->beam;
+    int64_t *positions = malloc(unseen * sizeof(int64_t));
+    const float *causal = room_to_draft(cache, most, unseen, threads);
+    growth->waves = growth->draws = 0;
+    if (!causal || !positions) {
+        free(positions);
+        return 0;
+    }
+    for (int i = 0; i < unseen; i++) {
+        const int64_t position = shaping->root_position - unseen + 1 + i;
+        positions[i] = position < shaping->positions ? position : shaping->positions - 1;
+    }
+    float *logits = cache->logits;
+    int64_t ranks = 0;
+    int failed = 0;  // bits: 1 logits not finite, 2 no memory
+    double began = 0.0;
+    Pass pass = {.length = growth->length, .rows = 0};
+
+#pragma omp parallel num_threads(threads)
+    for (int wave = 0; wave < growth->most_waves && !failed; wave++) {
+#pragma omp single
+        {
+            began = now();
+            pass.length += pass.rows;
+            pass.keep = (int)tree_wave(shaping);
+            if (wave == 0) {
+                pass.rows = pass.last = unseen, pass.ids = growth->ids, pass.positions = positions, pass.tail = causal;
+            } else {
+                pass.rows = pass.keep, pass.last = (int)shaping->read + pass.keep;
+                pass.ids = shaping->ids, pass.positions = shaping->places, pass.tail = shaping->tail;
+            }
+            if (pass.keep) {
+                growth->widths[growth->waves++] = pass.keep;
+                prepare(cache, &pass);
+            }
+        }
+        if (!pass.keep) break;
+        run(cache, &pass, logits);
+#pragma omp barrier
+#pragma omp master
+        *growth->seconds += now() - began;
+#pragma omp for
+        for (int row = 0; row < pass.keep; row++) {
+            const int found = tree_row(shaping, row, logits + (size_t)row * size);
+#pragma omp atomic
+            failed |= found;
+        }
+#pragma omp single
+        ranks = failed ? 0 : tree_taken(shaping);
+        if (ranks) {
+#pragma omp for
+            for (int row = 0; row < pass.keep; row++) {
+                const int found = tree_draw_row(shaping, row, growth->uniforms + growth->draws, ranks) < 0 ? 2 : 0;
+#pragma omp atomic
+                failed |= found;
+            }
+#pragma omp single
+            {
+                if (!failed) tree_drawn(shaping, ranks);
+                if (shaping->draws) growth->draws += pass.keep * ranks;
+            }
+        }
+    }
+    free(positions);
+    return failed & 1 ? -1 : !failed;
+}
+
+// Move slot start + slots[i] to start + i; slots increase.
+void sequoia_keep(Cache *cache, int start, const int64_t *slots, int count) {
+    const Shape *shape = &cache->model->shape;
+    const int size = shape->head_size;
+    for (int head = 0; head < shape->layers * shape->key_heads; head++) {
+        bf16 *values = cache->values + (size_t)head * cache->capacity * size;
+        uint32_t *keys = (uint32_t *)(cache->keys + (size_t)head * cache->capacity * size);
+        for (int i = 0; i < count; i++) {
+            const int from = start + (int)slots[i], to = start + i;
+            if (from == to) continue;
+            for (int j = 0; j < size / 2; j++)
+                keys[(size_t)(to / 16) * 8 * size + j * 16 + to % 16] =
+                    keys[(size_t)(from / 16) * 8 * size + j * 16 + from % 16];
+            for (int j = 0; j < size / 16; j++) {
+                const bf16 *here = values + value_pair(from, j, size) + from % 2;
+                bf16 *there = values + value_pair(to, j, size) + to % 2;
+                for (int lane = 0; lane < LANES; lane++) there[2 * lane] = here[2 * lane];
+            }
+        }
+    }
+}

@@ -1,0 +1,24 @@
+"""The processor: its name and what it can do."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+
+def processor_flags() -> str:
+    """Return what the processor can do: its flags where the system lists them, else its name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine() + platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
+
+
+def processor_name() -> str:
+    """Return the processor's name as the system gives it, "CPU" where it gives none."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "CPU"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "CPU")

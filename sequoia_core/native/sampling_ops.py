@@ -1,0 +1,255 @@
+"""Rows of a vocabulary on CPU, by `sampling_ops.c` where it can be built.
+
+What takes microseconds there takes tens of them in a framework. Every function has a twin in `decoding.sampling`,
+`Walker` in `decoding.walk`: they do the same without compiled code. Knows arrays only. m = rows, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from .compile_c import load
+
+_POINTER, _COUNT, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+_SINGLE, _REAL = ctypes.c_float, ctypes.c_double
+ARITHMETIC_FLAGS = ("-fno-math-errno", "-fno-trapping-math")
+if sys.platform == "linux":  # elsewhere compilers come without it, and rows take their turns
+    ARITHMETIC_FLAGS += ("-fopenmp",)
+FLAGS = ("-march=native", *ARITHMETIC_FLAGS)
+_FUNCTIONS = {
+    "rows_soften": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _SINGLE, _POINTER, _FLAG),
+    "rows_probabilities": (
+        _FLAG,
+        _POINTER,
+        _COUNT,
+        _POINTER,
+        _POINTER,
+        _COUNT,
+        _COUNT,
+        _SINGLE,
+        _POINTER,
+        _POINTER,
+        _FLAG,
+    ),
+    "rows_distribution": (_FLAG, _POINTER, _COUNT, _SINGLE, _POINTER, _POINTER),
+    "rows_largest": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER),
+    "rows_draw": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _FLAG, _POINTER, _POINTER),
+    "rows_widen": (None, _POINTER, _COUNT, _POINTER),
+    "rows_residual": (None, _POINTER, _POINTER, _COUNT, _POINTER),
+    "rows_remove": (_REAL, _POINTER, _COUNT, _COUNT),
+    "rows_walk": (_FLAG, _FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 10),
+    "rows_traverse": (_FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 10),
+    "rows_follow": (_FLAG, _POINTER, _COUNT, _COUNT, *[_POINTER] * 6),
+    "rows_invert": (_COUNT, _POINTER, _COUNT, _REAL),
+}
+TRAVERSAL = "traversal"  # rows_traverse; the others are the rules of rows_walk, in the order of sampling_ops.c
+RULES = ("sequoia", "specinfer", "topk", TRAVERSAL)
+
+
+@lru_cache(maxsize=1)
+def compiled() -> ctypes.CDLL | None:  # called before every use: the cache makes it a look-up
+    """Return the functions of `sampling_ops.c`, or None where they cannot be built."""
+    return load(["sampling_ops.c"], FLAGS, _FUNCTIONS)[0]
+
+
+def supports(rows: torch.Tensor) -> bool:
+    """Whether these rows can be given to the C functions: float32 [m, V] on CPU, each row contiguous."""
+    plain = rows.dtype == torch.float32 and rows.is_cpu and rows.ndim == 2
+    return compiled() is not None and plain and rows.stride(1) == 1 and len(rows) > 0
+
+
+def _granted(result: int) -> None:
+    if result < 0:
+        raise MemoryError("no memory for a copy of a row")
+
+
+def inverse(temperature: float) -> float:
+    """Return what logits are multiplied by."""
+    return 1.0 / max(temperature, 1e-30)
+
+
+def soften(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Return the softmax of float32 [m, V] over a temperature; NaN throughout when a row has no finite largest."""
+    count, size = logits.shape
+    probs = torch.empty(count, size, dtype=torch.float32)
+    fine = compiled().rows_soften(
+        logits.data_ptr(), logits.stride(0), count, size, inverse(temperature), probs.data_ptr(),
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return probs if fine else probs.fill_(torch.nan)
+
+
+def token_probabilities(
+    logits: torch.Tensor, temperature: float, which: np.ndarray, starts: np.ndarray, tokens: torch.Tensor
+) -> torch.Tensor | None:
+    """Return the probabilities of certain tokens without making whole rows of them.
+
+    Args:
+        logits: float32 [rows, V].
+        which: int64 [m], the rows that matter.
+        starts: int64 [m + 1]; row `which[i]` is asked for tokens starts[i] to starts[i + 1] - 1.
+        tokens: int64 [c].
+
+    Returns:
+        float32 [c]; None when a row has NaN or nothing finite.
+    """
+    found = torch.empty(len(tokens), dtype=torch.float32)
+    fine = compiled().rows_probabilities(
+        logits.data_ptr(), logits.stride(0), _address(which), _address(starts), len(which), logits.shape[1],
+        inverse(temperature), tokens.data_ptr(), found.data_ptr(), torch.get_num_threads(),
+    )  # fmt: skip
+    return found if fine else None
+
+
+def distribution(logits: torch.Tensor, temperature: float) -> np.ndarray | None:
+    """Return the softmax of one float32 row [V] in double precision; None for one with NaN or nothing finite."""
+    wide, scratch = np.empty(len(logits)), np.empty(len(logits), dtype=np.float32)
+    fine = compiled().rows_distribution(
+        logits.data_ptr(), len(logits), inverse(temperature), _address(scratch), _address(wide)
+    )  # fmt: skip
+    return wide if fine else None
+
+
+def largest(values: torch.Tensor, k: int) -> torch.Tensor:
+    """Return the places of the k largest of each row, largest first and equal ones in order, int64 [m, k]."""
+    values = values.contiguous()
+    places = torch.empty(len(values), k, dtype=torch.int64)
+    _granted(compiled().rows_largest(values.data_ptr(), *values.shape, k, places.data_ptr()))
+    return places
+
+
+def draw(probs: torch.Tensor, uniforms: torch.Tensor, *, replace: bool = False) -> torch.Tensor:
+    """Draw places from each row one by one.
+
+    Args:
+        probs: float32 [m, V].
+        replace: a place can be drawn again; otherwise draws are uniform over the rest when a row's mass is used up.
+        uniforms: float64 [m, k] in [0, 1), one for each draw.
+
+    Returns:
+        int64 [m, k].
+    """
+    probs, uniforms = probs.contiguous(), uniforms.contiguous()
+    places = torch.empty(uniforms.shape, dtype=torch.int64)
+    count = uniforms.shape[1]
+    _granted(
+        compiled().rows_draw(probs.data_ptr(), *probs.shape, count, replace, uniforms.data_ptr(), places.data_ptr())
+    )
+    return places
+
+
+def _address(row: np.ndarray) -> int:
+    return row.__array_interface__["data"][0]
+
+
+def widen(row: torch.Tensor) -> np.ndarray:
+    """Return a float32 row [V] in double precision, summing to 1."""
+    wide = np.empty(len(row))
+    compiled().rows_widen(row.data_ptr(), len(row), _address(wide))
+    return wide
+
+
+def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
+    """Return max(target - draft, 0), float64 [V], summing to 1; `target` where nothing is left."""
+    target, draft = np.ascontiguousarray(target, np.float64), np.ascontiguousarray(draft, np.float64)
+    rest = np.empty_like(target)
+    compiled().rows_residual(_address(target), _address(draft), len(target), _address(rest))
+    return rest
+
+
+def remove_token(probs: np.ndarray, place: int) -> float:
+    """Take one entry out of float64 [V], in place, the others scaled to sum to 1 -> what they summed to before."""
+    return compiled().rows_remove(_address(probs), len(probs), place)
+
+
+def invert(probs: np.ndarray, uniform: float) -> int:
+    """Return where the running sum of float64 [V] passes `uniform` of its total; never an entry without mass."""
+    probs = np.ascontiguousarray(probs, np.float64)
+    return compiled().rows_invert(_address(probs), len(probs), uniform)
+
+
+class Walker:
+    """Walks down trees, in one call each; its buffers are kept for the next tree."""
+
+    def __init__(self) -> None:
+        self._shape: tuple[np.ndarray, ...] = ()
+        self._size = 0
+
+    def take(self, firsts: np.ndarray, counts: np.ndarray, places: np.ndarray) -> None:
+        """Take the tree of the next walks.
+
+        Args:
+            firsts, counts: int64 [n], each node's first child and how many it has.
+            places: int64 [n], where a node's row lies among the draft's; nodes without children are not looked up.
+        """
+        shape = firsts, counts, places
+        if len(firsts) > self._size:
+            self._size = size = len(firsts)
+            self._path, self._nodes = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
+            self._masses, self._ends = np.empty((size, 2)), np.empty(3, dtype=np.int64)
+            self._results = [_address(array) for array in (self._path, self._nodes, self._masses, self._ends)]
+        if len(self._shape) != 3 or any(a is not b for a, b in zip(self._shape, shape, strict=True)):
+            self._shape = shape
+            self._firsts, self._counts, self._slots = (_address(array) for array in shape)
+
+    def greedily(self, logits: torch.Tensor, tokens: torch.Tensor) -> tuple[list[int], int, list[int]] | None:
+        """Follow the target's most likely tokens, as `decoding.walk.walk_greedily` does.
+
+        Args:
+            logits: float32 [n, V].
+            tokens: int64 [n].
+
+        Returns:
+            The path, the token after it and the nodes looked at; None when a row on the way was not finite.
+        """
+        path, nodes, _, ends = self._results
+        if not compiled().rows_follow(
+            logits.data_ptr(), logits.stride(0), logits.shape[1], self._firsts, self._counts, tokens.data_ptr(), path,
+            nodes, ends,
+        ):  # fmt: skip
+            return None
+        length, trials, bonus = self._ends.tolist()
+        return self._path[:length].tolist(), bonus, self._nodes[:trials].tolist()
+
+    def sampled(
+        self,
+        rule: str,
+        logits: torch.Tensor,
+        temperature: float,
+        tokens: torch.Tensor,
+        draft: torch.Tensor,
+        uniforms: torch.Tensor,
+    ) -> tuple[list[int], int, list[tuple[int, float, float, float]]] | None:
+        """Decide by a rule, as `decoding.walk.walk_tree` or `walk_from_leaves` does.
+
+        Args:
+            rule: one of RULES.
+            logits: float32 [n, V], the target's.
+            tokens: int64 [n].
+            draft: float32 [.., V], the draft's rows.
+            uniforms: float64 [n] in [0, 1).
+
+        Returns:
+            The path, the bonus token and every trial (node, uniform, target mass, draft mass); None when a row on the
+            way was not finite.
+        """
+        arguments = (
+            logits.data_ptr(), logits.stride(0), logits.shape[1], inverse(temperature), self._firsts, self._counts,
+            self._slots, draft.data_ptr(), tokens.data_ptr(), uniforms.data_ptr(), *self._results,
+        )  # fmt: skip
+        if rule == TRAVERSAL:
+            fine = compiled().rows_traverse(*arguments)
+        else:
+            fine = compiled().rows_walk(RULES.index(rule), *arguments)
+        _granted(fine)
+        if not fine:
+            return None
+        length, trials, bonus = self._ends.tolist()
+        nodes, masses = self._nodes[:trials].tolist(), self._masses[:trials].tolist()
+        drawn = zip(nodes, uniforms.numpy()[:trials].tolist(), masses, strict=True)
+        return self._path[:length].tolist(), bonus, [(node, uniform, *pair) for node, uniform, pair in drawn]

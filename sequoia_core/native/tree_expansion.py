@@ -1,0 +1,193 @@
+"""Trees that take shape while they are drafted, by `tree_expansion.c` where it can be built.
+
+Repeats `decoding.dynamic.expansion` number for number: a pass takes microseconds here, a tenth of a millisecond there.
+Knows arrays only. n = nodes so far, w = nodes of a pass, k = ranks, V = vocabulary, N = largest size.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from . import sampling_ops as vocabulary_rows
+from .compile_c import load
+
+SOURCES, HEADERS = ("tree_expansion.c", "sampling_ops.c"), ("tree_expansion.h",)
+_POINTER, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+
+
+class _Shaping(ctypes.Structure):
+    _fields_ = [
+        *((name, _COUNT) for name in "max_size max_depth beam branch most_read in_turn draws vocab threads".split()),
+        *((name, _COUNT) for name in "root_position positions bins".split()),
+        *((name, _POINTER) for name in "centres values mass_edges expected step draft".split()),
+        *((name, _REAL) for name in "trust floor price".split()),
+        *((name, ctypes.c_float) for name in "inverse_temperature padding".split()),
+        *((name, _COUNT) for name in "size width read".split()),
+        *((name, _POINTER) for name in "parents ranks depths tokens slots probs scores".split()),
+        *((name, _POINTER) for name in "wave ids places tail mask rows".split()),
+        *((name, _POINTER) for name in "best drawn best_probs drawn_probs planned".split()),
+        *((name, _POINTER) for name in "order other next scratch firsts counts sees".split()),
+        *((name, _POINTER) for name in "sorted hoped merged expected_falling".split()),
+    ]
+
+
+_FUNCTIONS = {
+    "tree_wave": (_COUNT, _POINTER),
+    "tree_read": (_COUNT, _POINTER, _POINTER, _COUNT),
+    "tree_draw": (_COUNT, _POINTER, _POINTER, _COUNT),
+    "tree_kept": (_COUNT, _POINTER),
+}
+
+
+@lru_cache(maxsize=1)
+def compiled() -> ctypes.CDLL | None:
+    """Return the functions of `tree_expansion.c`, or None where they cannot be built."""
+    return load(SOURCES, vocabulary_rows.FLAGS, _FUNCTIONS, reads=HEADERS)[0]
+
+
+class Shaping:
+    """The nodes of one step's tree and all buffers of a run, allocated once.
+
+    Args:
+        max_size, max_depth, beam, branch: as in `decoding.dynamic.expansion.ShapeBounds`.
+        most_read: nodes that the draft reads in one step at most.
+        positions: how many the models have; what lies beyond is cut to the last one.
+
+    Attributes:
+        address: of the structure in C.
+        most_read: nodes that the draft reads for one tree at most.
+        most_draws: tokens that may be drawn for one tree.
+        rows: float32 [most_read, V], the draft's distributions in the order in which nodes were read; None before any.
+    """
+
+    def __init__(
+        self, *, max_size: int, max_depth: int, beam: int, branch: int, most_read: int, positions: int
+    ) -> None:
+        self._arrays: dict[str, np.ndarray] = {}
+        self._shaping = _Shaping(
+            max_size=max_size, max_depth=max_depth, beam=beam, branch=branch, most_read=most_read, positions=positions
+        )  # fmt: skip
+        self.address = ctypes.addressof(self._shaping)
+        self.most_read, self.most_draws = most_read, most_read * branch
+        nodes, children = max_size + beam * branch, beam * branch  # the kept ones, and all candidates of one wave
+        for names, size, kind in (
+            ("parents ranks depths tokens slots order other next scratch", nodes, np.int64),
+            ("probs scores sorted hoped merged expected_falling", nodes, np.float64),
+            ("wave ids places", beam, np.int64),
+            ("firsts counts", max_size, np.int64),
+            ("sees", max_size * max_size, np.float32),
+            ("best drawn", children, np.int64),
+            ("best_probs drawn_probs planned", children, np.float64),
+            ("tail", beam * most_read, np.float32),
+            ("mask", most_read * most_read, np.float32),
+        ):
+            for name in names.split():
+                self._keep(name, np.empty(size, kind))
+        self.rows: torch.Tensor | None = None
+        self._ids, self._places, self._tail = (torch.from_numpy(self._arrays[n]) for n in ("ids", "places", "tail"))
+
+    def _keep(self, name: str, array: np.ndarray | None) -> None:
+        if array is not None and self._arrays.get(name) is array:
+            return
+        self._arrays[name] = array
+        setattr(self._shaping, name, None if array is None else array.__array_interface__["data"][0])
+
+    def begin(
+        self,
+        token: int,
+        *,
+        root_position: int,
+        temperature: float,
+        in_turn: bool,
+        draws: bool,
+        tables: tuple[np.ndarray, np.ndarray, np.ndarray] | None,
+        trust: float,
+        floor: float,
+        expected: np.ndarray,
+        prices: tuple[np.ndarray, np.ndarray] | None,
+    ) -> None:
+        """Start a tree of the root alone.
+
+        Args:
+            temperature: of the draft's distributions.
+            in_turn: recipe 2, with its `floor`.
+            draws: its tokens are drawn; otherwise the most likely ones come in their place.
+            tables: centres float64 [b], values float64 [T, b] and edges of the mass left, float64 [2], as in
+                `design.calibration`; None for the draft's own probabilities.
+            trust: what the values of tables are multiplied by.
+            expected: float64 [k], chance by rank.
+            prices: as `decoding.dynamic.expansion.Prices`; None counts no cost.
+        """
+        shaping, arrays = self._shaping, self._arrays
+        shaping.size, shaping.read, shaping.root_position = 1, 0, root_position
+        shaping.threads, shaping.inverse_temperature = torch.get_num_threads(), vocabulary_rows.inverse(temperature)
+        shaping.in_turn, shaping.draws, shaping.trust, shaping.floor = in_turn, draws, trust, floor
+        for name, value in (("parents", -1), ("ranks", 0), ("depths", 0), ("tokens", token), ("slots", -1)):
+            arrays[name][0] = value
+        arrays["probs"][0] = arrays["scores"][0] = 1.0
+        shaping.bins = 0 if tables is None else len(tables[0])
+        given = (expected, *(tables or (None,) * 3), *(prices or (None,) * 2))
+        for name, array in zip(("expected", "centres", "values", "mass_edges", "step", "draft"), given, strict=True):
+            self._keep(name, None if array is None else np.ascontiguousarray(array, np.float64))
+
+    def make_rows(self, vocab: int) -> None:
+        """Have `rows` for a vocabulary; a second call changes nothing."""
+        if self.rows is None:
+            self.rows = torch.empty(self.most_read, vocab, dtype=torch.float32)
+            self._shaping.rows, self._shaping.vocab = self.rows.data_ptr(), vocab
+
+    def wave(self) -> int:
+        """Choose the nodes of the next pass; return how many, 0 when the tree has its shape."""
+        return compiled().tree_wave(self.address)
+
+    def request(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return ids and positions int64 [w] and the mask float32 [w, slots] of a pass that is not the first."""
+        width = self._shaping.width
+        slots = self._shaping.read + width
+        return self._ids[:width], self._places[:width], self._tail[: width * slots].view(width, slots)
+
+    def read(self, logits: torch.Tensor) -> int | None:
+        """Take the logits after the wave, float32 [w, V] -> how many tokens `draw` is to draw after each node.
+
+        Returns:
+            0 when nothing is to be drawn; None when logits are not finite.
+        """
+        self.make_rows(logits.shape[1])
+        found = compiled().tree_read(self.address, logits.data_ptr(), logits.stride(0))
+        _granted(found)
+        return None if found == -1 else found
+
+    def draw(self, ranks: int, generator: torch.Generator) -> None:
+        """Draw so many tokens after each node of the wave, and add those children that are worth it."""
+        uniforms = None
+        if self._shaping.draws:
+            uniforms = torch.rand(self._shaping.width, ranks, dtype=torch.float64, generator=generator)
+        _granted(compiled().tree_draw(self.address, None if uniforms is None else uniforms.data_ptr(), ranks))
+
+    def kept(self) -> tuple[np.ndarray, ...]:
+        """Leave out what is not worth its price.
+
+        Returns:
+            The columns of `expansion.Nodes`, views of buffers, numbered breadth-first as a `TokenTree` has them.
+        """
+        size = compiled().tree_kept(self.address)
+        columns = ("parents", "ranks", "depths", "tokens", "probs", "scores", "slots")
+        return tuple(self._arrays[name][:size] for name in columns)
+
+    def described(self, size: int) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:
+        """Return of the tree that was kept each node's first child and how many it has, int64 [n], and its mask.
+
+        The mask is float32 [n, n], 0 where the node of a row is that of the column or below it, -inf elsewhere. All
+        are views of buffers; a node without children has no first.
+        """
+        mask = torch.from_numpy(self._arrays["sees"][: size * size].reshape(size, size))
+        return self._arrays["firsts"][:size], self._arrays["counts"][:size], mask
+
+
+def _granted(found: int) -> None:
+    if found == -2:
+        raise MemoryError("no memory for a copy of a row")

@@ -1,0 +1,75 @@
+"""Names and causes from outside: shown as they are, never as markdown."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.app.conftest import open_page, settled
+from ui.markdown import UNSEEN, for_chart, plain, safe_name
+
+IMAGE = "![](http://example.org/x.png)"
+
+
+def test_markup_is_escaped() -> None:
+    assert plain(IMAGE).replace(UNSEEN, "") == r"\!\[\](http://example.org/x.png)"
+    assert plain("$x$ `y` *z* _w_ a<b>") == r"\$x\$ \`y\` \*z\* \_w\_ a\<b\>"
+    assert plain("my file-1.csv: found 3, expected 2") == "my file-1.csv: found 3, expected 2"
+    assert plain("&lt;img&gt;") == r"\&lt;img\&gt;"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("http://example.org", ("http:", "//example.org")),
+        ("see HTTPS://x.y", ("see HTTPS:", "//x.y")),
+        ("www.example.org", ("www", ".example.org")),
+        ("WwW.example.org", ("WwW", ".example.org")),
+        ("mail a@b.org", ("mail a@", "b.org")),
+        (":material/home: :red :+1:", (":", "material/home: :", "red :", "+1:")),
+        (":streamlit:", (":", "streamlit:")),
+        ("a -- b", ("a -", "- b")),
+        ("a -> b", ("a -", r"\> b")),
+        ("a >= b", (r"a \>", "= b")),
+    ],
+)
+def test_what_the_client_looks_for_after_escapes_are_gone_is_kept_apart(text: str, parts: tuple[str, ...]) -> None:
+    assert plain(text) == UNSEEN.join(parts)
+    assert plain(text).replace(UNSEEN, "").replace("\\", "") == text
+
+
+def test_blocks_lines_and_length() -> None:
+    assert plain("1. one") == r"1\. one" and plain("12) one") == r"12\) one" and plain("2 ones") == "2 ones"
+    assert plain("- one") == r"\- one" and plain("+ one") == r"\+ one" and plain("# one") == r"\# one"
+    assert plain("a\n\n    b\r\n# c\u2028d\te") == r"a      b  \# c d e"
+    assert plain("x" * 5000, 10) == "xxxxxxxxx…" and len(plain("*" * 5000)) <= 2000
+    assert plain("a\0b\u202ec\ud800d") == "a\ufffdb\ufffdc\ufffdd"
+    plain("\ud800\udfff").encode()
+    assert plain("שלום 👍 ü") == "שלום 👍 ü" and plain("") == ""
+
+
+def test_names_keep_what_is_harmless() -> None:
+    assert safe_name("a [b](c) `d`.csv") == "a -b-(c) -d-.csv"
+    assert safe_name("my_vector-2.json") == "my_vector-2.json" and safe_name("__init__.py") == "init--.py"
+    assert safe_name("www.example.org.csv") == "www-example.org.csv" and safe_name("a@b.csv") == "a-b.csv"
+    assert safe_name("=1+1.csv") == "1+1.csv" and safe_name("&lt;.csv") == "lt;.csv"
+    assert safe_name("grüße 模型 👍.csv") == "grüße 模型 👍.csv" and safe_name("\u202e\0\n") == "unnamed"
+    assert len(safe_name("x" * 9999)) == 120
+    for name in (IMAGE, "<b>x</b>", "$x$", ":red[x]", "%{x}", "a\nb", "[x]: y", "|x|", "~x~"):
+        assert plain(safe_name(name)).replace("\\_", "_").replace(UNSEEN, "") == safe_name(name), name
+
+
+def test_charts_show_tags_and_fields() -> None:
+    assert for_chart("<b>x</b> & <a href='y'>") == "&lt;b&gt;x&lt;/b&gt; &amp; &lt;a href='y'&gt;"
+    assert "%{" not in for_chart("%{x}") and "$x$" not in for_chart("$x$")
+    assert for_chart("y" * 999, 10) == "yyyyyyyyy…"
+
+
+@pytest.mark.usefixtures("assets")
+@pytest.mark.parametrize("content", [b"0.7\n", IMAGE.encode(), f'{{"probs": "{IMAGE}"}}'.encode()])
+def test_an_upload_cannot_put_markdown_on_the_page(content: bytes) -> None:
+    page = open_page("acceptance")
+    settled(page.segmented_control(key="acceptance_way").set_value("Upload").run())
+    page.file_uploader(key="acceptance_file").upload(f"{IMAGE.replace('/', '_')}.csv", content)
+    settled(page.run())
+    for element in [*page.markdown, *page.error, *page.success, *page.caption, *page.warning]:
+        assert "![" not in element.value

@@ -1,0 +1,234 @@
+"""The whole law of one step on tiny vocabularies, for trees whose shape depends on what the draft says and draws.
+
+Every draw of the draft and every decision of the verifier is enumerated, through the drafter that decoding uses; what
+a step leaves open is completed by the target's own law. Exact, so nothing here is left to chance.
+"""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core.decoding.dynamic.expansion import BestFirst, DrawnInTurn, Nodes, Prices, ShapeBounds
+from sequoia_core.decoding.dynamic.growing import GrowingDrafter
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.verifiers import VERIFIERS
+
+DEPTH = 2
+
+
+def random_law(vocab, seed, levels=DEPTH):
+    """Rows after every path of at most that many tokens, some with zeros: path -> float64 [V]."""
+    generator, law = np.random.default_rng(seed), {}
+    for length in range(levels + 1):
+        for path in itertools.product(range(vocab), repeat=length):
+            row = generator.dirichlet(np.full(vocab, 0.7))
+            if generator.random() < 0.3:
+                row[generator.integers(vocab)] = 0.0
+            law[path] = row / row.sum()
+    return law
+
+
+class TableSession:
+    """A draft whose rows are a table; it reads each node's path off the mask, so a wrong mask shows."""
+
+    def __init__(self, law):
+        self.law, self.length, self.ids = law, 0, []
+
+    def append(self, ids, positions, tail, *, keep):
+        self.ids += ids.tolist()
+        self.length += len(ids)
+        rows = []
+        for row, depth in zip(tail, positions.tolist(), strict=True):
+            path = tuple(self.ids[place] for place in np.flatnonzero(row.numpy() == 0.0))[1:]
+            assert len(path) == depth
+            rows.append(np.log(np.maximum(self.law[path], 1e-300)))
+        return torch.tensor(np.array(rows)[-keep:], dtype=torch.float64)
+
+
+class Script:
+    """Chances met while a function runs, so that it can be run once for every way they can fall."""
+
+    def __init__(self):
+        self.choices, self.place, self.weight = [], 0, 1.0
+
+    def pick(self, probs):
+        options = np.flatnonzero(probs > 1e-200)
+        if self.place == len(self.choices):
+            self.choices.append([0, len(options)])
+        found = options[self.choices[self.place][0]]
+        self.place += 1
+        self.weight *= probs[found]
+        return int(found)
+
+    def next(self):
+        while self.choices and self.choices[-1][0] + 1 == self.choices[-1][1]:
+            self.choices.pop()
+        if self.choices:
+            self.choices[-1][0] += 1
+        self.place, self.weight = 0, 1.0
+        return bool(self.choices)
+
+
+def filled_by(script, verifier):
+    """The verifier's fill, its draws without replacement taken from a script."""
+    if verifier == "topk":
+        return VERIFIERS[verifier].fill
+
+    def fill(block, k, generator):
+        tokens = []
+        for row in block.double().numpy():
+            left, drawn = row.copy(), []
+            for _ in range(k):
+                total = left.sum()
+                open_tokens = np.array([float(token not in drawn) for token in range(len(row))])
+                drawn.append(script.pick(left / total if total > 0 else open_tokens / open_tokens.sum()))
+                left[drawn[-1]] = 0.0
+            tokens.append(drawn)
+        return torch.tensor(tokens)
+
+    return fill
+
+
+def outcomes(tree, tokens, rows, places, target, verifier, node=0, path=()):
+    """Yield (tokens committed, probability) for every way the walk can go."""
+    children, left, reach = list(tree.children(node)), target[path], 1.0
+    if children:
+        rule = VERIFIERS[verifier].rule
+        draft = rows[places[node]].double().numpy()
+        draft = draft / draft.sum()
+        for child, offer in zip(children, rule(left, draft, [tokens[child] for child in children]), strict=True):
+            chance = reach * offer.accept_prob
+            if chance > 0.0:
+                below = (*path, tokens[child])
+                for text, share in outcomes(tree, tokens, rows, places, target, verifier, child, below):
+                    yield text, chance * share
+            reach *= 1.0 - offer.accept_prob
+            if reach <= 0.0:
+                return
+            left = offer.rest
+    for token in np.flatnonzero(left):
+        yield (*path, int(token)), reach * float(left[token])
+
+
+def law_of_a_step(shaper, verifier, target, draft, vocab):
+    """Return the law of the next three tokens, float64 [V, V, V], and the shapes that occurred."""
+    law, shapes, script = np.zeros((vocab,) * (DEPTH + 1)), set(), Script()
+
+    class Drafter(GrowingDrafter):
+        def shaper(self, context):
+            return shaper
+
+    policy = SimpleNamespace(fixed=None, max_depth=DEPTH, max_inner=shaper.bounds.most_read)
+    while True:
+        drafter = Drafter(
+            TableSession(draft), policy, fill=filled_by(script, verifier), sampling=SamplingConfig(1.0), context=99,
+            generator=None,
+        )  # fmt: skip
+        drafted = drafter.grow([0])
+        weight, tree, tokens = script.weight, drafted.tree, drafted.tokens.tolist()
+        shapes.add(tree)
+        for text, share in outcomes(tree, tokens, drafted.rows, drafted.places, target, verifier):
+            rest = np.array(weight * share)
+            for missing in range(len(text), DEPTH + 1):
+                prefixes = itertools.product(range(vocab), repeat=missing - len(text))
+                rows = np.array([target[(*text, *more)] for more in prefixes])
+                rest = rest.reshape(-1, 1) * rows
+            law[text] += rest.reshape((vocab,) * (DEPTH + 1 - len(text)))
+        if not script.next():
+            return law, shapes
+
+
+def wanted(target, vocab):
+    law = np.zeros((vocab,) * (DEPTH + 1))
+    for text in itertools.product(range(vocab), repeat=DEPTH + 1):
+        law[text] = np.prod([target[text[:place]][text[place]] for place in range(DEPTH + 1)])
+    return law
+
+
+class Whim:
+    """Chances that jump about with the numbers they are given, so that decisions depend on every drawn token."""
+
+    def __init__(self, seed):
+        self.seed = seed
+
+    def most_likely(self, *numbers, shift=0):
+        mixed = sum((place + 1.7) * number for place, number in enumerate(numbers))
+        return np.abs(np.sin(37.0 * mixed + self.seed + shift)) * 0.9 + 0.05
+
+    before = most_likely
+
+    def after(self, probs):
+        return self.most_likely(probs, shift=1)
+
+
+def prices(seed, bounds):
+    generator = np.random.default_rng(seed)
+    step = np.append(0.0, np.cumsum(generator.choice([0.0, 0.05, 0.4], size=bounds.max_size)))
+    return Prices(step, np.append(0.0, np.full(bounds.beam, 0.02)))
+
+
+def drawn_in_turn(seed, kind=DrawnInTurn):
+    bounds = ShapeBounds(max_size=6, max_depth=DEPTH, beam=2, branch=2)
+    return kind(bounds, Whim(seed), np.full(2, 0.6), prices(seed, bounds), floor=0.05)
+
+
+def best_first(seed, vocab):
+    bounds = ShapeBounds(max_size=5, max_depth=DEPTH, beam=2, branch=vocab - 1)
+    return BestFirst(bounds, Whim(seed), np.full(vocab - 1, 0.6), prices(seed, bounds) if seed % 2 else None)
+
+
+@pytest.mark.parametrize("vocab", [3, 4])
+def test_recipe_2_keeps_the_law_when_decisions_depend_on_drawn_tokens(vocab):
+    seen = set()
+    for seed in range(8 if vocab == 3 else 2):
+        target, draft = random_law(vocab, seed), random_law(vocab, 100 + seed)
+        law, shapes = law_of_a_step(drawn_in_turn(seed), "sequoia", target, draft, vocab)
+        np.testing.assert_allclose(law, wanted(target, vocab), atol=2e-7)  # the draft's rows are float32
+        seen |= shapes
+    assert len(seen) > 3, "decisions that never differ prove nothing"
+
+
+@pytest.mark.parametrize("vocab", [3, 4])
+def test_recipe_1_keeps_the_law_however_it_prunes(vocab):
+    seen = set()
+    for seed in range(20):
+        target, draft = random_law(vocab, seed), random_law(vocab, 100 + seed)
+        law, shapes = law_of_a_step(best_first(seed, vocab), "topk", target, draft, vocab)
+        np.testing.assert_allclose(law, wanted(target, vocab), atol=1e-12)
+        seen |= shapes
+    assert len(seen) > 3
+
+
+class PruningAfterTheDraw(DrawnInTurn):
+    """Forbidden: looks at the drawn tokens and drops those that the draft hardly believes in."""
+
+    least = 0.3
+
+    def kept(self, nodes: Nodes) -> Nodes:
+        poor = (nodes.probs < self.least) & ~np.isin(np.arange(nodes.size), nodes.parents)
+        places = np.flatnonzero(~poor)
+        new = np.full(nodes.size + 1, -1)
+        new[places] = np.arange(len(places))
+        kept = Nodes(*(column[places] for column in nodes))
+        return kept._replace(parents=new[kept.parents])
+
+
+def test_pruning_after_the_draw_is_caught():
+    for seed in range(3):
+        target, draft = random_law(3, seed), random_law(3, 100 + seed)
+        law, _ = law_of_a_step(drawn_in_turn(seed, PruningAfterTheDraw), "sequoia", target, draft, 3)
+        assert law.sum() == pytest.approx(1.0, abs=1e-6)
+        assert np.abs(law - wanted(target, 3)).max() > 1e-3
+
+
+def test_drawn_tokens_checked_by_the_rule_of_most_likely_ones_would_be_caught_too():
+    """Recipe 1 under recipe 2's rule: what `decode` refuses."""
+    target, draft = random_law(3, 5), random_law(3, 105)
+    shaper = best_first(1, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(VERIFIERS, "mixed", SimpleNamespace(rule=VERIFIERS["sequoia"].rule, fill=VERIFIERS["topk"].fill))
+        law, _ = law_of_a_step(shaper, "mixed", target, draft, 3)
+    assert np.abs(law - wanted(target, 3)).max() > 1e-3

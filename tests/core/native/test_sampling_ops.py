@@ -1,0 +1,266 @@
+"""The compiled row functions against their twins in Python, and the laws they must follow."""
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core import TokenTree, autoregressive, decode
+from sequoia_core.decoding import sampling
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.verifiers import VERIFIERS
+from sequoia_core.decoding.walk import WALKS, walk_greedily, walk_tree
+from sequoia_core.native import sampling_ops as rows
+
+pytestmark = pytest.mark.skipif(rows.compiled() is None, reason="sampling_ops.c cannot be built here")
+SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 130, 4096]
+
+
+def logits(count: int, size: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, size, generator=torch.Generator().manual_seed(seed)) * 4
+
+
+def walker_over(*arrays) -> rows.Walker:
+    found = rows.Walker()
+    found.take(*(np.array(array, dtype=np.int64) for array in arrays))
+    return found
+
+
+def best(values: torch.Tensor) -> list[int] | None:
+    """Place of each row's largest, as a greedy walk over a lone root finds it; None when a row has none."""
+    lone = walker_over(*[[0]] * 3)
+    found = [lone.greedily(row[None], torch.zeros(1, dtype=torch.int64)) for row in values]
+    return None if None in found else [token for _, token, _ in found]
+
+
+@pytest.fixture
+def twins(monkeypatch):
+    """Calls a function of `sampling` twice: with the compiled code and without it."""
+
+    def both(function, *args):
+        compiled = function(*args)
+        with monkeypatch.context() as patch:
+            patch.setattr(rows, "compiled", lambda: None)
+            return compiled, function(*args)
+
+    return both
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("temperature", [0.05, 0.6, 1.0, 3.0])
+def test_softmax(size, temperature, twins):
+    for count in (1, 5):
+        compiled, plain = twins(sampling.probabilities, logits(count, size), SamplingConfig(temperature))
+        torch.testing.assert_close(compiled, plain, rtol=1e-6 / temperature * 5, atol=1e-30)  # of float32 logits / T
+
+
+def test_a_banned_token_gets_exactly_nothing():
+    row = logits(1, 70)
+    row[0, 3] = -torch.inf
+    row[0, 69] = -1e30
+    found = sampling.probabilities(row, SamplingConfig(1.0))[0]
+    assert found[3] == 0.0 and found[69] == 0.0 and found.sum() == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("place", [0, 20, 66])
+def test_rows_that_are_not_finite_are_found(bad, place):
+    row = logits(2, 67)
+    row[1, place] = bad
+    assert not torch.isfinite(rows.soften(row, 1.0)).any()
+    assert best(row) is None
+    assert rows.distribution(row[1], 1.0) is None and rows.distribution(row[0], 1.0) is not None
+    asked = np.array([0, 1]), np.array([0, 1, 2])
+    assert rows.token_probabilities(row, 1.0, *asked, torch.tensor([0, 0])) is None
+    assert rows.soften(torch.full((1, 5), -torch.inf), 1.0).isnan().all()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_places_of_the_largest(size, twins):
+    values = logits(6, size)
+    assert best(values) == sampling.most_likely(values, "target").tolist()
+    for k in {1, min(3, size), size}:
+        compiled, plain = twins(sampling.take_most_likely, values, k, None)
+        assert compiled.tolist() == plain.tolist()
+
+
+def test_equal_entries_come_in_order():
+    values = torch.zeros(1, 200)
+    values[0, [7, 130, 131]] = 1.0
+    assert rows.largest(values, 5).tolist() == [[7, 130, 131, 0, 1]]
+    assert best(values) == [7]
+
+
+def test_rows_with_room_between_them():
+    wide = logits(5, 100)
+    cut = wide[:, :70]  # the logits of a padded vocabulary
+    torch.testing.assert_close(rows.soften(cut, 0.5), (cut / 0.5).softmax(-1), rtol=2e-5, atol=1e-30)
+    assert best(cut) == cut.argmax(-1).tolist()
+    assert rows.largest(cut, 4).tolist() == cut.topk(4).indices.tolist()
+
+
+def test_draws_follow_the_law_of_drawing_without_replacement():
+    """Every ordered outcome's frequency against its probability, by enumeration."""
+    probs, count = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0]), 200_000
+    uniforms = torch.rand(count, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    drawn = rows.draw(probs.repeat(count, 1), uniforms).numpy()
+    found = {outcome: 0 for outcome in itertools.permutations(range(5), 3)}
+    for outcome, times in zip(*np.unique(drawn, axis=0, return_counts=True), strict=True):
+        found[tuple(outcome.tolist())] = times
+    for (a, b, c), times in found.items():
+        p = probs.double().numpy()
+        chance = p[a] * p[b] / (1 - p[a]) * p[c] / (1 - p[a] - p[b])
+        assert abs(times - count * chance) <= 5 * math.sqrt(count * chance + 1), (a, b, c)
+
+
+def test_draws_over_many_blocks_follow_their_probabilities():
+    probs, count = logits(1, 300).softmax(-1), 100_000
+    uniforms = torch.rand(count, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    drawn = np.bincount(rows.draw(probs.repeat(count, 1), uniforms)[:, 0].numpy(), minlength=300)
+    wanted = probs[0].double().numpy() * count
+    assert (np.abs(drawn - wanted) <= 5.5 * np.sqrt(wanted + 1)).all()
+
+
+@pytest.mark.parametrize("size", [3, 64, 70])
+def test_draws_beyond_the_mass_are_uniform_over_the_rest(size):
+    probs, count = torch.zeros(60_000, size), 60_000
+    probs[:, 1] = 1.0
+    uniforms = torch.rand(count, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    drawn = rows.draw(probs, uniforms).numpy()
+    assert (drawn[:, 0] == 1).all()
+    wanted = np.full(size, count / (size - 1))
+    wanted[1] = 0
+    assert (np.abs(np.bincount(drawn[:, 1], minlength=size) - wanted) <= 5.5 * np.sqrt(wanted)).all()
+
+
+def test_extreme_uniforms_stay_inside_the_mass():
+    probs = torch.tensor([[0.0, 0.2, 0.0, 0.8, 0.0]])
+    for uniform in (0.0, 0.2 - 1e-12, 0.2 + 1e-7, 1 - 1e-16, 1.0):
+        assert rows.draw(probs, torch.tensor([[uniform]], dtype=torch.float64)).item() in (1, 3)
+        assert rows.invert(probs[0].double().numpy(), uniform) in (1, 3)
+    long = np.zeros(300)
+    long[[3, 70]] = 0.5  # blocks with mass, one whose mass is passed, and blocks without any after it
+    assert [rows.invert(long, uniform) for uniform in (0.0, 0.49, 0.51, 1 - 1e-16, 1.0)] == [3, 3, 70, 70, 70]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_double_precision_rows(size, twins, monkeypatch):
+    target, draft = (sampling.widened(logits(1, size, seed).softmax(-1)[0]) for seed in (1, 2))
+    assert target.sum() == pytest.approx(1.0, abs=1e-14)
+    compiled, plain = twins(sampling.widened, logits(1, size, 1).softmax(-1)[0])
+    np.testing.assert_allclose(compiled, plain, rtol=1e-14)
+    compiled, plain = twins(sampling.residual, target, draft)
+    np.testing.assert_allclose(compiled, plain, rtol=1e-12, atol=1e-18)
+    struck = [draft.copy(), draft.copy()]
+    sums = sampling.remove_token(struck[0], size // 2), 1.0 - draft[size // 2]
+    assert sums[0] == pytest.approx(sums[1], abs=1e-14) and struck[0][size // 2] == 0.0
+    assert struck[0].sum() == pytest.approx(1.0 if size > 1 else 0.0, abs=1e-14)
+    with monkeypatch.context() as patch:
+        patch.setattr(rows, "compiled", lambda: None)
+        sampling.remove_token(struck[1], size // 2)
+    np.testing.assert_allclose(struck[0], struck[1], rtol=1e-12)
+    assert sampling.residual(target, target).tolist() == target.tolist()
+    for uniform in np.random.default_rng(0).random(300):
+        compiled, plain = twins(sampling.sample_row, target, float(uniform))
+        assert compiled == plain
+
+
+TREE = TokenTree(np.array([-1, 0, 0, 0, 1, 1, 2, 4, 4, 4, 7]))
+
+
+@pytest.mark.parametrize("sampling_config", [SamplingConfig(0.0), SamplingConfig(0.8), SamplingConfig(1.5, top_p=0.9)])
+@pytest.mark.parametrize("name", [*VERIFIERS, "autoregressive"])
+def test_decoding_is_the_same_without_a_compiler(name, sampling_config, tiny_target, tiny_draft, monkeypatch):
+    """Step by step, children aside: the two draw them from other noise, so here both draw them the plain way."""
+
+    def plainly(fill):
+        def run(*args):
+            with monkeypatch.context() as patch:
+                patch.setattr(rows, "compiled", lambda: None)
+                return fill(*args)
+
+        return run
+
+    if name in VERIFIERS:
+        fill, rule = VERIFIERS[name].fill, VERIFIERS[name].rule
+        monkeypatch.setitem(VERIFIERS, name, SimpleNamespace(name=name, fill=plainly(fill), rule=rule))
+
+    def steps():
+        options = {"sampling": sampling_config, "max_new_tokens": 40, "generator": torch.Generator().manual_seed(3)}
+        if name == "autoregressive":
+            found = autoregressive([3, 14, 15], target=tiny_target, **options)
+        else:
+            found = decode([3, 14, 15], target=tiny_target, draft=tiny_draft, tree=TREE, verifier=name, **options)
+        return [(s.tokens, s.new_tokens, s.outcomes, [t.uniform for t in s.trials]) for s in found]
+
+    compiled = steps()
+    monkeypatch.setattr(rows, "compiled", lambda: None)
+    assert steps() == compiled
+
+
+def walker() -> rows.Walker:
+    firsts = [TREE.children(node).start for node in range(TREE.size)]
+    return walker_over(firsts, TREE.child_counts, np.arange(TREE.size))  # every node has a draft row of its own
+
+
+@pytest.mark.parametrize("size", [4, 5, 40, 300])
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+@pytest.mark.parametrize("name", rows.RULES)
+def test_walks_are_those_of_the_rule(name, size, temperature):
+    """Decision by decision, rows in which the draft's mass is used up included."""
+    walks, config, depths, bonus = walker(), SamplingConfig(temperature), set(), set()
+    for seed in range(60):
+        generator = torch.Generator().manual_seed(seed)
+        target = torch.randn(TREE.size, size, generator=generator) * 2
+        draft = (target + torch.randn(target.shape, generator=generator) * (seed % 3)).softmax(-1)
+        if seed % 4 == 0:
+            draft = torch.zeros_like(draft).scatter(1, draft.topk(2).indices, 0.5)  # fewer tokens than children
+        if seed % 5 == 0:
+            target[:, 0] = -torch.inf  # a token that the target forbids
+        tokens = torch.zeros(TREE.size, dtype=torch.int64)
+        for node in range(TREE.size):
+            children = TREE.children(node)
+            drawn = VERIFIERS[name].fill(draft[node : node + 1], len(children), generator)
+            tokens[children.start : children.stop] = drawn[0]
+        if seed % 7 == 0:
+            tokens[1::2] = size - 1  # children that the draft would not have drawn, as only rounding could
+        uniforms = torch.rand(TREE.size, dtype=torch.float64, generator=generator)
+        if seed % 5 == 0:
+            uniforms[::2] = 0.0
+        path, token, trials = walks.sampled(name, target, temperature, tokens, draft, uniforms)
+        wanted = WALKS.get(VERIFIERS[name].rule, walk_tree)(
+            TREE, tokens.tolist(),
+            target_row=[sampling.distribution(row, config, "target") for row in target].__getitem__,
+            draft_row=[sampling.widened(row) for row in draft].__getitem__, rule=VERIFIERS[name].rule,
+            uniform=iter(uniforms.tolist()).__next__,
+        )  # fmt: skip
+        assert (tuple(path), token) == (wanted.path, wanted.bonus_token)
+        if name == "traversal":  # the share that is left is a sum, added up in another order
+            np.testing.assert_allclose(trials, wanted.trials, rtol=1e-9, atol=1e-15)
+        else:
+            assert trials == [tuple(trial) for trial in wanted.trials]
+        depths.add(len(path)), bonus.add(token)
+    assert len(depths) > 2 and len(bonus) > 1
+
+
+def test_greedy_walks_follow_the_most_likely():
+    walks, depths = walker(), set()
+    for seed in range(60):
+        target = logits(TREE.size, 5, seed)
+        tokens = torch.randint(5, (TREE.size,), generator=torch.Generator().manual_seed(seed))
+        path, token, nodes = walks.greedily(target, tokens)
+        wanted = walk_greedily(TREE, tokens.tolist(), target.argmax(-1).tolist().__getitem__)
+        assert (tuple(path), token, nodes) == (wanted.path, wanted.bonus_token, [t.node for t in wanted.trials])
+        depths.add(len(path))
+    assert len(depths) > 2
+
+
+def test_a_walk_over_a_row_that_is_not_finite_is_none():
+    target = logits(TREE.size, 20)
+    target[0, 3] = torch.nan
+    tokens, uniforms = torch.zeros(TREE.size, dtype=torch.int64), torch.rand(TREE.size, dtype=torch.float64)
+    assert walker().greedily(target, tokens) is None
+    assert walker().sampled("sequoia", target, 1.0, tokens, target.softmax(-1), uniforms) is None

@@ -1,0 +1,127 @@
+"""One decode beside its autoregressive baseline, as a job for the engine's worker.
+
+Runs on the worker's thread, so no Streamlit here; what it leaves is a run as `ui.runs.runs` describes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sequoia_core.models.chat import chat_remarks, chat_text, encode_prompt, encode_templated
+from ui.jobs.jobs import Job, JobContext
+from ui.runs.runs import DecodeRequest, Recorder
+from ui.token_text import TokenText
+
+if TYPE_CHECKING:
+    from sequoia_core.models.language_model import ModelPair
+
+WARM_TOKENS = 4
+WARM_SEC = 0.4  # meanwhile the page that started the run is drawn, which would slow the first steps
+LIKELY = 5  # tokens shown of each model's row
+LEFT_OUT = 12  # candidates shown of those that a tree left out
+
+
+def decode_work(request: DecodeRequest) -> Callable[[JobContext], dict[str, Any]]:
+    """Return the work of one decode: the tree run step by step, and beside it the baseline of the same length."""
+
+    def work(context: JobContext) -> dict[str, Any]:
+        pair = context.pair(request.models)
+        return decode_beside_baseline(context, pair, request, keep=context.keep, progress=context.progress)
+
+    return work
+
+
+def record_run(request: DecodeRequest) -> dict[str, Any]:
+    """Run a request here and now, without a queue, and return the run."""
+    work = decode_work(request)
+    return work(JobContext(Job("record")))
+
+
+def decode_beside_baseline(
+    context: JobContext,
+    pair: ModelPair,
+    request: DecodeRequest,
+    *,
+    keep: Callable[[dict[str, Any]], None],
+    progress: Callable[[float, str], None],
+) -> dict[str, Any]:
+    """Decode with the tree and without it, in turns, so that a slow moment of the machine touches both.
+
+    Args:
+        keep: gets the run before it is filled, so that a cancel or failure loses nothing.
+        progress: called with the share that is done, 0 to 1, and with what is being done.
+    """
+    import torch
+
+    from sequoia_core import SamplingConfig, autoregressive, decode
+    from sequoia_core.models.protocol import dtype_name
+
+    read, prompt = _read_prompt(pair, request)
+    sampling = SamplingConfig(temperature=request.temperature, top_p=request.top_p)
+    common = {"target": pair.target, "sampling": sampling, "cancel": context.cancel}
+    speculative = {**common, "draft": pair.draft, "tree": request.tree, "verifier": request.verifier}
+    used = {
+        "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
+    }  # fmt: skip
+    run = request.header() | used | read | {"target": pair.target.name, "draft": pair.draft.name}
+    keep(run)
+
+    progress(0.0, "Warming up")
+    seeds = [torch.Generator().manual_seed(request.seed) for _ in range(4)]
+    warm_until = time.monotonic() + WARM_SEC
+    while not context.cancel.is_set():
+        for warm in (
+            decode(prompt, **speculative, max_new_tokens=WARM_TOKENS, generator=seeds[0]),
+            autoregressive(prompt, **common, max_new_tokens=WARM_TOKENS, generator=seeds[1]),
+        ):
+            for _ in warm:
+                pass
+        if time.monotonic() > warm_until:
+            break
+    recorder = Recorder(run, TokenText(pair.tokenizer.decode, prompt))
+    tokens: list[int] = []
+    run["baseline"] = baseline = {"tokens": 0, "seconds": 0.0}
+    length, read_before, stepped_sec = request.max_new_tokens, pair.target.bytes_read, 0.0
+    plain_steps = autoregressive(prompt, **common, max_new_tokens=length, generator=seeds[3])
+    shown = {"likely": LIKELY, "left_out": LEFT_OUT}
+    for step in decode(prompt, **speculative, max_new_tokens=length, generator=seeds[2], **shown):
+        tokens.extend(step.new_tokens)
+        for plain in plain_steps:
+            baseline["tokens"] += len(plain.new_tokens)
+            baseline["seconds"] += plain.seconds
+            stepped_sec += plain.seconds
+            if baseline["tokens"] >= len(tokens):
+                break
+        stepped_sec += step.seconds
+        if request.models.offload is not None:  # reading goes on in all of a step
+            run["read_bytes_per_sec"] = (pair.target.bytes_read - read_before) / stepped_sec
+        context.append(recorder.add(step))
+        run["text"] = pair.tokenizer.decode(tokens, skip_special_tokens=True)
+        progress(len(tokens) / length, "Decoding, with the tree and without it in turns")
+        if step.finished is None:
+            request.steering.wait(step.index + 1, context.cancel)
+    return run
+
+
+def _read_prompt(pair: ModelPair, request: DecodeRequest) -> tuple[dict[str, Any], list[int]]:
+    """Return what the run says of its prompt, and the prompt's token ids.
+
+    Raises:
+        ValueError: for a conversation that the template refuses, or that leaves no room for an answer.
+    """
+    if not request.turns:
+        return {"prompt": request.prompt}, encode_prompt(pair.tokenizer, request.prompt)
+    from sequoia_core.decoding.tree_policy import policy_of
+
+    text = chat_text(pair.tokenizer, request.turns)  # once: what is shown is what is read, whatever a template does
+    ids = encode_templated(pair.tokenizer, text)
+    context = min(pair.target.max_context, pair.draft.max_context)
+    levels = policy_of(request.tree).max_depth + 1
+    if len(ids) > context - levels:
+        raise ValueError(
+            f"conversation: found {len(ids):,} tokens, expected at most {context - levels:,}: the models' context of "
+            f"{context:,} less the tree's {levels} levels. Start a new conversation, or write a shorter message."
+        )
+    return {"prompt": text, "remarks": chat_remarks(pair.tokenizer, request.turns)}, ids

@@ -1,0 +1,80 @@
+"""What each kind of job brings into the session that started it, once it is over.
+
+Every page adopts what has ended since the last one was drawn, so a result is in use wherever the user is by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import streamlit as st
+
+from ui.jobs import session_jobs
+from ui.jobs.jobs import Job
+from ui.robustness.records import PARTS, job_name
+from ui.session import conversation, session, tree_in_use
+
+
+def adopt_finished_jobs() -> None:
+    """Bring what this session's jobs have found since the last call into the session."""
+    for name, job in session_jobs.newly_ended():
+        if job.result is not None:
+            ADOPTERS[name](job)
+
+
+def _use_vector(job: Job) -> None:
+    if job.state != "failed":
+        session.set_acceptance(job.result, *job.info)
+        _say_in_use(job)
+
+
+def _use_profile(job: Job) -> None:
+    if job.state != "failed":
+        session.set_profile(job.result, job.info)
+        _say_in_use(job)
+
+
+def _keep_run(job: Job) -> None:
+    if job.step_count:  # also of a run that failed: the steps before are worth looking at
+        session.set_last_run(job.result)
+        conversation.join(job)
+
+
+def _keep_lanes(job: Job) -> None:
+    for run in job.result.runs.values():
+        session.keep_run(run, "raced here")
+
+
+def _use_chain(job: Job) -> None:
+    """Use what each finished stage of the whole chain has found; its run takes the place of an earlier decode."""
+    if job.state == "failed":
+        return
+    found = job.result
+    if found.acceptance is not None:
+        session.set_acceptance(found.acceptance, f"measured here on the {job.info}, temperature 0", "measured, T = 0")
+    if found.profile is not None:
+        session.set_profile(found.profile, f"measured here on the {job.info}")
+        tree_in_use.set_shape(None)
+    if found.run is not None and found.run["steps"]:
+        session.set_last_run(found.run)
+        session_jobs.forget("decode", older_than=job)
+
+
+def _keep_evidence(part: str, job: Job) -> None:
+    session.set_evidence(part, job.result)
+
+
+def _say_in_use(job: Job) -> None:
+    kept = "in use" if job.state == "done" else "cancelled, what it had is in use"
+    st.toast(f"{job.label}: {kept}.", icon=":material/check_circle:")
+
+
+ADOPTERS: dict[str, Callable[[Job], None]] = {
+    "measure": _use_vector,
+    "profile": _use_profile,
+    "decode": _keep_run,
+    "chain": _use_chain,
+    "race": _keep_lanes,
+    **{job_name(part): partial(_keep_evidence, part) for part in PARTS},
+}

@@ -1,0 +1,79 @@
+"""A race as a job for the engine's worker: ways to decode one prompt, each alone on the device, one after another.
+
+Runs on the worker's thread, so no Streamlit here. `studies.race` runs, times and sums up; each method leaves a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sequoia_core.models.chat import encode_prompt
+from ui.jobs.jobs import JobContext
+from ui.runs.runs import DecodeRequest, Recorder
+from ui.token_text import TokenText
+
+if TYPE_CHECKING:
+    from sequoia_core.studies.race import Lane
+
+
+@dataclass(slots=True)
+class Race:
+    """The methods that have finished so far, in the order in which they ran.
+
+    Args:
+        lanes: method -> what it did.
+        runs: method -> its record, as `ui.runs.runs` describes it.
+    """
+
+    lanes: dict[str, Lane] = field(default_factory=dict)
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], Race]:
+    """Return the work of a race.
+
+    Args:
+        entrants: method -> its decode; all of one pair, one prompt and one length, sampled alike. The baseline of the
+            others is the first, whose tree is a root alone.
+    """
+
+    def work(context: JobContext) -> Race:
+        from sequoia_core import SamplingConfig
+        from sequoia_core.models.protocol import dtype_name
+        from sequoia_core.studies.race import Lane, own_method, take_turns
+
+        common = next(iter(entrants.values()))
+        pair = context.pair(common.models)
+        prompt = encode_prompt(pair.tokenizer, common.prompt)
+        used = {
+            "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
+            "target": pair.target.name, "draft": pair.draft.name,
+        }  # fmt: skip
+        sampling = SamplingConfig(temperature=common.temperature, top_p=common.top_p)
+        methods = {
+            name: own_method(
+                pair, request.tree, sampling, seed=request.seed, verifier=request.verifier, explain=True,
+                cancel=context.cancel,
+            )
+            for name, request in entrants.items()
+        }  # fmt: skip
+        race = Race()
+        context.keep(race)
+        turns = take_turns(methods, [prompt], common.max_new_tokens, progress=context.progress, cancel=context.cancel)
+        for name, found in turns:  # recorded between decodes: nothing else is done while one runs
+            run = entrants[name].header() | used
+            recorder = Recorder(run, TokenText(pair.tokenizer.decode, prompt))
+            for step in found.steps:
+                recorder.add(step)
+            run["text"] = pair.tokenizer.decode(found.output, skip_special_tokens=True)
+            lane = Lane()
+            lane.add(found)
+            if race.lanes:
+                first = next(iter(race.lanes.values()))
+                run["baseline"] = {"tokens": sum(first.tokens), "seconds": sum(first.step_sec)}
+            race.lanes[name], race.runs[name] = lane, run
+        return race
+
+    return work

@@ -1,0 +1,42 @@
+"""The race track: a custom component that replays finished lanes side by side, in real time or slower.
+
+Everything is sent at once, for a race is over when it is shown; the clock runs in the browser.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from ui.race.race_job import Race
+from ui.token_tree import to_wire
+
+_HERE = Path(__file__).parent
+_COMPONENT = st.components.v2.component(
+    "sequoia_race_track",
+    **{kind: (_HERE / f"race_track.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")},
+)
+
+
+def race_track(race: Race, *, key: str, epoch: str) -> None:
+    """Draw the lanes, and play them when they are new.
+
+    Args:
+        key: fixed for the place on the page.
+        epoch: names the race; another one starts from the line.
+    """
+    _COMPONENT(key=key, data=to_wire({"epoch": epoch, "lanes": [_lane(name, run) for name, run in race.runs.items()]}))
+
+
+def _lane(name: str, run: dict[str, Any]) -> dict[str, Any]:
+    """Return what the browser needs of a lane: when each step ended, how many tokens there were, what they read as."""
+    steps = run["steps"]
+    return {
+        "name": name,
+        "ends": list(accumulate(sum(step["seconds"]) for step in steps)),
+        "tokens": list(accumulate(len(step["pieces"]) for step in steps)),
+        "texts": ["".join(step["pieces"]) for step in steps],
+    }

@@ -1,0 +1,1 @@
+"""Recorded runs: kept, saved, listed, compared."""

@@ -1,0 +1,304 @@
+"""The record of one decode: what was asked, every step, the baseline; and its figures in words.
+
+A run is one plain dict (`format: sequoia-run`): header, baseline, shapes of trees, step records. It is what the live
+tree shows and what a session keeps. No Streamlit here. n = nodes of a step's tree including the root.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
+
+from pydantic import ConfigDict, Field, FiniteFloat, with_config
+from typing_extensions import TypedDict  # before Python 3.12 pydantic knows no other
+
+from sequoia_core.design.profile import PLACES
+from sequoia_core.design.tree import TokenTree
+from sequoia_core.files.model_names import pair_names
+from sequoia_core.models.chat import Turn
+from sequoia_core.studies.run_summary import Baseline, RunSummary, summarize_run
+from ui.jobs.steering import Steering
+from ui.markdown import safe_name
+from ui.session.model_pairs import PairSpec
+from ui.token_text import TokenText
+from ui.tree_layout import MAX_DRAWN
+from ui.verifier_names import NAMES
+
+if TYPE_CHECKING:
+    from sequoia_core import DecodeStep
+    from sequoia_core.decoding.dynamic.marginal_gains import MarginalGains
+    from sequoia_core.decoding.explaining import Likely
+    from sequoia_core.decoding.tree_policy import TreePolicy
+
+FORMAT, VERSION = "sequoia-run", 2
+MAX_LIKELY = 100
+Positive = Annotated[FiniteFloat, Field(ge=0)]
+Chance = Annotated[FiniteFloat, Field(ge=0, le=1)]
+OUTCOME_CODES = {"accepted": "A", "rejected": "R", "not reached": "N"}
+OUTCOMES = {
+    "held": "The prediction held",
+    "beaten": "The run beat the prediction",
+    "missed": "The run fell short of the prediction",
+}
+PHASE_WORDS = {"draft": "drafting", "verify": "verifying", "walk": "walking", "commit": "committing"}
+
+
+class LikelyTokens(TypedDict):
+    texts: Annotated[list[str], Field(max_length=MAX_LIKELY)]
+    probs: list[Chance]
+
+
+class PathRows(TypedDict):
+    node: int
+    target: LikelyTokens
+    draft: LikelyTokens
+    residuals: Annotated[list[LikelyTokens], Field(max_length=MAX_DRAWN)]  # of the target, after each rejection
+
+
+class LeftOut(TypedDict):
+    parent: Annotated[int, Field(ge=0)]
+    text: str | None  # None for a first child of a node that the draft did not read
+    gain: Chance
+
+
+class Marginal(TypedDict):
+    gains: list[Chance]
+    costs: list[Positive | None]
+    next_cost: Positive | None
+    left_out: Annotated[list[LeftOut], Field(max_length=MAX_LIKELY)]
+
+
+@with_config(ConfigDict(strict=True))
+class StepRecord(TypedDict):
+    """A step as the live tree and a file hold it, and what a file is held to; earlier versions wrote not all of it."""
+
+    index: int
+    shape: Annotated[int, Field(ge=0)]  # which of the run's trees the step had
+    tokens: list[str]  # [n]
+    outcomes: Annotated[str, Field(pattern="^[ARN]*$")]  # n letters of OUTCOME_CODES
+    draft: list[FiniteFloat | None]  # [n] probabilities
+    target: list[FiniteFloat | None]
+    path: Annotated[list[int], Field(min_length=1)]  # node ids
+    bonus: str | None  # None when the run ended before it
+    pieces: list[str]  # text of each committed token
+    trials: list[Annotated[list[FiniteFloat | None], Field(min_length=4, max_length=4)]]  # [node, r, R[s], D[s]]
+    seconds: Annotated[list[Positive], Field(min_length=4, max_length=4)]  # draft, verify, walk, commit
+    read_wait_sec: NotRequired[Positive]  # of these, waited for weights
+    finished: Literal["eos", "length", "context"] | None
+    rows: NotRequired[list[PathRows]]  # one for each node of the path
+    marginal: NotRequired[Marginal | None]  # of a tree that took shape in the step
+
+
+def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> StepRecord:
+    """Turn a step into what the live tree and a file hold; `shape` is which of the run's trees it had."""
+    has_bonus = len(step.new_tokens) == len(step.accepted_path)
+    record: StepRecord = {
+        "index": step.index,
+        "shape": shape,
+        "tokens": [text.label(token) for token in step.tokens],
+        "outcomes": "".join(OUTCOME_CODES[outcome] for outcome in step.outcomes),
+        "draft": [_finite(value) for value in step.draft_probs],
+        "target": [_finite(value) for value in step.target_probs],
+        "path": [int(node) for node in step.accepted_path],
+        "bonus": text.label(step.bonus_token) if has_bonus else None,
+        "pieces": text.pieces(step.new_tokens),
+        "trials": [[int(t.node), *map(_finite, (t.uniform, t.target_mass, t.draft_mass))] for t in step.trials],
+        "seconds": [step.draft_sec, step.verify_sec, step.walk_sec, step.commit_sec],
+        "read_wait_sec": step.read_wait_sec,
+        "finished": step.finished,
+        "rows": [
+            {
+                "node": rows.node,
+                "target": _likely(rows.target, text),
+                "draft": _likely(rows.draft, text),
+                "residuals": [_likely(residual, text) for residual in rows.residuals],
+            }
+            for rows in step.path_rows
+        ],
+    }
+    gains = step.marginal_gains
+    return record if gains is None else {**record, "marginal": _marginal(gains, text)}
+
+
+def _marginal(found: MarginalGains, text: TokenText) -> Marginal:
+    return {
+        "gains": [_finite(value) for value in found.gains],
+        "costs": [_finite(value) for value in found.costs],
+        "next_cost": _finite(found.next_cost),
+        "left_out": [
+            {"parent": parent, "text": None if token is None else text.label(token), "gain": _finite(gain)}
+            for parent, token, gain in found.left_out
+        ],
+    }
+
+
+def _likely(row: Likely, text: TokenText) -> LikelyTokens:
+    return {"texts": [text.label(token) for token, _ in row], "probs": [_finite(probability) for _, probability in row]}
+
+
+def _finite(value: float | None) -> float | None:
+    """Return a plain number short enough to send often; None for NaN and None."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRequest:
+    """One decode as asked for, and what was predicted for it.
+
+    Attributes:
+        prompt: replaced, in the run, by what the chat template makes of `turns`, where there are any.
+        turns: a conversation, the user's turn that asks for this run last.
+        models: the pair, and its dtype.
+        expected_tokens: F of the tree; predicted_speedup: against autoregressive. None where nothing that was measured
+            holds for this pair, these settings and this machine. predicted_interval: 95 % bounds for one prompt.
+        steering: takes the page's wishes while it runs.
+    """
+
+    prompt: str
+    tree: TokenTree | TreePolicy
+    tree_source: str = ""
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_new_tokens: int = 128
+    verifier: str = "sequoia"
+    seed: int = 0
+    models: PairSpec = PairSpec()
+    expected_tokens: float | None = None
+    predicted_speedup: float | None = None
+    predicted_interval: tuple[float, float] | None = None
+    steering: Steering = field(default_factory=Steering, compare=False)
+    turns: tuple[Turn, ...] = ()
+
+    def header(self) -> dict[str, Any]:
+        """Return what a run holds besides its steps and its baseline; number format and device once it has begun."""
+        target, draft = pair_names(*self.models[:2])
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "id": uuid.uuid4().hex[:12],
+            "prompt": self.prompt,
+            "turns": [asdict(turn) for turn in self.turns],
+            "remarks": [],
+            "tree_source": self.tree_source,
+            "temperature": float(self.temperature),
+            "top_p": float(self.top_p),
+            "max_new_tokens": self.max_new_tokens,
+            "verifier": self.verifier,
+            "seed": self.seed,
+            "target": target,
+            "draft": draft,
+            "dtype": None,
+            "offload": self.models.offload,
+            "device": None,
+            "read_bytes_per_sec": None,
+            "expected_tokens": self.expected_tokens,
+            "predicted_speedup": self.predicted_speedup,
+            "predicted_interval": None if self.predicted_interval is None else list(self.predicted_interval),
+            "baseline": None,
+            "text": "",
+            "shapes": [],
+            "steps": [],
+        }
+
+
+class Recorder:
+    """Fills a run with steps, and lists each shape of tree once, when it first occurs."""
+
+    def __init__(self, run: dict[str, Any], text: TokenText) -> None:
+        self._run, self._text = run, text
+        self._shapes: dict[TokenTree, int] = {}
+
+    def add(self, step: DecodeStep) -> StepRecord:
+        """Add a step to the run -> its record."""
+        shape = self._shapes.setdefault(step.tree, len(self._shapes))
+        if shape == len(self._run["shapes"]):  # before the step that names it: pages read while this writes
+            self._run["shapes"].append(step.tree.parents.tolist())
+        record = step_record(step, self._text, shape)
+        self._run["steps"].append(record)
+        return record
+
+
+def pair_of(run: dict[str, Any]) -> str:
+    """Name the models of a run for people, safe in markdown."""
+    return " ← ".join(safe_name(Path(run.get(role) or f"demo {role}").name) for role in ("target", "draft"))
+
+
+def made_with(*lanes: dict[str, Any]) -> str:
+    """Say what a run, or each lane of a race, was made with, as far as the record says it."""
+    run = lanes[0]
+    parts = [pair_of(run), run.get("dtype"), run.get("device")]
+    if run.get("offload") is not None:
+        parts.append(f"target {PLACES[run['offload']]}")
+    if run.get("temperature") is not None:
+        parts.append(f"temperature {run['temperature']:g}")
+    if run.get("temperature"):  # greedy decoding is the same with every other setting
+        parts += [f"top-p {run['top_p']:g}"] if run["top_p"] < 1 else []
+        parts += [f"seed {run['seed']}", " and ".join(dict.fromkeys(NAMES[lane["verifier"]] for lane in lanes))]
+    return ", ".join(filter(None, parts))
+
+
+def summarize(
+    steps: Sequence[dict[str, Any]],
+    *,
+    baseline: dict[str, Any] | None = None,
+    expected_tokens: float | None = None,
+    predicted_speedup: float | None = None,
+    predicted_interval: Sequence[float] | None = None,
+) -> RunSummary:
+    """Return the figures of a run from its step records, so far as there are any."""
+    return summarize_run(
+        [len(step["pieces"]) for step in steps],
+        [step["bonus"] is not None for step in steps],
+        [step["seconds"] for step in steps],
+        baseline=Baseline(baseline["tokens"], baseline["seconds"]) if baseline else None,
+        expected_tokens=expected_tokens,
+        predicted_speedup=predicted_speedup,
+        predicted_interval=None if predicted_interval is None else tuple(predicted_interval),
+    )
+
+
+def summary_of(run: dict[str, Any]) -> RunSummary:
+    """Return the figures of a whole run."""
+    return summarize(
+        run["steps"],
+        baseline=run["baseline"],
+        expected_tokens=run["expected_tokens"],
+        predicted_speedup=run["predicted_speedup"],
+        predicted_interval=run.get("predicted_interval"),
+    )
+
+
+def explain(summary: RunSummary) -> str:
+    """Say in one sentence why the measured speedup is what it is."""
+    measured = summary.speedup
+    if summary.tokens_per_step is None:
+        return "No step was decoded."
+    if measured is None:
+        return "The autoregressive run that the speed is compared with has not been measured."
+    if summary.tokens_ratio is None or summary.cost_ratio is None:
+        expected = summary.expected_tokens
+        yields = "" if expected is None else f" ({expected:.2f} were expected)"
+        return (
+            f"One step costs {summary.step_cost:.2f} autoregressive tokens and yields {summary.tokens_per_step:.2f}"
+            f"{yields}, hence {measured:.2f}×; no speed was predicted for this pair, these settings and this machine."
+        )
+    tokens = _change(summary.tokens_ratio, "as many", "more", "fewer")
+    cost = _change(summary.cost_ratio, "as much", "more", "less")
+    verdict = " Speculation is slower than plain decoding here." if measured < 1 else ""
+    return (
+        f"{OUTCOMES[summary.outcome]}: a step yielded {tokens.format('tokens')} expected "
+        f"({summary.tokens_per_step:.2f} against {summary.expected_tokens:.2f}) and took {cost.format('time')} "
+        f"predicted ({summary.step_cost:.2f} against {summary.predicted_cost:.2f} autoregressive tokens, mostly "
+        f"{PHASE_WORDS[summary.slowest_phase]}).{verdict}"
+    )
+
+
+def _change(ratio: float, same: str, up: str, down: str) -> str:
+    """Return a phrase with a place for the noun, such as "12% more {} than"."""
+    if abs(ratio - 1) < 0.02:
+        return f"{same} {{}} as"
+    return f"{abs(ratio - 1):.0%} {up if ratio > 1 else down} {{}} than"

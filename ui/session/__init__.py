@@ -1,0 +1,1 @@
+"""What one browser session works with."""

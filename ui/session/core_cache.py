@@ -1,0 +1,216 @@
+"""Core calls that pages repeat on every rerun, behind bounded caches.
+
+Everything they take and return is immutable, so sharing results between sessions is safe.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sequoia_core import (
+        AcceptanceVector,
+        AdaptiveTree,
+        HardwareProfile,
+        SpecExecTree,
+        SpeedupSurface,
+        TokenTree,
+    )
+    from sequoia_core.design.break_even import BreakEven, Gains
+    from sequoia_core.design.draft_choice import DraftPlan
+    from sequoia_core.design.growth import Curve
+    from sequoia_core.design.planning import BestShape, ShapeSpread
+    from sequoia_core.design.prediction import Prediction
+    from sequoia_core.design.regret import Regret
+
+MAX_DEPTH = 24
+MAX_SIZE = 1024  # the paper's trees have 64 to 128 nodes on a GPU, 768 with offloading
+TABLE_SIZE = MAX_SIZE + 1  # one more, for the value of the next node
+BAND_SIZE = 256  # the largest size with a bootstrap interval: fifty tables of it take a second
+
+_HASH = {
+    "sequoia_core.design.acceptance.AcceptanceVector": lambda vector: vector.probs.tobytes(),
+    "sequoia_core.design.profile.HardwareProfile": lambda profile: profile.to_json(),
+    "sequoia_core.design.tree.TokenTree": lambda tree: tree.parents.tobytes(),
+}
+
+
+def _measured(vector: AcceptanceVector) -> bytes:
+    """Return all that a vector holds, to tell it from others; writing its file's text on every rerun would be felt."""
+    calibration = vector.calibration
+    arrays = [vector.probs, vector.prompt_sums, vector.prompt_trials, *(vector.prompt_ranks or ())]
+    if calibration is not None:
+        arrays += [
+            getattr(calibration, name) for name in ("counts", "accepted", "positions", "accepted_by_rank", "rows")
+        ]
+    held = [array for array in arrays if array is not None]
+    told = vector.trials, vector.meta, vector.note, vector.holds_for, calibration and calibration.temperature
+    return b"".join(array.tobytes() for array in held) + repr(([array.shape for array in held], told)).encode()
+
+
+# for what depends on the sample behind a vector, not only on its probabilities
+_SAMPLE_HASH = {**_HASH, "sequoia_core.design.acceptance.AcceptanceVector": _measured}
+
+
+@st.cache_resource(show_spinner=False, max_entries=16)
+def load_acceptance(path: str, modified: int) -> AcceptanceVector:
+    """Read a vector's file; `modified` makes an edited file another one."""
+    from sequoia_core import AcceptanceVector
+
+    return AcceptanceVector.load(path)
+
+
+@st.cache_resource(show_spinner=False, max_entries=16)
+def load_profile(path: str, modified: int) -> HardwareProfile:
+    """Read a profile's file; `modified` makes an edited file another one."""
+    from sequoia_core import HardwareProfile
+
+    return HardwareProfile.load(path)
+
+
+@st.cache_data(show_spinner=False, max_entries=4)
+def uploaded_prompts(data: bytes, name: str, column: str | None) -> list[str]:
+    """Return the prompts of an uploaded file; parsing megabytes anew on every rerun would be felt."""
+    from sequoia_core.files.prompt_files import prompts_from_bytes
+
+    return prompts_from_bytes(data, name, column)
+
+
+@st.cache_resource(show_spinner="Searching the best tree…", max_entries=64, hash_funcs=_HASH)
+def best_tree(vector: AcceptanceVector, size: int, depth: int) -> TokenTree:
+    """Return the optimal tree."""
+    from sequoia_core import optimal_tree
+
+    return optimal_tree(vector, size=size, depth=depth)
+
+
+@st.cache_resource(show_spinner="Computing expected tokens…", max_entries=32, hash_funcs=_HASH)
+def tokens_table(vector: AcceptanceVector) -> np.ndarray:
+    """Return G(n, d), float64 [TABLE_SIZE + 1, MAX_DEPTH + 1]; NaN where it is too much to search."""
+    from sequoia_core.design.bounded_search import table_within_reach
+
+    return table_within_reach(vector, max_size=TABLE_SIZE, max_depth=MAX_DEPTH)
+
+
+@st.cache_resource(show_spinner="Comparing shapes…", max_entries=32, hash_funcs=_HASH)
+def growth_curves(vector: AcceptanceVector, depth: int) -> dict[str, Curve]:
+    """Return name -> (sizes, expected tokens) of the best tree at two depth limits and of plain shapes."""
+    from sequoia_core.design import growth
+
+    return growth.growth_curves(vector, tokens_table(vector)[: MAX_SIZE + 1], depth=depth)
+
+
+@st.cache_resource(show_spinner="Resampling the measurement…", max_entries=8, hash_funcs=_SAMPLE_HASH)
+def resampled_tables(vector: AcceptanceVector) -> np.ndarray | None:
+    """Return G(n, d) for vectors the same measurement might have found, up to n = BAND_SIZE; None if none is known."""
+    from sequoia_core.design.optimal_trees import bootstrap_tables
+
+    return bootstrap_tables(vector, max_size=BAND_SIZE, max_depth=MAX_DEPTH)
+
+
+def growth_band(vector: AcceptanceVector, depth: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Return (sizes, low, high), the 95% interval of G(n, depth); None when nothing is known of the sample."""
+    from sequoia_core.design import growth
+
+    tables = resampled_tables(vector)
+    return None if tables is None else growth.growth_band(tables, depth=depth)
+
+
+@st.cache_resource(show_spinner=False, max_entries=16, hash_funcs=_SAMPLE_HASH)
+def shape_spread(vector: AcceptanceVector, profile: HardwareProfile) -> ShapeSpread | None:
+    """Return how sure the best shape is; None when nothing is known of the sample."""
+    from sequoia_core.design import planning
+
+    tables = resampled_tables(vector)
+    return None if tables is None else planning.shape_spread(vector, profile, tables[:, : profile.max_size + 1])
+
+
+@st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)
+def tokens_interval(vector: AcceptanceVector, tree: TokenTree) -> tuple[float, float] | None:
+    """Return the 95% interval of F of this very tree; None when nothing is known of the sample."""
+    from sequoia_core.design import growth
+
+    return growth.tokens_interval(vector, tree)
+
+
+@st.cache_resource(show_spinner=False, max_entries=32, hash_funcs=_HASH)
+def regret(vectors: tuple[AcceptanceVector, ...], size: int, depth: int) -> Regret:
+    """Return what each vector's tree loses under the others."""
+    from sequoia_core.design.regret import regret_matrix
+
+    return regret_matrix(vectors, size=size, depth=depth)
+
+
+@st.cache_resource(show_spinner="Planning for this hardware…", max_entries=32, hash_funcs=_SAMPLE_HASH)
+def planned(
+    vector: AcceptanceVector, profile: HardwareProfile, paper: bool = False
+) -> tuple[SpeedupSurface, BestShape]:
+    """Return the predicted speedup surface and its best shape; by the paper's formula if asked to."""
+    from sequoia_core.design.planning import best_shape, surface_within_reach
+
+    surface = surface_within_reach(vector, profile, max_size=MAX_SIZE, paper=paper)
+    return surface, best_shape(surface)
+
+
+@st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)
+def prediction(
+    vector: AcceptanceVector,
+    profile: HardwareProfile,
+    tree: TokenTree,
+    prompts: int | None = None,
+    context: float | None = None,
+) -> Prediction:
+    """Return what decoding so many prompts with this very tree is expected to do, with intervals."""
+    from sequoia_core.design.prediction import predict
+
+    return predict(tree, vector, profile, prompts=prompts, context=context)
+
+
+@st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)
+def policy(
+    kind: str, size: int, depth: int, vector: AcceptanceVector | None, profile: HardwareProfile | None
+) -> SpecExecTree | AdaptiveTree:
+    """Return the policy of a kind of `tree_kinds`; SpecExec's has a budget, the adaptive one is bounded by costs."""
+    from sequoia_core import AdaptiveTree, SpecExecTree
+
+    if kind == "specexec":
+        return SpecExecTree(max_size=size, max_depth=depth)
+    return AdaptiveTree(profile=profile, calibration=vector.calibration, holds_for=vector.holds_for)
+
+
+@st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)
+def policy_prediction(
+    kind: str, size: int, depth: int, vector: AcceptanceVector, profile: HardwareProfile, prompts: int | None = None
+) -> Prediction:
+    """Return what decoding with such trees is expected to do, with intervals."""
+    from sequoia_core.decoding.dynamic.growing import predict_policy
+
+    return predict_policy(policy(kind, size, depth, vector, profile), vector, profile, prompts=prompts)
+
+
+@st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)
+def prompts_for(vector: AcceptanceVector, tree: TokenTree) -> int | None:
+    """Return how many prompts a calibration takes for tokens per step within 5 %; None where nothing is known."""
+    from sequoia_core.design.prediction import prompts_for
+
+    return prompts_for(tree, vector)
+
+
+@st.cache_resource(show_spinner="Comparing drafts…", max_entries=8, hash_funcs=_SAMPLE_HASH)
+def drafts(names: tuple[str, ...], measured: tuple[tuple[AcceptanceVector, HardwareProfile], ...]) -> list[DraftPlan]:
+    """Return what each draft would do with its best tree, the fastest first."""
+    from sequoia_core.design.draft_choice import compare_drafts
+
+    return compare_drafts(dict(zip(names, measured, strict=True)))
+
+
+@st.cache_resource(show_spinner="Looking for break-even…", max_entries=16, hash_funcs=_SAMPLE_HASH)
+def break_even(vector: AcceptanceVector, profile: HardwareProfile) -> tuple[dict[str, BreakEven], Gains]:
+    """Return where speculation breaks even, and what a tenth better acceptance, drafting or verifying would bring."""
+    from sequoia_core.design import break_even
+
+    return break_even.break_even(vector, profile), break_even.gains(vector, profile)

@@ -1,0 +1,118 @@
+"""The one model pair in memory: which one is asked for, downloading and loading it, letting go of it.
+
+Not a Streamlit cache, because the worker that loads has no script run to attach one to.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sequoia_core.files.model_names import DEMO_PAIR, pair_names
+from ui.session.pair_loading import PairKeeper, Progress
+
+if TYPE_CHECKING:
+    from sequoia_core.models.language_model import ModelPair
+
+DEMO_DRAFTS = {"Small, quick": "draft", "Large, right more often": "draft-large"}  # folders beside the demo target
+HUB_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.safetensors", "model-*-of-*.safetensors")
+_LOG = logging.getLogger(__name__)
+
+
+class PairSpec(NamedTuple):
+    """Which models to load, in which dtype, and where the target's weights live.
+
+    Attributes:
+        target, draft: folders or hub ids; None twice is the demo pair.
+        dtype: as for `load_pair`: None for the rule of `default_dtype`.
+        offload: as for `load_pair`: None in memory, "disk" or "host".
+    """
+
+    target: str | None = None
+    draft: str | None = None
+    dtype: str | None = None
+    offload: str | None = None
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether both models are among those that ship."""
+        return all(name.startswith("demo ") for name in pair_names(*self[:2]))
+
+    @property
+    def demo_draft(self) -> str:
+        """Which of `DEMO_DRAFTS` it has; the first for a pair of the user's own."""
+        folder = pair_names(*self[:2])[1].removeprefix("demo ")
+        return next((title for title, name in DEMO_DRAFTS.items() if name == folder), next(iter(DEMO_DRAFTS)))
+
+
+def demo_drafts() -> list[str]:
+    """Return the titles of the demo drafts that are there."""
+    return [title for title, folder in DEMO_DRAFTS.items() if (DEMO_PAIR / folder).is_dir()]
+
+
+def demo_models(draft: str) -> tuple[str | None, str | None]:
+    """Return target and draft of the demo pair with one of `DEMO_DRAFTS`; None twice for the one `load_pair` takes."""
+    folder = DEMO_DRAFTS[draft]
+    return (None, None) if folder == "draft" else (str(DEMO_PAIR / "target"), str(DEMO_PAIR / folder))
+
+
+def _fetch_pair(spec: PairSpec) -> None:
+    """Download what is not here yet: the part of a load that may hang; and refuse folders whose reading would block.
+
+    Raises:
+        ValueError: naming the file that is no plain file, such as a named pipe.
+    """
+    for name in spec[:2]:
+        if name is None:
+            continue
+        folder = Path(name).expanduser()
+        if folder.is_dir():
+            strange = next((file for file in sorted(folder.iterdir()) if not (file.is_file() or file.is_dir())), None)
+            if strange is not None:
+                raise ValueError(f"{strange}: found a pipe, device or broken link, expected a model's plain files")
+        elif not folder.is_absolute() and not name.startswith((".", "~")):
+            from huggingface_hub import snapshot_download
+
+            try:
+                snapshot_download(name, allow_patterns=list(HUB_FILES))
+            except Exception as error:  # whatever is wrong, `load_pair` says it better, or finds all of it cached
+                _LOG.info("nothing downloaded for %s: %s", name, error)
+
+
+def _load_pair(spec: PairSpec, progress: Progress | None = None) -> ModelPair:
+    from sequoia_core import load_pair  # heavy: torch and transformers
+
+    pair = load_pair(spec.target, spec.draft, dtype=spec.dtype, offload=spec.offload, progress=progress)
+    # when nobody uses the pair any more, its reading threads and open files go at once
+    weakref.finalize(pair, pair.target.close).atexit = False
+    return pair
+
+
+_PAIRS: PairKeeper[PairSpec, ModelPair] = PairKeeper(_fetch_pair, _load_pair)
+
+
+def shared_pair(spec: PairSpec, cancel: threading.Event, progress: Progress | None = None) -> ModelPair:
+    """Load a model pair once and keep it until another is asked for; call from the worker only.
+
+    Args:
+        cancel: ends the wait, not the load, which goes on by itself and is dropped.
+        progress: called with a fraction and words while a packed copy of a streamed target is made.
+
+    Raises:
+        ValueError, OSError: from `load_pair`, with nothing half-loaded kept.
+        Cancelled: before the pair was there.
+    """
+    return _PAIRS.get(spec, cancel, progress)
+
+
+def loaded_pair() -> PairSpec | None:
+    """Return which pair is in memory; None when none is."""
+    return _PAIRS.held
+
+
+def unload_pair() -> None:
+    """Let go of the loaded pair; a running job keeps its own hold until it ends, and then what streams is closed."""
+    _PAIRS.drop()

@@ -1,0 +1,124 @@
+"""What may be predicted for the pair in use on this machine: do the vector and the profile in use hold for it?
+
+A vector holds for one pair and way of sampling, a profile for one pair, number format and device. Where they do not
+hold, nothing is predicted and the reason is given. Whether a run is one of the pair in use is asked here too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sequoia_core.design.conditions import Conditions, measured_as
+from sequoia_core.files.model_names import pair_names
+from sequoia_core.models.default_dtype import default_dtype
+from ui.session import core_cache, machine, session
+
+if TYPE_CHECKING:
+    from sequoia_core import AcceptanceVector, TokenTree
+    from sequoia_core.design.prediction import Prediction
+    from ui.session.model_pairs import PairSpec
+
+
+def conditions(temperature: float = 0.0, top_p: float = 1.0, verifier: str = "sequoia") -> Conditions:
+    """Return the conditions of a decode of the pair in use at these settings."""
+    names = pair_names(*session.pair_spec()[:2])
+    return Conditions(*names, float(temperature), float(top_p), measured_as(verifier))
+
+
+def vector_for(wanted: Conditions) -> AcceptanceVector | None:
+    """Return a vector that holds for these conditions: the one in use, else any of the session's; None without one."""
+    return next(
+        (vector for vector in (session.acceptance(), *session.vectors().values()) if not vector.differences(wanted)),
+        None,
+    )
+
+
+def vector_faults() -> list[str]:
+    """Return why the vector in use does not describe the pair in use; empty when measured on it, at any settings."""
+    holds_for = session.acceptance().holds_for
+    if holds_for is None:
+        return session.acceptance().differences(conditions())
+    target, draft = pair_names(*session.pair_spec()[:2])
+    return holds_for.differences(replace(holds_for, target=target, draft=draft))
+
+
+def profile_faults() -> list[str]:
+    """Return why the profile in use does not describe the pair in use here; empty when measured on both."""
+    hardware = session.profile()
+    if hardware is None:
+        return ["no hardware profile"]
+    target, draft = pair_names(*session.pair_spec()[:2])
+    dtype = dtype_in_use()
+    return hardware.differences(
+        target=target, draft=draft, dtype=dtype, device=machine.device_name(), offload=session.pair_spec().offload,
+        instructions=None if machine.has_gpu() else machine.instructions(),
+    )  # fmt: skip
+
+
+def faults() -> list[str]:
+    """Return why vector or profile in use do not describe the pair in use here, each once: both may name the draft."""
+    return list(dict.fromkeys([*vector_faults(), *profile_faults()]))
+
+
+def pair_in_use() -> dict[str, Any]:
+    """Return what a run of the pair in use records of it."""
+    spec = session.pair_spec()
+    target, draft = pair_names(*spec[:2])
+    return {"target": target, "draft": draft, "dtype": dtype_in_use(), "offload": spec.offload}
+
+
+def is_of_pair_in_use(run: dict[str, Any]) -> bool:
+    """Whether a run's figures may stand for the pair in use; a model or format that its record lacks is taken for it.
+
+    An `offload` of None is none that it lacks: the target's weights were in memory.
+    """
+    return all(
+        run.get(name) == value or (run.get(name) is None and name != "offload") for name, value in pair_in_use().items()
+    )
+
+
+def dtype_in_use() -> str:
+    """Return the dtype that the pair in use is loaded in here."""
+    return dtype_of(session.pair_spec())
+
+
+def dtype_of(spec: PairSpec) -> str:
+    """Return the dtype that a pair is loaded in here."""
+    return spec.dtype or default_dtype(spec.target, gpu=machine.has_gpu()).dtype
+
+
+def profiled_machine() -> str:
+    """Return "this hardware" if the profile in use was measured on this pair and machine, else "the profile in use"."""
+    return "the profile in use" if profile_faults() else "this hardware"
+
+
+def predicted(tree: TokenTree, vector: AcceptanceVector | None = None) -> float | None:
+    """Return the predicted speedup of a tree with the pair in use on this machine, or None: see `no_prediction`.
+
+    Args:
+        vector: one that holds for the decode in question; None takes the one in use, for its own settings.
+    """
+    found = prediction(tree, vector)
+    return None if found is None else found.speedup.value
+
+
+def prediction(
+    tree: TokenTree, vector: AcceptanceVector | None = None, *, prompts: int | None = None
+) -> Prediction | None:
+    """Return what is predicted of a tree, with intervals, or None: see `no_prediction`. Arguments as `predicted`.
+
+    Args:
+        prompts: how many will be decoded; None for the average over all text of that kind.
+    """
+    if no_prediction(tree, vector) is not None:
+        return None
+    return core_cache.prediction(vector or session.acceptance(), session.profile(), tree, prompts)
+
+
+def no_prediction(tree: TokenTree, vector: AcceptanceVector | None = None) -> str | None:
+    """Say why no speedup can be predicted for a tree; None when it can. Arguments as `predicted`."""
+    found = faults() if vector is None else profile_faults()
+    if not found and tree.size > session.profile().max_size:
+        return f"the profile ends at n = {session.profile().max_size}"
+    return "; ".join(found) or None

@@ -1,0 +1,56 @@
+"""What ships with the app in `assets/`: acceptance vectors, hardware profiles, prompts, recorded runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sequoia_core.files.model_names import ASSETS, shipped_files
+from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.models.default_dtype import default_dtype
+from ui.session import core_cache
+
+if TYPE_CHECKING:
+    from sequoia_core import AcceptanceVector, HardwareProfile
+
+
+def files(kind: str) -> dict[str, Path]:
+    """Return the files of `assets/<kind>` ("acceptance" or "profiles") by name, the defaults of the demo pair first."""
+    return shipped_files(ASSETS / kind, default_dtype().dtype)
+
+
+def acceptance(name: str) -> AcceptanceVector:
+    """Load a shipped vector by name."""
+    path = files("acceptance")[name]
+    return core_cache.load_acceptance(str(path), path.stat().st_mtime_ns)
+
+
+def profile(name: str) -> HardwareProfile:
+    """Load a shipped hardware profile by name."""
+    path = files("profiles")[name]
+    return core_cache.load_profile(str(path), path.stat().st_mtime_ns)
+
+
+def runs() -> dict[str, Path]:
+    """Return the recorded runs in `assets/runs` by name; JSON lines take the place of an older file of that name."""
+    return {path.stem: path for path in sorted((ASSETS / "runs").glob("recorded*.json*"))}
+
+
+def prompts() -> list[str]:
+    """Return the shipped held-out prompts; empty when there are none."""
+    path = ASSETS / "prompts" / "prompts.jsonl"
+    return load_prompts(path) if path.is_file() else []
+
+
+def acceptance_origin(vector: AcceptanceVector) -> str:
+    """Say that a vector is a default, and what it was measured on."""
+    meta = vector.meta
+    pair = meta.get("pair") or " ← ".join(str(meta[role]) for role in ("target", "draft") if role in meta)
+    temperature = f"temperature {meta['temperature']:g}" if "temperature" in meta else None
+    return "shipped with the app, measured on " + (
+        ", ".join(filter(None, (pair, meta.get("data"), temperature))) or "?"
+    )
+
+
+def profile_origin(profile: HardwareProfile) -> str:
+    return f"shipped with the app, measured on {profile.device} in {profile.dtype}"

@@ -1,0 +1,97 @@
+"""Which tree to decode with: the tree page's, the best for this hardware, a chain, or one from a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from sequoia_core import AcceptanceVector, TokenTree
+from sequoia_core.design.plain_trees import chain_tree
+from ui import uploads
+from ui.session import core_cache, predictions, session, tree_kinds
+
+if TYPE_CHECKING:
+    from sequoia_core.decoding.tree_policy import TreePolicy
+
+SOURCES = {
+    "tree": "Tree page",
+    "best": "Best for this hardware",
+    "chain": "Chain",
+    "file": "Imported file",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TreeChoice:
+    """A tree and where it comes from.
+
+    Args:
+        source: one of `SOURCES`.
+        tree: None where there is none.
+        origin: where it comes from, or why there is none, for people.
+    """
+
+    source: str
+    tree: TokenTree | TreePolicy | None
+    origin: str
+
+
+def draw() -> TreeChoice:
+    """Draw the choice of a tree. Where it depends on the vector only the source is set: see `settled`."""
+    source = st.selectbox(
+        "Tree",
+        SOURCES,
+        key="source",
+        bind="query-params",
+        format_func=SOURCES.get,
+        help="Best for this hardware: the shape with the highest predicted speedup for the vector and profile in use.",
+    )
+    if source == "tree":
+        return TreeChoice(source, None, "")
+    if source == "best":
+        return TreeChoice(source, None, "")
+    if source == "chain":
+        length = st.slider(
+            "Chain length",
+            1,
+            16,
+            4,
+            key="chain",
+            bind="query-params",
+            help="Drafted tokens in a row: classic speculative decoding.",
+        )
+        return TreeChoice(source, chain_tree(length), f"chain of {length}")
+    upload = uploads.tree_upload(key="decode_tree_file")
+    if upload is None:
+        return TreeChoice(source, None, "Upload a tree file, or choose another tree.")
+    return TreeChoice(source, upload.value, upload.error or f"your file {upload.name}")
+
+
+def settled(choice: TreeChoice, vector: AcceptanceVector | None) -> TreeChoice:
+    """Return the choice with its tree, under a vector that holds for the decode to come; None where none does."""
+    if choice.source == "tree":
+        return TreeChoice("tree", *tree_kinds.decoded(vector))
+    return best_for(vector) if choice.source == "best" else choice
+
+
+def needs_vector(choice: TreeChoice, vector: AcceptanceVector | None) -> bool:
+    """Say whether measuring acceptance would bring the tree that is missing."""
+    if choice.source == "tree":
+        return vector is None or vector.calibration is None
+    return choice.source == "best" and vector is None
+
+
+def best_for(vector: AcceptanceVector | None) -> TreeChoice:
+    """Return the tree with the highest predicted speedup under a vector that holds, or why none is known."""
+    profile = session.profile()
+    if profile is None:
+        why = "There is no hardware profile to choose a shape by. Measure one on the hardware page."
+        return TreeChoice("best", None, why)
+    if vector is None:
+        why = "No acceptance vector holds for these settings, so no tree is known to be the best. Measure one."
+        return TreeChoice("best", None, why)
+    shape = core_cache.planned(vector, profile)[1]
+    tree = core_cache.best_tree(vector, shape.size, shape.depth)
+    return TreeChoice("best", tree, f"best tree for {predictions.profiled_machine()}")

@@ -1,0 +1,82 @@
+"""The tree that every page works with.
+
+It follows the acceptance vector and the profile in use until the user fixes a shape or brings a tree.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ui.session import core_cache, predictions, session
+from ui.session.state import get, put
+
+if TYPE_CHECKING:
+    from sequoia_core import TokenTree
+    from sequoia_core.design.planning import BestShape
+
+FALLBACK_SHAPE = (16, 5)  # only without any hardware profile to choose a shape by
+
+
+def best() -> BestShape | None:
+    """Return the best (n, d) for the vector and the profile in use; None without a profile."""
+    hardware = session.profile()
+    return None if hardware is None else core_cache.planned(session.acceptance(), hardware)[1]
+
+
+def shape() -> tuple[int, int]:
+    """Return (n, d) of the designed tree: as fixed by the user, else the best for this hardware."""
+    if get("shape") is not None:
+        return get("shape")
+    plan = best()
+    return FALLBACK_SHAPE if plan is None else (max(plan.size, 1), max(plan.depth, 1))
+
+
+def set_shape(size: int | None, depth: int = 1, *, show: bool = True) -> None:
+    """Design the tree at this (n, d), or at the best shape for the hardware with None.
+
+    Args:
+        show: let the tree page's sliders jump there; False when they are where the shape comes from.
+    """
+    put("shape", None if size is None else (size, max(depth, 1)))
+    put("tree", None)
+    put("shape_to_show", show)
+
+
+def pop_shape_to_show() -> bool:
+    """Return whether the tree page's sliders should jump to `shape()`, and clear the flag: the caller moves them."""
+    wanted = get("shape_to_show", False)
+    put("shape_to_show", False)
+    return wanted
+
+
+def current() -> TokenTree:
+    """Return the tree in use: the user's own, else the best one of the designed shape for the vector in use."""
+    if get("tree") is not None:
+        return get("tree")
+    try:
+        return core_cache.best_tree(session.acceptance(), *shape())
+    except ValueError:  # a shape chosen for a wider vector may not exist for this one
+        plan = best()
+        return core_cache.best_tree(session.acceptance(), *((plan.size, plan.depth) if plan else (2, 1)))
+
+
+def is_own() -> bool:
+    """Whether the tree in use was brought by the user and not designed here."""
+    return get("tree") is not None
+
+
+def source() -> str:
+    """Say where the tree in use comes from."""
+    if get("tree") is not None:
+        return get("tree_source")
+    if get("shape") is not None:
+        return "best tree of the chosen shape"
+    if session.profile() is None:
+        return "best tree of a default shape"
+    return f"best tree for this acceptance and {predictions.profiled_machine().removeprefix('this ')}"
+
+
+def use(tree: TokenTree, source: str) -> None:
+    """Use this very tree on every page, whatever the vector."""
+    put("tree", tree)
+    put("tree_source", source)
