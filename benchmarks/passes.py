@@ -34,7 +34,7 @@ from sequoia_core import load_pair
 from sequoia_core.models.device import describe_device
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
-from sequoia_core.models.protocol import causal_tail
+from sequoia_core.models.protocol import causal_mask
 from sequoia_core.native import compile_c, instruction_sets, llama_x86
 from sequoia_core.native.instruction_sets import InstructionSet
 
@@ -68,13 +68,13 @@ class Bounds:
 def passes_of(model: HuggingFaceModel) -> Callable[[int], float]:
     """Return n -> seconds of a pass over n tokens."""
     session = model.open(CONTEXT + max(SIZES))
-    session.append(torch.arange(CONTEXT), torch.arange(CONTEXT), causal_tail(CONTEXT), keep=1)
+    session.append(torch.arange(CONTEXT), torch.arange(CONTEXT), causal_mask(CONTEXT), keep=1)
 
     def timed(count: int) -> float:
-        ids, tail = torch.arange(count), causal_tail(count)
+        ids, tree_mask = torch.arange(count), causal_mask(count)
 
         def run() -> None:
-            session.append(ids, ids + CONTEXT, tail, keep=count)
+            session.append(ids, ids + CONTEXT, tree_mask, keep=count)
             session.commit(CONTEXT, [])
 
         return median_sec(run)
@@ -93,7 +93,7 @@ def compiled_by_torch(model) -> Callable[[int], float]:
     def prepared(count: int) -> Callable[[], None]:
         cache = DynamicCache(config=model.config)
         model(torch.arange(CONTEXT)[None], past_key_values=cache)
-        mask = torch.cat([torch.zeros(count, CONTEXT), causal_tail(count)], 1)[None, None].to(model.dtype)
+        mask = torch.cat([torch.zeros(count, CONTEXT), causal_mask(count)], 1)[None, None].to(model.dtype)
         ids = torch.arange(count)[None]
         options = {"position_ids": ids + CONTEXT, "attention_mask": mask, "past_key_values": cache}
         forward = torch.compile(model.forward, mode="max-autotune-no-cudagraphs", dynamic=False)

@@ -59,7 +59,9 @@ def around_passes(model: HuggingFaceModel, around, name: str | None = None) -> H
     def open_(capacity: int):
         session = model.open(capacity)
         append = session.append
-        session.append = lambda ids, positions, tail, *, keep: around(append, session, ids, positions, tail, keep)
+        session.append = lambda ids, positions, tree_mask, *, keep: around(
+            append, session, ids, positions, tree_mask, keep
+        )
         return session
 
     twin.open = open_
@@ -78,10 +80,10 @@ class RecalledSession:
     def length(self) -> int:
         return len(self.ids)
 
-    def append(self, ids, positions, tail, *, keep):
+    def append(self, ids, positions, tree_mask, *, keep):
         self.ids += ids.tolist()
-        before, new = self.ids[: -tail.shape[1]], self.ids[-tail.shape[1] :]
-        texts = [(*before, *itertools.compress(new, seen)) for seen in (tail[-keep:] == 0.0).tolist()]
+        before, new = self.ids[: -tree_mask.shape[1]], self.ids[-tree_mask.shape[1] :]
+        texts = [(*before, *itertools.compress(new, seen)) for seen in (tree_mask[-keep:] == 0.0).tolist()]
         assert [len(text) - 1 for text in texts] == positions[-keep:].tolist()
         return torch.stack([self.row_after(text) for text in texts])
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ..design.tree import TokenTree
-from ..models.protocol import Session, causal_tail
+from ..models.protocol import Session, causal_mask
 from .dynamic.marginal_gains import MarginalGains
 from .plan import TreePlan, plan_of
 from .sampling import SamplingConfig, check_probabilities, probabilities
@@ -74,7 +74,7 @@ class Drafter(Protocol):
 def unseen_tokens(session: Session, sequence: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return ids, positions and mask of a step's first pass: what was committed since the last one, the root last."""
     unseen = sequence[session.length :]
-    return torch.tensor(unseen), torch.arange(session.length, len(sequence)), causal_tail(len(unseen))
+    return torch.tensor(unseen), torch.arange(session.length, len(sequence)), causal_mask(len(unseen))
 
 
 class RootDrafter:
@@ -141,12 +141,12 @@ class LevelDrafter:
         root_slot = len(sequence) - 1
         for depth, level in enumerate(plan.levels):
             if depth == 0:
-                ids, positions, tail = unseen_tokens(self.session, sequence)
+                ids, positions, tree_mask = unseen_tokens(self.session, sequence)
             else:
                 ids = torch.from_numpy(known[level.nodes])
                 positions = torch.full((len(ids),), min(root_slot + depth, self.context - 1))
-                tail = level.tail
-            logits = self.session.append(ids, positions, tail, keep=len(level.nodes))
+                tree_mask = level.tree_mask
+            logits = self.session.append(ids, positions, tree_mask, keep=len(level.nodes))
             block = probabilities(logits, self.sampling)
             check_probabilities(block, "draft")
             drawn = self.fill(block, level.most_children, self.generator).take(level.places.to(block.device))

@@ -20,7 +20,7 @@ class Level:
 
     Attributes:
         nodes, counts: the level's nodes that have children and how many, int64 [m]; only these are forwarded.
-        tail: float32 [m, slots + m], additive mask over root, earlier forwarded nodes and these.
+        tree_mask: float32 [m, slots + m], additive mask over root, earlier forwarded nodes and these.
         most_children: the largest of `counts`.
         children: the c nodes of the next level; they are numbered one after the other.
         rows: int64 [c], which of the m nodes is each child's parent.
@@ -29,7 +29,7 @@ class Level:
 
     nodes: np.ndarray
     counts: np.ndarray
-    tail: torch.Tensor
+    tree_mask: torch.Tensor
     most_children: int
     children: slice
     rows: torch.Tensor
@@ -46,7 +46,7 @@ class TreePlan:
         child_counts: int64 [n].
         child_starts: int64 [i + 1]; the children of inner node i are nodes child_starts[i] + 1 to child_starts[i + 1].
         depths: int64 [n].
-        tail: float32 [n, n], additive mask over the tree: each node sees its ancestors and itself.
+        tree_mask: float32 [n, n], additive mask over the tree: each node sees its ancestors and itself.
     """
 
     def __init__(self, tree: TokenTree, **known: np.ndarray | torch.Tensor) -> None:
@@ -63,7 +63,7 @@ class TreePlan:
         return self.tree.child_counts.astype(np.int64)
 
     @cached_property
-    def tail(self) -> torch.Tensor:
+    def tree_mask(self) -> torch.Tensor:
         return additive_mask(self.tree.ancestor_mask)
 
     @cached_property
@@ -86,7 +86,7 @@ class TreePlan:
                 Level(
                     nodes=nodes.astype(np.int64),
                     counts=counts[nodes],
-                    tail=self.tail[np.ix_(nodes, self.inner[:forwarded])].contiguous(),
+                    tree_mask=self.tree_mask[np.ix_(nodes, self.inner[:forwarded])].contiguous(),
                     most_children=most,
                     children=slice(int(below[0]), int(below[-1]) + 1),
                     rows=torch.from_numpy(rows),

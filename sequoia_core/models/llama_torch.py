@@ -107,10 +107,10 @@ class TorchLlamaSession(CacheSession):
         )
         self.model = model
 
-    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tail: torch.Tensor, keep: int) -> torch.Tensor:
+    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         model = self.model
-        sees_all = len(ids) == 1 and not tail.any()  # one new token and nothing hidden from it
-        mask = None if sees_all else self.mask(tail)
+        sees_all = len(ids) == 1 and not tree_mask.any()  # one new token and nothing hidden from it
+        mask = None if sees_all else self.mask(tree_mask)
         count, hidden_size = len(ids), model.embedding.shape[1]
         rotated, grouped = model.heads + model.key_heads, model.heads != model.key_heads
         cos, sin = model.cos[positions][:, None], model.sin[positions][:, None]

@@ -23,7 +23,7 @@ from .model_files import Source, explained, locate, one_line
 from .offload.loading import check_tier, load_offloaded, predicted_needs
 from .offload.needs import OffloadNeeds, free_bytes
 from .offload.packed_layers import DamagedCopy
-from .protocol import causal_tail, find_dtype
+from .protocol import causal_mask, find_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -259,9 +259,9 @@ def check_tree_pass(model: HuggingFaceModel) -> None:
     model.rest()
     with explained(name, expected, f"a {kind} that cannot read a tree"):
         session = model.open(len(ids))
-        prefix = session.append(ids[:4], torch.arange(4), causal_tail(4), keep=4).clone()
-        tail = torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)
-        tree = session.append(ids[4:], 4 + torch.tensor(depths), tail, keep=len(parents))
+        prefix = session.append(ids[:4], torch.arange(4), causal_mask(4), keep=4).clone()
+        tree_mask = torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)
+        tree = session.append(ids[4:], 4 + torch.tensor(depths), tree_mask, keep=len(parents))
     found = torch.cat([prefix, tree[first], tree[last]]).cpu().double()
     wanted = torch.cat([plain[0], plain[1][4:]]).cpu().double()
     if not (wanted.isfinite().all() and found.isfinite().all()):

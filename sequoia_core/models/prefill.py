@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .protocol import Session, causal_tail
+from .protocol import Session, causal_mask
 
 CHUNK = 512  # tokens: bounds the mask of a long text to 512 x context
 
@@ -28,5 +28,5 @@ def prefill(session: Session, ids: Sequence[int] | torch.Tensor, *, cancel: thre
         if cancel is not None and cancel.is_set():
             return False
         chunk = ids[start : start + CHUNK]
-        session.append(chunk, torch.arange(len(chunk)) + session.length, causal_tail(len(chunk)), keep=1)
+        session.append(chunk, torch.arange(len(chunk)) + session.length, causal_mask(len(chunk)), keep=1)
     return cancel is None or not cancel.is_set()

@@ -31,13 +31,13 @@ class Session(Protocol):
     read_wait_sec: float
     bytes_read: int
 
-    def append(self, ids: torch.Tensor, positions: torch.Tensor, tail: torch.Tensor, *, keep: int) -> torch.Tensor:
+    def append(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int) -> torch.Tensor:
         """Run the model over more tokens and hold their keys and values.
 
         Args:
             ids, positions: int64 [q], on CPU.
-            tail: float32 [q, t], additive mask (0 or -inf) over the last t tokens held, the new ones included; every
-                token before them is visible.
+            tree_mask: float32 [q, t], additive mask (0 or -inf) over the last t tokens held, the new ones included;
+                every token before them is visible.
             keep: how many of the last rows of logits are wanted.
 
         Returns:
@@ -129,6 +129,6 @@ def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return found
 
 
-def causal_tail(count: int) -> torch.Tensor:
+def causal_mask(count: int) -> torch.Tensor:
     """Return the mask of tokens that each see those before them and themselves, float32 [count, count]."""
     return torch.full((count, count), -torch.inf, dtype=torch.float32).triu_(1)

@@ -51,12 +51,12 @@ class TransformersSession(CacheSession):
         super().__init__(passes.layers, capacity, device=model.device, dtype=model.dtype, vocab_size=vocab_size)
         self.passes = passes
 
-    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tail: torch.Tensor, keep: int) -> torch.Tensor:
+    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         passes = self.passes
         if passes.mixed:
-            mask = {"full_attention": self.mask(tail), "sliding_attention": self.mask(tail, passes.window)}
+            mask = {"full_attention": self.mask(tree_mask), "sliding_attention": self.mask(tree_mask, passes.window)}
         else:
-            mask = self.mask(tail, passes.window if passes.windowed else None)
+            mask = self.mask(tree_mask, passes.window if passes.windowed else None)
         logits = passes.model(
             input_ids=ids[None].to(self.device), position_ids=positions[None].to(self.device), attention_mask=mask,
             past_key_values=self.cache, use_cache=True, logits_to_keep=keep,

@@ -122,13 +122,13 @@ class CacheSession:
         return self.cache.length
 
     @torch.inference_mode()
-    def append(self, ids: torch.Tensor, positions: torch.Tensor, tail: torch.Tensor, *, keep: int) -> torch.Tensor:
+    def append(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int) -> torch.Tensor:
         self.cache.begin(positions)
-        logits = self._logits(ids, positions, tail, keep)
+        logits = self._logits(ids, positions, tree_mask, keep)
         self.cache.end()
         return logits[:, : self.vocab_size]
 
-    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tail: torch.Tensor, keep: int) -> torch.Tensor:
+    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         """Return the last `keep` rows of logits, [keep, rows of the model]; arguments as for `append`."""
         raise NotImplementedError
 
@@ -140,17 +140,17 @@ class CacheSession:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def mask(self, tail: torch.Tensor, window: int | None = None) -> torch.Tensor:
+    def mask(self, tree_mask: torch.Tensor, window: int | None = None) -> torch.Tensor:
         """Return the additive mask of a pass, [1, 1, q, kv] of the model's dtype on its device.
 
         Args:
-            tail: as for `append`.
+            tree_mask: as for `append`.
             window: with a sliding window, how many positions back a token sees.
         """
-        queries, covered = tail.shape
+        queries, covered = tree_mask.shape
         total = self.cache.length + queries
         mask = torch.zeros(1, 1, queries, total, dtype=self.logits_dtype)
-        mask[0, 0, :, total - covered :] = tail
+        mask[0, 0, :, total - covered :] = tree_mask
         if window is not None:
             keys = self.cache.positions[:total]
             too_old = keys[None, :] <= keys[self.cache.length :, None] - window

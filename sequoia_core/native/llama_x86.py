@@ -241,7 +241,7 @@ class SlotSession:
         if self.length + count > self.capacity:
             raise ValueError(f"cache: found {self.length} + {count} tokens, expected at most {self.capacity} slots")
 
-    def append(self, ids: torch.Tensor, positions: torch.Tensor, tail: torch.Tensor, *, keep: int) -> torch.Tensor:
+    def append(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int) -> torch.Tensor:
         """Run a pass, see `protocol.Session`.
 
         Raises:
@@ -252,11 +252,11 @@ class SlotSession:
         self.check_room(count)
         logits = self._room(keep)
         ids, positions = ids.to(torch.int64).contiguous(), positions.to(torch.int64).contiguous()
-        tail = tail.to(torch.float32).contiguous()
+        tree_mask = tree_mask.to(torch.float32).contiguous()
         done = self._pass(
             (
                 self.address, torch.get_num_threads(), self.length, count, ids.data_ptr(), positions.data_ptr(),
-                tail.shape[1], tail.data_ptr(), keep,
+                tree_mask.shape[1], tree_mask.data_ptr(), keep,
             ),
             logits,
         )  # fmt: skip
@@ -311,7 +311,7 @@ class DraftLevel(Protocol):
 
     nodes: np.ndarray  # int64 [m], the level's nodes that have children
     counts: np.ndarray  # int64 [m], how many
-    tail: torch.Tensor  # float32 [m, slots from the root on]
+    tree_mask: torch.Tensor  # float32 [m, slots from the root on]
     most_children: int
     children: slice
 
@@ -338,7 +338,7 @@ class DraftCall:
             *(
                 _Level(
                     len(level.nodes), level.most_children, level.children.start, 0, level.nodes.ctypes.data,
-                    level.counts.ctypes.data, level.tail.data_ptr(),
+                    level.counts.ctypes.data, level.tree_mask.data_ptr(),
                 )
                 for level in levels
             )

@@ -25,7 +25,7 @@ from ..decoding.tree_policy import TreePolicy
 from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.prefill import prefill
-from ..models.protocol import LanguageModel, causal_tail
+from ..models.protocol import LanguageModel, causal_mask
 from .prompt_loop import Progress, Report, one_by_one
 
 FALSE_ALARM = 1e-6  # how often a correct verifier fails, at most; shown to the user
@@ -176,7 +176,7 @@ class _ExpectedCells:
     def _row(self, prefix: tuple[int, ...]) -> np.ndarray:
         ids = torch.tensor([self.prompt[-1], *prefix])
         positions = torch.arange(len(ids)) + self.session.length
-        logits = self.session.append(ids, positions, causal_tail(len(ids)), keep=1)
+        logits = self.session.append(ids, positions, causal_mask(len(ids)), keep=1)
         self.session.commit(len(self.prompt) - 1, [])
         check_logits(logits, "target")
         row = probabilities(logits, self.sampling)[0].double().cpu().numpy()

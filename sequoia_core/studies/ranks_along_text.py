@@ -22,7 +22,7 @@ from ..design.optimal_trees import optimal_tree
 from ..design.tree import TokenTree
 from ..design.what_if import power_law
 from ..models.prefill import prefill
-from ..models.protocol import LanguageModel, causal_tail
+from ..models.protocol import LanguageModel, causal_mask
 from .prompt_loop import Report
 
 CHUNK = 128  # positions handled at once: bounds the [positions, vocabulary] rows
@@ -257,4 +257,4 @@ def _logits_along(
             yield None
             return
         stop = min(start + CHUNK, len(ids))
-        yield session.append(ids[start:stop], torch.arange(start, stop), causal_tail(stop - start), keep=stop - start)
+        yield session.append(ids[start:stop], torch.arange(start, stop), causal_mask(stop - start), keep=stop - start)

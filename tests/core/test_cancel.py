@@ -38,11 +38,11 @@ class Passes:
     def model(self, seed: int) -> HuggingFaceModel:
         passes = self
 
-        def counted(append, session, ids, positions, tail, keep):
+        def counted(append, session, ids, positions, tree_mask, keep):
             passes.sizes.append(len(ids))
             if len(passes.sizes) == passes.cancel_in:
                 passes.cancel.set()
-            return append(ids, positions, tail, keep=keep)
+            return append(ids, positions, tree_mask, keep=keep)
 
         return around_passes(tiny_llama(seed, layers=1, context=2_048), counted)
 

@@ -16,7 +16,7 @@ from sequoia_core.decoding.loop import decode
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.loading import TREE_TOLERANCE, check_tree_pass, load_pair
-from sequoia_core.models.protocol import causal_tail
+from sequoia_core.models.protocol import causal_mask
 from tests.conftest import around_passes, calibration_of
 
 LLAMA_LIKE = {
@@ -120,14 +120,14 @@ def test_models_that_derive_distances_from_places_are_refused_by_name(family, dt
     assert "\n" not in str(error.value)
 
 
-def ignoring_positions(append, session, ids, positions, tail, keep):
+def ignoring_positions(append, session, ids, positions, tree_mask, keep):
     """Number tokens by their place in the cache."""
-    return append(ids, torch.arange(session.length, session.length + len(ids)), tail, keep=keep)
+    return append(ids, torch.arange(session.length, session.length + len(ids)), tree_mask, keep=keep)
 
 
-def ignoring_the_mask(append, session, ids, positions, tail, keep):
+def ignoring_the_mask(append, session, ids, positions, tree_mask, keep):
     """Let every token see all before it."""
-    return append(ids, positions, causal_tail(len(ids)), keep=keep)
+    return append(ids, positions, causal_mask(len(ids)), keep=keep)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -79,7 +79,7 @@ class CompiledGrower:
         nodes = Nodes(*shaping.kept())
         tree = TokenTree.unchecked(nodes.parents.astype(np.int32))
         firsts, counts, mask = shaping.described(tree.size)
-        plan = TreePlan(tree, depths=nodes.depths, child_counts=counts, first_children=firsts, tail=mask)
+        plan = TreePlan(tree, depths=nodes.depths, child_counts=counts, first_children=firsts, tree_mask=mask)
         return plan, nodes, widths
 
     def _in_one_call(

@@ -113,11 +113,11 @@ def test_cancel_ends_the_run_between_phases(phase, tiny_target, tiny_draft, monk
     """The flag is set from inside a phase of the third step: nothing of that step may follow, and no record of it."""
     cancel, began = threading.Event(), []
 
-    def cancelling(append, session, ids, positions, tail, keep):
+    def cancelling(append, session, ids, positions, tree_mask, keep):
         if len(steps) == 2:
             began.append(phase)
             cancel.set()
-        return append(ids, positions, tail, keep=keep)
+        return append(ids, positions, tree_mask, keep=keep)
 
     models = {"target": tiny_target, "draft": tiny_draft}
     role = {"draft": "draft", "verify": "target"}[phase]
@@ -141,11 +141,11 @@ def test_a_tree_of_2048_nodes_decodes_and_a_cancel_ends_it_within_a_phase():
     assert tree.size == 2_048 and tokens_of(steps) == tokens_of(run(target, None, TREES["root only"], count=6))
     cancel, passes = threading.Event(), []
 
-    def cancelling(append, session, ids, positions, tail, keep):
+    def cancelling(append, session, ids, positions, tree_mask, keep):
         passes.append(len(ids))
         if len(ids) == tree.size:
             cancel.set()
-        return append(ids, positions, tail, keep=keep)
+        return append(ids, positions, tree_mask, keep=keep)
 
     watched = around_passes(target, cancelling)
     assert list(decode(PROMPT, target=watched, draft=draft, tree=tree, max_new_tokens=50, cancel=cancel)) == []
@@ -191,9 +191,9 @@ def test_each_token_is_forwarded_once(tiny_target):
     asked = {"target": [], "draft": []}
 
     def counting(name):
-        def around(append, session, ids, positions, tail, keep):
+        def around(append, session, ids, positions, tree_mask, keep):
             asked[name].append(len(ids))
-            return append(ids, positions, tail, keep=keep)
+            return append(ids, positions, tree_mask, keep=keep)
 
         return around
 
@@ -211,9 +211,9 @@ def test_phases_are_timed_one_by_one(tiny_target, tiny_draft, monkeypatch):
     monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def slow_model(model, seconds):
-        def around(append, session, ids, positions, tail, keep):
+        def around(append, session, ids, positions, tree_mask, keep):
             now[0] += seconds
-            return append(ids, positions, tail, keep=keep)
+            return append(ids, positions, tree_mask, keep=keep)
 
         return around_passes(model, around)
 
@@ -242,10 +242,10 @@ def test_a_device_is_waited_for_before_the_clock_is_read(tiny_target, monkeypatc
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: events.append(f"wait for {device}"))
     monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: events.append("clock") or 0.0))
 
-    def on_cuda(append, session, ids, positions, tail, keep):
+    def on_cuda(append, session, ids, positions, tree_mask, keep):
         events.append("pass")
         session.device = torch.device("cpu")  # where it really is
-        logits = append(ids, positions, tail, keep=keep)
+        logits = append(ids, positions, tree_mask, keep=keep)
         session.device = torch.device("cuda")
         return logits
 
@@ -295,9 +295,9 @@ def test_recorded_probabilities_are_those_of_a_plain_forward(temperature):
 def test_caches_do_not_grow(tiny_target, tiny_draft):
     caches = []
 
-    def recording(append, session, ids, positions, tail, keep):
+    def recording(append, session, ids, positions, tree_mask, keep):
         caches.append(session.cache)
-        return append(ids, positions, tail, keep=keep)
+        return append(ids, positions, tree_mask, keep=keep)
 
     target = around_passes(tiny_target.endless(), recording)
     sizes = set()
@@ -384,9 +384,9 @@ def test_an_unexplained_run_is_the_same_without_the_targets_probabilities(tiny_t
 def test_nan_logits_name_the_step(tiny_target, tiny_draft):
     calls = []
 
-    def broken(append, session, ids, positions, tail, keep):
+    def broken(append, session, ids, positions, tree_mask, keep):
         calls.append(1)
-        logits = append(ids, positions, tail, keep=keep)
+        logits = append(ids, positions, tree_mask, keep=keep)
         return logits * torch.nan if len(calls) == 4 else logits  # prefill, then three steps
 
     steps = []

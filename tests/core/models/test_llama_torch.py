@@ -38,15 +38,15 @@ def both(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
     own._passes = TransformersPasses(own.model)
     generator = torch.Generator().manual_seed(1)
     prefix, tree = torch.randint(64, (9,), generator=generator), torch.randint(64, (4,), generator=generator)
-    tail = torch.full((4, 4), -torch.inf)
+    tree_mask = torch.full((4, 4), -torch.inf)
     for node, ancestors in enumerate(([0], [0, 1], [0, 2], [0, 2, 3])):
-        tail[node, ancestors] = 0.0
+        tree_mask[node, ancestors] = 0.0
     found = []
     for wrapped in (own, fused):
         cache = wrapped.open(16)
         causal = torch.full((9, 9), -torch.inf).triu(1)
         first = cache.append(prefix, torch.arange(9), causal, keep=9)
-        second = cache.append(tree, torch.tensor([9, 10, 10, 11]), tail, keep=4)
+        second = cache.append(tree, torch.tensor([9, 10, 10, 11]), tree_mask, keep=4)
         alone = torch.tensor([[0.0, -torch.inf, -torch.inf, -torch.inf, 0.0]])  # one token that sees the root only
         third = cache.append(tree[:1], torch.tensor([10]), alone, keep=1)
         fourth = cache.append(tree[1:2], torch.tensor([12]), torch.zeros(1, 1), keep=1)

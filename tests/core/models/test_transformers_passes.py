@@ -41,8 +41,8 @@ def test_forward_in_pieces_equals_one_forward(tiny_target):
     cache = tiny_target.open(12)
     rows = []
     for start, stop in ((0, 5), (5, 6), (6, 12)):
-        tail = torch.full((stop - start, stop - start), -torch.inf).triu(1)
-        rows.append(cache.append(ids[start:stop], torch.arange(start, stop), tail, keep=stop - start))
+        tree_mask = torch.full((stop - start, stop - start), -torch.inf).triu(1)
+        rows.append(cache.append(ids[start:stop], torch.arange(start, stop), tree_mask, keep=stop - start))
     with torch.inference_mode():
         whole = tiny_target.model(ids[None]).logits[0]
     torch.testing.assert_close(torch.cat(rows), whole, atol=1e-2, rtol=1e-4)

@@ -162,9 +162,9 @@ def test_a_row_has_the_same_bits_alone_in_a_chunk_and_in_a_tree(changes):
         tokens = torch.randint(vocab, (tree.size,), generator=torch.Generator().manual_seed(start))
         for node, token in zip(nodes, ids[start:], strict=False):
             tokens[node] = token
-        tail = torch.zeros(tree.size, tree.size).masked_fill(torch.from_numpy(~tree.ancestor_mask), -torch.inf)
+        tree_mask = torch.zeros(tree.size, tree.size).masked_fill(torch.from_numpy(~tree.ancestor_mask), -torch.inf)
         places = torch.from_numpy(tree.depths.astype(np.int64)) + start
-        found = cache.append(tokens, places, tail, keep=tree.size)
+        found = cache.append(tokens, places, tree_mask, keep=tree.size)
         assert torch.equal(found[nodes][: 75 - start], alone[start : start + len(nodes)]) and len(nodes) > 4
         cache.commit(start, nodes)  # and after the path was committed
         after = start + len(nodes)
@@ -200,8 +200,8 @@ def test_a_long_branch_has_the_bits_it_has_alone(changes):
     tokens[branch] = ids[start:]
     cache = model.open(start + tree.size)
     cache.append(ids[:start], torch.arange(start), causal(start), keep=1)
-    tail = torch.zeros(tree.size, tree.size).masked_fill(torch.from_numpy(~tree.ancestor_mask), -torch.inf)
-    found = cache.append(tokens, depths + start, tail, keep=tree.size)
+    tree_mask = torch.zeros(tree.size, tree.size).masked_fill(torch.from_numpy(~tree.ancestor_mask), -torch.inf)
+    found = cache.append(tokens, depths + start, tree_mask, keep=tree.size)
     assert torch.equal(found[branch], torch.cat(alone[start:]))
 
 
@@ -295,12 +295,12 @@ def test_other_defaults_of_torch_change_nothing():
     torch.set_default_dtype(torch.bfloat16)  # as transformers does for a while when it loads a model
     threads = torch.get_num_threads()
     try:
-        cache, tail = model.open(40), causal(20)
+        cache, tree_mask = model.open(40), causal(20)
         torch.set_num_threads(1)
         cache.append(ids[:10], ids[:10], causal(10), keep=10)
         cache.commit(0, [])
         torch.set_num_threads(3)
-        assert torch.equal(cache.append(ids.int(), ids, tail, keep=20), wanted)
+        assert torch.equal(cache.append(ids.int(), ids, tree_mask, keep=20), wanted)
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_num_threads(threads)

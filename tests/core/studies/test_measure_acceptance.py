@@ -160,9 +160,9 @@ def test_positions_share_one_pass_per_chunk(tiny_target, tiny_draft):
     passes = {"tiny-1": [], "tiny-2": []}
 
     def counted(model):
-        def around(append, session, ids, positions, tail, keep):
+        def around(append, session, ids, positions, tree_mask, keep):
             passes[model.name].append((len(ids), keep))
-            return append(ids, positions, tail, keep=keep)
+            return append(ids, positions, tree_mask, keep=keep)
 
         return around_passes(model, around)
 
@@ -268,9 +268,9 @@ def test_a_replay_takes_as_many_steps_as_decoding_at_a_temperature(verifier, tin
 def passes_of(model, counts: list[int]) -> HuggingFaceModel:
     """Return the model, and count the tokens of each of its passes."""
 
-    def around(append, session, ids, positions, tail, keep):
+    def around(append, session, ids, positions, tree_mask, keep):
         counts.append(len(ids))
-        return append(ids, positions, tail, keep=keep)
+        return append(ids, positions, tree_mask, keep=keep)
 
     return around_passes(model, around)
 

@@ -55,7 +55,7 @@ class Pass(NamedTuple):
     count: int
     positions: list[int]
     cached: int
-    tail: torch.Tensor
+    tree_mask: torch.Tensor
 
 
 class Bench:
@@ -99,8 +99,8 @@ class ClockedSession(CacheSession):
         super().__init__(1, capacity, device=model.device, dtype=model.dtype, vocab_size=model.vocab_size)
         self.model = model
 
-    def append(self, ids, positions, tail, *, keep):
-        return self.model.run(ids, positions, self.cache, tail, keep)
+    def append(self, ids, positions, tree_mask, *, keep):
+        return self.model.run(ids, positions, self.cache, tree_mask, keep)
 
     def wait(self) -> None:
         self.model.bench.events.append("wait")
@@ -115,8 +115,8 @@ class ClockedModel:
     def open(self, capacity: int) -> ClockedSession:
         return ClockedSession(self, capacity)
 
-    def run(self, ids, positions, cache, tail, keep):
-        bench, made = self.bench, Pass(self.name, len(ids), positions.tolist(), cache.length, tail)
+    def run(self, ids, positions, cache, tree_mask, keep):
+        bench, made = self.bench, Pass(self.name, len(ids), positions.tolist(), cache.length, tree_mask)
         cache.begin(positions)
         cache.end()
         if made.cached:
@@ -175,7 +175,7 @@ def test_steps_are_those_of_a_tree_on_top_of_the_context(monkeypatch):
             continue
         tree = chain_tree(4) if made.count == 5 else even_tree(made.count)
         assert made.cached in (6, 18) and made.positions == (made.cached + tree.depths).tolist()
-        assert torch.equal(made.tail == 0, torch.from_numpy(tree.ancestor_mask)) and (made.tail <= 0).all()
+        assert torch.equal(made.tree_mask == 0, torch.from_numpy(tree.ancestor_mask)) and (made.tree_mask <= 0).all()
     filled = [made for made in bench.passes if not made.cached]
     # of the target for each tree, of the draft where there is something to draft
     assert len(filled) == 5 + 4 + 2 * (3 + 2)

@@ -29,13 +29,13 @@ class RandomSession:
     def __init__(self, seed, sharpness):
         self.seed, self.sharpness, self.length, self.ids, self.calls = seed, sharpness, 0, [], []
 
-    def append(self, ids, positions, tail, *, keep):
-        assert tail.shape == (len(ids), len(self.ids) + len(ids))
+    def append(self, ids, positions, tree_mask, *, keep):
+        assert tree_mask.shape == (len(ids), len(self.ids) + len(ids))
         self.calls.append((ids.tolist(), positions.tolist()))
         self.ids += ids.tolist()
         self.length += len(ids)
         rows = []
-        for row in tail.numpy():
+        for row in tree_mask.numpy():
             path = [self.ids[place] for place in np.flatnonzero(row == 0.0)]
             rows.append(np.random.default_rng([self.seed, *path]).normal(size=VOCAB + 3) * self.sharpness)
         return torch.tensor(np.array(rows)[-keep:], dtype=torch.float32)[
@@ -67,7 +67,8 @@ def random_shaper(generator, in_turn):
 def facts(plan):
     """What masks and walks look at; a leaf has no first child."""
     return [
-        plan.depths.tolist(), plan.child_counts.tolist(), plan.tail.tolist(), plan.first_children[plan.inner].tolist(),
+        plan.depths.tolist(), plan.child_counts.tolist(), plan.tree_mask.tolist(),
+        plan.first_children[plan.inner].tolist(),
         plan.child_starts.tolist(), plan.tree.parents.dtype, plan.tree.parents.flags.writeable,
     ]  # fmt: skip
 

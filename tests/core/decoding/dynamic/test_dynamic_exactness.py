@@ -37,11 +37,11 @@ class TableSession:
     def __init__(self, law):
         self.law, self.length, self.ids = law, 0, []
 
-    def append(self, ids, positions, tail, *, keep):
+    def append(self, ids, positions, tree_mask, *, keep):
         self.ids += ids.tolist()
         self.length += len(ids)
         rows = []
-        for row, depth in zip(tail, positions.tolist(), strict=True):
+        for row, depth in zip(tree_mask, positions.tolist(), strict=True):
             path = tuple(self.ids[place] for place in np.flatnonzero(row.numpy() == 0.0))[1:]
             assert len(path) == depth
             rows.append(np.log(np.maximum(self.law[path], 1e-300)))

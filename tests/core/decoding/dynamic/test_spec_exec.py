@@ -67,9 +67,9 @@ def test_the_tree_holds_the_most_probable_continuations(temperature):
 def test_a_beam_reads_only_so_many_nodes_and_stops_when_nothing_better_can_come(tiny_target):
     widths = []
 
-    def counted(append, session, ids, positions, tail, keep):
+    def counted(append, session, ids, positions, tree_mask, keep):
         widths.append(len(ids))
-        return append(ids, positions, tail, keep=keep)
+        return append(ids, positions, tree_mask, keep=keep)
 
     sharp, flat = tiny_llama(2, layers=1, scale=30.0), tiny_llama(2, layers=1, scale=0.05)
     for draft, policy in (

@@ -68,8 +68,8 @@ def logits(model, tree=TREE) -> torch.Tensor:
     session = model.open(len(PROMPT) + tree.size + 8)
     prefill(session, PROMPT)
     start, ids = len(PROMPT), torch.arange(tree.size) % 60
-    tail = torch.zeros(tree.size, tree.size).masked_fill_(~torch.from_numpy(tree.ancestor_mask), -torch.inf)
-    found = [session.append(ids, start + torch.from_numpy(tree.depths).long(), tail, keep=tree.size).clone()]
+    tree_mask = torch.zeros(tree.size, tree.size).masked_fill_(~torch.from_numpy(tree.ancestor_mask), -torch.inf)
+    found = [session.append(ids, start + torch.from_numpy(tree.depths).long(), tree_mask, keep=tree.size).clone()]
     path = [0, int(tree.children(0)[-1])]
     session.commit(start, path)
     found.append(session.append(ids[:1], torch.tensor([session.length]), torch.zeros(1, 1), keep=1).clone())
