@@ -20,7 +20,7 @@ from .options import (
     READ,
     Chat,
     Device,
-    Draft,
+    DraftTree,
     Dtype,
     Json,
     MaxNewTokens,
@@ -50,7 +50,7 @@ DEFAULT_CHAIN = 4  # drafted tokens where nothing was measured: short enough to 
 def generate_command(
     prompt: Annotated[str, typer.Option("--prompt")],
     target: Target = None,
-    draft: Draft = None,
+    draft: DraftTree = None,
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
@@ -174,7 +174,7 @@ def _default_tree(
 @app.command("bench")
 def bench_command(
     target: Target = None,
-    draft: Draft = None,
+    draft: DraftTree = None,
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     prompts: Prompts = None,

@@ -18,7 +18,7 @@ from .options import (
     Chat,
     Column,
     Device,
-    Draft,
+    DraftTree,
     Dtype,
     Json,
     MaxNewTokens,
@@ -53,7 +53,7 @@ def _json_probs(vector: AcceptanceVector) -> dict:
 @app.command("measure")
 def measure_command(
     target: Target = None,
-    draft: Draft = None,
+    draft: DraftTree = None,
     prompts: Prompts = None,
     column: Column = None,
     chat: Chat = None,
@@ -133,7 +133,7 @@ def _partial_vector(resume: Path | None, out: Path | None) -> AcceptanceVector |
 @app.command("profile")
 def profile_command(
     target: Target = None,
-    draft: Draft = None,
+    draft: DraftTree = None,
     device: Device = None,
     dtype: Dtype = None,
     offload: Offload = None,

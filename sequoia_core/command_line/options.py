@@ -19,7 +19,9 @@ Out = Annotated[Path | None, typer.Option("--out", help="File to write.")]
 Target = Annotated[
     str | None, typer.Option("--target", help="Target model: local folder or hub id. Default: demo pair.")
 ]
-Draft = Annotated[str | None, typer.Option("--draft", help="Draft model: local folder or hub id. Default: demo pair.")]
+DraftTree = Annotated[
+    str | None, typer.Option("--draft", help="Draft model: local folder or hub id. Default: demo pair.")
+]
 Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cuda; default: CUDA where there is one.")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
 Offload = Annotated[

@@ -8,7 +8,7 @@ import torch
 
 from ..models.protocol import Session
 from ..native.llama_x86 import CompiledSession, DraftCall
-from .drafting import Draft, LevelDrafter
+from .drafting import DraftTree, LevelDrafter
 from .sampling import finite, sample_with_replacement, sample_without_replacement, take_most_likely
 from .tree_policy import TreePolicy
 from .verifiers import Fill
@@ -32,10 +32,10 @@ class CompiledDrafter(LevelDrafter):
         return policy.fixed is not None and isinstance(session, CompiledSession) and fill in FILLS
 
     @torch.inference_mode()
-    def grow(self, sequence: Sequence[int]) -> Draft:
+    def grow(self, sequence: Sequence[int]) -> DraftTree:
         root_slot = len(sequence) - 1
         grown = self._call.grow(
             sequence[self.session.length :], root_position=root_slot, positions=self.context,
             temperature=self.sampling.temperature, generator=self.generator,
         )  # fmt: skip
-        return Draft(self.fixed_plan, root_slot, *finite(grown, "draft"), self.fixed_plan.places)
+        return DraftTree(self.fixed_plan, root_slot, *finite(grown, "draft"), self.fixed_plan.places)

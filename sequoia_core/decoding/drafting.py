@@ -24,7 +24,7 @@ from .verifiers import Fill
 
 
 @dataclass(slots=True)
-class Draft:
+class DraftTree:
     """One step's tree and what is in it; the next `grow` of the same drafter may overwrite all of it.
 
     Attributes:
@@ -54,7 +54,7 @@ class Draft:
 class Drafter(Protocol):
     """What the loop needs of a drafter."""
 
-    def grow(self, sequence: Sequence[int]) -> Draft:
+    def grow(self, sequence: Sequence[int]) -> DraftTree:
         """Draft one tree below the last token of the committed sequence.
 
         Raises:
@@ -62,7 +62,7 @@ class Drafter(Protocol):
         """
         ...
 
-    def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
+    def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         """Keep of the tree just drafted only the nodes of the accepted path."""
         ...
 
@@ -83,11 +83,11 @@ class RootDrafter:
     def __init__(self) -> None:
         self.plan = plan_of(ROOT_ONLY)
 
-    def grow(self, sequence: Sequence[int]) -> Draft:
+    def grow(self, sequence: Sequence[int]) -> DraftTree:
         last = torch.tensor(sequence[-1:])
-        return Draft(self.plan, len(sequence) - 1, last, torch.ones(1), torch.empty(0, 0), self.plan.places)
+        return DraftTree(self.plan, len(sequence) - 1, last, torch.ones(1), torch.empty(0, 0), self.plan.places)
 
-    def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
+    def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         pass
 
     def wait(self) -> None:
@@ -127,11 +127,11 @@ class LevelDrafter:
         """Whether this drafter can fill such trees that way from that session's model."""
         return policy.fixed is not None
 
-    def grow(self, sequence: Sequence[int]) -> Draft:
+    def grow(self, sequence: Sequence[int]) -> DraftTree:
         return self.fill_tree(self.fixed_plan, sequence)
 
     @torch.inference_mode()
-    def fill_tree(self, plan: TreePlan, sequence: Sequence[int]) -> Draft:
+    def fill_tree(self, plan: TreePlan, sequence: Sequence[int]) -> DraftTree:
         """Draft a tree of a given shape below the last token of the committed sequence."""
         tokens = torch.empty(plan.tree.size, dtype=torch.int64)
         probs = torch.ones(plan.tree.size, dtype=torch.float32)
@@ -159,9 +159,9 @@ class LevelDrafter:
             rows[start : start + len(block)] = block
             start += len(block)
         rows = torch.empty(0, 0) if rows is None else rows
-        return Draft(plan, root_slot, tokens, probs, rows, plan.places)
+        return DraftTree(plan, root_slot, tokens, probs, rows, plan.places)
 
-    def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
+    def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         read = [place for place in draft.places[list(path)].tolist() if place >= 0]
         if read:  # else nothing was appended: the next tree's first pass reads what is missing
             self.session.commit(draft.root_slot, read)

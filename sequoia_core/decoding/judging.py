@@ -13,7 +13,7 @@ import torch
 
 from ..models.protocol import Session
 from ..native import sampling_ops as vocabulary_rows
-from .drafting import Draft
+from .drafting import DraftTree
 from .explaining import NodeRows, explain_path
 from .sampling import SamplingConfig, distribution, finite, most_likely, token_probabilities, widened
 from .verifiers import VERIFIERS, Verifier
@@ -25,11 +25,11 @@ COMPILED_RULES = {verifier.rule: name for name, verifier in VERIFIERS.items() if
 class Judge(Protocol):
     """What the loop needs of a judge."""
 
-    def score(self, draft: Draft) -> None:
+    def score(self, draft: DraftTree) -> None:
         """Run the target over the drafted tree."""
         ...
 
-    def walk(self, draft: Draft) -> Walk:
+    def walk(self, draft: DraftTree) -> Walk:
         """Decide the accepted path and the bonus token.
 
         Raises:
@@ -37,15 +37,15 @@ class Judge(Protocol):
         """
         ...
 
-    def target_probs(self, draft: Draft) -> tuple[float, ...]:
+    def target_probs(self, draft: DraftTree) -> tuple[float, ...]:
         """Return what the target gives every node's token after its parent [n]; 1 for the root."""
         ...
 
-    def path_rows(self, draft: Draft, walk: Walk, most: int) -> tuple[NodeRows, ...]:
+    def path_rows(self, draft: DraftTree, walk: Walk, most: int) -> tuple[NodeRows, ...]:
         """Return the most likely tokens of both models along the accepted path, `most` of each row."""
         ...
 
-    def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
+    def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         """Keep of the scored tree only the nodes of the accepted path."""
         ...
 
@@ -83,13 +83,13 @@ class RowJudge:
         return True
 
     @torch.inference_mode()
-    def score(self, draft: Draft) -> None:
+    def score(self, draft: DraftTree) -> None:
         plan = draft.plan
         positions = torch.from_numpy(np.minimum(plan.depths + draft.root_slot, self.context - 1))
         self.logits = self.session.append(draft.tokens, positions, plan.tree_mask, keep=plan.tree.size)
 
     @torch.inference_mode()
-    def walk(self, draft: Draft) -> Walk:
+    def walk(self, draft: DraftTree) -> Walk:
         if self.sampling.greedy:
             wanted = most_likely(self.logits, "target").tolist()
             return walk_greedily(draft.tree, draft.tokens.tolist(), wanted.__getitem__)
@@ -102,12 +102,12 @@ class RowJudge:
             uniform=iter(self._uniforms(draft).tolist()).__next__,
         )
 
-    def _uniforms(self, draft: Draft) -> torch.Tensor:
+    def _uniforms(self, draft: DraftTree) -> torch.Tensor:
         """Draw one number in [0, 1) for each trial there can be and for the bonus token, float64 [n]."""
         return torch.rand(draft.tree.size, generator=self.generator, dtype=torch.float64)
 
     @torch.inference_mode()
-    def target_probs(self, draft: Draft) -> tuple[float, ...]:
+    def target_probs(self, draft: DraftTree) -> tuple[float, ...]:
         if draft.tree.size == 1:
             return (1.0,)
         found = token_probabilities(
@@ -116,7 +116,7 @@ class RowJudge:
         return (1.0, *found.tolist())
 
     @torch.inference_mode()
-    def path_rows(self, draft: Draft, walk: Walk, most: int) -> tuple[NodeRows, ...]:
+    def path_rows(self, draft: DraftTree, walk: Walk, most: int) -> tuple[NodeRows, ...]:
         return explain_path(
             draft.tree,
             draft.tokens.tolist(),
@@ -127,7 +127,7 @@ class RowJudge:
             most=most,
         )
 
-    def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
+    def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         self.session.commit(draft.root_slot, path)
 
     def wait(self) -> None:
@@ -148,7 +148,7 @@ class CompiledJudge(RowJudge):
         return sampling.greedy or (sampling.plain and verifier.rule in COMPILED_RULES)
 
     @torch.inference_mode()
-    def walk(self, draft: Draft) -> Walk:
+    def walk(self, draft: DraftTree) -> Walk:
         if not vocabulary_rows.supports(self.logits):  # under autocast a model returns another format than its own
             return super().walk(draft)
         plan, walker = draft.plan, self._walker

@@ -1,7 +1,7 @@
 """What decides the shape of each step's tree. A `TokenTree` is the policy that always answers the same.
 
 A policy is data: bounds that buffers and requests are checked by, and whatever its drafter needs to shape trees. The
-drafter that knows the kind of policy decides; everything after it reads the tree from the `Draft`.
+drafter that knows the kind of policy decides; everything after it reads the tree from the `DraftTree`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from ...design.conditions import Conditions
 from ...design.profile import HardwareProfile
 from ...design.tree import TokenTree
 from ...models.protocol import Session
-from ..drafting import Draft
+from ..drafting import DraftTree
 from ..tree_policy import FixedTree, TreePolicy
 from ..verifiers import VERIFIERS, Fill, same_fill
 from .adaptive_expansion import RECIPES, STATIC, Expectation, Recipe, StepCosts, best_static, expectation
@@ -159,7 +159,7 @@ class AdaptiveDrafter(GrowingDrafter):
             self._make = self.policy.rules.shaper(self.policy, self.policy.calibration, self._costs)
         return self._make(self.pace)
 
-    def commit(self, draft: Draft, path: tuple[int, ...]) -> None:
+    def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         super().commit(draft, path)
         size, pace = draft.tree.size, self.pace
         if self._costs is not None:

@@ -18,7 +18,7 @@ from ...design.conditions import Conditions
 from ...design.prediction import Prediction, predict
 from ...design.profile import HardwareProfile
 from ...models.protocol import Session
-from ..drafting import Draft, LevelDrafter, unseen_tokens
+from ..drafting import DraftTree, LevelDrafter, unseen_tokens
 from ..plan import TreePlan
 from ..sampling import SamplingConfig, check_probabilities, probabilities, take_most_likely
 from ..verifiers import Fill
@@ -171,7 +171,7 @@ class GrowingDrafter(LevelDrafter):
         raise NotImplementedError
 
     @torch.inference_mode()
-    def grow(self, sequence: Sequence[int]) -> Draft:
+    def grow(self, sequence: Sequence[int]) -> DraftTree:
         shaper = self.shaper(len(sequence))
         grower = next(own for own in self._growers if own.supports(shaper, self.session))
         plan, nodes, self.widths = grower.grow(shaper, self.session, sequence)
@@ -179,9 +179,9 @@ class GrowingDrafter(LevelDrafter):
         rows = torch.empty(0, 0) if grower.rows is None else grower.rows
         tokens, probs = torch.from_numpy(nodes.tokens), torch.from_numpy(nodes.probs)
         gains = partial(self._marginal_gains, shaper, nodes, rows)
-        return Draft(plan, len(sequence) - 1, tokens, probs, rows, nodes.slots, gains)
+        return DraftTree(plan, len(sequence) - 1, tokens, probs, rows, nodes.slots, gains)
 
     def _marginal_gains(self, shaper: Shaper, nodes: Nodes, rows: torch.Tensor, most: int) -> MarginalGains:
-        """Say what the nodes of the tree just drafted add and cost; `rows` as in its `Draft`."""
+        """Say what the nodes of the tree just drafted add and cost; `rows` as in its `DraftTree`."""
         read = rows[torch.from_numpy(nodes.slots[nodes.slots >= 0])]
         return marginal_gains(shaper, nodes, DraftRows(read, self.fill, self.generator), most=most)
