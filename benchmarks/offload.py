@@ -354,7 +354,7 @@ def main() -> None:
         "overtakes_at": overtakes,
         "verify_sec": passes,
         "sizes": SIZES,
-        "passes_by": disk.pair.target.forward_by,
+        "passes_by": disk.pair.target.backend,
         "device": disk.profile.device,
         "calibration_prompts": len(calibration),
         "raced_prompts": len(prompts),

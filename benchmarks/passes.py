@@ -130,7 +130,7 @@ def main() -> None:
         methods[found.name] = passes_of(HuggingFaceModel(copy.deepcopy(model), found.name))
     del os.environ[instruction_sets.VARIABLE]
     plain = HuggingFaceModel(copy.deepcopy(model), "torch")
-    plain._passes = TorchLlama(plain.model)
+    plain._backend = TorchLlama(plain.model)
     methods["torch bfloat16"], methods["torch float32"] = passes_of(plain), passes_of(single.target)
     if args.compile:
         methods["torch.compile float32"] = compiled_by_torch(copy.deepcopy(single.target.model))

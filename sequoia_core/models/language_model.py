@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..native.llama_x86 import CompiledLlama
 from .llama_torch import TorchLlama
-from .protocol import Passes, Session
-from .transformers_passes import TransformersPasses
+from .protocol import Backend, Session
+from .transformers_passes import TransformersBackend
 
 if TYPE_CHECKING:
     import torch
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 FASTEST_FIRST = (CompiledLlama, TorchLlama)  # each says which models it supports; the others go through transformers
 
 
-def choose_passes(model: PreTrainedModel) -> Passes:
+def choose_backend(model: PreTrainedModel) -> Backend:
     """Return the fastest way of running a model that there is here.
 
     Raises:
         ValueError: for layers that cannot attend along a tree; the message lacks the model's name.
     """
-    passes = TransformersPasses(model)
-    return next((kind(model) for kind in FASTEST_FIRST if kind.supports(model)), passes)
+    backend = TransformersBackend(model)
+    return next((kind(model) for kind in FASTEST_FIRST if kind.supports(model)), backend)
 
 
 class HuggingFaceModel:
@@ -35,7 +35,7 @@ class HuggingFaceModel:
         vocab_size: V, how many of the model's first logits stand for real tokens; None takes all. Those after them are
             padding: they are cut off before any softmax, so the model's distribution is its own given that the token
             is below V.
-        passes: what runs it; None chooses the fastest there is.
+        backend: what runs it; None chooses the fastest there is.
         device: where it runs; None is where its weights are.
 
     Attributes:
@@ -56,7 +56,7 @@ class HuggingFaceModel:
         eos_ids: frozenset[int] | None = None,
         vocab_size: int | None = None,
         *,
-        passes: Passes | None = None,
+        backend: Backend | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.model = model.eval()
@@ -73,14 +73,14 @@ class HuggingFaceModel:
         self.device, self.dtype = device or model.device, model.dtype
         self.parameters = sum(p.numel() for p in model.parameters())
         try:
-            self._passes = passes or choose_passes(model)
+            self._backend = backend or choose_backend(model)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
 
     @property
-    def forward_by(self) -> str:
+    def backend(self) -> str:
         """What runs the passes, in words: compiled code, PyTorch operations of ours, or transformers."""
-        return self._passes.described
+        return self._backend.description
 
     def endless(self) -> HuggingFaceModel:
         """Return this model, weights shared, with no end of text: for races in which all must write equally much."""
@@ -95,7 +95,7 @@ class HuggingFaceModel:
         """Give back threads and descriptors, where layers stream; the model can then run no more."""
 
     def open(self, capacity: int) -> Session:
-        return self._passes.open(capacity, self.vocab_size)
+        return self._backend.open(capacity, self.vocab_size)
 
 
 def _context(config: PretrainedConfig) -> int:

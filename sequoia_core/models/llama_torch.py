@@ -90,7 +90,7 @@ class TorchLlama:
         return is_plain_decoder(model) and not has_biases(model) and not has_head_norms(model)
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         reason = llama_x86.compiled()[1] if self.embedding.dtype == torch.bfloat16 else ""
         return f"fused PyTorch operations ({reason})" if reason else "fused PyTorch operations"
 

@@ -93,14 +93,14 @@ class Weights(Protocol):
         ...
 
 
-class Passes(Protocol):
-    """One way of running a certain model's passes; `choose_passes` picks one when a model is wrapped.
+class Backend(Protocol):
+    """One way of running a certain model's passes; `choose_backend` picks one when a model is wrapped.
 
     Attributes:
-        described: in words, for records and pages, such as "transformers".
+        description: in words, for records and pages, such as "transformers".
     """
 
-    described: str
+    description: str
 
     @staticmethod
     def supports(model: Any) -> bool:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class TransformersPasses:
+class TransformersBackend:
     """Runs any causal model of transformers.
 
     Raises:
         ValueError: for layers that cannot attend along a tree; the message lacks the model's name.
     """
 
-    described = "transformers"
+    description = "transformers"
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -46,7 +46,7 @@ class TransformersPasses:
 class TransformersSession(CacheSession):
     """One sequence in a model of transformers."""
 
-    def __init__(self, passes: TransformersPasses, capacity: int, vocab_size: int) -> None:
+    def __init__(self, passes: TransformersBackend, capacity: int, vocab_size: int) -> None:
         model = passes.model
         super().__init__(passes.layers, capacity, device=model.device, dtype=model.dtype, vocab_size=vocab_size)
         self.passes = passes

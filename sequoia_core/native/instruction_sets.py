@@ -23,7 +23,7 @@ class InstructionSet:
 
     Attributes:
         name: its value of SEQUOIA_INSTRUCTIONS.
-        described: for people.
+        description: for people.
         needs: what the processor must have, as Linux spells it.
         flags: for the compiler.
         products: the C header with its products.
@@ -31,7 +31,7 @@ class InstructionSet:
     """
 
     name: str
-    described: str
+    description: str
     needs: tuple[str, ...]
     flags: tuple[str, ...]
     products: str
@@ -88,7 +88,7 @@ def chosen() -> tuple[InstructionSet | None, str]:
 def instructions_in_use() -> str | None:
     """Name the instruction set in use, which tells apart processors of one name; None where there is none."""
     found, _ = chosen()
-    return None if found is None else found.described
+    return None if found is None else found.description
 
 
 def check_environment() -> None:

@@ -151,8 +151,8 @@ class CompiledLlama:
         return fits(model) and size <= MAX_PACKED_BYTES
 
     @property
-    def described(self) -> str:
-        return f"compiled code for {self.instructions.described}"
+    def description(self) -> str:
+        return f"compiled code for {self.instructions.description}"
 
     def open(self, capacity: int, vocab_size: int) -> CompiledSession:
         return CompiledSession(self, capacity, vocab_size)

@@ -178,7 +178,7 @@ class Shaping:
         columns = ("parents", "ranks", "depths", "tokens", "probs", "scores", "slots")
         return tuple(self._arrays[name][:size] for name in columns)
 
-    def described(self, size: int) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:
+    def description(self, size: int) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:
         """Return of the tree that was kept each node's first child and how many it has, int64 [n], and its mask.
 
         The mask is float32 [n, n], 0 where the node of a row is that of the column or below it, -inf elsewhere. All

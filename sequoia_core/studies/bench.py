@@ -98,7 +98,7 @@ def bench(
         "calibration_prompts": len(calibration),
         "device": profile.device,
         "dtype": profile.dtype,
-        "passes_by": pair.target.forward_by,
+        "passes_by": pair.target.backend,
         "target": pair.target.name,
         "draft": pair.draft.name,
         "torch": torch.__version__,

@@ -247,7 +247,7 @@ class StepRounds:
                 "draft": self.draft.name,
                 "repeats": len(self.taken),
                 "further_context": self.longer,
-                "passes_by": getattr(self.target, "forward_by", "unknown"),
+                "passes_by": getattr(self.target, "backend", "unknown"),
                 "instructions": instructions_in_use() if torch.device(self.target.device).type == "cpu" else None,
                 **_streaming(self.target, float(average(verify[:, 0] + overhead[:, 0], axis=0))),
             },

@@ -29,7 +29,7 @@ TREE = k_ary_tree(2, 2)
 SAMPLING = SamplingConfig(0.8)
 
 
-class Passes:
+class Backend:
     """Counts the passes of all models that it makes, and sets the flag within one of them."""
 
     def __init__(self, cancel_in: int | None) -> None:
@@ -83,8 +83,8 @@ def plain(target: HuggingFaceModel, draft: HuggingFaceModel, cancel: threading.E
     return list(autoregressive(LONG, target=target, max_new_tokens=3, cancel=cancel))
 
 
-def passes_of(work: Callable[..., Any], cancel_in: int | None) -> Passes:
-    passes = Passes(cancel_in)
+def passes_of(work: Callable[..., Any], cancel_in: int | None) -> Backend:
+    passes = Backend(cancel_in)
     try:
         work(target=passes.model(1), draft=passes.model(2), cancel=passes.cancel)
     except Cancelled:

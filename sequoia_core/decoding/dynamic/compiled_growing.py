@@ -78,7 +78,7 @@ class CompiledGrower:
             widths = self._wave_by_wave(shaping, session, sequence)
         nodes = Nodes(*shaping.kept())
         tree = TokenTree.unchecked(nodes.parents.astype(np.int32))
-        firsts, counts, mask = shaping.described(tree.size)
+        firsts, counts, mask = shaping.description(tree.size)
         plan = TreePlan(tree, depths=nodes.depths, child_counts=counts, first_children=firsts, tree_mask=mask)
         return plan, nodes, widths
 

@@ -15,7 +15,7 @@ from ..language_model import HuggingFaceModel
 from ..model_files import Source, explained
 from .needs import OffloadNeeds, needs_of
 from .streamed_llama import StreamedLlama, StreamedLlamaSession
-from .streamed_modules import StreamedModules, StreamedPasses, StreamedSession, without_numbers
+from .streamed_modules import StreamedBackend, StreamedModules, StreamedSession, without_numbers
 from .tensor_files import TensorFiles
 
 if TYPE_CHECKING:
@@ -36,42 +36,42 @@ class OffloadedModel(HuggingFaceModel):
         self,
         model: PreTrainedModel,
         name: str,
-        passes: StreamedLlama | StreamedPasses,
+        backend: StreamedLlama | StreamedBackend,
         *,
         streamed: StreamedModules,
         tier: str,
         needs: OffloadNeeds,
     ) -> None:
-        super().__init__(model, name, passes=passes, device=streamed.device)
+        super().__init__(model, name, backend=backend, device=streamed.device)
         self.offload, self.needs, self._streamed, self._closed = tier, needs, streamed, False
 
     @property
     def read_wait_sec(self) -> float:
         """Seconds that its passes waited for weights so far."""
-        return 0.0 if self._passes.ring is None else self._passes.ring.wait_sec
+        return 0.0 if self._backend.ring is None else self._backend.ring.wait_sec
 
     @property
     def bytes_read(self) -> int:
         """Bytes of weights read so far, those read ahead included."""
-        return 0 if self._passes.ring is None else self._passes.ring.bytes_read
+        return 0 if self._backend.ring is None else self._backend.ring.bytes_read
 
     @property
     def ring_slots(self) -> int:
         """How many layer buffers there are; 0 while it has none."""
-        return 0 if self._passes.ring is None else self._passes.ring.slots
+        return 0 if self._backend.ring is None else self._backend.ring.slots
 
     @property
     def ring_bytes(self) -> int:
         """Memory that layers stream through."""
-        return 0 if self._passes.ring is None else self._passes.ring.buffer_bytes
+        return 0 if self._backend.ring is None else self._backend.ring.buffer_bytes
 
     @property
     def streams_from(self) -> Path:
         """The file that streams: the model's own, the first of several, or the packed copy."""
-        return self._passes.path
+        return self._backend.path
 
     def rest(self) -> None:
-        if isinstance(self._passes, StreamedLlama):  # the model's own forward is not what decodes
+        if isinstance(self._backend, StreamedLlama):  # the model's own forward is not what decodes
             self._streamed.rest(self.model)
 
     def open(self, capacity: int) -> StreamedLlamaSession | StreamedSession:
@@ -81,8 +81,8 @@ class OffloadedModel(HuggingFaceModel):
 
     def close(self) -> None:
         self._closed = True
-        if self._passes.ring is not None:
-            self._passes.ring.close()
+        if self._backend.ring is not None:
+            self._backend.ring.close()
         self._streamed.rest(self.model)
         self._streamed.files.close()
 
@@ -147,11 +147,11 @@ def load_offloaded(
         model, files, streamed, compiled, needs = _open(source, plan, device, dtype, tier, beside=beside, undo=undo)
         needs.check(source.name, device)
         if compiled:
-            passes = StreamedLlama(model, files, streamed.stored, progress=progress)
-            undo.callback(passes.ring.close)
+            backend = StreamedLlama(model, files, streamed.stored, progress=progress)
+            undo.callback(backend.ring.close)
         else:
-            passes = StreamedPasses(model, streamed, TIERS[tier])
-        found = OffloadedModel(model, name, passes, streamed=streamed, tier=tier, needs=needs)
+            backend = StreamedBackend(model, streamed, TIERS[tier])
+        found = OffloadedModel(model, name, backend, streamed=streamed, tier=tier, needs=needs)
         undo.pop_all()
     return found
 

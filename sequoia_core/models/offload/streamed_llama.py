@@ -20,7 +20,7 @@ from .tensor_files import StoredTensor, TensorFiles
 
 
 class StreamedLlama:
-    """Runs a plain decoder from its packed copy (`protocol.Passes`).
+    """Runs a plain decoder from its packed copy (`protocol.Backend`).
 
     Args:
         model: one that `supports` accepts, whose norms and biases are loaded.
@@ -75,8 +75,8 @@ class StreamedLlama:
         return fits(model)
 
     @property
-    def described(self) -> str:
-        return f"compiled code for {self.instructions.described}, layers streamed from disk"
+    def description(self) -> str:
+        return f"compiled code for {self.instructions.description}, layers streamed from disk"
 
     def open(self, capacity: int, vocab_size: int) -> StreamedLlamaSession:
         return StreamedLlamaSession(self, capacity, vocab_size)

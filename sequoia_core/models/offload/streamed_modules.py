@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
 
-from ..transformers_passes import TransformersPasses, TransformersSession
+from ..transformers_passes import TransformersBackend, TransformersSession
 from .layer_ring import LayerRing
 from .layer_sources import HostSource, Place, TensorSource, places_of
 from .tensor_files import PIECE, StoredTensor, TensorFiles
@@ -224,12 +224,12 @@ class StreamedModules:
         self._pass = None
 
 
-class StreamedPasses(TransformersPasses):
-    """Runs any causal model of transformers whose layers stream (`protocol.Passes`)."""
+class StreamedBackend(TransformersBackend):
+    """Runs any causal model of transformers whose layers stream (`protocol.Backend`)."""
 
     def __init__(self, model: PreTrainedModel, streamed: StreamedModules, tier: str) -> None:
         super().__init__(model)
-        self.streamed, self.described = streamed, f"transformers, layers streamed from {tier}"
+        self.streamed, self.description = streamed, f"transformers, layers streamed from {tier}"
 
     @property
     def ring(self) -> LayerRing | None:
@@ -248,7 +248,7 @@ class StreamedPasses(TransformersPasses):
 class StreamedSession(TransformersSession):
     """One sequence in a model whose layers stream."""
 
-    def __init__(self, passes: StreamedPasses, capacity: int, vocab_size: int) -> None:
+    def __init__(self, passes: StreamedBackend, capacity: int, vocab_size: int) -> None:
         super().__init__(passes, capacity, vocab_size)
         self._ring = passes.ring
 

@@ -18,7 +18,7 @@ from transformers import (
 
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
-from sequoia_core.models.transformers_passes import TransformersPasses
+from sequoia_core.models.transformers_passes import TransformersBackend
 
 SMALL = {
     "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -34,8 +34,8 @@ def llama(**changes) -> LlamaForCausalLM:
 def both(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of a tree-shaped forward after a prefix, by the model's own modules and by the fused path."""
     own, fused = HuggingFaceModel(copy.deepcopy(model), "own"), HuggingFaceModel(model, "fused")
-    assert isinstance(fused._passes, TorchLlama)
-    own._passes = TransformersPasses(own.model)
+    assert isinstance(fused._backend, TorchLlama)
+    own._backend = TransformersBackend(own.model)
     generator = torch.Generator().manual_seed(1)
     prefix, tree = torch.randint(64, (9,), generator=generator), torch.randint(64, (4,), generator=generator)
     tree_mask = torch.full((4, 4), -torch.inf)

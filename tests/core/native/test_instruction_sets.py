@@ -55,7 +55,7 @@ def test_an_unknown_name_is_a_reason(monkeypatch):
 
 
 def test_each_has_a_name_and_a_description_of_its_own():
-    assert len(BY_NAME) == len({found.described for found in BY_NAME.values()}) == 6
+    assert len(BY_NAME) == len({found.description for found in BY_NAME.values()}) == 6
     assert not any(found.emulated for found in FASTEST_FIRST)
 
 

@@ -64,8 +64,8 @@ def instructions(request):
 
 
 def test_a_model_says_what_runs_it(instructions):
-    found = HuggingFaceModel(llama().to(torch.bfloat16), "by").forward_by
-    assert found == f"compiled code for {instructions.described}"
+    found = HuggingFaceModel(llama().to(torch.bfloat16), "by").backend
+    assert found == f"compiled code for {instructions.description}"
 
 
 FAMILIES = {
@@ -92,7 +92,7 @@ def llama(family: str = "llama", **changes) -> PreTrainedModel:
 
 def native(model: PreTrainedModel) -> HuggingFaceModel:
     wrapped = HuggingFaceModel(copy.deepcopy(model).to(torch.bfloat16), "native")
-    assert isinstance(wrapped._passes, CompiledLlama)
+    assert isinstance(wrapped._backend, CompiledLlama)
     return wrapped
 
 

@@ -27,9 +27,9 @@ from sequoia_core.models.offload import needs as offload_needs
 from sequoia_core.models.offload.direct_reads import aligned_memory
 from sequoia_core.models.offload.layer_ring import slots_for
 from sequoia_core.models.offload.streamed_llama import StreamedLlama
-from sequoia_core.models.offload.streamed_modules import StreamedPasses
+from sequoia_core.models.offload.streamed_modules import StreamedBackend
 from sequoia_core.models.prefill import prefill
-from sequoia_core.models.transformers_passes import TransformersPasses
+from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.native.llama_x86 import CompiledLlama, compiled
 from sequoia_core.studies.measure_profile import measure_profile
 from tests.core.test_families import FAMILIES, build, save
@@ -57,7 +57,7 @@ def pairs(folder: str, dtype: str, resident_by):
     """Return a model in memory, run by a given kind of passes, and the same one streamed."""
     weights = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     align_weights(weights)  # as `load_pair` does
-    resident = HuggingFaceModel(weights, "resident", passes=resident_by(weights))
+    resident = HuggingFaceModel(weights, "resident", backend=resident_by(weights))
     streamed = load_pair(folder, folder, device="cpu", dtype=dtype, offload="disk").target
     resident.vocab_size = streamed.vocab_size
     return resident, streamed
@@ -83,7 +83,7 @@ def steps(model, draft, **options):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_streamed_layers_give_what_resident_ones_give(family, dtype, tmp_path):
-    resident, streamed = pairs(save(build(family), tmp_path), dtype, TransformersPasses)
+    resident, streamed = pairs(save(build(family), tmp_path), dtype, TransformersBackend)
     for tree in (TREE, chain_tree(6)):
         assert torch.equal(logits(resident, tree), logits(streamed, tree))
     assert streamed.bytes_read > 0 and streamed.offload == "disk"
@@ -94,7 +94,7 @@ def test_streamed_layers_give_what_resident_ones_give(family, dtype, tmp_path):
 @pytest.mark.parametrize("family", COMPILED)
 def test_compiled_passes_over_streamed_layers_give_what_resident_ones_give(family, tmp_path):
     resident, streamed = pairs(save(compiled_family(family), tmp_path), "bfloat16", CompiledLlama)
-    assert isinstance(streamed._passes, StreamedLlama)
+    assert isinstance(streamed._backend, StreamedLlama)
     for tree in (TREE, chain_tree(6)):
         assert torch.equal(logits(resident, tree), logits(streamed, tree))
     # the model's own forward, run by the check at load, holds nothing any more
@@ -125,7 +125,7 @@ def test_the_demo_target_streams_through_half_of_its_layers_and_takes_what_was_s
 
 
 @pytest.mark.parametrize("sampling", [SamplingConfig(0.0), SamplingConfig(0.7, 0.9)])
-@pytest.mark.parametrize("kind", [TransformersPasses, CompiledLlama])
+@pytest.mark.parametrize("kind", [TransformersBackend, CompiledLlama])
 def test_decoding_with_streamed_layers_writes_the_same_text(kind, sampling, tmp_path):
     if kind is CompiledLlama and compiled()[0] is None:
         pytest.skip("llama_x86.c cannot be built here")
@@ -144,7 +144,7 @@ def test_decoding_with_streamed_layers_writes_the_same_text(kind, sampling, tmp_
 
 
 def test_a_step_says_how_long_it_waited_for_weights(tmp_path, monkeypatch):
-    resident, streamed = pairs(save(build("Llama"), tmp_path), "float32", TransformersPasses)
+    resident, streamed = pairs(save(build("Llama"), tmp_path), "float32", TransformersBackend)
     read = os.preadv
 
     def slowly(*arguments):
@@ -162,7 +162,7 @@ def test_a_step_says_how_long_it_waited_for_weights(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16])
 def test_weights_stored_in_another_format_are_converted_as_they_come(stored, tmp_path):
-    resident, streamed = pairs(save(build("Llama").to(stored), tmp_path), "bfloat16", TransformersPasses)
+    resident, streamed = pairs(save(build("Llama").to(stored), tmp_path), "bfloat16", TransformersBackend)
     assert torch.equal(logits(resident), logits(streamed))
     streamed.close()
 
@@ -170,7 +170,7 @@ def test_weights_stored_in_another_format_are_converted_as_they_come(stored, tmp
 @needs_compiler
 def test_sharded_files_stream_too(tmp_path):
     for name, model, kind in (
-        ("own", build("Llama"), TransformersPasses),
+        ("own", build("Llama"), TransformersBackend),
         ("packed", compiled_family("Llama"), CompiledLlama),
     ):
         folder = save(model, tmp_path / name)
@@ -183,7 +183,7 @@ def test_sharded_files_stream_too(tmp_path):
 
 
 @needs_compiler
-@pytest.mark.parametrize("kind", [TransformersPasses, CompiledLlama])
+@pytest.mark.parametrize("kind", [TransformersBackend, CompiledLlama])
 def test_matrices_that_span_several_reads_are_put_together(kind, tmp_path, monkeypatch):
     for module in (tensor_files, layer_sources, packed_layers):
         monkeypatch.setattr(module, "PIECE", 8192)
@@ -196,7 +196,7 @@ def test_matrices_that_span_several_reads_are_put_together(kind, tmp_path, monke
 @pytest.mark.parametrize("most", [8192, 5000])
 def test_short_reads_are_completed(most, tmp_path, monkeypatch):
     """A disk may return fewer bytes than were asked for, whole blocks or not."""
-    resident, streamed = pairs(save(build("Llama", intermediate_size=512), tmp_path), "float32", TransformersPasses)
+    resident, streamed = pairs(save(build("Llama", intermediate_size=512), tmp_path), "float32", TransformersBackend)
     read = os.preadv
     monkeypatch.setattr(os, "preadv", lambda fd, into, at: min(read(fd, [into[0][:8192]], at), most))
     assert torch.equal(logits(resident), logits(streamed))
@@ -204,7 +204,7 @@ def test_short_reads_are_completed(most, tmp_path, monkeypatch):
 
 
 def test_a_pass_that_broke_off_leaves_nothing_behind(tmp_path):
-    resident, streamed = pairs(save(build("Llama"), tmp_path), "float32", TransformersPasses)
+    resident, streamed = pairs(save(build("Llama"), tmp_path), "float32", TransformersBackend)
     wanted = logits(resident)
     for layer in (0, 1):
 
@@ -220,7 +220,7 @@ def test_a_pass_that_broke_off_leaves_nothing_behind(tmp_path):
 
 
 def test_a_cancelled_run_leaves_a_model_that_goes_on(tmp_path):
-    resident, streamed = pairs(save(build("Llama"), tmp_path), "float32", TransformersPasses)
+    resident, streamed = pairs(save(build("Llama"), tmp_path), "float32", TransformersBackend)
     cancel = threading.Event()
     run = decode(PROMPT, target=streamed, draft=resident, tree=TREE, max_new_tokens=24, cancel=cancel)
     next(run)
@@ -241,7 +241,7 @@ FAULTS = {
 @pytest.mark.parametrize(
     "fault, kind",
     [
-        *((fault, StreamedPasses) for fault in FAULTS),
+        *((fault, StreamedBackend) for fault in FAULTS),
         *((fault, StreamedLlama) for fault in FAULTS if fault != "vanished"),  # see test_packed_layers
     ],
 )
@@ -251,7 +251,7 @@ def test_files_that_change_underneath_are_refused(fault, kind, tmp_path, copies)
     model = compiled_family("Llama") if kind is StreamedLlama else build("Llama")
     folder = save(model, tmp_path)
     streamed = load_pair(folder, folder, device="cpu", dtype="bfloat16", offload="disk").target
-    assert isinstance(streamed._passes, kind)
+    assert isinstance(streamed._backend, kind)
     logits(streamed)
     change, message = FAULTS[fault]
     change(next(copies.glob("*.layers")) if kind is StreamedLlama else tmp_path / "model.safetensors")
@@ -263,7 +263,7 @@ def test_files_that_change_underneath_are_refused(fault, kind, tmp_path, copies)
 
 
 def test_a_disk_that_fails_is_an_error_and_once_it_works_again_so_does_the_model(tmp_path, monkeypatch):
-    resident, streamed = pairs(save(build("Llama"), tmp_path), "float32", TransformersPasses)
+    resident, streamed = pairs(save(build("Llama"), tmp_path), "float32", TransformersBackend)
     with monkeypatch.context() as patched:
 
         def fail(*_):
@@ -346,7 +346,7 @@ def test_a_tree_may_be_larger_than_the_context(dtype, tmp_path):
     folder = save(compiled_family("Llama").to(getattr(torch, dtype)), tmp_path)
     tree = k_ary_tree(4, 5)
     tree = type(tree)(tree.parents[:1024])
-    resident = [TransformersPasses, TorchLlama, *([CompiledLlama] if dtype == "bfloat16" else [])]
+    resident = [TransformersBackend, TorchLlama, *([CompiledLlama] if dtype == "bfloat16" else [])]
     models = [pairs(folder, dtype, kind)[0] for kind in resident]
     models.append(load_pair(folder, folder, device="cpu", dtype=dtype, offload="disk").target)
     assert models[-1].max_context == 128
@@ -354,7 +354,7 @@ def test_a_tree_may_be_larger_than_the_context(dtype, tmp_path):
         options = {"target": model, "draft": models[0], "tree": tree, "max_new_tokens": 12}
         found = list(decode(PROMPT, **options))
         plain = list(autoregressive(PROMPT, target=model, max_new_tokens=12))
-        if dtype == "float32" or isinstance(model._passes, CompiledLlama | StreamedLlama):
+        if dtype == "float32" or isinstance(model._backend, CompiledLlama | StreamedLlama):
             # compiled passes give a token the same logits in a tree and alone; elsewhere bfloat16 may round otherwise
             assert [t for s in found for t in s.new_tokens] == [t for s in plain for t in s.new_tokens]
         assert found[0].tree.size == 1024
@@ -375,7 +375,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.parametrize("kind, ended", [(StreamedPasses, "dropped"), (StreamedLlama, "closed")])
+@pytest.mark.parametrize("kind, ended", [(StreamedBackend, "dropped"), (StreamedLlama, "closed")])
 def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, ended, tmp_path, copies):
     if kind is StreamedLlama and compiled()[0] is None:
         pytest.skip("llama_x86.c cannot be built here")
@@ -385,7 +385,7 @@ def test_fifty_loads_leave_no_thread_descriptor_or_memory(kind, ended, tmp_path,
 
     def load_and_run() -> None:
         target = load_pair(folder, folder, device="cpu", dtype=dtype, offload="disk").target
-        assert isinstance(target._passes, kind)
+        assert isinstance(target._backend, kind)
         logits(target)
         if ended == "closed":
             target.close()
