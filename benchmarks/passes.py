@@ -68,13 +68,13 @@ class Bounds:
 def passes_of(model: HuggingFaceModel) -> Callable[[int], float]:
     """Return n -> seconds of a pass over n tokens."""
     session = model.open(CONTEXT + max(SIZES))
-    session.append(torch.arange(CONTEXT), torch.arange(CONTEXT), causal_mask(CONTEXT), keep=1)
+    session.forward(torch.arange(CONTEXT), torch.arange(CONTEXT), causal_mask(CONTEXT), keep=1)
 
     def timed(count: int) -> float:
         ids, tree_mask = torch.arange(count), causal_mask(count)
 
         def run() -> None:
-            session.append(ids, ids + CONTEXT, tree_mask, keep=count)
+            session.forward(ids, ids + CONTEXT, tree_mask, keep=count)
             session.commit(CONTEXT, [])
 
         return median_sec(run)

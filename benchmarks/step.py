@@ -37,7 +37,7 @@ class Clocked:
 
     def open(self, capacity: int):
         session = self.model.open(capacity)
-        append = session.append
+        append = session.forward
 
         def timed(*args, **options) -> torch.Tensor:
             started = time.perf_counter()
@@ -45,7 +45,7 @@ class Clocked:
             self.own_sec += time.perf_counter() - started
             return logits
 
-        session.append = timed
+        session.forward = timed
         self.sessions.append(session)
         return session
 

@@ -58,8 +58,8 @@ def around_passes(model: HuggingFaceModel, around, name: str | None = None) -> H
 
     def open_(capacity: int):
         session = model.open(capacity)
-        append = session.append
-        session.append = lambda ids, positions, tree_mask, *, keep: around(
+        append = session.forward
+        session.forward = lambda ids, positions, tree_mask, *, keep: around(
             append, session, ids, positions, tree_mask, keep
         )
         return session
@@ -80,7 +80,7 @@ class RecalledSession:
     def length(self) -> int:
         return len(self.ids)
 
-    def append(self, ids, positions, tree_mask, *, keep):
+    def forward(self, ids, positions, tree_mask, *, keep):
         self.ids += ids.tolist()
         before, new = self.ids[: -tree_mask.shape[1]], self.ids[-tree_mask.shape[1] :]
         texts = [(*before, *itertools.compress(new, seen)) for seen in (tree_mask[-keep:] == 0.0).tolist()]

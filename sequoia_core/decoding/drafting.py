@@ -146,7 +146,7 @@ class LevelDrafter:
                 ids = torch.from_numpy(known[level.nodes])
                 positions = torch.full((len(ids),), min(root_slot + depth, self.context - 1))
                 tree_mask = level.tree_mask
-            logits = self.session.append(ids, positions, tree_mask, keep=len(level.nodes))
+            logits = self.session.forward(ids, positions, tree_mask, keep=len(level.nodes))
             block = probabilities(logits, self.sampling)
             check_probabilities(block, "draft")
             drawn = self.fill(block, level.most_children, self.generator).take(level.places.to(block.device))

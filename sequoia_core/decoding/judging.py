@@ -86,7 +86,7 @@ class RowJudge:
     def score(self, draft: DraftTree) -> None:
         plan = draft.plan
         positions = torch.from_numpy(np.minimum(plan.depths + draft.root_slot, self.context - 1))
-        self.logits = self.session.append(draft.tokens, positions, plan.tree_mask, keep=plan.tree.size)
+        self.logits = self.session.forward(draft.tokens, positions, plan.tree_mask, keep=plan.tree.size)
 
     @torch.inference_mode()
     def walk(self, draft: DraftTree) -> Walk:

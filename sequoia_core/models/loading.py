@@ -259,9 +259,9 @@ def check_tree_pass(model: HuggingFaceModel) -> None:
     model.rest()
     with explained(name, expected, f"a {kind} that cannot read a tree"):
         session = model.open(len(ids))
-        prefix = session.append(ids[:4], torch.arange(4), causal_mask(4), keep=4).clone()
+        prefix = session.forward(ids[:4], torch.arange(4), causal_mask(4), keep=4).clone()
         tree_mask = torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)
-        tree = session.append(ids[4:], 4 + torch.tensor(depths), tree_mask, keep=len(parents))
+        tree = session.forward(ids[4:], 4 + torch.tensor(depths), tree_mask, keep=len(parents))
     found = torch.cat([prefix, tree[first], tree[last]]).cpu().double()
     wanted = torch.cat([plain[0], plain[1][4:]]).cpu().double()
     if not (wanted.isfinite().all() and found.isfinite().all()):

@@ -28,5 +28,5 @@ def prefill(session: Session, ids: Sequence[int] | torch.Tensor, *, cancel: thre
         if cancel is not None and cancel.is_set():
             return False
         chunk = ids[start : start + CHUNK]
-        session.append(chunk, torch.arange(len(chunk)) + session.length, causal_mask(len(chunk)), keep=1)
+        session.forward(chunk, torch.arange(len(chunk)) + session.length, causal_mask(len(chunk)), keep=1)
     return cancel is None or not cancel.is_set()

@@ -19,8 +19,8 @@ class Session(Protocol):
 
     Attributes:
         length: tokens held so far.
-        logits_dtype: number format of what `append` returns.
-        unseen_sec: seconds spent so far in passes that `append` does not see, such as compiled drafting; else 0.
+        logits_dtype: number format of what `forward` returns.
+        unseen_sec: seconds spent so far in passes that `forward` does not see, such as compiled drafting; else 0.
         read_wait_sec: seconds that the model's passes waited so far for weights from a slower tier; 0 if resident.
         bytes_read: of weights so far, those read ahead included; 0 if resident.
     """
@@ -31,7 +31,9 @@ class Session(Protocol):
     read_wait_sec: float
     bytes_read: int
 
-    def append(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int) -> torch.Tensor:
+    def forward(
+        self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int
+    ) -> torch.Tensor:
         """Run the model over more tokens and hold their keys and values.
 
         Args:

@@ -122,14 +122,16 @@ class CacheSession:
         return self.cache.length
 
     @torch.inference_mode()
-    def append(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int) -> torch.Tensor:
+    def forward(
+        self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int
+    ) -> torch.Tensor:
         self.cache.begin(positions)
         logits = self._logits(ids, positions, tree_mask, keep)
         self.cache.end()
         return logits[:, : self.vocab_size]
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
-        """Return the last `keep` rows of logits, [keep, rows of the model]; arguments as for `append`."""
+        """Return the last `keep` rows of logits, [keep, rows of the model]; arguments as for `forward`."""
         raise NotImplementedError
 
     @torch.inference_mode()
@@ -144,7 +146,7 @@ class CacheSession:
         """Return the additive mask of a pass, [1, 1, q, kv] of the model's dtype on its device.
 
         Args:
-            tree_mask: as for `append`.
+            tree_mask: as for `forward`.
             window: with a sliding window, how many positions back a token sees.
         """
         queries, covered = tree_mask.shape

@@ -241,7 +241,9 @@ class SlotSession:
         if self.length + count > self.capacity:
             raise ValueError(f"cache: found {self.length} + {count} tokens, expected at most {self.capacity} slots")
 
-    def append(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int) -> torch.Tensor:
+    def forward(
+        self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int
+    ) -> torch.Tensor:
         """Run a pass, see `protocol.Session`.
 
         Raises:

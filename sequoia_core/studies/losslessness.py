@@ -176,7 +176,7 @@ class _ExpectedCells:
     def _row(self, prefix: tuple[int, ...]) -> np.ndarray:
         ids = torch.tensor([self.prompt[-1], *prefix])
         positions = torch.arange(len(ids)) + self.session.length
-        logits = self.session.append(ids, positions, causal_mask(len(ids)), keep=1)
+        logits = self.session.forward(ids, positions, causal_mask(len(ids)), keep=1)
         self.session.commit(len(self.prompt) - 1, [])
         check_logits(logits, "target")
         row = probabilities(logits, self.sampling)[0].double().cpu().numpy()

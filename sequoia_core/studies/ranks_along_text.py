@@ -257,4 +257,4 @@ def _logits_along(
             yield None
             return
         stop = min(start + CHUNK, len(ids))
-        yield session.append(ids[start:stop], torch.arange(start, stop), causal_mask(stop - start), keep=stop - start)
+        yield session.forward(ids[start:stop], torch.arange(start, stop), causal_mask(stop - start), keep=stop - start)

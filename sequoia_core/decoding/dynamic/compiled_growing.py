@@ -97,7 +97,7 @@ class CompiledGrower:
             if width == 0:
                 break
             request = shaping.request() if widths else unseen_tokens(session, sequence)
-            ranks = finite(shaping.read(session.append(*request, keep=width)), "draft")
+            ranks = finite(shaping.read(session.forward(*request, keep=width)), "draft")
             if ranks:
                 shaping.draw(ranks, self.generator)
             widths.append(width)

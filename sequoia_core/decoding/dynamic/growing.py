@@ -146,7 +146,7 @@ class PlainGrower:
             own[:, read:].fill_diagonal_(0.0)
             positions = torch.from_numpy(np.minimum(last, self.context - 1))
             request = torch.from_numpy(nodes.tokens[wave]), positions, own[:, :stop]
-        block = probabilities(session.append(*request, keep=len(wave)), self.sampling)
+        block = probabilities(session.forward(*request, keep=len(wave)), self.sampling)
         check_probabilities(block, "draft")
         if self.rows is None:
             self.rows = torch.empty(self.policy.max_inner, block.shape[1], dtype=torch.float32, device=block.device)

@@ -45,11 +45,11 @@ def both(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
     for wrapped in (own, fused):
         cache = wrapped.open(16)
         causal = torch.full((9, 9), -torch.inf).triu(1)
-        first = cache.append(prefix, torch.arange(9), causal, keep=9)
-        second = cache.append(tree, torch.tensor([9, 10, 10, 11]), tree_mask, keep=4)
+        first = cache.forward(prefix, torch.arange(9), causal, keep=9)
+        second = cache.forward(tree, torch.tensor([9, 10, 10, 11]), tree_mask, keep=4)
         alone = torch.tensor([[0.0, -torch.inf, -torch.inf, -torch.inf, 0.0]])  # one token that sees the root only
-        third = cache.append(tree[:1], torch.tensor([10]), alone, keep=1)
-        fourth = cache.append(tree[1:2], torch.tensor([12]), torch.zeros(1, 1), keep=1)
+        third = cache.forward(tree[:1], torch.tensor([10]), alone, keep=1)
+        fourth = cache.forward(tree[1:2], torch.tensor([12]), torch.zeros(1, 1), keep=1)
         found.append(torch.cat([first, second, third, fourth]).float())
     return found[0], found[1]
 

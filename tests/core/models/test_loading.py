@@ -81,7 +81,7 @@ def test_padding_beyond_the_tokenizer_is_cut_off_both_models(padded_pair):
     for model in (padded_pair.target, padded_pair.draft):
         ids = torch.tensor([3, 14, 15])
         tree_mask = torch.full((3, 3), -torch.inf).triu(1)
-        logits = model.open(3).append(ids, torch.arange(3), tree_mask, keep=3)
+        logits = model.open(3).forward(ids, torch.arange(3), tree_mask, keep=3)
         with torch.inference_mode():
             whole = model.model(ids[None]).logits[0]
         torch.testing.assert_close(logits, whole[:, :60], atol=1e-5, rtol=1e-5)

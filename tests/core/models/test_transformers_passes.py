@@ -42,7 +42,7 @@ def test_forward_in_pieces_equals_one_forward(tiny_target):
     rows = []
     for start, stop in ((0, 5), (5, 6), (6, 12)):
         tree_mask = torch.full((stop - start, stop - start), -torch.inf).triu(1)
-        rows.append(cache.append(ids[start:stop], torch.arange(start, stop), tree_mask, keep=stop - start))
+        rows.append(cache.forward(ids[start:stop], torch.arange(start, stop), tree_mask, keep=stop - start))
     with torch.inference_mode():
         whole = tiny_target.model(ids[None]).logits[0]
     torch.testing.assert_close(torch.cat(rows), whole, atol=1e-2, rtol=1e-4)
@@ -59,8 +59,8 @@ def test_sliding_window_masks_old_tokens():
     model = HuggingFaceModel(MistralForCausalLM(config), "mistral")
     ids = torch.randint(64, (20,))
     cache = model.open(20)
-    cache.append(ids[:19], torch.arange(19), torch.full((19, 19), -torch.inf).triu(1), keep=1)
-    last = cache.append(ids[19:], torch.tensor([19]), torch.zeros(1, 1), keep=1)
+    cache.forward(ids[:19], torch.arange(19), torch.full((19, 19), -torch.inf).triu(1), keep=1)
+    last = cache.forward(ids[19:], torch.tensor([19]), torch.zeros(1, 1), keep=1)
     with torch.inference_mode():
         whole = model.model(ids[None]).logits[0, -1:]
     torch.testing.assert_close(last, whole, atol=1e-4, rtol=1e-4)

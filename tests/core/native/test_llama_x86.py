@@ -126,7 +126,7 @@ def test_logits_are_the_models_to_rounding(changes, count):
         exact = model(ids[None]).logits[0]
         rounded = copy.deepcopy(model).to(torch.bfloat16)(ids[None]).logits[0].float()
     compiled = native(model)
-    found = compiled.open(count).append(ids, torch.arange(count), causal(count), keep=count
+    found = compiled.open(count).forward(ids, torch.arange(count), causal(count), keep=count
     )  # fmt: skip
     assert found.dtype == torch.float32 and found.shape == exact.shape
     assert (found - exact).abs().max() < 1.5 * (rounded - exact).abs().max() + 1e-3  # no worse than PyTorch's rounding
@@ -142,7 +142,7 @@ def test_a_row_has_the_same_bits_alone_in_a_chunk_and_in_a_tree(changes):
     alone, cache = [], model.open(200)
     for place, token in enumerate(ids):
         alone.append(
-            cache.append(token[None], torch.tensor([place]), torch.zeros(1, 1), keep=1)
+            cache.forward(token[None], torch.tensor([place]), torch.zeros(1, 1), keep=1)
         )  # fmt: skip
     alone = torch.cat(alone)
     for chunk in (75, 33, 20, 7):
@@ -150,13 +150,13 @@ def test_a_row_has_the_same_bits_alone_in_a_chunk_and_in_a_tree(changes):
         for start in range(0, 75, chunk):
             part = ids[start : start + chunk]
             places = torch.arange(start, start + len(part))
-            rows.append(cache.append(part, places, causal(len(part)), keep=len(part)))
+            rows.append(cache.forward(part, places, causal(len(part)), keep=len(part)))
         assert torch.equal(torch.cat(rows), alone)
     # some of the tokens once more, as one path of a tree whose other nodes hold anything
     rng = np.random.default_rng(3)
     for start in (64, 63, 50, 33, 31):
         cache = model.open(200)
-        cache.append(ids[:start], torch.arange(start), causal(start), keep=1)
+        cache.forward(ids[:start], torch.arange(start), causal(start), keep=1)
         tree = TokenTree(np.sort([-1, *(int(rng.integers(i // 3, i)) for i in range(1, 40))]))
         nodes = tree.path_to(int(np.argmax(tree.depths)))
         tokens = torch.randint(vocab, (tree.size,), generator=torch.Generator().manual_seed(start))
@@ -164,11 +164,11 @@ def test_a_row_has_the_same_bits_alone_in_a_chunk_and_in_a_tree(changes):
             tokens[node] = token
         tree_mask = torch.zeros(tree.size, tree.size).masked_fill(torch.from_numpy(~tree.ancestor_mask), -torch.inf)
         places = torch.from_numpy(tree.depths.astype(np.int64)) + start
-        found = cache.append(tokens, places, tree_mask, keep=tree.size)
+        found = cache.forward(tokens, places, tree_mask, keep=tree.size)
         assert torch.equal(found[nodes][: 75 - start], alone[start : start + len(nodes)]) and len(nodes) > 4
         cache.commit(start, nodes)  # and after the path was committed
         after = start + len(nodes)
-        following = cache.append(ids[after : after + 1], torch.tensor([after]), torch.zeros(1, 1), keep=1)
+        following = cache.forward(ids[after : after + 1], torch.tensor([after]), torch.zeros(1, 1), keep=1)
         assert torch.equal(following[0], alone[after])
 
 
@@ -192,16 +192,16 @@ def test_a_long_branch_has_the_bits_it_has_alone(changes):
     ids[0::4], ids[2::4] = 0, 1
     cache, alone = model.open(start + depth), []
     for place, token in enumerate(ids):
-        alone.append(cache.append(token[None], torch.tensor([place]), torch.zeros(1, 1), keep=1))
+        alone.append(cache.forward(token[None], torch.tensor([place]), torch.zeros(1, 1), keep=1))
     tree = TokenTree(np.array([-1, 0, *range(2 * depth - 3)]))  # two chains below the root, node beside node
     depths = torch.from_numpy(tree.depths.astype(np.int64))
     branch = [0, *range(1, tree.size, 2)]
     tokens = others[start + depths]
     tokens[branch] = ids[start:]
     cache = model.open(start + tree.size)
-    cache.append(ids[:start], torch.arange(start), causal(start), keep=1)
+    cache.forward(ids[:start], torch.arange(start), causal(start), keep=1)
     tree_mask = torch.zeros(tree.size, tree.size).masked_fill(torch.from_numpy(~tree.ancestor_mask), -torch.inf)
-    found = cache.append(tokens, depths + start, tree_mask, keep=tree.size)
+    found = cache.forward(tokens, depths + start, tree_mask, keep=tree.size)
     assert torch.equal(found[branch], torch.cat(alone[start:]))
 
 
@@ -259,24 +259,24 @@ def test_only_the_wanted_rows_of_a_cut_vocabulary_are_returned():
     model = native(llama())
     model.vocab_size = 90
     ids = torch.arange(20)
-    whole = model.open(20).append(ids, ids, causal(20), keep=20)
-    last = model.open(20).append(ids, ids, causal(20), keep=3)
+    whole = model.open(20).forward(ids, ids, causal(20), keep=20)
+    last = model.open(20).forward(ids, ids, causal(20), keep=3)
     assert whole.shape == (20, 90) and torch.equal(last, whole[-3:])
 
 
 def test_a_full_cache_is_refused_with_the_numbers():
     model = native(llama())
     cache = model.open(5)
-    cache.append(torch.arange(4), torch.arange(4), causal(4), keep=1)
+    cache.forward(torch.arange(4), torch.arange(4), causal(4), keep=1)
     with pytest.raises(ValueError, match="found 4 \\+ 2 tokens, expected at most 5 slots"):
-        cache.append(torch.arange(2), torch.arange(4, 6), causal(2), keep=1)
+        cache.forward(torch.arange(2), torch.arange(4, 6), causal(2), keep=1)
 
 
 @pytest.mark.parametrize("ids, places", [([101], [0]), ([-1], [0]), ([1], [256]), ([1], [-1])])
 def test_ids_and_positions_that_are_not_there_are_refused(ids, places):
     model = native(llama())
     with pytest.raises(ValueError, match="expected ids below 101 and positions below 256"):
-        model.open(5).append(torch.tensor(ids), torch.tensor(places), torch.zeros(1, 1), keep=1)
+        model.open(5).forward(torch.tensor(ids), torch.tensor(places), torch.zeros(1, 1), keep=1)
 
 
 def test_large_activations_stay_finite():
@@ -285,22 +285,22 @@ def test_large_activations_stay_finite():
         for layer in model.model.layers:
             layer.mlp.gate_proj.weight.mul_(3000.0)
     compiled, ids = native(model), torch.arange(20)
-    found = compiled.open(20).append(ids, ids, causal(20), keep=20)
+    found = compiled.open(20).forward(ids, ids, causal(20), keep=20)
     assert torch.isfinite(found).all()
 
 
 def test_other_defaults_of_torch_change_nothing():
     model, ids = native(llama()), torch.arange(20)
-    wanted = model.open(20).append(ids, ids, causal(20), keep=20)
+    wanted = model.open(20).forward(ids, ids, causal(20), keep=20)
     torch.set_default_dtype(torch.bfloat16)  # as transformers does for a while when it loads a model
     threads = torch.get_num_threads()
     try:
         cache, tree_mask = model.open(40), causal(20)
         torch.set_num_threads(1)
-        cache.append(ids[:10], ids[:10], causal(10), keep=10)
+        cache.forward(ids[:10], ids[:10], causal(10), keep=10)
         cache.commit(0, [])
         torch.set_num_threads(3)
-        assert torch.equal(cache.append(ids.int(), ids, tree_mask, keep=20), wanted)
+        assert torch.equal(cache.forward(ids.int(), ids, tree_mask, keep=20), wanted)
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_num_threads(threads)
@@ -309,7 +309,7 @@ def test_other_defaults_of_torch_change_nothing():
 def test_the_callers_arithmetic_is_left_as_it_was():
     """A pass flushes numbers too small to be normal, as the matrix unit does; others on this thread keep theirs."""
     model, ids = native(llama()), torch.arange(20)
-    model.open(20).append(ids, ids, causal(20), keep=20)
+    model.open(20).forward(ids, ids, causal(20), keep=20)
     tiny = np.full(8, 1e-40, dtype=np.float32)
     assert (tiny * np.float32(0.5) > 0).all()
 
@@ -336,7 +336,7 @@ def test_what_it_allocates_is_given_back():
 
     def use() -> int:
         wrapped = HuggingFaceModel(copy.deepcopy(model), "native")
-        wrapped.open(2000).append(ids, ids, causal(64), keep=1)
+        wrapped.open(2000).forward(ids, ids, causal(64), keep=1)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     for _ in range(5):

@@ -99,7 +99,7 @@ class ClockedSession(CacheSession):
         super().__init__(1, capacity, device=model.device, dtype=model.dtype, vocab_size=model.vocab_size)
         self.model = model
 
-    def append(self, ids, positions, tree_mask, *, keep):
+    def forward(self, ids, positions, tree_mask, *, keep):
         return self.model.run(ids, positions, self.cache, tree_mask, keep)
 
     def wait(self) -> None:

@@ -29,7 +29,7 @@ class RandomSession:
     def __init__(self, seed, sharpness):
         self.seed, self.sharpness, self.length, self.ids, self.calls = seed, sharpness, 0, [], []
 
-    def append(self, ids, positions, tree_mask, *, keep):
+    def forward(self, ids, positions, tree_mask, *, keep):
         assert tree_mask.shape == (len(ids), len(self.ids) + len(ids))
         self.calls.append((ids.tolist(), positions.tolist()))
         self.ids += ids.tolist()

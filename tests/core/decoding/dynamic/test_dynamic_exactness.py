@@ -37,7 +37,7 @@ class TableSession:
     def __init__(self, law):
         self.law, self.length, self.ids = law, 0, []
 
-    def append(self, ids, positions, tree_mask, *, keep):
+    def forward(self, ids, positions, tree_mask, *, keep):
         self.ids += ids.tolist()
         self.length += len(ids)
         rows = []

@@ -69,10 +69,10 @@ def logits(model, tree=TREE) -> torch.Tensor:
     prefill(session, PROMPT)
     start, ids = len(PROMPT), torch.arange(tree.size) % 60
     tree_mask = torch.zeros(tree.size, tree.size).masked_fill_(~torch.from_numpy(tree.ancestor_mask), -torch.inf)
-    found = [session.append(ids, start + torch.from_numpy(tree.depths).long(), tree_mask, keep=tree.size).clone()]
+    found = [session.forward(ids, start + torch.from_numpy(tree.depths).long(), tree_mask, keep=tree.size).clone()]
     path = [0, int(tree.children(0)[-1])]
     session.commit(start, path)
-    found.append(session.append(ids[:1], torch.tensor([session.length]), torch.zeros(1, 1), keep=1).clone())
+    found.append(session.forward(ids[:1], torch.tensor([session.length]), torch.zeros(1, 1), keep=1).clone())
     return torch.cat(found)
 
 
@@ -296,7 +296,7 @@ def test_a_closed_model_says_so(tmp_path):
     session = streamed.open(8)
     streamed.close()
     with pytest.raises(ValueError, match="closed"):
-        session.append(torch.tensor([1]), torch.tensor([0]), torch.zeros(1, 1), keep=1)
+        session.forward(torch.tensor([1]), torch.tensor([0]), torch.zeros(1, 1), keep=1)
     with pytest.raises(ValueError, match="closed, expected one that is loaded"):
         streamed.open(8)
 
