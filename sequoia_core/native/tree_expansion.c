@@ -1,4 +1,4 @@
-// Trees that take shape while they are drafted: what decoding/dynamic/expansion.py decides, number for number, so change both. Built
+// Trees that grow while they are drafted: what decoding/dynamic/expansion.py decides, number for number, so change both. Built
 // together with sampling_ops.c; tree_expansion.h says how the functions are called.
 
 #include "tree_expansion.h"
@@ -111,7 +111,7 @@ static double best_draws(const Shaping *s, int64_t count, double *least) {
 }
 
 // What the tree is worth once the first `width` nodes of the wave are read, which leaves `count` hopes in s->merged.
-// Recipe 1; `ranked` are the scores, falling.
+// the deterministic recipe; `ranked` are the scores, falling.
 static double worth_best_first(const Shaping *s, int64_t width, int64_t count, const double *ranked) {
     double sum = 0.0, best = -INFINITY;
     for (int64_t i = 0, j = 0, m = 0; m < s->max_size && i + j < s->size + count; m++) {
@@ -215,7 +215,7 @@ int tree_row(Shaping *s, int64_t row, const float *logits) {
     return 0;
 }
 
-// Once all rows of the wave are taken: recipe 1 adds children and returns 0; recipe 2 returns how many tokens are to be
+// Once all rows of the wave are taken: the deterministic recipe adds children and returns 0; the sampled recipe returns how many tokens are to be
 // drawn after each node.
 int64_t tree_taken(Shaping *s) {
     const int64_t width = s->width, branch = s->branch;
@@ -250,7 +250,7 @@ int64_t tree_taken(Shaping *s) {
     return most + 1 < branch ? most + 1 : branch;
 }
 
-// Recipe 2: draw `ranks` tokens after node `row` of the wave; different rows at the same time. uniforms: float64 [w, ranks],
+// the sampled recipe: draw `ranks` tokens after node `row` of the wave; different rows at the same time. uniforms: float64 [w, ranks],
 // not looked at where `draws` is 0 -> 0, or -1 when memory ran out.
 int tree_draw_row(Shaping *s, int64_t row, const double *uniforms, int64_t ranks) {
     const float *probs = s->rows + (s->read - s->width + row) * s->vocab;

@@ -9,7 +9,7 @@
 
 typedef struct {
     int64_t max_size, max_depth, beam, branch, most_read;
-    int64_t in_turn, draws;            // recipe 2; whether its tokens are drawn or the most likely ones
+    int64_t in_turn, draws;            // the sampled recipe; whether its tokens are drawn or the most likely ones
     int64_t vocab, threads;
     int64_t root_position, positions;  // of this step's root; how many there are: what lies beyond is cut to the last one
     int64_t bins;

@@ -1,4 +1,4 @@
-"""Trees that take shape while they are drafted, by `tree_expansion.c` where it can be built.
+"""Trees that grow while they are drafted, by `tree_expansion.c` where it can be built.
 
 Repeats `decoding.dynamic.expansion` number for number: a pass takes microseconds here, a tenth of a millisecond there.
 Knows arrays only. n = nodes so far, w = nodes of a pass, k = ranks, V = vocabulary, N = largest size.
@@ -53,7 +53,7 @@ class Shaping:
     """The nodes of one step's tree and all buffers of a run, allocated once.
 
     Args:
-        max_size, max_depth, beam, branch: as in `decoding.dynamic.expansion.ShapeBounds`.
+        max_size, max_depth, beam, branch: as in `decoding.dynamic.expansion.TreeBounds`.
         most_read: nodes that the draft reads in one step at most.
         positions: how many the models have; what lies beyond is cut to the last one.
 
@@ -114,7 +114,7 @@ class Shaping:
 
         Args:
             temperature: of the draft's distributions.
-            in_turn: recipe 2, with its `floor`.
+            in_turn: the sampled recipe, with its `floor`.
             draws: its tokens are drawn; otherwise the most likely ones come in their place.
             tables: centres float64 [b], values float64 [T, b] and edges of the mass left, float64 [2], as in
                 `design.calibration`; None for the draft's own probabilities.

@@ -18,7 +18,7 @@ from ..drafting import DraftTree
 from ..tree_policy import FixedTree, TreePolicy
 from ..verifiers import VERIFIERS, Fill, same_fill
 from .adaptive_expansion import RECIPES, STATIC, Expectation, Recipe, StepCosts, best_static, expectation
-from .expansion import Shaper
+from .expansion import ExpansionPolicy
 from .growing import GrowingDrafter, GrowingTree
 
 MEMORY = 20  # steps after which what happened counts 1 / e: long enough to average, short enough to follow the text
@@ -45,7 +45,7 @@ class AdaptiveTree(GrowingTree):
             and a recipe that draws in turn spends nodes wisely only when it knows how many there are. None for 64,
             and for 256 where weights stream in, or for the largest that was profiled.
         max_depth: None for 12, and for 24 where weights stream in: drafting hides behind reading, so depth pays longer.
-        branch: fewer where the calibration has fewer ranks. This and the other bounds as for `ShapeBounds`.
+        branch: fewer where the calibration has fewer ranks. This and the other bounds as for `TreeBounds`.
 
     Attributes:
         expected: recipe -> what it is expected to do; all of them after "auto".
@@ -135,8 +135,8 @@ class AdaptiveTree(GrowingTree):
     def kind(self) -> str:
         return self.rules.kind
 
-    def shaper_at_start(self, context: float | None = None) -> Shaper:
-        return self.rules.shaper(self, self.calibration, self.costs(context))(self.expected[self.recipe].pace)
+    def shaper_at_start(self, context: float | None = None) -> ExpansionPolicy:
+        return self.rules.expansion(self, self.calibration, self.costs(context))(self.expected[self.recipe].pace)
 
 
 class AdaptiveDrafter(GrowingDrafter):
@@ -153,10 +153,10 @@ class AdaptiveDrafter(GrowingDrafter):
     def supports(session: Session, policy: TreePolicy, fill: Fill) -> bool:
         return isinstance(policy, AdaptiveTree) and policy.fixed is None
 
-    def shaper(self, context: int) -> Shaper:
+    def expansion(self, context: int) -> ExpansionPolicy:
         if context >= self._context + CONTEXT_STEP:
             self._context, self._costs = context, self.policy.costs(context)
-            self._make = self.policy.rules.shaper(self.policy, self.policy.calibration, self._costs)
+            self._make = self.policy.rules.expansion(self.policy, self.policy.calibration, self._costs)
         return self._make(self.pace)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:

@@ -21,7 +21,7 @@ from ...design.planning import best_shape, speedup_surface
 from ...design.profile import HardwareProfile, Streaming
 from ...design.step_time import autoregressive_sec, computing_sec, overlapped
 from ...design.tree import TokenTree
-from .expansion import BestFirst, DrawnInTurn, Nodes, Prices, ShapeBounds, Shaper
+from .expansion import ExpansionPolicy, Nodes, Prices, SampledExpansion, TopKExpansion, TreeBounds
 
 TRIAL_STEPS = 60  # trees grown for one estimate
 ROUNDS = 4  # of setting theta to the rate found with it (Dinkelbach): the rate moves by less than the noise after these
@@ -57,7 +57,7 @@ class StepCosts:
 
     @classmethod
     def of_profile(
-        cls, profile: HardwareProfile, bounds: ShapeBounds, *, context: float | None = None, greedy: bool
+        cls, profile: HardwareProfile, bounds: TreeBounds, *, context: float | None = None, greedy: bool
     ) -> StepCosts:
         """Look the times up.
 
@@ -93,7 +93,7 @@ class Pace(NamedTuple):
 
     Attributes:
         theta: tokens per second.
-        floor: used by recipe 2 alone.
+        floor: used by the sampled recipe alone.
         trust: what chances are multiplied by; below 1 where less is accepted than they promise.
     """
 
@@ -120,38 +120,40 @@ class Recipe:
     Attributes:
         verifier: name of the only one that is.
         kind: which tables of the calibration tell what to expect of a rank.
-        shaper: makes what shapes a step's tree.
+        expansion: makes what shapes a step's tree.
     """
 
     verifier: str
     kind: str
-    shaper: Callable[[ShapeBounds, Calibration, StepCosts | None], Callable[[Pace], Shaper]]
+    expansion: Callable[[TreeBounds, Calibration, StepCosts | None], Callable[[Pace], ExpansionPolicy]]
 
 
-def _best_first(bounds: ShapeBounds, calibration: Calibration, costs: StepCosts | None) -> Callable[[Pace], Shaper]:
+def _top_k(bounds: TreeBounds, calibration: Calibration, costs: StepCosts | None) -> Callable[[Pace], ExpansionPolicy]:
     tables, expected = calibration.tables(), calibration.expected("most likely")[: bounds.branch]
 
-    def shaper(pace: Pace) -> BestFirst:
+    def expansion(pace: Pace) -> TopKExpansion:
         prices = None if costs is None else costs.prices(pace.theta)
-        return BestFirst(bounds, replace(tables, trust=pace.trust), pace.trust * expected, prices)
+        return TopKExpansion(bounds, replace(tables, trust=pace.trust), pace.trust * expected, prices)
 
-    return shaper
+    return expansion
 
 
-def _drawn_in_turn(bounds: ShapeBounds, calibration: Calibration, costs: StepCosts | None) -> Callable[[Pace], Shaper]:
+def _sampled(
+    bounds: TreeBounds, calibration: Calibration, costs: StepCosts | None
+) -> Callable[[Pace], ExpansionPolicy]:
     tables, expected = calibration.tables(), calibration.expected("drawn")[: bounds.branch]
 
-    def shaper(pace: Pace) -> DrawnInTurn:
+    def expansion(pace: Pace) -> SampledExpansion:
         prices = None if costs is None else costs.prices(pace.theta)
         chances = replace(tables, trust=pace.trust)
-        return DrawnInTurn(bounds, chances, pace.trust * expected, prices, pace.floor)
+        return SampledExpansion(bounds, chances, pace.trust * expected, prices, pace.floor)
 
-    return shaper
+    return expansion
 
 
 RECIPES = {
-    "deterministic": Recipe("topk", "most likely", _best_first),
-    "sampled": Recipe("sequoia", "drawn", _drawn_in_turn),
+    "deterministic": Recipe("topk", "most likely", _top_k),
+    "sampled": Recipe("sequoia", "drawn", _sampled),
 }
 
 
@@ -180,10 +182,10 @@ class Expectation(NamedTuple):
 
 
 def expectation(
-    recipe: Recipe, bounds: ShapeBounds, calibration: Calibration, costs: StepCosts | None, *, seed: int = 0
+    recipe: Recipe, bounds: TreeBounds, calibration: Calibration, costs: StepCosts | None, *, seed: int = 0
 ) -> Expectation:
     """Grow trees on rows of the calibration, and return what they are expected to yield; equal seeds, equal trees."""
-    make, floor = recipe.shaper(bounds, calibration, costs), _static_floor(recipe, bounds, calibration)
+    make, floor = recipe.expansion(bounds, calibration, costs), _static_floor(recipe, bounds, calibration)
     pace = Pace(0.0 if costs is None else 1.0 / float(costs.step_sec[1]), floor)
     for _ in range(ROUNDS):
         generator = np.random.default_rng(seed)
@@ -198,7 +200,7 @@ def expectation(
 
 
 def best_static(
-    recipe: Recipe, bounds: ShapeBounds, calibration: Calibration, profile: HardwareProfile
+    recipe: Recipe, bounds: TreeBounds, calibration: Calibration, profile: HardwareProfile
 ) -> tuple[TokenTree, Expectation]:
     """Return the best static tree where children are drawn by a recipe, and what it is expected to do.
 
@@ -213,7 +215,7 @@ def best_static(
     return tree, Expectation(best.expected_tokens, tree.size, per_sec, Pace(per_sec, LOWEST_FLOOR))
 
 
-def _static_floor(recipe: Recipe, bounds: ShapeBounds, calibration: Calibration) -> float:
+def _static_floor(recipe: Recipe, bounds: TreeBounds, calibration: Calibration) -> float:
     """Return the least score in the best tree of that size for the plain vector: what the last of a budget is worth."""
     vector = AcceptanceVector(calibration.expected(recipe.kind))
     try:
@@ -224,18 +226,20 @@ def _static_floor(recipe: Recipe, bounds: ShapeBounds, calibration: Calibration)
 
 
 def grown_on_rows(
-    shaper: Shaper, bounds: ShapeBounds, rows: np.ndarray, generator: np.random.Generator
+    expansion: ExpansionPolicy, bounds: TreeBounds, rows: np.ndarray, generator: np.random.Generator
 ) -> tuple[Nodes, list[int]]:
     """Grow one tree on rows float64 [r, k], drawn independently; return it and how many nodes each pass read."""
     nodes, widths = Nodes.root(0), []
     for _ in range(bounds.max_depth):
-        wave = shaper.wave(nodes)
+        wave = expansion.wave(nodes)
         if len(wave) == 0:
             break
         nodes.slots[wave] = sum(widths) + np.arange(len(wave))
         widths.append(len(wave))
-        nodes = shaper.extended(nodes, wave, _KeptRows(rows[generator.integers(len(rows), size=len(wave))], generator))
-    return shaper.kept(nodes), widths
+        nodes = expansion.extended(
+            nodes, wave, _KeptRows(rows[generator.integers(len(rows), size=len(wave))], generator)
+        )
+    return expansion.kept(nodes), widths
 
 
 class _KeptRows:

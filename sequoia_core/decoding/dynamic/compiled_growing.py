@@ -21,7 +21,7 @@ from ..plan import TreePlan
 from ..sampling import SamplingConfig, finite, sample_without_replacement, take_most_likely
 from ..tree_policy import TreePolicy
 from ..verifiers import Fill
-from .expansion import AsDrafted, BestFirst, DrawnInTurn, Nodes, Shaper
+from .expansion import DraftChances, ExpansionPolicy, Nodes, SampledExpansion, TopKExpansion
 
 FILLS: dict[Fill, bool] = {sample_without_replacement: True, take_most_likely: False}  # whether tokens are drawn
 
@@ -46,12 +46,12 @@ class CompiledGrower:
     def rows(self) -> torch.Tensor | None:
         return None if self._shaping is None else self._shaping.rows
 
-    def supports(self, shaper: Shaper, session: Session) -> bool:
+    def supports(self, expansion: ExpansionPolicy, session: Session) -> bool:
         """Whether compiled code knows such a shaper, and reads that session's logits."""
         return (
-            type(shaper) in (BestFirst, DrawnInTurn)  # not what derives from them and may decide otherwise
-            and type(shaper.chances) in (AsDrafted, ChanceTables)
-            and (self.fill in FILLS or type(shaper) is BestFirst)
+            type(expansion) in (TopKExpansion, SampledExpansion)  # not what derives from them and may decide otherwise
+            and type(expansion.chances) in (DraftChances, ChanceTables)
+            and (self.fill in FILLS or type(expansion) is TopKExpansion)
             and self._reads(session)
         )
 
@@ -69,11 +69,11 @@ class CompiledGrower:
         return self._is_read
 
     def grow(
-        self, shaper: BestFirst | DrawnInTurn, session: Session, sequence: Sequence[int]
+        self, expansion: TopKExpansion | SampledExpansion, session: Session, sequence: Sequence[int]
     ) -> tuple[TreePlan, Nodes, list[int]]:
-        shaping = self._begun(shaper, sequence)
+        shaping = self._begun(expansion, sequence)
         if isinstance(session, CompiledSession):
-            widths = finite(self._in_one_call(shaper, session, sequence), "draft")
+            widths = finite(self._in_one_call(expansion, session, sequence), "draft")
         else:
             widths = self._wave_by_wave(shaping, session, sequence)
         nodes = Nodes(*shaping.kept())
@@ -83,11 +83,11 @@ class CompiledGrower:
         return plan, nodes, widths
 
     def _in_one_call(
-        self, shaper: BestFirst | DrawnInTurn, session: CompiledSession, sequence: Sequence[int]
+        self, expansion: TopKExpansion | SampledExpansion, session: CompiledSession, sequence: Sequence[int]
     ) -> list[int] | None:
         if self._call is None or self._call.session is not session:
             self._call = GrowCall(session, self._shaping, most_waves=self.policy.max_depth)
-        draws = isinstance(shaper, DrawnInTurn) and FILLS[self.fill]
+        draws = isinstance(expansion, SampledExpansion) and FILLS[self.fill]
         return self._call.grow(sequence[session.length :], self.generator if draws else None)
 
     def _wave_by_wave(self, shaping: tree_shaping.Shaping, session: Session, sequence: Sequence[int]) -> list[int]:
@@ -103,10 +103,10 @@ class CompiledGrower:
             widths.append(width)
         return widths
 
-    def _begun(self, shaper: BestFirst | DrawnInTurn, sequence: Sequence[int]) -> tree_shaping.Shaping:
+    def _begun(self, expansion: TopKExpansion | SampledExpansion, sequence: Sequence[int]) -> tree_shaping.Shaping:
         """Return the buffers with the rules of this step and the root alone."""
-        bounds, chances = shaper.bounds, shaper.chances
-        in_turn, by_table = isinstance(shaper, DrawnInTurn), isinstance(chances, ChanceTables)
+        bounds, chances = expansion.bounds, expansion.chances
+        in_turn, by_table = isinstance(expansion, SampledExpansion), isinstance(chances, ChanceTables)
         if self._shaping is None:
             self._shaping = tree_shaping.Shaping(
                 max_size=bounds.max_size, max_depth=bounds.max_depth, beam=bounds.beam, branch=bounds.branch,
@@ -116,7 +116,7 @@ class CompiledGrower:
             sequence[-1], root_position=len(sequence) - 1, temperature=self.sampling.temperature,
             in_turn=in_turn, draws=FILLS.get(self.fill, False),
             tables=(CENTRES, chances.values, MASS_EDGES) if by_table else None,
-            trust=chances.trust if by_table else 1.0, floor=shaper.floor if in_turn else 0.0,
-            expected=shaper.expected, prices=shaper.prices,
+            trust=chances.trust if by_table else 1.0, floor=expansion.floor if in_turn else 0.0,
+            expected=expansion.expected, prices=expansion.prices,
         )  # fmt: skip
         return self._shaping

@@ -1,8 +1,8 @@
-"""How one step's tree takes shape from what the draft says: which nodes are read next, which children they get, which
+"""How one step's tree grows by what the draft says: which nodes are read next, which children they get, which
 nodes stay.
 
-Two recipes keep the output exact, and each is a class here. `BestFirst` takes the draft's most likely tokens, and
-prunes and reorders them at will before the target has drawn anything. `DrawnInTurn` has children drawn without
+Two recipes keep the output exact, and each is a class here. `TopKExpansion` takes the draft's most likely tokens, and
+prunes and reorders them at will before the target has drawn anything. `SampledExpansion` has children drawn without
 replacement, and decides on each before its token is known. Knows scores, costs and numbers; neither models nor torch.
 Shapes: n = nodes so far, w = nodes read in one draft pass (a wave), k = ranks.
 """
@@ -20,7 +20,7 @@ from ...design.tree import MAX_SIZE, TokenTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeBounds:
+class TreeBounds:
     """What no tree of a run exceeds.
 
     Args:
@@ -142,7 +142,7 @@ class Chances(Protocol):
         ...
 
 
-class AsDrafted:
+class DraftChances:
     """The draft's own probability, taken for the chance of its most likely tokens."""
 
     def most_likely(self, probs: np.ndarray) -> np.ndarray:
@@ -161,7 +161,7 @@ class Prices(NamedTuple):
     draft: np.ndarray
 
 
-class Shaper(Protocol):
+class ExpansionPolicy(Protocol):
     """One way of shaping trees: the loop asks for a wave, reads it, hands over the rows, until the wave is empty."""
 
     def wave(self, nodes: Nodes) -> np.ndarray:
@@ -178,8 +178,8 @@ class Shaper(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BestFirst:
-    """Recipe 1: of all candidates the best; nothing of it depends on what the target will draw.
+class TopKExpansion:
+    """Top-k of the draft: of all candidates the best; nothing of it depends on what the target will draw.
 
     Args:
         chances: of the most likely tokens.
@@ -187,8 +187,8 @@ class BestFirst:
         prices: None spends the whole budget, and stops only when nothing better than the worst kept can come.
     """
 
-    bounds: ShapeBounds
-    chances: Chances | AsDrafted
+    bounds: TreeBounds
+    chances: Chances | DraftChances
     expected: np.ndarray = ()
     prices: Prices | None = None
 
@@ -220,8 +220,8 @@ class BestFirst:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnInTurn:
-    """Recipe 2: children drawn without replacement, whether one more is drawn decided before its token is known.
+class SampledExpansion:
+    """Sampled: children drawn without replacement, whether one more is drawn decided before its token is known.
 
     Args:
         chances: before a draw they decide on it; once its token is known they decide only what grows below.
@@ -230,7 +230,7 @@ class DrawnInTurn:
         floor: a draw that is worth less is left out, so that a budget lasts to the deeper levels.
     """
 
-    bounds: ShapeBounds
+    bounds: TreeBounds
     chances: Chances
     expected: np.ndarray
     prices: Prices | None = None
@@ -284,7 +284,7 @@ class DrawnInTurn:
         return float(values[place]), float(gains[place])
 
 
-def _unread(nodes: Nodes, bounds: ShapeBounds) -> np.ndarray:
+def _unread(nodes: Nodes, bounds: TreeBounds) -> np.ndarray:
     """Return the nodes that the draft may still read, most promising first and at most a beam, int64 [w]."""
     unread = np.flatnonzero((nodes.slots < 0) & (nodes.depths < bounds.max_depth) & (nodes.scores > 0.0))
     return unread[np.argsort(-nodes.scores[unread], kind="stable")][: bounds.beam]

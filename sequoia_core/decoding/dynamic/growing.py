@@ -1,6 +1,7 @@
 """The drafter of trees that grow while they are drafted: reads a wave of nodes, asks what comes next, goes on.
 
-A `Shaper` (see `expansion`) decides; this runs the draft's passes and leaves the tree as every judge expects it.
+A `ExpansionPolicy` (see `expansion`) decides; this runs the draft's passes and leaves the tree as every judge expects
+it.
 Shapes: n = tree nodes, w = nodes of one pass, V = vocabulary.
 """
 
@@ -23,13 +24,13 @@ from ..plan import TreePlan
 from ..sampling import SamplingConfig, check_probabilities, probabilities, take_most_likely
 from ..verifiers import Fill
 from .compiled_growing import CompiledGrower
-from .expansion import Nodes, ShapeBounds, Shaper
+from .expansion import ExpansionPolicy, Nodes, TreeBounds
 from .growing_prediction import predict_growing
 from .marginal_gains import MarginalGains, marginal_gains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GrowingTree(ShapeBounds):
+class GrowingTree(TreeBounds):
     """What the policies of such trees have in common: they are their own bounds, and no step's tree is fixed."""
 
     beam: int = 16
@@ -52,7 +53,7 @@ class GrowingTree(ShapeBounds):
         """Which tables of a calibration speak of its children, see `design.calibration.KINDS`."""
         raise NotImplementedError
 
-    def shaper_at_start(self, context: float | None = None) -> Shaper:
+    def shaper_at_start(self, context: float | None = None) -> ExpansionPolicy:
         """Return what shapes the first trees of a run, with so many tokens in the cache."""
         raise NotImplementedError
 
@@ -113,20 +114,22 @@ class PlainGrower:
         self.rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
 
     @staticmethod
-    def supports(shaper: Shaper, session: Session) -> bool:
+    def supports(expansion: ExpansionPolicy, session: Session) -> bool:
         return True
 
-    def grow(self, shaper: Shaper, session: Session, sequence: Sequence[int]) -> tuple[TreePlan, Nodes, list[int]]:
+    def grow(
+        self, expansion: ExpansionPolicy, session: Session, sequence: Sequence[int]
+    ) -> tuple[TreePlan, Nodes, list[int]]:
         """Return a tree below the last token of the sequence, its nodes, and how many nodes each pass read."""
         nodes, widths = Nodes.root(sequence[-1]), []
         for _ in range(self.policy.max_depth):
-            wave = shaper.wave(nodes)
+            wave = expansion.wave(nodes)
             if len(wave) == 0:
                 break
             block = self._read(nodes, wave, sum(widths), session, sequence)
             widths.append(len(wave))
-            nodes = shaper.extended(nodes, wave, DraftRows(block, self.fill, self.generator))
-        tree, nodes = shaper.kept(nodes).as_tree()
+            nodes = expansion.extended(nodes, wave, DraftRows(block, self.fill, self.generator))
+        tree, nodes = expansion.kept(nodes).as_tree()
         return TreePlan(tree), nodes, widths
 
     def _read(
@@ -166,22 +169,22 @@ class GrowingDrafter(LevelDrafter):
         options = {name: options[name] for name in ("fill", "sampling", "context", "generator")}
         self._growers = [kind(policy, **options) for kind in (CompiledGrower, PlainGrower)]  # fastest first
 
-    def shaper(self, context: int) -> Shaper:
+    def expansion(self, context: int) -> ExpansionPolicy:
         """Return what shapes the next tree; `context` tokens are committed."""
         raise NotImplementedError
 
     @torch.inference_mode()
     def grow(self, sequence: Sequence[int]) -> DraftTree:
-        shaper = self.shaper(len(sequence))
-        grower = next(own for own in self._growers if own.supports(shaper, self.session))
-        plan, nodes, self.widths = grower.grow(shaper, self.session, sequence)
+        expansion = self.expansion(len(sequence))
+        grower = next(own for own in self._growers if own.supports(expansion, self.session))
+        plan, nodes, self.widths = grower.grow(expansion, self.session, sequence)
         self.hoped = sum(nodes.scores.tolist())  # tokens that the step is expected to commit
         rows = torch.empty(0, 0) if grower.rows is None else grower.rows
         tokens, probs = torch.from_numpy(nodes.tokens), torch.from_numpy(nodes.probs)
-        gains = partial(self._marginal_gains, shaper, nodes, rows)
+        gains = partial(self._marginal_gains, expansion, nodes, rows)
         return DraftTree(plan, len(sequence) - 1, tokens, probs, rows, nodes.slots, gains)
 
-    def _marginal_gains(self, shaper: Shaper, nodes: Nodes, rows: torch.Tensor, most: int) -> MarginalGains:
+    def _marginal_gains(self, expansion: ExpansionPolicy, nodes: Nodes, rows: torch.Tensor, most: int) -> MarginalGains:
         """Say what the nodes of the tree just drafted add and cost; `rows` as in its `DraftTree`."""
         read = rows[torch.from_numpy(nodes.slots[nodes.slots >= 0])]
-        return marginal_gains(shaper, nodes, DraftRows(read, self.fill, self.generator), most=most)
+        return marginal_gains(expansion, nodes, DraftRows(read, self.fill, self.generator), most=most)

@@ -17,14 +17,14 @@ from ...design.prediction import Prediction, combined, rate_samples, time_ratios
 from ...design.profile import HardwareProfile
 from ...design.step_time import StepTime, autoregressive_sec, step_parts
 from .adaptive_expansion import grown_on_rows
-from .expansion import Nodes, ShapeBounds, Shaper
+from .expansion import ExpansionPolicy, Nodes, TreeBounds
 
 TREES_PER_PROMPT = 8
 
 
 def predict_growing(
-    shaper: Shaper,
-    bounds: ShapeBounds,
+    expansion: ExpansionPolicy,
+    bounds: TreeBounds,
     calibration: Calibration,
     profile: HardwareProfile,
     *,
@@ -36,7 +36,7 @@ def predict_growing(
     """Predict what decoding with trees of this shaper does.
 
     Args:
-        shaper: as it is at the start of a run; what it learns from the run is left out.
+        expansion: as it is at the start of a run; what it learns from the run is left out.
         kind: of `calibration.KINDS`, which tables speak of its children: "most likely" or "drawn".
         context, prompts: as for `predict`.
 
@@ -56,7 +56,7 @@ def predict_growing(
     for prompt, own in enumerate(rows):
         judged = replace(tables, trust=float(trust[prompt]))
         for trial in range(TREES_PER_PROMPT):
-            nodes, read = grown_on_rows(shaper, bounds, own, generator)
+            nodes, read = grown_on_rows(expansion, bounds, own, generator)
             tokens[prompt, trial], sizes[prompt, trial] = _expected_tokens(nodes, judged, kind), nodes.size
             widths[prompt, trial, : len(read)] = read
     positions = calibration.positions if len(rows) > 1 else calibration.positions.sum(keepdims=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .expansion import BestFirst, DrawnInTurn, Nodes, Rows, Shaper
+from .expansion import ExpansionPolicy, Nodes, Rows, SampledExpansion, TopKExpansion
 
 
 class LeftOut(NamedTuple):
@@ -47,7 +47,7 @@ class MarginalGains:
     left_out: tuple[LeftOut, ...]
 
 
-def marginal_gains(shaper: Shaper, nodes: Nodes, rows: Rows, *, most: int) -> MarginalGains:
+def marginal_gains(expansion: ExpansionPolicy, nodes: Nodes, rows: Rows, *, most: int) -> MarginalGains:
     """Return the gains and costs of a finished tree; of a shaper of one's own the gains alone.
 
     Args:
@@ -55,24 +55,24 @@ def marginal_gains(shaper: Shaper, nodes: Nodes, rows: Rows, *, most: int) -> Ma
         most: how many candidates that were left out to list.
     """
     costs, next_cost, left_out = [None] * nodes.size, None, ()
-    if isinstance(shaper, BestFirst | DrawnInTurn):
-        left_out = _left_out(shaper, nodes, rows, most)
-        if shaper.prices is not None:
-            marginal = np.diff(shaper.prices.step).tolist()  # of the first node, the second, ...
+    if isinstance(expansion, TopKExpansion | SampledExpansion):
+        left_out = _left_out(expansion, nodes, rows, most)
+        if expansion.prices is not None:
+            marginal = np.diff(expansion.prices.step).tolist()  # of the first node, the second, ...
             for node, cost in zip(np.argsort(-nodes.scores, kind="stable").tolist(), marginal, strict=False):
                 costs[node] = cost if node else None
             next_cost = marginal[nodes.size] if nodes.size < len(marginal) else None
     return MarginalGains(tuple(nodes.scores.tolist()), tuple(costs), next_cost, left_out)
 
 
-def _left_out(shaper: BestFirst | DrawnInTurn, nodes: Nodes, rows: Rows, most: int) -> tuple[LeftOut, ...]:
-    unread = np.flatnonzero((nodes.slots < 0) & (nodes.depths < shaper.bounds.max_depth))
-    hoped = np.minimum(nodes.scores[unread, None] * shaper.expected[:1], 1.0)  # no columns where nothing is expected
+def _left_out(expansion: TopKExpansion | SampledExpansion, nodes: Nodes, rows: Rows, most: int) -> tuple[LeftOut, ...]:
+    unread = np.flatnonzero((nodes.slots < 0) & (nodes.depths < expansion.bounds.max_depth))
+    hoped = np.minimum(nodes.scores[unread, None] * expansion.expected[:1], 1.0)  # no columns where nothing is expected
     found = [LeftOut(node, None, gain) for node, gain in zip(unread.tolist(), hoped.ravel().tolist(), strict=False)]
     read = np.flatnonzero(nodes.slots >= 0)
-    if isinstance(shaper, BestFirst) and len(read):
-        tokens, probs = rows.most_likely(shaper.bounds.branch)
-        gains = nodes.scores[read, None] * shaper.chances.most_likely(probs)
+    if isinstance(expansion, TopKExpansion) and len(read):
+        tokens, probs = rows.most_likely(expansion.bounds.branch)
+        gains = nodes.scores[read, None] * expansion.chances.most_likely(probs)
         best = np.argsort(-gains, axis=None, kind="stable")[: most + nodes.size]  # some of them are in the tree
         held = set(zip(nodes.parents.tolist(), nodes.tokens.tolist(), strict=True))
         for row, rank in zip(*np.unravel_index(best, gains.shape), strict=True):

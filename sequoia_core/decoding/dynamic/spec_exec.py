@@ -12,7 +12,7 @@ from ...design.conditions import TOPK
 from ...models.protocol import Session
 from ..tree_policy import TreePolicy
 from ..verifiers import Fill
-from .expansion import AsDrafted, BestFirst
+from .expansion import DraftChances, TopKExpansion
 from .growing import GrowingDrafter, GrowingTree
 
 
@@ -20,7 +20,7 @@ from .growing import GrowingDrafter, GrowingTree
 class SpecExecTree(GrowingTree):
     """The policy that takes, at every step, the nodes of largest cumulative draft probability.
 
-    Drafting stops early when nothing better than the worst node kept can come. Arguments as for `ShapeBounds`.
+    Drafting stops early when nothing better than the worst node kept can come. Arguments as for `TreeBounds`.
     """
 
     @property
@@ -31,8 +31,8 @@ class SpecExecTree(GrowingTree):
     def kind(self) -> str:
         return "most likely"
 
-    def shaper_at_start(self, context: float | None = None) -> BestFirst:
-        return BestFirst(self, AsDrafted())
+    def shaper_at_start(self, context: float | None = None) -> TopKExpansion:
+        return TopKExpansion(self, DraftChances())
 
 
 class SpecExecDrafter(GrowingDrafter):
@@ -46,5 +46,5 @@ class SpecExecDrafter(GrowingDrafter):
     def supports(session: Session, policy: TreePolicy, fill: Fill) -> bool:
         return isinstance(policy, SpecExecTree)
 
-    def shaper(self, context: int) -> BestFirst:
+    def expansion(self, context: int) -> TopKExpansion:
         return self._shaper

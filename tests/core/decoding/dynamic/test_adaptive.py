@@ -16,7 +16,7 @@ from sequoia_core.decoding import assemble
 from sequoia_core.decoding.dynamic import adaptive
 from sequoia_core.decoding.dynamic import adaptive_expansion as adaptive_shaping
 from sequoia_core.decoding.dynamic.adaptive import AdaptiveDrafter
-from sequoia_core.decoding.dynamic.expansion import DrawnInTurn, Nodes, ShapeBounds
+from sequoia_core.decoding.dynamic.expansion import Nodes, SampledExpansion, TreeBounds
 from sequoia_core.decoding.dynamic.growing import GrowingDrafter
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
@@ -37,7 +37,7 @@ MEASURED = HardwareProfile.load(
     ASSETS / "profiles" / "cpu-2core-bfloat16-avx512.json"
 )  # of the demo pair, growing_sec too
 RECIPES = ["deterministic", "sampled"]
-BEST_FIRST = adaptive_shaping.RECIPES["deterministic"]
+TOP_K = adaptive_shaping.RECIPES["deterministic"]
 both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 
 
@@ -110,7 +110,7 @@ def test_sampled_text_follows_the_target_in_many_samples(recipe, verifier, sampl
     assert report.passed and report.degrees_of_freedom > 5
 
 
-class PruningAfterTheDraw(DrawnInTurn):
+class PruningAfterTheDraw(SampledExpansion):
     """Forbidden: looks at the drawn tokens and drops those that the draft hardly believes in."""
 
     def extended(self, nodes, wave, rows):
@@ -122,15 +122,17 @@ class PruningAfterTheDraw(DrawnInTurn):
 @pytest.mark.parametrize("costs", [None, MEASURED], ids=["budget alone", "measured"])
 @pytest.mark.parametrize("prunes", [True, False])
 def test_pruning_after_the_draw_is_caught_in_running_decodes(prunes, costs, monkeypatch):
-    """What recipe 2 forbids at T > 0, through models, caches and the loop; the same check passes without it."""
-    own = AdaptiveDrafter.shaper
+    """What the sampled recipe forbids at T > 0, in a whole decode; the same check passes without it."""
+    own = AdaptiveDrafter.expansion
 
     def pruning(drafter, context):
-        shaper = own(drafter, context)
-        return PruningAfterTheDraw(shaper.bounds, shaper.chances, shaper.expected, shaper.prices, shaper.floor)
+        expansion = own(drafter, context)
+        return PruningAfterTheDraw(
+            expansion.bounds, expansion.chances, expansion.expected, expansion.prices, expansion.floor
+        )
 
     if prunes:
-        monkeypatch.setattr(AdaptiveDrafter, "shaper", pruning)
+        monkeypatch.setattr(AdaptiveDrafter, "expansion", pruning)
     pair = [tiny_llama(seed, vocab=16, layers=1, scale=2.0) for seed in (1, 2)]
     report = check(pair, sampled_policy("sampled", costs), SamplingConfig(1.0), samples=2_000, new_tokens=1)
     assert report.p_value < 1e-6 if prunes else report.passed
@@ -143,7 +145,7 @@ def test_pruning_after_the_draw_is_caught_in_running_decodes(prunes, costs, monk
 def test_most_likely_children_under_the_rule_for_drawn_ones_are_caught(sampling, mixes, monkeypatch, small_pair):
     """A policy that names the wrong verifier, with a measured machine's costs; the same check passes without it."""
     if mixes:
-        monkeypatch.setitem(adaptive_shaping.RECIPES, "deterministic", replace(BEST_FIRST, verifier="sequoia"))
+        monkeypatch.setitem(adaptive_shaping.RECIPES, "deterministic", replace(TOP_K, verifier="sequoia"))
     policy = sampled_policy("deterministic", MEASURED)
     report = check(small_pair, policy, sampling, samples=2_000, new_tokens=1)
     assert report.p_value < 1e-6 if mixes else report.passed
@@ -155,7 +157,7 @@ class AlwaysThis:
 
     def __init__(self, tree):
         self.tree = tree
-        self.bounds = ShapeBounds(max_size=tree.size, max_depth=tree.depth, beam=tree.size, branch=8)
+        self.bounds = TreeBounds(max_size=tree.size, max_depth=tree.depth, beam=tree.size, branch=8)
 
     def wave(self, nodes):
         level = self.tree.levels[nodes.depths[-1]]  # the deepest so far; nodes are numbered as in the tree
@@ -183,7 +185,7 @@ def test_a_shaper_that_always_grows_one_tree_decodes_as_that_tree(
         def supports(session, policy, fill):
             return isinstance(policy, TakingTurns)
 
-        def shaper(self, context):
+        def expansion(self, context):
             return AlwaysThis(tree)
 
     monkeypatch.setattr(assemble, "DRAFTERS", (*assemble.DRAFTERS, Drafter))

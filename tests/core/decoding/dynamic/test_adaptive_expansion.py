@@ -13,7 +13,7 @@ from sequoia_core.decoding.dynamic.adaptive_expansion import (
     expectation,
     grown_on_rows,
 )
-from sequoia_core.decoding.dynamic.expansion import ShapeBounds
+from sequoia_core.decoding.dynamic.expansion import TreeBounds
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.calibration import Calibration, Sample
 from sequoia_core.design.optimal_trees import node_scores, optimal_tree
@@ -33,14 +33,14 @@ IN_MEMORY = replace(STREAMED, meta={})
 @pytest.mark.parametrize("profile", [STREAMED, IN_MEMORY], ids=["streamed", "in memory"])
 @pytest.mark.parametrize("size, passes", [(1, 0), (8, 3), (8, 12), (40, 3), (64, 3), (64, 12)])
 def test_a_step_takes_what_its_prediction_says(size, passes, profile, greedy):
-    costs = StepCosts.of_profile(profile, ShapeBounds(max_size=64, max_depth=12, beam=16, branch=8), greedy=greedy)
+    costs = StepCosts.of_profile(profile, TreeBounds(max_size=64, max_depth=12, beam=16, branch=8), greedy=greedy)
     widths = [1] * passes
     parts = step_parts(np.array(size), np.array(widths, dtype=int), profile, greedy=greedy, growing=True)
     assert costs.seconds(size, widths) == pytest.approx(float(sum(parts)))
 
 
 def test_while_weights_stream_in_nodes_cost_what_the_step_takes_without_drafting():
-    bounds = ShapeBounds(max_size=64, max_depth=12, beam=16, branch=8)
+    bounds = TreeBounds(max_size=64, max_depth=12, beam=16, branch=8)
     costs = StepCosts.of_profile(STREAMED, bounds, greedy=True)
     np.testing.assert_allclose(costs.step_sec[1:], [costs.seconds(size, []) for size in range(1, 65)])
     assert costs.step_sec[30] == costs.step_sec[1] < costs.step_sec[40]  # reading takes longer; computing does
@@ -58,13 +58,13 @@ def test_a_run_is_never_taken_to_be_slower_than_the_root_alone():
 def test_draws_start_from_what_the_last_node_of_the_best_static_tree_is_worth(size, depth):
     """So that the budget lasts from the first step on."""
     known, paces = calibration_of(0.6, temperature=1.0), []
-    bounds = ShapeBounds(max_size=size, max_depth=depth, beam=4, branch=4)
+    bounds = TreeBounds(max_size=size, max_depth=depth, beam=4, branch=4)
 
-    def shaper(*settings):
-        make = RECIPES["sampled"].shaper(*settings)
+    def expansion(*settings):
+        make = RECIPES["sampled"].expansion(*settings)
         return lambda pace: paces.append(pace) or make(pace)
 
-    expectation(replace(RECIPES["sampled"], shaper=shaper), bounds, known, None)
+    expectation(replace(RECIPES["sampled"], expansion=expansion), bounds, known, None)
     vector = AcceptanceVector(known.expected("drawn"))
     tree = optimal_tree(vector, size=size, depth=depth)
     assert paces[0].floor == pytest.approx(node_scores(tree, vector).min()) and paces[0].floor > LOWEST_FLOOR
@@ -74,18 +74,18 @@ def test_draws_start_from_what_the_last_node_of_the_best_static_tree_is_worth(si
 def test_what_is_expected_of_ranks_is_of_the_tokens_that_a_recipe_takes(recipe):
     probs = np.tile([0.6, 0.3, 0.1], (10, 1))
     known = Calibration.of_samples([Sample(probs, probs, probs, probs, probs / 2)], temperature=1.0)
-    bounds = ShapeBounds(max_size=8, max_depth=3, beam=4, branch=2)
-    found = RECIPES[recipe].shaper(bounds, known, None)(Pace(0.0, 0.1, trust=0.5)).expected
+    bounds = TreeBounds(max_size=8, max_depth=3, beam=4, branch=2)
+    found = RECIPES[recipe].expansion(bounds, known, None)(Pace(0.0, 0.1, trust=0.5)).expected
     np.testing.assert_allclose(found, 0.5 * (probs if recipe == "deterministic" else probs / 2)[0, :2])
 
 
 @pytest.mark.parametrize(("sharpness", "per_node"), [(0.6, 0.02), (0.8, 0.1)])
 def test_trees_are_expected_to_be_held_to_the_best_rate_there_is(sharpness, per_node):
     """At the rate of single tokens, nodes would look too cheap: trees twice as large, and 5 to 8 % slower."""
-    known, bounds = calibration_of(sharpness), ShapeBounds(max_size=40, max_depth=8, beam=8, branch=4)
+    known, bounds = calibration_of(sharpness), TreeBounds(max_size=40, max_depth=8, beam=8, branch=4)
     sizes = np.array([1, 40])
     costs = StepCosts.of_profile(HardwareProfile(sizes, 1.0 + per_node * (sizes - 1), 0.1), bounds, greedy=True)
-    make = RECIPES["deterministic"].shaper(bounds, known, costs)
+    make = RECIPES["deterministic"].expansion(bounds, known, costs)
 
     def rate(theta: float) -> float:
         generator = np.random.default_rng(0)

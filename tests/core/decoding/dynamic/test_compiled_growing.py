@@ -8,7 +8,7 @@ import torch
 
 from sequoia_core import AdaptiveTree, SpecExecTree
 from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
-from sequoia_core.decoding.dynamic.expansion import AsDrafted, BestFirst, DrawnInTurn, Prices, ShapeBounds
+from sequoia_core.decoding.dynamic.expansion import DraftChances, Prices, SampledExpansion, TopKExpansion, TreeBounds
 from sequoia_core.decoding.dynamic.growing import PlainGrower
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig, sample_without_replacement, take_most_likely
@@ -45,14 +45,14 @@ class RandomSession:
 
 def random_shaper(generator, in_turn):
     sizes = {"max_size": (1, 40), "max_depth": (1, 7), "beam": (1, 9), "branch": (1, 9)}
-    bounds = ShapeBounds(**{name: int(generator.integers(*ends)) for name, ends in sizes.items()})
+    bounds = TreeBounds(**{name: int(generator.integers(*ends)) for name, ends in sizes.items()})
     values = np.sort(generator.random((len(TABLES), BINS)), axis=1)
     if generator.random() < 0.2:
         values[:] = values[:, :1]  # equal chances everywhere: ties decide
     values[0, generator.integers(BINS)] = CENTRES[3]
     chances = ChanceTables(values, trust=float(generator.uniform(0.3, 1.25)))
     if not in_turn and generator.random() < 0.3:
-        chances = AsDrafted()
+        chances = DraftChances()
     expected = generator.random(bounds.branch) * 0.7
     prices = None
     if generator.random() < 0.7:
@@ -60,8 +60,8 @@ def random_shaper(generator, in_turn):
         draft = np.append(0.0, np.cumsum(generator.choice([0.0, 0.02, 0.1], size=bounds.beam)))
         prices = Prices(step, draft)
     if in_turn:
-        return DrawnInTurn(bounds, chances, expected, prices, floor=float(generator.choice([0.0, 1e-4, 0.1])))
-    return BestFirst(bounds, chances, expected, prices)
+        return SampledExpansion(bounds, chances, expected, prices, floor=float(generator.choice([0.0, 1e-4, 0.1])))
+    return TopKExpansion(bounds, chances, expected, prices)
 
 
 def facts(plan):
@@ -73,27 +73,27 @@ def facts(plan):
     ]  # fmt: skip
 
 
-def grown(kind, shaper, fill, seed, sharpness):
-    policy = SimpleNamespace(max_depth=shaper.bounds.max_depth, max_inner=shaper.bounds.most_read)
+def grown(kind, expansion, fill, seed, sharpness):
+    policy = SimpleNamespace(max_depth=expansion.bounds.max_depth, max_inner=expansion.bounds.most_read)
     draws = torch.Generator().manual_seed(seed)
     grower = kind(policy, fill=fill, sampling=SamplingConfig(0.7), context=5, generator=draws)
     session, found = RandomSession(seed, sharpness), []
     for root in (3, 8):  # the second tree meets buffers that are not new
         session.length, session.ids = 0, []
-        assert grower.supports(shaper, session)
-        plan, nodes, widths = grower.grow(shaper, session, [root])
+        assert grower.supports(expansion, session)
+        plan, nodes, widths = grower.grow(expansion, session, [root])
         rows = [] if grower.rows is None else grower.rows[: sum(widths)].tolist()
         found.append((plan.tree, [column.tolist() for column in nodes], widths, rows, facts(plan)))
     return found, session.calls, draws.get_state().tolist()
 
 
-@pytest.mark.parametrize("in_turn", [False, True], ids=["recipe 1", "recipe 2"])
+@pytest.mark.parametrize("in_turn", [False, True], ids=["the deterministic recipe", "the sampled recipe"])
 def test_both_grow_the_same_trees_from_the_same_draws(in_turn):
     generator, sizes = np.random.default_rng(4), set()
     for seed in range(300):
-        shaper, sharpness = random_shaper(generator, in_turn), float(generator.choice([0.5, 3.0, 12.0]))
+        expansion, sharpness = random_shaper(generator, in_turn), float(generator.choice([0.5, 3.0, 12.0]))
         fill = sample_without_replacement if in_turn and seed % 4 else take_most_likely
-        plain, compiled = (grown(kind, shaper, fill, seed, sharpness) for kind in (PlainGrower, CompiledGrower))
+        plain, compiled = (grown(kind, expansion, fill, seed, sharpness) for kind in (PlainGrower, CompiledGrower))
         assert compiled == plain, f"seed {seed}"
         sizes |= {tree.size for tree, *_ in plain[0]}
     assert len(sizes) > 20
@@ -133,11 +133,11 @@ def test_a_run_is_the_same_both_ways(kind, costs, temperature, tiny_target, tiny
 
 
 def test_rows_that_are_not_finite_are_refused():
-    shaper = random_shaper(np.random.default_rng(1), True)
+    expansion = random_shaper(np.random.default_rng(1), True)
     session = RandomSession(0, float("nan"))
     grower = CompiledGrower(
         SimpleNamespace(max_depth=3), fill=take_most_likely, sampling=SamplingConfig(1.0), context=9,
         generator=torch.Generator(),
     )  # fmt: skip
     with pytest.raises(FloatingPointError, match="the draft model returned logits that are not finite"):
-        grower.grow(shaper, session, [1])
+        grower.grow(expansion, session, [1])

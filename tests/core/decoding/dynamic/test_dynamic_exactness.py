@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core.decoding.dynamic.expansion import BestFirst, DrawnInTurn, Nodes, Prices, ShapeBounds
+from sequoia_core.decoding.dynamic.expansion import Nodes, Prices, SampledExpansion, TopKExpansion, TreeBounds
 from sequoia_core.decoding.dynamic.growing import GrowingDrafter
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
@@ -113,15 +113,15 @@ def outcomes(tree, tokens, rows, places, target, verifier, node=0, path=()):
         yield (*path, int(token)), reach * float(left[token])
 
 
-def law_of_a_step(shaper, verifier, target, draft, vocab):
+def law_of_a_step(expansion, verifier, target, draft, vocab):
     """Return the law of the next three tokens, float64 [V, V, V], and the shapes that occurred."""
     law, shapes, script = np.zeros((vocab,) * (DEPTH + 1)), set(), Script()
 
     class Drafter(GrowingDrafter):
-        def shaper(self, context):
-            return shaper
+        def expansion(self, context):
+            return expansion
 
-    policy = SimpleNamespace(fixed=None, max_depth=DEPTH, max_inner=shaper.bounds.most_read)
+    policy = SimpleNamespace(fixed=None, max_depth=DEPTH, max_inner=expansion.bounds.most_read)
     while True:
         drafter = Drafter(
             TableSession(draft), policy, fill=filled_by(script, verifier), sampling=SamplingConfig(1.0), context=99,
@@ -170,14 +170,14 @@ def prices(seed, bounds):
     return Prices(step, np.append(0.0, np.full(bounds.beam, 0.02)))
 
 
-def drawn_in_turn(seed, kind=DrawnInTurn):
-    bounds = ShapeBounds(max_size=6, max_depth=DEPTH, beam=2, branch=2)
+def drawn_in_turn(seed, kind=SampledExpansion):
+    bounds = TreeBounds(max_size=6, max_depth=DEPTH, beam=2, branch=2)
     return kind(bounds, Whim(seed), np.full(2, 0.6), prices(seed, bounds), floor=0.05)
 
 
 def best_first(seed, vocab):
-    bounds = ShapeBounds(max_size=5, max_depth=DEPTH, beam=2, branch=vocab - 1)
-    return BestFirst(bounds, Whim(seed), np.full(vocab - 1, 0.6), prices(seed, bounds) if seed % 2 else None)
+    bounds = TreeBounds(max_size=5, max_depth=DEPTH, beam=2, branch=vocab - 1)
+    return TopKExpansion(bounds, Whim(seed), np.full(vocab - 1, 0.6), prices(seed, bounds) if seed % 2 else None)
 
 
 @pytest.mark.parametrize("vocab", [3, 4])
@@ -202,7 +202,7 @@ def test_recipe_1_keeps_the_law_however_it_prunes(vocab):
     assert len(seen) > 3
 
 
-class PruningAfterTheDraw(DrawnInTurn):
+class PruningAfterTheDraw(SampledExpansion):
     """Forbidden: looks at the drawn tokens and drops those that the draft hardly believes in."""
 
     least = 0.3
@@ -225,10 +225,10 @@ def test_pruning_after_the_draw_is_caught():
 
 
 def test_drawn_tokens_checked_by_the_rule_of_most_likely_ones_would_be_caught_too():
-    """Recipe 1 under recipe 2's rule: what `decode` refuses."""
+    """the deterministic recipe under the sampled recipe's rule: what `decode` refuses."""
     target, draft = random_law(3, 5), random_law(3, 105)
-    shaper = best_first(1, 3)
+    expansion = best_first(1, 3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(VERIFIERS, "mixed", SimpleNamespace(rule=VERIFIERS["sequoia"].rule, fill=VERIFIERS["topk"].fill))
-        law, _ = law_of_a_step(shaper, "mixed", target, draft, 3)
+        law, _ = law_of_a_step(expansion, "mixed", target, draft, 3)
     assert np.abs(law - wanted(target, 3)).max() > 1e-3

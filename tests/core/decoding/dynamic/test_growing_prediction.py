@@ -3,15 +3,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sequoia_core.decoding.dynamic.expansion import AsDrafted, BestFirst, ShapeBounds
+from sequoia_core.decoding.dynamic.expansion import DraftChances, TopKExpansion, TreeBounds
 from sequoia_core.decoding.dynamic.growing_prediction import predict_growing
 from sequoia_core.design.calibration import CENTRES, Calibration, Sample
 from sequoia_core.design.profile import HardwareProfile
 from tests.conftest import calibration_of
 
 SIZES = np.array([1, 2, 4, 8, 16])
-CHAIN = ShapeBounds(max_size=4, max_depth=3, beam=1, branch=1)
-TREE = ShapeBounds(max_size=16, max_depth=4, beam=4, branch=4)
+CHAIN = TreeBounds(max_size=4, max_depth=3, beam=1, branch=1)
+TREE = TreeBounds(max_size=16, max_depth=4, beam=4, branch=4)
 
 
 def profile(per_node=0.1, draft_sec=0.2):
@@ -19,8 +19,8 @@ def profile(per_node=0.1, draft_sec=0.2):
 
 
 def predicted(calibration, bounds=TREE, times=None, **options):
-    shaper = BestFirst(bounds, AsDrafted())
-    return predict_growing(shaper, bounds, calibration, times or profile(), kind="most likely", **options)
+    expansion = TopKExpansion(bounds, DraftChances())
+    return predict_growing(expansion, bounds, calibration, times or profile(), kind="most likely", **options)
 
 
 def test_a_chain_yields_what_its_chances_say_and_takes_what_its_passes_take():
@@ -76,7 +76,7 @@ def test_few_trees_for_each_prompt_do_not_make_its_steps_more():
         probs = generator.permutation(np.repeat([CENTRES[1], CENTRES[-2]], 6))[:, None]  # all of them are kept
         samples.append(Sample(probs, probs, probs, probs, probs))
     known = Calibration.of_samples(samples, temperature=0.0)
-    once = ShapeBounds(max_size=2, max_depth=1, beam=1, branch=1)
+    once = TreeBounds(max_size=2, max_depth=1, beam=1, branch=1)
     tokens = 1.0 + known.tables().most_likely(np.array([[CENTRES[1]], [CENTRES[-2]]])).mean()
     found = [predicted(known, once, seed=seed).tokens_per_step.value for seed in range(8)]
     assert np.mean(found) == pytest.approx(tokens, rel=0.006)
@@ -104,7 +104,7 @@ def test_dearer_passes_predict_less():
 
 
 def test_a_policy_may_look_at_more_children_than_the_rows_have():
-    wide = ShapeBounds(max_size=16, max_depth=4, beam=4, branch=16)
+    wide = TreeBounds(max_size=16, max_depth=4, beam=4, branch=16)
     assert predicted(calibration_of(0.7), wide).tokens_per_step.value > 1.5
 
 
@@ -113,6 +113,6 @@ def test_nodes_are_judged_by_the_tables_of_how_they_were_drawn(kind, share):
     """Drawn tokens that are accepted half as often as the most likely ones of the same probability."""
     probs = np.full((12, 1), CENTRES[-6])
     known = Calibration.of_samples([Sample(probs, probs, probs, probs, probs / 2)] * 20, temperature=1.0)
-    found = predict_growing(BestFirst(CHAIN, AsDrafted()), CHAIN, known, profile(), kind=kind)
+    found = predict_growing(TopKExpansion(CHAIN, DraftChances()), CHAIN, known, profile(), kind=kind)
     sure = share * CENTRES[-6]
     assert found.tokens_per_step.value == pytest.approx(1 + sure + sure**2 + sure**3, rel=0.02)

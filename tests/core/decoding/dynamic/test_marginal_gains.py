@@ -31,35 +31,35 @@ class Rows:
         return tokens, np.take_along_axis(self.block, tokens, axis=1)
 
 
-def grown(shaper, seed, most):
+def grown(expansion, seed, most):
     """Return the nodes of a tree that was grown on random rows, and its gains."""
     generator = np.random.default_rng(seed)
     sharpness, nodes, read = generator.choice([0.5, 3.0]), Nodes.root(3), np.zeros((0, VOCAB))
-    for _ in range(shaper.bounds.max_depth):
-        wave = shaper.wave(nodes)
+    for _ in range(expansion.bounds.max_depth):
+        wave = expansion.wave(nodes)
         if len(wave) == 0:
             break
         nodes.slots[wave] = len(read) + np.arange(len(wave))
         block = np.exp(generator.normal(size=(len(wave), VOCAB)) * sharpness)
         read = np.append(read, block / block.sum(axis=1, keepdims=True), axis=0)
-        nodes = shaper.extended(nodes, wave, Rows(read[-len(wave) :], generator))
-    nodes = shaper.kept(nodes).as_tree()[1]
-    return nodes, marginal_gains(shaper, nodes, Rows(read[nodes.slots[nodes.slots >= 0]], generator), most=most)
+        nodes = expansion.extended(nodes, wave, Rows(read[-len(wave) :], generator))
+    nodes = expansion.kept(nodes).as_tree()[1]
+    return nodes, marginal_gains(expansion, nodes, Rows(read[nodes.slots[nodes.slots >= 0]], generator), most=most)
 
 
 @pytest.mark.parametrize("in_turn", [False, True], ids=["deterministic", "sampled"])
 @pytest.mark.parametrize("seed", range(100))
 def test_gains_are_scores_and_costs_those_of_one_more_node(in_turn, seed) -> None:
-    shaper = random_shaper(np.random.default_rng(seed), in_turn)
-    nodes, found = grown(shaper, seed, most=12)
+    expansion = random_shaper(np.random.default_rng(seed), in_turn)
+    nodes, found = grown(expansion, seed, most=12)
     assert found.gains == tuple(nodes.scores) and found.costs[0] is None
-    if shaper.prices is None:
+    if expansion.prices is None:
         assert set(found.costs) == {None} and found.next_cost is None
         return
-    step, order = shaper.prices.step, np.argsort(-nodes.scores, kind="stable")
+    step, order = expansion.prices.step, np.argsort(-nodes.scores, kind="stable")
     for place, node in enumerate(order[1:], start=2):
         assert found.costs[node] == step[place] - step[place - 1]
-    full = nodes.size == shaper.bounds.max_size
+    full = nodes.size == expansion.bounds.max_size
     assert found.next_cost == (None if full else step[nodes.size + 1] - step[nodes.size])
     if not in_turn:  # fewer nodes would be worth less, and none that was left out pays
         worth = np.cumsum([found.gains[node] - (found.costs[node] or 0.0) for node in order])
@@ -71,21 +71,21 @@ def test_gains_are_scores_and_costs_those_of_one_more_node(in_turn, seed) -> Non
 @pytest.mark.parametrize("in_turn", [False, True], ids=["deterministic", "sampled"])
 @pytest.mark.parametrize("seed", range(100))
 def test_the_best_that_was_left_out_is_not_in_the_tree(in_turn, seed) -> None:
-    shaper = random_shaper(np.random.default_rng(seed), in_turn)
-    nodes, found = grown(shaper, seed, most=10_000)
+    expansion = random_shaper(np.random.default_rng(seed), in_turn)
+    nodes, found = grown(expansion, seed, most=10_000)
     assert [one.gain for one in found.left_out] == sorted((one.gain for one in found.left_out), reverse=True)
     held = set(zip(nodes.parents, nodes.tokens, strict=True))
     known = [one for one in found.left_out if one.token is not None]
     read, unread = np.flatnonzero(nodes.slots >= 0), np.flatnonzero(nodes.slots < 0)
     assert not held & {one[:2] for one in known}
-    assert len(set(known)) == (0 if in_turn else len(read) * shaper.bounds.branch - (nodes.size - 1))
+    assert len(set(known)) == (0 if in_turn else len(read) * expansion.bounds.branch - (nodes.size - 1))
     assert all(one.gain <= nodes.scores[one.parent] for one in found.left_out)
     further = {one.parent: one.gain for one in found.left_out if one.token is None}
     assert further == {
-        node: pytest.approx(nodes.scores[node] * shaper.expected[0])
-        for node in unread if nodes.depths[node] < shaper.bounds.max_depth
+        node: pytest.approx(nodes.scores[node] * expansion.expected[0])
+        for node in unread if nodes.depths[node] < expansion.bounds.max_depth
     }  # fmt: skip
-    assert grown(shaper, seed, most=3)[1].left_out == found.left_out[:3]
+    assert grown(expansion, seed, most=3)[1].left_out == found.left_out[:3]
 
 
 def test_any_shaper_has_gains() -> None:
