@@ -787,12 +787,12 @@ typedef struct {
     Shaping *shaping;        // holds the root alone
     const double *uniforms;  // as many as may be drawn; looked at only where the shaping draws
     int64_t *widths;         // [most_waves]: receives how many nodes each pass read
-    int64_t waves, draws;    // receive how many passes there were, how many uniforms were used
+    int64_t frontiers, draws;    // receive how many passes there were, how many uniforms were used
     double *seconds;         // grows by what the passes took
 } Growth;
 
-// Draft a tree that takes shape wave by wave, one pass each -> 1; 0 when memory ran out; -1 when logits are not finite.
-// Threads go through the waves together, as in `sequoia_draft`; what each finds in `failed` and `ranks` was written before
+// Draft a tree that takes shape frontier by frontier, one pass each -> 1; 0 when memory ran out; -1 when logits are not finite.
+// Threads go through the frontiers together, as in `sequoia_draft`; what each finds in `failed` and `ranks` was written before
 // a barrier, and is not written again before the next.
 int sequoia_grow(Cache *cache, Growth *growth) {
     Shaping *shaping = growth->shaping;
@@ -800,7 +800,7 @@ int sequoia_grow(Cache *cache, Growth *growth) {
     const int most = unseen > shaping->beam ? unseen : (int)shaping->beam;
     int64_t *positions = malloc(unseen * sizeof(int64_t));
     const float *causal = room_to_draft(cache, most, unseen, threads);
-    growth->waves = growth->draws = 0;
+    growth->frontiers = growth->draws = 0;
     if (!causal || !positions) {
         free(positions);
         return 0;
@@ -816,20 +816,20 @@ int sequoia_grow(Cache *cache, Growth *growth) {
     Pass pass = {.length = growth->length, .rows = 0};
 
 #pragma omp parallel num_threads(threads)
-    for (int wave = 0; wave < growth->most_waves && !failed; wave++) {
+    for (int frontier = 0; frontier < growth->most_waves && !failed; frontier++) {
 #pragma omp single
         {
             began = now();
             pass.length += pass.rows;
             pass.keep = (int)tree_wave(shaping);
-            if (wave == 0) {
+            if (frontier == 0) {
                 pass.rows = pass.last = unseen, pass.ids = growth->ids, pass.positions = positions, pass.tail = causal;
             } else {
                 pass.rows = pass.keep, pass.last = (int)shaping->read + pass.keep;
                 pass.ids = shaping->ids, pass.positions = shaping->places, pass.tail = shaping->tail;
             }
             if (pass.keep) {
-                growth->widths[growth->waves++] = pass.keep;
+                growth->widths[growth->frontiers++] = pass.keep;
                 prepare(cache, &pass);
             }
         }

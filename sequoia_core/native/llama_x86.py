@@ -66,7 +66,7 @@ class _Growth(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int32) for name in "threads length unseen most_waves".split()),
         *((name, _POINTER) for name in "ids shaping uniforms widths".split()),
-        *((name, ctypes.c_int64) for name in "waves draws".split()),
+        *((name, ctypes.c_int64) for name in "frontiers draws".split()),
         ("seconds", _POINTER),
     ]
 
@@ -396,7 +396,8 @@ class DraftCall:
 
 
 class GrowCall:
-    """A call that grows a whole tree: all waves' forwards and rows, and what comes next after each; buffers are kept.
+    """A call that grows a whole tree: all frontiers' forwards and rows, and what comes next after each; buffers are
+    kept.
 
     Args:
         session: of the draft; tokens are drawn from its `vocab_size`.
@@ -442,7 +443,7 @@ class GrowCall:
         if generator is not None:  # leave it as if only those that were used had been taken
             generator.set_state(before)
             torch.rand(call.draws, dtype=torch.float64, generator=generator)
-        widths = self._widths[: call.waves]
+        widths = self._widths[: call.frontiers]
         if widths:
             session.length += len(unseen) - 1 + sum(widths)
         return None if done < 0 else widths

@@ -110,7 +110,7 @@ static double best_draws(const Shaping *s, int64_t count, double *least) {
     return best;
 }
 
-// What the tree is worth once the first `width` nodes of the wave are read, which leaves `count` hopes in s->merged.
+// What the tree is worth once the first `width` nodes of the frontier are read, which leaves `count` hopes in s->merged.
 // the deterministic recipe; `ranked` are the scores, falling.
 static double worth_best_first(const Shaping *s, int64_t width, int64_t count, const double *ranked) {
     double sum = 0.0, best = -INFINITY;
@@ -133,7 +133,7 @@ int64_t tree_wave(Shaping *s) {
     double *expected = s->expected_falling;
     falling(s->expected, expected, s->branch);
     for (int64_t i = 0; i < most; i++)
-        if (!s->in_turn || s->scores[s->order[i]] * expected[0] > s->floor) s->wave[kept++] = s->order[i];
+        if (!s->in_turn || s->scores[s->order[i]] * expected[0] > s->floor) s->frontier[kept++] = s->order[i];
     most = s->in_turn && s->size == s->max_size ? 0 : kept;
     if (s->step && most) {  // 0, all, or a power of two between; of equals the fewest
         double best = -INFINITY, *ranked = s->sorted;
@@ -141,7 +141,7 @@ int64_t tree_wave(Shaping *s) {
         int64_t hopes = 0, merged = 0;
         for (int64_t next = 0;; next = next == 0 ? 1 : 2 * next) {
             const int64_t tried = next < most ? next : most;
-            for (; merged < tried; merged++) hopes = merge_hopes(s, s->scores[s->wave[merged]], expected, hopes);
+            for (; merged < tried; merged++) hopes = merge_hopes(s, s->scores[s->frontier[merged]], expected, hopes);
             const double worth = s->in_turn ? worth_in_turn(s, tried, hopes) : worth_best_first(s, tried, hopes, ranked);
             if (worth > best) best = worth, width = tried;
             if (tried == most) break;
@@ -151,7 +151,7 @@ int64_t tree_wave(Shaping *s) {
     }
     const int64_t stop = s->read + width;
     for (int64_t i = 0; i < width; i++) {
-        const int64_t node = s->wave[i], last = s->root_position + s->depths[node];
+        const int64_t node = s->frontier[i], last = s->root_position + s->depths[node];
         float *own = s->mask + (s->read + i) * s->most_read;
         if (node == 0)
             for (int64_t j = 0; j < s->most_read; j++) own[j] = -INFINITY;
@@ -167,9 +167,9 @@ int64_t tree_wave(Shaping *s) {
     return width;
 }
 
-// Add the first counts[i] tokens of row i as children of node wave[i].
+// Add the first counts[i] tokens of row i as children of node frontier[i].
 static void add_children(Shaping *s, int64_t row, int64_t count, const int64_t *tokens, const double *probs, int64_t table) {
-    const int64_t parent = s->wave[row];
+    const int64_t parent = s->frontier[row];
     for (int64_t k = 0; k < count; k++, s->size++) {
         const int64_t node = s->size;
         s->parents[node] = parent, s->ranks[node] = k + 1, s->depths[node] = s->depths[parent] + 1;
@@ -203,7 +203,7 @@ static void keep_best(Shaping *s) {
     s->size = kept;
 }
 
-// Take the logits after node `row` of the wave; different rows may be taken at the same time -> 0; 1 when they are not
+// Take the logits after node `row` of the frontier; different rows may be taken at the same time -> 0; 1 when they are not
 // finite, 2 when memory ran out.
 int tree_row(Shaping *s, int64_t row, const float *logits) {
     const int64_t vocab = s->vocab, branch = s->branch;
@@ -215,7 +215,7 @@ int tree_row(Shaping *s, int64_t row, const float *logits) {
     return 0;
 }
 
-// Once all rows of the wave are taken: the deterministic recipe adds children and returns 0; the sampled recipe returns how many tokens are to be
+// Once all rows of the frontier are taken: the deterministic recipe adds children and returns 0; the sampled recipe returns how many tokens are to be
 // drawn after each node.
 int64_t tree_taken(Shaping *s) {
     const int64_t width = s->width, branch = s->branch;
@@ -234,7 +234,7 @@ int64_t tree_taken(Shaping *s) {
             const int64_t at = i * branch + k;
             sum = k ? sum + s->best_probs[at] : s->best_probs[at];
             const double left = 1.0 - (sum - s->best_probs[at]);
-            planned[at] = s->scores[s->wave[i]] * chance_before(s, k, left, s->best_probs[at]);
+            planned[at] = s->scores[s->frontier[i]] * chance_before(s, k, left, s->best_probs[at]);
             if (k && planned[at - 1] < planned[at]) planned[at] = planned[at - 1];
         }
     }
@@ -250,7 +250,7 @@ int64_t tree_taken(Shaping *s) {
     return most + 1 < branch ? most + 1 : branch;
 }
 
-// the sampled recipe: draw `ranks` tokens after node `row` of the wave; different rows at the same time. uniforms: float64 [w, ranks],
+// the sampled recipe: draw `ranks` tokens after node `row` of the frontier; different rows at the same time. uniforms: float64 [w, ranks],
 // not looked at where `draws` is 0 -> 0, or -1 when memory ran out.
 int tree_draw_row(Shaping *s, int64_t row, const double *uniforms, int64_t ranks) {
     const float *probs = s->rows + (s->read - s->width + row) * s->vocab;
@@ -280,7 +280,7 @@ void tree_drawn(Shaping *s, int64_t ranks) {
                 if (!taken) largest = fmax(largest, s->best_probs[i * branch + b]);
             }
             const double left = 1.0 - (sum - probs[count]);
-            if (!(s->scores[s->wave[i]] * chance_before(s, count, left, largest) >= s->price)) break;
+            if (!(s->scores[s->frontier[i]] * chance_before(s, count, left, largest) >= s->price)) break;
         }
         add_children(s, i, count < room ? count : room, tokens, probs, TABLE_AFTER);
     }

@@ -1,7 +1,7 @@
 // A tree that takes shape while it is drafted, for those that run the draft's passes between the calls: tree_shaping.py
 // from Python, llama_x86.c in one call. A step asks `tree_wave` for the nodes of a pass, gives `tree_row` the logits after
-// each of them, calls `tree_taken`, draws with `tree_draw_row` and `tree_drawn` where that wants it, and so on until a wave
-// is empty; then `tree_kept`. Shapes: n = nodes so far, w = nodes of the pass under way (a wave), k = ranks.
+// each of them, calls `tree_taken`, draws with `tree_draw_row` and `tree_drawn` where that wants it, and so on until a frontier
+// is empty; then `tree_kept`. Shapes: n = nodes so far, w = nodes of the pass under way (the frontier), k = ranks.
 
 #pragma once
 
@@ -17,12 +17,12 @@ typedef struct {
     const double *mass_edges;          // [2]
     const double *expected;            // [branch]
     const double *step, *draft;        // [max_size + 1], [beam + 1]; NULL for no prices
-    double trust, floor, price;        // price: of one more child in this wave, kept from reading to drawing
+    double trust, floor, price;        // price: of one more child in this frontier, kept from reading to drawing
     float inverse_temperature, padding;
     int64_t size, width, read;         // n, w, how many nodes the draft has read in this step
     int64_t *parents, *ranks, *depths, *tokens, *slots;  // [max_size + beam * branch]
     double *probs, *scores;
-    int64_t *wave, *ids, *places;      // [beam]: the pass's nodes, their tokens and positions
+    int64_t *frontier, *ids, *places;      // [beam]: the pass's nodes, their tokens and positions
     float *tail, *mask, *rows;         // [beam * most_read], [most_read, most_read] over slots, [most_read, vocab]
     int64_t *best, *drawn;             // [beam, branch] tokens
     double *best_probs, *drawn_probs, *planned;  // [beam, branch]

@@ -28,7 +28,7 @@ class _Shaping(ctypes.Structure):
         *((name, ctypes.c_float) for name in "inverse_temperature padding".split()),
         *((name, _COUNT) for name in "size width read".split()),
         *((name, _POINTER) for name in "parents ranks depths tokens slots probs scores".split()),
-        *((name, _POINTER) for name in "wave ids places tail mask rows".split()),
+        *((name, _POINTER) for name in "frontier ids places tail mask rows".split()),
         *((name, _POINTER) for name in "best drawn best_probs drawn_probs planned".split()),
         *((name, _POINTER) for name in "order other next scratch firsts counts sees".split()),
         *((name, _POINTER) for name in "sorted hoped merged expected_falling".split()),
@@ -73,11 +73,11 @@ class Shaping:
         )  # fmt: skip
         self.address = ctypes.addressof(self._shaping)
         self.most_read, self.most_draws = most_read, most_read * branch
-        nodes, children = max_size + beam * branch, beam * branch  # the kept ones, and all candidates of one wave
+        nodes, children = max_size + beam * branch, beam * branch  # the kept ones, and all candidates of one frontier
         for names, size, kind in (
             ("parents ranks depths tokens slots order other next scratch", nodes, np.int64),
             ("probs scores sorted hoped merged expected_falling", nodes, np.float64),
-            ("wave ids places", beam, np.int64),
+            ("frontier ids places", beam, np.int64),
             ("firsts counts", max_size, np.int64),
             ("sees", max_size * max_size, np.float32),
             ("best drawn", children, np.int64),
@@ -140,7 +140,7 @@ class Shaping:
             self.rows = torch.empty(self.most_read, vocab, dtype=torch.float32)
             self._shaping.rows, self._shaping.vocab = self.rows.data_ptr(), vocab
 
-    def wave(self) -> int:
+    def frontier(self) -> int:
         """Choose the nodes of the next pass; return how many, 0 when the tree has its shape."""
         return compiled().tree_wave(self.address)
 
@@ -151,7 +151,7 @@ class Shaping:
         return self._ids[:width], self._places[:width], self._tail[: width * slots].view(width, slots)
 
     def read(self, logits: torch.Tensor) -> int | None:
-        """Take the logits after the wave, float32 [w, V] -> how many tokens `draw` is to draw after each node.
+        """Take the logits after the frontier, float32 [w, V] -> how many tokens `draw` is to draw after each node.
 
         Returns:
             0 when nothing is to be drawn; None when logits are not finite.
@@ -162,7 +162,7 @@ class Shaping:
         return None if found == -1 else found
 
     def draw(self, ranks: int, generator: torch.Generator) -> None:
-        """Draw so many tokens after each node of the wave, and add those children that are worth it."""
+        """Draw so many tokens after each node of the frontier, and add those children that are worth it."""
         uniforms = None
         if self._shaping.draws:
             uniforms = torch.rand(self._shaping.width, ranks, dtype=torch.float64, generator=generator)

@@ -231,13 +231,13 @@ def grown_on_rows(
     """Grow one tree on rows float64 [r, k], drawn independently; return it and how many nodes each pass read."""
     nodes, widths = Nodes.root(0), []
     for _ in range(bounds.max_depth):
-        wave = expansion.wave(nodes)
-        if len(wave) == 0:
+        frontier = expansion.frontier(nodes)
+        if len(frontier) == 0:
             break
-        nodes.slots[wave] = sum(widths) + np.arange(len(wave))
-        widths.append(len(wave))
+        nodes.slots[frontier] = sum(widths) + np.arange(len(frontier))
+        widths.append(len(frontier))
         nodes = expansion.extended(
-            nodes, wave, _KeptRows(rows[generator.integers(len(rows), size=len(wave))], generator)
+            nodes, frontier, _KeptRows(rows[generator.integers(len(rows), size=len(frontier))], generator)
         )
     return expansion.kept(nodes), widths
 

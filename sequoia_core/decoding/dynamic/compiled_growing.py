@@ -93,7 +93,7 @@ class CompiledGrower:
     def _wave_by_wave(self, shaping: tree_shaping.Shaping, session: Session, sequence: Sequence[int]) -> list[int]:
         widths: list[int] = []
         for _ in range(self.policy.max_depth):
-            width = shaping.wave()
+            width = shaping.frontier()
             if width == 0:
                 break
             request = shaping.request() if widths else unseen_tokens(session, sequence)

@@ -4,7 +4,7 @@ nodes stay.
 Two recipes keep the output exact, and each is a class here. `TopKExpansion` takes the draft's most likely tokens, and
 prunes and reorders them at will before the target has drawn anything. `SampledExpansion` has children drawn without
 replacement, and decides on each before its token is known. Knows scores, costs and numbers; neither models nor torch.
-Shapes: n = nodes so far, w = nodes read in one draft pass (a wave), k = ranks.
+Shapes: n = nodes so far, w = nodes read in one draft pass (the frontier), k = ranks.
 """
 
 from __future__ import annotations
@@ -90,18 +90,18 @@ class Nodes(NamedTuple):
         return Nodes(*(column[:count] for column in self))
 
     def with_children(
-        self, wave: np.ndarray, counts: np.ndarray, tokens: np.ndarray, probs: np.ndarray, scores: np.ndarray
+        self, frontier: np.ndarray, counts: np.ndarray, tokens: np.ndarray, probs: np.ndarray, scores: np.ndarray
     ) -> Nodes:
-        """Add the first `counts[i]` of row i as children of node `wave[i]`.
+        """Add the first `counts[i]` of row i as children of node `frontier[i]`.
 
         Args:
-            wave, counts: int64 [w].
+            frontier, counts: int64 [w].
             tokens, probs, scores: [w, k].
         """
         ranks = np.arange(1, tokens.shape[1] + 1)
         chosen = ranks <= counts[:, None]
         rows, columns = np.nonzero(chosen)
-        parents = wave[rows]
+        parents = frontier[rows]
         added = (
             parents, ranks[columns], self.depths[parents] + 1, tokens[chosen], probs[chosen], scores[chosen],
             np.full(len(parents), -1),
@@ -115,7 +115,7 @@ class Nodes(NamedTuple):
 
 
 class Rows(Protocol):
-    """The draft's rows after the nodes of a wave."""
+    """The draft's rows after the nodes of a frontier."""
 
     def most_likely(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k most likely tokens of each row, int64 [w, k], and their probabilities, float64 [w, k]."""
@@ -162,14 +162,14 @@ class Prices(NamedTuple):
 
 
 class ExpansionPolicy(Protocol):
-    """One way of shaping trees: the loop asks for a wave, reads it, hands over the rows, until the wave is empty."""
+    """One way of shaping trees: the loop asks for a frontier, reads it, hands over the rows, until it is empty."""
 
-    def wave(self, nodes: Nodes) -> np.ndarray:
+    def frontier(self, nodes: Nodes) -> np.ndarray:
         """Return which nodes the next draft pass reads, int64 [w]; none when the tree has its shape."""
         ...
 
-    def extended(self, nodes: Nodes, wave: np.ndarray, rows: Rows) -> Nodes:
-        """Return the nodes with those children of the wave that are to be; the order of nodes may change."""
+    def extended(self, nodes: Nodes, frontier: np.ndarray, rows: Rows) -> Nodes:
+        """Return the nodes with those children of the frontier that are to be; the order of nodes may change."""
         ...
 
     def kept(self, nodes: Nodes) -> Nodes:
@@ -192,7 +192,7 @@ class TopKExpansion:
     expected: np.ndarray = ()
     prices: Prices | None = None
 
-    def wave(self, nodes: Nodes) -> np.ndarray:
+    def frontier(self, nodes: Nodes) -> np.ndarray:
         unread = _unread(nodes, self.bounds)
         if self.prices is None or len(unread) == 0:
             return unread
@@ -205,12 +205,12 @@ class TopKExpansion:
 
         return unread[: _best_width(worth, len(unread))]
 
-    def extended(self, nodes: Nodes, wave: np.ndarray, rows: Rows) -> Nodes:
+    def extended(self, nodes: Nodes, frontier: np.ndarray, rows: Rows) -> Nodes:
         tokens, probs = rows.most_likely(self.bounds.branch)
-        scores = nodes.scores[wave, None] * self.chances.most_likely(probs)
-        counts = np.full(len(wave), tokens.shape[1])
+        scores = nodes.scores[frontier, None] * self.chances.most_likely(probs)
+        counts = np.full(len(frontier), tokens.shape[1])
         # What is not among the best now never will be: more candidates only push it further down.
-        return nodes.with_children(wave, counts, tokens, probs, scores).best(self.bounds.max_size)
+        return nodes.with_children(frontier, counts, tokens, probs, scores).best(self.bounds.max_size)
 
     def kept(self, nodes: Nodes) -> Nodes:
         if self.prices is None:
@@ -236,7 +236,7 @@ class SampledExpansion:
     prices: Prices | None = None
     floor: float = 0.0
 
-    def wave(self, nodes: Nodes) -> np.ndarray:
+    def frontier(self, nodes: Nodes) -> np.ndarray:
         unread = _unread(nodes, self.bounds)
         hoped = np.outer(nodes.scores[unread], self.expected)
         unread = unread[hoped.max(axis=1, initial=0.0) > self.floor]
@@ -251,9 +251,9 @@ class SampledExpansion:
 
         return unread[: _best_width(worth, len(unread))]
 
-    def extended(self, nodes: Nodes, wave: np.ndarray, rows: Rows) -> Nodes:
+    def extended(self, nodes: Nodes, frontier: np.ndarray, rows: Rows) -> Nodes:
         best_tokens, best_probs = rows.most_likely(self.bounds.branch)
-        reach = nodes.scores[wave, None]
+        reach = nodes.scores[frontier, None]
         # The price of one more child, from the rows alone: as if their most likely tokens came out in order.
         left = 1.0 - (np.cumsum(best_probs, axis=1) - best_probs)
         planned = np.minimum.accumulate(reach * self.chances.before(left, best_probs), axis=1)
@@ -267,7 +267,7 @@ class SampledExpansion:
         room = self.bounds.max_size - nodes.size
         counts = going.sum(axis=1)
         counts = np.minimum(counts, np.maximum(room - (np.cumsum(counts) - counts), 0))
-        return nodes.with_children(wave, counts, tokens, probs, reach * self.chances.after(probs))
+        return nodes.with_children(frontier, counts, tokens, probs, reach * self.chances.after(probs))
 
     def kept(self, nodes: Nodes) -> Nodes:
         return nodes

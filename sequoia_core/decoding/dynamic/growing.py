@@ -1,4 +1,4 @@
-"""The drafter of trees that grow while they are drafted: reads a wave of nodes, asks what comes next, goes on.
+"""The drafter of trees that grow while they are drafted: reads a frontier, asks what comes next, goes on.
 
 A `ExpansionPolicy` (see `expansion`) decides; this runs the draft's passes and leaves the tree as every judge expects
 it.
@@ -81,7 +81,7 @@ def predict_policy(
 
 
 class DraftRows:
-    """The draft's probabilities after a wave of nodes, as `decoding.dynamic.expansion.Rows`.
+    """The draft's probabilities after a frontier, as `decoding.dynamic.expansion.Rows`.
 
     Args:
         block: float32 [w, V].
@@ -123,33 +123,33 @@ class PlainGrower:
         """Return a tree below the last token of the sequence, its nodes, and how many nodes each pass read."""
         nodes, widths = Nodes.root(sequence[-1]), []
         for _ in range(self.policy.max_depth):
-            wave = expansion.wave(nodes)
-            if len(wave) == 0:
+            frontier = expansion.frontier(nodes)
+            if len(frontier) == 0:
                 break
-            block = self._read(nodes, wave, sum(widths), session, sequence)
-            widths.append(len(wave))
-            nodes = expansion.extended(nodes, wave, DraftRows(block, self.fill, self.generator))
+            block = self._read(nodes, frontier, sum(widths), session, sequence)
+            widths.append(len(frontier))
+            nodes = expansion.extended(nodes, frontier, DraftRows(block, self.fill, self.generator))
         tree, nodes = expansion.kept(nodes).as_tree()
         return TreePlan(tree), nodes, widths
 
     def _read(
-        self, nodes: Nodes, wave: np.ndarray, read: int, session: Session, sequence: Sequence[int]
+        self, nodes: Nodes, frontier: np.ndarray, read: int, session: Session, sequence: Sequence[int]
     ) -> torch.Tensor:
-        """Run the draft over a wave, after `read` nodes of this step; return its rows, float32 [w, V]."""
-        stop = read + len(wave)
-        nodes.slots[wave] = np.arange(read, stop)
+        """Run the draft over a frontier, after `read` nodes of this step; return its rows, float32 [w, V]."""
+        stop = read + len(frontier)
+        nodes.slots[frontier] = np.arange(read, stop)
         if read == 0:
             request = unseen_tokens(session, sequence)
             self._mask[0] = -torch.inf
             self._mask[0, 0] = 0.0
         else:
-            last = len(sequence) - 1 + nodes.depths[wave]
+            last = len(sequence) - 1 + nodes.depths[frontier]
             own = self._mask[read:stop]
-            own.copy_(self._mask[torch.from_numpy(nodes.slots[nodes.parents[wave]])])
+            own.copy_(self._mask[torch.from_numpy(nodes.slots[nodes.parents[frontier]])])
             own[:, read:].fill_diagonal_(0.0)
             positions = torch.from_numpy(np.minimum(last, self.context - 1))
-            request = torch.from_numpy(nodes.tokens[wave]), positions, own[:, :stop]
-        block = probabilities(session.forward(*request, keep=len(wave)), self.sampling)
+            request = torch.from_numpy(nodes.tokens[frontier]), positions, own[:, :stop]
+        block = probabilities(session.forward(*request, keep=len(frontier)), self.sampling)
         check_probabilities(block, "draft")
         if self.rows is None:
             self.rows = torch.empty(self.policy.max_inner, block.shape[1], dtype=torch.float32, device=block.device)

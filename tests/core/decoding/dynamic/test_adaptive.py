@@ -113,8 +113,8 @@ def test_sampled_text_follows_the_target_in_many_samples(recipe, verifier, sampl
 class PruningAfterTheDraw(SampledExpansion):
     """Forbidden: looks at the drawn tokens and drops those that the draft hardly believes in."""
 
-    def extended(self, nodes, wave, rows):
-        grown = super().extended(nodes, wave, rows)
+    def extended(self, nodes, frontier, rows):
+        grown = super().extended(nodes, frontier, rows)
         return Nodes(*(column[(grown.probs >= 0.15) | (np.arange(grown.size) < nodes.size)] for column in grown))
 
 
@@ -159,14 +159,14 @@ class AlwaysThis:
         self.tree = tree
         self.bounds = TreeBounds(max_size=tree.size, max_depth=tree.depth, beam=tree.size, branch=8)
 
-    def wave(self, nodes):
+    def frontier(self, nodes):
         level = self.tree.levels[nodes.depths[-1]]  # the deepest so far; nodes are numbered as in the tree
         return level[(self.tree.child_counts[level] > 0) & (nodes.slots[level] < 0)]
 
-    def extended(self, nodes, wave, rows):
-        counts = self.tree.child_counts[wave]
+    def extended(self, nodes, frontier, rows):
+        counts = self.tree.child_counts[frontier]
         tokens, probs = rows.drawn(int(counts.max()))
-        return nodes.with_children(wave, counts, tokens, probs, probs)
+        return nodes.with_children(frontier, counts, tokens, probs, probs)
 
     def kept(self, nodes):
         return nodes

@@ -36,13 +36,13 @@ def grown(expansion, seed, most):
     generator = np.random.default_rng(seed)
     sharpness, nodes, read = generator.choice([0.5, 3.0]), Nodes.root(3), np.zeros((0, VOCAB))
     for _ in range(expansion.bounds.max_depth):
-        wave = expansion.wave(nodes)
-        if len(wave) == 0:
+        frontier = expansion.frontier(nodes)
+        if len(frontier) == 0:
             break
-        nodes.slots[wave] = len(read) + np.arange(len(wave))
-        block = np.exp(generator.normal(size=(len(wave), VOCAB)) * sharpness)
+        nodes.slots[frontier] = len(read) + np.arange(len(frontier))
+        block = np.exp(generator.normal(size=(len(frontier), VOCAB)) * sharpness)
         read = np.append(read, block / block.sum(axis=1, keepdims=True), axis=0)
-        nodes = expansion.extended(nodes, wave, Rows(read[-len(wave) :], generator))
+        nodes = expansion.extended(nodes, frontier, Rows(read[-len(frontier) :], generator))
     nodes = expansion.kept(nodes).as_tree()[1]
     return nodes, marginal_gains(expansion, nodes, Rows(read[nodes.slots[nodes.slots >= 0]], generator), most=most)
 
