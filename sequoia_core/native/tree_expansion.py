@@ -108,7 +108,7 @@ class Shaping:
         trust: float,
         floor: float,
         expected: np.ndarray,
-        prices: tuple[np.ndarray, np.ndarray] | None,
+        token_costs: tuple[np.ndarray, np.ndarray] | None,
     ) -> None:
         """Start a tree of the root alone.
 
@@ -120,7 +120,7 @@ class Shaping:
                 `design.calibration`; None for the draft's own probabilities.
             trust: what the values of tables are multiplied by.
             expected: float64 [k], chance by rank.
-            prices: as `decoding.dynamic.expansion.Prices`; None counts no cost.
+            token_costs: as `decoding.dynamic.expansion.TokenCosts`; None counts no cost.
         """
         shaping, arrays = self._shaping, self._arrays
         shaping.size, shaping.read, shaping.root_position = 1, 0, root_position
@@ -130,7 +130,7 @@ class Shaping:
             arrays[name][0] = value
         arrays["probs"][0] = arrays["scores"][0] = 1.0
         shaping.bins = 0 if tables is None else len(tables[0])
-        given = (expected, *(tables or (None,) * 3), *(prices or (None,) * 2))
+        given = (expected, *(tables or (None,) * 3), *(token_costs or (None,) * 2))
         for name, array in zip(("expected", "centres", "values", "mass_edges", "step", "draft"), given, strict=True):
             self._keep(name, None if array is None else np.ascontiguousarray(array, np.float64))
 

@@ -169,4 +169,4 @@ class AdaptiveDrafter(GrowingDrafter):
             self._tokens = kept * self._tokens + len(path)  # the accepted nodes and the bonus token
             self._seconds = kept * self._seconds + self._costs.seconds(size, self.widths)
             pace = pace._replace(theta=self._costs.at_least(self._tokens / self._seconds))
-        self.pace = pace.after(size, self.policy.max_size).seen(len(path), self.hoped)
+        self.pace = pace.after(size, self.policy.max_size).seen(len(path), self.expected)

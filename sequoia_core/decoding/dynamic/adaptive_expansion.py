@@ -21,7 +21,7 @@ from ...design.planning import best_shape, speedup_surface
 from ...design.profile import HardwareProfile, Streaming
 from ...design.step_time import autoregressive_sec, computing_sec, overlapped
 from ...design.tree import TokenTree
-from .expansion import ExpansionPolicy, Nodes, Prices, SampledExpansion, TopKExpansion, TreeBounds
+from .expansion import ExpansionPolicy, Nodes, SampledExpansion, TokenCosts, TopKExpansion, TreeBounds
 
 TRIAL_STEPS = 60  # trees grown for one estimate
 ROUNDS = 4  # of setting theta to the rate found with it (Dinkelbach): the rate moves by less than the noise after these
@@ -79,13 +79,13 @@ class StepCosts:
         """Return a rate, or where it is lower that of dynamic trees that are the root alone."""
         return max(theta, 1.0 / float(self.step_sec[1]))
 
-    def prices(self, theta: float) -> Prices:
+    def token_costs(self, theta: float) -> TokenCosts:
         """Return what nodes and draft passes are charged at so many tokens per second.
 
         Where weights stream in, nodes are priced as in a step without drafting, and draft passes by `FELT`. Whether
         drafting hides depends on the whole step, which prices of single nodes cannot say; `seconds` does.
         """
-        return Prices(theta * self.step_sec, theta * (1.0 if self.streaming is None else FELT) * self.draft_sec)
+        return TokenCosts(theta * self.step_sec, theta * (1.0 if self.streaming is None else FELT) * self.draft_sec)
 
 
 class Pace(NamedTuple):
@@ -106,10 +106,10 @@ class Pace(NamedTuple):
         floor = self.floor * FLOOR_STEP if size >= max_size else self.floor / FLOOR_STEP
         return self._replace(floor=max(floor, LOWEST_FLOOR))
 
-    def seen(self, tokens: int, hoped: float) -> Pace:
-        """Return the pace after a step that committed so many tokens where the scores promised `hoped`."""
+    def seen(self, tokens: int, expected: float) -> Pace:
+        """Return the pace after a step that committed so many tokens where the scores promised `expected`."""
         lowest, highest = TRUSTED
-        trust = self.trust * math.exp(TRUST_STEP * (tokens - hoped))
+        trust = self.trust * math.exp(TRUST_STEP * (tokens - expected))
         return self._replace(trust=min(max(trust, lowest), highest))
 
 
@@ -132,8 +132,8 @@ def _top_k(bounds: TreeBounds, calibration: Calibration, costs: StepCosts | None
     tables, expected = calibration.tables(), calibration.expected("most likely")[: bounds.branch]
 
     def expansion(pace: Pace) -> TopKExpansion:
-        prices = None if costs is None else costs.prices(pace.theta)
-        return TopKExpansion(bounds, replace(tables, trust=pace.trust), pace.trust * expected, prices)
+        token_costs = None if costs is None else costs.token_costs(pace.theta)
+        return TopKExpansion(bounds, replace(tables, trust=pace.trust), pace.trust * expected, token_costs)
 
     return expansion
 
@@ -144,9 +144,9 @@ def _sampled(
     tables, expected = calibration.tables(), calibration.expected("drawn")[: bounds.branch]
 
     def expansion(pace: Pace) -> SampledExpansion:
-        prices = None if costs is None else costs.prices(pace.theta)
+        token_costs = None if costs is None else costs.token_costs(pace.theta)
         chances = replace(tables, trust=pace.trust)
-        return SampledExpansion(bounds, chances, pace.trust * expected, prices, pace.floor)
+        return SampledExpansion(bounds, chances, pace.trust * expected, token_costs, pace.floor)
 
     return expansion
 

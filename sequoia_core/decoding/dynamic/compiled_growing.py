@@ -117,6 +117,6 @@ class CompiledGrower:
             in_turn=in_turn, draws=FILLS.get(self.fill, False),
             tables=(CENTRES, chances.values, MASS_EDGES) if by_table else None,
             trust=chances.trust if by_table else 1.0, floor=expansion.floor if in_turn else 0.0,
-            expected=expansion.expected, prices=expansion.prices,
+            expected=expansion.expected, token_costs=expansion.token_costs,
         )  # fmt: skip
         return self._shaping

@@ -149,7 +149,7 @@ class DraftChances:
         return probs
 
 
-class Prices(NamedTuple):
+class TokenCosts(NamedTuple):
     """What the parts of a step cost, in tokens that the same time is worth.
 
     Attributes:
@@ -184,26 +184,26 @@ class TopKExpansion:
     Args:
         chances: of the most likely tokens.
         expected: float64 [k], that chance by rank where nothing is known of the row.
-        prices: None spends the whole budget, and stops only when nothing better than the worst kept can come.
+        token_costs: None spends the whole budget, and stops only when nothing better than the worst kept can come.
     """
 
     bounds: TreeBounds
     chances: Chances | DraftChances
     expected: np.ndarray = ()
-    prices: Prices | None = None
+    token_costs: TokenCosts | None = None
 
     def frontier(self, nodes: Nodes) -> np.ndarray:
         unread = _unread(nodes, self.bounds)
-        if self.prices is None or len(unread) == 0:
+        if self.token_costs is None or len(unread) == 0:
             return unread
-        step = self.prices.step
+        step = self.token_costs.step
 
-        def worth(width: int) -> float:
-            hoped = np.outer(nodes.scores[unread[:width]], self.expected).ravel()
-            scores = -np.sort(-np.concatenate([nodes.scores, hoped]))[: self.bounds.max_size]
-            return float((np.cumsum(scores) - step[1 : len(scores) + 1]).max()) - self.prices.draft[width]
+        def net_gain(width: int) -> float:
+            expected = np.outer(nodes.scores[unread[:width]], self.expected).ravel()
+            scores = -np.sort(-np.concatenate([nodes.scores, expected]))[: self.bounds.max_size]
+            return float((np.cumsum(scores) - step[1 : len(scores) + 1]).max()) - self.token_costs.draft[width]
 
-        return unread[: _best_width(worth, len(unread))]
+        return unread[: _best_width(net_gain, len(unread))]
 
     def extended(self, nodes: Nodes, frontier: np.ndarray, rows: Rows) -> Nodes:
         tokens, probs = rows.most_likely(self.bounds.branch)
@@ -213,9 +213,9 @@ class TopKExpansion:
         return nodes.with_children(frontier, counts, tokens, probs, scores).best(self.bounds.max_size)
 
     def kept(self, nodes: Nodes) -> Nodes:
-        if self.prices is None:
+        if self.token_costs is None:
             return nodes
-        values = np.cumsum(nodes.scores) - self.prices.step[1 : nodes.size + 1]
+        values = np.cumsum(nodes.scores) - self.token_costs.step[1 : nodes.size + 1]
         return nodes.first(int(values.argmax()) + 1)
 
 
@@ -226,30 +226,30 @@ class SampledExpansion:
     Args:
         chances: before a draw they decide on it; once its token is known they decide only what grows below.
         expected: float64 [k], the chance by rank where nothing is known of the row.
-        prices: None counts nothing but the floor.
+        token_costs: None counts nothing but the floor.
         floor: a draw that is worth less is left out, so that a budget lasts to the deeper levels.
     """
 
     bounds: TreeBounds
     chances: Chances
     expected: np.ndarray
-    prices: Prices | None = None
+    token_costs: TokenCosts | None = None
     floor: float = 0.0
 
     def frontier(self, nodes: Nodes) -> np.ndarray:
         unread = _unread(nodes, self.bounds)
-        hoped = np.outer(nodes.scores[unread], self.expected)
-        unread = unread[hoped.max(axis=1, initial=0.0) > self.floor]
+        expected = np.outer(nodes.scores[unread], self.expected)
+        unread = unread[expected.max(axis=1, initial=0.0) > self.floor]
         if nodes.size == self.bounds.max_size:
             return unread[:0]
-        if self.prices is None or len(unread) == 0:
+        if self.token_costs is None or len(unread) == 0:
             return unread
 
-        def worth(width: int) -> float:
+        def net_gain(width: int) -> float:
             gains = np.outer(nodes.scores[unread[:width]], self.expected).ravel()
-            return self._best_draws(nodes.size, gains)[0] - self.prices.draft[width]
+            return self._best_draws(nodes.size, gains)[0] - self.token_costs.draft[width]
 
-        return unread[: _best_width(worth, len(unread))]
+        return unread[: _best_width(net_gain, len(unread))]
 
     def extended(self, nodes: Nodes, frontier: np.ndarray, rows: Rows) -> Nodes:
         best_tokens, best_probs = rows.most_likely(self.bounds.branch)
@@ -276,7 +276,7 @@ class SampledExpansion:
         """Return what the best number of draws gains beyond its cost, and the least gain among them (inf for none)."""
         gains = -np.sort(-gains)[: self.bounds.max_size - size]
         gains = gains[gains > self.floor]
-        step = np.zeros(self.bounds.max_size + 1) if self.prices is None else self.prices.step
+        step = np.zeros(self.bounds.max_size + 1) if self.token_costs is None else self.token_costs.step
         values = np.cumsum(gains) - (step[size + 1 : size + 1 + len(gains)] - step[size])
         if len(values) == 0 or values.max() <= 0.0:
             return 0.0, np.inf
@@ -290,10 +290,10 @@ def _unread(nodes: Nodes, bounds: TreeBounds) -> np.ndarray:
     return unread[np.argsort(-nodes.scores[unread], kind="stable")][: bounds.beam]
 
 
-def _best_width(worth: Callable[[int], float], most: int) -> int:
+def _best_width(net_gain: Callable[[int], float], most: int) -> int:
     """Return how many of the most promising nodes are worth a pass: 0, all, or a power of two between."""
     widths = [0, *(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
-    return max(widths, key=worth)  # the first of equals: rather fewer
+    return max(widths, key=net_gain)  # the first of equals: rather fewer
 
 
 def _largest_left(drawn: np.ndarray, best_tokens: np.ndarray, best_probs: np.ndarray) -> np.ndarray:

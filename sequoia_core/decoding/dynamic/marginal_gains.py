@@ -57,8 +57,8 @@ def marginal_gains(expansion: ExpansionPolicy, nodes: Nodes, rows: Rows, *, most
     costs, next_cost, left_out = [None] * nodes.size, None, ()
     if isinstance(expansion, TopKExpansion | SampledExpansion):
         left_out = _left_out(expansion, nodes, rows, most)
-        if expansion.prices is not None:
-            marginal = np.diff(expansion.prices.step).tolist()  # of the first node, the second, ...
+        if expansion.token_costs is not None:
+            marginal = np.diff(expansion.token_costs.step).tolist()  # of the first node, the second, ...
             for node, cost in zip(np.argsort(-nodes.scores, kind="stable").tolist(), marginal, strict=False):
                 costs[node] = cost if node else None
             next_cost = marginal[nodes.size] if nodes.size < len(marginal) else None
@@ -67,8 +67,10 @@ def marginal_gains(expansion: ExpansionPolicy, nodes: Nodes, rows: Rows, *, most
 
 def _left_out(expansion: TopKExpansion | SampledExpansion, nodes: Nodes, rows: Rows, most: int) -> tuple[LeftOut, ...]:
     unread = np.flatnonzero((nodes.slots < 0) & (nodes.depths < expansion.bounds.max_depth))
-    hoped = np.minimum(nodes.scores[unread, None] * expansion.expected[:1], 1.0)  # no columns where nothing is expected
-    found = [LeftOut(node, None, gain) for node, gain in zip(unread.tolist(), hoped.ravel().tolist(), strict=False)]
+    expected = np.minimum(
+        nodes.scores[unread, None] * expansion.expected[:1], 1.0
+    )  # no columns where nothing is expected
+    found = [LeftOut(node, None, gain) for node, gain in zip(unread.tolist(), expected.ravel().tolist(), strict=False)]
     read = np.flatnonzero(nodes.slots >= 0)
     if isinstance(expansion, TopKExpansion) and len(read):
         tokens, probs = rows.most_likely(expansion.bounds.branch)

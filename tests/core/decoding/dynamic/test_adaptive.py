@@ -128,7 +128,7 @@ def test_pruning_after_the_draw_is_caught_in_running_decodes(prunes, costs, monk
     def pruning(drafter, context):
         expansion = own(drafter, context)
         return PruningAfterTheDraw(
-            expansion.bounds, expansion.chances, expansion.expected, expansion.prices, expansion.floor
+            expansion.bounds, expansion.chances, expansion.expected, expansion.token_costs, expansion.floor
         )
 
     if prunes:
@@ -252,8 +252,8 @@ def test_trees_follow_what_a_growing_context_makes_of_costs(recipe, tiny_target)
         for low, high in ((0, 64), (140, 200))
     )
     assert min(early) > 1 and max(late) == 1
-    dear = policy.costs(150).prices(policy.expected[recipe].pace.theta)
-    np.testing.assert_array_equal(policy.shaper_at_start(150).prices.step, dear.step)
+    dear = policy.costs(150).token_costs(policy.expected[recipe].pace.theta)
+    np.testing.assert_array_equal(policy.shaper_at_start(150).token_costs.step, dear.step)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -44,9 +44,9 @@ def test_while_weights_stream_in_nodes_cost_what_the_step_takes_without_drafting
     costs = StepCosts.of_profile(STREAMED, bounds, greedy=True)
     np.testing.assert_allclose(costs.step_sec[1:], [costs.seconds(size, []) for size in range(1, 65)])
     assert costs.step_sec[30] == costs.step_sec[1] < costs.step_sec[40]  # reading takes longer; computing does
-    assert 0.0 < costs.prices(2.0).draft[1] < 2.0 * 0.1  # a draft pass hides or it does not
+    assert 0.0 < costs.token_costs(2.0).draft[1] < 2.0 * 0.1  # a draft pass hides or it does not
     in_memory = StepCosts.of_profile(IN_MEMORY, bounds, greedy=True)
-    assert in_memory.prices(2.0).draft[1] == pytest.approx(2.0 * 0.1)
+    assert in_memory.token_costs(2.0).draft[1] == pytest.approx(2.0 * 0.1)
 
 
 def test_a_run_is_never_taken_to_be_slower_than_the_root_alone():

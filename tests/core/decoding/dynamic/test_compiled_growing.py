@@ -8,7 +8,13 @@ import torch
 
 from sequoia_core import AdaptiveTree, SpecExecTree
 from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
-from sequoia_core.decoding.dynamic.expansion import DraftChances, Prices, SampledExpansion, TopKExpansion, TreeBounds
+from sequoia_core.decoding.dynamic.expansion import (
+    DraftChances,
+    SampledExpansion,
+    TokenCosts,
+    TopKExpansion,
+    TreeBounds,
+)
 from sequoia_core.decoding.dynamic.growing import PlainGrower
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig, sample_without_replacement, take_most_likely
@@ -54,14 +60,14 @@ def random_shaper(generator, in_turn):
     if not in_turn and generator.random() < 0.3:
         chances = DraftChances()
     expected = generator.random(bounds.branch) * 0.7
-    prices = None
+    token_costs = None
     if generator.random() < 0.7:
         step = np.append(0.0, np.cumsum(generator.choice([0.0, 0.03, 0.3], size=bounds.max_size)))
         draft = np.append(0.0, np.cumsum(generator.choice([0.0, 0.02, 0.1], size=bounds.beam)))
-        prices = Prices(step, draft)
+        token_costs = TokenCosts(step, draft)
     if in_turn:
-        return SampledExpansion(bounds, chances, expected, prices, floor=float(generator.choice([0.0, 1e-4, 0.1])))
-    return TopKExpansion(bounds, chances, expected, prices)
+        return SampledExpansion(bounds, chances, expected, token_costs, floor=float(generator.choice([0.0, 1e-4, 0.1])))
+    return TopKExpansion(bounds, chances, expected, token_costs)
 
 
 def facts(plan):

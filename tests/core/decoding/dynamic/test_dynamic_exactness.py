@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core.decoding.dynamic.expansion import Nodes, Prices, SampledExpansion, TopKExpansion, TreeBounds
+from sequoia_core.decoding.dynamic.expansion import Nodes, SampledExpansion, TokenCosts, TopKExpansion, TreeBounds
 from sequoia_core.decoding.dynamic.growing import GrowingDrafter
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
@@ -164,20 +164,20 @@ class Whim:
         return self.most_likely(probs, shift=1)
 
 
-def prices(seed, bounds):
+def token_costs(seed, bounds):
     generator = np.random.default_rng(seed)
     step = np.append(0.0, np.cumsum(generator.choice([0.0, 0.05, 0.4], size=bounds.max_size)))
-    return Prices(step, np.append(0.0, np.full(bounds.beam, 0.02)))
+    return TokenCosts(step, np.append(0.0, np.full(bounds.beam, 0.02)))
 
 
 def drawn_in_turn(seed, kind=SampledExpansion):
     bounds = TreeBounds(max_size=6, max_depth=DEPTH, beam=2, branch=2)
-    return kind(bounds, Whim(seed), np.full(2, 0.6), prices(seed, bounds), floor=0.05)
+    return kind(bounds, Whim(seed), np.full(2, 0.6), token_costs(seed, bounds), floor=0.05)
 
 
 def best_first(seed, vocab):
     bounds = TreeBounds(max_size=5, max_depth=DEPTH, beam=2, branch=vocab - 1)
-    return TopKExpansion(bounds, Whim(seed), np.full(vocab - 1, 0.6), prices(seed, bounds) if seed % 2 else None)
+    return TopKExpansion(bounds, Whim(seed), np.full(vocab - 1, 0.6), token_costs(seed, bounds) if seed % 2 else None)
 
 
 @pytest.mark.parametrize("vocab", [3, 4])

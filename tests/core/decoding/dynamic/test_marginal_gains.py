@@ -53,17 +53,17 @@ def test_gains_are_scores_and_costs_those_of_one_more_node(in_turn, seed) -> Non
     expansion = random_shaper(np.random.default_rng(seed), in_turn)
     nodes, found = grown(expansion, seed, most=12)
     assert found.gains == tuple(nodes.scores) and found.costs[0] is None
-    if expansion.prices is None:
+    if expansion.token_costs is None:
         assert set(found.costs) == {None} and found.next_cost is None
         return
-    step, order = expansion.prices.step, np.argsort(-nodes.scores, kind="stable")
+    step, order = expansion.token_costs.step, np.argsort(-nodes.scores, kind="stable")
     for place, node in enumerate(order[1:], start=2):
         assert found.costs[node] == step[place] - step[place - 1]
     full = nodes.size == expansion.bounds.max_size
     assert found.next_cost == (None if full else step[nodes.size + 1] - step[nodes.size])
     if not in_turn:  # fewer nodes would be worth less, and none that was left out pays
-        worth = np.cumsum([found.gains[node] - (found.costs[node] or 0.0) for node in order])
-        assert worth[-1] >= worth.max() - 1e-12
+        net_gain = np.cumsum([found.gains[node] - (found.costs[node] or 0.0) for node in order])
+        assert net_gain[-1] >= net_gain.max() - 1e-12
         known = [one.gain for one in found.left_out if one.token is not None]
         assert full or max(known, default=0.0) <= found.next_cost + 1e-12
 
