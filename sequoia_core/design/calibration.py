@@ -62,11 +62,11 @@ class ChanceTables:
 
     Args:
         values: float64 [T, b], in the order of `TABLES`.
-        trust: what chances are multiplied by, up to 1; other than 1 where a run finds them too high or too low.
+        gain: what chances are multiplied by, up to 1; other than 1 where a run finds them too high or too low.
     """
 
     values: np.ndarray
-    trust: float = 1.0
+    gain: float = 1.0
 
     def most_likely(self, probs: np.ndarray) -> np.ndarray:
         """Return the chance of the draft's k most likely tokens, in that order, float64 [w, k] -> [w, k]."""
@@ -100,7 +100,7 @@ class ChanceTables:
         return found
 
     def _curve(self, table: int, probs: np.ndarray) -> np.ndarray:
-        return np.minimum(self.trust * np.interp(probs, CENTRES, self.values[table]), 1.0)
+        return np.minimum(self.gain * np.interp(probs, CENTRES, self.values[table]), 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

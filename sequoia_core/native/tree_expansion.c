@@ -60,7 +60,7 @@ static double chance(const Shaping *s, int64_t table, double prob) {
         found = y[j];
     else
         found = (y[j + 1] - y[j]) / (x[j + 1] - x[j]) * (prob - x[j]) + y[j];
-    found = s->trust * found;
+    found = s->gain * found;
     return found < 1.0 ? found : 1.0;
 }
 
@@ -102,7 +102,7 @@ static double best_draws(const Shaping *s, int64_t count, double *least) {
     const double *sorted = s->merged;
     double sum = 0.0, best = 0.0;
     *least = INFINITY;
-    for (int64_t i = 0; i < count && i < s->max_size - s->size && sorted[i] > s->floor; i++) {
+    for (int64_t i = 0; i < count && i < s->max_size - s->size && sorted[i] > s->threshold; i++) {
         sum = i ? sum + sorted[i] : sorted[i];
         const double value = sum - (s->step ? s->step[s->size + 1 + i] - s->step[s->size] : 0.0);
         if (value > best) best = value, *least = sorted[i];
@@ -133,7 +133,7 @@ int64_t tree_wave(Shaping *s) {
     double *expected = s->expected_falling;
     falling(s->expected, expected, s->branch);
     for (int64_t i = 0; i < most; i++)
-        if (!s->in_turn || s->scores[s->order[i]] * expected[0] > s->floor) s->frontier[kept++] = s->order[i];
+        if (!s->in_turn || s->scores[s->order[i]] * expected[0] > s->threshold) s->frontier[kept++] = s->order[i];
     most = s->in_turn && s->size == s->max_size ? 0 : kept;
     if (s->step && most) {  // 0, all, or a power of two between; of equals the fewest
         double best = -INFINITY, *ranked = s->sorted;

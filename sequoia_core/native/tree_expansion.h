@@ -17,7 +17,7 @@ typedef struct {
     const double *mass_edges;          // [2]
     const double *expected;            // [branch]
     const double *step, *draft;        // [max_size + 1], [beam + 1]; NULL for no prices
-    double trust, floor, price;        // price: of one more child in this frontier, kept from reading to drawing
+    double gain, threshold, price;        // price: of one more child in this frontier, kept from reading to drawing
     float inverse_temperature, padding;
     int64_t size, width, read;         // n, w, how many nodes the draft has read in this step
     int64_t *parents, *ranks, *depths, *tokens, *slots;  // [max_size + beam * branch]

@@ -24,7 +24,7 @@ class _Shaping(ctypes.Structure):
         *((name, _COUNT) for name in "max_size max_depth beam branch most_read in_turn draws vocab threads".split()),
         *((name, _COUNT) for name in "root_position positions bins".split()),
         *((name, _POINTER) for name in "centres values mass_edges expected step draft".split()),
-        *((name, _REAL) for name in "trust floor price".split()),
+        *((name, _REAL) for name in "gain threshold price".split()),
         *((name, ctypes.c_float) for name in "inverse_temperature padding".split()),
         *((name, _COUNT) for name in "size width read".split()),
         *((name, _POINTER) for name in "parents ranks depths tokens slots probs scores".split()),
@@ -105,8 +105,8 @@ class Shaping:
         in_turn: bool,
         draws: bool,
         tables: tuple[np.ndarray, np.ndarray, np.ndarray] | None,
-        trust: float,
-        floor: float,
+        gain: float,
+        threshold: float,
         expected: np.ndarray,
         token_costs: tuple[np.ndarray, np.ndarray] | None,
     ) -> None:
@@ -114,18 +114,18 @@ class Shaping:
 
         Args:
             temperature: of the draft's distributions.
-            in_turn: the sampled recipe, with its `floor`.
+            in_turn: the sampled recipe, with its `threshold`.
             draws: its tokens are drawn; otherwise the most likely ones come in their place.
             tables: centres float64 [b], values float64 [T, b] and edges of the mass left, float64 [2], as in
                 `design.calibration`; None for the draft's own probabilities.
-            trust: what the values of tables are multiplied by.
+            gain: what the values of tables are multiplied by.
             expected: float64 [k], chance by rank.
             token_costs: as `decoding.dynamic.expansion.TokenCosts`; None counts no cost.
         """
         shaping, arrays = self._shaping, self._arrays
         shaping.size, shaping.read, shaping.root_position = 1, 0, root_position
         shaping.threads, shaping.inverse_temperature = torch.get_num_threads(), vocabulary_rows.inverse(temperature)
-        shaping.in_turn, shaping.draws, shaping.trust, shaping.floor = in_turn, draws, trust, floor
+        shaping.in_turn, shaping.draws, shaping.gain, shaping.threshold = in_turn, draws, gain, threshold
         for name, value in (("parents", -1), ("ranks", 0), ("depths", 0), ("tokens", token), ("slots", -1)):
             arrays[name][0] = value
         arrays["probs"][0] = arrays["scores"][0] = 1.0

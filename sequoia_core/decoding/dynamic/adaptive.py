@@ -136,7 +136,7 @@ class AdaptiveTree(GrowingTree):
         return self.rules.kind
 
     def shaper_at_start(self, context: float | None = None) -> ExpansionPolicy:
-        return self.rules.expansion(self, self.calibration, self.costs(context))(self.expected[self.recipe].pace)
+        return self.rules.expansion(self, self.calibration, self.costs(context))(self.expected[self.recipe].controller)
 
 
 class AdaptiveDrafter(GrowingDrafter):
@@ -145,7 +145,7 @@ class AdaptiveDrafter(GrowingDrafter):
     def __init__(self, session: Session, policy: AdaptiveTree, **options) -> None:
         super().__init__(session, policy, **options)
         start = policy.expected[policy.recipe]
-        self.pace, self._context = start.pace, -CONTEXT_STEP
+        self.controller, self._context = start.controller, -CONTEXT_STEP
         self._costs: StepCosts | None = None
         self._tokens, self._seconds = MEMORY * start.tokens_per_step, None
 
@@ -157,16 +157,16 @@ class AdaptiveDrafter(GrowingDrafter):
         if context >= self._context + CONTEXT_STEP:
             self._context, self._costs = context, self.policy.costs(context)
             self._make = self.policy.rules.expansion(self.policy, self.policy.calibration, self._costs)
-        return self._make(self.pace)
+        return self._make(self.controller)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         super().commit(draft, path)
-        size, pace = draft.tree.size, self.pace
+        size, controller = draft.tree.size, self.controller
         if self._costs is not None:
             if self._seconds is None:
-                self._seconds = self._tokens / pace.theta
+                self._seconds = self._tokens / controller.theta
             kept = 1.0 - 1.0 / MEMORY
             self._tokens = kept * self._tokens + len(path)  # the accepted nodes and the bonus token
             self._seconds = kept * self._seconds + self._costs.seconds(size, self.widths)
-            pace = pace._replace(theta=self._costs.at_least(self._tokens / self._seconds))
-        self.pace = pace.after(size, self.policy.max_size).seen(len(path), self.expected)
+            controller = controller._replace(theta=self._costs.at_least(self._tokens / self._seconds))
+        self.controller = controller.after(size, self.policy.max_size).seen(len(path), self.expected)

@@ -26,11 +26,11 @@ from .expansion import ExpansionPolicy, Nodes, SampledExpansion, TokenCosts, Top
 TRIAL_STEPS = 60  # trees grown for one estimate
 ROUNDS = 4  # of setting theta to the rate found with it (Dinkelbach): the rate moves by less than the noise after these
 TAIL_TOKENS = 8  # what a kept row leaves out is drawn as so many tokens of equal probability
-FLOOR_STEP = 1.1  # the floor rises by this when a tree is full, and falls by it when not
-LOWEST_FLOOR = 1e-4
-TRUST_STEP = 0.02  # per token more or less than promised: some fifty steps undo a promise that was twice too high
-TRUSTED = (0.25, 1.25)
-FELT = 0.5  # of a draft pass while weights stream in: it hides or it does not; 0.2 to 0.5 grow equally good trees
+THRESHOLD_STEP = 1.1  # the threshold rises by this when a tree is full, and falls by it when not
+LOWEST_THRESHOLD = 1e-4
+GAIN_STEP = 0.02  # per token more or less than promised: some fifty steps undo a promise that was twice too high
+GAIN_LIMITS = (0.25, 1.25)
+EXPOSED_DRAFT_SHARE = 0.5  # of a draft pass, not hidden by reading weights; 0.2 to 0.5 do equally well
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,35 +82,38 @@ class StepCosts:
     def token_costs(self, theta: float) -> TokenCosts:
         """Return what nodes and draft passes are charged at so many tokens per second.
 
-        Where weights stream in, nodes are priced as in a step without drafting, and draft passes by `FELT`. Whether
-        drafting hides depends on the whole step, which prices of single nodes cannot say; `seconds` does.
+        Where weights stream in, nodes are priced as in a step without drafting, and draft passes by
+        `EXPOSED_DRAFT_SHARE`. Whether drafting hides depends on the whole step, which prices of single nodes cannot
+        say; `seconds` does.
         """
-        return TokenCosts(theta * self.step_sec, theta * (1.0 if self.streaming is None else FELT) * self.draft_sec)
+        return TokenCosts(
+            theta * self.step_sec, theta * (1.0 if self.streaming is None else EXPOSED_DRAFT_SHARE) * self.draft_sec
+        )
 
 
-class Pace(NamedTuple):
+class Controller(NamedTuple):
     """What follows a run: how fast it is, how far its chances hold, what a draw must be worth for the budget to last.
 
     Attributes:
         theta: tokens per second.
-        floor: used by the sampled recipe alone.
-        trust: what chances are multiplied by; below 1 where less is accepted than they promise.
+        threshold: used by the sampled recipe alone.
+        gain: what chances are multiplied by; below 1 where less is accepted than they promise.
     """
 
     theta: float
-    floor: float
-    trust: float = 1.0
+    threshold: float
+    gain: float = 1.0
 
-    def after(self, size: int, max_size: int) -> Pace:
-        """Return the pace with the floor of the next step: so that trees are full about as often as not."""
-        floor = self.floor * FLOOR_STEP if size >= max_size else self.floor / FLOOR_STEP
-        return self._replace(floor=max(floor, LOWEST_FLOOR))
+    def after(self, size: int, max_size: int) -> Controller:
+        """Return the controller with the threshold of the next step: so that trees are full about as often as not."""
+        threshold = self.threshold * THRESHOLD_STEP if size >= max_size else self.threshold / THRESHOLD_STEP
+        return self._replace(threshold=max(threshold, LOWEST_THRESHOLD))
 
-    def seen(self, tokens: int, expected: float) -> Pace:
-        """Return the pace after a step that committed so many tokens where the scores promised `expected`."""
-        lowest, highest = TRUSTED
-        trust = self.trust * math.exp(TRUST_STEP * (tokens - expected))
-        return self._replace(trust=min(max(trust, lowest), highest))
+    def seen(self, tokens: int, expected: float) -> Controller:
+        """Return the controller after a step that committed so many tokens where the scores promised `expected`."""
+        lowest, highest = GAIN_LIMITS
+        gain = self.gain * math.exp(GAIN_STEP * (tokens - expected))
+        return self._replace(gain=min(max(gain, lowest), highest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,28 +128,30 @@ class Recipe:
 
     verifier: str
     kind: str
-    expansion: Callable[[TreeBounds, Calibration, StepCosts | None], Callable[[Pace], ExpansionPolicy]]
+    expansion: Callable[[TreeBounds, Calibration, StepCosts | None], Callable[[Controller], ExpansionPolicy]]
 
 
-def _top_k(bounds: TreeBounds, calibration: Calibration, costs: StepCosts | None) -> Callable[[Pace], ExpansionPolicy]:
+def _top_k(
+    bounds: TreeBounds, calibration: Calibration, costs: StepCosts | None
+) -> Callable[[Controller], ExpansionPolicy]:
     tables, expected = calibration.tables(), calibration.expected("most likely")[: bounds.branch]
 
-    def expansion(pace: Pace) -> TopKExpansion:
-        token_costs = None if costs is None else costs.token_costs(pace.theta)
-        return TopKExpansion(bounds, replace(tables, trust=pace.trust), pace.trust * expected, token_costs)
+    def expansion(controller: Controller) -> TopKExpansion:
+        token_costs = None if costs is None else costs.token_costs(controller.theta)
+        return TopKExpansion(bounds, replace(tables, gain=controller.gain), controller.gain * expected, token_costs)
 
     return expansion
 
 
 def _sampled(
     bounds: TreeBounds, calibration: Calibration, costs: StepCosts | None
-) -> Callable[[Pace], ExpansionPolicy]:
+) -> Callable[[Controller], ExpansionPolicy]:
     tables, expected = calibration.tables(), calibration.expected("drawn")[: bounds.branch]
 
-    def expansion(pace: Pace) -> SampledExpansion:
-        token_costs = None if costs is None else costs.token_costs(pace.theta)
-        chances = replace(tables, trust=pace.trust)
-        return SampledExpansion(bounds, chances, pace.trust * expected, token_costs, pace.floor)
+    def expansion(controller: Controller) -> SampledExpansion:
+        token_costs = None if costs is None else costs.token_costs(controller.theta)
+        chances = replace(tables, gain=controller.gain)
+        return SampledExpansion(bounds, chances, controller.gain * expected, token_costs, controller.threshold)
 
     return expansion
 
@@ -167,13 +172,13 @@ class Expectation(NamedTuple):
         tokens_per_step: committed tokens per target pass.
         size: nodes of a tree on average.
         tokens_per_sec: None without costs.
-        pace: where a run starts.
+        controller: where a run starts.
     """
 
     tokens_per_step: float
     size: float
     tokens_per_sec: float | None
-    pace: Pace
+    controller: Controller
 
     @property
     def value(self) -> float:
@@ -185,18 +190,20 @@ def expectation(
     recipe: Recipe, bounds: TreeBounds, calibration: Calibration, costs: StepCosts | None, *, seed: int = 0
 ) -> Expectation:
     """Grow trees on rows of the calibration, and return what they are expected to yield; equal seeds, equal trees."""
-    make, floor = recipe.expansion(bounds, calibration, costs), _static_floor(recipe, bounds, calibration)
-    pace = Pace(0.0 if costs is None else 1.0 / float(costs.step_sec[1]), floor)
+    make, threshold = recipe.expansion(bounds, calibration, costs), _static_threshold(recipe, bounds, calibration)
+    controller = Controller(0.0 if costs is None else 1.0 / float(costs.step_sec[1]), threshold)
     for _ in range(ROUNDS):
         generator = np.random.default_rng(seed)
         tokens, sizes, seconds = 0.0, 0, 0.0
         for _ in range(TRIAL_STEPS):
-            nodes, widths = grown_on_rows(make(pace), bounds, calibration.rows, generator)
+            nodes, widths = grown_on_rows(make(controller), bounds, calibration.rows, generator)
             tokens, sizes = tokens + float(nodes.scores.sum()), sizes + nodes.size
             seconds += 0.0 if costs is None else costs.seconds(nodes.size, widths)
-            pace = pace.after(nodes.size, bounds.max_size)
-        pace = pace._replace(theta=0.0 if costs is None else costs.at_least(tokens / seconds))
-    return Expectation(tokens / TRIAL_STEPS, sizes / TRIAL_STEPS, None if costs is None else pace.theta, pace)
+            controller = controller.after(nodes.size, bounds.max_size)
+        controller = controller._replace(theta=0.0 if costs is None else costs.at_least(tokens / seconds))
+    return Expectation(
+        tokens / TRIAL_STEPS, sizes / TRIAL_STEPS, None if costs is None else controller.theta, controller
+    )
 
 
 def best_static(
@@ -212,17 +219,17 @@ def best_static(
     best = best_shape(speedup_surface(vector, profile, max_size=largest, max_depth=bounds.max_depth, greedy=greedy))
     tree = optimal_tree(vector, size=best.size, depth=best.depth)
     per_sec = best.predicted_speedup / autoregressive_sec(profile, greedy=greedy)
-    return tree, Expectation(best.expected_tokens, tree.size, per_sec, Pace(per_sec, LOWEST_FLOOR))
+    return tree, Expectation(best.expected_tokens, tree.size, per_sec, Controller(per_sec, LOWEST_THRESHOLD))
 
 
-def _static_floor(recipe: Recipe, bounds: TreeBounds, calibration: Calibration) -> float:
+def _static_threshold(recipe: Recipe, bounds: TreeBounds, calibration: Calibration) -> float:
     """Return the least score in the best tree of that size for the plain vector: what the last of a budget is worth."""
     vector = AcceptanceVector(calibration.expected(recipe.kind))
     try:
         tree = optimal_tree(vector, size=bounds.max_size, depth=bounds.max_depth)
     except ValueError:  # fewer nodes exist: the budget is no limit
-        return LOWEST_FLOOR
-    return max(float(node_scores(tree, vector).min()), LOWEST_FLOOR)
+        return LOWEST_THRESHOLD
+    return max(float(node_scores(tree, vector).min()), LOWEST_THRESHOLD)
 
 
 def grown_on_rows(

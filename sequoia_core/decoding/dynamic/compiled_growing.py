@@ -116,7 +116,7 @@ class CompiledGrower:
             sequence[-1], root_position=len(sequence) - 1, temperature=self.sampling.temperature,
             in_turn=in_turn, draws=FILLS.get(self.fill, False),
             tables=(CENTRES, chances.values, MASS_EDGES) if by_table else None,
-            trust=chances.trust if by_table else 1.0, floor=expansion.floor if in_turn else 0.0,
+            gain=chances.gain if by_table else 1.0, threshold=expansion.threshold if in_turn else 0.0,
             expected=expansion.expected, token_costs=expansion.token_costs,
         )  # fmt: skip
         return self._shaping

@@ -227,19 +227,19 @@ class SampledExpansion:
         chances: before a draw they decide on it; once its token is known they decide only what grows below.
         expected: float64 [k], the chance by rank where nothing is known of the row.
         token_costs: None counts nothing but the floor.
-        floor: a draw that is worth less is left out, so that a budget lasts to the deeper levels.
+        threshold: a draw that is worth less is left out, so that a budget lasts to the deeper levels.
     """
 
     bounds: TreeBounds
     chances: Chances
     expected: np.ndarray
     token_costs: TokenCosts | None = None
-    floor: float = 0.0
+    threshold: float = 0.0
 
     def frontier(self, nodes: Nodes) -> np.ndarray:
         unread = _unread(nodes, self.bounds)
         expected = np.outer(nodes.scores[unread], self.expected)
-        unread = unread[expected.max(axis=1, initial=0.0) > self.floor]
+        unread = unread[expected.max(axis=1, initial=0.0) > self.threshold]
         if nodes.size == self.bounds.max_size:
             return unread[:0]
         if self.token_costs is None or len(unread) == 0:
@@ -275,7 +275,7 @@ class SampledExpansion:
     def _best_draws(self, size: int, gains: np.ndarray) -> tuple[float, float]:
         """Return what the best number of draws gains beyond its cost, and the least gain among them (inf for none)."""
         gains = -np.sort(-gains)[: self.bounds.max_size - size]
-        gains = gains[gains > self.floor]
+        gains = gains[gains > self.threshold]
         step = np.zeros(self.bounds.max_size + 1) if self.token_costs is None else self.token_costs.step
         values = np.cumsum(gains) - (step[size + 1 : size + 1 + len(gains)] - step[size])
         if len(values) == 0 or values.max() <= 0.0:

@@ -47,14 +47,14 @@ def predict_growing(
         ValueError: when the bounds go beyond what was profiled.
     """
     greedy = calibration.temperature == 0.0
-    rows, trust = calibration.rows_by_prompt(), calibration.trust_by_prompt(kind)
+    rows, gain = calibration.rows_by_prompt(), calibration.trust_by_prompt(kind)
     if rows is None:
-        rows, trust = [calibration.rows], np.ones(1)
+        rows, gain = [calibration.rows], np.ones(1)
     generator, tables = np.random.default_rng(seed), calibration.tables()
     shape = len(rows), TREES_PER_PROMPT
     tokens, sizes, widths = np.empty(shape), np.empty(shape, int), np.zeros((*shape, bounds.max_depth), int)
     for prompt, own in enumerate(rows):
-        judged = replace(tables, trust=float(trust[prompt]))
+        judged = replace(tables, gain=float(gain[prompt]))
         for trial in range(TREES_PER_PROMPT):
             nodes, read = grown_on_rows(expansion, bounds, own, generator)
             tokens[prompt, trial], sizes[prompt, trial] = _expected_tokens(nodes, judged, kind), nodes.size

@@ -128,7 +128,7 @@ def test_pruning_after_the_draw_is_caught_in_running_decodes(prunes, costs, monk
     def pruning(drafter, context):
         expansion = own(drafter, context)
         return PruningAfterTheDraw(
-            expansion.bounds, expansion.chances, expansion.expected, expansion.token_costs, expansion.floor
+            expansion.bounds, expansion.chances, expansion.expected, expansion.token_costs, expansion.threshold
         )
 
     if prunes:
@@ -252,7 +252,7 @@ def test_trees_follow_what_a_growing_context_makes_of_costs(recipe, tiny_target)
         for low, high in ((0, 64), (140, 200))
     )
     assert min(early) > 1 and max(late) == 1
-    dear = policy.costs(150).token_costs(policy.expected[recipe].pace.theta)
+    dear = policy.costs(150).token_costs(policy.expected[recipe].controller.theta)
     np.testing.assert_array_equal(policy.shaper_at_start(150).token_costs.step, dear.step)
 
 
@@ -263,21 +263,23 @@ def test_nodes_are_held_to_the_rate_of_the_last_steps(recipe, tiny_target, monke
     policy = AdaptiveTree(profile=profile(0.05), calibration=calibration_of(0.6), max_size=8, recipe=recipe)
     start, costs, kept = policy.expected[recipe], policy.costs(), 1 - 1 / adaptive.MEMORY
     tokens = adaptive.MEMORY * start.tokens_per_step
-    seconds, seen, commit = tokens / start.pace.theta, [], AdaptiveDrafter.commit
+    seconds, seen, commit = tokens / start.controller.theta, [], AdaptiveDrafter.commit
 
     def committed(drafter, draft, path):
         widths = list(drafter.widths)
         commit(drafter, draft, path)
-        seen.append((len(path), draft.tree.size, costs.seconds(draft.tree.size, widths), drafter.pace))
+        seen.append((len(path), draft.tree.size, costs.seconds(draft.tree.size, widths), drafter.controller))
 
     monkeypatch.setattr(AdaptiveDrafter, "commit", committed)
     list(decode(PROMPT, target=tiny_target, draft=tiny_llama(1), tree=policy, max_new_tokens=200))
-    pace = start.pace
+    controller = start.controller
     for count, size, taken, found in seen:
         tokens, seconds = kept * tokens + count, kept * seconds + taken
-        pace = pace.after(size, policy.max_size)
-        assert (found.theta, found.floor) == pytest.approx((max(tokens / seconds, 1.0), pace.floor))
-    assert len(seen) > adaptive.MEMORY and found.theta > 1.2 * start.pace.theta  # the draft is better than it promised
+        controller = controller.after(size, policy.max_size)
+        assert (found.theta, found.threshold) == pytest.approx((max(tokens / seconds, 1.0), controller.threshold))
+    assert (
+        len(seen) > adaptive.MEMORY and found.theta > 1.2 * start.controller.theta
+    )  # the draft is better than it promised
 
 
 def test_auto_takes_the_recipe_that_is_expected_to_be_faster_and_says_which(tiny_target, tiny_draft):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from sequoia_core.decoding.dynamic.adaptive_expansion import (
-    LOWEST_FLOOR,
+    LOWEST_THRESHOLD,
     RECIPES,
-    Pace,
+    Controller,
     StepCosts,
     expectation,
     grown_on_rows,
@@ -62,12 +62,14 @@ def test_draws_start_from_what_the_last_node_of_the_best_static_tree_is_worth(si
 
     def expansion(*settings):
         make = RECIPES["sampled"].expansion(*settings)
-        return lambda pace: paces.append(pace) or make(pace)
+        return lambda controller: paces.append(controller) or make(controller)
 
     expectation(replace(RECIPES["sampled"], expansion=expansion), bounds, known, None)
     vector = AcceptanceVector(known.expected("drawn"))
     tree = optimal_tree(vector, size=size, depth=depth)
-    assert paces[0].floor == pytest.approx(node_scores(tree, vector).min()) and paces[0].floor > LOWEST_FLOOR
+    assert (
+        paces[0].threshold == pytest.approx(node_scores(tree, vector).min()) and paces[0].threshold > LOWEST_THRESHOLD
+    )
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -75,7 +77,7 @@ def test_what_is_expected_of_ranks_is_of_the_tokens_that_a_recipe_takes(recipe):
     probs = np.tile([0.6, 0.3, 0.1], (10, 1))
     known = Calibration.of_samples([Sample(probs, probs, probs, probs, probs / 2)], temperature=1.0)
     bounds = TreeBounds(max_size=8, max_depth=3, beam=4, branch=2)
-    found = RECIPES[recipe].expansion(bounds, known, None)(Pace(0.0, 0.1, trust=0.5)).expected
+    found = RECIPES[recipe].expansion(bounds, known, None)(Controller(0.0, 0.1, gain=0.5)).expected
     np.testing.assert_allclose(found, 0.5 * (probs if recipe == "deterministic" else probs / 2)[0, :2])
 
 
@@ -89,7 +91,9 @@ def test_trees_are_expected_to_be_held_to_the_best_rate_there_is(sharpness, per_
 
     def rate(theta: float) -> float:
         generator = np.random.default_rng(0)
-        grown = [grown_on_rows(make(Pace(theta, LOWEST_FLOOR)), bounds, known.rows, generator) for _ in range(60)]
+        grown = [
+            grown_on_rows(make(Controller(theta, LOWEST_THRESHOLD)), bounds, known.rows, generator) for _ in range(60)
+        ]
         seconds = sum(costs.seconds(nodes.size, widths) for nodes, widths in grown)
         return sum(float(nodes.scores.sum()) for nodes, _ in grown) / seconds
 

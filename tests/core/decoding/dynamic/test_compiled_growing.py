@@ -56,7 +56,7 @@ def random_shaper(generator, in_turn):
     if generator.random() < 0.2:
         values[:] = values[:, :1]  # equal chances everywhere: ties decide
     values[0, generator.integers(BINS)] = CENTRES[3]
-    chances = ChanceTables(values, trust=float(generator.uniform(0.3, 1.25)))
+    chances = ChanceTables(values, gain=float(generator.uniform(0.3, 1.25)))
     if not in_turn and generator.random() < 0.3:
         chances = DraftChances()
     expected = generator.random(bounds.branch) * 0.7
@@ -66,7 +66,9 @@ def random_shaper(generator, in_turn):
         draft = np.append(0.0, np.cumsum(generator.choice([0.0, 0.02, 0.1], size=bounds.beam)))
         token_costs = TokenCosts(step, draft)
     if in_turn:
-        return SampledExpansion(bounds, chances, expected, token_costs, floor=float(generator.choice([0.0, 1e-4, 0.1])))
+        return SampledExpansion(
+            bounds, chances, expected, token_costs, threshold=float(generator.choice([0.0, 1e-4, 0.1]))
+        )
     return TopKExpansion(bounds, chances, expected, token_costs)
 
 

@@ -172,7 +172,7 @@ def token_costs(seed, bounds):
 
 def drawn_in_turn(seed, kind=SampledExpansion):
     bounds = TreeBounds(max_size=6, max_depth=DEPTH, beam=2, branch=2)
-    return kind(bounds, Whim(seed), np.full(2, 0.6), token_costs(seed, bounds), floor=0.05)
+    return kind(bounds, Whim(seed), np.full(2, 0.6), token_costs(seed, bounds), threshold=0.05)
 
 
 def best_first(seed, vocab):
