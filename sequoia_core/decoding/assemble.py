@@ -72,12 +72,12 @@ def assemble(
         sessions, drafter = [session], RootDrafter()
     else:
         own = draft.open(capacity + policy.max_inner + 1)
-        chosen = next((kind for kind in DRAFTERS if kind.supports(own, policy, verifier.fill)), None)
+        chosen = next((kind for kind in DRAFTERS if kind.supports(own, policy, verifier.draft_sampling)), None)
         if chosen is None:
             raise ValueError(f"tree: found a {type(policy).__name__}, expected a policy that some drafter supports")
         sessions = [session, own]
         drafter = chosen(
-            own, policy, fill=verifier.fill, sampling=draft_sampling, context=context,
+            own, policy, draft_sampling=verifier.draft_sampling, sampling=draft_sampling, context=context,
             generator=_generator_on(draft.device, generator),
         )  # fmt: skip
     on_cpu = all(torch.device(model.device).type == "cpu" for model in (target, draft) if model is not None)

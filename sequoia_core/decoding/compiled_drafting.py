@@ -11,9 +11,9 @@ from ..native.llama_x86 import CompiledSession, DraftCall
 from .drafting import DraftTree, LevelDrafter
 from .sampling import finite, sample_with_replacement, sample_without_replacement, take_most_likely
 from .tree_policy import TreePolicy
-from .verifiers import Fill
+from .verifiers import DraftSampling
 
-FILLS: dict[Fill, str] = {  # those that compiled code has too, and its names for them
+DRAFT_SAMPLINGS: dict[DraftSampling, str] = {  # those that compiled code has too, and its names for them
     sample_without_replacement: "without replacement",
     sample_with_replacement: "with replacement",
     take_most_likely: "most likely",
@@ -25,11 +25,11 @@ class CompiledDrafter(LevelDrafter):
 
     def __init__(self, session: CompiledSession, policy: TreePolicy, **options) -> None:
         super().__init__(session, policy, **options)
-        self._call = DraftCall(session, self.fixed_plan.levels, fill=FILLS[self.fill])
+        self._call = DraftCall(session, self.fixed_plan.levels, draft_sampling=DRAFT_SAMPLINGS[self.draft_sampling])
 
     @staticmethod
-    def supports(session: Session, policy: TreePolicy, fill: Fill) -> bool:
-        return policy.fixed is not None and isinstance(session, CompiledSession) and fill in FILLS
+    def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
+        return policy.fixed is not None and isinstance(session, CompiledSession) and draft_sampling in DRAFT_SAMPLINGS
 
     @torch.inference_mode()
     def grow(self, sequence: Sequence[int]) -> DraftTree:

@@ -20,7 +20,7 @@ from .dynamic.marginal_gains import MarginalGains
 from .plan import TreePlan, plan_of
 from .sampling import SamplingConfig, check_probabilities, probabilities
 from .tree_policy import ROOT_ONLY, TreePolicy
-from .verifiers import Fill
+from .verifiers import DraftSampling
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class LevelDrafter:
     Args:
         session: holds the prompt but for its last token.
         policy: one that `supports` accepts.
-        fill: how children are drawn from a row.
+        draft_sampling: how children are drawn from a row.
         sampling: the draft's own.
         context: positions that both models have. Nodes beyond share the last one; the loop cuts their tokens off.
     """
@@ -112,18 +112,18 @@ class LevelDrafter:
         session: Session,
         policy: TreePolicy,
         *,
-        fill: Fill,
+        draft_sampling: DraftSampling,
         sampling: SamplingConfig,
         context: int,
         generator: torch.Generator,
     ) -> None:
-        self.session, self.policy, self.fill, self.sampling = session, policy, fill, sampling
+        self.session, self.policy, self.draft_sampling, self.sampling = session, policy, draft_sampling, sampling
         self.context, self.generator = context, generator
         self.fixed_plan = None if policy.fixed is None else plan_of(policy.fixed)
         self._rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
 
     @staticmethod
-    def supports(session: Session, policy: TreePolicy, fill: Fill) -> bool:
+    def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
         """Whether this drafter can fill such trees that way from that session's model."""
         return policy.fixed is not None
 
@@ -149,7 +149,7 @@ class LevelDrafter:
             logits = self.session.forward(ids, positions, tree_mask, keep=len(level.nodes))
             block = probabilities(logits, self.sampling)
             check_probabilities(block, "draft")
-            drawn = self.fill(block, level.most_children, self.generator).take(level.places.to(block.device))
+            drawn = self.draft_sampling(block, level.most_children, self.generator).take(level.places.to(block.device))
             tokens[level.children] = drawn
             probs[level.children] = block.take(level.rows.to(block.device) * block.shape[1] + drawn)
             if rows is None:

@@ -1,8 +1,8 @@
 """Verifiers: given a drafted tree and both models' rows, decide which path the target accepts.
 
-A verifier is a fill (how children are drawn from the draft's row) together with the rule that is exact for that fill.
-Rules work on one node in float64 and are generators, so that a walk pays only for the children it looks at and a test
-can enumerate the whole distribution. On CPU plain temperature sampling walks by `rows_walk` in
+A verifier is a draft sampling (how children are drawn from the draft's row) together with the rule that is exact for
+that draft sampling. Rules work on one node in float64 and are generators, so that a walk pays only for the children it
+looks at and a test can enumerate the whole distribution. On CPU plain temperature sampling walks by `rows_walk` in
 `native/sampling_ops.c`, which repeats these rules: change both (a test compares them trial by trial).
 
 P = target row, Q = draft row, V = vocabulary, k = children of the node.
@@ -61,12 +61,14 @@ class Offer:
 
     @property
     def accept_prob(self) -> float:
-        if self.draft_mass <= 0.0:  # only possible through rounding: the fill never draws a token without mass
+        if (
+            self.draft_mass <= 0.0
+        ):  # only possible through rounding: the draft sampling never draws a token without mass
             return 1.0 if self.target_mass > 0.0 else 0.0
         return min(1.0, self.target_mass / self.draft_mass)
 
 
-Fill = Callable[[torch.Tensor, int, torch.Generator | None], torch.Tensor]
+DraftSampling = Callable[[torch.Tensor, int, torch.Generator | None], torch.Tensor]
 Rule = Callable[[np.ndarray, np.ndarray, Sequence[int]], Iterator[Offer]]
 
 
@@ -136,7 +138,9 @@ def _without(row: np.ndarray, token: int) -> np.ndarray:
     return rest if remove_token(rest, token) > 0.0 else row
 
 
-EXACT_FILLS: dict[Rule, Fill] = {  # the one fill that each rule is exact for; after any other its output is biased
+EXACT_SAMPLING: dict[
+    Rule, DraftSampling
+] = {  # the one draft sampling that each rule is exact for; after any other its output is biased
     sequoia_rule: sample_without_replacement,
     traversal_rule: sample_without_replacement,
     specinfer_rule: sample_with_replacement,
@@ -146,12 +150,12 @@ EXACT_FILLS: dict[Rule, Fill] = {  # the one fill that each rule is exact for; a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verifier:
-    """A fill, the rule that is exact for it, and what the pair promises (paper §3.2).
+    """A draft sampling, the rule that is exact for it, and what the pair promises (paper §3.2).
 
     Attributes:
         name: in options, files and records; also that of the rule in compiled code (`vocabulary_rows.RULES`), if any.
-        fill: draws children: float [m, V], k -> int64 [m, k].
-        rule: decides on them; must be the one that `EXACT_FILLS` has for that fill.
+        draft_sampling: draws children: float [m, V], k -> int64 [m, k].
+        rule: decides on them; must be the one that `EXACT_SAMPLING` has for that draft sampling.
         ranks: returns for many pairs of rows at once how likely the child of each rank is the accepted one.
         outcomes: draws for many pairs of rows at once the rank accepted, given the token that was committed.
         optimal_transport: with one child, acceptance is 1 - ||P - Q||_1 / 2, the most that any rule can reach for a
@@ -162,11 +166,11 @@ class Verifier:
     `GREEDY` keeps both promises only where both rows are one-hot.
 
     Raises:
-        ValueError: for a fill and a rule that do not belong together, naming both.
+        ValueError: for a draft sampling and a rule that do not belong together, naming both.
     """
 
     name: str
-    fill: Fill
+    draft_sampling: DraftSampling
     rule: Rule
     ranks: RankRule
     outcomes: OutcomeRule
@@ -174,15 +178,17 @@ class Verifier:
     cover: bool
 
     def __post_init__(self) -> None:
-        partner = EXACT_FILLS.get(self.rule)
+        partner = EXACT_SAMPLING.get(self.rule)
         if partner is None:
             raise ValueError(
-                f"verifier {self.name!r}: found rule {_name(self.rule)}, expected one tied to a fill in EXACT_FILLS"
+                f"verifier {self.name!r}: found rule {_name(self.rule)}, "
+                f"expected one tied to a draft sampling in EXACT_SAMPLING"
             )
-        if self.fill is not partner:
+        if self.draft_sampling is not partner:
             raise ValueError(
-                f"verifier {self.name!r}: found fill {_name(self.fill)} with rule {_name(self.rule)}, "
-                f"expected fill {_name(partner)} (any other pairing is biased)"
+                f"verifier {self.name!r}: found draft sampling {_name(self.draft_sampling)} "
+                f"with rule {_name(self.rule)}, "
+                f"expected draft sampling {_name(partner)} (any other pairing is biased)"
             )
 
 
@@ -194,21 +200,21 @@ VERIFIERS = {
     verifier.name: verifier
     for verifier in (
         Verifier(
-            name=SEQUOIA, fill=sample_without_replacement, rule=sequoia_rule,
+            name=SEQUOIA, draft_sampling=sample_without_replacement, rule=sequoia_rule,
             ranks=rank_acceptance, outcomes=accepted_ranks, optimal_transport=True, cover=True,
         ),
         Verifier(
-            name=SPECINFER, fill=sample_with_replacement, rule=specinfer_rule,
+            name=SPECINFER, draft_sampling=sample_with_replacement, rule=specinfer_rule,
             ranks=rank_acceptance_with_replacement, outcomes=accepted_ranks_with_replacement,
             optimal_transport=True, cover=False,
         ),
         Verifier(
-            name=TOPK, fill=take_most_likely, rule=topk_rule,
+            name=TOPK, draft_sampling=take_most_likely, rule=topk_rule,
             ranks=rank_acceptance_of_most_likely, outcomes=accepted_ranks_of_most_likely,
             optimal_transport=False, cover=True,
         ),
         Verifier(
-            name=TRAVERSAL, fill=sample_without_replacement, rule=traversal_rule,
+            name=TRAVERSAL, draft_sampling=sample_without_replacement, rule=traversal_rule,
             ranks=rank_acceptance, outcomes=accepted_ranks, optimal_transport=True, cover=True,
         ),
     )
@@ -216,10 +222,17 @@ VERIFIERS = {
 GREEDY = replace(VERIFIERS[TOPK], name="greedy", optimal_transport=True)  # every verifier at temperature 0
 
 
-def same_fill(name: str) -> tuple[str, ...]:
+def same_draft_sampling(name: str) -> tuple[str, ...]:
     """Return the names of the verifiers that draw children as that one does, itself first."""
-    fill = VERIFIERS[name].fill
-    return (name, *(other for other, verifier in VERIFIERS.items() if verifier.fill is fill and other != name))
+    draft_sampling = VERIFIERS[name].draft_sampling
+    return (
+        name,
+        *(
+            other
+            for other, verifier in VERIFIERS.items()
+            if verifier.draft_sampling is draft_sampling and other != name
+        ),
+    )
 
 
 def choose_verifier(name: str, *, greedy: bool) -> Verifier:

@@ -25,9 +25,13 @@ from .plain_decoder import has_biases, has_head_norms, head_size, is_plain_decod
 SOURCES = ("llama_x86.c", *tree_shaping.SOURCES)
 FLAGS = ("-mtune=native", *rows.ARITHMETIC_FLAGS)  # no -march=native: `InstructionSet.flags` names the instructions
 EMULATION = "amx_emulation.h"
-MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a copy: not for models that fill the memory
+MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a copy: not for models that draft sampling the memory
 LARGEST_HEAD = 256
-FILLS = ("without replacement", "with replacement", "most likely")  # the ways of drawing that `sequoia_draft` has
+DRAFT_SAMPLINGS = (
+    "without replacement",
+    "with replacement",
+    "most likely",
+)  # the ways of drawing that `sequoia_draft` has
 MATRICES = (  # of a layer, by their names in it
     *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
     *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
@@ -146,7 +150,7 @@ class CompiledLlama:
 
     @staticmethod
     def supports(model: torch.nn.Module) -> bool:
-        """Whether this path can run a model here: kind, number format, sizes that fill tiles, memory, processor."""
+        """Whether this path can run a model here: kind, number format, sizes that draft sampling tiles, memory, processor."""
         size = sum(p.numel() * p.element_size() for p in model.parameters())
         return fits(model) and size <= MAX_PACKED_BYTES
 
@@ -323,16 +327,16 @@ class DraftCall:
 
     Args:
         session: of the draft; tokens are drawn from its `vocab_size`.
-        fill: one of FILLS, how children are drawn.
+        draft_sampling: one of FILLS, how children are drawn.
 
     Raises:
         ValueError: for another fill.
     """
 
-    def __init__(self, session: CompiledSession, levels: Sequence[DraftLevel], *, fill: str) -> None:
-        if fill not in FILLS:
-            raise ValueError(f"fill: found {fill!r}, expected one of {', '.join(FILLS)}")
-        self.session, self.levels, self.fill = session, levels, fill
+    def __init__(self, session: CompiledSession, levels: Sequence[DraftLevel], *, draft_sampling: str) -> None:
+        if draft_sampling not in DRAFT_SAMPLINGS:
+            raise ValueError(f"fill: found {draft_sampling!r}, expected one of {', '.join(DRAFT_SAMPLINGS)}")
+        self.session, self.levels, self.draft_sampling = session, levels, draft_sampling
         self.forwarded = sum(len(level.nodes) for level in levels)
         self.draws = sum(len(level.nodes) * level.most_children for level in levels)
         self.nodes = levels[-1].children.stop
@@ -351,7 +355,7 @@ class DraftCall:
         self._root = self.tokens.numpy()[:1]  # the same memory
         self._unseen = (ctypes.c_int64 * 2)()  # the root and at most one accepted leaf before it
         self._call = _Draft(
-            levels=len(levels), with_replacement=fill == "with replacement", level=self._levels,
+            levels=len(levels), with_replacement=draft_sampling == "with replacement", level=self._levels,
             vocab=session.vocab_size, rows=self.rows.data_ptr(), tokens=self.tokens.data_ptr(),
             probabilities=self.probabilities.data_ptr(), seconds=ctypes.addressof(session.drafting_sec),
         )  # fmt: skip
@@ -382,7 +386,7 @@ class DraftCall:
         self._unseen[: len(unseen)] = unseen
         self._root[0] = unseen[-1]
         uniforms = None
-        if self.fill != "most likely":
+        if self.draft_sampling != "most likely":
             uniforms = torch.rand(self.draws, dtype=torch.float64, generator=generator)
         call.threads, call.length, call.unseen = torch.get_num_threads(), session.length, len(unseen)
         call.ids, call.root_position, call.positions = ctypes.addressof(self._unseen), root_position, positions

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..decoding.sampling import sample_with_replacement, sample_without_replacement, take_most_likely
-from ..decoding.verifiers import GREEDY, VERIFIERS, Fill
+from ..decoding.verifiers import GREEDY, VERIFIERS, DraftSampling
 
 MAX_ENUMERATED = 6
 
@@ -36,7 +36,7 @@ def _draw_most_likely(draft: np.ndarray, drawn: Sequence[int], k: int) -> Iterat
     yield int(take_most_likely(torch.from_numpy(draft)[None], k)[0, len(drawn)]), 1.0
 
 
-_NEXT_DRAWS: dict[Fill, Draws] = {
+_NEXT_DRAWS: dict[DraftSampling, Draws] = {
     sample_without_replacement: _draw_without_replacement,
     sample_with_replacement: _draw_with_replacement,
     take_most_likely: _draw_most_likely,
@@ -71,7 +71,7 @@ def next_token_distribution(
         raise ValueError(f"k: found {k} children, expected 1 to the vocabulary of {len(target)}")
     if verifier is GREEDY:
         target = np.eye(len(target))[target.argmax()]
-    draws, distribution, accepted = _NEXT_DRAWS[verifier.fill], np.zeros(len(target)), 0.0
+    draws, distribution, accepted = _NEXT_DRAWS[verifier.draft_sampling], np.zeros(len(target)), 0.0
 
     def offer_next(drawn: list[int], reach: float) -> None:
         nonlocal distribution, accepted

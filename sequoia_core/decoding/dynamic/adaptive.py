@@ -16,7 +16,7 @@ from ...design.tree import TokenTree
 from ...models.protocol import Session
 from ..drafting import DraftTree
 from ..tree_policy import FixedTree, TreePolicy
-from ..verifiers import VERIFIERS, Fill, same_fill
+from ..verifiers import VERIFIERS, DraftSampling, same_draft_sampling
 from .adaptive_expansion import RECIPES, STATIC, Expectation, Recipe, StepCosts, best_static, expectation
 from .expansion import ExpansionPolicy
 from .growing import GrowingDrafter, GrowingTree
@@ -125,7 +125,7 @@ class AdaptiveTree(GrowingTree):
 
     @property
     def verifiers(self) -> tuple[str, ...]:
-        return tuple(VERIFIERS) if self.recipe == STATIC else same_fill(self.rules.verifier)
+        return tuple(VERIFIERS) if self.recipe == STATIC else same_draft_sampling(self.rules.verifier)
 
     def differences(self, wanted: Conditions) -> list[str]:
         measured = self.holds_for or replace(wanted, temperature=self.calibration.temperature)
@@ -150,7 +150,7 @@ class AdaptiveDrafter(GrowingDrafter):
         self._tokens, self._seconds = MEMORY * start.tokens_per_step, None
 
     @staticmethod
-    def supports(session: Session, policy: TreePolicy, fill: Fill) -> bool:
+    def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
         return isinstance(policy, AdaptiveTree) and policy.fixed is None
 
     def expansion(self, context: int) -> ExpansionPolicy:

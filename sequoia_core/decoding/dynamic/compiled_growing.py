@@ -20,10 +20,13 @@ from ..drafting import unseen_tokens
 from ..plan import TreePlan
 from ..sampling import SamplingConfig, finite, sample_without_replacement, take_most_likely
 from ..tree_policy import TreePolicy
-from ..verifiers import Fill
+from ..verifiers import DraftSampling
 from .expansion import DraftChances, ExpansionPolicy, Nodes, SampledExpansion, TopKExpansion
 
-FILLS: dict[Fill, bool] = {sample_without_replacement: True, take_most_likely: False}  # whether tokens are drawn
+DRAFT_SAMPLINGS: dict[DraftSampling, bool] = {
+    sample_without_replacement: True,
+    take_most_likely: False,
+}  # whether tokens are drawn
 
 
 class CompiledGrower:
@@ -34,9 +37,15 @@ class CompiledGrower:
     """
 
     def __init__(
-        self, policy: TreePolicy, *, fill: Fill, sampling: SamplingConfig, context: int, generator: torch.Generator
+        self,
+        policy: TreePolicy,
+        *,
+        draft_sampling: DraftSampling,
+        sampling: SamplingConfig,
+        context: int,
+        generator: torch.Generator,
     ) -> None:
-        self.policy, self.fill, self.sampling = policy, fill, sampling
+        self.policy, self.draft_sampling, self.sampling = policy, draft_sampling, sampling
         self.context, self.generator = context, generator
         self._shaping: tree_shaping.Shaping | None = None
         self._session: Session | None = None
@@ -51,7 +60,7 @@ class CompiledGrower:
         return (
             type(expansion) in (TopKExpansion, SampledExpansion)  # not what derives from them and may decide otherwise
             and type(expansion.chances) in (DraftChances, ChanceTables)
-            and (self.fill in FILLS or type(expansion) is TopKExpansion)
+            and (self.draft_sampling in DRAFT_SAMPLINGS or type(expansion) is TopKExpansion)
             and self._reads(session)
         )
 
@@ -87,7 +96,7 @@ class CompiledGrower:
     ) -> list[int] | None:
         if self._call is None or self._call.session is not session:
             self._call = GrowCall(session, self._shaping, most_waves=self.policy.max_depth)
-        draws = isinstance(expansion, SampledExpansion) and FILLS[self.fill]
+        draws = isinstance(expansion, SampledExpansion) and DRAFT_SAMPLINGS[self.draft_sampling]
         return self._call.grow(sequence[session.length :], self.generator if draws else None)
 
     def _wave_by_wave(self, shaping: tree_shaping.Shaping, session: Session, sequence: Sequence[int]) -> list[int]:
@@ -114,7 +123,7 @@ class CompiledGrower:
             )  # fmt: skip
         self._shaping.begin(
             sequence[-1], root_position=len(sequence) - 1, temperature=self.sampling.temperature,
-            in_turn=in_turn, draws=FILLS.get(self.fill, False),
+            in_turn=in_turn, draws=DRAFT_SAMPLINGS.get(self.draft_sampling, False),
             tables=(CENTRES, chances.values, MASS_EDGES) if by_table else None,
             gain=chances.gain if by_table else 1.0, threshold=expansion.threshold if in_turn else 0.0,
             expected=expansion.expected, token_costs=expansion.token_costs,

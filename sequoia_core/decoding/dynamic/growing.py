@@ -22,7 +22,7 @@ from ...models.protocol import Session
 from ..drafting import DraftTree, LevelDrafter, unseen_tokens
 from ..plan import TreePlan
 from ..sampling import SamplingConfig, check_probabilities, probabilities, take_most_likely
-from ..verifiers import Fill
+from ..verifiers import DraftSampling
 from .compiled_growing import CompiledGrower
 from .expansion import ExpansionPolicy, Nodes, TreeBounds
 from .growing_prediction import predict_growing
@@ -85,17 +85,17 @@ class DraftRows:
 
     Args:
         block: float32 [w, V].
-        fill: how the verifier wants children drawn.
+        draft_sampling: how the verifier wants children drawn.
     """
 
-    def __init__(self, block: torch.Tensor, fill: Fill, generator: torch.Generator) -> None:
-        self.block, self.fill, self.generator = block, fill, generator
+    def __init__(self, block: torch.Tensor, draft_sampling: DraftSampling, generator: torch.Generator) -> None:
+        self.block, self.draft_sampling, self.generator = block, draft_sampling, generator
 
     def most_likely(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         return self._with_probs(take_most_likely(self.block, k))
 
     def drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        return self._with_probs(self.fill(self.block, k, self.generator))
+        return self._with_probs(self.draft_sampling(self.block, k, self.generator))
 
     def _with_probs(self, tokens: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         return tokens.cpu().numpy(), self.block.gather(1, tokens).double().cpu().numpy()
@@ -105,9 +105,15 @@ class PlainGrower:
     """Grows one tree after the other with any session, asking a shaper in Python."""
 
     def __init__(
-        self, policy: GrowingTree, *, fill: Fill, sampling: SamplingConfig, context: int, generator: torch.Generator
+        self,
+        policy: GrowingTree,
+        *,
+        draft_sampling: DraftSampling,
+        sampling: SamplingConfig,
+        context: int,
+        generator: torch.Generator,
     ) -> None:
-        self.policy, self.fill, self.sampling = policy, fill, sampling
+        self.policy, self.draft_sampling, self.sampling = policy, draft_sampling, sampling
         self.context, self.generator = context, generator
         most = policy.max_inner
         self._mask = torch.full((most, most), -torch.inf)  # over the slots of one step; each sees its ancestors
@@ -128,7 +134,7 @@ class PlainGrower:
                 break
             block = self._read(nodes, frontier, sum(widths), session, sequence)
             widths.append(len(frontier))
-            nodes = expansion.extended(nodes, frontier, DraftRows(block, self.fill, self.generator))
+            nodes = expansion.extended(nodes, frontier, DraftRows(block, self.draft_sampling, self.generator))
         tree, nodes = expansion.kept(nodes).as_tree()
         return TreePlan(tree), nodes, widths
 
@@ -166,7 +172,7 @@ class GrowingDrafter(LevelDrafter):
 
     def __init__(self, session: Session, policy: GrowingTree, **options) -> None:
         super().__init__(session, policy, **options)
-        options = {name: options[name] for name in ("fill", "sampling", "context", "generator")}
+        options = {name: options[name] for name in ("draft_sampling", "sampling", "context", "generator")}
         self._growers = [kind(policy, **options) for kind in (CompiledGrower, PlainGrower)]  # fastest first
 
     def expansion(self, context: int) -> ExpansionPolicy:
@@ -187,4 +193,4 @@ class GrowingDrafter(LevelDrafter):
     def _marginal_gains(self, expansion: ExpansionPolicy, nodes: Nodes, rows: torch.Tensor, most: int) -> MarginalGains:
         """Say what the nodes of the tree just drafted add and cost; `rows` as in its `DraftTree`."""
         read = rows[torch.from_numpy(nodes.slots[nodes.slots >= 0])]
-        return marginal_gains(expansion, nodes, DraftRows(read, self.fill, self.generator), most=most)
+        return marginal_gains(expansion, nodes, DraftRows(read, self.draft_sampling, self.generator), most=most)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ...design.conditions import TOPK
 from ...models.protocol import Session
 from ..tree_policy import TreePolicy
-from ..verifiers import Fill
+from ..verifiers import DraftSampling
 from .expansion import DraftChances, TopKExpansion
 from .growing import GrowingDrafter, GrowingTree
 
@@ -43,7 +43,7 @@ class SpecExecDrafter(GrowingDrafter):
         self._shaper = policy.shaper_at_start()
 
     @staticmethod
-    def supports(session: Session, policy: TreePolicy, fill: Fill) -> bool:
+    def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
         return isinstance(policy, SpecExecTree)
 
     def expansion(self, context: int) -> TopKExpansion:

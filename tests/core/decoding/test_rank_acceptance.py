@@ -6,14 +6,14 @@ import torch
 
 from sequoia_core.decoding.rank_acceptance import rank_acceptance
 from sequoia_core.decoding.verifiers import VERIFIERS, choose_verifier, choose_verifiers
-from tests.core.decoding.test_verifiers import FILLS, next_token_law, rows
+from tests.core.decoding.test_verifiers import DRAFT_SAMPLINGS, next_token_law, rows
 
 pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 
 
 def exact_rank_acceptance(name, target, draft, width):
     """The law that each rule gives or estimates, by enumeration of all draws."""
-    fills, rule = FILLS[name]
+    fills, rule = DRAFT_SAMPLINGS[name]
     by_rank = np.zeros(width)
     for children, weight in fills(draft, width).items():
         reach = weight
@@ -32,7 +32,7 @@ def test_rules_without_draws_are_exact(name, target, draft):
             continue  # among equally likely tokens torch's order is its own
         got = VERIFIERS[name].ranks(torch.tensor(target)[None], torch.tensor(draft)[None], width, None)[0].numpy()
         np.testing.assert_allclose(got, exact_rank_acceptance(name, target, draft, width), atol=1e-12)
-        assert got.sum() == pytest.approx(next_token_law(target, draft, width, *FILLS[name])[1])
+        assert got.sum() == pytest.approx(next_token_law(target, draft, width, *DRAFT_SAMPLINGS[name])[1])
 
 
 @pytest.mark.parametrize(("target", "draft"), list(rows()))
@@ -46,7 +46,7 @@ def test_sequoias_rule_is_unbiased(target, draft):
     exact = exact_rank_acceptance("sequoia", target, draft, width)
     error = np.maximum(found.std(axis=0), 1e-6) / np.sqrt(count)
     assert np.all(np.abs(found.mean(axis=0) - exact) < 5.5 * error + 1e-6)  # false alarm about 1e-7
-    assert exact.sum() == pytest.approx(next_token_law(target, draft, width, *FILLS["sequoia"])[1])
+    assert exact.sum() == pytest.approx(next_token_law(target, draft, width, *DRAFT_SAMPLINGS["sequoia"])[1])
 
 
 def test_exhausted_drafts_leave_no_nan():
@@ -91,7 +91,7 @@ def test_outcomes_given_the_token_are_those_of_the_rule(name, target, draft):
     """Draw the token from P and the rank given it: together they are distributed as the rule's draws and walks are."""
     if name == "topk" and len(set(draft.tolist())) < len(draft):
         return  # among equally likely tokens torch's order is its own
-    fills, rule = FILLS[name]
+    fills, rule = DRAFT_SAMPLINGS[name]
     width, vocabulary = 2, len(target)
     wanted = np.zeros((vocabulary, width + 1))
     for children, weight in fills(draft, width).items():

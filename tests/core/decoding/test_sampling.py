@@ -77,12 +77,12 @@ def test_draws_with_replacement_are_independent():
     assert chisquare(found[possible], wanted[possible] / wanted.sum() * count).pvalue > FALSE_ALARM
 
 
-@pytest.mark.parametrize("fill", [sample_without_replacement, sample_with_replacement])
+@pytest.mark.parametrize("draft_sampling", [sample_without_replacement, sample_with_replacement])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
-def test_draws_from_a_large_vocabulary_follow_their_probabilities(fill, device):
+def test_draws_from_a_large_vocabulary_follow_their_probabilities(draft_sampling, device):
     probs, count = logits(1, 700).softmax(-1), 100_000
     rows, generator = probs.to(device).repeat(count, 1), torch.Generator(device).manual_seed(2)
-    drawn = np.bincount(fill(rows, 1, generator)[:, 0].cpu(), minlength=700)
+    drawn = np.bincount(draft_sampling(rows, 1, generator)[:, 0].cpu(), minlength=700)
     wanted = probs[0].double().numpy() * count
     rare = wanted < 5
     found, wanted = (np.append(row[~rare], row[rare].sum()) for row in (drawn, wanted))
@@ -232,9 +232,9 @@ def test_a_tiny_top_p_keeps_exactly_the_most_likely(dtype):
     assert probabilities(logits, SamplingConfig(1.0, top_p=1e-6)).tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
 
 
-@pytest.mark.parametrize("fill", [sample_without_replacement, sample_with_replacement, take_most_likely])
-def test_a_one_hot_row_fills_first_with_its_token(fill):
-    drawn = fill(torch.eye(6)[[4, 0]], 3, torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("draft_sampling", [sample_without_replacement, sample_with_replacement, take_most_likely])
+def test_a_one_hot_row_fills_first_with_its_token(draft_sampling):
+    drawn = draft_sampling(torch.eye(6)[[4, 0]], 3, torch.Generator().manual_seed(0))
     assert drawn[:, 0].tolist() == [4, 0] and ((drawn >= 0) & (drawn < 6)).all()
 
 

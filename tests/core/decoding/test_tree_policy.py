@@ -61,7 +61,7 @@ class TurnDrafter(LevelDrafter):
         self.turns = count()
 
     @staticmethod
-    def supports(session, policy, fill):
+    def supports(session, policy, draft_sampling):
         return isinstance(policy, TakingTurns)
 
     def grow(self, sequence):

@@ -34,7 +34,7 @@ def most_likely_law(draft, k):
     return {tuple(np.argsort(-draft, kind="stable")[:k].tolist()): 1.0}
 
 
-FILLS = {
+DRAFT_SAMPLINGS = {
     "sequoia": (draw_law, sequoia_rule),
     "specinfer": (replacement_law, specinfer_rule),
     "topk": (most_likely_law, topk_rule),
@@ -70,10 +70,10 @@ def rows():
     yield np.array([0.0, 1.0, 0.0]), np.array([0.2, 0.3, 0.5])  # one-hot target
 
 
-@pytest.mark.parametrize("name", FILLS)
+@pytest.mark.parametrize("name", DRAFT_SAMPLINGS)
 @pytest.mark.parametrize(("target", "draft"), list(rows()))
 def test_next_token_follows_the_target_exactly(name, target, draft):
-    fills, rule = FILLS[name]
+    fills, rule = DRAFT_SAMPLINGS[name]
     for k in range(1, len(target) + 1):
         law, _ = next_token_law(target, draft, k, fills, rule)
         np.testing.assert_allclose(law, target, atol=1e-12)
@@ -152,11 +152,11 @@ def second_level_rows():
     yield zeros, generator.dirichlet(np.ones(3), size=4)
 
 
-@pytest.mark.parametrize("name", FILLS)
+@pytest.mark.parametrize("name", DRAFT_SAMPLINGS)
 @pytest.mark.parametrize(("target", "draft"), list(second_level_rows()))
 def test_two_tokens_from_a_two_level_tree_follow_the_target_exactly(name, target, draft):
     """Row 3 of `target` and `draft` belongs to the root, row t to the text that ends with token t."""
-    fills, rule = FILLS[name]
+    fills, rule = DRAFT_SAMPLINGS[name]
     tree, joint = branching_tree([2, 2]), np.zeros((3, 3))
     after = [next_token_law(target[token], draft[token], 2, fills, rule)[0] for token in range(3)]
     for first, weight in fills(draft[3], 2).items():
@@ -182,19 +182,21 @@ FILL_FUNCTIONS = {f.__name__: f for f in (sample_without_replacement, sample_wit
 RULES = {f.__name__: f for f in (sequoia_rule, specinfer_rule, topk_rule)}
 
 
-@pytest.mark.parametrize(("fill", "rule"), itertools.product(FILL_FUNCTIONS, RULES))
-def test_only_a_matching_fill_and_rule_make_a_verifier(fill, rule):
-    pair = FILL_FUNCTIONS[fill], RULES[rule]
-    mine = partial(replace, VERIFIERS["topk"], name="mine", fill=pair[0], rule=pair[1])
-    if pair in {(verifier.fill, verifier.rule) for verifier in VERIFIERS.values()}:
+@pytest.mark.parametrize(("draft_sampling", "rule"), itertools.product(FILL_FUNCTIONS, RULES))
+def test_only_a_matching_fill_and_rule_make_a_verifier(draft_sampling, rule):
+    pair = FILL_FUNCTIONS[draft_sampling], RULES[rule]
+    mine = partial(replace, VERIFIERS["topk"], name="mine", draft_sampling=pair[0], rule=pair[1])
+    if pair in {(verifier.draft_sampling, verifier.rule) for verifier in VERIFIERS.values()}:
         mine()
     else:
-        with pytest.raises(ValueError, match=f"'mine': found fill {fill} with rule {rule}, expected fill"):
+        with pytest.raises(
+            ValueError, match=f"'mine': found draft sampling {draft_sampling} with rule {rule}, expected draft sampling"
+        ):
             mine()
 
 
 def test_a_rule_tied_to_no_fill_is_refused():
-    with pytest.raises(ValueError, match="rule <lambda>, expected one tied to a fill"):
+    with pytest.raises(ValueError, match="rule <lambda>, expected one tied to a draft sampling"):
         replace(VERIFIERS["topk"], name="mine", rule=lambda target, draft, children: iter(()))
 
 
@@ -229,11 +231,11 @@ def test_all_tokens_drafted_means_one_is_accepted(target, draft):
 
 def test_worked_cases():
     half, point = np.array([0.5, 0.5]), np.array([1.0, 0.0])
-    assert next_token_law(point, half, 2, *FILLS["sequoia"])[1] == pytest.approx(1.0)
-    assert next_token_law(point, half, 2, *FILLS["specinfer"])[1] == pytest.approx(0.75)
+    assert next_token_law(point, half, 2, *DRAFT_SAMPLINGS["sequoia"])[1] == pytest.approx(1.0)
+    assert next_token_law(point, half, 2, *DRAFT_SAMPLINGS["specinfer"])[1] == pytest.approx(0.75)
     same = np.array([0.6, 0.4])
-    assert next_token_law(same, same, 1, *FILLS["sequoia"])[1] == pytest.approx(1.0)
-    assert next_token_law(same, same, 1, *FILLS["topk"])[1] == pytest.approx(0.6)
+    assert next_token_law(same, same, 1, *DRAFT_SAMPLINGS["sequoia"])[1] == pytest.approx(1.0)
+    assert next_token_law(same, same, 1, *DRAFT_SAMPLINGS["topk"])[1] == pytest.approx(0.6)
 
 
 def test_a_token_that_the_target_forbids_is_rejected_even_by_a_uniform_of_zero():

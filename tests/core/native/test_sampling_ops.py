@@ -176,17 +176,19 @@ TREE = TokenTree(np.array([-1, 0, 0, 0, 1, 1, 2, 4, 4, 4, 7]))
 def test_decoding_is_the_same_without_a_compiler(name, sampling_config, tiny_target, tiny_draft, monkeypatch):
     """Step by step, children aside: the two draw them from other noise, so here both draw them the plain way."""
 
-    def plainly(fill):
+    def plainly(draft_sampling):
         def run(*args):
             with monkeypatch.context() as patch:
                 patch.setattr(rows, "compiled", lambda: None)
-                return fill(*args)
+                return draft_sampling(*args)
 
         return run
 
     if name in VERIFIERS:
-        fill, rule = VERIFIERS[name].fill, VERIFIERS[name].rule
-        monkeypatch.setitem(VERIFIERS, name, SimpleNamespace(name=name, fill=plainly(fill), rule=rule))
+        draft_sampling, rule = VERIFIERS[name].draft_sampling, VERIFIERS[name].rule
+        monkeypatch.setitem(
+            VERIFIERS, name, SimpleNamespace(name=name, draft_sampling=plainly(draft_sampling), rule=rule)
+        )
 
     def steps():
         options = {"sampling": sampling_config, "max_new_tokens": 40, "generator": torch.Generator().manual_seed(3)}
@@ -223,7 +225,7 @@ def test_walks_are_those_of_the_rule(name, size, temperature):
         tokens = torch.zeros(TREE.size, dtype=torch.int64)
         for node in range(TREE.size):
             children = TREE.children(node)
-            drawn = VERIFIERS[name].fill(draft[node : node + 1], len(children), generator)
+            drawn = VERIFIERS[name].draft_sampling(draft[node : node + 1], len(children), generator)
             tokens[children.start : children.stop] = drawn[0]
         if seed % 7 == 0:
             tokens[1::2] = size - 1  # children that the draft would not have drawn, as only rounding could

@@ -29,7 +29,7 @@ from sequoia_core.studies import losslessness as lossless
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.node_enumeration import acceptance_probability, next_token_distribution
 from tests.conftest import recalled, tiny_llama
-from tests.core.decoding.test_verifiers import FILLS, rows
+from tests.core.decoding.test_verifiers import DRAFT_SAMPLINGS, rows
 from tests.core.decoding.test_verifiers import next_token_law as enumerated_by_test
 
 both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
@@ -66,7 +66,7 @@ def test_two_enumerations_agree(name):
     for target, draft in random_rows(24, seed=1):
         for k in range(1, min(4, len(target) + 1)):
             law, accepted = next_token_distribution(target, draft, k, name)
-            other_law, other_accepted = enumerated_by_test(target, draft, k, *FILLS[name])
+            other_law, other_accepted = enumerated_by_test(target, draft, k, *DRAFT_SAMPLINGS[name])
             np.testing.assert_allclose(law, other_law, atol=1e-12)
             if name != "topk" or len(set(draft)) == len(draft):  # which of two equal tokens comes first is not fixed
                 assert accepted == pytest.approx(other_accepted, abs=1e-12)
@@ -194,9 +194,9 @@ def one_token_rule(target, draft, children):
         left = rest
 
 
-def unpaired(fill, rule):
+def unpaired(draft_sampling, rule):
     """A pairing that `Verifier` refuses; only tests may decode with one."""
-    return SimpleNamespace(name="broken", fill=fill, rule=rule)
+    return SimpleNamespace(name="broken", draft_sampling=draft_sampling, rule=rule)
 
 
 def test_the_wrong_rule_for_a_top_k_fill_is_caught(small_pair, monkeypatch):

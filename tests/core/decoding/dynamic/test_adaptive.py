@@ -182,7 +182,7 @@ def test_a_shaper_that_always_grows_one_tree_decodes_as_that_tree(
 
     class Drafter(GrowingDrafter):
         @staticmethod
-        def supports(session, policy, fill):
+        def supports(session, policy, draft_sampling):
             return isinstance(policy, TakingTurns)
 
         def expansion(self, context):

@@ -81,10 +81,10 @@ def facts(plan):
     ]  # fmt: skip
 
 
-def grown(kind, expansion, fill, seed, sharpness):
+def grown(kind, expansion, draft_sampling, seed, sharpness):
     policy = SimpleNamespace(max_depth=expansion.bounds.max_depth, max_inner=expansion.bounds.most_read)
     draws = torch.Generator().manual_seed(seed)
-    grower = kind(policy, fill=fill, sampling=SamplingConfig(0.7), context=5, generator=draws)
+    grower = kind(policy, draft_sampling=draft_sampling, sampling=SamplingConfig(0.7), context=5, generator=draws)
     session, found = RandomSession(seed, sharpness), []
     for root in (3, 8):  # the second tree meets buffers that are not new
         session.length, session.ids = 0, []
@@ -100,8 +100,10 @@ def test_both_grow_the_same_trees_from_the_same_draws(in_turn):
     generator, sizes = np.random.default_rng(4), set()
     for seed in range(300):
         expansion, sharpness = random_shaper(generator, in_turn), float(generator.choice([0.5, 3.0, 12.0]))
-        fill = sample_without_replacement if in_turn and seed % 4 else take_most_likely
-        plain, compiled = (grown(kind, expansion, fill, seed, sharpness) for kind in (PlainGrower, CompiledGrower))
+        draft_sampling = sample_without_replacement if in_turn and seed % 4 else take_most_likely
+        plain, compiled = (
+            grown(kind, expansion, draft_sampling, seed, sharpness) for kind in (PlainGrower, CompiledGrower)
+        )
         assert compiled == plain, f"seed {seed}"
         sizes |= {tree.size for tree, *_ in plain[0]}
     assert len(sizes) > 20
@@ -144,7 +146,7 @@ def test_rows_that_are_not_finite_are_refused():
     expansion = random_shaper(np.random.default_rng(1), True)
     session = RandomSession(0, float("nan"))
     grower = CompiledGrower(
-        SimpleNamespace(max_depth=3), fill=take_most_likely, sampling=SamplingConfig(1.0), context=9,
+        SimpleNamespace(max_depth=3), draft_sampling=take_most_likely, sampling=SamplingConfig(1.0), context=9,
         generator=torch.Generator(),
     )  # fmt: skip
     with pytest.raises(FloatingPointError, match="the draft model returned logits that are not finite"):

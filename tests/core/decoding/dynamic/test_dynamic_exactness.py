@@ -75,9 +75,9 @@ class Script:
 def filled_by(script, verifier):
     """The verifier's fill, its draws without replacement taken from a script."""
     if verifier == "topk":
-        return VERIFIERS[verifier].fill
+        return VERIFIERS[verifier].draft_sampling
 
-    def fill(block, k, generator):
+    def draft_sampling(block, k, generator):
         tokens = []
         for row in block.double().numpy():
             left, drawn = row.copy(), []
@@ -89,7 +89,7 @@ def filled_by(script, verifier):
             tokens.append(drawn)
         return torch.tensor(tokens)
 
-    return fill
+    return draft_sampling
 
 
 def outcomes(tree, tokens, rows, places, target, verifier, node=0, path=()):
@@ -124,8 +124,8 @@ def law_of_a_step(expansion, verifier, target, draft, vocab):
     policy = SimpleNamespace(fixed=None, max_depth=DEPTH, max_inner=expansion.bounds.most_read)
     while True:
         drafter = Drafter(
-            TableSession(draft), policy, fill=filled_by(script, verifier), sampling=SamplingConfig(1.0), context=99,
-            generator=None,
+            TableSession(draft), policy, draft_sampling=filled_by(script, verifier), sampling=SamplingConfig(1.0),
+            context=99, generator=None,
         )  # fmt: skip
         drafted = drafter.grow([0])
         weight, tree, tokens = script.weight, drafted.tree, drafted.tokens.tolist()
@@ -229,6 +229,10 @@ def test_drawn_tokens_checked_by_the_rule_of_most_likely_ones_would_be_caught_to
     target, draft = random_law(3, 5), random_law(3, 105)
     expansion = best_first(1, 3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(VERIFIERS, "mixed", SimpleNamespace(rule=VERIFIERS["sequoia"].rule, fill=VERIFIERS["topk"].fill))
+        patch.setitem(
+            VERIFIERS,
+            "mixed",
+            SimpleNamespace(rule=VERIFIERS["sequoia"].rule, draft_sampling=VERIFIERS["topk"].draft_sampling),
+        )
         law, _ = law_of_a_step(expansion, "mixed", target, draft, 3)
     assert np.abs(law - wanted(target, 3)).max() > 1e-3
