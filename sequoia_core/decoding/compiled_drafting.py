@@ -33,9 +33,9 @@ class CompiledDrafter(LevelDrafter):
 
     @torch.inference_mode()
     def grow(self, sequence: Sequence[int]) -> DraftTree:
-        root_slot = len(sequence) - 1
+        root_position = len(sequence) - 1
         grown = self._call.grow(
-            sequence[self.session.length :], root_position=root_slot, positions=self.context,
+            sequence[self.session.length :], root_position=root_position, positions=self.context,
             temperature=self.sampling.temperature, generator=self.generator,
         )  # fmt: skip
-        return DraftTree(self.fixed_plan, root_slot, *finite(grown, "draft"), self.fixed_plan.places)
+        return DraftTree(self.fixed_plan, root_position, *finite(grown, "draft"), self.fixed_plan.places)

@@ -29,7 +29,7 @@ class DraftTree:
 
     Attributes:
         plan: of the tree that was drafted.
-        root_slot: place of the root in the text, and so in both sessions; all before it is committed.
+        root_position: place of the root in the text, and so in both sessions; all before it is committed.
         tokens: int64 [n], root first.
         probs: float32 or float64 [n], what the draft gave each token after its parent; 1 for the root.
         rows: float32 [.., V], the rows that children were drawn from.
@@ -39,7 +39,7 @@ class DraftTree:
     """
 
     plan: TreePlan
-    root_slot: int
+    root_position: int
     tokens: torch.Tensor
     probs: torch.Tensor
     rows: torch.Tensor
@@ -138,13 +138,13 @@ class LevelDrafter:
         known = tokens.numpy()  # the same memory: single entries cost less there
         known[0] = sequence[-1]
         rows, start = self._rows, 0
-        root_slot = len(sequence) - 1
+        root_position = len(sequence) - 1
         for depth, level in enumerate(plan.levels):
             if depth == 0:
                 ids, positions, tree_mask = unseen_tokens(self.session, sequence)
             else:
                 ids = torch.from_numpy(known[level.nodes])
-                positions = torch.full((len(ids),), min(root_slot + depth, self.context - 1))
+                positions = torch.full((len(ids),), min(root_position + depth, self.context - 1))
                 tree_mask = level.tree_mask
             logits = self.session.forward(ids, positions, tree_mask, keep=len(level.nodes))
             block = probabilities(logits, self.sampling)
@@ -159,12 +159,12 @@ class LevelDrafter:
             rows[start : start + len(block)] = block
             start += len(block)
         rows = torch.empty(0, 0) if rows is None else rows
-        return DraftTree(plan, root_slot, tokens, probs, rows, plan.places)
+        return DraftTree(plan, root_position, tokens, probs, rows, plan.places)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         read = [place for place in draft.places[list(path)].tolist() if place >= 0]
         if read:  # else nothing was appended: the next tree's first pass reads what is missing
-            self.session.commit(draft.root_slot, read)
+            self.session.commit(draft.root_position, read)
 
     def wait(self) -> None:
         self.session.wait()

@@ -85,7 +85,7 @@ class RowJudge:
     @torch.inference_mode()
     def score(self, draft: DraftTree) -> None:
         plan = draft.plan
-        positions = torch.from_numpy(np.minimum(plan.depths + draft.root_slot, self.context - 1))
+        positions = torch.from_numpy(np.minimum(plan.depths + draft.root_position, self.context - 1))
         self.logits = self.session.forward(draft.tokens, positions, plan.tree_mask, keep=plan.tree.size)
 
     @torch.inference_mode()
@@ -128,7 +128,7 @@ class RowJudge:
         )
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
-        self.session.commit(draft.root_slot, path)
+        self.session.commit(draft.root_position, path)
 
     def wait(self) -> None:
         self.session.wait()

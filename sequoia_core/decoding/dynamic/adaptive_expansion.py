@@ -241,7 +241,7 @@ def grown_on_rows(
         frontier = expansion.frontier(nodes)
         if len(frontier) == 0:
             break
-        nodes.slots[frontier] = sum(widths) + np.arange(len(frontier))
+        nodes.cache_positions[frontier] = sum(widths) + np.arange(len(frontier))
         widths.append(len(frontier))
         nodes = expansion.extended(
             nodes, frontier, _KeptRows(rows[generator.integers(len(rows), size=len(frontier))], generator)

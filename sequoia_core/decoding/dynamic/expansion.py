@@ -57,7 +57,7 @@ class Nodes(NamedTuple):
         depths, tokens: int64 [n].
         probs: float64 [n], what the draft gave each token after its parent; 1 for the root.
         scores: float64 [n], chance that the node is accepted, as far as is known when the step is drafted.
-        slots: int64 [n], place in the draft's cache counted from the root's; -1 for nodes not read yet.
+        cache_positions: int64 [n], place in the draft's cache counted from the root's; -1 for nodes not read yet.
     """
 
     parents: np.ndarray
@@ -66,7 +66,7 @@ class Nodes(NamedTuple):
     tokens: np.ndarray
     probs: np.ndarray
     scores: np.ndarray
-    slots: np.ndarray
+    cache_positions: np.ndarray
 
     @classmethod
     def root(cls, token: int) -> Nodes:
@@ -286,7 +286,7 @@ class SampledExpansion:
 
 def _unread(nodes: Nodes, bounds: TreeBounds) -> np.ndarray:
     """Return the nodes that the draft may still read, most promising first and at most a beam, int64 [w]."""
-    unread = np.flatnonzero((nodes.slots < 0) & (nodes.depths < bounds.max_depth) & (nodes.scores > 0.0))
+    unread = np.flatnonzero((nodes.cache_positions < 0) & (nodes.depths < bounds.max_depth) & (nodes.scores > 0.0))
     return unread[np.argsort(-nodes.scores[unread], kind="stable")][: bounds.beam]
 
 

@@ -143,7 +143,7 @@ class PlainGrower:
     ) -> torch.Tensor:
         """Run the draft over a frontier, after `read` nodes of this step; return its rows, float32 [w, V]."""
         stop = read + len(frontier)
-        nodes.slots[frontier] = np.arange(read, stop)
+        nodes.cache_positions[frontier] = np.arange(read, stop)
         if read == 0:
             request = unseen_tokens(session, sequence)
             self._mask[0] = -torch.inf
@@ -151,7 +151,7 @@ class PlainGrower:
         else:
             last = len(sequence) - 1 + nodes.depths[frontier]
             own = self._mask[read:stop]
-            own.copy_(self._mask[torch.from_numpy(nodes.slots[nodes.parents[frontier]])])
+            own.copy_(self._mask[torch.from_numpy(nodes.cache_positions[nodes.parents[frontier]])])
             own[:, read:].fill_diagonal_(0.0)
             positions = torch.from_numpy(np.minimum(last, self.context - 1))
             request = torch.from_numpy(nodes.tokens[frontier]), positions, own[:, :stop]
@@ -167,7 +167,7 @@ class GrowingDrafter(LevelDrafter):
     """Drafts with any session what its shaper decides; a policy's drafter says which shaper a step has.
 
     The draft may read nodes that are not kept, and keep nodes that it has read without giving them children, so each
-    node's place in the cache is its own record (`Nodes.slots`). Compiled code grows the trees where it can.
+    node's place in the cache is its own record (`Nodes.cache_positions`). Compiled code grows the trees where it can.
     """
 
     def __init__(self, session: Session, policy: GrowingTree, **options) -> None:
@@ -188,9 +188,9 @@ class GrowingDrafter(LevelDrafter):
         rows = torch.empty(0, 0) if grower.rows is None else grower.rows
         tokens, probs = torch.from_numpy(nodes.tokens), torch.from_numpy(nodes.probs)
         gains = partial(self._marginal_gains, expansion, nodes, rows)
-        return DraftTree(plan, len(sequence) - 1, tokens, probs, rows, nodes.slots, gains)
+        return DraftTree(plan, len(sequence) - 1, tokens, probs, rows, nodes.cache_positions, gains)
 
     def _marginal_gains(self, expansion: ExpansionPolicy, nodes: Nodes, rows: torch.Tensor, most: int) -> MarginalGains:
         """Say what the nodes of the tree just drafted add and cost; `rows` as in its `DraftTree`."""
-        read = rows[torch.from_numpy(nodes.slots[nodes.slots >= 0])]
+        read = rows[torch.from_numpy(nodes.cache_positions[nodes.cache_positions >= 0])]
         return marginal_gains(expansion, nodes, DraftRows(read, self.draft_sampling, self.generator), most=most)

@@ -66,12 +66,12 @@ def marginal_gains(expansion: ExpansionPolicy, nodes: Nodes, rows: Rows, *, most
 
 
 def _left_out(expansion: TopKExpansion | SampledExpansion, nodes: Nodes, rows: Rows, most: int) -> tuple[LeftOut, ...]:
-    unread = np.flatnonzero((nodes.slots < 0) & (nodes.depths < expansion.bounds.max_depth))
+    unread = np.flatnonzero((nodes.cache_positions < 0) & (nodes.depths < expansion.bounds.max_depth))
     expected = np.minimum(
         nodes.scores[unread, None] * expansion.expected[:1], 1.0
     )  # no columns where nothing is expected
     found = [LeftOut(node, None, gain) for node, gain in zip(unread.tolist(), expected.ravel().tolist(), strict=False)]
-    read = np.flatnonzero(nodes.slots >= 0)
+    read = np.flatnonzero(nodes.cache_positions >= 0)
     if isinstance(expansion, TopKExpansion) and len(read):
         tokens, probs = rows.most_likely(expansion.bounds.branch)
         gains = nodes.scores[read, None] * expansion.chances.most_likely(probs)

@@ -161,7 +161,7 @@ class AlwaysThis:
 
     def frontier(self, nodes):
         level = self.tree.levels[nodes.depths[-1]]  # the deepest so far; nodes are numbered as in the tree
-        return level[(self.tree.child_counts[level] > 0) & (nodes.slots[level] < 0)]
+        return level[(self.tree.child_counts[level] > 0) & (nodes.cache_positions[level] < 0)]
 
     def extended(self, nodes, frontier, rows):
         counts = self.tree.child_counts[frontier]

@@ -39,12 +39,14 @@ def grown(expansion, seed, most):
         frontier = expansion.frontier(nodes)
         if len(frontier) == 0:
             break
-        nodes.slots[frontier] = len(read) + np.arange(len(frontier))
+        nodes.cache_positions[frontier] = len(read) + np.arange(len(frontier))
         block = np.exp(generator.normal(size=(len(frontier), VOCAB)) * sharpness)
         read = np.append(read, block / block.sum(axis=1, keepdims=True), axis=0)
         nodes = expansion.extended(nodes, frontier, Rows(read[-len(frontier) :], generator))
     nodes = expansion.kept(nodes).as_tree()[1]
-    return nodes, marginal_gains(expansion, nodes, Rows(read[nodes.slots[nodes.slots >= 0]], generator), most=most)
+    return nodes, marginal_gains(
+        expansion, nodes, Rows(read[nodes.cache_positions[nodes.cache_positions >= 0]], generator), most=most
+    )
 
 
 @pytest.mark.parametrize("in_turn", [False, True], ids=["deterministic", "sampled"])
@@ -76,7 +78,7 @@ def test_the_best_that_was_left_out_is_not_in_the_tree(in_turn, seed) -> None:
     assert [one.gain for one in found.left_out] == sorted((one.gain for one in found.left_out), reverse=True)
     held = set(zip(nodes.parents, nodes.tokens, strict=True))
     known = [one for one in found.left_out if one.token is not None]
-    read, unread = np.flatnonzero(nodes.slots >= 0), np.flatnonzero(nodes.slots < 0)
+    read, unread = np.flatnonzero(nodes.cache_positions >= 0), np.flatnonzero(nodes.cache_positions < 0)
     assert not held & {one[:2] for one in known}
     assert len(set(known)) == (0 if in_turn else len(read) * expansion.bounds.branch - (nodes.size - 1))
     assert all(one.gain <= nodes.scores[one.parent] for one in found.left_out)
