@@ -67,7 +67,7 @@ def main() -> None:
         args.prompts, args.max_new_tokens, args.sizes = 4, 16, "8,32"
     started = time.perf_counter()
     pair = load_pair(args.target, args.draft, dtype=args.dtype)
-    models = {"target": pair.target.endless(), "draft": pair.draft.endless()}
+    models = {"target": pair.target.ignore_eos(), "draft": pair.draft.ignore_eos()}
     prompts = [pair.tokenizer.encode(text) for text in load_prompts(args.file)[: args.prompts]]
     rows, gains = [], []
     for temperature in (float(part) for part in args.temperatures.split(",")):

@@ -196,11 +196,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     pair = load_pair(device="cpu", dtype=args.dtype)
-    endless = replace(pair, target=pair.target.endless(), draft=pair.draft.endless())
+    ignore_eos = replace(pair, target=pair.target.ignore_eos(), draft=pair.draft.ignore_eos())
     ids = [pair.tokenizer.encode(text) for text in load_prompts(args.file)[: args.prompts]]
     found = {}
     for temperature in args.temperatures:
-        found[f"{temperature:g}"] = run(endless, ids, SamplingConfig(temperature), args)
+        found[f"{temperature:g}"] = run(ignore_eos, ids, SamplingConfig(temperature), args)
         show(temperature, found[f"{temperature:g}"])
     worst = {key: max(part[key] for part in found.values()) for key in ("median_abs_error", "worst_abs_error")}
     least = {key: min(part[key] for part in found.values()) for key in ("inside_interval", "chosen_over_best")}

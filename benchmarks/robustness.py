@@ -55,7 +55,7 @@ def main() -> None:
         args.prompts, args.max_new_tokens = 4, 16
     started = time.perf_counter()
     loaded = load_pair(args.target, args.draft, dtype=args.dtype)
-    target, draft = (model.endless() for model in (loaded.target, loaded.draft))
+    target, draft = (model.ignore_eos() for model in (loaded.target, loaded.draft))
     texts = load_prompts(ROOT / "assets" / "prompts" / "prompts.jsonl")[: args.prompts]
     prompts = [loaded.tokenizer.encode(text) for text in texts]
     tree = optimal_tree(AcceptanceVector.load(VECTOR), size=args.size, depth=args.depth)

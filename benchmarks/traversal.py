@@ -71,7 +71,7 @@ def main() -> None:
         args.prompts, args.max_new_tokens, args.seeds, args.measured = 4, 16, 1, 4
     started = time.perf_counter()
     pair = load_pair(args.target, args.draft, dtype=args.dtype)
-    models = {"target": pair.target.endless(), "draft": pair.draft.endless()}
+    models = {"target": pair.target.ignore_eos(), "draft": pair.draft.ignore_eos()}
     prompts = encoded(pair, "not-looping.jsonl", args.prompts)
     others = encoded(pair, "prompts.jsonl", args.measured)
     names = ("÷ on the same rows", "÷ as decoded", "tokens per step", "ms per step", "ms of the walk")

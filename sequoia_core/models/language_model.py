@@ -82,7 +82,7 @@ class HuggingFaceModel:
         """What runs the passes, in words: compiled code, PyTorch operations of ours, or transformers."""
         return self._backend.description
 
-    def endless(self) -> HuggingFaceModel:
+    def ignore_eos(self) -> HuggingFaceModel:
         """Return this model, weights shared, with no end of text: for races in which all must write equally much."""
         twin = copy.copy(self)
         twin.eos_ids = frozenset()

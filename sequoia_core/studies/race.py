@@ -119,7 +119,7 @@ def own_method(
     Args:
         options: of `decode`; what it can explain is left out unless asked for.
     """
-    models = {"target": pair.target.endless(), "draft": pair.draft.endless()}
+    models = {"target": pair.target.ignore_eos(), "draft": pair.draft.ignore_eos()}
     options = {**models, "tree": tree, "sampling": sampling, "explain": False, **options}
 
     def run(prompt: Sequence[int], length: int, turn: int, report: Report) -> Decoded | None:

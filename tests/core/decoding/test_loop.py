@@ -299,7 +299,7 @@ def test_caches_do_not_grow(tiny_target, tiny_draft):
         caches.append(session.cache)
         return append(ids, positions, tree_mask, keep=keep)
 
-    target = around_passes(tiny_target.endless(), recording)
+    target = around_passes(tiny_target.ignore_eos(), recording)
     sizes = set()
     for _ in decode(PROMPT, target=target, draft=tiny_draft, tree=TREES["binary"], max_new_tokens=60):
         sizes.add((caches[0]._buffer.data_ptr(), caches[0]._buffer.numel()))

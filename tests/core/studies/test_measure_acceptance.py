@@ -254,7 +254,7 @@ def test_at_temperature_zero_a_replay_takes_the_very_steps_of_decoding(tree, tin
 def test_a_replay_takes_as_many_steps_as_decoding_at_a_temperature(verifier, tiny_target, tiny_draft):
     """Means of two samples of 30 prompts each, 5 standard errors apart at most: a false alarm in 10^6."""
     prompts, tree, sampling = [[1 + i] for i in range(30)], branching_tree([3, 2, 1]), SamplingConfig(0.8)
-    models = {"target": tiny_target.endless(), "draft": tiny_draft, "sampling": sampling, "verifier": verifier}
+    models = {"target": tiny_target.ignore_eos(), "draft": tiny_draft, "sampling": sampling, "verifier": verifier}
     vector = measure_acceptance(prompts, width=4, max_new_tokens=24, **models)
     real = [
         len(list(decode(p, tree=tree, max_new_tokens=24, generator=torch.Generator().manual_seed(i), **models)))
