@@ -98,7 +98,7 @@ def probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tenso
         float32 [m, V]; rows sum to 1.
     """
     if sampling.plain and rows.supports(logits):
-        return rows.soften(logits, sampling.temperature)
+        return rows.softmax_rows(logits, sampling.temperature)
     if sampling.greedy:
         return torch.nn.functional.one_hot(logits.max(-1).indices, logits.shape[-1]).float()
     if sampling.plain and sampling.temperature == 1.0:
@@ -190,7 +190,7 @@ def sample_row(probs: np.ndarray, uniform: float) -> int:
 def widened(probs: torch.Tensor) -> np.ndarray:
     """Return one row of probabilities in double precision, float64 [V] summing to 1."""
     if rows.supports(probs[None]):
-        return rows.widen(probs)
+        return rows.to_float64(probs)
     values = probs.double().cpu().numpy()
     return values / values.sum()
 

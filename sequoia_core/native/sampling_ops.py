@@ -73,7 +73,7 @@ def inverse(temperature: float) -> float:
     return 1.0 / max(temperature, 1e-30)
 
 
-def soften(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+def softmax_rows(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     """Return the softmax of float32 [m, V] over a temperature; NaN throughout when a row has no finite largest."""
     count, size = logits.shape
     probs = torch.empty(count, size, dtype=torch.float32)
@@ -147,7 +147,7 @@ def _address(row: np.ndarray) -> int:
     return row.__array_interface__["data"][0]
 
 
-def widen(row: torch.Tensor) -> np.ndarray:
+def to_float64(row: torch.Tensor) -> np.ndarray:
     """Return a float32 row [V] in double precision, summing to 1."""
     wide = np.empty(len(row))
     compiled().rows_widen(row.data_ptr(), len(row), _address(wide))

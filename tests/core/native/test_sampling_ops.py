@@ -70,12 +70,12 @@ def test_a_banned_token_gets_exactly_nothing():
 def test_rows_that_are_not_finite_are_found(bad, place):
     row = logits(2, 67)
     row[1, place] = bad
-    assert not torch.isfinite(rows.soften(row, 1.0)).any()
+    assert not torch.isfinite(rows.softmax_rows(row, 1.0)).any()
     assert best(row) is None
     assert rows.distribution(row[1], 1.0) is None and rows.distribution(row[0], 1.0) is not None
     asked = np.array([0, 1]), np.array([0, 1, 2])
     assert rows.token_probabilities(row, 1.0, *asked, torch.tensor([0, 0])) is None
-    assert rows.soften(torch.full((1, 5), -torch.inf), 1.0).isnan().all()
+    assert rows.softmax_rows(torch.full((1, 5), -torch.inf), 1.0).isnan().all()
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -97,7 +97,7 @@ def test_equal_entries_come_in_order():
 def test_rows_with_room_between_them():
     wide = logits(5, 100)
     cut = wide[:, :70]  # the logits of a padded vocabulary
-    torch.testing.assert_close(rows.soften(cut, 0.5), (cut / 0.5).softmax(-1), rtol=2e-5, atol=1e-30)
+    torch.testing.assert_close(rows.softmax_rows(cut, 0.5), (cut / 0.5).softmax(-1), rtol=2e-5, atol=1e-30)
     assert best(cut) == cut.argmax(-1).tolist()
     assert rows.largest(cut, 4).tolist() == cut.topk(4).indices.tolist()
 
