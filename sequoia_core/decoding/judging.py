@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 from ..models.protocol import Session
-from ..native import sampling_ops as vocabulary_rows
+from ..native import sampling_ops
 from .drafting import DraftTree
 from .explaining import NodeRows, explain_path
 from .sampling import SamplingConfig, distribution, finite, most_likely, token_probabilities, widened
 from .verifiers import VERIFIERS, Verifier
 from .walk import WALKS, Trial, Walk, walk_greedily, walk_tree
 
-COMPILED_RULES = {verifier.rule: name for name, verifier in VERIFIERS.items() if name in vocabulary_rows.RULES}
+COMPILED_RULES = {verifier.rule: name for name, verifier in VERIFIERS.items() if name in sampling_ops.RULES}
 
 
 class Judge(Protocol):
@@ -139,17 +139,17 @@ class CompiledJudge(RowJudge):
 
     def __init__(self, session: Session, **options) -> None:
         super().__init__(session, **options)
-        self._walker = vocabulary_rows.Walker()
+        self._walker = sampling_ops.Walker()
 
     @staticmethod
     def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
-        if session.logits_dtype != torch.float32 or vocabulary_rows.compiled() is None:
+        if session.logits_dtype != torch.float32 or sampling_ops.compiled() is None:
             return False
         return sampling.greedy or (sampling.plain and verifier.rule in COMPILED_RULES)
 
     @torch.inference_mode()
     def walk(self, draft: DraftTree) -> Walk:
-        if not vocabulary_rows.supports(self.logits):  # under autocast a model returns another format than its own
+        if not sampling_ops.supports(self.logits):  # under autocast a model returns another format than its own
             return super().walk(draft)
         plan, walker = draft.plan, self._walker
         walker.take(plan.first_children, plan.child_counts, draft.places)

@@ -16,13 +16,12 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from . import compile_c, instruction_sets
+from . import compile_c, instruction_sets, tree_expansion
 from . import sampling_ops as rows
-from . import tree_expansion as tree_shaping
 from .instruction_sets import InstructionSet
 from .plain_decoder import has_biases, has_head_norms, head_size, is_plain_decoder
 
-SOURCES = ("llama_x86.c", *tree_shaping.SOURCES)
+SOURCES = ("llama_x86.c", *tree_expansion.SOURCES)
 FLAGS = ("-mtune=native", *rows.ARITHMETIC_FLAGS)  # no -march=native: `InstructionSet.flags` names the instructions
 EMULATION = "amx_emulation.h"
 MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a copy: not for models that draft sampling the memory
@@ -107,7 +106,7 @@ def compiled() -> tuple[ctypes.CDLL | None, str]:
 @lru_cache(maxsize=8)
 def load(instructions: InstructionSet) -> tuple[ctypes.CDLL | None, str]:
     """Build and load the functions for an instruction set that this processor can run, or return why not."""
-    headers = ("lanes.h", "products_vectors.h", instructions.products, *tree_shaping.HEADERS)
+    headers = ("lanes.h", "products_vectors.h", instructions.products, *tree_expansion.HEADERS)
     flags = [*FLAGS, *instructions.flags, f'-DPRODUCTS="{instructions.products}"']
     if instructions.emulated:
         headers += (EMULATION,)
@@ -409,7 +408,7 @@ class GrowCall:
         most_waves: passes of one tree at most.
     """
 
-    def __init__(self, session: CompiledSession, shaping: tree_shaping.Shaping, *, most_waves: int) -> None:
+    def __init__(self, session: CompiledSession, shaping: tree_expansion.Shaping, *, most_waves: int) -> None:
         self.session, self.shaping = session, shaping
         shaping.make_rows(session.vocab_size)
         self._widths = (ctypes.c_int64 * most_waves)()

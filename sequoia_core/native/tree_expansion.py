@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from . import sampling_ops as vocabulary_rows
+from . import sampling_ops
 from .compile_c import load
 
 SOURCES, HEADERS = ("tree_expansion.c", "sampling_ops.c"), ("tree_expansion.h",)
@@ -46,7 +46,7 @@ _FUNCTIONS = {
 @lru_cache(maxsize=1)
 def compiled() -> ctypes.CDLL | None:
     """Return the functions of `tree_expansion.c`, or None where they cannot be built."""
-    return load(SOURCES, vocabulary_rows.FLAGS, _FUNCTIONS, reads=HEADERS)[0]
+    return load(SOURCES, sampling_ops.FLAGS, _FUNCTIONS, reads=HEADERS)[0]
 
 
 class Shaping:
@@ -124,7 +124,7 @@ class Shaping:
         """
         shaping, arrays = self._shaping, self._arrays
         shaping.size, shaping.read, shaping.root_position = 1, 0, root_position
-        shaping.threads, shaping.inverse_temperature = torch.get_num_threads(), vocabulary_rows.inverse(temperature)
+        shaping.threads, shaping.inverse_temperature = torch.get_num_threads(), sampling_ops.inverse(temperature)
         shaping.in_turn, shaping.draws, shaping.gain, shaping.threshold = in_turn, draws, gain, threshold
         for name, value in (("parents", -1), ("ranks", 0), ("depths", 0), ("tokens", token), ("slots", -1)):
             arrays[name][0] = value

@@ -250,7 +250,7 @@ def grown_on_rows(
 
 
 class _KeptRows:
-    """Rows of a calibration as `shaping.Rows`; tokens are known by their place in the row."""
+    """Rows of a calibration as `expansion.Rows`; tokens are known by their place in the row."""
 
     def __init__(self, best: np.ndarray, generator: np.random.Generator) -> None:
         tail = np.maximum(1.0 - best.sum(axis=1, keepdims=True), 0.0) / TAIL_TOKENS

@@ -13,8 +13,7 @@ import torch
 from ...design.calibration import CENTRES, MASS_EDGES, ChanceTables
 from ...design.tree import TokenTree
 from ...models.protocol import Session
-from ...native import sampling_ops as vocabulary_rows
-from ...native import tree_expansion as tree_shaping
+from ...native import sampling_ops, tree_expansion
 from ...native.llama_x86 import CompiledSession, GrowCall
 from ..drafting import unseen_tokens
 from ..plan import TreePlan
@@ -47,7 +46,7 @@ class CompiledGrower:
     ) -> None:
         self.policy, self.draft_sampling, self.sampling = policy, draft_sampling, sampling
         self.context, self.generator = context, generator
-        self._shaping: tree_shaping.Shaping | None = None
+        self._shaping: tree_expansion.Shaping | None = None
         self._session: Session | None = None
         self._call: GrowCall | None = None  # for the session that was last grown in
 
@@ -72,8 +71,8 @@ class CompiledGrower:
                 session.logits_dtype == torch.float32
                 and self.generator.device.type == "cpu"  # it is where the draft is
                 and self.sampling.plain
-                and vocabulary_rows.compiled() is not None
-                and tree_shaping.compiled() is not None
+                and sampling_ops.compiled() is not None
+                and tree_expansion.compiled() is not None
             )
         return self._is_read
 
@@ -99,7 +98,7 @@ class CompiledGrower:
         draws = isinstance(expansion, SampledExpansion) and DRAFT_SAMPLINGS[self.draft_sampling]
         return self._call.grow(sequence[session.length :], self.generator if draws else None)
 
-    def _wave_by_wave(self, shaping: tree_shaping.Shaping, session: Session, sequence: Sequence[int]) -> list[int]:
+    def _wave_by_wave(self, shaping: tree_expansion.Shaping, session: Session, sequence: Sequence[int]) -> list[int]:
         widths: list[int] = []
         for _ in range(self.policy.max_depth):
             width = shaping.frontier()
@@ -112,12 +111,12 @@ class CompiledGrower:
             widths.append(width)
         return widths
 
-    def _begun(self, expansion: TopKExpansion | SampledExpansion, sequence: Sequence[int]) -> tree_shaping.Shaping:
+    def _begun(self, expansion: TopKExpansion | SampledExpansion, sequence: Sequence[int]) -> tree_expansion.Shaping:
         """Return the buffers with the rules of this step and the root alone."""
         bounds, chances = expansion.bounds, expansion.chances
         in_turn, by_table = isinstance(expansion, SampledExpansion), isinstance(chances, ChanceTables)
         if self._shaping is None:
-            self._shaping = tree_shaping.Shaping(
+            self._shaping = tree_expansion.Shaping(
                 max_size=bounds.max_size, max_depth=bounds.max_depth, beam=bounds.beam, branch=bounds.branch,
                 most_read=bounds.most_read, positions=self.context,
             )  # fmt: skip

@@ -13,8 +13,7 @@ import torch
 
 from sequoia_core import AdaptiveTree, HardwareProfile, measure_acceptance
 from sequoia_core.decoding import assemble
-from sequoia_core.decoding.dynamic import adaptive
-from sequoia_core.decoding.dynamic import adaptive_expansion as adaptive_shaping
+from sequoia_core.decoding.dynamic import adaptive, adaptive_expansion
 from sequoia_core.decoding.dynamic.adaptive import AdaptiveDrafter
 from sequoia_core.decoding.dynamic.expansion import Nodes, SampledExpansion, TreeBounds
 from sequoia_core.decoding.dynamic.growing import GrowingDrafter
@@ -37,7 +36,7 @@ MEASURED = HardwareProfile.load(
     ASSETS / "profiles" / "cpu-2core-bfloat16-avx512.json"
 )  # of the demo pair, growing_sec too
 RECIPES = ["deterministic", "sampled"]
-TOP_K = adaptive_shaping.RECIPES["deterministic"]
+TOP_K = adaptive_expansion.RECIPES["deterministic"]
 both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 
 
@@ -145,7 +144,7 @@ def test_pruning_after_the_draw_is_caught_in_running_decodes(prunes, costs, monk
 def test_most_likely_children_under_the_rule_for_drawn_ones_are_caught(sampling, mixes, monkeypatch, small_pair):
     """A policy that names the wrong verifier, with a measured machine's costs; the same check passes without it."""
     if mixes:
-        monkeypatch.setitem(adaptive_shaping.RECIPES, "deterministic", replace(TOP_K, verifier="sequoia"))
+        monkeypatch.setitem(adaptive_expansion.RECIPES, "deterministic", replace(TOP_K, verifier="sequoia"))
     policy = sampled_policy("deterministic", MEASURED)
     report = check(small_pair, policy, sampling, samples=2_000, new_tokens=1)
     assert report.p_value < 1e-6 if mixes else report.passed

@@ -19,12 +19,12 @@ from sequoia_core.decoding.dynamic.growing import PlainGrower
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig, sample_without_replacement, take_most_likely
 from sequoia_core.design.calibration import BINS, CENTRES, TABLES, ChanceTables
-from sequoia_core.native import tree_expansion as tree_shaping
+from sequoia_core.native import tree_expansion
 from tests.conftest import calibration_of
 from tests.core.decoding.dynamic.test_adaptive import profile
 
 VOCAB = 40
-pytestmark = pytest.mark.skipif(tree_shaping.compiled() is None, reason="tree_expansion.c cannot be built here")
+pytestmark = pytest.mark.skipif(tree_expansion.compiled() is None, reason="tree_expansion.c cannot be built here")
 
 
 class RandomSession:

@@ -15,7 +15,7 @@ VOCAB = 24
 
 
 class Rows:
-    """Distributions float64 [w, V] as `shaping.Rows`."""
+    """Distributions float64 [w, V] as `expansion.Rows`."""
 
     def __init__(self, block, generator):
         self.block, self.generator = block, generator
