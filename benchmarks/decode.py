@@ -5,7 +5,7 @@
 
 Methods take turns on each prompt, EOS is off so that all write equally much, and the planned tree comes from a vector
 and a profile measured in the same run (see `sequoia_core.studies.bench`). A record is named after the instruction set
-that the passes use, the number format, the temperature and the day.
+that the passes use, the dtype, the temperature and the day.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Device(BaseModel):
     Args:
         name: short, as on a command line; title: as people call it.
         bytes_per_sec: of its own memory, read.
-        operations_per_sec: additions and multiplications per second, dense, by number format.
+        operations_per_sec: additions and multiplications per second, dense, by dtype.
         memory_bytes: of its own memory; None where nobody knows, and then everything fits.
         layer_sec: what a layer takes beside reading and computing, in software that is tuned for the device.
         host_bytes_per_sec, disk_bytes_per_sec: into the device, from the host's memory and from a disk; None where
@@ -52,7 +52,7 @@ class Device(BaseModel):
     sources: dict[str, str] = {}
 
     def rate(self, dtype: str) -> float:
-        """Return the operations per second in a number format.
+        """Return the operations per second in a dtype.
 
         Raises:
             ValueError: for a format whose rate is not known.
@@ -185,7 +185,7 @@ def modelled_profile(
     sizes = sorted({1, *sizes})
     needed = memory_bytes(target, draft, dtype=dtype, tokens=context + sizes[-1], offload=offload)
     if device.memory_bytes is not None and needed > device.memory_bytes:
-        remedy = "a smaller pair or number format, or the target offloaded" if offload is None else "a smaller pair"
+        remedy = "a smaller pair or dtype, or the target offloaded" if offload is None else "a smaller pair"
         raise ValueError(
             f"{target.name} <- {draft.name}: found {needed / 1e9:,.1f} GB needed in {dtype}, expected at most the "
             f"{device.memory_bytes / 1e9:,.0f} GB of {device.title} ({remedy})"

@@ -41,7 +41,7 @@ MOST_PARTS = 100_000  # layers, heads or experts: beyond any model, and building
 LARGER_THAN_FILES = 2  # a configuration with more than this many times the numbers stored is refused before loading
 ALIGNED = 64  # bytes, of a vector register and a cache line
 PACKED = 32  # numbers that quantised formats may pack into one
-Stored = dict[str, tuple[tuple[int, ...], str]]  # (shape, number format) of each tensor by its name
+Stored = dict[str, tuple[tuple[int, ...], str]]  # (shape, dtype) of each tensor by its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Plan:
     """What a model's small files and the headers of its large ones say, before any weight is read.
 
     Attributes:
-        stored: (shape, number format) of every tensor; empty where the weights lie in files of other names than usual:
+        stored: (shape, dtype) of every tensor; empty where the weights lie in files of other names than usual:
             then only loading can tell.
     """
 

@@ -42,7 +42,7 @@ def describe_device(device) -> str:
 
 
 def device_facts() -> list[str]:
-    """Describe the device that models will run on in a few phrases: its name, memory and number formats.
+    """Describe the device that models will run on in a few phrases: its name, memory and dtypes.
 
     A GPU's memory, driver and clock come from NVML (the package nvidia-ml-py), as far as that is there.
     """

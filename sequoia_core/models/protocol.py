@@ -19,7 +19,7 @@ class Session(Protocol):
 
     Attributes:
         length: tokens held so far.
-        logits_dtype: number format of what `forward` returns.
+        logits_dtype: dtype of what `forward` returns.
         unseen_sec: seconds spent so far in passes that `forward` does not see, such as compiled drafting; else 0.
         read_wait_sec: seconds that the model's passes waited so far for weights from a slower tier; 0 if resident.
         bytes_read: of weights so far, those read ahead included; 0 if resident.
@@ -70,7 +70,7 @@ class LanguageModel(Protocol):
         vocab_size: V, tokens that can be drawn; the logits of padding are cut off.
         max_context: positions there are.
         eos_ids: tokens that end a text.
-        device, dtype: where and in which number format it runs.
+        device, dtype: where and in which dtype it runs.
         offload: the slower tier that its layers stream from in every pass; None where they are in memory.
     """
 

@@ -149,7 +149,7 @@ class CompiledLlama:
 
     @staticmethod
     def supports(model: torch.nn.Module) -> bool:
-        """Whether this path can run a model here: kind, number format, sizes that draft sampling tiles, memory, processor."""
+        """Whether this path can run a model here: kind, dtype, sizes that draft sampling tiles, memory, processor."""
         size = sum(p.numel() * p.element_size() for p in model.parameters())
         return fits(model) and size <= MAX_PACKED_BYTES
 

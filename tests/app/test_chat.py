@@ -258,7 +258,7 @@ def test_another_pair_drops_the_conversation_with_a_word(folders) -> None:
     page = answered(opened(folders["chatml"]), "Hello?")
     page.session_state["studio_pair"] = folders["chatml"]._replace(dtype="bfloat16")
     page = settled(page.run())
-    assert len(talk(page)) == 2  # another number format is the same pair
+    assert len(talk(page)) == 2  # another dtype is the same pair
     page.session_state["studio_pair"] = folders["no system"]
     page = settled(page.run())
     assert "conversation was dropped" in page.info[0].value and not page.chat_message

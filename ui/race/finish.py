@@ -70,7 +70,7 @@ def _say_whether_equal(race: Race, common: DecodeRequest) -> None:
     else:
         st.warning(
             f"At temperature 0 every lane should write what {first} wrote; {', '.join(odd)} did not. In a "
-            "short number format near-ties may round the other way in passes of another width.",
+            "short dtype near-ties may round the other way in passes of another width.",
             icon=":material/warning:",
         )
 

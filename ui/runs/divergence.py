@@ -50,7 +50,7 @@ def draw_text(left: dict[str, Any], right: dict[str, Any]) -> None:
             f"The {name} parts in step {step + 1}." if step is not None else f"The {name} ends there."
             for name, step in zip(("first", "second"), place.steps, strict=True)
         )
-        + (" Greedy runs of one pair in one number format part only by rounding." if _both_greedy(left, right) else "")
+        + (" Greedy runs of one pair in one dtype part only by rounding." if _both_greedy(left, right) else "")
     )
     for column, run, name in zip(st.columns(2), (left, right), ("First", "Second"), strict=True):
         text = run_comparison.text_of(run)

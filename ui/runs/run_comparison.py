@@ -19,7 +19,7 @@ SETTINGS = {
     "New tokens": "max_new_tokens",
     "Target": "target",
     "Draft": "draft",
-    "Number format": "dtype",
+    "Dtype": "dtype",
     "Device": "device",
     "Streamed from": "offload",
 }

@@ -174,7 +174,7 @@ class DecodeRequest:
     turns: tuple[Turn, ...] = ()
 
     def header(self) -> dict[str, Any]:
-        """Return what a run holds besides its steps and its baseline; number format and device once it has begun."""
+        """Return what a run holds besides its steps and its baseline; dtype and device once it has begun."""
         target, draft = pair_names(*self.models[:2])
         return {
             "format": FORMAT,

@@ -48,7 +48,7 @@ class PairKeeper(Generic[Spec, Pair]):
     Args:
         fetch: brings what a spec names onto this machine; it may block for ever, and loads may fetch side by side.
         load: reads it into memory and returns the pair; it is told where to report progress. One at a time, also after
-            an abandoned one: while transformers builds a model, PyTorch's default number format is changed for all
+            an abandoned one: while transformers builds a model, PyTorch's default dtype is changed for all
             threads, and two models at once may not fit.
     """
 

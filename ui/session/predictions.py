@@ -1,6 +1,6 @@
 """What may be predicted for the pair in use on this machine: do the vector and the profile in use hold for it?
 
-A vector holds for one pair and way of sampling, a profile for one pair, number format and device. Where they do not
+A vector holds for one pair and way of sampling, a profile for one pair, dtype and device. Where they do not
 hold, nothing is predicted and the reason is given. Whether a run is one of the pair in use is asked here too.
 """
 

@@ -43,7 +43,7 @@ def host_buffer(size: int) -> torch.Tensor:
 
 
 class TensorSource:
-    """Layers from the model's own files, converted to the number format of their places (`layer_ring.LayerSource`).
+    """Layers from the model's own files, converted to the dtype of their places (`layer_ring.LayerSource`).
 
     Args:
         stored: each layer's matrices in the files.

@@ -21,7 +21,7 @@ PIECE = 2**21  # bytes of one read: enough for the disk, few enough to be copied
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor of a file: its number format and shape, and where its bytes are."""
+    """One tensor of a file: its dtype and shape, and where its bytes are."""
 
     name: str
     file: DirectFile
@@ -106,7 +106,7 @@ class TensorFiles:
             file.close()
 
     def read(self, tensor: StoredTensor, dtype: torch.dtype, rows: slice | None = None) -> torch.Tensor:
-        """Return a tensor, or some of its rows, on the CPU in a number format."""
+        """Return a tensor, or some of its rows, on the CPU in a dtype."""
         if rows is not None:
             row = tensor.size // tensor.shape[0]
             start, stop, _ = rows.indices(tensor.shape[0])
@@ -118,7 +118,7 @@ class TensorFiles:
         return found
 
     def read_piece(self, piece: Piece, tensors: Sequence[StoredTensor], places: Sequence[torch.Tensor]) -> int:
-        """Read a piece and copy what it holds, converted, to flat tensors in any number format; return bytes copied."""
+        """Read a piece and copy what it holds, converted, to flat tensors in any dtype; return bytes copied."""
         memory = self._staging.memory
         piece.file.read(memory[: round_up(piece.needed)], piece.offset, piece.needed)
         for copy in piece.copies:

@@ -209,7 +209,7 @@ DAMAGED = {  # how a folder is damaged -> what the refusal says
         reheaded(lambda h: h["model.norm.weight"].update(shape=[10**12])),
         "model.safetensors: found a damaged or incomplete file",
     ),
-    "an unknown number format": (
+    "an unknown dtype": (
         reheaded(lambda h: h["model.norm.weight"].update(dtype="BF17")),
         "model.safetensors: found a damaged or incomplete file",
     ),
