@@ -29,7 +29,7 @@ chosen = st.pills(
     bind="query-params",
     help="Shipped ones and those of this session: measure or upload more on the acceptance page.",
 )
-n, d = controls.shape_sliders(
+n, d = controls.size_and_depth_sliders(
     *st.columns(2),
     keys=("regret_n", "regret_d"),
     default=DEFAULT_SHAPE,

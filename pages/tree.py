@@ -42,18 +42,18 @@ def vector_control() -> None:
 
 def best_for_hardware() -> None:
     """Let the shape follow the acceptance vector and the profile again."""
-    tree_in_use.set_shape(None)
+    tree_in_use.set_size_and_depth(None)
 
 
-def shape_controls(left: DeltaGenerator, middle: DeltaGenerator, right: DeltaGenerator) -> tuple[int, int]:
+def size_and_depth_controls(left: DeltaGenerator, middle: DeltaGenerator, right: DeltaGenerator) -> tuple[int, int]:
     """Draw the sliders, kept in step with the shape other pages choose; a link's ?n=…&depth=… wins when it is valid."""
     plan = tree_in_use.best()
-    default = tree_in_use.FALLBACK_SHAPE if plan is None else (plan.size, max(plan.depth, 1))
+    default = tree_in_use.FALLBACK_SIZE_AND_DEPTH if plan is None else (plan.size, max(plan.depth, 1))
     linked = {"n", "depth"} & {*st.query_params, *st.session_state}
-    if tree_in_use.pop_shape_to_show() or not linked:
+    if tree_in_use.pop_size_and_depth_to_show() or not linked:
         st.session_state["n"], st.session_state["depth"] = tree_in_use.shape()
     # the key is the name in the link, hence no page prefix
-    n, d = controls.shape_sliders(
+    n, d = controls.size_and_depth_sliders(
         left, middle, keys=("n", "depth"), default=default, size_help="the root included: n − 1 are drafted."
     )
     right.button(
@@ -68,17 +68,17 @@ def shape_controls(left: DeltaGenerator, middle: DeltaGenerator, right: DeltaGen
     return n, d
 
 
-def use_shape(n: int, d: int, table: np.ndarray) -> None:
+def use_size_and_depth(n: int, d: int, table: np.ndarray) -> None:
     """Use the shape of the sliders once they have moved to one that exists; an imported tree stays until then."""
     moved = (n, d) != st.session_state.get("tree_shown", tree_in_use.shape())
     st.session_state["tree_shown"] = (n, d)
     if moved and (n, d) != tree_in_use.shape() and np.isfinite(table[n, d]):
-        tree_in_use.set_shape(n, d, show=False)
+        tree_in_use.set_size_and_depth(n, d, show=False)
 
 
 def back_to_best() -> None:
     """Leave the imported tree for the best one of the shape that the sliders show."""
-    tree_in_use.set_shape(*tree_in_use.shape())
+    tree_in_use.set_size_and_depth(*tree_in_use.shape())
 
 
 def speedup_card(tree: TokenTree) -> Card:
@@ -101,7 +101,7 @@ def sureness(tree: TokenTree, vector: AcceptanceVector) -> str:
     if interval is None:
         return "The vector says nothing about its sample, so there is no interval."
     sentence = f"Expected tokens: {interval[0]:.2f} to {interval[1]:.2f} (95%, from the sample behind the vector)."
-    spread = None if hardware is None else core_cache.shape_spread(vector, hardware)
+    spread = None if hardware is None else core_cache.size_and_depth_spread(vector, hardware)
     if spread is None:
         return sentence
     (low_n, high_n), (low_d, high_d), best = spread.sizes, spread.depths, spread.chosen
@@ -122,9 +122,9 @@ first, *others = st.columns(4, vertical_alignment="bottom")
 with first:
     vector_control()
 vector = session.acceptance()
-n, d = shape_controls(*others)
+n, d = size_and_depth_controls(*others)
 table = core_cache.tokens_table(vector)
-use_shape(n, d, table)
+use_size_and_depth(n, d, table)
 if np.isnan(table[n, d]):
     st.warning(f"{controls.TOO_LONG} The last tree stays in use.", icon=":material/warning:")
 elif not np.isfinite(table[n, d]):

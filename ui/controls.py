@@ -97,7 +97,7 @@ def page_link(place: DeltaGenerator, page: str, label: str, icon: str, **query: 
         place.caption(f"{icon} {label}")
 
 
-def shape_sliders(
+def size_and_depth_sliders(
     left: DeltaGenerator,
     right: DeltaGenerator,
     *,

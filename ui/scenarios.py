@@ -71,7 +71,7 @@ def _choose(key: str) -> None:
     if title is not None:
         scenario = known()[title]
         session.use_scenario(*parts(scenario), f"scenario “{scenario.title}”")
-        tree_in_use.set_shape(None)
+        tree_in_use.set_size_and_depth(None)
 
 
 def kind(scenario: Scenario) -> str:

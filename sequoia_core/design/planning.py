@@ -269,7 +269,7 @@ class ShapeSpread:
     worst_loss: float
 
 
-def shape_spread(
+def size_and_depth_spread(
     acceptance: AcceptanceVector, profile: HardwareProfile, tables: np.ndarray, *, level: float = 0.95
 ) -> ShapeSpread:
     """Choose the best shape for each vector that the same measurement might have found, and compare.

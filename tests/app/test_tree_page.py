@@ -101,7 +101,7 @@ def test_odd_vectors_still_have_a_tree(probs: list[float], assets) -> None:
 def test_without_a_profile_the_page_works(assets) -> None:
     (assets / "profiles" / "cpu-2core.json").unlink()
     page = open_page(PAGE)
-    assert sliders(page) == tree_in_use.FALLBACK_SHAPE
+    assert sliders(page) == tree_in_use.FALLBACK_SIZE_AND_DEPTH
     assert metrics(page)["Predicted speedup"] == ("unknown", "no hardware profile")
     assert page.button(key="tree_best").disabled
 

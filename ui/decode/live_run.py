@@ -94,7 +94,7 @@ def _offer_vector(job: Job, run: dict[str, Any]) -> None:
         ranks = count_ranks((request.tree, step["path"]) for step in run["steps"])
         source = f"{session.acceptance_source()}, corrected by a run of {len(run['steps'])} steps"
         session.set_acceptance(corrected(vector, *ranks), source, "corrected by a run")
-        tree_in_use.set_shape(None)
+        tree_in_use.set_size_and_depth(None)
         st.toast("The corrected vector is in use: the tree page plans from it.", icon=":material/check_circle:")
 
     st.button(

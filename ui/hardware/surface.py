@@ -74,5 +74,5 @@ def take(size: int, depth: int, *, key: str, label: str) -> None:
         key=key,
         help="Sets the tree for the Tree and Decode pages.",
     ):
-        tree_in_use.set_shape(size, depth)
+        tree_in_use.set_size_and_depth(size, depth)
         st.toast(f"The tree is now n = {size}, d = {depth}.", icon=":material/account_tree:")

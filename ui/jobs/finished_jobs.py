@@ -55,7 +55,7 @@ def _use_chain(job: Job) -> None:
         session.set_acceptance(found.acceptance, f"measured here on the {job.info}, temperature 0", "measured, T = 0")
     if found.profile is not None:
         session.set_profile(found.profile, f"measured here on the {job.info}")
-        tree_in_use.set_shape(None)
+        tree_in_use.set_size_and_depth(None)
     if found.run is not None and found.run["steps"]:
         session.set_last_run(found.run)
         session_jobs.forget("decode", older_than=job)

@@ -121,12 +121,14 @@ def growth_band(vector: AcceptanceVector, depth: int) -> tuple[np.ndarray, np.nd
 
 
 @st.cache_resource(show_spinner=False, max_entries=16, hash_funcs=_SAMPLE_HASH)
-def shape_spread(vector: AcceptanceVector, profile: HardwareProfile) -> ShapeSpread | None:
+def size_and_depth_spread(vector: AcceptanceVector, profile: HardwareProfile) -> ShapeSpread | None:
     """Return how sure the best shape is; None when nothing is known of the sample."""
     from sequoia_core.design import planning
 
     tables = resampled_tables(vector)
-    return None if tables is None else planning.shape_spread(vector, profile, tables[:, : profile.max_size + 1])
+    return (
+        None if tables is None else planning.size_and_depth_spread(vector, profile, tables[:, : profile.max_size + 1])
+    )
 
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sequoia_core import TokenTree
     from sequoia_core.design.planning import BestShape
 
-FALLBACK_SHAPE = (16, 5)  # only without any hardware profile to choose a shape by
+FALLBACK_SIZE_AND_DEPTH = (16, 5)  # only without any hardware profile to choose a shape by
 
 
 def best() -> BestShape | None:
@@ -28,10 +28,10 @@ def shape() -> tuple[int, int]:
     if get("shape") is not None:
         return get("shape")
     plan = best()
-    return FALLBACK_SHAPE if plan is None else (max(plan.size, 1), max(plan.depth, 1))
+    return FALLBACK_SIZE_AND_DEPTH if plan is None else (max(plan.size, 1), max(plan.depth, 1))
 
 
-def set_shape(size: int | None, depth: int = 1, *, show: bool = True) -> None:
+def set_size_and_depth(size: int | None, depth: int = 1, *, show: bool = True) -> None:
     """Design the tree at this (n, d), or at the best shape for the hardware with None.
 
     Args:
@@ -42,7 +42,7 @@ def set_shape(size: int | None, depth: int = 1, *, show: bool = True) -> None:
     put("shape_to_show", show)
 
 
-def pop_shape_to_show() -> bool:
+def pop_size_and_depth_to_show() -> bool:
     """Return whether the tree page's sliders should jump to `shape()`, and clear the flag: the caller moves them."""
     wanted = get("shape_to_show", False)
     put("shape_to_show", False)

@@ -12,8 +12,8 @@ from sequoia_core.design.planning import (
     SpeedupSurface,
     best_shape,
     more_ranks_wanted,
-    shape_spread,
     shape_widths,
+    size_and_depth_spread,
     smallest_good_shape,
     speedup_surface,
 )
@@ -162,7 +162,7 @@ def test_spread_of_the_best_shape_follows_the_sample():
     for trials in (40, 10**7):
         vector = AcceptanceVector(VECTOR.probs, trials=trials)
         tables = bootstrap_tables(vector, max_size=32, max_depth=8)
-        spreads.append(shape_spread(vector, measured, tables))
+        spreads.append(size_and_depth_spread(vector, measured, tables))
     vague, sure = spreads
     assert sure.chosen == vague.chosen == best_shape(speedup_surface(VECTOR, measured, max_depth=8))
     assert sure.agreement > vague.agreement and sure.worst_loss < 1e-3 <= vague.worst_loss
@@ -183,7 +183,7 @@ def test_spread_is_read_off_the_resamples_at_its_level():
     probs = [0.9, 0.0, 0.0], [0.32, 0.32, 0.32], [0.3, 0.3, 0.3]
     deep, wide, poor = (expected_tokens_table(AcceptanceVector(np.array(p)), max_size=4, max_depth=3) for p in probs)
     vector, tables = AcceptanceVector(np.array(probs[0])), np.array([deep] * 19 + [wide, poor])
-    spread = shape_spread(vector, flat, tables)
+    spread = size_and_depth_spread(vector, flat, tables)
     assert spread.chosen[:2] == (4, 3) and spread.sizes == (4, 4)
     assert spread.agreement == pytest.approx(19 / 21)  # of size and depth
     # what the chosen shape's time buys under the three, and the star's: a star of four is all that the wide ones want
@@ -192,7 +192,7 @@ def test_spread_is_read_off_the_resamples_at_its_level():
     # of 21 the 2.5 % lie halfway between the lowest and the next, the 95 % on the highest but one
     assert spread.speedup == pytest.approx(((chosen[0] + chosen[1]) / 2, chosen[2]))
     assert spread.worst_loss == pytest.approx(star[0] - chosen[0])  # the other loses more
-    whole = shape_spread(vector, flat, tables, level=1 - 1e-9)
+    whole = size_and_depth_spread(vector, flat, tables, level=1 - 1e-9)
     assert whole.speedup[0] == pytest.approx(chosen[0]) and whole.depths == (1, 3)
 
 
@@ -208,7 +208,7 @@ def test_the_spread_of_the_best_shape_is_about_the_shape_that_is_planned():
     measured = AcceptanceVector.load(ASSETS / "acceptance" / "demo-t0.json")
     timed = HardwareProfile(sizes=[1, 4, 16, 64], verify_sec=[1.0, 1.1, 1.3, 3.0], draft_sec=0.05)
     tables = bootstrap_tables(measured, max_size=64, max_depth=8, resamples=20)
-    spread = shape_spread(measured, timed, tables)
+    spread = size_and_depth_spread(measured, timed, tables)
     planned = best_shape(speedup_surface(measured, timed, max_depth=8))
     assert spread.chosen == planned
     assert spread.sizes[0] <= planned.size <= spread.sizes[1]
