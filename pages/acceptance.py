@@ -8,7 +8,7 @@ from ui import charts, controls, page_setup, uploads
 from ui.acceptance import changing, declaring, supposing
 from ui.cards import Card, cards, number
 from ui.jobs import acceptance_measurement as measurement
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import session
 
 FILE_TYPES = ("json", "csv", "tsv", "txt", "npy", "safetensors", "pt", "pth")
@@ -141,12 +141,12 @@ right.plotly_chart(
     alt="Probability that the first k children are all rejected, falling with k on log-log axes",
 )
 
-st.markdown(f":material/label: **In use:** {plain(session.acceptance_source())}")
+st.markdown(f":material/label: **In use:** {escaped(session.acceptance_source())}")
 notes = [
     str(text)[:MAX_NOTE].strip(" .") for text in (vector.note, vector.meta.get("source"), precision(vector)) if text
 ]
 if any(notes):
-    st.caption(":material/info: " + " ".join(f"{plain(note[0].upper() + note[1:])}." for note in notes if note))
+    st.caption(":material/info: " + " ".join(f"{escaped(note[0].upper() + note[1:])}." for note in notes if note))
 st.markdown(
     f"The target takes the draft's first choice {vector.probs[0]:.0%} of the time and one of its {len(vector)} choices "
     f"{accepted:.0%} of the time: a chain can only use the first number, a tree uses all of them."

@@ -6,7 +6,7 @@ from sequoia_core import expected_tokens
 from ui import controls, page_setup
 from ui.cards import Card, cards, number, short_reason
 from ui.jobs import job_panel, session_jobs
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.overview import chain, tour
 from ui.runs import kept_runs, runs
 from ui.session import predictions, session, tree_in_use
@@ -22,26 +22,30 @@ def standing() -> None:
         Card(
             "First guess accepted",
             "–" if unmeasured else f"{vector.probs[0]:.0%}",
-            "not measured on this pair" if unmeasured else plain(vector.holds_for.sampling),
+            "not measured on this pair" if unmeasured else escaped(vector.holds_for.sampling),
             help="p1, the chance that the draft's first guess is the one accepted. "
             + (
-                f"Not known here: {plain('; '.join(unmeasured))}."
+                f"Not known here: {escaped('; '.join(unmeasured))}."
                 if unmeasured
-                else f"{plain(session.acceptance_source())}."
+                else f"{escaped(session.acceptance_source())}."
             ),
         ),
         Card(
             "Expected tokens",
             "–" if unmeasured else f"{expected_tokens(tree, vector):.2f}",
             f"n = {tree.size}, d = {tree.depth}",
-            help=f"Per target pass, with the {plain(tree_in_use.source())}. Autoregressive decoding yields 1.00.",
+            help=f"Per target pass, with the {escaped(tree_in_use.source())}. Autoregressive decoding yields 1.00.",
         ),
         Card(
             "Predicted speedup",
             "–" if missing else f"{best.predicted_speedup:.2f}×",
             short_reason("; ".join(missing)) if missing else f"best: n = {best.size}, d = {best.depth}",
             help="Against autoregressive decoding of the same target (1.00×). "
-            + (f"Not known here: {plain('; '.join(missing))}." if missing else f"{plain(session.profile_source())}."),
+            + (
+                f"Not known here: {escaped('; '.join(missing))}."
+                if missing
+                else f"{escaped(session.profile_source())}."
+            ),
         ),
         Card(
             "Measured speedup",

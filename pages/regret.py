@@ -4,7 +4,7 @@ import streamlit as st
 
 from ui import charts, controls, page_setup
 from ui.cards import Card, cards
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import core_cache, session
 
 DEFAULT_SHAPE = (64, 8)  # large enough for trees to differ; those planned for a small CPU are all alike
@@ -46,11 +46,11 @@ picked = tuple(vectors[name] for name in chosen)
 try:
     regret = core_cache.regret(picked, n, d)
 except ValueError as error:
-    st.warning(f"{plain(str(error))}. Raise the depth or lower the size.", icon=":material/warning:")
+    st.warning(f"{escaped(str(error))}. Raise the depth or lower the size.", icon=":material/warning:")
     st.stop()
 
-tree, holds = (plain(chosen[i]) for i in regret.worst)
-safest = plain(chosen[regret.safest])
+tree, holds = (escaped(chosen[i]) for i in regret.worst)
+safest = escaped(chosen[regret.safest])
 cards(
     Card(
         "Largest regret",

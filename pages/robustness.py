@@ -6,8 +6,8 @@ import streamlit as st
 
 from ui import page_setup, prompts
 from ui.controls import VERIFIERS
-from ui.markdown import plain
-from ui.robustness import dynamic_lanes, form, guarantees, on_show, views
+from ui.markdown import escaped
+from ui.robustness import current_result, dynamic_lanes, form, guarantees, views
 from ui.robustness.measurements import assumption_work, compare_work, lossless_work
 
 TEMPERATURES = (0.0, 0.3, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
@@ -48,11 +48,11 @@ def verifiers_section() -> None:
                     raise ValueError("settings: found an empty list, expected at least one temperature and one top-p")
                 subject = form.subject(kind, texts, tokens)
             except ValueError as error:
-                st.error(f"{plain(str(error))}.", icon=":material/error:")
+                st.error(f"{escaped(str(error))}.", icon=":material/error:")
             else:
                 work = compare_work(subject, temperatures, top_ps)
                 form.start("comparison", "Comparing verifiers", work)
-    record = on_show.result("comparison")
+    record = current_result.result("comparison")
     if record is not None:
         views.show_comparison(record)
 
@@ -93,13 +93,13 @@ def losslessness_section() -> None:
             try:
                 subject = form.subject(kind, [prompt] if prompt.strip() else [])
             except ValueError as error:
-                st.error(f"{plain(str(error))}.", icon=":material/error:")
+                st.error(f"{escaped(str(error))}.", icon=":material/error:")
             else:
                 work = lossless_work(
                     subject, temperature=temperature, top_p=top_p, verifier=verifier, samples=samples, seed=int(seed)
                 )
                 form.start("losslessness", "Checking losslessness", work)
-    record = on_show.result("losslessness")
+    record = current_result.result("losslessness")
     if record is not None:
         views.show_losslessness(record)
 
@@ -115,11 +115,11 @@ def assumption_section() -> None:
             try:
                 subject = form.subject(kind, texts, tokens, least=4)
             except ValueError as error:
-                st.error(f"{plain(str(error))}.", icon=":material/error:")
+                st.error(f"{escaped(str(error))}.", icon=":material/error:")
             else:
                 work = assumption_work(subject, temperature=temperature, top_p=top_p)
                 form.start("assumption", "Testing the vector", work)
-    record = on_show.result("assumption")
+    record = current_result.result("assumption")
     if record is not None:
         views.show_assumption(record)
 

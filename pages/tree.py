@@ -9,7 +9,7 @@ from sequoia_core.design.growth import next_node_value
 from sequoia_core.design.plain_trees import chain_tree
 from ui import controls, page_setup, scenarios
 from ui.cards import Card, cards, draw_card, short_reason
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import core_cache, predictions, session, tree_in_use, tree_kinds
 from ui.tree import comparison, dynamic, files, growth, picture
 
@@ -90,7 +90,7 @@ def speedup_card(tree: TokenTree) -> Card:
         if told is not None:
             return told
         reason = short_reason(unknown)
-        return Card("Predicted speedup", "unknown", reason, help=f"{help} Not known: {plain(unknown)}.")
+        return Card("Predicted speedup", "unknown", reason, help=f"{help} Not known: {escaped(unknown)}.")
     against = f"{predicted - 1:+.2f}× vs autoregressive"
     return Card("Predicted speedup", f"{predicted:.2f}×", against, signed=True, help=help)
 
@@ -151,8 +151,8 @@ draw_card(
 draw_card(right, speedup_card(tree))
 picture.draw(tree, vector, *look)
 st.markdown(
-    f":material/account_tree: **In use:** {plain(tree_in_use.source())}, n = {tree.size}, d = {tree.depth} "
-    f"&nbsp;·&nbsp; acceptance {plain(session.acceptance_source())}"
+    f":material/account_tree: **In use:** {escaped(tree_in_use.source())}, n = {tree.size}, d = {tree.depth} "
+    f"&nbsp;·&nbsp; acceptance {escaped(session.acceptance_source())}"
 )
 if tree_in_use.is_own():
     st.button("Back to the best tree", icon=":material/undo:", key="tree_back", on_click=back_to_best)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from ui.markdown import plain
+from ui.markdown import escaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +58,4 @@ def number(value: float | None, form: str = "{:.2f}") -> str:
 
 def short_reason(reason: str) -> str:
     """Return the reason where it fits a card, else "not measured here"; safe in markdown."""
-    return plain(reason) if len(reason) <= 28 else "not measured here"
+    return escaped(reason) if len(reason) <= 28 else "not measured here"

@@ -1,9 +1,9 @@
 """Texts from outside the app, written so that markdown and charts show them as they are. No Streamlit here.
 
 Nothing that came from outside is ever markdown: not a file's name, note or error, not a model's name, not a token.
-Where such a text is shown by an element that reads markdown it passes `plain` first, in a chart `for_chart`; names of
-files and folders are made harmless once, when they come in, by `safe_name`. Select boxes, tables of data, code and text
-areas show text as it is.
+Where such a text is shown by an element that reads markdown it passes `escaped` first, in a chart `for_chart`;
+names of files and folders are made harmless once, when they come in, by `safe_name`. Select boxes, tables of data,
+code and text areas show text as it is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def visible(text: str) -> str:
 _SPACES = dict.fromkeys(map(ord, "\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")
 
 
-def plain(text: str, limit: int = MAX_CHARS) -> str:
+def escaped(text: str, limit: int = MAX_CHARS) -> str:
     """Escape what means something in markdown, in one line: nothing is fetched, linked, styled or replaced.
 
     Args:

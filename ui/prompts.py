@@ -9,7 +9,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core.files.prompt_files import check_text, split_lines, text_columns
 from ui import uploads
-from ui.markdown import plain, quoted
+from ui.markdown import escaped, quoted
 from ui.session import core_cache, shipped
 
 MAX_CHARS = 20_000  # far beyond any demo context; a pasted book is refused before it reaches the tokenizer
@@ -148,7 +148,7 @@ def from_file(prefix: str) -> list[str]:
         try:
             found = core_cache.uploaded_prompts(data, upload.name, column)
         except ValueError as error:
-            st.error(f"{plain(str(error))}. No prompts were read.", icon=":material/error:")
+            st.error(f"{escaped(str(error))}. No prompts were read.", icon=":material/error:")
             return []
         kept = found[:MAX_FROM_FILE]
         more = f", the first {MAX_FROM_FILE:,} are taken" if len(found) > MAX_FROM_FILE else ""
@@ -166,5 +166,5 @@ def problem(prompt: str) -> str | None:
     try:
         check_text(prompt)
     except ValueError as error:
-        return f"{plain(str(error))}."
+        return f"{escaped(str(error))}."
     return None

@@ -10,7 +10,7 @@ from sequoia_core.design.planning import pair_mismatches
 from sequoia_core.design.scenarios import Scenario, list_scenarios
 from ui import controls
 from ui.cards import Card
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import core_cache, predictions, session, shipped, tree_in_use
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def banner() -> None:
         return
     with st.container(border=True):
         st.markdown(
-            f":material/travel_explore: **{plain(scenario.title)}.** {plain(scenario.sentence)} "
+            f":material/travel_explore: **{escaped(scenario.title)}.** {escaped(scenario.sentence)} "
             f"*{kind(scenario)}; a what-if for your pair on this machine.*"
         )
         controls.page_link(

@@ -10,7 +10,7 @@ import streamlit as st
 from sequoia_core.models.default_dtype import default_dtype
 from ui import scenarios, weights_place
 from ui.jobs import session_jobs, steering
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import machine, model_pairs, predictions, session
 from ui.session.model_pairs import PairSpec
 
@@ -36,7 +36,7 @@ def draw(followed: str = "") -> None:
         current = session_jobs.current()
         active = current is not None and current.active
         if active and current is session_jobs.job(followed):
-            st.caption(f":material/sync: {plain(current.label)}, see this page")
+            st.caption(f":material/sync: {escaped(current.label)}, see this page")
         else:
             st.fragment(_job_state, run_every=POLL_SEC if active else None)(active)
 
@@ -50,7 +50,7 @@ def _pair_control() -> None:
     )
     choice = default_dtype(spec.target, gpu=machine.has_gpu())
     st.caption(
-        f":material/memory: {plain(machine.device_name())}, {predictions.dtype_in_use()}",
+        f":material/memory: {escaped(machine.device_name())}, {predictions.dtype_in_use()}",
         help=f"{choice.dtype}: {choice.reason}." if spec.dtype is None else None,
     )
     weights_place.line(spec)
@@ -87,7 +87,7 @@ def _pair_control() -> None:
                 wanted = PairSpec(*(names if any(names) else demo_draft), DTYPES[dtype], offload)
                 problem = pair_problem(*names) or weights_place.problem(wanted)
                 if problem:
-                    st.error(plain(problem))
+                    st.error(escaped(problem))
                 else:
                     session.set_pair(wanted)
                     st.rerun()
@@ -151,6 +151,6 @@ def _job_state(was_active: bool) -> None:
     if was_active:
         st.rerun()  # the page itself has a result or an error to show
     if current is not None and current.state == "failed":
-        st.caption(f":red[:material/error: {plain(current.label)} failed]", help=plain(current.error or ""))
+        st.caption(f":red[:material/error: {escaped(current.label)} failed]", help=escaped(current.error or ""))
     else:
         st.caption(":material/check_circle: Engine idle")

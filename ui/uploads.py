@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import streamlit as st
 
 from sequoia_core.design.tree import TokenTree
-from ui.markdown import plain, safe_name
+from ui.markdown import escaped, safe_name
 from ui.tree_layout import MAX_DRAWN
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def file_upload(
     try:
         value = loads(file.getvalue(), file.name)
     except ValueError as caught:
-        error = plain(" ".join(str(caught).split()))
+        error = escaped(" ".join(str(caught).split()))
     name = safe_name(file.name)
     st.session_state[f"{key}_read"] = (file.file_id, name, value, error)
     return Upload(name, value, error, is_new=True)

@@ -9,7 +9,7 @@ import streamlit as st
 
 from sequoia_core.design.profile import PLACES
 from sequoia_core.models.free_memory import available_bytes
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import machine, predictions
 from ui.session.model_pairs import PairSpec
 
@@ -58,7 +58,7 @@ def line(spec: PairSpec) -> None:
     try:
         needs = _needs(spec, predictions.dtype_of(spec))
     except (ValueError, OSError) as error:
-        st.caption(f":red[{place}: cannot be loaded]", help=plain(str(error)))
+        st.caption(f":red[{place}: cannot be loaded]", help=escaped(str(error)))
         return
     parts = {"resident": needs.resident, "ring": needs.ring, "cache": needs.cache, "scratch": needs.scratch}
     listed = ", ".join(f"{part} {size / 1e6:,.0f}" for part, size in (parts | {"draft": needs.beside}).items())

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.app.conftest import open_page, settled
-from ui.markdown import UNSEEN, escape_markdown, for_chart, safe_name
+from ui.markdown import UNSEEN, escaped, for_chart, safe_name
 
 IMAGE = "![](http://example.org/x.png)"
 
 
 def test_markup_is_escaped() -> None:
-    assert escape_markdown(IMAGE).replace(UNSEEN, "") == r"\!\[\](http://example.org/x.png)"
-    assert escape_markdown("$x$ `y` *z* _w_ a<b>") == r"\$x\$ \`y\` \*z\* \_w\_ a\<b\>"
-    assert escape_markdown("my file-1.csv: found 3, expected 2") == "my file-1.csv: found 3, expected 2"
-    assert escape_markdown("&lt;img&gt;") == r"\&lt;img\&gt;"
+    assert escaped(IMAGE).replace(UNSEEN, "") == r"\!\[\](http://example.org/x.png)"
+    assert escaped("$x$ `y` *z* _w_ a<b>") == r"\$x\$ \`y\` \*z\* \_w\_ a\<b\>"
+    assert escaped("my file-1.csv: found 3, expected 2") == "my file-1.csv: found 3, expected 2"
+    assert escaped("&lt;img&gt;") == r"\&lt;img\&gt;"
 
 
 @pytest.mark.parametrize(
@@ -33,26 +33,18 @@ def test_markup_is_escaped() -> None:
     ],
 )
 def test_what_the_client_looks_for_after_escapes_are_gone_is_kept_apart(text: str, parts: tuple[str, ...]) -> None:
-    assert escape_markdown(text) == UNSEEN.join(parts)
-    assert escape_markdown(text).replace(UNSEEN, "").replace("\\", "") == text
+    assert escaped(text) == UNSEEN.join(parts)
+    assert escaped(text).replace(UNSEEN, "").replace("\\", "") == text
 
 
 def test_blocks_lines_and_length() -> None:
-    assert (
-        escape_markdown("1. one") == r"1\. one"
-        and escape_markdown("12) one") == r"12\) one"
-        and escape_markdown("2 ones") == "2 ones"
-    )
-    assert (
-        escape_markdown("- one") == r"\- one"
-        and escape_markdown("+ one") == r"\+ one"
-        and escape_markdown("# one") == r"\# one"
-    )
-    assert escape_markdown("a\n\n    b\r\n# c\u2028d\te") == r"a      b  \# c d e"
-    assert escape_markdown("x" * 5000, 10) == "xxxxxxxxx…" and len(escape_markdown("*" * 5000)) <= 2000
-    assert escape_markdown("a\0b\u202ec\ud800d") == "a\ufffdb\ufffdc\ufffdd"
-    escape_markdown("\ud800\udfff").encode()
-    assert escape_markdown("שלום 👍 ü") == "שלום 👍 ü" and escape_markdown("") == ""
+    assert escaped("1. one") == r"1\. one" and escaped("12) one") == r"12\) one" and escaped("2 ones") == "2 ones"
+    assert escaped("- one") == r"\- one" and escaped("+ one") == r"\+ one" and escaped("# one") == r"\# one"
+    assert escaped("a\n\n    b\r\n# c\u2028d\te") == r"a      b  \# c d e"
+    assert escaped("x" * 5000, 10) == "xxxxxxxxx…" and len(escaped("*" * 5000)) <= 2000
+    assert escaped("a\0b\u202ec\ud800d") == "a\ufffdb\ufffdc\ufffdd"
+    escaped("\ud800\udfff").encode()
+    assert escaped("שלום 👍 ü") == "שלום 👍 ü" and escaped("") == ""
 
 
 def test_names_keep_what_is_harmless() -> None:
@@ -63,7 +55,7 @@ def test_names_keep_what_is_harmless() -> None:
     assert safe_name("grüße 模型 👍.csv") == "grüße 模型 👍.csv" and safe_name("\u202e\0\n") == "unnamed"
     assert len(safe_name("x" * 9999)) == 120
     for name in (IMAGE, "<b>x</b>", "$x$", ":red[x]", "%{x}", "a\nb", "[x]: y", "|x|", "~x~"):
-        assert escape_markdown(safe_name(name)).replace("\\_", "_").replace(UNSEEN, "") == safe_name(name), name
+        assert escaped(safe_name(name)).replace("\\_", "_").replace(UNSEEN, "") == safe_name(name), name
 
 
 def test_charts_show_tags_and_fields() -> None:

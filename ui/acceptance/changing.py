@@ -7,7 +7,7 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.what_if import edited, isotonic, power_law_tail
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import session
 
 SMOOTHINGS = ("None", "Isotonic", "Power-law tail")
@@ -30,7 +30,7 @@ def smoothing_controls() -> None:
     )
     problem = st.session_state.pop("acceptance_unsmooth", None)
     if problem:
-        st.error(f"{plain(problem)}. Nothing is smoothed.", icon=":material/error:")
+        st.error(f"{escaped(problem)}. Nothing is smoothed.", icon=":material/error:")
     if kind == "Power-law tail" and len(original) > 2:
         right.slider(
             "First rank replaced",
@@ -42,7 +42,7 @@ def smoothing_controls() -> None:
             help="Ranks before it stay as measured.",
         )
     if session.is_varied():
-        st.caption(f":material/tune: {plain(session.acceptance().note.split('; ')[-1].capitalize())}.")
+        st.caption(f":material/tune: {escaped(session.acceptance().note.split('; ')[-1].capitalize())}.")
 
 
 def _smooth() -> None:
@@ -87,6 +87,9 @@ def edit_table(vector: AcceptanceVector) -> None:
                 edited(vector, np.array(values)), f"edited by hand, from: {session.acceptance_source()}", "edited"
             )
         except ValueError as error:
-            st.error(f"Edited values: {plain(str(error))}. The previous vector stays in use.", icon=":material/error:")
+            st.error(
+                f"Edited values: {escaped(str(error))}. The previous vector stays in use.",
+                icon=":material/error:",
+            )
             return
         st.rerun()

@@ -7,7 +7,7 @@ import streamlit as st
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.conditions import Conditions
 from ui import controls
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import predictions, session
 
 
@@ -19,7 +19,7 @@ def section(vector: AcceptanceVector) -> None:
     else:
         by = "as you declared" if held.declared else "as the measurement recorded"
         st.caption(
-            f":material/rule: Holds for {plain(held.target)} ← {plain(held.draft)}, {plain(held.sampling)}, {by}."
+            f":material/rule: Holds for {escaped(held.target)} ← {escaped(held.draft)}, {escaped(held.sampling)}, {by}."
         )
     title = "Say what it was measured for" if held is None else "Declare that it holds for something else"
     with st.expander(title, icon=":material/edit_note:", key="acceptance_declare"), st.form("acceptance_declared"):
@@ -36,6 +36,6 @@ def section(vector: AcceptanceVector) -> None:
             try:
                 session.declare(Conditions(target, draft, temperature, top_p, verifier, declared=True))
             except ValueError as error:
-                st.error(plain(str(error)), icon=":material/error:")
+                st.error(escaped(str(error)), icon=":material/error:")
                 return
             st.rerun()

@@ -9,7 +9,7 @@ import streamlit as st
 from sequoia_core.models.chat import Turn
 from ui import controls, prompts
 from ui.jobs import session_jobs
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import conversation
 from ui.session.conversation import CUT, Exchange
 from ui.session.state import get, put
@@ -78,7 +78,7 @@ def draw_read() -> None:
     if run is None:
         return
     for remark in run["remarks"]:
-        st.warning(plain(remark), icon=":material/warning:")
+        st.warning(escaped(remark), icon=":material/warning:")
     with st.expander("What the model read", icon=":material/code:", key="chat_read"):
         st.caption(
             f"The last answer's whole prompt, {run['prompt_tokens']:,} tokens, as the chat template wrote it: special "

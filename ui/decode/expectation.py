@@ -12,7 +12,7 @@ from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.prediction import tokens_per_step
 from ui.jobs import acceptance_measurement as measurement
 from ui.jobs import job_panel
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import core_cache, predictions, session, tree_in_use, tree_kinds
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def draw(
     """
     if not isinstance(tree, TokenTree):
         return _draw_dynamic(tree, origin, vector, wanted)
-    subject = f":material/account_tree: {plain(origin)}: n = {tree.size}, d = {tree.depth}"
+    subject = f":material/account_tree: {escaped(origin)}: n = {tree.size}, d = {tree.depth}"
     if vector is None:
         st.markdown(f"{subject} &nbsp;·&nbsp; nothing is expected of it at these settings")
         offer_measurement(wanted)
@@ -44,7 +44,7 @@ def draw(
     st.markdown(f"{subject} &nbsp;·&nbsp; expected {expected:.2f} tokens per step{by} &nbsp;·&nbsp; {speed}")
     if found is None:
         st.caption(
-            f":material/info: No speedup is predicted: {plain(predictions.no_prediction(tree, vector))}. Measure the "
+            f":material/info: No speedup is predicted: {escaped(predictions.no_prediction(tree, vector))}. Measure the "
             "passes of this pair on the hardware page."
         )
     return expected, None if found is None else found.speedup
@@ -53,7 +53,7 @@ def draw(
 def _draw_dynamic(
     policy: TreePolicy, origin: str, vector: AcceptanceVector | None, wanted: Conditions
 ) -> tuple[float | None, Estimate | None]:
-    subject = f":material/account_tree: {plain(origin)}: n up to {policy.max_size}, d up to {policy.max_depth}"
+    subject = f":material/account_tree: {escaped(origin)}: n up to {policy.max_size}, d up to {policy.max_depth}"
     profile = session.profile()
     known = vector is not None and vector.calibration is not None and profile is not None
     if not known or policy.max_size > profile.max_size:
@@ -81,8 +81,8 @@ def offer_measurement(wanted: Conditions, missing: str = "acceptance vector") ->
     """Say which vector is missing, and offer to measure it here; a new one always has a calibration."""
     with st.container(border=True):
         st.markdown(
-            f":material/checklist: No {missing} was measured for **{plain(wanted.sampling)}** on the "
-            f"{session.pair_name()}. The one in use: {plain(session.acceptance_source())}."
+            f":material/checklist: No {missing} was measured for **{escaped(wanted.sampling)}** on the "
+            f"{session.pair_name()}. The one in use: {escaped(session.acceptance_source())}."
         )
         if st.button(
             "Measure it",

@@ -14,7 +14,7 @@ from ui.decode import streaming
 from ui.jobs import job_panel, session_jobs
 from ui.jobs.jobs import Job
 from ui.jobs.steering import LONGEST_WAIT_SEC, Steering
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.runs import kept_runs, runs
 from ui.runs import run_list as shelf
 from ui.runs.runs import DecodeRequest
@@ -58,7 +58,7 @@ def draw_job(was_active: bool, drawn_every: float) -> None:
         st.progress(job.fraction, text="Stopping after this step" if stopping else job_panel.progress_text(job))
     elif state == "failed":
         kept = f" The {job.step_count} steps before it are kept below." if job.step_count else ""
-        st.error(f"The run failed: {plain(job.error or '')}{kept}", icon=":material/error:")
+        st.error(f"The run failed: {escaped(job.error or '')}{kept}", icon=":material/error:")
     elif state == "cancelled":
         st.warning(
             f"Stopped after {job.step_count} steps; what was decoded stays below.", icon=":material/stop_circle:"
@@ -126,7 +126,7 @@ def _draw_waiting(held: Steering, steps: int) -> None:
 
 def draw_linked(run: dict[str, Any]) -> None:
     """Draw a run that the link names."""
-    st.caption(f":material/link: {plain(kept_runs.title(run))}")
+    st.caption(f":material/link: {escaped(kept_runs.title(run))}")
     kept_runs.say_made_with(run)
     draw_run(run, run["id"], run["steps"], active=False)
 
@@ -140,7 +140,7 @@ def draw_last_or_recorded() -> None:
         kept_runs.say_made_with(last)
         draw_run(last, last["id"], last["steps"], active=False)
     elif recording is not None:
-        words = f"A recorded run ({plain(runs.made_with(recording))}), to replay: press Start above to decode on this"
+        words = f"A recorded run ({escaped(runs.made_with(recording))}), to replay: press Start above to decode on this"
         st.info(f"{words} machine.", icon=":material/movie:")
         draw_run(recording, recording["id"], recording["steps"], active=False)
     else:

@@ -10,7 +10,7 @@ from sequoia_core.design.break_even import idle_arithmetic
 from sequoia_core.design.step_time import reading_ends
 from ui import charts
 from ui.hardware.sentences import idle_sentence, reading_sentence
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import session, shipped
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def section(profile: HardwareProfile, best: BestShape) -> None:
     )
     st.caption(reading_sentence(profile, ends) if streams else idle_sentence(idle, profile.max_size))
     if profile.modelled:
-        st.caption(f":material/functions: Dashed: worked out, not measured. {plain(_made_of(profile))}")
+        st.caption(f":material/functions: Dashed: worked out, not measured. {escaped(_made_of(profile))}")
     st.plotly_chart(
         charts.draft_cost_figure(profile, other=second),
         width="stretch",

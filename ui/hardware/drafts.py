@@ -11,7 +11,7 @@ import streamlit as st
 from sequoia_core.design.draft_choice import DraftPlan
 from sequoia_core.design.planning import pair_mismatches
 from sequoia_core.design.profile import PLACES
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import core_cache, session, shipped
 
 if TYPE_CHECKING:
@@ -83,6 +83,6 @@ def _row(place: str | None, plan: DraftPlan) -> dict[str, str]:
 def _sentence(place: str | None, best: DraftPlan, other: DraftPlan) -> str:
     gain = best.prediction.speedup.value / other.prediction.speedup.value - 1
     return (
-        f"With the target's weights {PLACES[place]}, {plain(best.name)} is predicted to be {gain:.0%} faster than "
-        f"{plain(other.name)}, each with its best tree."
+        f"With the target's weights {PLACES[place]}, {escaped(best.name)} is predicted to be {gain:.0%} faster than "
+        f"{escaped(other.name)}, each with its best tree."
     )

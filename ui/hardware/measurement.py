@@ -9,7 +9,7 @@ import streamlit as st
 from ui import controls
 from ui.jobs import job_panel
 from ui.jobs.jobs import JobContext
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import machine, session
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def section() -> None:
             help="Each size is timed this often after a warm-up; the median counts, the spread is shown.",
         )
         if st.form_submit_button(
-            controls.on_primary(f"Measure this machine ({plain(machine.device_name())})"),
+            controls.on_primary(f"Measure this machine ({escaped(machine.device_name())})"),
             icon=":material/speed:",
             type="primary",
             disabled=job_panel.is_active("profile"),

@@ -8,7 +8,7 @@ import streamlit as st
 
 from ui import controls, scenarios, uploads
 from ui.hardware import measurement
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import machine, predictions, session, shipped
 
 if TYPE_CHECKING:
@@ -68,17 +68,18 @@ def section() -> None:
 def in_use(profile: HardwareProfile) -> None:
     """Say where the profile in use comes from, whether it is of this pair and machine, and what this machine is."""
     st.markdown(
-        f":material/label: **In use:** {plain(session.profile_source())} &nbsp;·&nbsp; "
-        f"acceptance {plain(session.acceptance_source())}"
+        f":material/label: **In use:** {escaped(session.profile_source())} &nbsp;·&nbsp; "
+        f"acceptance {escaped(session.acceptance_source())}"
     )
     if profile.meta.get("passes_by"):
-        st.caption(plain(f"Target passes in {profile.dtype} by {str(profile.meta['passes_by'])[:120]}."))
+        st.caption(escaped(f"Target passes in {profile.dtype} by {str(profile.meta['passes_by'])[:120]}."))
     scenarios.banner()
     foreign = predictions.faults()
     if foreign and scenarios.in_use() is None:
         st.warning(
-            f"A what-if, not a prediction for the {session.pair_name()} on this machine: {plain('; '.join(foreign))}. "
+            f"A what-if, not a prediction for the {session.pair_name()} on this machine: "
+            f"{escaped('; '.join(foreign))}. "
             "Measure acceptance and passes here before believing a speedup.",
             icon=":material/warning:",
         )
-    st.caption(f":material/memory: This machine: {plain(' · '.join(machine.facts()))}")
+    st.caption(f":material/memory: This machine: {escaped(' · '.join(machine.facts()))}")

@@ -9,7 +9,7 @@ import streamlit as st
 
 from sequoia_core.design.prediction import Measured, Reason, context_reason, reasons
 from sequoia_core.design.profile import PLACES
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.runs import runs
 from ui.session import core_cache, predictions, session
 
@@ -78,7 +78,7 @@ def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool
         st.caption(f"The last run had the target's weights {there}, the profile in use has them {here}: no comparison.")
         return
     if not predictions.is_of_pair_in_use(run):
-        st.caption(f"The last run: {plain(runs.made_with(run))}, not the pair in use: no comparison.")
+        st.caption(f"The last run: {escaped(runs.made_with(run))}, not the pair in use: no comparison.")
         return
     if foreign:
         st.caption(

@@ -13,7 +13,7 @@ from sequoia_core.models.chat import encode_prompt
 from ui import controls, prompts
 from ui.jobs import job_panel
 from ui.jobs.jobs import JobContext
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import predictions, session, shipped
 
 WIDTH = 32  # ranks: covers the widest node of most optimal trees
@@ -59,7 +59,7 @@ def section() -> None:
                     check_text(text)
             except ValueError as error:
                 problem = str(error)
-                st.error(f"{plain(problem[0].upper() + problem[1:])}.", icon=":material/error:")
+                st.error(f"{escaped(problem[0].upper() + problem[1:])}.", icon=":material/error:")
             else:
                 start(request)
     job_panel.draw("measure")

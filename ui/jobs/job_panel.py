@@ -9,7 +9,7 @@ import streamlit as st
 
 from ui.jobs import engine_queue, session_jobs
 from ui.jobs.jobs import Job, JobContext
-from ui.markdown import plain
+from ui.markdown import escaped
 
 POLL_SEC = 2.0  # each answer makes the browser lay out its page, on cores that may be measured
 
@@ -44,7 +44,7 @@ def draw(name: str) -> None:
     if job.active:
         st.fragment(_follow, run_every=POLL_SEC)(name)
     elif job.state == "failed":
-        st.error(f"{job.label} failed: {plain(job.error or '')}", icon=":material/error:")
+        st.error(f"{job.label} failed: {escaped(job.error or '')}", icon=":material/error:")
 
 
 def _follow(name: str) -> None:
@@ -68,4 +68,4 @@ def progress_text(job: Job) -> str:
     if job.position:
         return f"Waiting for the engine: {job.position} in line"
     left = "" if job.eta_sec is None else f" · about {job.eta_sec:.0f} s left"
-    return f"{plain(job.message or 'Loading the model pair')}{left}"
+    return f"{escaped(job.message or 'Loading the model pair')}{left}"

@@ -11,7 +11,7 @@ from ui.cards import Card, cards
 from ui.jobs import acceptance_measurement as measurement
 from ui.jobs import job_panel, session_jobs
 from ui.jobs.jobs import Job
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.overview import chain_job
 from ui.runs import runs
 from ui.session import core_cache, session, shipped
@@ -62,7 +62,7 @@ def draw_progress(was_active: bool) -> None:
     if active:
         job_panel.progress_and_cancel("chain", job)
     elif job.state == "failed":
-        st.error(f"The chain failed: {plain(job.error or '')}", icon=":material/error:")
+        st.error(f"The chain failed: {escaped(job.error or '')}", icon=":material/error:")
     elif job.state == "cancelled":
         st.warning("Stopped. What was finished before is in use.", icon=":material/stop_circle:")
     _draw_stages(job, active=active)

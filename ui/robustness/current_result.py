@@ -12,7 +12,7 @@ import streamlit as st
 
 from sequoia_core import TokenTree
 from ui.jobs import job_panel, session_jobs
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.robustness import record_files, wording
 from ui.robustness.records import job_name
 from ui.robustness.wording import Row
@@ -35,7 +35,7 @@ def latest(part: str) -> Row | None:
         try:
             found = recorded(str(path), path.stat().st_mtime_ns).get(part)
         except ValueError as error:
-            st.warning(f"{plain(str(error))}. Restore the file from the repository.", icon=":material/warning:")
+            st.warning(f"{escaped(str(error))}. Restore the file from the repository.", icon=":material/warning:")
     return found
 
 
@@ -48,7 +48,7 @@ def result(part: str) -> Row | None:
         return None
     settings = record["settings"]
     how = f"recorded on {settings['recorded']} on the" if "recorded" in settings else "measured here on the"
-    st.markdown(f":material/label: **On show:** {how} {plain(settings['pair'])}, {plain(_conditions(settings))}")
+    st.markdown(f":material/label: **On show:** {how} {escaped(settings['pair'])}, {escaped(_conditions(settings))}")
     if job is not None and job.state == "cancelled":
         kept = "nothing was complete by then" if job.result is None else "what was complete by then is on show"
         st.caption(f":material/stop_circle: Cancelled: {kept}.")

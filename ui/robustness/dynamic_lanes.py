@@ -9,7 +9,7 @@ import streamlit as st
 
 from sequoia_core.files.safe_files import read_bytes
 from ui import charts
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import shipped
 
 NAME = "dynamic-budget.json"
@@ -53,6 +53,6 @@ def section(found: dict[str, Any]) -> None:
         "decide how many nodes pay."
     )
     st.caption(
-        f":material/history: Recorded {plain(str(settings['date']))} on {settings['prompts_decoded']} prompts of "
-        f"{plain(str(settings['prompt_file']))}, {plain(str(settings['dtype']))}; intervals are 95 %, by prompts."
+        f":material/history: Recorded {escaped(str(settings['date']))} on {settings['prompts_decoded']} prompts of "
+        f"{escaped(str(settings['prompt_file']))}, {escaped(str(settings['dtype']))}; intervals are 95 %, by prompts."
     )

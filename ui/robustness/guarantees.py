@@ -8,8 +8,8 @@ import streamlit as st
 
 from ui.cards import Card, cards
 from ui.controls import VERIFIERS
-from ui.markdown import plain
-from ui.robustness import on_show
+from ui.markdown import escaped
+from ui.robustness import current_result
 from ui.verifier_names import DRAWS
 
 PROMISES = {
@@ -75,7 +75,7 @@ def _own_rows() -> None:
         found = exact_acceptance(target, draft, int(k))
         ceiling = exact_acceptance(target, draft, 1)["sequoia"]
     except ValueError as error:
-        st.error(f"{plain(str(error))}.", icon=":material/error:")
+        st.error(f"{escaped(str(error))}.", icon=":material/error:")
         return
     best = max(found.values())
     cards(
@@ -95,7 +95,7 @@ def _own_rows() -> None:
     )
     rows = [{"verifier": name, "acceptance": value} for name, value in found.items()]
     settings = {"target_row": typed_row(target, "P"), "draft_row": typed_row(draft, "Q"), "k": int(k)}
-    on_show.downloads("guarantees", {"settings": settings, "acceptance": rows}, {"Acceptance": rows})
+    current_result.downloads("guarantees", {"settings": settings, "acceptance": rows}, {"Acceptance": rows})
 
 
 def exact_acceptance(target: str, draft: str, k: int) -> dict[str, float]:

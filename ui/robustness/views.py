@@ -6,7 +6,7 @@ import streamlit as st
 
 from ui import charts
 from ui.cards import Card, cards
-from ui.robustness import on_show, wording
+from ui.robustness import current_result, wording
 from ui.robustness.wording import Row
 from ui.verifier_names import NAMES, RIVALS
 
@@ -56,7 +56,7 @@ def show_comparison(record: Row) -> None:
         "twenty ties one would pass for a win or a loss by chance."
     )
     tables = {"Tokens per step": runs, "Ratios": ratios, "Rejection": record["rejection"]}
-    on_show.downloads("comparison", record, tables)
+    current_result.downloads("comparison", record, tables)
 
 
 def _over_temperature(runs: list[Row], ratios: list[Row], here: Row, tokens_per_step: float) -> None:
@@ -165,7 +165,7 @@ def show_losslessness(record: Row) -> None:
     with st.expander(f"The prompt, and all {len(rows)} cells", icon=":material/table:"):
         st.code(settings["prompt"], language=None, wrap_lines=True)
         st.dataframe(rows, hide_index=True, alt="Observed and expected counts of every cell")
-    on_show.downloads("losslessness", record, {"Counts": rows})
+    current_result.downloads("losslessness", record, {"Counts": rows})
 
 
 def show_assumption(record: Row) -> None:
@@ -216,4 +216,4 @@ def show_assumption(record: Row) -> None:
     else:
         right.info("Not counted: the run was stopped before.", icon=":material/info:")
     tables = {"Estimates": record["estimates"], "By depth": record["acceptance"], "By confidence": record["confidence"]}
-    on_show.downloads("assumption", record, tables)
+    current_result.downloads("assumption", record, tables)

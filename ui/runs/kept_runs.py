@@ -8,7 +8,7 @@ import streamlit as st
 
 from sequoia_core.design.tree import TokenTree
 from ui import uploads
-from ui.markdown import plain, visible
+from ui.markdown import escaped, visible
 from ui.runs import run_files, runs
 from ui.session import predictions, session, shipped
 
@@ -40,11 +40,11 @@ def title(run: dict[str, Any]) -> str:
 
 def say_made_with(*lanes: dict[str, Any]) -> None:
     """Say what a run, or each lane of a race, was made with: a warning where that is not the pair in use."""
-    words = plain(runs.made_with(*lanes))
+    words = escaped(runs.made_with(*lanes))
     if predictions.is_of_pair_in_use(lanes[0]):
         st.caption(f":material/label: Measured with {words}.")
     else:
-        here = plain(runs.made_with(predictions.pair_in_use()))
+        here = escaped(runs.made_with(predictions.pair_in_use()))
         st.warning(f"Measured with {words}: not the pair in use, {here}.", icon=":material/warning:")
 
 

@@ -9,7 +9,7 @@ from sequoia_core.design.optimal_trees import node_scores
 from sequoia_core.design.tree_comparison import NEAREST_SHAPES, compare_trees
 from ui import charts
 from ui.cards import Card, cards
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import core_cache, predictions, session
 from ui.session.core_cache import MAX_DEPTH, MAX_SIZE
 
@@ -48,7 +48,7 @@ def section(tree: TokenTree, vector: AcceptanceVector, imported: tuple[TokenTree
     with right:
         other, name = _chosen(against, tree, vector, others, imported)
     if other is None:
-        st.warning(plain(name), icon=":material/warning:")
+        st.warning(escaped(name), icon=":material/warning:")
         return
     _draw(tree, other, name, vector)
 
@@ -114,7 +114,7 @@ def _draw(tree: TokenTree, other: TokenTree, name: str, vector: AcceptanceVector
         (left, tree, found.shared, "Tree in use", "compare_here"),
         (right, other, found.other_shared, name[0].upper() + name[1:], "compare_there"),
     ):
-        place.markdown(f"**{plain(title)}**")
+        place.markdown(f"**{escaped(title)}**")
         place.plotly_chart(
             charts.comparison_figure(drawn.to_networkx(score=node_scores(drawn, vector)), shared),
             width="stretch",

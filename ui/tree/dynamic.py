@@ -10,7 +10,7 @@ from sequoia_core.design.tree import TokenTree
 from sequoia_core.design.tree_comparison import gallery
 from ui import charts
 from ui.cards import Card, cards
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.runs import runs
 from ui.session import core_cache, predictions, session, tree_in_use, tree_kinds
 from ui.verifier_names import NAMES
@@ -44,14 +44,14 @@ def section(kind: str) -> None:
         bounds = policy_of(policy)
         rule = NAMES[bounds.verifiers[0]]
         st.markdown(
-            f":material/account_tree: **To decode with:** {plain(origin)}, exact with the {rule} rule &nbsp;·&nbsp; "
+            f":material/account_tree: **To decode with:** {escaped(origin)}, exact with the {rule} rule &nbsp;·&nbsp; "
             "the tree above is the best static one, for comparison"
         )
         faults = predictions.faults()
         if vector.calibration is None or hardware is None or bounds.max_size > hardware.max_size:
             st.caption(":material/info: Nothing is predicted of them: that takes a profile, and a calibrated vector.")
         elif faults:
-            st.caption(f":material/info: No speedup is predicted of them: {plain('; '.join(faults))}.")
+            st.caption(f":material/info: No speedup is predicted of them: {escaped('; '.join(faults))}.")
         else:
             _expected(kind)
 
@@ -107,6 +107,6 @@ def last_run() -> None:
         alt="How many steps of the last run had trees of each size",
     )
     st.caption(
-        f"The last run ({plain(runs.made_with(run))}; {plain(run['tree_source'])}): {len(run['steps'])} steps, "
+        f"The last run ({escaped(runs.made_with(run))}; {escaped(run['tree_source'])}): {len(run['steps'])} steps, "
         f"{len(trees)} different trees of {found.sizes[0]} to {found.sizes[-1]} nodes."
     )

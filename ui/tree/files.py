@@ -8,7 +8,7 @@ from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.bounded_search import best_value_within_reach
 from ui import uploads
 from ui.cards import Card, draw_card
-from ui.markdown import plain
+from ui.markdown import escaped
 from ui.session import session, tree_in_use
 
 FORMATS = {
@@ -37,7 +37,7 @@ def draw_export(tree: TokenTree, vector: AcceptanceVector) -> None:
     try:
         data = tree_to_bytes(tree, kind, vector)
     except ValueError as error:
-        st.warning(plain(str(error)), icon=":material/warning:")
+        st.warning(escaped(str(error)), icon=":material/warning:")
         return
     if kind in VERSION_NOTES:
         st.caption(f":material/info: {VERSION_NOTES[kind]}")
