@@ -7,7 +7,7 @@ import streamlit as st
 from ui import page_setup, prompts
 from ui.controls import VERIFIERS
 from ui.markdown import escaped
-from ui.robustness import current_result, dynamic_lanes, form, guarantees, views
+from ui.robustness import current_result, dynamic_trees, form, guarantees, views
 from ui.robustness.measurements import assumption_work, compare_work, lossless_work
 
 TEMPERATURES = (0.0, 0.3, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
@@ -133,8 +133,8 @@ sections = {
     "Losslessness": losslessness_section,
     "Assumption": assumption_section,
 }
-if (dynamic := dynamic_lanes.record()) is not None:
-    sections["Dynamic trees"] = partial(dynamic_lanes.section, dynamic)
+if (dynamic := dynamic_trees.record()) is not None:
+    sections["Dynamic trees"] = partial(dynamic_trees.section, dynamic)
 tabs = st.tabs(list(sections), key="robustness_section", bind="query-params", on_change="rerun")
 for tab, draw in zip(tabs, sections.values(), strict=True):
     if tab.open:  # the others would cost time unseen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,19 @@ def test_shipped_vectors_and_profiles_load() -> None:
 def test_pages_do_not_inject_html(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     assert "unsafe_allow_html" not in source and "st.html" not in source and "use_container_width" not in source
+
+
+def test_walls_between_folders() -> None:
+    """Charts know no page, what pages share knows none either but for jobs' results, and no page another's folder."""
+    own = {page.stem for page in PAGES} - {"runs"}  # what the page of runs shows, others show too
+    reads = {
+        path: {name.split(".")[1] for name in re.findall(r"^\s*(?:from|import) (ui\.\w+)", path.read_text(), re.M)}
+        & own
+        for path in [*PAGES, *(ROOT / "ui").rglob("*.py")]
+    }
+    assert any(reads.values())
+    for path, found in reads.items():
+        home = path.stem if path in PAGES else path.relative_to(ROOT / "ui").parts[0]
+        adopts = {"robustness"} if path.name == "finished_jobs.py" else set()
+        assert found <= {home} | adopts, f"{path}: found imports of {sorted(found - {home})}"
+    assert not any("from tests" in path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))

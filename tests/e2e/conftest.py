@@ -12,6 +12,7 @@ import pytest
 from benchmarks.served_app import QUIET, Server
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the browser tests in one process where several run: one server, and never two browsers at once."""
     for item in items:

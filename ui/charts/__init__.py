@@ -1,32 +1,18 @@
 """Plotly figures of the app's results: plain functions, no streamlit, nothing computed that the core computes."""
 
 from ui.charts.acceptance import acceptance_figure, rejection_figure
-from ui.charts.dynamic_lanes import dynamic_lanes_figure
 from ui.charts.growth import growth_figure
 from ui.charts.hardware import draft_cost_figure, speedup_heatmap, speedup_surface_3d, verify_time_figure
 from ui.charts.marginal_costs import marginal_cost_figure
 from ui.charts.regret import regret_figure
-from ui.charts.robustness import (
-    confidence_figure,
-    counts_figure,
-    level_acceptance_figure,
-    ratio_figure,
-    tokens_figure,
-    verifier_rejection_figure,
-)
 from ui.charts.runs import runs_figure, sizes_figure
 from ui.charts.tree import comparison_figure, tree_figure, tree_thumbnail
 
 __all__ = [
     "acceptance_figure",
     "comparison_figure",
-    "confidence_figure",
-    "counts_figure",
-    "dynamic_lanes_figure",
     "growth_figure",
-    "level_acceptance_figure",
     "marginal_cost_figure",
-    "ratio_figure",
     "regret_figure",
     "rejection_figure",
     "runs_figure",
@@ -34,9 +20,7 @@ __all__ = [
     "speedup_heatmap",
     "draft_cost_figure",
     "speedup_surface_3d",
-    "tokens_figure",
     "tree_figure",
     "tree_thumbnail",
-    "verifier_rejection_figure",
     "verify_time_figure",
 ]

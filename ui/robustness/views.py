@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from ui import charts
 from ui.cards import Card, cards
-from ui.robustness import current_result, wording
+from ui.robustness import charts, current_result, wording
 from ui.robustness.wording import Row
 from ui.verifier_names import NAMES, RIVALS
 

@@ -8,8 +8,8 @@ from typing import Any
 import streamlit as st
 
 from sequoia_core.files.safe_files import read_bytes
-from ui import charts
 from ui.markdown import escaped
+from ui.robustness import charts
 from ui.session import shipped
 
 NAME = "dynamic-budget.json"
@@ -38,7 +38,7 @@ def section(found: dict[str, Any]) -> None:
         size = st.select_slider("Nodes", found["sizes"], value=start, key="robustness_dynamic_size")
     rows = [row for row in found["rows"] if row["size"] == size]
     st.plotly_chart(
-        charts.dynamic_lanes_figure(rows),
+        charts.dynamic_trees_figure(rows),
         width="stretch",
         key="robustness_dynamic",
         alt=f"Tokens per step of dynamic trees of {size} nodes, against the static tree's, over temperature",
