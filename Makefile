@@ -1,9 +1,9 @@
 # Two commands for everyone: `make run` serves the app, `make test` proves it. Both make .venv on first use.
-# Of the three processes of `make test` one has the browser, which mostly waits; the two others fill two cores.
 PYTHON ?= python3
 BIN := .venv/bin
 PORT ?= 8501
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest $(if $(SLOW),,-m "not slow")
 export HF_HUB_DISABLE_TELEMETRY = 1
 
 .PHONY: run test lint lock screenshots bench clean
@@ -11,8 +11,13 @@ export HF_HUB_DISABLE_TELEMETRY = 1
 run: .venv/runtime  # RELOAD=1 watches the code, which .streamlit/config.toml switches off
 	$(BIN)/streamlit run app.py --server.port $(PORT)$(if $(RELOAD), --server.fileWatcherType poll)
 
+# The browser tests mostly wait, so they run beside the others, which fill two cores; their report comes last.
 test: .venv/develop  # SLOW=1 adds the proofs that take minutes
-	$(BIN)/python -m pytest -n 3 --dist loadgroup $(if $(SLOW),,-m "not slow") tests/e2e tests/core tests/app
+	@report=$$(mktemp); \
+	$(PYTEST) tests/e2e >$$report 2>&1 & browser=$$!; \
+	$(PYTEST) -n 2 --dist worksteal tests/core tests/app; others=$$?; \
+	wait $$browser; browser=$$?; cat $$report; rm $$report; \
+	exit $$((others | browser))
 
 lint: .venv/develop
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
