@@ -6,6 +6,7 @@ Heavy modules are imported inside the commands that need them, so that those wit
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,9 @@ from ..design.tree import TokenTree
 from ..files.model_names import ASSETS, shipped_files
 from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts
 from .options import (
+    PROMPT_COUNT,
     READ,
+    VERIFIER,
     Chat,
     Device,
     DraftTree,
@@ -26,13 +29,11 @@ from .options import (
     MaxNewTokens,
     Offload,
     Out,
-    PromptCount,
     Prompts,
     Seed,
     Target,
     Temperature,
     TopP,
-    VerifierName,
     app,
 )
 from .output import check_out, progress_bar, report, tell
@@ -67,7 +68,7 @@ def generate_command(
         Path | None,
         typer.Option("--profile", help="Profile to plan the tree from; default: a shipped one of the pair.", **READ),
     ] = None,
-    verifier: VerifierName = None,
+    verifier: Annotated[str | None, VERIFIER] = None,
     chat: Chat = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -145,28 +146,26 @@ def _default_tree(
         pair.target.name, pair.draft.name, sampling.temperature, sampling.top_p, measured_as(verifier or SEQUOIA),
         top_k=sampling.top_k,
     )  # fmt: skip
-    here = {
-        "target": pair.target.name,
-        "draft": pair.draft.name,
-        "dtype": dtype_name(pair.target),
-        "device": describe_device(pair.target.device),
-        "offload": pair.target.offload,
-        "instructions": instructions_in_use() if pair.target.device.type == "cpu" else None,
-    }
-    vectors = map(AcceptanceVector.load, shipped_files(ASSETS / "acceptance", here["dtype"]).values())
-    profiles = list(map(HardwareProfile.load, shipped_files(ASSETS / "profiles", here["dtype"]).values()))
+    dtype, instructions = dtype_name(pair.target), instructions_in_use() if pair.target.device.type == "cpu" else None
+    of_pair = partial(
+        HardwareProfile.differences, target=pair.target.name, draft=pair.draft.name, dtype=dtype,
+        offload=pair.target.offload,
+    )  # fmt: skip
+    here = partial(of_pair, device=describe_device(pair.target.device), instructions=instructions)
+    vectors = map(AcceptanceVector.load, shipped_files(ASSETS / "acceptance", dtype).values())
+    profiles = list(map(HardwareProfile.load, shipped_files(ASSETS / "profiles", dtype).values()))
     vector = vector or next((v for v in vectors if not v.differences(wanted)), None)
-    fitting = [p for p in profiles if not p.differences(**here | {"device": p.device, "instructions": None})]
-    profile = profile or min(fitting, key=lambda p: len(p.differences(**here)), default=None)
+    fitting = [p for p in profiles if not of_pair(p, device=p.device)]
+    profile = profile or min(fitting, key=lambda p: len(here(p)), default=None)
     if vector is None or profile is None:
         lacking = [name for name, found in (("acceptance vector", vector), ("profile", profile)) if found is None]
         reason = " and no ".join(lacking)
         return chain_tree(DEFAULT_CHAIN), f"a chain of {DEFAULT_CHAIN}, not planned: no {reason} of this decode"
-    faults = vector.differences(wanted) + profile.differences(**here)
+    faults = vector.differences(wanted) + here(profile)
     made_for = "this pair, these settings and this machine"
     if faults:
         made_for = f"other measurements: {'; '.join(faults)}"
-    elif here["instructions"] and profile.meta.get("instructions") is None:
+    elif instructions and profile.meta.get("instructions") is None:
         made_for = "this pair and these settings; profile of the same processor name; instruction set not recorded"
     return plan_tree(vector, profile), f"planned for {made_for}"
 
@@ -178,7 +177,7 @@ def bench_command(
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     prompts: Prompts = None,
-    prompt_count: PromptCount = 8,
+    prompt_count: Annotated[int, PROMPT_COUNT] = 8,
     chat: Chat = None,
     device: Device = None,
     dtype: Dtype = None,

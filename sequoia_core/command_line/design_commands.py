@@ -83,7 +83,7 @@ def score_command(
     vector, shape = AcceptanceVector.load(acceptance), import_tree(tree)
     result = {"size": shape.size, "depth": shape.depth, "expected_tokens": expected_tokens(shape, vector)}
     try:
-        best = {"optimal_expected_tokens": best_expected_tokens(shape, vector)}
+        best: dict[str, float | str | None] = {"optimal_expected_tokens": best_expected_tokens(shape, vector)}
     except ValueError as error:  # the search has limits; the score has none
         best = {"optimal_expected_tokens": None, "warning": f"the best tree is unknown: {error}"}
     report(result | best, as_json)

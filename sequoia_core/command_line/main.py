@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import NoReturn
+from io import TextIOWrapper
+from typing import NoReturn, cast
 
 import typer
 from typer.exceptions import TyperException
@@ -24,7 +25,7 @@ COMMANDS = (design_commands, measure_commands, decode_commands)  # importing the
 
 def run() -> NoReturn:
     """Run the command of this process and end it: the installed command `sequoia`."""
-    if sys.stdout is not None:
+    if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a letter that the terminal lacks must not cost the result
     sys.exit(main())
 
@@ -45,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _fail(f"output: cannot be written ({error.strerror})")
     except SystemExit as error:  # how typer and rich answer a closed pipe; shells expect what ends other programs then
-        return CLOSED_PIPE if isinstance(error.__context__, BrokenPipeError) else error.code
+        return CLOSED_PIPE if isinstance(error.__context__, BrokenPipeError) else cast(int, error.code)
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BaseException as error:  # a panic of Rust code is no Exception

@@ -14,7 +14,9 @@ import typer
 from ..design.acceptance import AcceptanceVector
 from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts
 from .options import (
+    PROMPT_COUNT,
     READ,
+    VERIFIER,
     Chat,
     Column,
     Device,
@@ -24,13 +26,11 @@ from .options import (
     MaxNewTokens,
     Offload,
     Out,
-    PromptCount,
     Prompts,
     Seed,
     Target,
     Temperature,
     TopP,
-    VerifierName,
     app,
 )
 from .output import check_out, progress_bar, report
@@ -63,14 +63,14 @@ def measure_command(
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     width: Annotated[int, typer.Option("--width", help="Ranks to measure.", min=1)] = 32,
-    verifier: VerifierName = "sequoia",
+    verifier: Annotated[str, VERIFIER] = "sequoia",
     out: Out = None,
     resume: Annotated[
         Path | None,
         typer.Option("--resume", help="Partial vector to go on from; default: --out, where it is partial.", **READ),
     ] = None,
     max_new_tokens: MaxNewTokens = 128,
-    prompt_count: PromptCount = None,
+    prompt_count: Annotated[int | None, PROMPT_COUNT] = None,
     seed: Seed = 0,
     device: Device = None,
     dtype: Dtype = None,
@@ -103,7 +103,8 @@ def measure_command(
     if out is not None:
         vector.save(out)
     more = {"more_prompts": vector.more_prompts(2 * MORE_PROMPTS_FOR), "more_prompts_for": f"±{MORE_PROMPTS_FOR}"}
-    resumed = 0 if partial is None else len(partial.prompt_trials)
+    resumed = 0 if partial is None or partial.prompt_trials is None else len(partial.prompt_trials)
+    assert vector.holds_for is not None
     report(
         _json_probs(vector)
         | more
@@ -227,6 +228,8 @@ def _random_pair(shapes: tuple[ModelShape, ModelShape], dtype: str | None, offlo
             f"--offload: found {offload!r} for shapes without files, expected --device-model beside it, or --target "
             "and --draft written by scripts/make_random_model.py"
         )
-    names = tuple(f"{shape.model or shape.name} (random weights)" for shape in shapes)
+    first, second = (f"{shape.model or shape.name} (random weights)" for shape in shapes)
     target, draft = (shape.to_config() for shape in shapes)
-    return random_pair(target, draft, names=names, dtype=dtype or dtype_for("bfloat16", target, gpu=False).dtype)
+    return random_pair(
+        target, draft, names=(first, second), dtype=dtype or dtype_for("bfloat16", target, gpu=False).dtype
+    )

@@ -34,12 +34,11 @@ Chat = Annotated[
     bool | None,
     typer.Option("--chat/--raw", help="Use the tokenizer's chat template, or not; default: where it has one."),
 ]
-PromptCount = Annotated[int | None, typer.Option("--prompt-count", help="Use only the first this many prompts.", min=1)]
+PROMPT_COUNT = typer.Option("--prompt-count", help="Use only the first this many prompts.", min=1)
 Seed = Annotated[int, typer.Option("--seed", help="Equal seeds draw equally.", min=0, max=2**64 - 1)]
 Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Nucleus mass, above 0 and at most 1.")]
-VerifierName = Annotated[
-    str | None,
-    typer.Option("--verifier", help="sequoia, specinfer, topk; generate has traversal too. Default: the tree's own."),
-]
+VERIFIER = typer.Option(
+    "--verifier", help="sequoia, specinfer, topk; generate has traversal too. Default: the tree's own."
+)
 MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Tokens to generate per prompt.", min=1)]

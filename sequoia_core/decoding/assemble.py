@@ -21,7 +21,7 @@ from .sampling import SamplingConfig
 from .tree_policy import TreePolicy
 from .verifiers import Verifier
 
-DRAFTERS = (
+DRAFTERS: tuple[type[LevelDrafter], ...] = (
     CompiledDrafter,
     LevelDrafter,
     SpecExecDrafter,
@@ -68,6 +68,7 @@ def assemble(
     # At temperature 0 the most likely children do not depend on the temperature; 1 keeps the shown numbers useful.
     draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
     session = target.open(capacity + policy.max_size)
+    drafter: Drafter
     if draft is None or policy.max_size == 1:
         sessions, drafter = [session], RootDrafter()
     else:

@@ -25,7 +25,9 @@ class CompiledDrafter(LevelDrafter):
 
     def __init__(self, session: CompiledSession, policy: TreePolicy, **options) -> None:
         super().__init__(session, policy, **options)
-        self._call = DraftCall(session, self.fixed_plan.levels, draft_sampling=DRAFT_SAMPLINGS[self.draft_sampling])
+        assert self.fixed_plan is not None
+        self._plan = self.fixed_plan
+        self._call = DraftCall(session, self._plan.levels, draft_sampling=DRAFT_SAMPLINGS[self.draft_sampling])
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
@@ -38,4 +40,4 @@ class CompiledDrafter(LevelDrafter):
             sequence[self.session.length :], root_position=root_position, positions=self.context,
             temperature=self.sampling.temperature, generator=self.generator,
         )  # fmt: skip
-        return DraftTree(self.fixed_plan, root_position, *finite(grown, "draft"), self.fixed_plan.places)
+        return DraftTree(self._plan, root_position, *finite(grown, "draft"), self._plan.places)

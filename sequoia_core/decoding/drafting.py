@@ -128,6 +128,7 @@ class LevelDrafter:
         return policy.fixed is not None
 
     def grow(self, sequence: Sequence[int]) -> DraftTree:
+        assert self.fixed_plan is not None
         return self.fill_tree(self.fixed_plan, sequence)
 
     @torch.inference_mode()

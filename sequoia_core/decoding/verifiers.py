@@ -51,7 +51,8 @@ class Offer:
 
     def __init__(self, target_mass: float, draft_mass: float, work_out: Callable[[], np.ndarray]) -> None:
         self.target_mass, self.draft_mass = float(target_mass), float(draft_mass)
-        self._work_out, self._rest = work_out, None
+        self._work_out = work_out
+        self._rest: np.ndarray | None = None
 
     @property
     def rest(self) -> np.ndarray:

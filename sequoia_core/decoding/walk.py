@@ -144,7 +144,7 @@ def walk_from_leaves(
     return Walk(path, sample_row(left, uniform()), tuple(trials))
 
 
-WALKS = {traversal_rule: walk_from_leaves}  # of every other rule: walk_tree
+WALKS: dict[Rule, Callable[..., Walk]] = {traversal_rule: walk_from_leaves}  # of every other rule: walk_tree
 
 
 def walk_greedily(tree: TokenTree, tokens: Sequence[int], choice: Callable[[int], int]) -> Walk:

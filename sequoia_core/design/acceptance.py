@@ -207,6 +207,7 @@ class AcceptanceVector:
 
     def _resampled_means(self, generator: np.random.Generator, count: int) -> np.ndarray:
         """Return the vector of each of `count` bootstrap resamples of the prompts, float64 [count, B]."""
+        assert self.prompt_sums is not None and self.prompt_trials is not None
         prompts = len(self.prompt_trials)
         # A resample of only empty prompts has no estimate; it counts as zero trials accepted.
         batches = [

@@ -97,7 +97,7 @@ def break_even(acceptance: AcceptanceVector, profile: HardwareProfile) -> dict[s
     now = {"p_1": float(acceptance.probs[0]), "c": profile.c, "t": float(profile.t(size))}
     found = {}
     for name, change in CHANGES.items():
-        factor = _factor(lambda by, change=change: _best(*change(tables, profile, by)))
+        factor = _factor(change, tables, profile)
         value = None if factor is None else now[name] * factor if name != "t" else 1 + (now["t"] - 1) * factor
         found[name] = BreakEven(factor, value, now[name])
     return found
@@ -138,8 +138,12 @@ Change = Callable[[_Tables, HardwareProfile, float], tuple[_Tables, HardwareProf
 CHANGES: dict[str, Change] = {"p_1": _accepted, "c": _drafted, "t": _verified}
 
 
-def _factor(best: Callable[[float], float]) -> float | None:
+def _factor(change: Change, tables: _Tables, profile: HardwareProfile) -> float | None:
     """Return the factor at which the best speedup crosses 1; None where it does not between `LEAST` and `MOST`."""
+
+    def best(by: float) -> float:
+        return _best(*change(tables, profile, by))
+
     pays = best(1.0) > EVEN
     other = next((by for by in (LEAST, MOST) if (best(by) > EVEN) != pays), None)
     if other is None:
@@ -156,6 +160,9 @@ IDLE_SLACK = 0.1  # how much longer a pass may take before its tokens count as n
 CHEAP_STEP = 1.25  # steps that cost less than this many one-token passes: acceptance is the limit
 
 
+Limit = Literal["nothing pays", "acceptance", "drafting", "verifying"]
+
+
 class StepCost(NamedTuple):
     """The time of one step at a shape, in target passes over one token.
 
@@ -168,7 +175,7 @@ class StepCost(NamedTuple):
     total: float
     verify: float
     draft: float
-    limit: Literal["nothing pays", "acceptance", "drafting", "verifying"]
+    limit: Limit
 
 
 def step_limit(best: BestShape, profile: HardwareProfile) -> StepCost:
@@ -177,7 +184,7 @@ def step_limit(best: BestShape, profile: HardwareProfile) -> StepCost:
     verify = min(float(profile.t(best.size)), total)  # drafting may hide behind weights that stream, and cost nothing
     draft = total - verify
     if best.size < 2 or best.predicted_speedup < PAYS_FROM:
-        limit = "nothing pays"
+        limit: Limit = "nothing pays"
     elif total < CHEAP_STEP:
         limit = "acceptance"
     else:

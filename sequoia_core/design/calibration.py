@@ -204,7 +204,8 @@ class Calibration:
     def joined(cls, parts: Sequence[Calibration]) -> Calibration:
         """Put the prompts of several calibrations, all at one temperature, after each other."""
         names = ("counts", "accepted", "positions", "accepted_by_rank", "rows")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names), parts[0].temperature)
+        whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        return cls(**whole, temperature=parts[0].temperature)
 
     @property
     def ranks(self) -> int:

@@ -51,6 +51,7 @@ def compare_drafts(candidates: Mapping[str, tuple[AcceptanceVector, HardwareProf
         mismatches = pair_mismatches(acceptance, profile)
         if mismatches:
             raise ValueError(f"{name}: {mismatches[0]}")
+        assert acceptance.holds_for is not None
         same = {"target": acceptance.holds_for.target, "sampling": acceptance.holds_for.sampling}
         same |= {key: getattr(profile, key) for key in SAME} | {"offload": profile.offload}
         first = first or same

@@ -220,6 +220,7 @@ def text_correction(table: np.ndarray, acceptance: AcceptanceVector) -> np.ndarr
         parents, ranks, scores = best_first(rows_by_levels_left(falling, depth), top)
         known = sizes[sizes <= len(parents)]
         texts = replay_while_growing(parents, ranks, known.tolist(), acceptance)
+        assert texts is not None
         ratio = [text.tokens_per_step for text in texts] / scores.cumsum()[known - 1]
         correction[1:, depth] = np.interp(np.arange(1, top + 1), known, ratio)
     return correction

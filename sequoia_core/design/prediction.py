@@ -237,7 +237,7 @@ def reasons(prediction: Prediction, measured: Measured) -> list[Reason]:
     """
     step, tokens = prediction.step, prediction.tokens_per_step.value
     found = [Reason("acceptance", measured.tokens_per_step / tokens, tokens, measured.tokens_per_step)]
-    added = {
+    added: dict[Part, tuple[float, float]] = {
         "verifying": (step.verify_sec, measured.verify_sec),
         "drafting": (step.draft_sec, measured.draft_sec),
         "overhead": (step.overhead_sec, measured.overhead_sec),

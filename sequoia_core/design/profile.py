@@ -92,17 +92,17 @@ class HardwareProfile:
     device: str = "unknown"
     dtype: str = "unknown"
     context: int = 0
-    draft_widths: np.ndarray = ()
-    draft_width_sec: np.ndarray = ()
+    draft_widths: np.ndarray = field(default_factory=lambda: np.empty(0))
+    draft_width_sec: np.ndarray = field(default_factory=lambda: np.empty(0))
     verify_samples: tuple[tuple[float, ...], ...] = ()
     meta: dict = field(default_factory=dict)
-    overhead_sec: np.ndarray = ()
-    sampling_sec: np.ndarray = ()
+    overhead_sec: np.ndarray = field(default_factory=lambda: np.empty(0))
+    sampling_sec: np.ndarray = field(default_factory=lambda: np.empty(0))
     draft_samples: tuple[tuple[float, ...], ...] = ()
     overhead_samples: tuple[tuple[float, ...], ...] = ()
-    verify_growth_sec: np.ndarray = ()
+    verify_growth_sec: np.ndarray = field(default_factory=lambda: np.empty(0))
     draft_growth_sec: float = 0.0
-    growing_sec: np.ndarray = ()
+    growing_sec: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
         for name in ("sizes", "draft_widths"):
@@ -173,8 +173,8 @@ class HardwareProfile:
     @property
     def streaming(self) -> Streaming | None:
         """How the target's layers stream from a slower tier; None where all weights are resident, or it is not told."""
-        found = self.meta.get("streaming")
         try:
+            found = self.meta["streaming"]
             told = Streaming(int(found["layers"]), int(found["buffers"]), float(found["layer_read_sec"]))
         except (KeyError, TypeError, ValueError, OverflowError):
             return None

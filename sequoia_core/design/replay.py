@@ -86,7 +86,8 @@ def _accepted_nodes(below: np.ndarray, row: np.ndarray) -> list[np.ndarray]:
 
     Where nothing is accepted it is a number larger than any node.
     """
-    nothing, levels = np.iinfo(np.int64).max, []
+    nothing = np.iinfo(np.int64).max
+    levels: list[np.ndarray] = []
     start, node = np.arange(len(row)), np.zeros(len(row), dtype=np.int64)
     while len(start):
         place = np.minimum(start + len(levels), len(row) - 1)

@@ -9,6 +9,7 @@ Neither is a measurement, and profiles made here say so. This machine's own peak
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -182,16 +183,16 @@ def modelled_profile(
         ValueError: for models that do not fit into the device's memory, or a format or link that it does not have.
     """
     draft_software = software if draft_software is None else draft_software
-    sizes = sorted({1, *sizes})
-    needed = memory_bytes(target, draft, dtype=dtype, tokens=context + sizes[-1], offload=offload)
+    timed = np.array(sorted({1, *sizes}))
+    needed = memory_bytes(target, draft, dtype=dtype, tokens=context + int(timed[-1]), offload=offload)
     if device.memory_bytes is not None and needed > device.memory_bytes:
         remedy = "a smaller pair or dtype, or the target offloaded" if offload is None else "a smaller pair"
         raise ValueError(
             f"{target.name} <- {draft.name}: found {needed / 1e9:,.1f} GB needed in {dtype}, expected at most the "
             f"{device.memory_bytes / 1e9:,.0f} GB of {device.title} ({remedy})"
         )
-    common = {"dtype": dtype, "context": context}
-    drafting = pass_sec(draft, WIDTHS, device, software=draft_software, **common)
+    seconds = partial(pass_sec, device=device, dtype=dtype, context=context)
+    drafting = seconds(draft, WIDTHS, software=draft_software)
     meta = {
         "modelled": True, "target": target.model or target.name, "draft": draft.model or draft.name,
         "target_shape": target.name, "draft_shape": draft.name, "device_model": device.model_dump(exclude={"sources"}),
@@ -201,9 +202,9 @@ def modelled_profile(
         read_sec = layer_read_sec(target, device, dtype, software, offload)
         meta["streaming"] = {"layers": target.num_hidden_layers, "buffers": RING, "layer_read_sec": read_sec}
     return HardwareProfile(
-        sizes=sizes, verify_sec=pass_sec(target, sizes, device, software=software, offload=offload, **common),
-        draft_sec=float(drafting[0]), device=device.title, draft_widths=WIDTHS, draft_width_sec=drafting, meta=meta,
-        **common,
+        sizes=timed, verify_sec=seconds(target, timed, software=software, offload=offload),
+        draft_sec=float(drafting[0]), device=device.title, dtype=dtype, context=context,
+        draft_widths=np.array(WIDTHS), draft_width_sec=drafting, meta=meta,
     )  # fmt: skip
 
 

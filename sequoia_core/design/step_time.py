@@ -149,4 +149,5 @@ def step_seconds(
     greedy: bool = True,
 ) -> np.ndarray:
     """Return the seconds of a step for many shapes at once, float64 S; arguments as for `step_parts`."""
-    return sum(step_parts(sizes, widths, profile, context=context, greedy=greedy))
+    verify, draft, rest = step_parts(sizes, widths, profile, context=context, greedy=greedy)
+    return verify + draft + rest

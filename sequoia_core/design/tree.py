@@ -99,7 +99,7 @@ class TokenTree:
         object.__setattr__(tree, "parents", parents)
         return tree
 
-    def to_networkx(self, **attributes: Sequence[Any]) -> nx.DiGraph:
+    def to_networkx(self, **attributes: Sequence[Any] | np.ndarray) -> nx.DiGraph:
         """Return the tree as a graph: an edge from each parent to its children, nodes 0 to n - 1.
 
         Args:
@@ -182,7 +182,8 @@ class TokenTree:
 
     def paths(self) -> list[tuple[int, ...]]:
         """Return for each node its 1-based ranks from the root down; `()` for the root."""
-        ranks, paths = self.child_ranks.tolist(), [()]
+        ranks = self.child_ranks.tolist()
+        paths: list[tuple[int, ...]] = [()]
         for node in range(1, self.size):
             paths.append((*paths[self.parents[node]], ranks[node]))
         return paths

@@ -103,9 +103,10 @@ def gallery(trees: Sequence[TokenTree], shown: Sequence[int]) -> Gallery:
         raise ValueError("shown: found no steps, expected at least one")
     counts = np.bincount(np.asarray(shown), minlength=len(trees))
     seen = np.flatnonzero(counts)
-    sizes = np.array([trees[place].size for place in seen])
-    widths = np.array([max(len(level) for level in trees[place].levels) for place in seen])
-    depths = np.array([trees[place].depth for place in seen])
+    drafted = [trees[place] for place in seen.tolist()]
+    sizes = np.array([tree.size for tree in drafted])
+    widths = np.array([max(len(level) for level in tree.levels) for tree in drafted])
+    depths = np.array([tree.depth for tree in drafted])
     median = np.quantile(np.repeat(sizes, counts[seen]), 0.5, method="lower")
 
     def most_frequent(chosen: np.ndarray) -> TokenTree:

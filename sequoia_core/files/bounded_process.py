@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import IO, Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SEC = 120  # for importing, from a slow disk too
@@ -42,7 +42,7 @@ class BoundedProcess:
         self.command = [sys.executable, "-P", "-m", __name__, module, function, str(memory_bytes), str(seconds)]
         self.memory_bytes, self.seconds, self.answer_bytes = memory_bytes, seconds, answer_bytes
         self._lock = threading.Lock()
-        self._child: subprocess.Popen | None = None
+        self._child: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -82,8 +82,14 @@ class BoundedProcess:
     def _answered(self, seconds: float, request: bytes | None = None) -> Any:
         """Send a request, if there is one, and wait for the answer; a child that fails is ended."""
         child = self._child
+        assert child is not None and child.stdin is not None and child.stdout is not None
         late = threading.Event()
-        timer = threading.Timer(seconds, lambda: (late.set(), child.kill()))
+
+        def end() -> None:
+            late.set()
+            child.kill()
+
+        timer = threading.Timer(seconds, end)
         timer.start()
         try:
             if request is not None:
@@ -109,12 +115,12 @@ class BoundedProcess:
         raise LimitError(f"breaks down the process that runs it (exit code {child.returncode})")
 
 
-def _send(stream: BinaryIO, message: bytes) -> None:
+def _send(stream: IO[bytes], message: bytes) -> None:
     stream.write(len(message).to_bytes(HEAD, "little") + message)
     stream.flush()
 
 
-def _receive(stream: BinaryIO, limit: int | None = None) -> bytes | None:
+def _receive(stream: IO[bytes], limit: int | None = None) -> bytes | None:
     """Return a message; None where the other side ended first."""
     head = stream.read(HEAD)
     length = int.from_bytes(head, "little")

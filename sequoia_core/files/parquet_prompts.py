@@ -13,7 +13,7 @@ from typing import Any
 from .bounded_process import BoundedProcess, LimitError
 
 MAX_TEXT_CHARS = 64 * 2**20  # parquet is compressed: what comes out is bounded too
-READER = {
+READER: dict[str, Any] = {
     "module": f"{__package__}.parquet_reading", "function": "read", "memory_bytes": 2**30, "seconds": 20,
     "answer_bytes": 4 * MAX_TEXT_CHARS,
 }  # fmt: skip

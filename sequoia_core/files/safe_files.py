@@ -271,7 +271,7 @@ def load_torch(data: bytes, expected: str) -> Any:
 
     import torch
 
-    def on_cpu(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage:
+    def on_cpu(storage: torch.types.Storage, location: str) -> torch.types.Storage:
         if storage.nbytes() > len(data):  # older torch trusts the pickle's claim
             raise ValueError(f"a tensor of {storage.nbytes():,} bytes in a file of {len(data):,}")
         return storage
@@ -292,8 +292,8 @@ def _check_pickle(code: bytes, expected: str) -> None:
                 raise ValueError(f"found a pickle of more than {MAX_CONTAINERS:,} containers, expected {expected}")
             if opcode.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"):
                 raise ValueError(f"found a pickled object ({opcode.name}), expected {expected}")
-            if opcode.name == "GLOBAL" and not _TENSOR_PARTS.fullmatch(argument):
-                raise ValueError(f"found a pickled {argument.replace(' ', '.')[:60]}, expected {expected}")
+            if opcode.name == "GLOBAL" and not _TENSOR_PARTS.fullmatch(name := str(argument)):
+                raise ValueError(f"found a pickled {name.replace(' ', '.')[:60]}, expected {expected}")
     except (EOFError, IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"found a damaged pickle ({one_line(error)}), expected {expected}") from error
 

@@ -57,8 +57,8 @@ class AdaptiveTree(GrowingTree):
 
     profile: HardwareProfile | None
     calibration: Calibration
-    max_size: int | None = None
-    max_depth: int | None = None
+    max_size: int = None  # type: ignore[assignment]  # a number once it is made
+    max_depth: int = None  # type: ignore[assignment]
     branch: int = 8
     recipe: str = "auto"
     holds_for: Conditions | None = None
@@ -79,7 +79,7 @@ class AdaptiveTree(GrowingTree):
         GrowingTree.__post_init__(self)  # the class that slots made anew is not the one that super() would know
         self._set(branch=min(self.branch, self.calibration.ranks))
         planned = {}
-        if self._streams or (self.profile is not None and self.recipe in ("auto", STATIC)):
+        if self.profile is not None and (self._streams or self.recipe in ("auto", STATIC)):
             tree, planned[STATIC] = best_static(self.rules, self, self.calibration, self.profile)
         if self._streams:
             self._set(max_size=min(self.max_size, max(tree.size, 2)))
@@ -142,12 +142,15 @@ class AdaptiveTree(GrowingTree):
 class AdaptiveDrafter(GrowingDrafter):
     """Grows the trees of an `AdaptiveTree`, and follows how fast the run is."""
 
+    policy: AdaptiveTree
+
     def __init__(self, session: Session, policy: AdaptiveTree, **options) -> None:
         super().__init__(session, policy, **options)
         start = policy.expected[policy.recipe]
         self.controller, self._context = start.controller, -CONTEXT_STEP
         self._costs: StepCosts | None = None
-        self._tokens, self._seconds = MEMORY * start.tokens_per_step, None
+        self._tokens = MEMORY * start.tokens_per_step
+        self._seconds: float | None = None
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:

@@ -52,8 +52,8 @@ class StepCosts:
     step_sec: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        alone = sum(overlapped(self.streaming, self.computing_sec[1:], 0.0, self.overhead_sec[1:]))
-        object.__setattr__(self, "step_sec", np.append(0.0, alone))
+        verify, draft, rest = overlapped(self.streaming, self.computing_sec[1:], np.array(0.0), self.overhead_sec[1:])
+        object.__setattr__(self, "step_sec", np.append(0.0, verify + draft + rest))
 
     @classmethod
     def of_profile(
@@ -67,7 +67,8 @@ class StepCosts:
         sizes, widths = np.arange(1, bounds.max_size + 1), np.arange(1, bounds.beam + 1)
         overhead = profile.overhead_at(sizes, greedy=greedy) + profile.growing_at(greedy=greedy)
         parts = computing_sec(profile, sizes, context), overhead, profile.draft_at(widths, context)
-        return cls(*(np.append(0.0, part) for part in parts), profile.streaming)
+        computing, beside, drafting = (np.append(0.0, part) for part in parts)
+        return cls(computing, beside, drafting, profile.streaming)
 
     def seconds(self, size: int, widths: Sequence[int]) -> float:
         """Return what a step takes whose tree has so many nodes and whose draft passes read so many each."""
@@ -236,7 +237,8 @@ def grown_on_rows(
     expansion: ExpansionPolicy, bounds: TreeBounds, rows: np.ndarray, generator: np.random.Generator
 ) -> tuple[Nodes, list[int]]:
     """Grow one tree on rows float64 [r, k], drawn independently; return it and how many nodes each pass read."""
-    nodes, widths = Nodes.root(0), []
+    nodes = Nodes.root(0)
+    widths: list[int] = []
     for _ in range(bounds.max_depth):
         frontier = expansion.frontier(nodes)
         if len(frontier) == 0:

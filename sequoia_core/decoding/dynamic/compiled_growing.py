@@ -57,7 +57,8 @@ class CompiledGrower:
     def supports(self, expansion: ExpansionPolicy, session: Session) -> bool:
         """Whether compiled code knows such a shaper, and reads that session's logits."""
         return (
-            type(expansion) in (TopKExpansion, SampledExpansion)  # not what derives from them and may decide otherwise
+            # not what derives from them and may decide otherwise
+            (type(expansion) is TopKExpansion or type(expansion) is SampledExpansion)
             and type(expansion.chances) in (DraftChances, ChanceTables)
             and (self.draft_sampling in DRAFT_SAMPLINGS or type(expansion) is TopKExpansion)
             and self._reads(session)
@@ -77,11 +78,12 @@ class CompiledGrower:
         return self._is_read
 
     def grow(
-        self, expansion: TopKExpansion | SampledExpansion, session: Session, sequence: Sequence[int]
+        self, expansion: ExpansionPolicy, session: Session, sequence: Sequence[int]
     ) -> tuple[TreePlan, Nodes, list[int]]:
+        assert isinstance(expansion, TopKExpansion | SampledExpansion)
         shaping = self._begun(expansion, sequence)
         if isinstance(session, CompiledSession):
-            widths = finite(self._in_one_call(expansion, session, sequence), "draft")
+            widths = finite(self._in_one_call(shaping, expansion, session, sequence), "draft")
         else:
             widths = self._wave_by_wave(shaping, session, sequence)
         nodes = Nodes(*shaping.kept())
@@ -91,10 +93,14 @@ class CompiledGrower:
         return plan, nodes, widths
 
     def _in_one_call(
-        self, expansion: TopKExpansion | SampledExpansion, session: CompiledSession, sequence: Sequence[int]
+        self,
+        shaping: tree_expansion.Shaping,
+        expansion: TopKExpansion | SampledExpansion,
+        session: CompiledSession,
+        sequence: Sequence[int],
     ) -> list[int] | None:
         if self._call is None or self._call.session is not session:
-            self._call = GrowCall(session, self._shaping, most_waves=self.policy.max_depth)
+            self._call = GrowCall(session, shaping, most_waves=self.policy.max_depth)
         draws = isinstance(expansion, SampledExpansion) and DRAFT_SAMPLINGS[self.draft_sampling]
         return self._call.grow(sequence[session.length :], self.generator if draws else None)
 
@@ -113,8 +119,8 @@ class CompiledGrower:
 
     def _begun(self, expansion: TopKExpansion | SampledExpansion, sequence: Sequence[int]) -> tree_expansion.Shaping:
         """Return the buffers with the rules of this step and the root alone."""
-        bounds, chances = expansion.bounds, expansion.chances
-        in_turn, by_table = isinstance(expansion, SampledExpansion), isinstance(chances, ChanceTables)
+        bounds, sampled = expansion.bounds, expansion if isinstance(expansion, SampledExpansion) else None
+        by_table = expansion.chances if isinstance(expansion.chances, ChanceTables) else None
         if self._shaping is None:
             self._shaping = tree_expansion.Shaping(
                 max_size=bounds.max_size, max_depth=bounds.max_depth, beam=bounds.beam, branch=bounds.branch,
@@ -122,9 +128,9 @@ class CompiledGrower:
             )  # fmt: skip
         self._shaping.begin(
             sequence[-1], root_position=len(sequence) - 1, temperature=self.sampling.temperature,
-            in_turn=in_turn, draws=DRAFT_SAMPLINGS.get(self.draft_sampling, False),
-            tables=(CENTRES, chances.values, MASS_EDGES) if by_table else None,
-            gain=chances.gain if by_table else 1.0, threshold=expansion.threshold if in_turn else 0.0,
+            in_turn=sampled is not None, draws=DRAFT_SAMPLINGS.get(self.draft_sampling, False),
+            tables=None if by_table is None else (CENTRES, by_table.values, MASS_EDGES),
+            gain=1.0 if by_table is None else by_table.gain, threshold=0.0 if sampled is None else sampled.threshold,
             expected=expansion.expected, token_costs=expansion.token_costs,
         )  # fmt: skip
         return self._shaping

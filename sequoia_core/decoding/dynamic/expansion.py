@@ -10,7 +10,7 @@ Shapes: n = nodes so far, w = nodes read in one draft pass (the frontier), k = r
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -70,8 +70,8 @@ class Nodes(NamedTuple):
 
     @classmethod
     def root(cls, token: int) -> Nodes:
-        whole = (np.array([value]) for value in (-1, 0, 0, token))
-        return cls(*whole, np.ones(1), np.ones(1), np.array([-1]))
+        parents, ranks, depths, tokens = (np.array([value]) for value in (-1, 0, 0, token))
+        return cls(parents, ranks, depths, tokens, np.ones(1), np.ones(1), np.array([-1]))
 
     @property
     def size(self) -> int:
@@ -189,19 +189,18 @@ class TopKExpansion:
 
     bounds: TreeBounds
     chances: Chances | DraftChances
-    expected: np.ndarray = ()
+    expected: np.ndarray = field(default_factory=lambda: np.empty(0))
     token_costs: TokenCosts | None = None
 
     def frontier(self, nodes: Nodes) -> np.ndarray:
-        unread = _unread(nodes, self.bounds)
-        if self.token_costs is None or len(unread) == 0:
+        unread, costs = _unread(nodes, self.bounds), self.token_costs
+        if costs is None or len(unread) == 0:
             return unread
-        step = self.token_costs.step
 
         def net_gain(width: int) -> float:
             expected = np.outer(nodes.scores[unread[:width]], self.expected).ravel()
             scores = -np.sort(-np.concatenate([nodes.scores, expected]))[: self.bounds.max_size]
-            return float((np.cumsum(scores) - step[1 : len(scores) + 1]).max()) - self.token_costs.draft[width]
+            return float((np.cumsum(scores) - costs.step[1 : len(scores) + 1]).max()) - costs.draft[width]
 
         return unread[: _best_width(net_gain, len(unread))]
 
@@ -237,17 +236,17 @@ class SampledExpansion:
     threshold: float = 0.0
 
     def frontier(self, nodes: Nodes) -> np.ndarray:
-        unread = _unread(nodes, self.bounds)
+        unread, costs = _unread(nodes, self.bounds), self.token_costs
         expected = np.outer(nodes.scores[unread], self.expected)
         unread = unread[expected.max(axis=1, initial=0.0) > self.threshold]
         if nodes.size == self.bounds.max_size:
             return unread[:0]
-        if self.token_costs is None or len(unread) == 0:
+        if costs is None or len(unread) == 0:
             return unread
 
         def net_gain(width: int) -> float:
             gains = np.outer(nodes.scores[unread[:width]], self.expected).ravel()
-            return self._best_draws(nodes.size, gains)[0] - self.token_costs.draft[width]
+            return self._best_draws(nodes.size, gains)[0] - costs.draft[width]
 
         return unread[: _best_width(net_gain, len(unread))]
 

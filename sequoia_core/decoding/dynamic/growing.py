@@ -18,6 +18,7 @@ from ...design.acceptance import AcceptanceVector
 from ...design.conditions import Conditions
 from ...design.prediction import Prediction, predict
 from ...design.profile import HardwareProfile
+from ...design.tree import TokenTree
 from ...models.protocol import Session
 from ..drafting import DraftTree, LevelDrafter, unseen_tokens
 from ..plan import TreePlan
@@ -35,7 +36,10 @@ class GrowingTree(TreeBounds):
 
     beam: int = 16
     branch: int = 16
-    fixed = None
+
+    @property
+    def fixed(self) -> TokenTree | None:
+        return None
 
     @property
     def max_inner(self) -> int:
@@ -47,6 +51,10 @@ class GrowingTree(TreeBounds):
 
     def differences(self, wanted: Conditions) -> list[str]:
         return []  # nothing was measured for them
+
+    @property
+    def verifiers(self) -> tuple[str, ...]:
+        raise NotImplementedError
 
     @property
     def kind(self) -> str:
@@ -74,6 +82,7 @@ def predict_policy(
     """
     if policy.fixed is not None:
         return predict(policy.fixed, acceptance, profile, context=context, prompts=prompts)
+    assert acceptance.calibration is not None
     return predict_growing(
         policy.shaper_at_start(context), policy, acceptance.calibration, profile, kind=policy.kind, context=context,
         prompts=prompts,
@@ -127,7 +136,8 @@ class PlainGrower:
         self, expansion: ExpansionPolicy, session: Session, sequence: Sequence[int]
     ) -> tuple[TreePlan, Nodes, list[int]]:
         """Return a tree below the last token of the sequence, its nodes, and how many nodes each pass read."""
-        nodes, widths = Nodes.root(sequence[-1]), []
+        nodes = Nodes.root(sequence[-1])
+        widths: list[int] = []
         for _ in range(self.policy.max_depth):
             frontier = expansion.frontier(nodes)
             if len(frontier) == 0:

@@ -54,7 +54,9 @@ def marginal_gains(expansion: ExpansionPolicy, nodes: Nodes, rows: Rows, *, most
         rows: after those nodes that the draft read, in the order of the nodes.
         most: how many candidates that were left out to list.
     """
-    costs, next_cost, left_out = [None] * nodes.size, None, ()
+    costs: list[float | None] = [None] * nodes.size
+    next_cost: float | None = None
+    left_out: tuple[LeftOut, ...] = ()
     if isinstance(expansion, TopKExpansion | SampledExpansion):
         left_out = _left_out(expansion, nodes, rows, most)
         if expansion.token_costs is not None:
