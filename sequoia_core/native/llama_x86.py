@@ -10,7 +10,7 @@ import ctypes
 import weakref
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -97,16 +97,16 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 
-def compiled() -> tuple[ctypes.CDLL | None, str]:
+def compiled() -> tuple[Any, str]:
     """Return the functions of `llama_x86.c` for the chosen instruction set, or None and why there are none."""
     found, reason = instruction_sets.chosen()
     return (None, reason) if found is None else load(found)
 
 
 @lru_cache(maxsize=8)
-def load(instructions: InstructionSet) -> tuple[ctypes.CDLL | None, str]:
+def load(instructions: InstructionSet) -> tuple[Any, str]:
     """Build and load the functions for an instruction set that this processor can run, or return why not."""
-    headers = ("lanes.h", "products_vectors.h", instructions.products, *tree_expansion.HEADERS)
+    headers: tuple[str, ...] = ("lanes.h", "products_vectors.h", instructions.products, *tree_expansion.HEADERS)
     flags = [*FLAGS, *instructions.flags, f'-DPRODUCTS="{instructions.products}"']
     if instructions.emulated:
         headers += (EMULATION,)
@@ -124,14 +124,14 @@ class CompiledLlama:
         model: one that `supports` accepts.
 
     Attributes:
-        instructions: those that its passes use.
+        instructions: those that its passes use, in words.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.functions, reason = compiled()
         if self.functions is None:
             raise OSError(reason)
-        self.instructions = instruction_sets.chosen()[0]
+        self.instructions = instruction_sets.instructions_in_use()
         base = model.model
         shape = shape_of(model)
         self.vocab, self.context = shape.vocab, shape.context
@@ -155,13 +155,13 @@ class CompiledLlama:
 
     @property
     def description(self) -> str:
-        return f"compiled code for {self.instructions.description}"
+        return f"compiled code for {self.instructions}"
 
     def open(self, capacity: int, vocab_size: int) -> CompiledSession:
         return CompiledSession(self, capacity, vocab_size)
 
 
-def fits(model: torch.nn.Module) -> bool:
+def fits(model: Any) -> bool:
     """Whether compiled passes can run a model here, be it as large as it may; its weights need not be there."""
     if not is_plain_decoder(model):
         return False
@@ -209,14 +209,14 @@ def addresses(tensors: Sequence[torch.Tensor | None]) -> ctypes.Array:
     return (_POINTER * len(tensors))(*(None if tensor is None else tensor.data_ptr() for tensor in tensors))
 
 
-def _biases(attention: torch.nn.Module) -> torch.Tensor:
+def _biases(attention: Any) -> torch.Tensor:
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
     return torch.cat(
         [torch.zeros(part.out_features) if part.bias is None else part.bias.detach().float() for part in parts]
     )
 
 
-def _head_norms(attentions: Sequence[torch.nn.Module]) -> torch.Tensor:
+def _head_norms(attentions: Sequence[Any]) -> torch.Tensor:
     return torch.stack([torch.stack([own.q_norm.weight, own.k_norm.weight]).detach().float() for own in attentions])
 
 
@@ -231,7 +231,7 @@ class SlotSession:
     unseen_sec = read_wait_sec = 0.0
     bytes_read = 0
 
-    def __init__(self, model: CompiledLlama, capacity: int, vocab_size: int) -> None:
+    def __init__(self, model: Any, capacity: int, vocab_size: int) -> None:
         self.capacity, self.length, self.vocab_size = capacity, 0, vocab_size
         self.model = model  # its memory must outlive this one's
         self.address = model.functions.sequoia_cache(model.address, capacity)
@@ -304,7 +304,7 @@ class CompiledSession(SlotSession):
         self.drafting_sec = ctypes.c_double(0.0)  # compiled drafting adds the time of its passes
 
     @property
-    def unseen_sec(self) -> float:
+    def unseen_sec(self) -> float:  # type: ignore[override]
         return self.drafting_sec.value
 
     def _pass(self, request: tuple, logits: torch.Tensor) -> int:
@@ -382,7 +382,7 @@ class DraftCall:
         session.check_room(count)
         if len(unseen) > len(self._unseen):
             self._unseen = (ctypes.c_int64 * len(unseen))()
-        self._unseen[: len(unseen)] = unseen
+        self._unseen[: len(unseen)] = list(unseen)
         self._root[0] = unseen[-1]
         uniforms = None
         if self.draft_sampling != "most likely":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,6 @@ from ..decoding.dynamic.adaptive import AdaptiveTree
 from ..decoding.dynamic.growing import predict_policy
 from ..decoding.dynamic.spec_exec import SpecExecTree
 from ..decoding.sampling import SamplingConfig
-from ..decoding.tree_policy import TreePolicy
 from ..design.acceptance import AcceptanceVector
 from ..design.planning import plan_tree
 from ..design.prediction import Prediction, best_chain, predict
@@ -26,7 +26,9 @@ from .prompt_loop import Progress
 from .race import LOOPS_FROM, Lane, over_best_other, race, repeated_share
 
 
-def dynamic_trees(acceptance: AcceptanceVector, profile: HardwareProfile, planned: TokenTree) -> dict[str, TreePolicy]:
+def dynamic_trees(
+    acceptance: AcceptanceVector, profile: HardwareProfile, planned: TokenTree
+) -> dict[str, SpecExecTree | AdaptiveTree]:
     """Return the policies that race against a planned tree; none for a vector without calibration.
 
     SpecExec has the planned tree's budget and depth. The adaptive policy has only the profile to hold it.
@@ -71,11 +73,11 @@ def bench(
     trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
     dynamic = dynamic_trees(acceptance, profile, trees["sequoia"])
     lanes = race(
-        pair, raced, trees=trees | dynamic, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress
+        pair, raced, trees={**trees, **dynamic}, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress
     )
     result: dict = {name: lane.summary() for name, lane in lanes.items()}
     context = float(np.mean([len(prompt) for prompt in raced])) + max_new_tokens / 2
-    times = {"context": context, "prompts": len(raced)}
+    times: dict[str, Any] = {"context": context, "prompts": len(raced)}
     prediction = predict(trees["sequoia"], acceptance, profile, **times)
     predictions = {"sequoia": prediction}
     predictions |= {name: predict_policy(tree, acceptance, profile, **times) for name, tree in dynamic.items()}
@@ -86,8 +88,7 @@ def bench(
     result["paper_speedup"] = prediction.paper_speedup
     result["tree"] = {"size": trees["sequoia"].size, "depth": trees["sequoia"].depth}
     result["chain_length"] = trees["chain"].depth
-    if "adaptive" in dynamic:
-        adaptive = dynamic["adaptive"]
+    if isinstance(adaptive := dynamic.get("adaptive"), AdaptiveTree):
         result["recipe"], result["growing_sec"] = adaptive.recipe, profile.growing_sec.tolist()
         if adaptive.fixed is not None:
             result["adaptive"] |= {"size": adaptive.fixed.size, "depth": adaptive.fixed.depth}

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import compress, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -123,13 +123,13 @@ def _rounds_of(profile: HardwareProfile, rounds: StepRounds) -> int:
 def _joined(first: HardwareProfile, second: HardwareProfile) -> HardwareProfile:
     """Return one profile of the rounds of two; what a temperature or a longer context adds is averaged by rounds."""
     names = ("verify_samples", "draft_samples", "overhead_samples")
-    samples = {
+    samples: dict[str, Any] = {
         name: tuple((*a, *b) for a, b in zip(getattr(first, name), getattr(second, name), strict=True))
         for name in names
     }
     verify, draft, overhead = (np.median(np.array(samples[name]), axis=1) for name in names)
     counts = [len(profile.verify_samples[0]) for profile in (first, second)]
-    added = {
+    added: dict[str, Any] = {
         name: np.average([getattr(first, name), getattr(second, name)], axis=0, weights=counts)
         for name in ("sampling_sec", "verify_growth_sec", "growing_sec")
         if len(getattr(first, name)) and len(getattr(second, name))
@@ -191,7 +191,7 @@ class StepRounds:
     def take(self) -> bool:
         """Let every timer take its steps, all in turns; False when it was cancelled, and then nothing is added."""
         times = [timer.run() for timer in self.timers]
-        grown = [grower.run() for grower in self.growers]
+        grown = [grower.steps() for grower in self.growers]
         if self.cancel.is_set():
             return False
         self.taken.append(times)
@@ -202,7 +202,7 @@ class StepRounds:
         """Forget rounds that took more than `DISTURBED` times the median of all, and return how many they were."""
         totals = np.array(self.taken).sum(axis=(1, 2))
         calm = totals <= DISTURBED * np.median(totals)
-        self.taken, self.grown = (list(compress(found, calm)) for found in (self.taken, self.grown))
+        self.taken, self.grown = list(compress(self.taken, calm)), list(compress(self.grown, calm))
         return int((~calm).sum())
 
     def profile(self, average: Callable[..., np.ndarray] = np.median) -> HardwareProfile:
@@ -263,7 +263,7 @@ class StepRounds:
         return replace(found, growing_sec=np.maximum(average(np.array(beyond), axis=0), 0.0))
 
 
-def _streaming(target: LanguageModel, one_token_sec: float) -> dict:
+def _streaming(target: Any, one_token_sec: float) -> dict:
     """Return what a profile notes of weights that stream: a step over one token takes as long as reading them does."""
     if target.offload is None:
         return {}
@@ -291,7 +291,8 @@ def _rows(samples: np.ndarray) -> tuple[tuple[float, ...], ...]:
 
 def even_tree(size: int, most_children: int = MOST_CHILDREN) -> TokenTree:
     """Return a tree of that many nodes: `LEVELS` levels below the root, or as many as it takes, about equally wide."""
-    levels, width, widths = LEVELS, 0, []
+    levels, width = LEVELS, 0
+    widths: list[int] = []
     while sum(most_children**level for level in range(1, levels + 1)) < size - 1:
         levels += 1
     while sum(widths) < size - 1:
@@ -344,7 +345,7 @@ def growing_tree(size: int, sampling: SamplingConfig, vocabulary: int) -> Adapti
     rows = falling * (1 - falling) ** np.arange(min(RANKS, vocabulary))
     largest = np.concatenate([rows[:, :1], rows[:, :-1]], axis=1)
     calibration = Calibration.of_samples([Sample(rows, rows, rows, largest, rows)], temperature=sampling.temperature)
-    free = HardwareProfile(sizes=[1, size], verify_sec=[1.0, 1.0], draft_sec=1e-9)
+    free = HardwareProfile(sizes=np.array([1, size]), verify_sec=np.ones(2), draft_sec=1e-9)
     recipe = "deterministic" if sampling.greedy else "sampled"
     return AdaptiveTree(
         profile=free,
@@ -412,11 +413,12 @@ def _phases(step: DecodeStep | None) -> tuple[float, float, float]:
 class _GrowthTimer(_StepTimer):
     """Times steps of dynamic trees, and keeps their shapes."""
 
-    def run(self) -> list[GrownStep]:
+    def steps(self) -> list[GrownStep]:
         """Return the steps of a round; fewer once cancelled."""
         self._step()
+        drafter: Any = self.drafter  # one that grows
         return [
-            GrownStep(step.draft_sec + step.walk_sec + step.commit_sec, step.tree.size, list(self.drafter.widths))
+            GrownStep(step.draft_sec + step.walk_sec + step.commit_sec, step.tree.size, list(drafter.widths))
             for step in (self._step() for _ in range(STEPS))
             if step is not None
         ]
@@ -431,4 +433,5 @@ class GrownStep(NamedTuple):
 
     def beyond(self, profile: HardwareProfile, *, greedy: bool) -> float:
         """Return its seconds beyond those that the profile has for a static tree of that shape."""
-        return self.seconds - float(profile.draft_at(self.widths).sum() + profile.overhead_at(self.size, greedy=greedy))
+        drafting = profile.draft_at(np.array(self.widths)).sum()
+        return self.seconds - float(drafting + profile.overhead_at(self.size, greedy=greedy))
