@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from ..decoding.dynamic.adaptive import AdaptiveTree
 from ..decoding.dynamic.growing import predict_policy
 from ..decoding.dynamic.spec_exec import SpecExecTree
 from ..decoding.sampling import SamplingConfig
+from ..decoding.tree_policy import TreePolicy
 from ..design.acceptance import AcceptanceVector
 from ..design.planning import plan_tree
 from ..design.prediction import Prediction, best_chain, predict
@@ -72,8 +73,9 @@ def bench(
     profile = measure_profile(target=pair.target, draft=pair.draft)
     trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
     dynamic = dynamic_trees(acceptance, profile, trees["sequoia"])
+    policies = cast("dict[str, TreePolicy]", dynamic)  # an adaptive one has a size once it is made
     lanes = race(
-        pair, raced, trees={**trees, **dynamic}, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress
+        pair, raced, trees={**trees, **policies}, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress
     )
     result: dict = {name: lane.summary() for name, lane in lanes.items()}
     context = float(np.mean([len(prompt) for prompt in raced])) + max_new_tokens / 2
