@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from ..models.protocol import Session
-from ..native.llama_x86 import CompiledSession, DraftCall
+from ..native.drafting_calls import DraftCall
+from ..native.llama_x86 import CompiledSession
 from .drafting import DraftTree, LevelDrafter
 from .sampling import finite, sample_with_replacement, sample_without_replacement, take_most_likely
 from .tree_policy import TreePolicy

@@ -24,6 +24,6 @@ Each module imports, of this room, only the modules named:
     offload.streamed_modules  offload.layer_ring, transformers_passes, offload.tensor_files, offload.layer_sources
     offload.needs             free_memory, offload.layer_ring, offload.tensor_files, offload.packed_layers, offload.streamed_modules
     offload.streamed_llama    offload.layer_ring, offload.tensor_files, offload.layer_sources, offload.packed_layers
-    offload.loading           model_files, checkpoint, language_model, offload.tensor_files, offload.streamed_modules, offload.needs, offload.streamed_llama
+    offload.loading           model_files, protocol, checkpoint, language_model, offload.tensor_files, offload.streamed_modules, offload.needs, offload.streamed_llama
     loading                   model_files, protocol, default_dtype, checkpoint, language_model, offload.packed_layers, offload.needs, offload.loading
 """  # noqa: E501

@@ -20,10 +20,10 @@ def render(request: bytes) -> tuple[int, str]:
     """
     asked = json.loads(request)
     try:
-        (text,), _ = render_jinja_template(
+        text = render_jinja_template(
             conversations=[asked["messages"]], chat_template=asked["template"], add_generation_prompt=True,
             **asked["tokens"],
-        )  # fmt: skip
+        )[0][0]  # fmt: skip
     except MemoryError:
         raise
     except Exception as error:  # anything may come out of somebody else's program

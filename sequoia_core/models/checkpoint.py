@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import safe_open
@@ -67,6 +67,7 @@ def read_plan(source: Source) -> Plan:
     """
     where = f"{source.name}/config.json"
     fields = source.read_object("config.json", needed=True)
+    assert fields is not None, "a needed file is there"
     source.read_object("generation_config.json")  # transformers passes over one that it cannot read
     stored = _stored(source)
     _check_counts(where, fields, len(stored))
@@ -89,7 +90,7 @@ def load_weights(source: Source, plan: Plan, device: torch.device, dtype: torch.
         empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False, attn_implementation=None)
     _check_stored(name, empty, plan)
     with explained(name, A_MODEL):
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = cast("Any", AutoModelForCausalLM).from_pretrained(
             source.place, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False,
             attn_implementation=None,  # the fused kernel, or plain operations where the family has none
             device_map=device if plan.quantised else None, output_loading_info=True, ignore_mismatched_sizes=True,
@@ -120,7 +121,10 @@ def weight_paths(source: Source) -> list[Path]:
     """
     index = source.read_object(SAFE_WEIGHTS_INDEX_NAME)
     whole = source.find(SAFE_WEIGHTS_NAME, needed=index is None)
-    return [whole] if whole is not None else [source.find(shard) for shard in sorted(set(index["weight_map"].values()))]
+    if whole is not None:
+        return [whole]
+    shards = sorted(set(cast("dict", index)["weight_map"].values()))
+    return [cast("Path", source.find(shard)) for shard in shards]
 
 
 def _stored(source: Source) -> Stored:
@@ -176,7 +180,8 @@ def _check_sizes(where: str, config: PretrainedConfig) -> None:
         "head_dim",
         "max_position_embeddings",
     ):
-        value, key = getattr(config, field, None), getattr(config, "attribute_map", {}).get(field, field)
+        value: Any = getattr(config, field, None)
+        key = getattr(config, "attribute_map", {}).get(field, field)
         plain = isinstance(value, int) and not isinstance(value, bool)
         if (field in needed and not plain) or (plain and not 1 <= value <= LARGEST_SIZE):
             raise ValueError(f"{where}: {key}: found {value!r}, expected a whole number from 1 to {LARGEST_SIZE}")

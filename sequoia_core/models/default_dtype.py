@@ -92,7 +92,7 @@ def _runs_compiled(config: Mapping[str, Any]) -> bool:
     """Whether compiled passes run a model, as far as its config.json tells."""
     if config.get("model_type") not in COMPILED or not can_compile() or instruction_sets.chosen()[0] is None:
         return False
-    sizes = [config.get("hidden_size"), config.get("intermediate_size"), config.get("num_attention_heads")]
+    sizes: list[Any] = [config.get("hidden_size"), config.get("intermediate_size"), config.get("num_attention_heads")]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         return False
     hidden, inner, heads = sizes

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from transformers import LlamaForCausalLM
+from transformers import PreTrainedModel
 
 from ..native import llama_x86
 from ..native.plain_decoder import has_biases, has_head_norms, head_size, is_plain_decoder
@@ -50,7 +50,7 @@ class TorchLlama:
         model: one that `supports` accepts.
     """
 
-    def __init__(self, model: LlamaForCausalLM) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         base, config = model.model, model.config
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = head_size(model)

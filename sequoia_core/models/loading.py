@@ -242,7 +242,8 @@ def check_tree_pass(model: HuggingFaceModel) -> None:
         raise ValueError(f"{name}: found a context of {model.max_context} positions, expected at least 8")
     ids = torch.tensor([(1 + 61 * place) % model.vocab_size for place in range(16)])
     parents = [-1, *[0] * 8, 1, 8, 10]
-    depths, visible = [], torch.eye(len(parents), dtype=torch.bool)
+    depths: list[int] = []
+    visible = torch.eye(len(parents), dtype=torch.bool)
     for node, parent in enumerate(parents):
         depths.append(0 if parent < 0 else depths[parent] + 1)
         if parent >= 0:

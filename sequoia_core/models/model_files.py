@@ -38,6 +38,7 @@ class Source:
         Raises:
             ValueError: for a hub model that cannot be had, or a file that is `needed` and not there.
         """
+        path: Path | None
         path = Path(self.place, file)
         if os.path.isdir(self.place):
             path = path if path.exists() else None

@@ -25,11 +25,16 @@ class Session(Protocol):
         bytes_read: of weights so far, those read ahead included; 0 if resident.
     """
 
-    length: int
-    logits_dtype: torch.dtype
-    unseen_sec: float
-    read_wait_sec: float
-    bytes_read: int
+    @property
+    def length(self) -> int: ...
+    @property
+    def logits_dtype(self) -> torch.dtype: ...
+    @property
+    def unseen_sec(self) -> float: ...
+    @property
+    def read_wait_sec(self) -> float: ...
+    @property
+    def bytes_read(self) -> int: ...
 
     def forward(
         self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int
@@ -102,12 +107,8 @@ class Backend(Protocol):
         description: in words, for records and pages, such as "transformers".
     """
 
-    description: str
-
-    @staticmethod
-    def supports(model: Any) -> bool:
-        """Whether this way can run a model of transformers here; the last resort supports all."""
-        ...
+    @property
+    def description(self) -> str: ...
 
     def open(self, capacity: int, vocab_size: int) -> Session:
         """Return an empty session with room for `capacity` tokens, whose logits are cut to `vocab_size`."""
@@ -126,7 +127,7 @@ def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
         ValueError: for any other.
     """
     found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found not in DTYPES.values():
+    if found is None or found not in DTYPES.values():
         raise ValueError(f"dtype: found {str(dtype)[:40]!r}, expected one of {', '.join(DTYPES)}")
     return found
 

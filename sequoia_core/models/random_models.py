@@ -108,7 +108,7 @@ def random_pair(
             HuggingFaceModel(_made(part, kind, "cpu").eval(), name, vocab_size=tokens)
             for part, name in zip((target, draft), names, strict=True)
         ]
-    return ModelPair(*models, AutoTokenizer.from_pretrained(TOKENIZER, trust_remote_code=False))
+    return ModelPair(models[0], models[1], AutoTokenizer.from_pretrained(TOKENIZER, trust_remote_code=False))
 
 
 def padded_tokenizer(settings: Settings) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def padded_tokenizer(settings: Settings) -> dict[str, Any]:
 def _config(settings: Settings) -> Any:
     """Return transformers' configuration; without an end of text, which random models would draw at any moment."""
     architecture = f"{settings['model_type'].capitalize()}ForCausalLM"
-    ends = {"bos_token_id": None, "eos_token_id": None}
+    ends: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None}
     return AutoConfig.for_model(**settings, **ends, architectures=[architecture])
 
 

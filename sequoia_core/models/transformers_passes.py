@@ -53,6 +53,7 @@ class TransformersSession(CacheSession):
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         passes = self.passes
+        mask: torch.Tensor | dict[str, torch.Tensor]
         if passes.mixed:
             mask = {"full_attention": self.mask(tree_mask), "sliding_attention": self.mask(tree_mask, passes.window)}
         else:

@@ -9,4 +9,5 @@ Each module imports, of this room, only the modules named:
     sampling_ops      compile_c
     tree_expansion    compile_c, sampling_ops
     llama_x86         plain_decoder, compile_c, instruction_sets, sampling_ops, tree_expansion
+    drafting_calls    sampling_ops, tree_expansion, llama_x86
 """

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from .processor import processor_flags
 
@@ -117,7 +118,7 @@ def _check_ours(path: Path) -> None:
 
 def load(
     names: Sequence[str], flags: Sequence[str], functions: dict[str, tuple], *, reads: Sequence[str] = ()
-) -> tuple[ctypes.CDLL | None, str]:
+) -> tuple[Any, str]:
     """Build and load C files.
 
     Args:
@@ -125,7 +126,7 @@ def load(
         functions: name -> (result type, argument types...).
 
     Returns:
-        The library, or None and the reason why there is none.
+        The library, a ctypes.CDLL whose functions have no types; or None and the reason why there is none.
     """
     if _switched_off():
         return None, "switched off by SEQUOIA_NATIVE=0"

@@ -1,4 +1,4 @@
-"""A plain decoder in bfloat16 by `llama_x86.c`: one call per pass or per drafted tree, on x86 processors.
+"""A plain decoder in bfloat16 by `llama_x86.c`: one call per pass, on x86 processors.
 
 Knows the C functions and the models they fit. Everything here is optional: without a C compiler, on another processor
 or for another architecture the forward is PyTorch's. q = tokens in one forward, D = hidden size, V = vocabulary.
@@ -10,9 +10,8 @@ import ctypes
 import weakref
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -26,11 +25,6 @@ FLAGS = ("-mtune=native", *rows.ARITHMETIC_FLAGS)  # no -march=native: `Instruct
 EMULATION = "amx_emulation.h"
 MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a copy: not for models that draft sampling the memory
 LARGEST_HEAD = 256
-DRAFT_SAMPLINGS = (
-    "without replacement",
-    "with replacement",
-    "most likely",
-)  # the ways of drawing that `sequoia_draft` has
 MATRICES = (  # of a layer, by their names in it
     *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
     *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
@@ -42,35 +36,6 @@ class Shape(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int32) for name in "hidden inner layers heads key_heads head_size vocab context".split()),
         ("eps", ctypes.c_float),
-    ]
-
-
-class _Level(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int32) for name in "forwarded most_children first_child padding".split()),
-        *((name, _POINTER) for name in "nodes counts tail".split()),
-    ]
-
-
-class _Draft(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int32) for name in "threads length unseen levels with_replacement padding".split()),
-        ("ids", _POINTER),
-        ("root_position", ctypes.c_int64),
-        ("positions", ctypes.c_int64),
-        ("level", ctypes.POINTER(_Level)),
-        ("vocab", ctypes.c_int64),
-        ("inverse_temperature", ctypes.c_float),
-        *((name, _POINTER) for name in "uniforms rows tokens probabilities seconds".split()),
-    ]
-
-
-class _Growth(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int32) for name in "threads length unseen most_waves".split()),
-        *((name, _POINTER) for name in "ids shaping uniforms widths".split()),
-        *((name, ctypes.c_int64) for name in "frontiers draws".split()),
-        ("seconds", _POINTER),
     ]
 
 
@@ -91,22 +56,22 @@ _FUNCTIONS = {
     "sequoia_enter": (_NUMBER, _POINTER, *[_NUMBER] * 3, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER),
     "sequoia_layer": (None, _POINTER, _NUMBER, _NUMBER, _POINTER),
     "sequoia_leave": (None, _POINTER, _NUMBER, _POINTER),
-    "sequoia_draft": (_NUMBER, _POINTER, ctypes.POINTER(_Draft)),
-    "sequoia_grow": (_NUMBER, _POINTER, ctypes.POINTER(_Growth)),
+    "sequoia_draft": (_NUMBER, _POINTER, _POINTER),
+    "sequoia_grow": (_NUMBER, _POINTER, _POINTER),
     "sequoia_keep": (None, _POINTER, _NUMBER, _POINTER, _NUMBER),
 }  # fmt: skip
 
 
-def compiled() -> tuple[ctypes.CDLL | None, str]:
+def compiled() -> tuple[Any, str]:
     """Return the functions of `llama_x86.c` for the chosen instruction set, or None and why there are none."""
     found, reason = instruction_sets.chosen()
     return (None, reason) if found is None else load(found)
 
 
 @lru_cache(maxsize=8)
-def load(instructions: InstructionSet) -> tuple[ctypes.CDLL | None, str]:
+def load(instructions: InstructionSet) -> tuple[Any, str]:
     """Build and load the functions for an instruction set that this processor can run, or return why not."""
-    headers = ("lanes.h", "products_vectors.h", instructions.products, *tree_expansion.HEADERS)
+    headers: tuple[str, ...] = ("lanes.h", "products_vectors.h", instructions.products, *tree_expansion.HEADERS)
     flags = [*FLAGS, *instructions.flags, f'-DPRODUCTS="{instructions.products}"']
     if instructions.emulated:
         headers += (EMULATION,)
@@ -124,14 +89,14 @@ class CompiledLlama:
         model: one that `supports` accepts.
 
     Attributes:
-        instructions: those that its passes use.
+        instructions: those that its passes use, in words.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.functions, reason = compiled()
         if self.functions is None:
             raise OSError(reason)
-        self.instructions = instruction_sets.chosen()[0]
+        self.instructions = instruction_sets.instructions_in_use()
         base = model.model
         shape = shape_of(model)
         self.vocab, self.context = shape.vocab, shape.context
@@ -155,13 +120,13 @@ class CompiledLlama:
 
     @property
     def description(self) -> str:
-        return f"compiled code for {self.instructions.description}"
+        return f"compiled code for {self.instructions}"
 
     def open(self, capacity: int, vocab_size: int) -> CompiledSession:
         return CompiledSession(self, capacity, vocab_size)
 
 
-def fits(model: torch.nn.Module) -> bool:
+def fits(model: Any) -> bool:
     """Whether compiled passes can run a model here, be it as large as it may; its weights need not be there."""
     if not is_plain_decoder(model):
         return False
@@ -209,14 +174,14 @@ def addresses(tensors: Sequence[torch.Tensor | None]) -> ctypes.Array:
     return (_POINTER * len(tensors))(*(None if tensor is None else tensor.data_ptr() for tensor in tensors))
 
 
-def _biases(attention: torch.nn.Module) -> torch.Tensor:
+def _biases(attention: Any) -> torch.Tensor:
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
     return torch.cat(
         [torch.zeros(part.out_features) if part.bias is None else part.bias.detach().float() for part in parts]
     )
 
 
-def _head_norms(attentions: Sequence[torch.nn.Module]) -> torch.Tensor:
+def _head_norms(attentions: Sequence[Any]) -> torch.Tensor:
     return torch.stack([torch.stack([own.q_norm.weight, own.k_norm.weight]).detach().float() for own in attentions])
 
 
@@ -231,7 +196,7 @@ class SlotSession:
     unseen_sec = read_wait_sec = 0.0
     bytes_read = 0
 
-    def __init__(self, model: CompiledLlama, capacity: int, vocab_size: int) -> None:
+    def __init__(self, model: Any, capacity: int, vocab_size: int) -> None:
         self.capacity, self.length, self.vocab_size = capacity, 0, vocab_size
         self.model = model  # its memory must outlive this one's
         self.address = model.functions.sequoia_cache(model.address, capacity)
@@ -304,149 +269,8 @@ class CompiledSession(SlotSession):
         self.drafting_sec = ctypes.c_double(0.0)  # compiled drafting adds the time of its passes
 
     @property
-    def unseen_sec(self) -> float:
+    def unseen_sec(self) -> float:  # type: ignore[override]
         return self.drafting_sec.value
 
     def _pass(self, request: tuple, logits: torch.Tensor) -> int:
         return self.model.functions.sequoia_forward(*request, logits.data_ptr())
-
-
-class DraftLevel(Protocol):
-    """One level of a tree as `DraftCall` needs it (see `decoding.plan`)."""
-
-    nodes: np.ndarray  # int64 [m], the level's nodes that have children
-    counts: np.ndarray  # int64 [m], how many
-    tree_mask: torch.Tensor  # float32 [m, slots from the root on]
-    most_children: int
-    children: slice
-
-
-class DraftCall:
-    """A call that drafts a whole tree of one shape: all levels' forwards, rows and draws; its buffers are kept.
-
-    Args:
-        session: of the draft; tokens are drawn from its `vocab_size`.
-        draft_sampling: one of FILLS, how children are drawn.
-
-    Raises:
-        ValueError: for another fill.
-    """
-
-    def __init__(self, session: CompiledSession, levels: Sequence[DraftLevel], *, draft_sampling: str) -> None:
-        if draft_sampling not in DRAFT_SAMPLINGS:
-            raise ValueError(f"fill: found {draft_sampling!r}, expected one of {', '.join(DRAFT_SAMPLINGS)}")
-        self.session, self.levels, self.draft_sampling = session, levels, draft_sampling
-        self.forwarded = sum(len(level.nodes) for level in levels)
-        self.draws = sum(len(level.nodes) * level.most_children for level in levels)
-        self.nodes = levels[-1].children.stop
-        self._levels = (_Level * len(levels))(
-            *(
-                _Level(
-                    len(level.nodes), level.most_children, level.children.start, 0, level.nodes.ctypes.data,
-                    level.counts.ctypes.data, level.tree_mask.data_ptr(),
-                )
-                for level in levels
-            )
-        )  # fmt: skip
-        self.tokens = torch.empty(self.nodes, dtype=torch.int64)
-        self.probabilities = torch.ones(self.nodes, dtype=torch.float32)
-        self.rows = torch.empty(self.forwarded, session.vocab_size, dtype=torch.float32)
-        self._root = self.tokens.numpy()[:1]  # the same memory
-        self._unseen = (ctypes.c_int64 * 2)()  # the root and at most one accepted leaf before it
-        self._call = _Draft(
-            levels=len(levels), with_replacement=draft_sampling == "with replacement", level=self._levels,
-            vocab=session.vocab_size, rows=self.rows.data_ptr(), tokens=self.tokens.data_ptr(),
-            probabilities=self.probabilities.data_ptr(), seconds=ctypes.addressof(session.drafting_sec),
-        )  # fmt: skip
-
-    def grow(
-        self, unseen: Sequence[int], *, root_position: int, positions: int, temperature: float,
-        generator: torch.Generator,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:  # fmt: skip
-        """Draft one tree and leave its keys and values in the session.
-
-        Args:
-            unseen: the committed tokens that the session does not hold yet, the root last.
-            positions: how many the draft has; what lies beyond is cut to the last one.
-
-        Returns:
-            Tokens int64 [n], their probabilities float32 [n], and the rows they were drawn from, float32 [forwarded,
-            V], all of them overwritten by the next call; None when logits are not finite.
-
-        Raises:
-            ValueError: when the cache has no room.
-            MemoryError: when scratch memory cannot be had.
-        """
-        session, call = self.session, self._call
-        count = len(unseen) + self.forwarded - 1
-        session.check_room(count)
-        if len(unseen) > len(self._unseen):
-            self._unseen = (ctypes.c_int64 * len(unseen))()
-        self._unseen[: len(unseen)] = unseen
-        self._root[0] = unseen[-1]
-        uniforms = None
-        if self.draft_sampling != "most likely":
-            uniforms = torch.rand(self.draws, dtype=torch.float64, generator=generator)
-        call.threads, call.length, call.unseen = torch.get_num_threads(), session.length, len(unseen)
-        call.ids, call.root_position, call.positions = ctypes.addressof(self._unseen), root_position, positions
-        call.inverse_temperature = rows.inverse(temperature)
-        call.uniforms = None if uniforms is None else uniforms.data_ptr()
-        done = session.model.functions.sequoia_draft(session.address, ctypes.byref(call))
-        if not done:
-            raise MemoryError(f"found no memory to draft {self.nodes} tokens")
-        session.length += count
-        return None if done < 0 else (self.tokens, self.probabilities, self.rows)
-
-
-class GrowCall:
-    """A call that grows a whole tree: all frontiers' forwards and rows, and what comes next after each; buffers are
-    kept.
-
-    Args:
-        session: of the draft; tokens are drawn from its `vocab_size`.
-        shaping: which decides.
-        most_waves: passes of one tree at most.
-    """
-
-    def __init__(self, session: CompiledSession, shaping: tree_expansion.Shaping, *, most_waves: int) -> None:
-        self.session, self.shaping = session, shaping
-        shaping.make_rows(session.vocab_size)
-        self._widths = (ctypes.c_int64 * most_waves)()
-        self._call = _Growth(
-            most_waves=most_waves, shaping=shaping.address, widths=ctypes.addressof(self._widths),
-            seconds=ctypes.addressof(session.drafting_sec),
-        )  # fmt: skip
-
-    def grow(self, unseen: Sequence[int], generator: torch.Generator | None) -> list[int] | None:
-        """Grow a tree that holds its root alone, and leave its keys and values in the session.
-
-        Args:
-            unseen: the committed tokens that the session does not hold yet, the root last.
-            generator: on CPU, of the numbers that tokens are drawn by; None where none are drawn.
-
-        Returns:
-            How many nodes each pass read; None when logits are not finite.
-
-        Raises:
-            ValueError: when the cache has no room.
-            MemoryError: when scratch memory cannot be had.
-        """
-        session, call = self.session, self._call
-        session.check_room(len(unseen) - 1 + self.shaping.most_read)
-        ids = (ctypes.c_int64 * len(unseen))(*unseen)
-        call.threads, call.length, call.unseen = torch.get_num_threads(), session.length, len(unseen)
-        call.ids, call.uniforms = ctypes.addressof(ids), None
-        if generator is not None:
-            before = generator.get_state()
-            uniforms = torch.rand(self.shaping.most_draws, dtype=torch.float64, generator=generator)
-            call.uniforms = uniforms.data_ptr()
-        done = session.model.functions.sequoia_grow(session.address, ctypes.byref(call))
-        if not done:
-            raise MemoryError("found no memory to draft a tree")
-        if generator is not None:  # leave it as if only those that were used had been taken
-            generator.set_state(before)
-            torch.rand(call.draws, dtype=torch.float64, generator=generator)
-        widths = self._widths[: call.frontiers]
-        if widths:
-            session.length += len(unseen) - 1 + sum(widths)
-        return None if done < 0 else widths

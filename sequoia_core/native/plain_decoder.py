@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
 
@@ -10,7 +12,7 @@ KINDS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalL
 FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")  # their angles do not depend on the length of the text
 
 
-def is_plain_decoder(model: torch.nn.Module) -> bool:
+def is_plain_decoder(model: Any) -> bool:
     """Whether a model on CPU, or one without numbers, is a pre-norm decoder with rotary attention and a gated MLP.
 
     Nothing else is in it: its rotation is fixed, with a table of angles that is not too large; every token sees all
@@ -28,7 +30,7 @@ def is_plain_decoder(model: torch.nn.Module) -> bool:
     if set(getattr(config, "layer_types", None) or ()) == {"full_attention"}:
         limited = False
 
-    def plain(part: torch.nn.Module, outputs: int, inputs: int, biased: bool = False) -> bool:
+    def plain(part: Any, outputs: int, inputs: int, biased: bool = False) -> bool:
         if type(part) is not torch.nn.Linear or part.weight.shape != (outputs, inputs):  # adapted or pruned
             return False
         return biased or part.bias is None
@@ -55,18 +57,18 @@ def is_plain_decoder(model: torch.nn.Module) -> bool:
     )
 
 
-def head_size(model: torch.nn.Module) -> int:
+def head_size(model: Any) -> int:
     """Return how many entries an attention head of a plain decoder has."""
     config = model.config
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
-def has_biases(model: torch.nn.Module) -> bool:
+def has_biases(model: Any) -> bool:
     """Whether any query, key or value of a plain decoder has a bias."""
     attentions = [layer.self_attn for layer in model.model.layers]
     return any(part.bias is not None for own in attentions for part in (own.q_proj, own.k_proj, own.v_proj))
 
 
-def has_head_norms(model: torch.nn.Module) -> bool:
+def has_head_norms(model: Any) -> bool:
     """Whether queries and keys of a plain decoder are normed head by head, as Qwen3's are."""
     return isinstance(model, Qwen3ForCausalLM)

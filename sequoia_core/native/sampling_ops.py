@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from .compile_c import load
 
 _POINTER, _COUNT, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 _SINGLE, _REAL = ctypes.c_float, ctypes.c_double
-ARITHMETIC_FLAGS = ("-fno-math-errno", "-fno-trapping-math")
+ARITHMETIC_FLAGS: tuple[str, ...] = ("-fno-math-errno", "-fno-trapping-math")
 if sys.platform == "linux":  # elsewhere compilers come without it, and rows take their turns
     ARITHMETIC_FLAGS += ("-fopenmp",)
 FLAGS = ("-march=native", *ARITHMETIC_FLAGS)
@@ -52,7 +53,7 @@ RULES = ("sequoia", "specinfer", "topk", TRAVERSAL)
 
 
 @lru_cache(maxsize=1)
-def compiled() -> ctypes.CDLL | None:  # called before every use: the cache makes it a look-up
+def compiled() -> Any:  # called before every use: the cache makes it a look-up
     """Return the functions of `sampling_ops.c`, or None where they cannot be built."""
     return load(["sampling_ops.c"], FLAGS, _FUNCTIONS)[0]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,7 +45,7 @@ _FUNCTIONS = {
 
 
 @lru_cache(maxsize=1)
-def compiled() -> ctypes.CDLL | None:
+def compiled() -> Any:
     """Return the functions of `tree_expansion.c`, or None where they cannot be built."""
     return load(SOURCES, sampling_ops.FLAGS, _FUNCTIONS, reads=HEADERS)[0]
 
@@ -67,7 +68,7 @@ class Shaping:
     def __init__(
         self, *, max_size: int, max_depth: int, beam: int, branch: int, most_read: int, positions: int
     ) -> None:
-        self._arrays: dict[str, np.ndarray] = {}
+        self._arrays: dict[str, Any] = {}  # arrays; None where a policy has none
         self._shaping = _Shaping(
             max_size=max_size, max_depth=max_depth, beam=beam, branch=branch, most_read=most_read, positions=positions
         )  # fmt: skip

@@ -3,14 +3,15 @@
 Each module imports, of this room, only the modules named:
 
     measure_bounds       -
-    measure_profile      -
     node_enumeration     -
     prompt_loop          -
     run_summary          -
     spread               -
     step_counts          -
+    step_timers          -
     bound_of_passes      measure_bounds
     losslessness         prompt_loop
+    measure_profile      step_timers
     race                 prompt_loop
     ranks_along_text     prompt_loop
     measure_acceptance   prompt_loop, ranks_along_text

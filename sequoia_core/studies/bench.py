@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -26,7 +27,9 @@ from .prompt_loop import Progress
 from .race import LOOPS_FROM, Lane, over_best_other, race, repeated_share
 
 
-def dynamic_trees(acceptance: AcceptanceVector, profile: HardwareProfile, planned: TokenTree) -> dict[str, TreePolicy]:
+def dynamic_trees(
+    acceptance: AcceptanceVector, profile: HardwareProfile, planned: TokenTree
+) -> dict[str, SpecExecTree | AdaptiveTree]:
     """Return the policies that race against a planned tree; none for a vector without calibration.
 
     SpecExec has the planned tree's budget and depth. The adaptive policy has only the profile to hold it.
@@ -70,12 +73,13 @@ def bench(
     profile = measure_profile(target=pair.target, draft=pair.draft)
     trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
     dynamic = dynamic_trees(acceptance, profile, trees["sequoia"])
+    policies = cast("dict[str, TreePolicy]", dynamic)  # an adaptive one has a size once it is made
     lanes = race(
-        pair, raced, trees=trees | dynamic, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress
+        pair, raced, trees={**trees, **policies}, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress
     )
     result: dict = {name: lane.summary() for name, lane in lanes.items()}
     context = float(np.mean([len(prompt) for prompt in raced])) + max_new_tokens / 2
-    times = {"context": context, "prompts": len(raced)}
+    times: dict[str, Any] = {"context": context, "prompts": len(raced)}
     prediction = predict(trees["sequoia"], acceptance, profile, **times)
     predictions = {"sequoia": prediction}
     predictions |= {name: predict_policy(tree, acceptance, profile, **times) for name, tree in dynamic.items()}
@@ -86,8 +90,7 @@ def bench(
     result["paper_speedup"] = prediction.paper_speedup
     result["tree"] = {"size": trees["sequoia"].size, "depth": trees["sequoia"].depth}
     result["chain_length"] = trees["chain"].depth
-    if "adaptive" in dynamic:
-        adaptive = dynamic["adaptive"]
+    if isinstance(adaptive := dynamic.get("adaptive"), AdaptiveTree):
         result["recipe"], result["growing_sec"] = adaptive.recipe, profile.growing_sec.tolist()
         if adaptive.fixed is not None:
             result["adaptive"] |= {"size": adaptive.fixed.size, "depth": adaptive.fixed.depth}

@@ -167,7 +167,7 @@ class _ExpectedCells:
         self.smallest = smallest
         rest = self._split((), 1.0)
         if 0.0 < rest < smallest and self.cells:  # below the smallest expected count: merge the smallest cell into it
-            self.taken_in = min(self.cells, key=self.cells.get)
+            self.taken_in = min(self.cells, key=self.cells.__getitem__)
             rest += self.cells.pop(self.taken_in)
         if rest > 0.0:
             self.cells[(), True] = rest
@@ -218,7 +218,7 @@ def _g_test(target: _ExpectedCells, seen: Counter[tuple[int, ...]]) -> Losslessn
     counts: Counter[tuple[tuple[int, ...], bool] | None] = Counter()
     for text, count in seen.items():
         counts[target.cell_of(text)] += count
-    cells = sorted(target.cells, key=target.cells.get, reverse=True)
+    cells = sorted(target.cells, key=target.cells.__getitem__, reverse=True)
     shares = np.array([target.cells[cell] for cell in cells])
     assert abs(shares.sum() - 1.0) < 1e-9, "pooling must keep all of the target's mass"
     shares /= shares.sum()

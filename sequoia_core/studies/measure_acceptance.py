@@ -107,8 +107,7 @@ def measure_acceptance(
         "max_new_tokens": None if own_text else max_new_tokens,
         "seed": seed,
     }
-    sums, outcomes = ([], []) if resume is None else _resumed(resume, settings, prompts)
-    calibrations = [] if resume is None else [resume.calibration]
+    sums, outcomes, calibrations = ([], [], []) if resume is None else _resumed(resume, settings, prompts)
 
     def so_far() -> AcceptanceVector:
         done = {
@@ -128,7 +127,7 @@ def measure_acceptance(
 
     def measure(number: int, report: Report) -> tuple[np.ndarray, np.ndarray, Calibration] | None:
         _, _, outcome_stream, calibration_stream = prompt_generators(seed, number, draft.device)
-        options = {
+        options: dict[str, Any] = {
             "target": target, "draft": draft, "sampling": sampling,
             "questions": rank_questions({"ranks": chosen}, width)
             | {"outcomes": outcome_question(chosen, width, own_text=own_text, generator=outcome_stream)}
@@ -178,8 +177,8 @@ def prompts_hash(prompts: Sequence[Sequence[int]]) -> str:
 
 
 def vector_from_prompts(
-    sums: Sequence[np.ndarray],
-    counts: Sequence[int],
+    sums: Sequence[np.ndarray] | np.ndarray,
+    counts: Sequence[int] | np.ndarray,
     *,
     meta: Mapping[str, Any],
     holds_for: Conditions | None = None,
@@ -240,14 +239,14 @@ def _check_request(
 
 def _resumed(
     resume: AcceptanceVector, settings: dict[str, Any], prompts: Sequence[Sequence[int]]
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return the sums and accepted ranks of the prompts already measured, or raise ValueError naming what differs."""
+) -> tuple[list[np.ndarray], list[np.ndarray], list[Calibration]]:
+    """Return what was measured of the first prompts already, or raise ValueError naming what differs."""
     for key, wanted in settings.items():
         if key not in resume.meta or resume.meta[key] != wanted:
             found = repr(resume.meta[key]) if key in resume.meta else "nothing"
             raise CannotResume(f"found {found} for {key}, expected {wanted!r} as this measurement has it")
-    kept = resume.prompt_sums, resume.prompt_trials, resume.prompt_ranks, resume.calibration
-    if any(part is None for part in kept):
+    sums, ranks, calibration = resume.prompt_sums, resume.prompt_ranks, resume.calibration
+    if sums is None or resume.prompt_trials is None or ranks is None or calibration is None:
         raise CannotResume(
             "found a vector without per-prompt sums, ranks and calibration, expected one that this version measured"
         )
@@ -256,4 +255,4 @@ def _resumed(
         raise CannotResume(f"found {done} prompts measured, expected at most the {len(prompts)} of this run")
     if resume.meta.get("prompts_hash") != prompts_hash(prompts[:done]):
         raise CannotResume(f"found other prompts, expected this measurement's first {done} in the same order")
-    return list(resume.prompt_sums), list(resume.prompt_ranks)
+    return list(sums), list(ranks), [calibration]

@@ -11,35 +11,25 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import compress, pairwise
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from ..decoding.assemble import assemble
-from ..decoding.dynamic.adaptive import AdaptiveTree
-from ..decoding.loop import End, take_step
-from ..decoding.record import DecodeStep
 from ..decoding.sampling import SamplingConfig
-from ..decoding.tree_policy import FixedTree, TreePolicy
-from ..decoding.verifiers import choose_verifier
-from ..design.calibration import RANKS, Calibration, Sample
+from ..decoding.tree_policy import FixedTree
 from ..design.plain_trees import chain_tree
 from ..design.profile import HardwareProfile
-from ..design.step_time import level_widths
-from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.device import describe_device
-from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, dtype_name
 from ..native.instruction_sets import instructions_in_use
+from .step_timers import GREEDY, LEVELS, MOST_CHILDREN, GrownStep, GrowthTimer, StepTimer, even_tree, growing_tree
 
 DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
 DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32)
-LEVELS, MOST_CHILDREN = 4, 8  # of the trees that are timed
 GROWN_SIZE = 16  # of those that take shape while they are drafted, at most
-STEPS = 3  # in a row make one sample: decoding repeats steps of one kind, and the first finds the caches cold
-GREEDY, SAMPLED_AT = SamplingConfig(0.0), 0.6  # any temperature above 0 draws and walks in the same way
+SAMPLED_AT = 0.6  # any temperature above 0 draws and walks in the same way
 GROWN_AT = (GREEDY, SamplingConfig(SAMPLED_AT))
 DISTURBED = 1.5  # times the median round: something else had the machine
 MAX_MEASURED = 4096  # tokens of a pass that is timed: its mask alone is 64 MiB
@@ -123,13 +113,13 @@ def _rounds_of(profile: HardwareProfile, rounds: StepRounds) -> int:
 def _joined(first: HardwareProfile, second: HardwareProfile) -> HardwareProfile:
     """Return one profile of the rounds of two; what a temperature or a longer context adds is averaged by rounds."""
     names = ("verify_samples", "draft_samples", "overhead_samples")
-    samples = {
+    samples: dict[str, Any] = {
         name: tuple((*a, *b) for a, b in zip(getattr(first, name), getattr(second, name), strict=True))
         for name in names
     }
     verify, draft, overhead = (np.median(np.array(samples[name]), axis=1) for name in names)
     counts = [len(profile.verify_samples[0]) for profile in (first, second)]
-    added = {
+    added: dict[str, Any] = {
         name: np.average([getattr(first, name), getattr(second, name)], axis=0, weights=counts)
         for name in ("sampling_sec", "verify_growth_sec", "growing_sec")
         if len(getattr(first, name)) and len(getattr(second, name))
@@ -168,16 +158,16 @@ class StepRounds:
         self.longer = longer if longer >= 1.25 * context else None
         trees = [FixedTree(even_tree(n, min(MOST_CHILDREN, target.vocab_size))) for n in self.sizes]
         chain = FixedTree(chain_tree(LEVELS))  # without passes over one token, what those cost could not be told
-        timers = [_StepTimer(target, draft, tree, context, cancel) for tree in (*trees, chain)]
+        timers = [StepTimer(target, draft, tree, context, cancel) for tree in (*trees, chain)]
         # three sizes stand for all in what a temperature or a longer context adds to a step
         self.shown = sorted({0, len(trees) // 2, len(trees) - 1})
-        timers += [_StepTimer(target, draft, trees[i], context, cancel, SamplingConfig(SAMPLED_AT)) for i in self.shown]
+        timers += [StepTimer(target, draft, trees[i], context, cancel, SamplingConfig(SAMPLED_AT)) for i in self.shown]
         if self.longer is not None:
-            timers += [_StepTimer(target, draft, trees[i], self.longer, cancel) for i in self.shown]
+            timers += [StepTimer(target, draft, trees[i], self.longer, cancel) for i in self.shown]
         self.timers = timers
         grown = min(GROWN_SIZE, self.sizes[-1])
         self.growers = [
-            _GrowthTimer(target, draft, growing_tree(grown, sampling, target.vocab_size), context, cancel, sampling)
+            GrowthTimer(target, draft, growing_tree(grown, sampling, target.vocab_size), context, cancel, sampling)
             for sampling in GROWN_AT
         ]
         self.taken: list[list[tuple[float, float, float]]] = []
@@ -191,7 +181,7 @@ class StepRounds:
     def take(self) -> bool:
         """Let every timer take its steps, all in turns; False when it was cancelled, and then nothing is added."""
         times = [timer.run() for timer in self.timers]
-        grown = [grower.run() for grower in self.growers]
+        grown = [grower.steps() for grower in self.growers]
         if self.cancel.is_set():
             return False
         self.taken.append(times)
@@ -202,7 +192,7 @@ class StepRounds:
         """Forget rounds that took more than `DISTURBED` times the median of all, and return how many they were."""
         totals = np.array(self.taken).sum(axis=(1, 2))
         calm = totals <= DISTURBED * np.median(totals)
-        self.taken, self.grown = (list(compress(found, calm)) for found in (self.taken, self.grown))
+        self.taken, self.grown = list(compress(self.taken, calm)), list(compress(self.grown, calm))
         return int((~calm).sum())
 
     def profile(self, average: Callable[..., np.ndarray] = np.median) -> HardwareProfile:
@@ -263,7 +253,7 @@ class StepRounds:
         return replace(found, growing_sec=np.maximum(average(np.array(beyond), axis=0), 0.0))
 
 
-def _streaming(target: LanguageModel, one_token_sec: float) -> dict:
+def _streaming(target: Any, one_token_sec: float) -> dict:
     """Return what a profile notes of weights that stream: a step over one token takes as long as reading them does."""
     if target.offload is None:
         return {}
@@ -287,23 +277,6 @@ def checked_sizes(sizes: Sequence[int]) -> list[int]:
 def _rows(samples: np.ndarray) -> tuple[tuple[float, ...], ...]:
     """Turn samples by round, float64 [r, k], into one tuple of rounds for each of the k."""
     return tuple(map(tuple, samples.T.tolist()))
-
-
-def even_tree(size: int, most_children: int = MOST_CHILDREN) -> TokenTree:
-    """Return a tree of that many nodes: `LEVELS` levels below the root, or as many as it takes, about equally wide."""
-    levels, width, widths = LEVELS, 0, []
-    while sum(most_children**level for level in range(1, levels + 1)) < size - 1:
-        levels += 1
-    while sum(widths) < size - 1:
-        width += 1
-        widths = [min(most_children**level, width) for level in range(1, levels + 1)]
-    parents, above = [np.array([-1])], range(1)
-    for width in widths:
-        count = min(width, size - above.stop)
-        children = np.arange(count)
-        parents.append(above.start + (children * len(above) // count if count > len(above) else children))
-        above = range(above.stop, above.stop + count)
-    return TokenTree(np.concatenate(parents))
 
 
 def draft_pass_times(levels: Sequence[Sequence[int]], seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -336,99 +309,3 @@ def draft_pass_times(levels: Sequence[Sequence[int]], seconds: np.ndarray) -> tu
     times = np.array([time for _, time in trees])
     found, _ = nnls(terms / times[:, None], np.ones(len(times)))
     return np.array(knots), np.cumsum(found)
-
-
-def growing_tree(size: int, sampling: SamplingConfig, vocabulary: int) -> AdaptiveTree:
-    """Return a policy of trees of at most so many nodes that grow as far as they may, by the draft's probabilities."""
-    falling = np.linspace(0.05, 0.95, 19)[:, None]
-    rows = falling * (1 - falling) ** np.arange(min(RANKS, vocabulary))
-    largest = np.concatenate([rows[:, :1], rows[:, :-1]], axis=1)
-    calibration = Calibration.of_samples([Sample(rows, rows, rows, largest, rows)], temperature=sampling.temperature)
-    free = HardwareProfile(sizes=[1, size], verify_sec=[1.0, 1.0], draft_sec=1e-9)
-    recipe = "deterministic" if sampling.greedy else "sampled"
-    return AdaptiveTree(
-        profile=free,
-        calibration=calibration,
-        max_size=size,
-        max_depth=LEVELS,
-        branch=MOST_CHILDREN,
-        recipe=recipe,
-    )
-
-
-class _StepTimer:
-    """Times steps with the trees of a policy on top of a context, the mean of `STEPS` in a row after an untimed one.
-
-    Once cancelled it makes no more steps, and its times mean nothing.
-
-    Attributes:
-        widths: how many tokens each draft pass of a static tree runs over.
-    """
-
-    def __init__(
-        self,
-        target: LanguageModel,
-        draft: LanguageModel,
-        policy: TreePolicy,
-        context: int,
-        cancel: threading.Event,
-        sampling: SamplingConfig = GREEDY,
-    ) -> None:
-        generator = torch.Generator().manual_seed(policy.max_size)
-        self.sequence = torch.randint(target.vocab_size, (context + 1,), generator=generator).tolist()
-        self.cancel = cancel
-        longest = len(self.sequence) + policy.max_depth + 1
-        self.end = End(eos_ids=frozenset(), length=longest + 1, reason="length")
-        self.drafter, self.judge, self.sessions = assemble(
-            target, draft, policy, verifier=choose_verifier(policy.verifiers[0], greedy=sampling.greedy),
-            sampling=sampling, capacity=longest, context=min(target.max_context, draft.max_context),
-            generator=generator,
-        )  # fmt: skip
-        for session in self.sessions:
-            prefill(session, self.sequence[:-1], cancel=cancel)
-        self.widths = [] if policy.fixed is None else level_widths(policy.fixed)
-
-    def run(self) -> tuple[float, float, float]:
-        """Return the seconds of drafting the tree, of the target's pass over it, and of the rest of the step."""
-        self._step()
-        return tuple(np.mean([_phases(self._step()) for _ in range(STEPS)], axis=0).tolist())
-
-    def _step(self) -> DecodeStep | None:
-        if self.cancel.is_set():
-            return None
-        sequence = list(self.sequence)
-        step = take_step(
-            self.drafter, self.judge, sequence, self.end, sessions=self.sessions, cancel=self.cancel
-        )  # fmt: skip
-        for session in self.sessions:
-            session.commit(len(self.sequence) - 1, [])
-        return step
-
-
-def _phases(step: DecodeStep | None) -> tuple[float, float, float]:
-    return (0.0, 0.0, 0.0) if step is None else (step.draft_sec, step.verify_sec, step.walk_sec + step.commit_sec)
-
-
-class _GrowthTimer(_StepTimer):
-    """Times steps of dynamic trees, and keeps their shapes."""
-
-    def run(self) -> list[GrownStep]:
-        """Return the steps of a round; fewer once cancelled."""
-        self._step()
-        return [
-            GrownStep(step.draft_sec + step.walk_sec + step.commit_sec, step.tree.size, list(self.drafter.widths))
-            for step in (self._step() for _ in range(STEPS))
-            if step is not None
-        ]
-
-
-class GrownStep(NamedTuple):
-    """A step that was timed: its seconds but for verifying, its nodes, and how many each draft pass read."""
-
-    seconds: float
-    size: int
-    widths: list[int]
-
-    def beyond(self, profile: HardwareProfile, *, greedy: bool) -> float:
-        """Return its seconds beyond those that the profile has for a static tree of that shape."""
-        return self.seconds - float(profile.draft_at(self.widths).sum() + profile.overhead_at(self.size, greedy=greedy))

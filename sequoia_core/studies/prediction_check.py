@@ -54,11 +54,11 @@ class StaticVersusReal:
     @property
     def static_holds(self) -> bool:
         """Whether the gap's interval contains 0."""
-        return self.static_gap.low <= 0.0 <= self.static_gap.high
+        return _holds_zero(self.static_gap)
 
     @property
     def by_depth_holds(self) -> bool:
-        return self.by_depth_gap.low <= 0.0 <= self.by_depth_gap.high
+        return _holds_zero(self.by_depth_gap)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one plain row per estimate, for a table or a file."""
@@ -66,6 +66,7 @@ class StaticVersusReal:
         return [{"quantity": name, **getattr(self, name).to_json()} for name in names]
 
     def to_json(self) -> dict[str, Any]:
+        assert self.matrix.trials is not None, "it was counted"
         return {
             "settings": self.settings,
             **{row.pop("quantity"): row for row in self.rows()},
@@ -113,7 +114,7 @@ def static_versus_real(
     width = int(tree.child_ranks.max())
     questions = rank_questions({verifier: choose_verifier(verifier, greedy=sampling.greedy)}, width)
     fitted: list[_Fitted] = []
-    held_out: list[tuple[int, int]] = []  # tokens and steps of each prompt
+    held_out: list[tuple] = []  # tokens and steps of each prompt
     total = len(fit_prompts) + len(held_out_prompts)
     turns = _taking_turns(len(fit_prompts), len(held_out_prompts))
 
@@ -124,7 +125,7 @@ def static_versus_real(
         steps = decode_prompt(
             prompt, target, draft, tree, sampling, verifier, max_new_tokens, seed=seed, number=stream, cancel=cancel
         )
-        found = whole_tokens(steps), len(steps)
+        found: tuple[int, int] | _Fitted = (whole_tokens(steps), len(steps))
         if fitting and not cancel.is_set():
             parts = ranks_on_target_text(
                 prompt, target=target, draft=draft, sampling=sampling, questions=questions,
@@ -140,7 +141,10 @@ def static_versus_real(
         return found
 
     for found in one_by_one(total, measure, progress=progress, cancel=cancel):
-        (fitted if isinstance(found, _Fitted) else held_out).append(found)
+        if isinstance(found, _Fitted):
+            fitted.append(found)
+        else:
+            held_out.append(found)
     if min(len(fitted), len(held_out)) < 2:
         raise Cancelled(
             "static versus real: cancelled before 2 prompts of each set were complete, expected at least those"
@@ -151,6 +155,11 @@ def static_versus_real(
         "tree": tree.parents.tolist(),
     }  # fmt: skip
     return _compared(tree, fitted, np.array(held_out), settings)
+
+
+def _holds_zero(gap: Estimate) -> bool:
+    assert gap.low is not None and gap.high is not None, "two prompts of each set leave something to resample"
+    return gap.low <= 0.0 <= gap.high
 
 
 class _Fitted(NamedTuple):

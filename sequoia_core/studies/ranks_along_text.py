@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,10 +79,8 @@ def calibration_question(width: int, *, generator: torch.Generator) -> Question:
     return ask
 
 
-def prompt_generators(
-    seed: int, number: int, device: torch.device | str = "cpu"
-) -> tuple[torch.Generator, torch.Generator, torch.Generator, torch.Generator]:
-    """Return independent streams for one prompt: text (CPU); on `device` draws, outcomes and calibration."""
+def prompt_generators(seed: int, number: int, device: torch.device | str = "cpu") -> tuple[torch.Generator, ...]:
+    """Return four independent streams for one prompt: text (CPU); on `device` draws, outcomes and calibration."""
     text, *others = (int(word) for word in np.random.SeedSequence([seed, number]).generate_state(4, np.uint64))
     return torch.Generator().manual_seed(text), *(torch.Generator(device).manual_seed(word) for word in others)
 
@@ -187,6 +186,7 @@ def continuation(
         )
     max_new_tokens = min(max_new_tokens, room)
     tree = writing_tree(target.vocab_size)
+    options: dict[str, Any]
     options = {"sampling": sampling, "max_new_tokens": max_new_tokens, "generator": generator, "cancel": cancel}
     if target.offload is None or len(prompt) + tree.depth >= min(target.max_context, draft.max_context):
         steps = autoregressive(prompt, target=target, **options)

@@ -130,13 +130,14 @@ def measure_rejection(
     counts: dict[tuple[SamplingConfig, str], list[int]] = {lane: [] for lane in lanes}
 
     def measure(number: int, report: Report) -> dict[tuple[SamplingConfig, str], np.ndarray] | None:
-        found = {}
+        found: dict[tuple[SamplingConfig, str], np.ndarray] = {}
         for place, sampling in enumerate(samplings):
             parts = ranks_on_target_text(
                 prompts[number], target=target, draft=draft, sampling=sampling, seed=seed, number=number,
                 questions=rank_questions(choose_verifiers(verifiers, greedy=sampling.greedy), width),
                 max_new_tokens=max_new_tokens,
-                report=lambda share, place=place: report((place + share) / len(samplings)), cancel=cancel,
+                report=lambda share, place=place: report((place + share) / len(samplings)),  # type: ignore[misc]
+                cancel=cancel,
             )  # fmt: skip
             if parts is None:
                 return None

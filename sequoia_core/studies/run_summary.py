@@ -61,7 +61,7 @@ class RunSummary:
         A prediction held when the measured speedup is inside its interval; without one, when it is within a tenth.
         """
         ratio = _ratio(self.speedup, self.predicted_speedup)
-        if ratio is None:
+        if ratio is None or self.speedup is None:
             return None
         if self.predicted_interval is not None:
             low, high = self.predicted_interval

@@ -18,9 +18,10 @@ from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.measure_acceptance import measure_acceptance
-from sequoia_core.studies.measure_profile import LEVELS, measure_profile
+from sequoia_core.studies.measure_profile import measure_profile
 from sequoia_core.studies.prediction_check import static_versus_real
 from sequoia_core.studies.rejection_curves import measure_rejection
+from sequoia_core.studies.step_timers import LEVELS
 from sequoia_core.studies.verifier_comparison import compare_verifiers
 from tests.conftest import around_passes, tiny_llama
 

@@ -14,7 +14,8 @@ from ...design.calibration import CENTRES, MASS_EDGES, ChanceTables
 from ...design.tree import TokenTree
 from ...models.protocol import Session
 from ...native import sampling_ops, tree_expansion
-from ...native.llama_x86 import CompiledSession, GrowCall
+from ...native.drafting_calls import GrowCall
+from ...native.llama_x86 import CompiledSession
 from ..drafting import unseen_tokens
 from ..plan import TreePlan
 from ..sampling import SamplingConfig, finite, sample_without_replacement, take_most_likely

@@ -10,7 +10,7 @@ import atexit
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import NamedTuple, Protocol
 
 import torch
@@ -198,7 +198,7 @@ class LayerRing:
         """Bytes read so far, those read ahead included."""
         return self._reading.bytes_read
 
-    def layers(self) -> Iterator[torch.Tensor]:
+    def layers(self) -> Generator[torch.Tensor, None, None]:
         """Yield the buffers of the layers in order, uint8 [layer_bytes]; each is valid until the next is taken.
 
         Raises:

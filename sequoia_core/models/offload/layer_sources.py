@@ -103,7 +103,7 @@ class PackedSource:
     def read(self, layer: int, part: int, buffer: torch.Tensor) -> int:
         begin = part * PIECE
         count = min(PIECE, self.layer_bytes - begin)
-        memory = memoryview(buffer.numpy())[begin : begin + count]
+        memory = buffer.numpy().data[begin : begin + count]
         self.file.read(memory, self.offset + layer * self.layer_bytes + begin, count)
         return count
 

@@ -13,9 +13,10 @@ from transformers import GenerationConfig
 from ..checkpoint import Plan, weight_paths
 from ..language_model import HuggingFaceModel
 from ..model_files import Source, explained
+from ..protocol import Session
 from .needs import OffloadNeeds, needs_of
-from .streamed_llama import StreamedLlama, StreamedLlamaSession
-from .streamed_modules import StreamedBackend, StreamedModules, StreamedSession, without_numbers
+from .streamed_llama import StreamedLlama
+from .streamed_modules import StreamedBackend, StreamedModules, without_numbers
 from .tensor_files import TensorFiles
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class OffloadedModel(HuggingFaceModel):
         offload: the tier, "disk" or "host".
         needs: what was predicted before it was loaded.
     """
+
+    _backend: StreamedLlama | StreamedBackend
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class OffloadedModel(HuggingFaceModel):
         return 0.0 if self._backend.ring is None else self._backend.ring.wait_sec
 
     @property
-    def bytes_read(self) -> int:
+    def bytes_read(self) -> int:  # type: ignore[override]
         """Bytes of weights read so far, those read ahead included."""
         return 0 if self._backend.ring is None else self._backend.ring.bytes_read
 
@@ -74,7 +77,7 @@ class OffloadedModel(HuggingFaceModel):
         if isinstance(self._backend, StreamedLlama):  # the model's own forward is not what decodes
             self._streamed.rest(self.model)
 
-    def open(self, capacity: int) -> StreamedLlamaSession | StreamedSession:
+    def open(self, capacity: int) -> Session:
         if self._closed:  # its descriptors may be those of other files by now
             raise ValueError(f"{self.name}: found a model that was closed, expected one that is loaded")
         return super().open(capacity)
@@ -146,6 +149,7 @@ def load_offloaded(
     with ExitStack() as undo, _naming(source):
         model, files, streamed, compiled, needs = _open(source, plan, device, dtype, tier, beside=beside, undo=undo)
         needs.check(source.name, device)
+        backend: StreamedLlama | StreamedBackend
         if compiled:
             backend = StreamedLlama(model, files, streamed.stored, progress=progress)
             undo.callback(backend.ring.close)

@@ -37,7 +37,7 @@ from .tensor_files import PIECE, StoredTensor, TensorFiles
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -292,7 +292,7 @@ def _make(
     try:
         with os.fdopen(handle, "wb") as file:
             for part, content in _packed_parts(model, files, stored, parts):
-                file.write(memoryview(content.numpy()))
+                file.write(content.numpy().data)
                 sums[part] = (sums[part] + checksum(content)) % 2**64
                 done += len(content)
                 progress(0.99 * done / parts.total, f"packing: {done / 1e6:,.0f} of {size}")

@@ -39,7 +39,7 @@ class StreamedLlama:
         *,
         progress: Callable[[float, str], None] | None = None,
     ) -> None:
-        self.functions, self.instructions = compiled()[0], instruction_sets.chosen()[0]
+        self.functions, self.instructions = compiled()[0], instruction_sets.instructions_in_use()
         self.copy = packed_copy(model, files, stored, progress=progress)
         self.path = self.copy.path
         self._shape, self._parts, self._tables = shape_of(model), parts_of(model), tables_of(model)
@@ -65,7 +65,7 @@ class StreamedLlama:
     def _resident(self, part: int) -> torch.Tensor:
         begin, end = self._parts.bounds[part : part + 2]
         memory = host_buffer(end - begin)
-        self.copy.read(memoryview(memory.numpy()), begin, end - begin)
+        self.copy.read(memory.numpy().data, begin, end - begin)
         self.copy.compare(part, memory)
         return memory
 
@@ -76,7 +76,7 @@ class StreamedLlama:
 
     @property
     def description(self) -> str:
-        return f"compiled code for {self.instructions.description}, layers streamed from disk"
+        return f"compiled code for {self.instructions}, layers streamed from disk"
 
     def open(self, capacity: int, vocab_size: int) -> StreamedLlamaSession:
         return StreamedLlamaSession(self, capacity, vocab_size)
@@ -96,11 +96,11 @@ class StreamedLlamaSession(SlotSession):
         return self._logits[:keep]
 
     @property
-    def read_wait_sec(self) -> float:
+    def read_wait_sec(self) -> float:  # type: ignore[override]
         return self.model.ring.wait_sec
 
     @property
-    def bytes_read(self) -> int:
+    def bytes_read(self) -> int:  # type: ignore[override]
         return self.model.ring.bytes_read
 
     def _pass(self, request: tuple, logits: torch.Tensor) -> int:

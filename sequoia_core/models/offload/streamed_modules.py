@@ -7,7 +7,7 @@ layer points that layer's parameters into the buffer that its matrices have come
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,11 +44,11 @@ def _empty_parameters() -> Iterator[None]:
             parameter = torch.nn.Parameter(parameter.to("meta"), requires_grad=False)
         register(module, name, parameter)
 
-    torch.nn.Module.register_parameter = register_empty
+    torch.nn.Module.register_parameter = register_empty  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        torch.nn.Module.register_parameter = register
+        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
 def decoder_layers(model: PreTrainedModel) -> tuple[str, torch.nn.ModuleList]:
@@ -154,9 +154,9 @@ class StreamedModules:
                 if buffer is not None:
                     buffer_owner._buffers[name] = buffer.to(device)
         self.ring: LayerRing | None = None
-        self._pass: Iterator[torch.Tensor] | None = None
+        self._pass: Generator[torch.Tensor, None, None] | None = None
         self._views: dict[tuple[int, tuple[Place, ...]], list[torch.nn.Parameter]] = {}
-        self._matrices_at_rest: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
+        self._matrices_at_rest: list[tuple[torch.nn.Module, str, torch.nn.Parameter | None]] = []
         model.register_forward_pre_hook(self._begin)
         for index, layer in enumerate(layers):
             names = [name.rpartition(".") for name in streamed[index]]
@@ -204,12 +204,14 @@ class StreamedModules:
         self.load(model)
         if self._pass is not None:
             self._pass.close()  # of a pass that ended early
+        assert self.ring is not None, "loaded above"
         self._pass = self.ring.layers()
 
     def _pointing(self, index: int, owners: list[tuple[torch.nn.Module, str]]) -> Callable:
         places = self._layout[index]
 
         def point(layer: torch.nn.Module, inputs: tuple) -> None:
+            assert self._pass is not None, "the model begins before its layers"
             buffer = next(self._pass)
             key = (buffer.data_ptr(), places)
             if key not in self._views:
@@ -220,6 +222,7 @@ class StreamedModules:
         return point
 
     def _finish(self, layer: torch.nn.Module, inputs: tuple, output: object) -> None:
+        assert self._pass is not None, "the model begins before its layers"
         next(self._pass, None)  # the last buffer may be filled for the next pass
         self._pass = None
 
@@ -250,12 +253,13 @@ class StreamedSession(TransformersSession):
 
     def __init__(self, passes: StreamedBackend, capacity: int, vocab_size: int) -> None:
         super().__init__(passes, capacity, vocab_size)
+        assert passes.ring is not None, "`open` loads it"
         self._ring = passes.ring
 
     @property
-    def read_wait_sec(self) -> float:
+    def read_wait_sec(self) -> float:  # type: ignore[override]
         return self._ring.wait_sec
 
     @property
-    def bytes_read(self) -> int:
+    def bytes_read(self) -> int:  # type: ignore[override]
         return self._ring.bytes_read

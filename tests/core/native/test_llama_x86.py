@@ -39,7 +39,8 @@ from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.native import compile_c, instruction_sets
-from sequoia_core.native.llama_x86 import FLAGS, CompiledLlama, DraftCall, GrowCall, compiled
+from sequoia_core.native.drafting_calls import DraftCall, GrowCall
+from sequoia_core.native.llama_x86 import FLAGS, CompiledLlama, compiled
 from tests.conftest import calibration_of
 from tests.core.native.test_compile_c import needs_compiler
 

@@ -21,7 +21,8 @@ from sequoia_core.files.faults import Cancelled
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.native.instruction_sets import instructions_in_use
 from sequoia_core.studies import measure_profile as profiling
-from sequoia_core.studies.measure_profile import STEPS, draft_pass_times, even_tree, measure_profile
+from sequoia_core.studies.measure_profile import draft_pass_times, measure_profile
+from sequoia_core.studies.step_timers import STEPS, even_tree
 
 
 def test_measured_profile_has_every_time_and_its_samples(tiny_target, tiny_draft):

@@ -1,0 +1,191 @@
+"""Whole trees drafted by `llama_x86.c` in one call, on a session of a compiled draft."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from .llama_x86 import CompiledSession
+from .sampling_ops import inverse
+from .tree_expansion import Shaping
+
+DRAFT_SAMPLINGS = (
+    "without replacement",
+    "with replacement",
+    "most likely",
+)  # the ways of drawing that `sequoia_draft` has
+_POINTER = ctypes.c_void_p
+
+
+class _Level(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in "forwarded most_children first_child padding".split()),
+        *((name, _POINTER) for name in "nodes counts tail".split()),
+    ]
+
+
+class _Draft(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in "threads length unseen levels with_replacement padding".split()),
+        ("ids", _POINTER),
+        ("root_position", ctypes.c_int64),
+        ("positions", ctypes.c_int64),
+        ("level", ctypes.POINTER(_Level)),
+        ("vocab", ctypes.c_int64),
+        ("inverse_temperature", ctypes.c_float),
+        *((name, _POINTER) for name in "uniforms rows tokens probabilities seconds".split()),
+    ]
+
+
+class _Growth(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in "threads length unseen most_waves".split()),
+        *((name, _POINTER) for name in "ids shaping uniforms widths".split()),
+        *((name, ctypes.c_int64) for name in "frontiers draws".split()),
+        ("seconds", _POINTER),
+    ]
+
+
+class DraftLevel(Protocol):
+    """One level of a tree as `DraftCall` needs it (see `decoding.plan`)."""
+
+    nodes: np.ndarray  # int64 [m], the level's nodes that have children
+    counts: np.ndarray  # int64 [m], how many
+    tree_mask: torch.Tensor  # float32 [m, slots from the root on]
+    most_children: int
+    children: slice
+
+
+class DraftCall:
+    """A call that drafts a whole tree of one shape: all levels' forwards, rows and draws; its buffers are kept.
+
+    Args:
+        session: of the draft; tokens are drawn from its `vocab_size`.
+        draft_sampling: one of FILLS, how children are drawn.
+
+    Raises:
+        ValueError: for another fill.
+    """
+
+    def __init__(self, session: CompiledSession, levels: Sequence[DraftLevel], *, draft_sampling: str) -> None:
+        if draft_sampling not in DRAFT_SAMPLINGS:
+            raise ValueError(f"fill: found {draft_sampling!r}, expected one of {', '.join(DRAFT_SAMPLINGS)}")
+        self.session, self.levels, self.draft_sampling = session, levels, draft_sampling
+        self.forwarded = sum(len(level.nodes) for level in levels)
+        self.draws = sum(len(level.nodes) * level.most_children for level in levels)
+        self.nodes = levels[-1].children.stop
+        self._levels = (_Level * len(levels))(
+            *(
+                _Level(
+                    len(level.nodes), level.most_children, level.children.start, 0, level.nodes.ctypes.data,
+                    level.counts.ctypes.data, level.tree_mask.data_ptr(),
+                )
+                for level in levels
+            )
+        )  # fmt: skip
+        self.tokens = torch.empty(self.nodes, dtype=torch.int64)
+        self.probabilities = torch.ones(self.nodes, dtype=torch.float32)
+        self.rows = torch.empty(self.forwarded, session.vocab_size, dtype=torch.float32)
+        self._root = self.tokens.numpy()[:1]  # the same memory
+        self._unseen = (ctypes.c_int64 * 2)()  # the root and at most one accepted leaf before it
+        self._call = _Draft(
+            levels=len(levels), with_replacement=draft_sampling == "with replacement", level=self._levels,
+            vocab=session.vocab_size, rows=self.rows.data_ptr(), tokens=self.tokens.data_ptr(),
+            probabilities=self.probabilities.data_ptr(), seconds=ctypes.addressof(session.drafting_sec),
+        )  # fmt: skip
+
+    def grow(
+        self, unseen: Sequence[int], *, root_position: int, positions: int, temperature: float,
+        generator: torch.Generator,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:  # fmt: skip
+        """Draft one tree and leave its keys and values in the session.
+
+        Args:
+            unseen: the committed tokens that the session does not hold yet, the root last.
+            positions: how many the draft has; what lies beyond is cut to the last one.
+
+        Returns:
+            Tokens int64 [n], their probabilities float32 [n], and the rows they were drawn from, float32 [forwarded,
+            V], all of them overwritten by the next call; None when logits are not finite.
+
+        Raises:
+            ValueError: when the cache has no room.
+            MemoryError: when scratch memory cannot be had.
+        """
+        session, call = self.session, self._call
+        count = len(unseen) + self.forwarded - 1
+        session.check_room(count)
+        if len(unseen) > len(self._unseen):
+            self._unseen = (ctypes.c_int64 * len(unseen))()
+        self._unseen[: len(unseen)] = list(unseen)
+        self._root[0] = unseen[-1]
+        uniforms = None
+        if self.draft_sampling != "most likely":
+            uniforms = torch.rand(self.draws, dtype=torch.float64, generator=generator)
+        call.threads, call.length, call.unseen = torch.get_num_threads(), session.length, len(unseen)
+        call.ids, call.root_position, call.positions = ctypes.addressof(self._unseen), root_position, positions
+        call.inverse_temperature = inverse(temperature)
+        call.uniforms = None if uniforms is None else uniforms.data_ptr()
+        done = session.model.functions.sequoia_draft(session.address, ctypes.byref(call))
+        if not done:
+            raise MemoryError(f"found no memory to draft {self.nodes} tokens")
+        session.length += count
+        return None if done < 0 else (self.tokens, self.probabilities, self.rows)
+
+
+class GrowCall:
+    """A call that grows a whole tree: all frontiers' forwards and rows, and what comes next after each; buffers are
+    kept.
+
+    Args:
+        session: of the draft; tokens are drawn from its `vocab_size`.
+        shaping: which decides.
+        most_waves: passes of one tree at most.
+    """
+
+    def __init__(self, session: CompiledSession, shaping: Shaping, *, most_waves: int) -> None:
+        self.session, self.shaping = session, shaping
+        shaping.make_rows(session.vocab_size)
+        self._widths = (ctypes.c_int64 * most_waves)()
+        self._call = _Growth(
+            most_waves=most_waves, shaping=shaping.address, widths=ctypes.addressof(self._widths),
+            seconds=ctypes.addressof(session.drafting_sec),
+        )  # fmt: skip
+
+    def grow(self, unseen: Sequence[int], generator: torch.Generator | None) -> list[int] | None:
+        """Grow a tree that holds its root alone, and leave its keys and values in the session.
+
+        Args:
+            unseen: the committed tokens that the session does not hold yet, the root last.
+            generator: on CPU, of the numbers that tokens are drawn by; None where none are drawn.
+
+        Returns:
+            How many nodes each pass read; None when logits are not finite.
+
+        Raises:
+            ValueError: when the cache has no room.
+            MemoryError: when scratch memory cannot be had.
+        """
+        session, call = self.session, self._call
+        session.check_room(len(unseen) - 1 + self.shaping.most_read)
+        ids = (ctypes.c_int64 * len(unseen))(*unseen)
+        call.threads, call.length, call.unseen = torch.get_num_threads(), session.length, len(unseen)
+        call.ids, call.uniforms = ctypes.addressof(ids), None
+        if generator is not None:
+            before = generator.get_state()
+            uniforms = torch.rand(self.shaping.most_draws, dtype=torch.float64, generator=generator)
+            call.uniforms = uniforms.data_ptr()
+        done = session.model.functions.sequoia_grow(session.address, ctypes.byref(call))
+        if not done:
+            raise MemoryError("found no memory to draft a tree")
+        if generator is not None:  # leave it as if only those that were used had been taken
+            generator.set_state(before)
+            torch.rand(call.draws, dtype=torch.float64, generator=generator)
+        widths = self._widths[: call.frontiers]
+        if widths:
+            session.length += len(unseen) - 1 + sum(widths)
+        return None if done < 0 else widths
