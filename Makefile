@@ -20,7 +20,7 @@ test: .venv/develop  # SLOW=1 adds the proofs that take minutes
 	exit $$((others | browser))
 
 lint: .venv/develop
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 screenshots: .venv/develop  # renews the pictures of the README; needs Chromium
 	SEQUOIA_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/e2e
@@ -28,7 +28,7 @@ screenshots: .venv/develop  # renews the pictures of the README; needs Chromium
 bench: .venv/runtime
 	$(BIN)/python -m sequoia_core bench --temperature 0 --max-new-tokens 128
 
-lock: .venv/develop  # renews requirements.lock: every package that gets installed, with its hashes
+lock: .venv/runtime  # renews requirements.lock: every package that gets installed, with its hashes
 	$(PIP) uv==0.13.9
 	$(BIN)/uv pip compile requirements-dev.txt --universal --python-version 3.11 --generate-hashes --upgrade --quiet \
 		--default-index https://pypi.org/simple --custom-compile-command "make lock" --output-file requirements.lock

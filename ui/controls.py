@@ -81,7 +81,7 @@ def verifier(place: DeltaGenerator, *, key: str, names: Sequence[str] = tuple(VE
 
 
 def on_primary(label: str, *, disabled: bool = False) -> str:
-    """Return the label of a primary button so that it can be read on it in both themes; a disabled one is pale.
+    """Return the label of a primary button so that it is readable on the button in both themes; a disabled one is pale.
 
     Streamlit writes it in white, which a dark theme's primary colour is too light for: the theme keeps its orange text
     for this instead.

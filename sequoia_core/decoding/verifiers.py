@@ -154,7 +154,8 @@ class Verifier:
     """A draft sampling, the rule that is exact for it, and what the pair promises (paper §3.2).
 
     Attributes:
-        name: in options, files and records; also that of the rule in compiled code (`vocabulary_rows.RULES`), if any.
+        name: in options, files and records; also that of the rule in compiled code (`native.sampling_ops.RULES`), if
+            any.
         draft_sampling: draws children: float [m, V], k -> int64 [m, k].
         rule: decides on them; must be the one that `EXACT_SAMPLING` has for that draft sampling.
         ranks: returns for many pairs of rows at once how likely the child of each rank is the accepted one.

@@ -259,7 +259,7 @@ class ShapeSpread:
         sizes, depths: lowest and highest n and d that are best within the confidence level.
         speedup: bounds of the predicted speedup of the chosen shape.
         agreement: share of the resamples whose best shape is the chosen one.
-        worst_loss: largest speedup that the chosen shape gives away against a resample's own best, within the level.
+        worst_loss: largest speedup lost against each resample's own best, within the level.
     """
 
     chosen: BestShape

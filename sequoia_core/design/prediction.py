@@ -25,7 +25,7 @@ from .replay import replay
 from .step_time import StepTime, autoregressive_sec, step_time
 from .tree import TokenTree
 
-OTHER_DRAWS = 200  # vectors or profiles drawn again where each costs a computation of its own
+OTHER_DRAWS = 200  # resamples, where each needs its own computation
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class Reason:
     Attributes:
         part: "acceptance" (tokens per step), "verifying", "drafting" or "overhead" (seconds of a step), "baseline"
             (seconds of a token without speculation), "context" (tokens in the cache).
-        effect: what it alone makes of the speedup, 0.9 for a tenth less.
+        effect: the factor by which this part alone changes the speedup; 0.9 is 10 % less.
         expected, found: tokens, or seconds.
     """
 

@@ -55,7 +55,7 @@ def load_pair(
         device: such as "cpu" or "cuda"; None takes CUDA where there is one.
         dtype: "float32", "bfloat16" or "float16"; None for the rule of `default_dtype`.
         offload: "disk" or "host" streams the target's decoder layers from there in every pass, for targets larger than
-            memory, see `offloading.load_offloaded`; None keeps them in memory. `pair.target.close()` ends it.
+            memory, see `offload.loading.load_offloaded`; None keeps them in memory. `pair.target.close()` ends it.
         progress: called with a fraction and words where loading takes long: when a packed copy of the layers is made.
 
     Raises:

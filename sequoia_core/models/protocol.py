@@ -1,6 +1,6 @@
 """What the engine asks of a language model: sessions, each of which holds one sequence's keys and values.
 
-Everything that runs a model implements these two protocols, and nothing else is known of it: transformers, a Llama in
+Everything that runs a model implements these protocols, and nothing else is known of it: transformers, a Llama in
 few PyTorch operations, compiled code, a table of logits in a test. Shapes: q = tokens in one pass, V = vocabulary.
 """
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
-import numpy as np
 import torch
 
 from .llama_x86 import CompiledSession
@@ -50,30 +49,20 @@ class _Growth(ctypes.Structure):
     ]
 
 
-class DraftLevel(Protocol):
-    """One level of a tree as `DraftCall` needs it (see `decoding.plan`)."""
-
-    nodes: np.ndarray  # int64 [m], the level's nodes that have children
-    counts: np.ndarray  # int64 [m], how many
-    tree_mask: torch.Tensor  # float32 [m, slots from the root on]
-    most_children: int
-    children: slice
-
-
 class DraftCall:
     """A call that drafts a whole tree of one shape: all levels' forwards, rows and draws; its buffers are kept.
 
     Args:
         session: of the draft; tokens are drawn from its `vocab_size`.
-        draft_sampling: one of FILLS, how children are drawn.
+        draft_sampling: one of DRAFT_SAMPLINGS, how children are drawn.
 
     Raises:
-        ValueError: for another fill.
+        ValueError: for an unknown draft sampling.
     """
 
-    def __init__(self, session: CompiledSession, levels: Sequence[DraftLevel], *, draft_sampling: str) -> None:
+    def __init__(self, session: CompiledSession, levels: Sequence[Any], *, draft_sampling: str) -> None:
         if draft_sampling not in DRAFT_SAMPLINGS:
-            raise ValueError(f"fill: found {draft_sampling!r}, expected one of {', '.join(DRAFT_SAMPLINGS)}")
+            raise ValueError(f"draft_sampling: found {draft_sampling!r}, expected one of {', '.join(DRAFT_SAMPLINGS)}")
         self.session, self.levels, self.draft_sampling = session, levels, draft_sampling
         self.forwarded = sum(len(level.nodes) for level in levels)
         self.draws = sum(len(level.nodes) * level.most_children for level in levels)
@@ -138,12 +127,12 @@ class DraftCall:
 
 
 class GrowCall:
-    """A call that grows a whole tree: all frontiers' forwards and rows, and what comes next after each; buffers are
+    """A call that grows a whole tree: all frontiers' forwards and rows, and the choice of what comes next; buffers are
     kept.
 
     Args:
         session: of the draft; tokens are drawn from its `vocab_size`.
-        shaping: which decides.
+        shaping: decides which nodes are read and kept.
         most_waves: passes of one tree at most.
     """
 
@@ -182,7 +171,7 @@ class GrowCall:
         done = session.model.functions.sequoia_grow(session.address, ctypes.byref(call))
         if not done:
             raise MemoryError("found no memory to draft a tree")
-        if generator is not None:  # leave it as if only those that were used had been taken
+        if generator is not None:  # rewind the generator, so that it has advanced only by the numbers used
             generator.set_state(before)
             torch.rand(call.draws, dtype=torch.float64, generator=generator)
         widths = self._widths[: call.frontiers]

@@ -23,7 +23,7 @@ from .plain_decoder import has_biases, has_head_norms, head_size, is_plain_decod
 SOURCES = ("llama_x86.c", *tree_expansion.SOURCES)
 FLAGS = ("-mtune=native", *rows.ARITHMETIC_FLAGS)  # no -march=native: `InstructionSet.flags` names the instructions
 EMULATION = "amx_emulation.h"
-MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a copy: not for models that draft sampling the memory
+MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a copy: not for models that fill the memory
 LARGEST_HEAD = 256
 MATRICES = (  # of a layer, by their names in it
     *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
@@ -114,7 +114,7 @@ class CompiledLlama:
 
     @staticmethod
     def supports(model: torch.nn.Module) -> bool:
-        """Whether this path can run a model here: kind, dtype, sizes that draft sampling tiles, memory, processor."""
+        """Whether this path can run a model here: kind, dtype, sizes that fill whole tiles, memory, processor."""
         size = sum(p.numel() * p.element_size() for p in model.parameters())
         return fits(model) and size <= MAX_PACKED_BYTES
 
@@ -127,7 +127,7 @@ class CompiledLlama:
 
 
 def fits(model: Any) -> bool:
-    """Whether compiled passes can run a model here, be it as large as it may; its weights need not be there."""
+    """Whether compiled passes can run a model here, of any size, even if its weights are not loaded."""
     if not is_plain_decoder(model):
         return False
     sizes = (model.config.hidden_size, model.config.intermediate_size, head_size(model))
@@ -215,7 +215,7 @@ class SlotSession:
         """Run a pass, see `protocol.Session`.
 
         Raises:
-            ValueError: when the cache has no room, or for an id or position that there is not.
+            ValueError: when the cache has no room, or for an id or position out of range.
             MemoryError: when the scratch memory cannot be had.
         """
         count = len(ids)

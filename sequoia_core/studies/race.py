@@ -49,7 +49,8 @@ class Decoded:
     steps: Sequence[DecodeStep] = ()
 
 
-# prompt, tokens, which prompt it is, and what to tell the share that is done -> None when cancelled or left out
+# prompt, tokens, which prompt it is, and a callback that receives the finished fraction -> None when cancelled or left
+# out
 Method = Callable[[Sequence[int], int, int, Report], Decoded | None]
 
 
@@ -131,7 +132,7 @@ def own_method(
             steps.append(step)
             output += step.new_tokens
             report(len(output) / length)
-            started = time.perf_counter()  # what it tells takes no part in the race
+            started = time.perf_counter()  # reporting progress is not timed
         return Decoded(output, len(steps), seconds, steps) if steps and steps[-1].finished else None
 
     return run

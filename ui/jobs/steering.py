@@ -10,12 +10,12 @@ import time
 import weakref
 
 LOOK_AGAIN_SEC = 0.05  # how soon a waiting run sees that it was cancelled
-LONGEST_WAIT_SEC = 120.0  # a run that nobody goes on with holds the engine, which others wait for
+LONGEST_WAIT_SEC = 120.0  # a run that nobody continues holds the engine, which others wait for
 _HELD: weakref.WeakSet[Steering] = weakref.WeakSet()
 
 
 class Steering:
-    """The wishes for one run.
+    """Pause, step and continue requests for one run.
 
     Args:
         stepwise: wait for `next_step` after each step.

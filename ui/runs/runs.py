@@ -74,7 +74,7 @@ class Marginal(TypedDict):
 
 @with_config(ConfigDict(strict=True))
 class StepRecord(TypedDict):
-    """A step as the live tree and a file hold it, and what a file is held to; earlier versions wrote not all of it."""
+    """A step as the live tree and a file hold it: what files are checked against; older ones lack some fields."""
 
     index: int
     shape: Annotated[int, Field(ge=0)]  # which of the run's trees the step had

@@ -165,11 +165,11 @@ class ExpansionPolicy(Protocol):
     """One way of shaping trees: the loop asks for a frontier, reads it, hands over the rows, until it is empty."""
 
     def frontier(self, nodes: Nodes) -> np.ndarray:
-        """Return which nodes the next draft pass reads, int64 [w]; none when the tree has its shape."""
+        """Return which nodes the next draft pass reads, int64 [w]; empty when the tree is complete."""
         ...
 
     def extended(self, nodes: Nodes, frontier: np.ndarray, rows: Rows) -> Nodes:
-        """Return the nodes with those children of the frontier that are to be; the order of nodes may change."""
+        """Return the nodes with the children that were chosen; the order of nodes may change."""
         ...
 
     def kept(self, nodes: Nodes) -> Nodes:
