@@ -408,7 +408,7 @@ def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(
 def test_a_way_of_drawing_that_compiled_code_lacks_is_refused(demo_pair):
     """It would draw without replacement in silence."""
     levels = plan_of(TREES["ragged"]).levels
-    with pytest.raises(ValueError, match="fill: found 'antithetic', expected one of without replacement"):
+    with pytest.raises(ValueError, match="draft_sampling: found 'antithetic', expected one of without replacement"):
         DraftCall(demo_pair.draft.open(64), levels, draft_sampling="antithetic")
     assert not CompiledDrafter.supports(demo_pair.draft.open(64), policy_of(TREES["ragged"]), lambda *args: None)
 
