@@ -19,7 +19,7 @@ from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models import default_dtype
 from sequoia_core.models.language_model import HuggingFaceModel
 from ui.jobs import jobs
-from ui.session import machine, model_pairs, shipped
+from ui.session import core_cache, machine, model_pairs, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "pages").glob("*.py"))
@@ -65,6 +65,7 @@ def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(shipped, "ASSETS", tmp_path)
     in_float32 = default_dtype.DefaultDtype("float32", "as the profile of these tests")
     monkeypatch.setattr(default_dtype, "dtype_for", lambda stored, config, gpu: in_float32)
+    monkeypatch.setattr(core_cache, "demo_dtype", lambda: "float32")
     return tmp_path
 
 

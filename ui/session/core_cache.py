@@ -56,6 +56,14 @@ def _measured(vector: AcceptanceVector) -> bytes:
 _SAMPLE_HASH = {**_HASH, "sequoia_core.design.acceptance.AcceptanceVector": _measured}
 
 
+@st.cache_resource(show_spinner=False)
+def demo_dtype() -> str:
+    """Return the dtype of the demo pair here; its files and the processor stay what they are while the app runs."""
+    from sequoia_core.models.default_dtype import default_dtype
+
+    return default_dtype().dtype
+
+
 @st.cache_resource(show_spinner=False, max_entries=16)
 def load_acceptance(path: str, modified: int) -> AcceptanceVector:
     """Read a vector's file; `modified` makes an edited file another one."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from sequoia_core.files.model_names import ASSETS, shipped_files
 from sequoia_core.files.prompt_files import load_prompts
-from sequoia_core.models.default_dtype import default_dtype
 from ui.session import core_cache
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 def files(kind: str) -> dict[str, Path]:
     """Return the files of `assets/<kind>` ("acceptance" or "profiles") by name, the defaults of the demo pair first."""
-    return shipped_files(ASSETS / kind, default_dtype().dtype)
+    return shipped_files(ASSETS / kind, core_cache.demo_dtype())
 
 
 def acceptance(name: str) -> AcceptanceVector:
