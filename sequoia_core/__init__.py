@@ -45,6 +45,8 @@ _HOME = {
     "DecodeStep": "decoding.record",
     "SpecExecTree": "decoding.dynamic.spec_exec",
     "AdaptiveTree": "decoding.dynamic.adaptive",
+    "LookupTree": "decoding.lookup.lookup_tree",
+    "TextIndex": "decoding.lookup.text_index",
     "Calibration": "design.calibration",
     "decode": "decoding.loop",
     "autoregressive": "decoding.loop",

@@ -1,4 +1,4 @@
-"""Commands that need no model: tree, table, score, plan.
+"""Commands that need no model: tree, table, score, plan, lookup.
 
 Heavy modules are imported inside the commands that need them, so that those without a model start at once.
 """
@@ -15,7 +15,7 @@ import typer
 from ..design.acceptance import AcceptanceVector
 from ..design.tree import TokenTree
 from .options import READ, Acceptance, Json, Out, app
-from .output import check_out, report
+from .output import check_out, progress_bar, report, tell
 
 FORMATS = "native, growmap, umbrella, choices, vllm, graphml, dot or node-link"
 
@@ -132,3 +132,66 @@ def plan_command(
         "warnings": [*pair_mismatches(vector, hardware), *filter(None, [more_ranks_wanted(tree, vector)])],
     }
     report(result, as_json)
+
+
+@app.command("lookup")
+def lookup_command(
+    responses: Annotated[
+        Path, typer.Option("--responses", help="Prompts and answers: JSONL or a JSON list, text or token ids.", **READ)
+    ],
+    tokenizer: Annotated[
+        Path | None, typer.Option("--tokenizer", help="tokenizer.json or its folder; default: the demo pair's.")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", help="Hardware profile that tells the best size.", **READ)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Replay recorded answers: what trees from text already seen would do for them. Loads no model."""
+    from ..design.profile import HardwareProfile
+    from ..files.model_names import DEMO_PAIR
+    from ..files.response_logs import load_responses
+    from ..studies.lookup_replay import encode_requests, replay_log, text_encoder
+
+    hardware = None if profile is None else HardwareProfile.load(profile)
+    recorded = load_responses(responses)
+    bar = progress_bar(as_json)
+    encoded = encode_requests(recorded, text_encoder(tokenizer or DEMO_PAIR / "target"), progress=bar)
+    found = replay_log(encoded.requests, progress=bar)
+    both = {"own": found.own, "shared": found.shared}
+    best = found.own.best_size(hardware)
+    estimates = {name: {size: part.tokens_per_step(size) for size in part.sizes} for name, part in both.items()}
+    warnings = _replay_warnings(encoded.exact, encoded.left_out, hardware is None)
+    result = {
+        "requests": len(encoded.requests),
+        "tokens": int(found.own.tokens.sum()),
+        "exact": encoded.exact,
+        "tokens_per_step": {name: {n: e.value for n, e in part.items()} for name, part in estimates.items()},
+        "interval": {name: {n: [e.low, e.high] for n, e in part.items()} for name, part in estimates.items()},
+        "best_n": best,
+        "predicted_speedup": None if hardware is None else found.own.predicted_speedup(best, hardware),
+        "best_n_shared": found.shared.best_size(hardware),
+        "servers": found.server_settings(hardware),
+        "warnings": warnings,
+    }
+    if as_json:
+        report(result, as_json)
+        return
+    short = {"tokens_per_step", "interval", "servers", "warnings"}
+    report({name: value for name, value in result.items() if name not in short}, as_json)
+    own, shared = estimates.values()
+    lines = {f"n = {n}": f"own {own[n].value:.2f} · shared {shared[n].value:.2f}" for n in own}
+    report({"tokens per step": "of trees of at most n nodes", **lines, **found.server_settings(hardware)}, as_json)
+    for warning in warnings:
+        tell(warning)
+
+
+def _replay_warnings(exact: bool, left_out: int, unprofiled: bool) -> list[str]:
+    found = []
+    if not exact:
+        found.append("An estimate: text was encoded again, which may have been other tokens when it was written.")
+    if left_out:
+        found.append(f"The last {left_out:,} requests were left out: too many tokens before them.")
+    if unprofiled:
+        found.append("best_n without a profile: the least size with 95 % of what the largest tree gains.")
+    return found

@@ -4,10 +4,12 @@ Each module imports, of this room, only the modules named:
 
     dynamic.expansion           -
     plan                        -
+    lookup.plain_index          -
     sampling                    -
     dynamic.adaptive_expansion  dynamic.expansion
     dynamic.marginal_gains      dynamic.expansion
     rank_acceptance             sampling
+    lookup.text_index           lookup.plain_index
     dynamic.growing_prediction  dynamic.expansion, dynamic.adaptive_expansion
     verifiers                   sampling, rank_acceptance
     tree_policy                 verifiers
@@ -18,9 +20,10 @@ Each module imports, of this room, only the modules named:
     dynamic.compiled_growing    dynamic.expansion, plan, sampling, verifiers, tree_policy, drafting
     judging                     sampling, verifiers, walk, drafting, explaining
     record                      dynamic.marginal_gains, walk, explaining
+    lookup.lookup_tree          plan, dynamic.adaptive_expansion, lookup.text_index, drafting
     dynamic.growing             dynamic.expansion, plan, sampling, dynamic.marginal_gains, dynamic.growing_prediction, verifiers, drafting, dynamic.compiled_growing
     dynamic.adaptive            dynamic.expansion, dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing
     dynamic.spec_exec           dynamic.expansion, verifiers, tree_policy, dynamic.growing
-    assemble                    sampling, verifiers, tree_policy, drafting, compiled_drafting, judging, dynamic.adaptive, dynamic.spec_exec
+    assemble                    sampling, verifiers, tree_policy, drafting, compiled_drafting, judging, lookup.lookup_tree, dynamic.adaptive, dynamic.spec_exec
     loop                        sampling, verifiers, tree_policy, drafting, judging, record, assemble
 """  # noqa: E501

@@ -17,6 +17,7 @@ from .drafting import Drafter, LevelDrafter, RootDrafter
 from .dynamic.adaptive import AdaptiveDrafter
 from .dynamic.spec_exec import SpecExecDrafter
 from .judging import CompiledJudge, Judge, RowJudge
+from .lookup.lookup_tree import LookupDrafter, LookupTree
 from .sampling import SamplingConfig
 from .tree_policy import TreePolicy
 from .verifiers import Verifier
@@ -57,7 +58,7 @@ def assemble(
     """Choose a drafter and a judge, and open their sessions.
 
     Args:
-        draft: None only for the tree of one node.
+        draft: None only for a policy that needs none.
         capacity: tokens of the committed sequence at its longest.
         context: positions that both models have.
         generator: the only source of randomness.
@@ -69,7 +70,9 @@ def assemble(
     draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
     session = target.open(capacity + policy.max_size)
     drafter: Drafter
-    if draft is None or policy.max_size == 1:
+    if isinstance(policy, LookupTree):
+        sessions, drafter = [session], LookupDrafter(policy, capacity=capacity, greedy=sampling.greedy)
+    elif draft is None or not policy.needs_draft:
         sessions, drafter = [session], RootDrafter()
     else:
         own = draft.open(capacity + policy.max_inner + 1)

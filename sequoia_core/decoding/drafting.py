@@ -18,7 +18,7 @@ from ..design.tree import TokenTree
 from ..models.protocol import Session, causal_mask
 from .dynamic.marginal_gains import MarginalGains
 from .plan import TreePlan, plan_of
-from .sampling import SamplingConfig, check_probabilities, probabilities
+from .sampling import SamplingConfig, check_probabilities, probabilities, widened
 from .tree_policy import ROOT_ONLY, TreePolicy
 from .verifiers import DraftSampling
 
@@ -31,8 +31,9 @@ class DraftTree:
         plan: of the tree that was drafted.
         root_position: place of the root in the text, and so in both sessions; all before it is committed.
         tokens: int64 [n], root first.
-        probs: float32 or float64 [n], what the draft gave each token after its parent; 1 for the root.
-        rows: float32 [.., V], the rows that children were drawn from.
+        probs: float32 or float64 [n], what the draft gave each token after its parent, or the chance by the text seen
+            before; 1 for the root.
+        rows: float32 [.., V], the rows that children were drawn from; none where no draft model was asked.
         places: int64 [n], which of them is a node's, and its place in the draft's cache counted from the root's; -1
             for a node that the draft did not read.
         marginal_gains: how many candidates to list -> what its nodes add and cost; None where the tree was given.
@@ -49,6 +50,11 @@ class DraftTree:
     @property
     def tree(self) -> TokenTree:
         return self.plan.tree
+
+    def row(self, node: int) -> np.ndarray:
+        """Return the draft's row after a node, float64 [V]; empty after one that the draft did not read."""
+        place = int(self.places[node])
+        return widened(self.rows[place]) if place >= 0 else np.empty(0)
 
 
 class Drafter(Protocol):

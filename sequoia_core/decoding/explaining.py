@@ -25,7 +25,7 @@ class NodeRows(NamedTuple):
     Attributes:
         node: its id.
         target: what the target would have written after it.
-        draft: what the draft would have; empty for a node without children.
+        draft: what the draft would have; empty for a node without children, and for one that it did not read.
         residuals: one for each child that was rejected there, what was left of the target's row after it. Empty at
             temperature 0, where nothing is left over.
     """
@@ -69,6 +69,8 @@ def explain_path(
 
 def likely(row: np.ndarray, most: int) -> Likely:
     """Return the most likely tokens of a row, float64 [V], those above probability 0."""
+    if not len(row):
+        return ()
     count = min(most, len(row))
     places = np.argpartition(-row, count - 1)[:count]
     places = places[np.argsort(-row[places], kind="stable")]

@@ -50,7 +50,7 @@ def decode(
 
     Args:
         prompt_ids: int [L], at least one token.
-        draft: may be None only for a tree of one node.
+        draft: may be None for a tree of one node and for a policy that needs none, which leaves it aside.
         tree: one for every step, or a policy whose drafter shapes each step's own.
         sampling: warps the target; the draft is sampled at the same temperature. None is greedy.
         verifier: "sequoia", "specinfer", "topk" or "traversal"; None is the policy's own, "sequoia" for a tree. At
@@ -145,8 +145,8 @@ def _check_request(
         )
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens: found {max_new_tokens}, expected at least 1")
-    if policy.max_size > 1 and draft is None:
-        raise ValueError(f"draft: found none for a tree of {policy.max_size} nodes, expected a draft model")
+    if policy.needs_draft and draft is None:
+        raise ValueError(f"draft: found none for trees of up to {policy.max_size} nodes, expected a draft model")
     if draft is not None and draft.vocab_size != target.vocab_size:
         raise ValueError(
             f"draft: found a vocabulary of {draft.vocab_size}, expected {target.vocab_size} as the target has "

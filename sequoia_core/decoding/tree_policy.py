@@ -27,6 +27,7 @@ class TreePolicy(Protocol):
         max_depth: edges from the root at most.
         max_children: children of one node at most.
         fixed: the tree of every step, None where steps differ.
+        needs_draft: whether trees take a draft model to fill.
         verifiers: names of the verifiers that are exact for these trees; the first is used where the caller names none.
     """
 
@@ -40,6 +41,8 @@ class TreePolicy(Protocol):
     def max_children(self) -> int: ...
     @property
     def fixed(self) -> TokenTree | None: ...
+    @property
+    def needs_draft(self) -> bool: ...
     @property
     def verifiers(self) -> tuple[str, ...]: ...
 
@@ -56,6 +59,10 @@ class FixedTree:
     """The policy of a tree that was planned beforehand: every step has it, and every verifier is exact for it."""
 
     fixed: TokenTree
+
+    @property
+    def needs_draft(self) -> bool:
+        return self.fixed.size > 1
 
     @property
     def max_size(self) -> int:

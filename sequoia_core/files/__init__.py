@@ -10,4 +10,5 @@ Each module imports, of this room, only the modules named:
     parquet_prompts  bounded_process
     parquet_reading  prompt_columns, safe_files
     prompt_files     prompt_columns, safe_files, parquet_prompts
+    response_logs    prompt_columns, safe_files, prompt_files
 """

@@ -108,7 +108,7 @@ def _decoded(data: bytes) -> str:
     return text
 
 
-def _jsonl_rows(data: bytes) -> Iterator[tuple[int, str, dict]]:
+def jsonl_rows(data: bytes) -> Iterator[tuple[int, str, dict]]:
     """Yield line number, line and object of every line that is not empty."""
     for number, line in enumerate(_decoded(data).split("\n"), start=1):  # other ends of lines may stand inside a text
         if not line.strip():
@@ -126,7 +126,7 @@ def _jsonl_rows(data: bytes) -> Iterator[tuple[int, str, dict]]:
 def _jsonl_prompts(data: bytes, column: str | None) -> list[str]:
     keys: tuple[str, ...] = USUAL_COLUMNS if column is None else (column,)
     prompts = []
-    for place, (number, line, row) in enumerate(_jsonl_rows(data)):
+    for place, (number, line, row) in enumerate(jsonl_rows(data)):
         if place == 0 and column is None and not any(key in row for key in USUAL_COLUMNS):
             candidates = _jsonl_columns(data)
             keys = tuple(candidates) if len(candidates) == 1 else keys
@@ -143,7 +143,7 @@ def _jsonl_prompts(data: bytes, column: str | None) -> list[str]:
 def _jsonl_columns(data: bytes) -> list[str]:
     """Return the keys that hold text in all of the first rows."""
     keys: list[str] | None = None
-    for seen, (_, _, row) in enumerate(_jsonl_rows(data)):
+    for seen, (_, _, row) in enumerate(jsonl_rows(data)):
         here = [key for key, value in row.items() if isinstance(value, str) and value]
         keys = here if keys is None else [key for key in keys if key in here]
         if seen + 1 == CANDIDATE_ROWS:

@@ -7,6 +7,7 @@ Each module imports, of this room, only the modules named:
     compile_c         processor
     instruction_sets  processor, compile_c
     sampling_ops      compile_c
+    text_index        compile_c
     tree_expansion    compile_c, sampling_ops
     llama_x86         plain_decoder, compile_c, instruction_sets, sampling_ops, tree_expansion
     drafting_calls    sampling_ops, tree_expansion, llama_x86

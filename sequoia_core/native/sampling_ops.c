@@ -376,7 +376,7 @@ int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float
         int64_t next = -1;
         fine = rows_distribution(logits + node * stride, size, inverse, scratch, left);
         if (!fine) break;
-        if (counts[node]) rows_widen(draft + slots[node] * size, size, mass);
+        if (counts[node] && rule != TOPK) rows_widen(draft + slots[node] * size, size, mass);
         for (int64_t child = firsts[node]; child < firsts[node] + counts[node]; child++) {
             const int64_t token = tokens[child];
             const double target_mass = left[token], given = rule == TOPK ? 1.0 : mass[token];

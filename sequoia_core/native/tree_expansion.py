@@ -135,6 +135,22 @@ class Shaping:
         for name, array in zip(("expected", "centres", "values", "mass_edges", "step", "draft"), given, strict=True):
             self._keep(name, None if array is None else np.ascontiguousarray(array, np.float64))
 
+    def take(self, columns: dict[str, np.ndarray]) -> None:
+        """Start from nodes that were chosen without a draft model, which `kept` only has to number.
+
+        Args:
+            columns: parents, ranks, depths and tokens, int64 [n], parents before their children.
+        """
+        size = self._shaping.size = len(columns["parents"])
+        self._shaping.in_turn, self._shaping.read = True, 0
+        for name, column in columns.items():
+            self._arrays[name][:size] = column
+        self._arrays["slots"][:size] = -1
+
+    def order(self, size: int) -> np.ndarray:
+        """Return of the tree that was kept which node each was before it was numbered, int64 [n]."""
+        return self._arrays["order"][:size]
+
     def make_rows(self, vocab: int) -> None:
         """Have `rows` for a vocabulary; a second call changes nothing."""
         if self.rows is None:

@@ -3,6 +3,7 @@
 Each module imports, of this room, only the modules named:
 
     measure_bounds       -
+    lookup_replay        -
     node_enumeration     -
     prompt_loop          -
     run_summary          -

@@ -17,14 +17,22 @@ from ...models.protocol import Session
 from ..drafting import DraftTree
 from ..tree_policy import FixedTree, TreePolicy
 from ..verifiers import VERIFIERS, DraftSampling, same_draft_sampling
-from .adaptive_expansion import RECIPES, STATIC, Expectation, Recipe, StepCosts, best_static, expectation
+from .adaptive_expansion import (
+    CONTEXT_STEP,
+    RECIPES,
+    STATIC,
+    Expectation,
+    Rate,
+    Recipe,
+    StepCosts,
+    best_static,
+    expectation,
+)
 from .expansion import ExpansionPolicy
 from .growing import GrowingDrafter, GrowingTree
 
-MEMORY = 20  # steps after which what happened counts 1 / e: long enough to average, short enough to follow the text
 SIZE, DEPTH = 64, 12  # of the largest trees; costs keep them well below
 STREAMED_SIZE, STREAMED_DEPTH = 256, 24
-CONTEXT_STEP = 64  # committed tokens after which costs are looked up again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +157,7 @@ class AdaptiveDrafter(GrowingDrafter):
         start = policy.expected[policy.recipe]
         self.controller, self._context = start.controller, -CONTEXT_STEP
         self._costs: StepCosts | None = None
-        self._tokens = MEMORY * start.tokens_per_step
-        self._seconds: float | None = None
+        self._rate = None if policy.profile is None else Rate(start.tokens_per_step, start.controller.theta)
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
@@ -165,11 +172,7 @@ class AdaptiveDrafter(GrowingDrafter):
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         super().commit(draft, path)
         size, controller = draft.tree.size, self.controller
-        if self._costs is not None:
-            if self._seconds is None:
-                self._seconds = self._tokens / controller.theta
-            kept = 1.0 - 1.0 / MEMORY
-            self._tokens = kept * self._tokens + len(path)  # the accepted nodes and the bonus token
-            self._seconds = kept * self._seconds + self._costs.seconds(size, self.widths)
-            controller = controller._replace(theta=self._costs.at_least(self._tokens / self._seconds))
+        if self._rate is not None and self._costs is not None:
+            self._rate.seen(len(path), self._costs.seconds(size, self.widths))  # accepted nodes and the bonus token
+            controller = controller._replace(theta=self._costs.at_least(self._rate.tokens_per_sec))
         self.controller = controller.after(size, self.policy.max_size).seen(len(path), self.expected)

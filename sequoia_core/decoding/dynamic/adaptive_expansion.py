@@ -23,6 +23,8 @@ from ...design.step_time import autoregressive_sec, computing_sec, overlapped
 from ...design.tree import TokenTree
 from .expansion import ExpansionPolicy, Nodes, SampledExpansion, TokenCosts, TopKExpansion, TreeBounds
 
+MEMORY = 20  # steps after which what happened counts 1 / e: long enough to average, short enough to follow the text
+CONTEXT_STEP = 64  # committed tokens after which costs are looked up again
 TRIAL_STEPS = 60  # trees grown for one estimate
 ROUNDS = 4  # of setting theta to the rate found with it (Dinkelbach): the rate moves by less than the noise after these
 TAIL_TOKENS = 8  # what a kept row leaves out is drawn as so many tokens of equal probability
@@ -70,6 +72,16 @@ class StepCosts:
         computing, beside, drafting = (np.append(0.0, part) for part in parts)
         return cls(computing, beside, drafting, profile.streaming)
 
+    @classmethod
+    def without_draft(
+        cls, profile: HardwareProfile, max_size: int, *, context: float | None = None, greedy: bool
+    ) -> StepCosts:
+        """Look up the times of steps without draft passes, for up to `max_size` nodes, at most what was profiled."""
+        sizes = np.arange(1, max_size + 1)
+        parts = computing_sec(profile, sizes, context), profile.overhead_at(sizes, greedy=greedy)
+        computing, overhead = (np.append(0.0, part) for part in parts)
+        return cls(computing, overhead, np.zeros(1), profile.streaming)
+
     def seconds(self, size: int, widths: Sequence[int]) -> float:
         """Return what a step takes whose tree has so many nodes and whose draft passes read so many each."""
         drafting = self.draft_sec[list(widths)].sum()
@@ -90,6 +102,27 @@ class StepCosts:
         return TokenCosts(
             theta * self.step_sec, theta * (1.0 if self.streaming is None else EXPOSED_DRAFT_SHARE) * self.draft_sec
         )
+
+
+class Rate:
+    """Tokens per second by the profile, of the last steps of a run.
+
+    Args:
+        tokens_per_step, tokens_per_sec: what to start from, as if `MEMORY` steps had shown it.
+    """
+
+    def __init__(self, tokens_per_step: float, tokens_per_sec: float) -> None:
+        self._tokens = MEMORY * tokens_per_step
+        self._seconds = self._tokens / tokens_per_sec
+
+    @property
+    def tokens_per_sec(self) -> float:
+        return self._tokens / self._seconds
+
+    def seen(self, tokens: int, seconds: float) -> None:
+        """Count a step."""
+        kept = 1.0 - 1.0 / MEMORY
+        self._tokens, self._seconds = kept * self._tokens + tokens, kept * self._seconds + seconds
 
 
 class Controller(NamedTuple):

@@ -42,6 +42,10 @@ class GrowingTree(TreeBounds):
         return None
 
     @property
+    def needs_draft(self) -> bool:
+        return True
+
+    @property
     def max_inner(self) -> int:
         return self.most_read
 

@@ -35,6 +35,8 @@ class TakingTurns:
     verifiers: tuple[str, ...] = tuple(VERIFIERS)
     fixed = None
 
+    needs_draft = True
+
     @property
     def max_size(self):
         return max(tree.size for tree in self.trees)

@@ -1,0 +1,160 @@
+"""The policy and the drafter of trees made of text already seen: no draft model, next to no cost.
+
+A tree depends on committed text alone, so the top-k rule is exact for it at every temperature (SpecExec, arXiv
+2406.02532, shows it for trees that are fixed before the target draws).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ...design.conditions import TOPK, Conditions
+from ...design.optimal_trees import check_whole
+from ...design.profile import HardwareProfile
+from ...design.tree import MAX_SIZE, TokenTree
+from ...native import sampling_ops, tree_expansion
+from ...native.text_index import MOST, TreeColumns
+from ..drafting import DraftTree, RootDrafter
+from ..dynamic.adaptive_expansion import CONTEXT_STEP, Rate, StepCosts
+from ..plan import TreePlan
+from .text_index import LEAST_SCORE, RunningText, TextIndex
+
+
+@dataclass(frozen=True, slots=True)
+class LookupTree:
+    """The policy that drafts what followed the same context before, in this text or in those of an index.
+
+    The text under way is always looked through too. The index itself stays as it was: what a decode wrote is in it
+    only after `index.add`.
+
+    Args:
+        index: earlier texts; an empty one leaves the text under way.
+        max_size: nodes of a tree at most, root included.
+        max_depth: edges from the root at most.
+        profile: what verifying costs. The likeliest nodes are taken as long as they are worth it at the rate of the
+            run. None counts no cost: every node with a chance of at least 0.005, up to `max_size`.
+
+    Raises:
+        ValueError: for a bound out of range, or a `max_size` beyond what was profiled.
+    """
+
+    index: TextIndex
+    max_size: int = 64
+    max_depth: int = 16
+    profile: HardwareProfile | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.index, TextIndex):
+            raise ValueError(f"index: found {type(self.index).__name__}, expected a TextIndex")
+        most = MAX_SIZE if self.profile is None else self.profile.max_size
+        check_whole("max_size", self.max_size, 1, most)
+        check_whole("max_depth", self.max_depth, 1, MAX_SIZE)
+
+    @property
+    def fixed(self) -> TokenTree | None:
+        return None
+
+    @property
+    def needs_draft(self) -> bool:
+        return False
+
+    @property
+    def max_inner(self) -> int:
+        return max(self.max_size - 1, 1)
+
+    @property
+    def max_children(self) -> int:
+        return min(MOST, self.max_inner)
+
+    @property
+    def verifiers(self) -> tuple[str, ...]:
+        return (TOPK,)
+
+    def differences(self, wanted: Conditions) -> list[str]:
+        return []  # nothing was measured for it
+
+
+class LookupDrafter:
+    """Drafts the trees of a `LookupTree`; it has no session.
+
+    Args:
+        capacity: tokens of the text at its longest.
+        greedy: at temperature 0, for what a step costs besides its pass.
+    """
+
+    def __init__(self, policy: LookupTree, *, capacity: int, greedy: bool) -> None:
+        self._text = RunningText(policy.index, capacity)
+        self._tree = TreeColumns(
+            max_size=policy.max_size, max_depth=policy.max_depth, max_children=policy.max_children, least=LEAST_SCORE
+        )
+        self._root, self._profile, self._greedy = RootDrafter(), policy.profile, greedy
+        self._costs: StepCosts | None = None
+        self._rate: Rate | None = None
+        self._looked_up_at = 0
+        compiled = tree_expansion.compiled() is not None and sampling_ops.compiled() is not None
+        self._shaping = (
+            tree_expansion.Shaping(
+                max_size=policy.max_size, max_depth=policy.max_depth, beam=1, branch=1, most_read=1, positions=0
+            )
+            if compiled
+            else None
+        )
+
+    def grow(self, sequence: Sequence[int]) -> DraftTree:
+        self._text.extend(sequence[self._text.length :])
+        size = self._text.grow(self._tree)
+        if self._profile is not None:
+            step = self._token_costs(self._profile, len(sequence))
+            size = worth_verifying(self._tree.columns["scores"][:size], step)
+        if size == 1:
+            return self._root.grow(sequence)
+        plan, tokens, probs = self._planned(size) if self._shaping is None else self._compiled_plan(size)
+        none_read = np.full(size, -1)
+        return DraftTree(
+            plan, len(sequence) - 1, torch.from_numpy(tokens), torch.from_numpy(probs), torch.empty(0, 0), none_read
+        )
+
+    def _token_costs(self, profile: HardwareProfile, context: int) -> np.ndarray:
+        """Return what steps cost in tokens at the rate of the run, as for `worth_verifying`."""
+        if self._costs is None or context >= self._looked_up_at + CONTEXT_STEP:
+            most = self._tree.state.max_size
+            self._costs = StepCosts.without_draft(profile, most, context=context, greedy=self._greedy)
+            self._looked_up_at = context
+        if self._rate is None:
+            self._rate = Rate(1.0, 1.0 / float(self._costs.step_sec[1]))
+        return self._rate.tokens_per_sec * self._costs.step_sec
+
+    def _planned(self, size: int) -> tuple[TreePlan, np.ndarray, np.ndarray]:
+        columns = {name: self._tree.columns[name][:size] for name in ("parents", "ranks", "tokens", "probs")}
+        tree, order = TokenTree.from_links(columns["parents"], columns["ranks"])
+        return TreePlan(tree), columns["tokens"][order], columns["probs"][order]
+
+    def _compiled_plan(self, size: int) -> tuple[TreePlan, np.ndarray, np.ndarray]:
+        assert self._shaping is not None
+        self._shaping.take({name: self._tree.columns[name][:size] for name in ("parents", "ranks", "depths", "tokens")})
+        parents, _, depths, tokens, *_ = self._shaping.kept()
+        firsts, counts, mask = self._shaping.description(size)
+        tree = TokenTree.unchecked(parents.astype(np.int32))
+        plan = TreePlan(tree, depths=depths, child_counts=counts, first_children=firsts, tree_mask=mask)
+        return plan, tokens, self._tree.columns["probs"][self._shaping.order(size)]
+
+    def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
+        if self._rate is not None and self._costs is not None:
+            self._rate.seen(len(path), self._costs.seconds(draft.tree.size, ()))
+
+    def wait(self) -> None:
+        pass
+
+
+def worth_verifying(scores: np.ndarray, step: np.ndarray) -> int:
+    """Return how many of the likeliest nodes are worth what verifying them costs.
+
+    Args:
+        scores: float64 [n], falling, the root's 1 first.
+        step: float64 [N + 1], the cost of a step of that many nodes in tokens; entry 0 is unused.
+    """
+    return int((np.cumsum(scores) - step[1 : len(scores) + 1]).argmax()) + 1

@@ -1,0 +1,186 @@
+"""What `native/text_index.c` does, in Python on the same arrays, number for number: change both.
+
+Contexts of several lengths are chained by hash, newest first, in the ring of the last tokens (as LZ77 does). A place is
+the number of a token modulo 2^32. A chain may hold other contexts of the same hash, and places that were overwritten:
+tokens are always compared.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...native.text_index import FORGOTTEN_AT, LENGTHS, LONGEST, MOST, OCCURRENCES, STEPS, Ring, TreeColumns
+
+WRAP = 0xFFFFFFFF
+
+
+class Candidate(NamedTuple):
+    """A token that may follow: which bin of the tables speaks of it, and where it was found."""
+
+    token: int
+    bin: int
+    level: int
+    place: int
+    source: int
+
+
+def mixed(value: int, token: int) -> int:
+    return ((value ^ token & WRAP) * 2654435761 & WRAP) ^ value >> 15
+
+
+def token_at(ring: Ring, place: int) -> int:
+    return int(ring.tokens[place & ring.state.capacity - 1])
+
+
+def hashes(context: Sequence[int]) -> dict[int, int]:
+    """Return level -> hash of the last tokens, for each length of contexts that there are tokens for."""
+    found: dict[int, int] = {}
+    value = 0
+    for back in range(1, len(context) + 1):
+        value = mixed(value, context[-back])
+        if back in LENGTHS:
+            found[LENGTHS.index(back)] = value
+    return found
+
+
+def occurrences(ring: Ring, level: int, context: Sequence[int], value: int) -> list[int]:
+    """Return the places after a context of one length, newest first."""
+    length, mask, now = LENGTHS[level], ring.state.capacity - 1, ring.state.total & WRAP
+    place = int(ring.heads[level, value & mask])
+    found: list[int] = []
+    for _ in range(STEPS):
+        if len(found) == OCCURRENCES or now - place & WRAP > ring.state.capacity - length:
+            break  # enough; or overwritten, or none yet
+        if all(token_at(ring, place - 1 - back) == context[-1 - back] for back in range(length)):
+            found.append(place)
+        distance = int(ring.earlier[level, place & mask])
+        if not distance:
+            break
+        place = place - distance & WRAP
+    return found
+
+
+def candidates(sources: Sequence[Ring | None], context: Sequence[int]) -> list[Candidate]:
+    """Return what may follow a context, from the longest match to the shortest."""
+    values = hashes(context)
+    found: list[Candidate] = []
+    for level, length in enumerate(LENGTHS):
+        if length > len(context) or len(found) >= MOST:
+            continue
+        seen: dict[int, list[int]] = {}  # token -> how often, source, newest place
+        total = 0
+        for source, ring in enumerate(sources):
+            if ring is None:
+                continue
+            for place in occurrences(ring, level, context, values[level]):
+                seen.setdefault(token_at(ring, place), [0, source, place])[0] += 1
+                total += 1
+        known = {candidate.token for candidate in found}
+        for kind, (token, (count, source, place)) in enumerate(seen.items()):
+            if token not in known and len(found) < MOST:
+                often, others = _count_bin(count), _others_bin(total - count)
+                number = (((source * len(LENGTHS) + level) * 4 + often) * 5 + others) * 2 + (kind == 0)
+                found.append(Candidate(token, number, level, place, source))
+    return found
+
+
+def _count_bin(count: int) -> int:
+    return count - 1 if count < 3 else 2 if count < 5 else 3
+
+
+def _others_bin(others: int) -> int:
+    return others if others < 2 else 2 if others < 4 else 3 if others < 8 else 4
+
+
+def chances(ring: Ring, found: Sequence[Candidate]) -> list[float]:
+    """Return the chance of each candidate: what shorter matches say shares what longer ones leave."""
+    result, left, level, total = [], 1.0, -1, 0.0
+    for candidate in found:
+        if candidate.level != level:
+            left, level, total = (left - total if left > total else 0.0), candidate.level, 0.0
+        result.append(left * (float(ring.hits[candidate.bin]) / float(ring.trials[candidate.bin])))
+        total += result[-1]
+    return result
+
+
+def _learn(ring: Ring, found: Sequence[Candidate], token: int) -> None:
+    """Count which of the candidates came true; those of shorter matches speak of what longer ones left."""
+    hit = None
+    for candidate in found:
+        if hit is not None and candidate.level != hit:
+            return
+        number = candidate.bin
+        ring.trials[number] += 1.0
+        if candidate.token == token:
+            ring.hits[number] += 1.0
+            hit = candidate.level
+        if ring.trials[number] > FORGOTTEN_AT:
+            ring.trials[number] *= 0.5
+            ring.hits[number] *= 0.5
+
+
+def last_tokens(ring: Ring, path: Sequence[int] = ()) -> list[int]:
+    """Return the end of the text under way, with a path behind it, as long as the longest context."""
+    state = ring.state
+    some = min(state.text_length, state.max_context)
+    whole = [token_at(ring, state.total - back) for back in range(some, 0, -1)] + list(path)
+    return whole[-state.max_context :]
+
+
+def extend(own: Ring, store: Ring | None, tokens: Sequence[int]) -> None:
+    """Add tokens to the text under way; where its tables learn, also of what another store says of them."""
+    state = own.state
+    mask = state.capacity - 1
+    for token in tokens:
+        if state.learns and state.text_length:
+            _learn(own, candidates((own, store), last_tokens(own)), token)
+        place = state.total & WRAP
+        before = [token_at(own, place - back) for back in range(min(state.text_length, LONGEST), 0, -1)]
+        for level, value in hashes(before).items():
+            distance = place - int(own.heads[level, value & mask]) & WRAP
+            own.earlier[level, place & mask] = distance if distance < state.capacity else 0
+            own.heads[level, value & mask] = place
+        own.tokens[place & mask] = token
+        state.total += 1
+        state.text_length += 1
+
+
+def end(ring: Ring) -> None:
+    """End a text: no context reaches across."""
+    ring.tokens[ring.state.total & ring.state.capacity - 1] = -1
+    ring.state.total += 1
+    ring.state.text_length = 0
+
+
+def grow(own: Ring, store: Ring | None, tree: TreeColumns) -> int:
+    """Grow the tree of the likeliest continuations of the text under way, likeliest first; return its nodes."""
+    bounds, into = tree.state, tree.columns
+    root = (-1, 0, 0, token_at(own, own.state.total - 1), 1.0, 1.0, -1, -1, 0)
+    names = "parents ranks depths tokens probs scores places sources lengths".split()
+    nodes, paths, children = [root], [()], [0]
+    waiting: list[tuple] = []  # the largest score first, equal ones in the order in which they were found
+    count = 0
+    while True:
+        node = len(nodes) - 1
+        if nodes[node][2] < bounds.max_depth:
+            found = candidates((own, store), last_tokens(own, paths[node]))
+            for candidate, chance in zip(found, chances(own, found), strict=True):
+                score = nodes[node][5] * chance
+                if score >= bounds.least:
+                    heapq.heappush(waiting, (-score, count, node, candidate, chance))
+                    count += 1
+        while waiting and len(nodes) < bounds.max_size:
+            score, _, parent, candidate, chance = heapq.heappop(waiting)
+            if children[parent] < bounds.max_children:
+                break
+        else:
+            for name, column in zip(names, zip(*nodes, strict=True), strict=True):
+                into[name][: len(nodes)] = column
+            return len(nodes)
+        children[parent] += 1
+        where = candidate.place, candidate.source, LENGTHS[candidate.level]
+        nodes.append((parent, children[parent], nodes[parent][2] + 1, candidate.token, chance, -score, *where))
+        paths.append((*paths[parent], candidate.token))
+        children.append(0)

@@ -1,0 +1,289 @@
+"""What lookup trees would have done on recorded answers: exactly, without a model.
+
+A lookup tree is fixed before the target draws, so a recorded answer is what the target drew: following it through the
+trees that would have been built gives the tokens of each step. Answers given as token ids give exact numbers, greedy or
+sampled alike; text that is encoded again gives an estimate. No torch.
+
+A tree holds its likeliest nodes in order, so the tree of n nodes is the beginning of a larger one: one tree for each
+position tells of all sizes. Shapes: m = requests, S = sizes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..decoding.lookup.text_index import LEAST_SCORE, RunningText, TextIndex, checked_tokens
+from ..design.bootstrap import Estimate, ratio_estimate
+from ..design.profile import HardwareProfile
+from ..design.step_time import autoregressive_sec, step_seconds
+from ..files.response_logs import Recorded
+from ..files.safe_files import one_line, read_bytes
+from ..native.text_index import MOST, TreeColumns
+
+SIZES = (2, 4, 8, 16, 32, 64)
+DEPTH = 16
+MOST_TOKENS = 1_000_000  # of prompts and answers that are replayed: a minute or two
+ENOUGH = 0.95  # of the largest tree's gain: the size that is named where no profile tells the best
+
+
+class Request(NamedTuple):
+    """Token ids of a prompt and its answer."""
+
+    prompt_ids: Sequence[int]
+    token_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """Steps of lookup trees on recorded answers.
+
+    Attributes:
+        sizes: the largest trees that were tried, int [S].
+        tokens: int64 [m], of each answer.
+        steps: int64 [S, m], how many steps each answer took.
+        nodes: size -> how many steps had a tree of so many nodes, for each of `sizes`.
+    """
+
+    sizes: tuple[int, ...]
+    tokens: np.ndarray
+    steps: np.ndarray
+    nodes: tuple[dict[int, int], ...]
+
+    def tokens_per_step(self, size: int) -> Estimate:
+        """Return committed tokens per step for trees of at most `size` nodes, with an interval over requests."""
+        return ratio_estimate(self.tokens, self.steps[self.sizes.index(size)])
+
+    def predicted_speedup(self, size: int, profile: HardwareProfile) -> float:
+        """Return the speed over autoregressive decoding that a profile's times predict (T = 0)."""
+        counts = self.nodes[self.sizes.index(size)]
+        nodes, steps = np.array(list(counts)), np.array(list(counts.values()))
+        seconds = step_seconds(nodes, np.zeros((len(nodes), 1), np.int64), profile)
+        return float(self.tokens.sum() * autoregressive_sec(profile) / (steps @ seconds))
+
+    def best_size(self, profile: HardwareProfile | None) -> int:
+        """Return the size predicted to be the fastest; without a profile the least that has nearly the whole gain."""
+        if profile is not None:
+            return max(self._within(profile), key=lambda size: self.predicted_speedup(size, profile))
+        gains = {size: self.tokens_per_step(size).value - 1.0 for size in self.sizes}
+        return next(size for size in self.sizes if gains[size] >= ENOUGH * max(gains.values()))
+
+    def _within(self, profile: HardwareProfile) -> list[int]:
+        """Return the sizes whose trees are no larger than what was profiled."""
+        return [
+            size
+            for size, counts in zip(self.sizes, self.nodes, strict=True)
+            if max(counts, default=1) <= profile.max_size
+        ]
+
+
+def text_encoder(tokenizer: Path) -> Callable[[str], list[int]]:
+    """Return what encodes text, by a tokenizer.json or the one in a folder, which is read when the first text comes.
+
+    Raises:
+        ValueError: then, for a file that is no tokenizer.
+    """
+
+    @cache
+    def loaded():
+        from tokenizers import Tokenizer
+
+        path = tokenizer / "tokenizer.json" if tokenizer.is_dir() else tokenizer
+        try:
+            return Tokenizer.from_buffer(read_bytes(path))
+        except ValueError:
+            raise
+        except Exception as error:  # the library raises nothing more precise
+            raise ValueError(f"{path}: found no tokenizer ({one_line(error)}), expected a tokenizer.json") from error
+
+    return lambda text: loaded().encode(text, add_special_tokens=False).ids
+
+
+class Encoded(NamedTuple):
+    """Requests as token ids.
+
+    Attributes:
+        exact: whether all came as token ids; text that is encoded again may have been other tokens.
+        left_out: how many of the last requests were left out, since there were `MOST_TOKENS` before them.
+    """
+
+    requests: list[Request]
+    exact: bool
+    left_out: int
+
+
+def encode_requests(
+    recorded: Sequence[Recorded],
+    encode: Callable[[str], list[int]],
+    *,
+    progress: Callable[[float, str], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> Encoded:
+    """Return recorded requests as token ids, encoding those that came as text.
+
+    Args:
+        encode: text -> token ids, without special tokens.
+    """
+    found: list[Request] = []
+    tokens = 0
+    for number, request in enumerate(recorded):
+        if cancel is not None and cancel.is_set():
+            break
+        ids = [part if not isinstance(part, str) else encode(part) for part in request]
+        tokens += sum(map(len, ids))
+        if found and tokens > MOST_TOKENS:
+            break
+        found.append(Request(*ids))
+        if progress is not None:
+            progress((number + 1) / len(recorded), f"encoding, {number + 1} of {len(recorded)} requests")
+    return Encoded(found, not any(request.is_text for request in recorded), len(recorded) - len(found))
+
+
+@dataclass(frozen=True, slots=True)
+class LookupReport:
+    """What lookup would do for a log of requests.
+
+    Attributes:
+        own, shared: trees from the text under way alone, and from earlier requests too.
+        own_chain, shared_chain: the same for chains, which most servers draft.
+    """
+
+    own: Replay
+    shared: Replay
+    own_chain: Replay
+    shared_chain: Replay
+
+    def server_settings(self, profile: HardwareProfile | None = None) -> dict[str, str]:
+        """Return the nearest settings of servers; their rules of matching differ, so their numbers will a little."""
+        chain, earlier = (found.best_size(profile) - 1 for found in (self.own_chain, self.shared_chain))
+        tree = self.shared.best_size(profile)
+        vllm = '--speculative-config \'{{"method": "{}", "num_speculative_tokens": {}{}}}\''
+        return {
+            "vLLM, this text": vllm.format("ngram", chain, ', "prompt_lookup_min": 2, "prompt_lookup_max": 12'),
+            "vLLM, earlier answers": vllm.format("suffix", earlier, ""),
+            "SGLang, earlier answers": f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {tree} "
+            "--speculative-ngram-max-match-window-size 12",
+            "llama.cpp, this text": f"--spec-type ngram-simple --draft-max {chain}",
+            "llama.cpp, earlier answers": f"--spec-type ngram-mod --draft-max {earlier}",
+        }
+
+
+def replay_log(
+    requests: Sequence[Request],
+    *,
+    progress: Callable[[float, str], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> LookupReport:
+    """Replay a log with and without earlier requests, with trees and with chains; arguments as for `replay`."""
+    found = []
+    for number, (shared, children) in enumerate(((False, MOST), (True, MOST), (False, 1), (True, 1))):
+        show = None
+        if progress is not None:
+            show = partial(_part_of, progress, number)
+        found.append(replay(requests, shared=shared, max_children=children, progress=show, cancel=cancel))
+    return LookupReport(*found)
+
+
+def _part_of(progress: Callable[[float, str], None], number: int, fraction: float, words: str) -> None:
+    progress((number + fraction) / 4, words)
+
+
+def replay(
+    requests: Sequence[Request],
+    *,
+    shared: bool,
+    sizes: Sequence[int] = SIZES,
+    max_depth: int = DEPTH,
+    max_children: int = MOST,
+    index: TextIndex | None = None,
+    progress: Callable[[float, str], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> Replay:
+    """Follow recorded answers through the lookup trees that each step would have had.
+
+    Args:
+        requests: in the order in which they came; those without an answer take no part.
+        shared: every request also looks through the ones before it; else through its own text alone.
+        sizes: the largest trees to try.
+        max_children: 1 for chains, which servers draft.
+        index: earlier texts to begin with; None for none. Where `shared`, the requests are added to it.
+        progress: called with a fraction and words after each request.
+
+    Returns:
+        The steps of all requests, or of those that were finished before `cancel` was set.
+
+    Raises:
+        ValueError: for a size below 1 or token ids that are not whole numbers from 0 up.
+    """
+    sizes = tuple(sorted(sizes))
+    if not sizes or sizes[0] < 1:
+        raise ValueError(f"sizes: found {list(sizes)}, expected whole numbers from 1")
+    index = index or TextIndex()
+    tree = TreeColumns(max_size=sizes[-1], max_depth=max_depth, max_children=max_children, least=LEAST_SCORE)
+    tokens, steps = [], []
+    nodes: tuple[dict[int, int], ...] = tuple({} for _ in sizes)
+    for number, request in enumerate(requests):
+        if cancel is not None and cancel.is_set():
+            break
+        prompt, answer = checked_tokens(request.prompt_ids), checked_tokens(request.token_ids)
+        if answer.size:
+            committed, drafted = _along(index, prompt, answer, tree, sizes)
+            tokens.append(len(answer))
+            steps.append([_count_steps(*columns) for columns in zip(committed, drafted, nodes, strict=True)])
+            if shared:
+                index.add([*prompt.tolist(), *answer.tolist()])
+        if progress is not None:
+            progress((number + 1) / len(requests), f"{number + 1} of {len(requests)} requests")
+    if not tokens:
+        raise ValueError("found no answers, expected at least one")
+    return Replay(sizes, np.array(tokens), np.array(steps).T, nodes)
+
+
+def _along(
+    index: TextIndex, prompt: np.ndarray, answer: np.ndarray, tree: TreeColumns, sizes: Sequence[int]
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Return what a step at each token of an answer would commit, and its nodes, for trees of each size."""
+    text = RunningText(index, len(prompt) + len(answer) + 1)
+    text.extend(prompt)
+    committed: list[list[int]] = [[] for _ in sizes]
+    drafted: list[list[int]] = [[] for _ in sizes]
+    wanted = answer.tolist()
+    for place in range(len(wanted)):
+        # Without a prompt the first token has no root to look up from: it is a step of its own.
+        grown = text.grow(tree) if text.length else 1
+        path = _path(tree, grown, wanted[place : place + tree.state.max_depth + 1]) if grown > 1 else []
+        for number, size in enumerate(sizes):
+            inside = sum(node < size for node in path)
+            committed[number].append(inside + 1)  # and the bonus token; an answer may end before it
+            drafted[number].append(min(grown, size))
+        text.extend(answer[place : place + 1])
+    return committed, drafted
+
+
+def _path(tree: TreeColumns, size: int, wanted: Sequence[int]) -> list[int]:
+    """Return the nodes that some tokens pass through, without the root; nodes are numbered likeliest first."""
+    parents, tokens = (tree.columns[name][:size].tolist() for name in ("parents", "tokens"))
+    at = {pair: node for node, pair in enumerate(zip(parents, tokens, strict=True))}
+    node, found = 0, []
+    for token in wanted:
+        node = at.get((node, token), 0)
+        if not node:
+            break
+        found.append(node)
+    return found
+
+
+def _count_steps(committed: Sequence[int], drafted: Sequence[int], nodes: dict[int, int]) -> int:
+    """Go through an answer step by step; return how many steps it took, and count their trees by size."""
+    place = steps = 0
+    while place < len(committed):
+        nodes[drafted[place]] = nodes.get(drafted[place], 0) + 1
+        place += committed[place]
+        steps += 1
+    return steps

@@ -1,0 +1,214 @@
+"""Lookup trees: the target's own text at every temperature, whatever the index holds; nodes by chance and cost.
+
+The statistical tests raise a false alarm with a probability below 1e-6 each; their seeds are fixed besides.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core import HardwareProfile, LookupTree, TextIndex
+from sequoia_core.decoding.dynamic.adaptive_expansion import Rate
+from sequoia_core.decoding.judging import CompiledJudge, RowJudge
+from sequoia_core.decoding.lookup import lookup_tree
+from sequoia_core.decoding.lookup.lookup_tree import LookupDrafter, worth_verifying
+from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.studies.losslessness import check_losslessness
+from tests.conftest import recalled, tiny_llama
+from tests.core.test_families import FAMILIES, assert_decodes_as_generate, build, save
+
+PROMPT = [3, 14, 15, 9, 2, 6, 3, 14, 15]
+SAMPLINGS = [SamplingConfig(0.6), SamplingConfig(1.0), SamplingConfig(1.0, top_p=0.9)]
+both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
+
+
+def tokens_of(steps):
+    return [token for step in steps for token in step.new_tokens]
+
+
+def misleading(target, prompt, vocab):
+    """Return an index of what the target does not write: after each of its contexts, another token."""
+    wanted = tokens_of(autoregressive(prompt, target=target, max_new_tokens=40))
+    index = TextIndex()
+    for shift in range(1, 5):
+        whole = [*prompt, *wanted]
+        for place in range(len(prompt), len(whole), 3):
+            index.add([*whole[:place], (whole[place] + shift) % vocab, (whole[place] + 2 * shift) % vocab])
+    return index
+
+
+@both_ways
+@pytest.mark.parametrize("kind", ["own text", "misleading", "told"])
+def test_greedy_text_is_the_targets_own(kind, tiny_target):
+    wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=80))
+    index = misleading(tiny_target, PROMPT, 64) if kind == "misleading" else TextIndex()
+    if kind == "told":
+        index.add([*PROMPT, *wanted])
+    policy = LookupTree(index, max_size=12, max_depth=5)
+    steps = list(decode(PROMPT, target=tiny_target, draft=None, tree=policy, max_new_tokens=80))
+    assert tokens_of(steps) == wanted
+    assert all(step.tree.size <= 12 and step.tree.depth <= 5 for step in steps)
+    assert len({step.tree for step in steps}) > 1, "trees that never differ prove nothing"
+    if kind == "told":
+        assert len(steps) <= 80 / 5
+    assert all(len(step.draft_probs) == step.tree.size == len(step.target_probs) for step in steps)
+
+
+@both_ways
+@pytest.mark.parametrize("told", [False, True], ids=["misleading", "told"])
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_sampled_text_follows_the_target(sampling, told):
+    target = recalled(tiny_llama(1, vocab=16, layers=1, scale=1.0))
+    index = misleading(target, [3, 5, 3], 16)
+    if told:
+        for seed in range(6):
+            generator = torch.Generator().manual_seed(seed)
+            answer = autoregressive([3, 5, 3], target=target, sampling=sampling, max_new_tokens=8, generator=generator)
+            index.add([3, 5, 3, *tokens_of(answer)])
+    policy = LookupTree(index, max_size=12, max_depth=4)
+    options = {"samples": 3_000, "new_tokens": 3, "generator": torch.Generator().manual_seed(0), "verifier": "topk"}
+    report = check_losslessness((3, 5, 3), target=target, draft=None, tree=policy, sampling=sampling, **options)
+    assert report.passed and report.degrees_of_freedom > 5
+    steps = list(decode((3, 5, 3), target=target, draft=None, tree=policy, sampling=sampling, max_new_tokens=30))
+    assert any(len(step.accepted_path) > 1 for step in steps), "a tree of which nothing is accepted proves little"
+
+
+def test_a_tree_that_knows_what_the_target_drew_is_caught(monkeypatch):
+    """The check sees a lookup that depends on this step's draw: children are kept only where they come true."""
+    target = recalled(tiny_llama(1, vocab=16, layers=1, scale=1.0))
+    own = RowJudge.walk
+
+    def looking_first(judge, draft):
+        walk = own(judge, draft)
+        if len(walk.path) == 1 and draft.tree.size > 1 and walk.bonus_token % 2:
+            walk = own(judge, draft)  # draws again where nothing was accepted: a choice that depends on the draw
+        return walk
+
+    for judge in (RowJudge, CompiledJudge):
+        monkeypatch.setattr(judge, "walk", looking_first)
+    policy = LookupTree(misleading(target, [3, 5, 3], 16), max_size=12, max_depth=4)
+    options = {"samples": 3_000, "new_tokens": 1, "generator": torch.Generator().manual_seed(0), "verifier": "topk"}
+    report = check_losslessness(
+        (3, 5, 3), target=target, draft=None, tree=policy, sampling=SamplingConfig(1.0), **options
+    )
+    assert report.p_value < 1e-6
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_decodes_as_generate(family, tmp_path):
+    """The prompt says 60 tokens twice over, and random models loop: there is something to look up."""
+    policy = LookupTree(TextIndex(), max_size=16, max_depth=6)
+    assert_decodes_as_generate(save(build(family), tmp_path), prompt_length=70, tree=policy, most_steps=40)
+
+
+def test_the_demo_target_alone(demo_pair):
+    prompt = demo_pair.tokenizer.encode("def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return")
+    wanted = tokens_of(autoregressive(prompt, target=demo_pair.target, max_new_tokens=64))
+    steps = list(
+        decode(prompt, target=demo_pair.target, draft=None, tree=LookupTree(TextIndex()), max_new_tokens=64, likely=3)
+    )
+    assert tokens_of(steps) == wanted and len(steps) < 50
+    assert all(row.draft == () for step in steps for row in step.path_rows), "no draft model said anything"
+
+
+def test_a_draft_that_is_there_is_left_aside(tiny_target, tiny_draft):
+    def text(draft):
+        sampling, generator = SamplingConfig(0.8), torch.Generator().manual_seed(3)
+        policy = LookupTree(TextIndex(), max_size=8)
+        options = {"sampling": sampling, "generator": generator, "max_new_tokens": 40}
+        return [step.tokens for step in decode(PROMPT, target=tiny_target, draft=draft, tree=policy, **options)]
+
+    assert text(None) == text(tiny_draft)
+
+
+def test_a_decode_leaves_the_index_as_it_was(tiny_target):
+    index = TextIndex()
+    index.add(PROMPT * 3)
+    held, hits = index.tokens, index.hits.copy()
+    first, second = (
+        [step.tokens for step in decode(PROMPT, target=tiny_target, draft=None, tree=LookupTree(index))]
+        for _ in range(2)
+    )
+    assert first == second and index.tokens == held and np.array_equal(index.hits, hits)
+
+
+def profile(per_node):
+    sizes = np.array([1, 2, 4, 8, 16, 32, 64])
+    return HardwareProfile(sizes, 1.0 + per_node * (sizes - 1), 0.1)
+
+
+@both_ways
+def test_nodes_that_cost_more_than_they_bring_are_left_out(tiny_target):
+    def steps(per_node):
+        policy = LookupTree(TextIndex(), profile=None if per_node is None else profile(per_node))
+        return list(decode(PROMPT * 4, target=tiny_target, draft=None, tree=policy, max_new_tokens=60))
+
+    free, cheap, dear = (steps(per_node) for per_node in (None, 0.05, 3.0))
+    assert tokens_of(free) == tokens_of(cheap) == tokens_of(dear)
+    size = [np.mean([step.tree.size for step in run]) for run in (free, cheap, dear)]
+    assert size[0] > size[1] > size[2] == 1.0
+
+
+def test_the_rate_of_the_run_decides_what_is_worth_it():
+    """At a tenth of a second for each node and one token per second, nodes with a chance above 0.1 are worth it."""
+    drafter = LookupDrafter(LookupTree(TextIndex(), profile=profile(0.1)), capacity=200, greedy=True)
+    text = np.random.default_rng(0).integers(4, size=150).tolist()  # no next token is sure
+    draft = drafter.grow(text)
+    assert draft.tree.size > 3
+    scores = drafter._tree.columns["scores"]
+    assert scores[draft.tree.size - 1] > 0.1 > scores[draft.tree.size]
+    for _ in range(100):
+        drafter.commit(draft, tuple(range(9)))  # nine tokens a step
+    expected = Rate(1.0, 1.0)
+    for _ in range(100):
+        expected.seen(9, 1.0 + 0.1 * (draft.tree.size - 1))
+    least = 0.1 * expected.tokens_per_sec
+    later = drafter.grow(text)
+    assert 1 < later.tree.size < draft.tree.size
+    assert scores[later.tree.size - 1] > least > scores[later.tree.size]
+
+
+def test_worth_is_the_largest_sum_less_cost():
+    scores = np.array([1.0, 0.9, 0.2, 0.19, 0.18])
+    assert worth_verifying(scores, np.array([0.0, 0.5, 0.6, 1.0, 1.05, 1.1])) == 5  # 0.2 alone would not be
+    assert worth_verifying(scores, np.array([0.0, 0.5, 1.5, 3.0, 4.0, 5.0])) == 1
+    assert worth_verifying(scores[:1], np.array([0.0, 9.0])) == 1
+
+
+def test_compiled_numbering_is_the_plain_one(monkeypatch):
+    text = (PROMPT * 5)[:41]
+    policy = LookupTree(TextIndex(), max_size=40)
+    found = []
+    for compiled in (True, False):
+        if not compiled:
+            monkeypatch.setattr(lookup_tree.tree_expansion, "compiled", lambda: None)
+        drafter = LookupDrafter(policy, capacity=100, greedy=True)
+        draft = drafter.grow(text)
+        plan = draft.plan
+        arrays = [draft.tokens.numpy(), draft.probs.numpy(), plan.depths, plan.child_counts, plan.tree_mask.numpy()]
+        inner = plan.child_counts > 0
+        found.append((draft.tree, [array.tolist() for array in (*arrays, plan.first_children[inner])]))
+    assert found[0] == found[1] and found[0][0].size > 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"index": [1, 2]}, "index: found list, expected a TextIndex"),
+        ({"max_size": 0}, "max_size"),
+        ({"max_depth": 0}, "max_depth"),
+        ({"max_size": 65, "profile": profile(0.1)}, "max_size.*65"),
+    ],
+)
+def test_settings_out_of_range_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        LookupTree(**{"index": TextIndex()} | arguments)
+
+
+def test_a_verifier_that_is_not_exact_is_refused(tiny_target):
+    with pytest.raises(ValueError, match="verifier: found 'sequoia', expected topk"):
+        decode(
+            PROMPT, target=tiny_target, draft=None, tree=LookupTree(TextIndex()), sampling=SamplingConfig(1.0),
+            verifier="sequoia",
+        )  # fmt: skip
