@@ -159,10 +159,10 @@ def test_the_rate_of_the_run_decides_what_is_worth_it():
     scores = drafter._tree.columns["scores"]
     assert scores[draft.tree.size - 1] > 0.1 > scores[draft.tree.size]
     for _ in range(100):
-        drafter.commit(draft, tuple(range(9)))  # nine tokens a step
+        drafter.commit(draft, tuple(range(3)))  # three tokens a step
     expected = Rate(1.0, 1.0)
     for _ in range(100):
-        expected.seen(9, 1.0 + 0.1 * (draft.tree.size - 1))
+        expected.seen(3, 1.0 + 0.1 * (draft.tree.size - 1))
     least = 0.1 * expected.tokens_per_sec
     later = drafter.grow(text)
     assert 1 < later.tree.size < draft.tree.size
