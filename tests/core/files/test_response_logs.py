@@ -1,0 +1,99 @@
+"""Logs of requests: the usual shapes, each with the same content; damaged and hostile ones."""
+
+import json
+
+import pytest
+
+from sequoia_core.files import response_logs
+from sequoia_core.files.response_logs import Recorded, load_responses, responses_from_bytes
+
+SAME = [
+    {"prompt": "Hello", "response": "Hi"},
+    {"prompt": "Hello", "completion": "Hi"},
+    {"instruction": "Hello", "output": "Hi"},
+    {"prompt": [{"role": "user", "content": "Hello"}], "response": "Hi"},
+    {"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]},
+    {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
+            {"role": "assistant", "content": "Hi"},
+        ]
+    },
+    {"conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi"}]},
+    {"prompt": "Hello", "choices": [{"text": "Hi"}]},
+    {
+        "request": {"messages": [{"role": "user", "content": "Hello"}]},
+        "response": {"choices": [{"message": {"role": "assistant", "content": "Hi"}}, {"message": {"content": "No"}}]},
+    },
+]
+
+
+def lines(*rows):
+    return "\n".join(json.dumps(row) for row in rows).encode()
+
+
+@pytest.mark.parametrize("row", SAME, ids=lambda row: "-".join(row))
+def test_usual_shapes(row):
+    assert responses_from_bytes(lines(row), "log.jsonl") == [Recorded("Hello", "Hi")]
+    assert responses_from_bytes(json.dumps([row, row]).encode(), "log.json") == [Recorded("Hello", "Hi")] * 2
+
+
+def test_token_ids_stay_what_they_are():
+    found = responses_from_bytes(lines({"prompt_ids": [1, 2], "token_ids": [3], "prompt": "x", "response": "y"}), "a")
+    assert found == [Recorded([1, 2], [3])] and not found[0].is_text
+
+
+def test_each_answer_of_a_chat_is_a_request():
+    turns = [("system", "Be short"), ("user", "A?"), ("assistant", "a"), ("user", "B?"), ("assistant", "b")]
+    row = {"messages": [{"role": role, "content": text} for role, text in turns]}
+    assert responses_from_bytes(lines(row), "log") == [
+        Recorded("Be short\nA?", "a"),
+        Recorded("Be short\nA?\na\nB?", "b"),
+    ]
+
+
+def test_order_is_kept_and_empty_answers_left_out(tmp_path):
+    path = tmp_path / "log.jsonl"
+    call = {"messages": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": None}]}
+    path.write_bytes(lines({"prompt": "1", "response": "a"}, {"prompt": "2", "response": ""}, call) + b"\n\n")
+    assert load_responses(path) == [Recorded("1", "a")]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "log: found no answers"),
+        (b"[]", "found no answers"),
+        (b"not json", "log: line 1"),
+        (b'{"prompt": "a", "response": "b"}\n{"text": "c"}', "line 2: found keys text, expected prompt and response"),
+        (b'[{"prompt": "a", "response": "b"}, 3]', "entry 2: found '3', expected an object"),
+        (b'{"prompt": 3, "response": "b"}', "line 1: found prompt '3', expected text"),
+        (b'{"prompt": "a", "response": ["b"]}', "found response"),
+        (b'{"prompt_ids": [1], "token_ids": [1.5]}', "found token_ids"),
+        (b'{"token_ids": [1]}', "found prompt_ids 'None', expected a list of token ids"),
+        (b'{"prompt_ids": [true], "token_ids": [1]}', "found prompt_ids"),
+        (b'{"prompt_ids": [1], "token_ids": [-1]}', "found token_ids"),
+        (b'{"messages": ["hi"]}', "found a turn 'hi'"),
+        (b'{"messages": [{"role": "assistant", "content": 3}]}', "found a turn's content '3'"),
+        (b'{"prompt": "a", "choices": []}', "found no answers"),
+        (b'{"prompt": "a", "choices": ["x"]}', "found no answers"),
+        (b'{"prompt": "a", "response": "\\ud800"}', "surrogate"),
+        (b"\xff\xfe\x00", "expected"),
+        (b'{"response": "b", ' + b'"a": ' * 2 + b"1}", "line 1"),
+        (b"[" * 100_000, "log"),
+    ],
+)
+def test_what_is_no_log_is_refused_in_one_line(data, message):
+    with pytest.raises(ValueError, match=message) as error:
+        responses_from_bytes(data, "log")
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
+def test_a_file_that_is_too_large_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(response_logs, "MAX_LOG_BYTES", 10)
+    with pytest.raises(ValueError, match="found 32 bytes, expected at most 10"):
+        responses_from_bytes(lines({"prompt": "a", "response": "b"}), "log")
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(lines({"prompt": "a", "response": "b"}))
+    with pytest.raises(ValueError, match="log.jsonl"):
+        load_responses(path)

@@ -1,0 +1,149 @@
+"""Replaying recorded answers: step by step what decoding does, at any temperature; sizes, bounds, bad input."""
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core import HardwareProfile, LookupTree, TextIndex
+from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.step_time import autoregressive_sec
+from sequoia_core.files.response_logs import Recorded
+from sequoia_core.studies import lookup_replay
+from sequoia_core.studies.lookup_replay import Request, encode_requests, replay, replay_log
+from tests.conftest import recalled, tiny_llama
+
+PROMPTS = [[3, 14, 15, 9, 2, 6, 3, 14, 15], [9, 2, 6, 3], [3, 14, 15, 9, 2], [5]]
+
+
+def tokens_of(steps):
+    return [token for step in steps for token in step.new_tokens]
+
+
+@pytest.fixture(scope="module")
+def target():
+    return recalled(tiny_llama(1, vocab=24, layers=1, scale=1.5))
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own text", "earlier answers too"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_replay_takes_the_steps_that_decoding_took(temperature, shared, target):
+    sampling, sizes = SamplingConfig(temperature), (1, 3, 12)
+    for size in sizes:
+        index, requests, taken, nodes = TextIndex(), [], [], {}
+        for number, prompt in enumerate(PROMPTS):
+            policy = LookupTree(index if shared else TextIndex(), max_size=size, max_depth=5)
+            generator = torch.Generator().manual_seed(number)
+            options = {"sampling": sampling, "max_new_tokens": 40, "generator": generator}
+            steps = list(decode(prompt, target=target, draft=None, tree=policy, **options))
+            requests.append(Request(prompt, tokens_of(steps)))
+            taken.append(len(steps))
+            for step in steps:
+                nodes[step.tree.size] = nodes.get(step.tree.size, 0) + 1
+            if shared:
+                index.add([*prompt, *requests[-1].token_ids])
+        found = replay(requests, shared=shared, sizes=sizes, max_depth=5)
+        assert found.steps[sizes.index(size)].tolist() == taken
+        assert found.nodes[sizes.index(size)] == nodes
+        assert found.tokens.tolist() == [40] * 4
+    assert sum(taken) < 150, "something was accepted"
+
+
+def test_sizes_and_speedups_by_counting_again(target):
+    answers = [tokens_of(autoregressive(prompt, target=target, max_new_tokens=60)) for prompt in PROMPTS]
+    found = replay([Request(*pair) for pair in zip(PROMPTS, answers, strict=True)], shared=True)
+    rates = [found.tokens_per_step(size) for size in found.sizes]
+    assert [rate.value for rate in rates] == [240 / steps for steps in found.steps.sum(axis=1)]
+    assert all(low <= value <= high for value, low, high in rates)
+    assert rates[0].value < rates[-1].value
+    sizes = np.array([1, 2, 4, 8, 16, 32, 64])
+    profile = HardwareProfile(sizes, 0.01 * (1 + 0.05 * (sizes - 1)), 0.001)
+    for size, counts in zip(found.sizes, found.nodes, strict=True):
+        seconds = sum(steps * profile.verify_at(np.array(nodes)) for nodes, steps in counts.items())
+        assert found.predicted_speedup(size, profile) == pytest.approx(240 * autoregressive_sec(profile) / seconds)
+    best = found.best_size(profile)
+    assert found.predicted_speedup(best, profile) == max(found.predicted_speedup(s, profile) for s in found.sizes)
+    gains = {size: found.tokens_per_step(size).value - 1 for size in found.sizes}
+    enough = found.best_size(None)
+    assert gains[enough] >= 0.95 * gains[64]
+    assert all(gains[size] < 0.95 * gains[64] for size in found.sizes if size < enough)
+
+
+def test_a_profile_of_small_trees_bounds_the_size():
+    found = replay([Request([1, 2, 3], [4, 5, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5] * 4)], shared=False)
+    sizes = np.array([1, 2, 4])
+    assert found.best_size(HardwareProfile(sizes, 0.01 + 0 * sizes, 0.001)) <= 4
+
+
+def test_an_answer_without_a_prompt_begins_with_a_step_of_its_own():
+    found = replay([Request([], [1, 2, 3, 1, 2, 3, 1, 2, 3])], shared=False, sizes=(1, 16))
+    assert found.steps[0].tolist() == [9]
+    assert 4 <= found.steps[1][0] < 9
+
+
+def test_chains_are_trees_of_one_child():
+    drawn = np.random.default_rng(0).integers(3, size=120).tolist()  # no continuation is sure
+    requests = [Request(drawn[:40], drawn[40:])]
+    chain, tree = (replay(requests, shared=False, max_children=most, sizes=(8,)) for most in (1, 24))
+    assert chain.steps.sum() > tree.steps.sum()
+
+
+def test_a_log_is_replayed_four_ways(target):
+    answers = [tokens_of(autoregressive(prompt, target=target, max_new_tokens=30)) for prompt in PROMPTS]
+    requests = [Request(*pair) for pair in zip(PROMPTS, answers, strict=True)]
+    shown = []
+    found = replay_log(requests, progress=lambda fraction, words: shown.append(fraction))
+    assert shown == sorted(shown) and shown[-1] == 1.0 and len(shown) == 16
+    for part, shared, children in (
+        (found.own, False, 24), (found.shared, True, 24), (found.own_chain, False, 1), (found.shared_chain, True, 1)
+    ):  # fmt: skip
+        assert part.steps.tolist() == replay(requests, shared=shared, max_children=children).steps.tolist()
+    words = found.server_settings()
+    assert f'"num_speculative_tokens": {found.own_chain.best_size(None) - 1},' in words["vLLM, this text"]
+    assert f"--speculative-num-draft-tokens {found.shared.best_size(None)} " in words["SGLang, earlier answers"]
+
+
+def test_text_is_encoded_and_says_so(monkeypatch):
+    def encode(text):
+        return [ord(letter) for letter in text]
+
+    texts = encode_requests([Recorded("ab", "cd"), Recorded("e", "f")], encode)
+    assert texts == ([Request([97, 98], [99, 100]), Request([101], [102])], False, 0)
+    ids = encode_requests([Recorded([1], [2, 3])], encode)
+    assert ids == ([Request([1], [2, 3])], True, 0)
+    monkeypatch.setattr(lookup_replay, "MOST_TOKENS", 5)
+    cut = encode_requests([Recorded("ab", "cd"), Recorded("e", "f"), Recorded("g", "h")], encode)
+    assert len(cut.requests) == 1 and cut.left_out == 2
+
+
+def test_cancelled_after_a_request():
+    cancel, requests = threading.Event(), [Request([1, 2], [3, 1, 2, 3])] * 3
+    found = replay(requests, shared=True, progress=lambda *_: cancel.set(), cancel=cancel)
+    assert len(found.tokens) == 1
+
+
+@pytest.mark.parametrize(
+    ("requests", "options", "message"),
+    [
+        ([Request([1], [-2])], {}, "token ids: found"),
+        ([Request([1], [])], {}, "found no answers"),
+        ([Request([1], [2])], {"sizes": (0, 4)}, "sizes: found"),
+        ([Request([1], [2])], {"sizes": ()}, "sizes: found"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused(requests, options, message):
+    with pytest.raises(ValueError, match=message):
+        replay(requests, shared=False, **options)
+
+
+def test_an_index_to_begin_with_counts_and_is_added_to():
+    index = TextIndex()
+    index.add([7, 8, 9, 10, 11])
+    requests = [Request([6, 7, 8], [9, 10, 11, 3])]
+    alone, told = (replay(requests, shared=True, sizes=(8,), index=given) for given in (None, index))
+    assert told.steps.sum() < alone.steps.sum()
+    assert index.texts == 2
+    assert replace(told).tokens.tolist() == [4]
