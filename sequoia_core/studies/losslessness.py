@@ -71,7 +71,7 @@ def check_losslessness(
     prompt_ids: Sequence[int],
     *,
     target: LanguageModel,
-    draft: LanguageModel,
+    draft: LanguageModel | None,
     tree: TokenTree | TreePolicy,
     sampling: SamplingConfig | None = None,
     verifier: str = "sequoia",
