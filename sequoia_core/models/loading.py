@@ -80,11 +80,11 @@ def _load(
     progress: Callable[[float, str], None] | None,
 ) -> ModelPair:
     source, plan = _read(names.target)
-    drafts = None if names.draft is None else _read(names.draft)
+    draft_files = None if names.draft is None else _read(names.draft)
     dtype = find_dtype(dtype or default_dtype(names.target, gpu=place.type != "cpu").dtype)
     tokenizer = _load_tokenizer(source)
-    if drafts is not None:
-        _check_same_tokens(tokenizer, _load_tokenizer(drafts.source), source.name, drafts.source.name)
+    if draft_files is not None:
+        _check_same_tokens(tokenizer, _load_tokenizer(draft_files.source), source.name, draft_files.source.name)
     with ExitStack() as undo:
         if offload is None:
             weights = load_weights(source, plan, place, dtype)
@@ -92,12 +92,14 @@ def _load(
         else:
             target_model = load_offloaded(
                 source, plan, place, dtype, offload, name=model_name(names.target),
-                beside=_weights_bytes(drafts, dtype), progress=progress,
+                beside=_weights_bytes(draft_files, dtype), progress=progress,
             )  # fmt: skip
         undo.callback(target_model.close)
         draft_model = None
-        if drafts is not None:
-            draft_model = HuggingFaceModel(load_weights(*drafts, place, dtype), model_name(drafts.source.name))
+        if draft_files is not None:
+            draft_model = HuggingFaceModel(
+                load_weights(*draft_files, place, dtype), model_name(draft_files.source.name)
+            )
         pair = ModelPair(target_model, draft_model, tokenizer)
         _cut_to_real_tokens(pair)
         for model in pair.models:
@@ -127,9 +129,9 @@ def streaming_needs(
             numbers.
     """
     names, place = _request(target, draft, device, dtype, offload)
-    (source, plan), drafts = _read(names.target), None if names.draft is None else _read(names.draft)
+    (source, plan), draft_files = _read(names.target), None if names.draft is None else _read(names.draft)
     dtype = find_dtype(dtype or default_dtype(names.target, gpu=place.type != "cpu").dtype)
-    needs = predicted_needs(source, plan, place, dtype, offload, beside=_weights_bytes(drafts, dtype))
+    needs = predicted_needs(source, plan, place, dtype, offload, beside=_weights_bytes(draft_files, dtype))
     needs.check(source.name, place)
     return StreamingNeeds(needs, free_bytes(place))
 
@@ -139,7 +141,7 @@ class _Names(NamedTuple):
     draft: str | os.PathLike | None
 
 
-class _Found(NamedTuple):
+class _Files(NamedTuple):
     source: Source
     plan: Plan
 
@@ -168,14 +170,14 @@ def _request(
     return _Names(target, None if alone else draft), place
 
 
-def _read(name: str | os.PathLike) -> _Found:
+def _read(name: str | os.PathLike) -> _Files:
     source = locate(name)
-    return _Found(source, read_plan(source))
+    return _Files(source, read_plan(source))
 
 
-def _weights_bytes(drafts: _Found | None, dtype: torch.dtype) -> int:
+def _weights_bytes(draft_files: _Files | None, dtype: torch.dtype) -> int:
     """Return the memory that a resident draft takes: twice its weights, as compiled passes hold them packed besides."""
-    shapes = () if drafts is None else (shape for shape, _ in drafts.plan.stored.values())
+    shapes = () if draft_files is None else (shape for shape, _ in draft_files.plan.stored.values())
     return 2 * sum(map(math.prod, shapes)) * dtype.itemsize
 
 
