@@ -45,12 +45,13 @@ with right:
     )
 
 active = job_panel.is_active("race")
+blocked = controls.lacks_draft("A race") or active
 if st.button(
-    controls.on_primary("Start the race", disabled=active),
+    controls.on_primary("Start the race", disabled=blocked),
     type="primary",
     icon=":material/flag:",
     key="race_start",
-    disabled=active,
+    disabled=blocked,
 ):
     problem = prompts.problem(prompt)
     if problem is not None:

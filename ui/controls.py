@@ -11,7 +11,7 @@ from streamlit.errors import StreamlitPageNotFoundError
 
 from sequoia_core.design import conditions
 from sequoia_core.design.tree_search import REACH
-from ui.session import core_cache
+from ui.session import core_cache, session
 from ui.verifier_names import NAMES
 
 VERIFIERS = {name: NAMES[name] for name in conditions.VERIFIERS}
@@ -87,6 +87,22 @@ def on_primary(label: str, *, disabled: bool = False) -> str:
     for this instead.
     """
     return label if disabled else f":orange[{label}]"
+
+
+def lacks_draft(what: str) -> bool:
+    """Say that something needs a draft where one model is alone, and what to do -> whether it lacks one.
+
+    Args:
+        what: begins the sentence, such as "Measuring acceptance".
+    """
+    alone = session.pair_spec().is_alone
+    if alone:
+        st.info(
+            f"{what} needs a draft model, and in use is the {session.pair_name()}: name one under *Change pair* in the "
+            "sidebar.",
+            icon=":material/info:",
+        )
+    return alone
 
 
 def page_link(place: DeltaGenerator, page: str, label: str, icon: str, **query: str) -> None:

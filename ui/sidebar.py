@@ -7,6 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from sequoia_core.files.model_names import NO_DRAFT
 from sequoia_core.models.default_dtype import default_dtype
 from ui import scenarios, weights_place
 from ui.jobs import session_jobs, steering
@@ -55,6 +56,12 @@ def _pair_control() -> None:
     )
     weights_place.line(spec)
     with st.popover("Change pair", icon=":material/swap_horiz:", width="stretch"):
+        alone = st.toggle(  # outside the form, whose fields follow it at once
+            "No draft: one model alone",
+            value=spec.is_alone,
+            key="sidebar_alone",
+            help="The target then decodes without a draft. What measures or needs a draft model says so.",
+        )
         with st.form("sidebar_pair", border=False):
             new_target = st.text_input(
                 "Target",
@@ -65,12 +72,13 @@ def _pair_control() -> None:
             )
             new_draft = st.text_input(
                 "Draft",
-                value="" if spec.is_demo else spec.draft,
+                value="" if spec.is_demo or spec.is_alone else spec.draft,
                 key="sidebar_draft",
                 placeholder="folder or hub id",
+                disabled=alone,
                 help="Same kinds of names as the target. Leave both empty for the shipped demo pair.",
             )
-            demo_draft = _demo_draft(spec)
+            demo_draft = (None, NO_DRAFT) if alone else _demo_draft(spec)
             dtype = st.selectbox(
                 "dtype",
                 list(DTYPES),
@@ -83,8 +91,9 @@ def _pair_control() -> None:
             )
             offload = weights_place.control(spec)
             if st.form_submit_button("Use this pair", icon=":material/check:", width="stretch"):
-                names = new_target.strip(), new_draft.strip()
-                wanted = PairSpec(*(names if any(names) else demo_draft), DTYPES[dtype], offload)
+                names = new_target.strip(), NO_DRAFT if alone else new_draft.strip()
+                models = (names[0] or None, names[1]) if any(names) else demo_draft
+                wanted = PairSpec(*models, DTYPES[dtype], offload)
                 problem = pair_problem(*names) or weights_place.problem(wanted)
                 if problem:
                     st.error(escaped(problem))
@@ -101,7 +110,7 @@ def _pair_control() -> None:
 
 def _title(spec: PairSpec) -> str:
     """Name the pair in use."""
-    if not spec.is_demo:
+    if spec.is_alone or not spec.is_demo:
         return session.models_name()
     return "Demo pair, shipped" if spec.target is None else "Demo pair with its large draft, shipped"
 
@@ -124,9 +133,11 @@ def _demo_draft(spec: PairSpec) -> tuple[str | None, str | None]:
 
 def pair_problem(target: str, draft: str) -> str | None:
     """Say what is wrong with two names of models before anything is loaded; None when they look right."""
-    if not target and not draft:
+    if not target and draft in ("", NO_DRAFT):
         return None
     for role, name in (("Target", target), ("Draft", draft)):
+        if name == NO_DRAFT and role == "Draft":
+            return None
         if not name:
             return f"{role}: nothing given. Name both models, or neither for the demo pair."
         path = Path(name).expanduser()

@@ -61,7 +61,8 @@ def line(spec: PairSpec) -> None:
         st.caption(f":red[{place}: cannot be loaded]", help=escaped(str(error)))
         return
     parts = {"resident": needs.resident, "ring": needs.ring, "cache": needs.cache, "scratch": needs.scratch}
-    listed = ", ".join(f"{part} {size / 1e6:,.0f}" for part, size in (parts | {"draft": needs.beside}).items())
+    parts |= {} if spec.is_alone else {"draft": needs.beside}
+    listed = ", ".join(f"{part} {size / 1e6:,.0f}" for part, size in parts.items())
     st.caption(f"{place}: takes {needs.memory / 1e6:,.0f} MB{_free()} ({listed})", help=explanation(needs))
 
 
@@ -87,7 +88,7 @@ def _free() -> str:
 
 def _can_tell(spec: PairSpec) -> bool:
     """Whether a pair streams and its files are local: of a hub id nothing is known before it is downloaded."""
-    return spec.offload is not None and all(name is None or Path(name).expanduser().is_dir() for name in spec[:2])
+    return spec.offload is not None and all(Path(name).expanduser().is_dir() for name in spec.named)
 
 
 @st.cache_resource(show_spinner="Reading what the target takes…", max_entries=8)

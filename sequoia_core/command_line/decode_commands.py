@@ -92,11 +92,14 @@ def generate_command(
     shape = None if tree is None else import_tree(tree)
     vector = None if acceptance is None else AcceptanceVector.load(acceptance)
     hardware = None if profile is None else HardwareProfile.load(profile)
-    pair = open_pair(target, draft, device, dtype, offload)
+    drafted = vector is not None or hardware is not None or (shape is not None and shape.size > 1)
+    why = "it fills the tree that was asked for" if drafted else None
+    pair = open_pair(target, draft, device, dtype, offload, draft_for=why)
     source = f"file {tree}"
     if shape is None:
         shape, source = _default_tree(pair, sampling, verifier, vector, hardware)
-        tell(f"Decodes with a static tree of {shape.size} nodes, {shape.depth} deep: {source}; --tree takes another.")
+        words = f"with a static tree of {shape.size} nodes, {shape.depth} deep: {source}; --tree takes another"
+        tell(f"Decodes {source if pair.draft is None else words}.")
     started = time.perf_counter()
     steps = list(
         decode(
@@ -129,12 +132,13 @@ def _default_tree(
 ) -> tuple[TokenTree, str]:
     """Return a tree and where it comes from: planned from a vector and a profile, as the app plans its own.
 
-    A chain where no vector holds for this decode, or no profile is of this pair.
+    A chain where no vector holds for this decode, or no profile is of this pair; a root alone where there is no draft.
 
     Args:
         vector, profile: the user's own, used even where they are of other conditions; or None to look among those that
             ship: for a vector that holds, and a profile that does, or else the default one of another machine.
     """
+    from ..decoding.tree_policy import ROOT_ONLY
     from ..design.plain_trees import chain_tree
     from ..design.planning import plan_tree
     from ..design.profile import HardwareProfile
@@ -142,6 +146,9 @@ def _default_tree(
     from ..models.protocol import dtype_name
     from ..native.instruction_sets import instructions_in_use
 
+    if pair.draft is None:
+        # A policy that needs no draft goes here: LookupTree(TextIndex()), trees from text already seen.
+        return ROOT_ONLY, "one token per pass, as there is no draft"
     wanted = Conditions(
         pair.target.name, pair.draft.name, sampling.temperature, sampling.top_p, measured_as(verifier or SEQUOIA),
         top_k=sampling.top_k,
@@ -194,7 +201,8 @@ def bench_command(
     check_out(out)
     texts = prompt_texts(prompts, prompt_count)
     calibration = [] if prompts else prompt_texts(None, prompt_count + CALIBRATED)[prompt_count:]
-    pair = open_pair(target, draft, device, dtype, offload)
+    why = "bench races trees that a draft fills"
+    pair = open_pair(target, draft, device, dtype, offload, draft_for=why)
     ids, others = (encode_within(pair, part, max_new_tokens, chat) for part in (texts, calibration))
     result = bench(
         pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, calibration=others,

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..files.model_names import ASSETS
+from ..files.model_names import ASSETS, needed_draft, pair_names
 from .output import held_stderr, progress_bar, tell
 
 if TYPE_CHECKING:
@@ -31,8 +31,16 @@ def open_pair(
     device: str | None = None,
     dtype: str | None = None,
     offload: str | None = None,
+    *,
+    draft_for: str | None = None,
 ) -> ModelPair:
-    """Load a pair, saying on a terminal which dtype it is in where none was asked for, and how packing gets on."""
+    """Load a pair, saying on a terminal which dtype it is in where none was asked for, and how packing gets on.
+
+    Args:
+        draft_for: why there has to be a draft; None where the target may be alone.
+    """
+    if draft_for is not None:
+        needed_draft(pair_names(target, draft)[1], draft_for)
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
@@ -59,8 +67,7 @@ def prompt_texts(prompts: Path | None, count: int | None, column: str | None = N
 
 def encode_within(pair: ModelPair, texts: list[str], room: int, chat: bool | None) -> list[list[int]]:
     """Return token ids of each prompt, refusing one that leaves no room for the new tokens."""
-    context = min(pair.target.max_context, pair.draft.max_context)
-    found = encoded(pair, texts, chat)
+    context, found = pair.max_context, encoded(pair, texts, chat)
     for text, ids in zip(texts, found, strict=True):
         if not ids or len(ids) + room > context:
             raise ValueError(

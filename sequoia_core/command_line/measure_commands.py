@@ -88,7 +88,8 @@ def measure_command(
     check_out(out)
     texts = prompt_texts(prompts, prompt_count, column)
     partial = _partial_vector(resume, out)
-    pair = open_pair(target, draft, device, dtype, offload)
+    why = "measuring acceptance compares two models"
+    pair = open_pair(target, draft, device, dtype, offload, draft_for=why)
     ids = encoded(pair, texts, chat=False) if own_text else encode_within(pair, texts, max_new_tokens, chat)
     started = time.perf_counter()
     try:
@@ -189,7 +190,8 @@ def profile_command(
         if without_weights:
             pair = _random_pair(_shapes(target_shape, draft_shape), dtype, offload)
         else:
-            pair = open_pair(target, draft, device, dtype, offload)
+            why = "a profile has the times of two models"
+            pair = open_pair(target, draft, device, dtype, offload, draft_for=why)
         profile = measure_profile(
             target=pair.target, draft=pair.draft, sizes=wanted, context=context, repeats=repeats,
             resume=earlier, progress=progress_bar(as_json),

@@ -20,7 +20,7 @@ Target = Annotated[
     str | None, typer.Option("--target", help="Target model: local folder or hub id. Default: demo pair.")
 ]
 DraftTree = Annotated[
-    str | None, typer.Option("--draft", help="Draft model: local folder or hub id. Default: demo pair.")
+    str | None, typer.Option("--draft", help="Draft model: local folder, hub id, or none. Default: demo pair.")
 ]
 Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cuda; default: CUDA where there is one.")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TypeVar
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # Beside the package in a checkout, inside it where it is installed.
 ASSETS = next(path for path in (_PACKAGE.parent / "assets", _PACKAGE / "assets") if path.is_dir())
 DEMO_PAIR = ASSETS / "demo"
+NO_DRAFT = "none"  # in place of a draft's name: the target alone; a folder of that name is ./none
 DEFAULT_VECTORS = ("demo-t0", "demo-large-t0", "llama3-70b-8b-cnn")
 DEFAULT_PROFILES = {"bfloat16": "cpu-2core-bfloat16", "float32": "cpu-2core"}
+Draft = TypeVar("Draft")
 
 
 def shipped_files(folder: Path, dtype: str) -> dict[str, Path]:
@@ -59,4 +62,20 @@ def model_name(name: str | os.PathLike) -> str:
 
 def pair_names(target: str | os.PathLike | None, draft: str | os.PathLike | None) -> tuple[str, str]:
     """Return the names of a pair as `load_pair` would call its models; None twice is the demo pair."""
-    return model_name(target or DEMO_PAIR / "target"), model_name(draft or DEMO_PAIR / "draft")
+    return model_name(target or DEMO_PAIR / "target"), (
+        NO_DRAFT if draft == NO_DRAFT else model_name(draft or DEMO_PAIR / "draft")
+    )
+
+
+def needed_draft(draft: Draft | None, why: str) -> Draft:
+    """Return a draft, by model or by name, where there has to be one.
+
+    Args:
+        why: it is needed, such as "measuring acceptance compares two models".
+
+    Raises:
+        ValueError: for None or `NO_DRAFT`.
+    """
+    if draft is None or draft == NO_DRAFT:
+        raise ValueError(f"draft: found none, expected a draft model: {why}")
+    return draft

@@ -127,8 +127,18 @@ def _eos_ids(model: PreTrainedModel, name: str) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class ModelPair:
-    """A target model, the draft model that proposes its tokens, and the tokenizer they share."""
+    """A target model, the draft model that proposes its tokens (None: the target is alone), and their tokenizer."""
 
     target: HuggingFaceModel
-    draft: HuggingFaceModel
+    draft: HuggingFaceModel | None
     tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def models(self) -> tuple[HuggingFaceModel, ...]:
+        """The target, and the draft where there is one."""
+        return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
+    def max_context(self) -> int:
+        """Positions that all of its models have."""
+        return min(model.max_context for model in self.models)

@@ -1,4 +1,4 @@
-"""Load a target/draft pair from folders or the hub: whole, fitting each other and able to read a tree, or not at all.
+"""Load a target, with its draft or alone, from folders or the hub: whole and able to read a tree, or not at all.
 
 Knows tokenizers, and what the engine asks of a model; what makes one model's files whole is known by `checkpoint`.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from transformers import AutoTokenizer
 
-from ..files.model_names import DEMO_PAIR, model_name
+from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_name
 from ..native.instruction_sets import check_environment
 from .checkpoint import Plan, load_weights, read_plan
 from .default_dtype import default_dtype
@@ -51,7 +51,8 @@ def load_pair(
     then reads one small tree (`check_tree_pass`), which takes four passes over at most twelve tokens.
 
     Args:
-        target, draft: None, None loads the shipped demo pair; otherwise both are needed. `~` is the home folder.
+        target, draft: None, None loads the shipped demo pair; otherwise both are needed. The word "none" for the draft
+            loads the target alone, the demo's for None; a folder of that name is "./none". `~` is the home folder.
         device: such as "cpu" or "cuda"; None takes CUDA where there is one.
         dtype: "float32", "bfloat16" or "float16"; None for the rule of `default_dtype`.
         offload: "disk" or "host" streams the target's decoder layers from there in every pass, for targets larger than
@@ -78,24 +79,30 @@ def _load(
     offload: str | None,
     progress: Callable[[float, str], None] | None,
 ) -> ModelPair:
-    (target_source, target_plan), (draft_source, draft_plan) = map(_read, names)
+    source, plan = _read(names.target)
+    draft_files = None if names.draft is None else _read(names.draft)
     dtype = find_dtype(dtype or default_dtype(names.target, gpu=place.type != "cpu").dtype)
-    tokenizer, draft_tokenizer = _load_tokenizer(target_source), _load_tokenizer(draft_source)
-    _check_same_tokens(tokenizer, draft_tokenizer, target_source.name, draft_source.name)
+    tokenizer = _load_tokenizer(source)
+    if draft_files is not None:
+        _check_same_tokens(tokenizer, _load_tokenizer(draft_files.source), source.name, draft_files.source.name)
     with ExitStack() as undo:
         if offload is None:
-            weights = load_weights(target_source, target_plan, place, dtype)
+            weights = load_weights(source, plan, place, dtype)
             target_model = HuggingFaceModel(weights, model_name(names.target))
         else:
             target_model = load_offloaded(
-                target_source, target_plan, place, dtype, offload, name=model_name(names.target),
-                beside=_weights_bytes(draft_plan, dtype), progress=progress,
+                source, plan, place, dtype, offload, name=model_name(names.target),
+                beside=_weights_bytes(draft_files, dtype), progress=progress,
             )  # fmt: skip
         undo.callback(target_model.close)
-        draft_weights = load_weights(draft_source, draft_plan, place, dtype)
-        pair = ModelPair(target_model, HuggingFaceModel(draft_weights, model_name(names.draft)), tokenizer)
+        draft_model = None
+        if draft_files is not None:
+            draft_model = HuggingFaceModel(
+                load_weights(*draft_files, place, dtype), model_name(draft_files.source.name)
+            )
+        pair = ModelPair(target_model, draft_model, tokenizer)
         _cut_to_real_tokens(pair)
-        for model in (pair.target, pair.draft):
+        for model in pair.models:
             check_tree_pass(model)
         undo.pop_all()
     return pair
@@ -122,17 +129,21 @@ def streaming_needs(
             numbers.
     """
     names, place = _request(target, draft, device, dtype, offload)
-    (source, plan), (_, draft_plan) = map(_read, names)
+    (source, plan), draft_files = _read(names.target), None if names.draft is None else _read(names.draft)
     dtype = find_dtype(dtype or default_dtype(names.target, gpu=place.type != "cpu").dtype)
-    beside = _weights_bytes(draft_plan, dtype)
-    needs = predicted_needs(source, plan, place, dtype, offload, beside=beside)
+    needs = predicted_needs(source, plan, place, dtype, offload, beside=_weights_bytes(draft_files, dtype))
     needs.check(source.name, place)
     return StreamingNeeds(needs, free_bytes(place))
 
 
 class _Names(NamedTuple):
     target: str | os.PathLike
-    draft: str | os.PathLike
+    draft: str | os.PathLike | None
+
+
+class _Files(NamedTuple):
+    source: Source
+    plan: Plan
 
 
 def _request(
@@ -144,26 +155,30 @@ def _request(
 ) -> tuple[_Names, torch.device]:
     """Return the names of both models and where they go; refuse what can be refused before any file is read."""
     check_environment()
-    if (target is None) != (draft is None):
-        raise ValueError("found only one of target and draft, expected both (or neither, for the demo pair)")
+    alone = draft == NO_DRAFT
+    if (target is None) != (draft is None) and not alone:
+        raise ValueError(
+            "found only one of target and draft, expected both, neither (the demo pair), or none as the draft"
+        )
     place = _device(device)
     if offload is not None:
         check_tier(offload, place)
     if dtype is not None:
         find_dtype(dtype)
-    if target is None or draft is None:
-        target, draft = DEMO_PAIR / "target", DEMO_PAIR / "draft"
-    return _Names(target, draft), place
+    target = DEMO_PAIR / "target" if target is None else target
+    draft = DEMO_PAIR / "draft" if draft is None else draft
+    return _Names(target, None if alone else draft), place
 
 
-def _read(name: str | os.PathLike) -> tuple[Source, Plan]:
+def _read(name: str | os.PathLike) -> _Files:
     source = locate(name)
-    return source, read_plan(source)
+    return _Files(source, read_plan(source))
 
 
-def _weights_bytes(plan: Plan, dtype: torch.dtype) -> int:
-    """Return the memory that a resident model takes: twice its weights, as compiled passes hold them packed besides."""
-    return 2 * sum(math.prod(shape) for shape, _ in plan.stored.values()) * dtype.itemsize
+def _weights_bytes(draft_files: _Files | None, dtype: torch.dtype) -> int:
+    """Return the memory that a resident draft takes: twice its weights, as compiled passes hold them packed besides."""
+    shapes = () if draft_files is None else (shape for shape, _ in draft_files.plan.stored.values())
+    return 2 * sum(map(math.prod, shapes)) * dtype.itemsize
 
 
 def _device(name: str | None) -> torch.device:
@@ -210,15 +225,17 @@ def _check_same_tokens(a, b, name_a: str, name_b: str) -> None:
 
 
 def _cut_to_real_tokens(pair: ModelPair) -> None:
-    """Drop the logits that the target's tokenizer has no token for, from both models."""
+    """Drop the logits that the target's tokenizer has no token for, from every model."""
     by_id = {index: token for token, index in pair.tokenizer.get_vocab().items()}
-    real, readable = min(max(by_id) + 1, pair.target.vocab_size), pair.draft.vocab_size
-    if readable < real:
-        raise ValueError(
-            f"{pair.draft.name}: found a vocabulary of {readable} logits, expected at least {real}: it could not read "
-            f"token {readable} ({by_id.get(readable)!r}) of {pair.target.name}"
-        )
-    pair.target.vocab_size = pair.draft.vocab_size = real
+    real = min(max(by_id) + 1, pair.target.vocab_size)
+    for model in pair.models:
+        readable = model.vocab_size
+        if readable < real:
+            raise ValueError(
+                f"{model.name}: found a vocabulary of {readable} logits, expected at least {real}: it could not read "
+                f"token {readable} ({by_id.get(readable)!r}) of {pair.target.name}"
+            )
+        model.vocab_size = real
 
 
 @torch.inference_mode()

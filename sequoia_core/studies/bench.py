@@ -20,6 +20,7 @@ from ..design.planning import plan_tree
 from ..design.prediction import Prediction, best_chain, predict
 from ..design.profile import HardwareProfile
 from ..design.tree import TokenTree
+from ..files.model_names import needed_draft
 from ..models.language_model import ModelPair
 from .measure_acceptance import measure_acceptance
 from .measure_profile import measure_profile
@@ -63,14 +64,15 @@ def bench(
         lanes `specexec` and `adaptive` have the same of their own, the latter with the shape of its tree where that is
         static. All three say how they compare with the fastest other lane. `growing_sec` is the profile's.
     """
+    draft = needed_draft(pair.draft, "bench races trees that a draft fills")
     raced = prompts
     if not calibration:
         calibration = prompts[-max(1, len(prompts) // 4) :] if len(prompts) > 1 else prompts
         raced = prompts[: len(prompts) - len(calibration)] if len(prompts) > 1 else prompts
     acceptance = measure_acceptance(
-        calibration, target=pair.target, draft=pair.draft, sampling=sampling, max_new_tokens=max_new_tokens
+        calibration, target=pair.target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens
     )
-    profile = measure_profile(target=pair.target, draft=pair.draft)
+    profile = measure_profile(target=pair.target, draft=draft)
     trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
     dynamic = dynamic_trees(acceptance, profile, trees["sequoia"])
     policies = cast("dict[str, TreePolicy]", dynamic)  # an adaptive one has a size once it is made
@@ -103,7 +105,7 @@ def bench(
         "dtype": profile.dtype,
         "passes_by": pair.target.backend,
         "target": pair.target.name,
-        "draft": pair.draft.name,
+        "draft": draft.name,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }

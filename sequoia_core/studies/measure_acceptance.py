@@ -20,6 +20,7 @@ from ..decoding.verifiers import choose_verifier
 from ..design.acceptance import AcceptanceVector
 from ..design.calibration import RANKS, Calibration, Sample
 from ..design.conditions import Conditions, measured_as
+from ..files.model_names import needed_draft
 from ..models.protocol import LanguageModel, dtype_name
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
 from .ranks_along_text import (
@@ -43,7 +44,7 @@ def measure_acceptance(
     prompts: Sequence[Sequence[int]],
     *,
     target: LanguageModel,
-    draft: LanguageModel,
+    draft: LanguageModel | None,
     sampling: SamplingConfig | None = None,
     width: int = 32,
     max_new_tokens: int = 128,
@@ -91,6 +92,7 @@ def measure_acceptance(
         Cancelled: before the first prompt was complete.
     """
     # Long only by its arguments and their description: below them are the settings, one loop and its two closures.
+    draft = needed_draft(draft, "measuring acceptance compares two models")
     sampling = sampling or SamplingConfig()
     cancel = cancel or threading.Event()
     _check_request(prompts, target, draft, width=width, seed=seed, own_text=own_text)

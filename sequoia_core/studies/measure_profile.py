@@ -21,6 +21,7 @@ from ..decoding.tree_policy import FixedTree
 from ..design.plain_trees import chain_tree
 from ..design.profile import HardwareProfile
 from ..files.faults import Cancelled
+from ..files.model_names import needed_draft
 from ..models.device import describe_device
 from ..models.protocol import LanguageModel, dtype_name
 from ..native.instruction_sets import instructions_in_use
@@ -38,7 +39,7 @@ MAX_MEASURED = 4096  # tokens of a pass that is timed: its mask alone is 64 MiB
 def measure_profile(
     *,
     target: LanguageModel,
-    draft: LanguageModel,
+    draft: LanguageModel | None,
     sizes: Sequence[int] = DEFAULT_SIZES,
     context: int = 128,
     repeats: int = 9,
@@ -71,6 +72,7 @@ def measure_profile(
     """
     if repeats < 1:
         raise ValueError(f"repeats: found {repeats}, expected at least 1")
+    draft = needed_draft(draft, "a profile has the times of two models")
     rounds = StepRounds(
         target=target, draft=draft, sizes=sizes, context=context, further_context=further_context, cancel=cancel
     )

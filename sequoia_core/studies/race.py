@@ -21,6 +21,7 @@ from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import ROOT_ONLY, TreePolicy
 from ..design.bootstrap import ratio_estimate
 from ..design.tree import TokenTree
+from ..files.model_names import needed_draft
 from ..models.language_model import ModelPair
 from .prompt_loop import Progress, Report
 
@@ -120,7 +121,7 @@ def own_method(
     Args:
         options: of `decode`; what it can explain is left out unless asked for.
     """
-    models = {"target": pair.target.ignore_eos(), "draft": pair.draft.ignore_eos()}
+    models = {"target": pair.target.ignore_eos(), "draft": pair.draft and pair.draft.ignore_eos()}
     options = {**models, "tree": tree, "sampling": sampling, "explain": False, **options}
 
     def run(prompt: Sequence[int], length: int, turn: int, report: Report) -> Decoded | None:
@@ -211,7 +212,7 @@ def _transformers_method(
     pair: ModelPair, sampling: SamplingConfig, *, assisted: bool, length_hint: int | None
 ) -> Method:
     """Return a runner of `model.generate`, plain or with the draft as assistant."""
-    model, assistant = pair.target.model, pair.draft.model
+    model, assistant = pair.target.model, needed_draft(pair.draft, "assisted generation runs two models").model
     config = copy.deepcopy(model.generation_config)
     config.eos_token_id = None
     config.pad_token_id = 0

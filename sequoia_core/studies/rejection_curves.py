@@ -18,6 +18,7 @@ from ..decoding.verifiers import choose_verifiers
 from ..design.acceptance import AcceptanceVector
 from ..design.bootstrap import bounds, resampled
 from ..design.conditions import VERIFIERS
+from ..files.model_names import needed_draft
 from ..models.protocol import LanguageModel
 from .measure_acceptance import pair_settings, vector_from_prompts
 from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
@@ -94,7 +95,7 @@ def measure_rejection(
     prompts: Sequence[Sequence[int]],
     *,
     target: LanguageModel,
-    draft: LanguageModel,
+    draft: LanguageModel | None,
     samplings: Sequence[SamplingConfig],
     verifiers: Sequence[str] = VERIFIERS,
     width: int = 16,
@@ -119,6 +120,7 @@ def measure_rejection(
         Cancelled: before the first prompt was complete.
     """
     # Long only by its arguments and their description: below them are the checks, one loop and what it adds up.
+    draft = needed_draft(draft, "measuring rejection compares two models")
     cancel = cancel or threading.Event()
     if not prompts or not samplings:
         raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")

@@ -74,7 +74,8 @@ def as_demo_pair(target: HuggingFaceModel, draft: HuggingFaceModel, tokenizer: S
     models = [copy.copy(model) for model in (target, draft)]
     for model, name in zip(models, DEMO_NAMES, strict=True):
         model.name = name
-    return SimpleNamespace(target=models[0], draft=models[1], tokenizer=tokenizer)
+    context = min(model.max_context for model in models)
+    return SimpleNamespace(target=models[0], draft=models[1], tokenizer=tokenizer, max_context=context)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.prediction import tokens_per_step
+from ui import controls
 from ui.jobs import acceptance_measurement as measurement
 from ui.jobs import job_panel
 from ui.markdown import escaped
@@ -79,6 +80,8 @@ def spoken(speedup: Estimate) -> str:
 
 def offer_measurement(wanted: Conditions, missing: str = "acceptance vector") -> None:
     """Say which vector is missing, and offer to measure it here; a new one always has a calibration."""
+    if controls.lacks_draft("An expectation"):
+        return
     with st.container(border=True):
         st.markdown(
             f":material/checklist: No {missing} was measured for **{escaped(wanted.sampling)}** on the "

@@ -40,11 +40,12 @@ def section() -> None:
             key="hardware_repeats",
             help="Each size is timed this often after a warm-up; the median counts, the spread is shown.",
         )
+        blocked = controls.lacks_draft("A profile of this machine") or job_panel.is_active("profile")
         if st.form_submit_button(
             controls.on_primary(f"Measure this machine ({escaped(machine.device_name())})"),
             icon=":material/speed:",
             type="primary",
-            disabled=job_panel.is_active("profile"),
+            disabled=blocked,
         ):
             start(largest, context, repeats)
     job_panel.draw("profile")

@@ -46,11 +46,12 @@ def section() -> None:
     with st.form("acceptance_measure"):
         request = settings(uploaded)
         whose = "the demo" if session.pair_spec().is_demo else "your"
+        blocked = controls.lacks_draft("Measuring acceptance") or job_panel.is_active("measure")
         if st.form_submit_button(
             controls.on_primary(f"Measure on {whose} pair"),
             icon=":material/speed:",
             type="primary",
-            disabled=job_panel.is_active("measure"),
+            disabled=blocked,
         ):
             try:
                 if not request.texts:

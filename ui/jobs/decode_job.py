@@ -65,7 +65,7 @@ def decode_beside_baseline(
     used = {
         "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
     }  # fmt: skip
-    run = request.header() | used | read | {"target": pair.target.name, "draft": pair.draft.name}
+    run = request.header() | used | read
     keep(run)
 
     progress(0.0, "Warming up")
@@ -117,8 +117,7 @@ def _read_prompt(pair: ModelPair, request: DecodeRequest) -> tuple[dict[str, Any
 
     text = chat_text(pair.tokenizer, request.turns)  # once: what is shown is what is read, whatever a template does
     ids = encode_templated(pair.tokenizer, text)
-    context = min(pair.target.max_context, pair.draft.max_context)
-    levels = policy_of(request.tree).max_depth + 1
+    context, levels = pair.max_context, policy_of(request.tree).max_depth + 1
     if len(ids) > context - levels:
         raise ValueError(
             f"conversation: found {len(ids):,} tokens, expected at most {context - levels:,}: the models' context of "

@@ -49,7 +49,6 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
         prompt = encode_prompt(pair.tokenizer, common.prompt)
         used = {
             "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
-            "target": pair.target.name, "draft": pair.draft.name,
         }  # fmt: skip
         sampling = SamplingConfig(temperature=common.temperature, top_p=common.top_p)
         methods = {

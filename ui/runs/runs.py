@@ -18,7 +18,7 @@ from typing_extensions import TypedDict  # before Python 3.12 pydantic knows no 
 
 from sequoia_core.design.profile import PLACES
 from sequoia_core.design.tree import TokenTree
-from sequoia_core.files.model_names import pair_names
+from sequoia_core.files.model_names import NO_DRAFT, pair_names
 from sequoia_core.models.chat import Turn
 from sequoia_core.studies.run_summary import Baseline, RunSummary, summarize_run
 from ui.jobs.steering import Steering
@@ -224,7 +224,8 @@ class Recorder:
 
 def pair_of(run: dict[str, Any]) -> str:
     """Name the models of a run for people, safe in markdown."""
-    return " ← ".join(safe_name(Path(run.get(role) or f"demo {role}").name) for role in ("target", "draft"))
+    target, draft = (safe_name(Path(run.get(role) or f"demo {role}").name) for role in ("target", "draft"))
+    return f"{target} without a draft" if run.get("draft") == NO_DRAFT else f"{target} ← {draft}"
 
 
 def made_with(*lanes: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sequoia_core.files.model_names import DEMO_PAIR, pair_names
+from sequoia_core.files.model_names import DEMO_PAIR, NO_DRAFT, pair_names
 from ui.session.pair_loading import PairKeeper, Progress
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class PairSpec(NamedTuple):
     """Which models to load, in which dtype, and where the target's weights live.
 
     Attributes:
-        target, draft: folders or hub ids; None twice is the demo pair.
+        target, draft: as for `load_pair`: folders or hub ids; None twice is the demo pair; `NO_DRAFT` is no draft.
         dtype: as for `load_pair`: None for the rule of `default_dtype`.
         offload: as for `load_pair`: None in memory, "disk" or "host".
     """
@@ -38,8 +38,19 @@ class PairSpec(NamedTuple):
 
     @property
     def is_demo(self) -> bool:
-        """Whether both models are among those that ship."""
-        return all(name.startswith("demo ") for name in pair_names(*self[:2]))
+        """Whether all of its models are among those that ship."""
+        target, draft = pair_names(*self[:2])
+        return target.startswith("demo ") and (self.is_alone or draft.startswith("demo "))
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the target has no draft."""
+        return self.draft == NO_DRAFT
+
+    @property
+    def named(self) -> list[str]:
+        """The folders and hub ids that it names."""
+        return [name for name in (self.target, None if self.is_alone else self.draft) if name is not None]
 
     @property
     def demo_draft(self) -> str:
@@ -65,9 +76,7 @@ def _fetch_pair(spec: PairSpec) -> None:
     Raises:
         ValueError: naming the file that is no plain file, such as a named pipe.
     """
-    for name in spec[:2]:
-        if name is None:
-            continue
+    for name in spec.named:
         folder = Path(name).expanduser()
         if folder.is_dir():
             strange = next((file for file in sorted(folder.iterdir()) if not (file.is_file() or file.is_dir())), None)

@@ -205,6 +205,8 @@ def set_pair(spec: PairSpec) -> None:
 def pair_name() -> str:
     """Name the pair for people, to follow 'the': with where its target lives, if that is not in memory."""
     spec = pair_spec()
+    if spec.is_alone:
+        return models_name() + ("" if spec.offload is None else f", {PLACES[spec.offload]}")
     place = "" if spec.offload is None else f" with its target {PLACES[spec.offload]}"
     if not spec.is_demo:
         return f"pair {models_name()}{place}"
@@ -214,8 +216,9 @@ def pair_name() -> str:
 
 
 def models_name() -> str:
-    """Name the models of a pair that is not the demo pair, for people."""
-    return " ← ".join(safe_name(Path(name).name) for name in pair_spec()[:2])
+    """Name the models of a pair that is not the demo pair, or of one model alone, for people."""
+    names = [safe_name(Path(name).name) for name in pair_names(*pair_spec()[:2])]
+    return f"{names[0]} without a draft" if pair_spec().is_alone else " ← ".join(names)
 
 
 def last_run() -> dict[str, Any] | None:

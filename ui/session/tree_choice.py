@@ -28,7 +28,7 @@ class TreeChoice:
     """A tree and where it comes from.
 
     Args:
-        source: one of `SOURCES`.
+        source: one of `SOURCES`, or "alone" where there is no draft.
         tree: None where there is none.
         origin: where it comes from, or why there is none, for people.
     """
@@ -40,6 +40,9 @@ class TreeChoice:
 
 def draw() -> TreeChoice:
     """Draw the choice of a tree. Where it depends on the vector only the source is set: see `settled`."""
+    if session.pair_spec().is_alone:
+        # A policy that needs no draft goes here, as in `generate`: LookupTree(TextIndex()).
+        return TreeChoice("alone", chain_tree(0), "One token per pass, as there is no draft")
     source = st.selectbox(
         "Tree",
         SOURCES,

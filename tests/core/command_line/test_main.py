@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from sequoia_core.command_line.main import main
 from sequoia_core.decoding.loop import decode
@@ -167,6 +169,51 @@ def test_a_target_on_disk_writes_the_same_text_and_its_profile_says_so(call, tmp
     options = ["profile", "--sizes", "1,3", "--context", "16", "--repeats", "1"]
     assert call(*options, "--offload", "disk")["meta"]["offload"] == "disk"
     assert "offload" not in call(*options)["meta"]
+
+
+def test_a_target_alone_writes_what_transformers_writes(call, demo_pair):
+    prompt = "def read_lines(path):\n"
+    ids = torch.tensor([demo_pair.tokenizer.encode(prompt)])
+    wanted = demo_pair.target.model.generate(ids, do_sample=False, max_new_tokens=48)[0, ids.shape[1] :].tolist()
+    options = ["--draft", "none", "--prompt", prompt, "--max-new-tokens", "48", "--dtype", "float32"]
+    result = call("generate", *options)
+    assert result["tokens"] == wanted and result["text"] == demo_pair.tokenizer.decode(wanted)
+    assert result["steps"] == len(wanted) and "no draft" in result["tree"]["source"]
+
+
+def test_a_model_alone_from_the_hubs_folder(tmp_path):
+    folder = tmp_path / "hub" / "models--owner--alone"
+    shutil.copytree(ASSETS / "demo" / "draft", folder / "snapshots" / "abc")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("abc")
+    command = [sys.executable, "-m", "sequoia_core", "generate", "--target", "owner/alone", "--draft", "none"]
+    run = subprocess.run(
+        [*command, "--prompt", "x", "--json", *SHORT], capture_output=True, text=True, cwd=ASSETS.parent,
+        env=os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert len(json.loads(run.stdout)["tokens"]) == 12
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["measure"],
+        ["profile"],
+        ["bench"],
+        ["generate", "--prompt", "x", "--tree", "TREE"],
+        ["generate", "--prompt", "x", "--acceptance", VECTOR],
+        ["generate", "--prompt", "x", "--profile", PROFILE],
+    ],
+)
+def test_what_takes_two_models_refuses_one_before_it_is_loaded(arguments, capsys, monkeypatch, tmp_path):
+    tree = tmp_path / "tree.json"
+    tree.write_text(json.dumps({"format": "sequoia-tree", "version": 1, "parents": [-1, 0]}))
+    monkeypatch.setattr("sequoia_core.models.loading.load_pair", lambda *_: pytest.fail("a model was loaded"))
+    assert main([*(str(tree) if a == "TREE" else a for a in arguments), "--draft", "none"]) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.count("\n") == 1
+    assert output.err.startswith("error: draft: found none, expected a draft model: ")
 
 
 @pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk", "traversal"])

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +12,11 @@ import torch
 from sequoia_core.command_line.main import main
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
-from sequoia_core.models.loading import DEMO_PAIR, load_pair
+from sequoia_core.files.model_names import pair_names
+from sequoia_core.models import loading
+from sequoia_core.models.loading import DEMO_PAIR, check_tree_pass, load_pair
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import tiny_llama
 
@@ -31,6 +35,38 @@ def test_demo_pair_meets_its_card(demo_pair):
 def test_one_model_of_a_pair_is_not_enough():
     with pytest.raises(ValueError, match="only one"):
         load_pair(target="x")
+
+
+def test_the_demo_target_alone_writes_what_it_writes_in_its_pair(demo_pair, monkeypatch):
+    checked = []
+    monkeypatch.setattr(loading, "check_tree_pass", lambda model: checked.append(model) or check_tree_pass(model))
+    alone = load_pair(draft="none", device="cpu", dtype="float32")
+    assert alone.draft is None and checked == [alone.target] == list(alone.models)
+    assert (alone.target.name, alone.max_context) == ("demo target", alone.target.max_context)
+    prompt = alone.tokenizer.encode("import json\n\n\ndef ")
+    texts = [
+        [token for step in decode(prompt, target=target, draft=draft, tree=tree, max_new_tokens=24)
+         for token in step.new_tokens]
+        for target, draft, tree in (
+            (alone.target, None, ROOT_ONLY), (demo_pair.target, demo_pair.draft, chain_tree(3)),
+        )
+    ]  # fmt: skip
+    assert texts[0] == texts[1]
+
+
+def test_padding_is_cut_off_a_model_alone(tmp_path):
+    alone = load_pair(save_padded(tmp_path, seed=1, rows=72, tokens=60), "none", device="cpu")
+    assert alone.target.vocab_size == len(alone.tokenizer) == 60
+
+
+def test_none_is_no_draft_and_a_folder_of_that_name_is_one(tmp_path, monkeypatch):
+    shutil.copytree(DRAFT, tmp_path / "none")
+    monkeypatch.chdir(tmp_path)
+    folder = str(tmp_path / "none")
+    for given, name in (("none", None), ("./none", folder), (Path("none"), folder)):
+        draft = load_pair("none", given, device="cpu").draft
+        assert (draft and draft.name) == name
+        assert pair_names("none", given) == (folder, name or "none")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp32"])

@@ -1,11 +1,22 @@
-"""The loop that all studies share: order, progress, cancel, going on."""
+"""What all studies share: a loop with order, progress, cancel, going on; and what one model alone gets."""
 
 import threading
 
 import pytest
 
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.files.faults import Cancelled
+from sequoia_core.models.language_model import ModelPair
+from sequoia_core.studies.bench import bench
+from sequoia_core.studies.losslessness import check_losslessness
+from sequoia_core.studies.measure_acceptance import measure_acceptance
+from sequoia_core.studies.measure_profile import measure_profile
+from sequoia_core.studies.prediction_check import static_versus_real
 from sequoia_core.studies.prompt_loop import one_by_one, require_a_prompt
+from sequoia_core.studies.race import race
+from sequoia_core.studies.rejection_curves import measure_rejection
+from sequoia_core.studies.verifier_comparison import compare_verifiers
 
 
 def test_each_is_measured_in_order_and_progress_is_of_all():
@@ -40,3 +51,37 @@ def test_nothing_complete_is_a_cancel():
     with pytest.raises(Cancelled, match="acceptance: cancelled before the first prompt was complete"):
         require_a_prompt([], "acceptance")
     require_a_prompt([1], "acceptance")
+
+
+PAIRED = {
+    "acceptance": lambda pair: measure_acceptance([[1, 2]], target=pair.target, draft=pair.draft),
+    "rejection": lambda pair: measure_rejection(
+        [[1, 2]], target=pair.target, draft=pair.draft, samplings=[SamplingConfig()]
+    ),
+    "profile": lambda pair: measure_profile(target=pair.target, draft=pair.draft),
+    "losslessness": lambda pair: check_losslessness([1, 2], target=pair.target, draft=pair.draft, tree=chain_tree(2)),
+    "verifiers": lambda pair: compare_verifiers(
+        [[1, 2]], target=pair.target, draft=pair.draft, tree=chain_tree(2), samplings=[SamplingConfig()]
+    ),
+    "assumption": lambda pair: static_versus_real(
+        [[1, 2]] * 2, [[1, 2]] * 2, target=pair.target, draft=pair.draft, tree=chain_tree(2)
+    ),
+    "race": lambda pair: race(pair, [[1, 2]], trees={}, sampling=SamplingConfig(), max_new_tokens=4),
+    "race of ours": lambda pair: race(
+        pair, [[1, 2]], trees={"chain": chain_tree(2)}, sampling=SamplingConfig(), max_new_tokens=4,
+        with_transformers=False,
+    ),
+    "bench": lambda pair: bench(pair, [[1, 2]], sampling=SamplingConfig(), max_new_tokens=4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("study", PAIRED)
+def test_what_takes_two_models_refuses_one(study, tiny_target):
+    with pytest.raises(ValueError, match=r"^draft: found none.*, expected a draft model"):
+        PAIRED[study](ModelPair(tiny_target, None, None))
+
+
+def test_a_model_alone_is_timed_by_its_own_methods(tiny_target):
+    alone = ModelPair(tiny_target, None, None)
+    lanes = race(alone, [[1, 2]], trees={}, sampling=SamplingConfig(), max_new_tokens=4, with_transformers=False)
+    assert lanes["autoregressive"].tokens == [4]

@@ -323,6 +323,17 @@ def test_what_a_pair_will_take_is_said_before_it_is_loaded(dtype, tmp_path, monk
     assert not held(folder)
 
 
+def test_a_target_alone_streams_and_takes_no_memory_for_a_draft(tmp_path):
+    folder = save(build("Llama"), tmp_path)
+    pair, alone = (streaming_needs(folder, draft, device="cpu", dtype="float32").needs for draft in (folder, "none"))
+    assert alone.beside == 0 < pair.beside and alone.memory == pair.memory - pair.beside
+    streamed, resident = (load_pair(folder, "none", device="cpu", dtype="float32", offload=o) for o in ("disk", None))
+    assert streamed.draft is None and streamed.target.offload == "disk" and streamed.target.needs == alone
+    texts = [[step.new_tokens for step in autoregressive(PROMPT, target=p.target)] for p in (streamed, resident)]
+    assert texts[0] == texts[1]
+    streamed.target.close()
+
+
 def test_what_cannot_be_offloaded_is_refused(tmp_path):
     folder = save(build("Llama"), tmp_path)
     with pytest.raises(ValueError, match="offload: found 'tape', expected disk or host"):

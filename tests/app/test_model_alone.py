@@ -1,0 +1,108 @@
+"""One model without a draft: chosen in the sidebar, decoded with, and every page says what it cannot do."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from sequoia_core.files.model_names import DEMO_PAIR
+from tests.app.conftest import PAGES, TIMEOUT_SEC, metrics, open_page, settled, wait_for
+from ui import sidebar
+from ui.session import model_pairs
+from ui.session.model_pairs import PairSpec
+
+ALONE = PairSpec(draft="none")
+BLOCKED = {  # page -> what brings its control up, and the control's label
+    "overview": ({}, "Run the whole chain"),
+    "race": ({}, "Start the race"),
+    "acceptance": ({"acceptance_way": "Measure"}, "Measure on"),
+    "hardware": ({"hardware_way": "Measure"}, "Measure this machine"),
+    "robustness": ({"robustness_section": "Losslessness"}, "Start"),
+}
+
+
+@pytest.fixture(scope="module")
+def loaded() -> PairSpec:
+    """The demo target, in memory."""
+    model_pairs.shared_pair(ALONE, threading.Event())
+    yield ALONE
+    model_pairs.unload_pair()
+
+
+def opened(name: str, state: dict | None = None, **query: str) -> AppTest:
+    page = AppTest.from_file(str(next(path for path in PAGES if path.stem == name)), default_timeout=TIMEOUT_SEC)
+    for key, value in ({"studio_pair": ALONE} | (state or {})).items():
+        page.session_state[key] = value
+    page.query_params |= query
+    return settled(page.run())
+
+
+def decoded(page: AppTest) -> AppTest:
+    page = settled(page.button(key="decode_start").click().run())
+    job = page.session_state["studio_jobs"]["decode"]
+    wait_for(lambda: not job.active)
+    assert job.error is None, job.error
+    return settled(page.run())
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+def test_what_needs_a_draft_says_so_and_cannot_be_started(name: str, assets, loaded) -> None:
+    query, control = BLOCKED[name]
+    page = opened(name, **query)
+    button = next(button for button in page.button if control in button.label)
+    assert button.disabled
+    said = [info.value for info in page.info if "needs a draft model" in info.value]
+    assert len(said) == 1 and "the demo target without a draft" in said[0] and "Change pair" in said[0]
+    with_pair = opened(name, {"studio_pair": PairSpec()}, **query)
+    assert not any("needs a draft model" in info.value for info in with_pair.info)
+
+
+def test_it_decodes_and_every_page_runs_with_its_run(assets, loaded) -> None:
+    page = decoded(opened("decode", tokens="16", source="file"))
+    run = page.session_state["studio_last_run"]
+    assert (run["target"], run["draft"], run["shapes"]) == ("demo target", "none", [[-1]])
+    assert len(run["steps"]) == run["baseline"]["tokens"] == 16
+    assert metrics(page)["Tokens per step"][0] == "1.00"
+    state = {name: page.session_state[name] for name in ("studio_last_run", "studio_runs", "studio_run_origins")}
+    for path in PAGES:
+        page = opened(path.stem, state)
+        assert not page.error and "demo target without a draft" in " ".join(m.value for m in page.sidebar.markdown)
+
+
+def test_it_is_chosen_in_the_sidebar_and_left_again(assets) -> None:
+    page = open_page("tree")
+
+    def use() -> AppTest:
+        button = next(button for button in page.sidebar.button if button.label == "Use this pair")
+        return settled(button.click().run())
+
+    page = settled(page.toggle(key="sidebar_alone").set_value(True).run())
+    assert page.text_input(key="sidebar_draft").disabled and not page.text_input(key="sidebar_target").disabled
+    page = use()
+    assert page.session_state["studio_pair"] == ALONE
+    assert page.text_input(key="sidebar_target").value == page.text_input(key="sidebar_draft").value == ""
+    page.text_input(key="sidebar_target").set_value(str(DEMO_PAIR / "draft"))
+    page = use()
+    assert page.session_state["studio_pair"] == PairSpec(str(DEMO_PAIR / "draft"), "none")
+    assert "demo draft without a draft" in " ".join(element.value for element in page.sidebar.markdown)
+    page = settled(page.toggle(key="sidebar_alone").set_value(False).run())
+    page.text_input(key="sidebar_target").set_value("")
+    assert not page.text_input(key="sidebar_draft").disabled
+    page = use()
+    assert page.session_state["studio_pair"][:2] == (None, None)
+
+
+def test_a_target_alone_streams_from_disk_and_lists_no_draft(assets) -> None:
+    page = opened("overview", {"studio_pair": ALONE._replace(offload="disk")})
+    line = next(caption.value for caption in page.sidebar.caption if "Target on disk" in caption.value)
+    assert "resident " in line and "draft" not in line
+    assert "demo target without a draft, on disk" in " ".join(button.label for button in page.button)
+
+
+def test_its_names_are_checked_before_loading(tmp_path: Path) -> None:
+    assert sidebar.pair_problem("", "none") is None
+    assert sidebar.pair_problem("owner/model", "none") is None
+    assert "no config.json" in sidebar.pair_problem(str(tmp_path), "none")
