@@ -40,6 +40,7 @@ from .output import check_out, progress_bar, report, tell
 
 if TYPE_CHECKING:
     from ..decoding.sampling import SamplingConfig
+    from ..decoding.tree_policy import TreePolicy
     from ..design.profile import HardwareProfile
     from ..models.language_model import ModelPair
 
@@ -80,6 +81,7 @@ def generate_command(
     import torch
 
     from ..decoding.loop import decode
+    from ..decoding.tree_policy import policy_of
     from ..design.profile import HardwareProfile
     from ..design.tree_files import import_tree
     from ..files.prompt_files import check_text
@@ -92,18 +94,23 @@ def generate_command(
     shape = None if tree is None else import_tree(tree)
     vector = None if acceptance is None else AcceptanceVector.load(acceptance)
     hardware = None if profile is None else HardwareProfile.load(profile)
-    drafted = vector is not None or hardware is not None or (shape is not None and shape.size > 1)
+    drafted = vector is not None or (shape is not None and shape.size > 1)
     why = "it fills the tree that was asked for" if drafted else None
     pair = open_pair(target, draft, device, dtype, offload, draft_for=why)
     source = f"file {tree}"
-    if shape is None:
-        shape, source = _default_tree(pair, sampling, verifier, vector, hardware)
-        words = f"with a static tree of {shape.size} nodes, {shape.depth} deep: {source}; --tree takes another"
-        tell(f"Decodes {source if pair.draft is None else words}.")
+    policy: TokenTree | TreePolicy | None = shape
+    if policy is None and pair.draft is None:
+        policy, source = _lookup_trees(pair, hardware)
+        tell(f"Decodes with {source}.")
+    elif policy is None:
+        policy, source = _default_tree(pair, sampling, verifier, vector, hardware)
+        size, depth = policy.size, policy.depth
+        tell(f"Decodes with a static tree of {size} nodes, {depth} deep: {source}; --tree takes another.")
+    bounds = policy_of(policy)
     started = time.perf_counter()
     steps = list(
         decode(
-            encoded(pair, [prompt], chat)[0], target=pair.target, draft=pair.draft, tree=shape,
+            encoded(pair, [prompt], chat)[0], target=pair.target, draft=pair.draft, tree=policy,
             sampling=sampling, max_new_tokens=max_new_tokens, verifier=verifier,
             generator=torch.Generator().manual_seed(seed),
         )
@@ -118,9 +125,24 @@ def generate_command(
         "seconds": seconds,
         "dtype": dtype_name(pair.target),
         "finished": steps[-1].finished,
-        "tree": {"size": shape.size, "depth": shape.depth, "source": source},
+        "tree": {"size": bounds.max_size, "depth": bounds.max_depth, "source": source},
     }
     report(result, as_json)
+
+
+def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[TreePolicy, str]:
+    """Return trees from the text under way for a target alone, by the user's profile or a shipped one of the target."""
+    from ..decoding.lookup.lookup_tree import lookup_in_own_text
+    from ..design.profile import HardwareProfile
+    from ..models.protocol import dtype_name
+
+    dtype = dtype_name(pair.target)
+    shipped = map(HardwareProfile.load, shipped_files(ASSETS / "profiles", dtype).values())
+    of_target = partial(HardwareProfile.differences, target=pair.target.name, dtype=dtype, offload=pair.target.offload)
+    fitting = (p for p in shipped if not of_target(p, draft=p.meta.get("draft", ""), device=p.device))
+    policy = lookup_in_own_text(profile or next(fitting, None))
+    costs = "as costs say" if policy.profile else "no profile tells what more would cost"
+    return policy, f"trees of text already seen, at most {policy.max_size} nodes, {costs}"
 
 
 def _default_tree(
@@ -130,15 +152,14 @@ def _default_tree(
     vector: AcceptanceVector | None,
     profile: HardwareProfile | None,
 ) -> tuple[TokenTree, str]:
-    """Return a tree and where it comes from: planned from a vector and a profile, as the app plans its own.
+    """Return a tree for a pair and where it comes from: planned from a vector and a profile, as the app plans its own.
 
-    A chain where no vector holds for this decode, or no profile is of this pair; a root alone where there is no draft.
+    A chain where no vector holds for this decode, or no profile is of this pair.
 
     Args:
         vector, profile: the user's own, used even where they are of other conditions; or None to look among those that
             ship: for a vector that holds, and a profile that does, or else the default one of another machine.
     """
-    from ..decoding.tree_policy import ROOT_ONLY
     from ..design.plain_trees import chain_tree
     from ..design.planning import plan_tree
     from ..design.profile import HardwareProfile
@@ -146,9 +167,7 @@ def _default_tree(
     from ..models.protocol import dtype_name
     from ..native.instruction_sets import instructions_in_use
 
-    if pair.draft is None:
-        # A policy that needs no draft goes here: LookupTree(TextIndex()), trees from text already seen.
-        return ROOT_ONLY, "one token per pass, as there is no draft"
+    assert pair.draft is not None
     wanted = Conditions(
         pair.target.name, pair.draft.name, sampling.temperature, sampling.top_p, measured_as(verifier or SEQUOIA),
         top_k=sampling.top_k,

@@ -95,10 +95,9 @@ def text_encoder(tokenizer: Path) -> Callable[[str], list[int]]:
         from tokenizers import Tokenizer
 
         path = tokenizer / "tokenizer.json" if tokenizer.is_dir() else tokenizer
+        data = read_bytes(path)
         try:
-            return Tokenizer.from_buffer(read_bytes(path))
-        except ValueError:
-            raise
+            return Tokenizer.from_buffer(data)
         except Exception as error:  # the library raises nothing more precise
             raise ValueError(f"{path}: found no tokenizer ({one_line(error)}), expected a tokenizer.json") from error
 

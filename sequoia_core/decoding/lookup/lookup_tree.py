@@ -23,6 +23,8 @@ from ..dynamic.adaptive_expansion import CONTEXT_STEP, Rate, StepCosts
 from ..plan import TreePlan
 from .text_index import LEAST_SCORE, RunningText, TextIndex
 
+UNPROFILED_SIZE = 8  # nodes that lose little on any machine where they are in vain
+
 
 @dataclass(frozen=True, slots=True)
 class LookupTree:
@@ -33,13 +35,13 @@ class LookupTree:
 
     Args:
         index: earlier texts; an empty one leaves the text under way.
-        max_size: nodes of a tree at most, root included.
+        max_size: nodes of a tree at most, root included; no more than the profile has times for.
         max_depth: edges from the root at most.
         profile: what verifying costs. The likeliest nodes are taken as long as they are worth it at the rate of the
             run. None counts no cost: every node with a chance of at least 0.005, up to `max_size`.
 
     Raises:
-        ValueError: for a bound out of range, or a `max_size` beyond what was profiled.
+        ValueError: for a bound out of range.
     """
 
     index: TextIndex
@@ -50,9 +52,10 @@ class LookupTree:
     def __post_init__(self) -> None:
         if not isinstance(self.index, TextIndex):
             raise ValueError(f"index: found {type(self.index).__name__}, expected a TextIndex")
-        most = MAX_SIZE if self.profile is None else self.profile.max_size
-        check_whole("max_size", self.max_size, 1, most)
+        check_whole("max_size", self.max_size, 1, MAX_SIZE)
         check_whole("max_depth", self.max_depth, 1, MAX_SIZE)
+        if self.profile is not None:
+            object.__setattr__(self, "max_size", min(self.max_size, self.profile.max_size))
 
     @property
     def fixed(self) -> TokenTree | None:
@@ -76,6 +79,11 @@ class LookupTree:
 
     def differences(self, wanted: Conditions) -> list[str]:
         return []  # nothing was measured for it
+
+
+def lookup_in_own_text(profile: HardwareProfile | None) -> LookupTree:
+    """Return the policy for one model alone: what is worth its cost, or small trees where no profile tells the cost."""
+    return LookupTree(TextIndex(), profile=profile, **({} if profile else {"max_size": UNPROFILED_SIZE}))
 
 
 class LookupDrafter:

@@ -178,7 +178,9 @@ def test_a_target_alone_writes_what_transformers_writes(call, demo_pair):
     options = ["--draft", "none", "--prompt", prompt, "--max-new-tokens", "48", "--dtype", "float32"]
     result = call("generate", *options)
     assert result["tokens"] == wanted and result["text"] == demo_pair.tokenizer.decode(wanted)
-    assert result["steps"] == len(wanted) and "no draft" in result["tree"]["source"]
+    assert result["steps"] < len(wanted) and "text already seen" in result["tree"]["source"]
+    small = call("generate", *options, "--profile", PROFILE)
+    assert small["tokens"] == wanted and small["tree"]["size"] <= 64
 
 
 def test_a_model_alone_from_the_hubs_folder(tmp_path):
@@ -203,7 +205,6 @@ def test_a_model_alone_from_the_hubs_folder(tmp_path):
         ["bench"],
         ["generate", "--prompt", "x", "--tree", "TREE"],
         ["generate", "--prompt", "x", "--acceptance", VECTOR],
-        ["generate", "--prompt", "x", "--profile", PROFILE],
     ],
 )
 def test_what_takes_two_models_refuses_one_before_it_is_loaded(arguments, capsys, monkeypatch, tmp_path):
@@ -423,3 +424,46 @@ def test_wishes_of_the_environment_that_cannot_be_met_are_named(command, name, v
     assert main(command) == 2
     error = capsys.readouterr().err
     assert name in error and said in error and error.count("\n") == 1
+
+
+def test_lookup_replays_a_log_without_a_model(call, tmp_path):
+    """Token ids are exact; the same requests as text are an estimate. Torch is not loaded for either."""
+    ids = tmp_path / "ids.jsonl"
+    ids.write_text(
+        "\n".join(json.dumps({"prompt_ids": [1, 2, 3, 4, 9], "token_ids": [1, 2, 3, 4, 9] * 4}) for _ in "ab")
+    )
+    code = (
+        "import sys\nfrom sequoia_core.command_line.main import main\n"
+        "try:\n    main(sys.argv[1:])\nfinally:\n    assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    )
+    command = [sys.executable, "-c", code, "lookup", "--responses", str(ids), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["requests"] == 2 and found["tokens"] == 40 and found["exact"]
+    own, shared = found["tokens_per_step"]["own"], found["tokens_per_step"]["shared"]
+    assert set(own) == set(shared) == {"2", "4", "8", "16", "32", "64"}
+    assert 1.0 < own["2"] < own["16"] <= shared["16"]
+    assert all(low <= own[n] <= high for n, (low, high) in found["interval"]["own"].items())
+    assert found["best_n"] in (8, 16, 32) and found["predicted_speedup"] is None
+    assert len(found["warnings"]) == 1 and "without a profile" in found["warnings"][0]
+
+    text = tmp_path / "chat.jsonl"
+    turns = [{"role": "user", "content": "def f(a): return a"}, {"role": "assistant", "content": "def f(a): return a"}]
+    text.write_text(json.dumps({"messages": turns}))
+    profile = str(ASSETS / "profiles" / "cpu-2core.json")
+    again = call("lookup", "--responses", str(text), "--profile", profile)
+    assert not again["exact"] and "estimate" in again["warnings"][0]
+    assert again["predicted_speedup"] > 1.0
+
+
+def test_lookup_refuses_what_is_no_log_and_no_tokenizer(tmp_path, capsys):
+    log, other = tmp_path / "log.jsonl", tmp_path / "tokenizer.json"
+    log.write_text('{"prompt": "a", "response": "b"}')
+    other.write_text("{}")
+    assert main(["lookup", "--responses", str(log), "--tokenizer", str(other)]) == 2
+    assert "tokenizer.json: found no tokenizer" in capsys.readouterr().err
+    log.write_text('{"text": "a"}')
+    assert main(["lookup", "--responses", str(log)]) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.count("\n") == 1 and "line 1: found keys text" in output.err

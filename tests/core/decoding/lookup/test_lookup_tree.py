@@ -198,12 +198,15 @@ def test_compiled_numbering_is_the_plain_one(monkeypatch):
         ({"index": [1, 2]}, "index: found list, expected a TextIndex"),
         ({"max_size": 0}, "max_size"),
         ({"max_depth": 0}, "max_depth"),
-        ({"max_size": 65, "profile": profile(0.1)}, "max_size.*65"),
     ],
 )
 def test_settings_out_of_range_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         LookupTree(**{"index": TextIndex()} | arguments)
+
+
+def test_trees_are_no_larger_than_what_was_profiled():
+    assert LookupTree(TextIndex(), max_size=65, profile=profile(0.1)).max_size == 64
 
 
 def test_a_verifier_that_is_not_exact_is_refused(tiny_target):
