@@ -434,7 +434,7 @@ def test_lookup_replays_a_log_without_a_model(call, tmp_path):
     )
     code = (
         "import sys\nfrom sequoia_core.command_line.main import main\n"
-        "try:\n    main(sys.argv[1:])\nfinally:\n    assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+        "try:\n    main(sys.argv[1:])\nfinally:\n    assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     command = [sys.executable, "-c", code, "lookup", "--responses", str(ids), "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
