@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .bootstrap import Estimate, bounds, ratio_estimate, resampled
+from .bootstrap import Estimate, ratio_estimate
 
 RANKS = 16  # per node that are looked at; rarer ones are worth next to nothing
 ROWS_PER_PROMPT = 12
@@ -101,24 +101,6 @@ class ChanceTables:
 
     def _curve(self, table: int, probs: np.ndarray) -> np.ndarray:
         return np.minimum(self.gain * np.interp(probs, CENTRES, self.values[table]), 1.0)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reliability:
-    """What a table fitted on half of the prompts said of the other half; one entry per bin that the others fill.
-
-    Attributes:
-        probs: float64 [bins], the probability looked up.
-        predicted, observed, low, high: float64 [bins], chance by the table, share accepted with its 95 % interval.
-        children: int64 [bins], how many there were.
-    """
-
-    probs: np.ndarray
-    predicted: np.ndarray
-    observed: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    children: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -250,24 +232,6 @@ class Calibration:
             axis=1
         )
         return ratio_estimate(found - base, positions[score])
-
-    def reliability(self, table: str) -> Reliability | None:
-        """Return what a table, fitted on every second prompt, says of the others; None for a single prompt.
-
-        Args:
-            table: one of `TABLES`.
-        """
-        if len(self.positions) < 2:
-            return None
-        fit, score = _halves(len(self.positions))
-        number = TABLES.index(table)
-        seen, taken = self.counts[score, number], self.accepted[score, number]
-        filled = np.flatnonzero(seen.sum(axis=0))
-        picks = resampled(len(score))
-        low, high = bounds((picks @ taken[:, filled]) / np.maximum(picks @ seen[:, filled], 1))
-        children = seen[:, filled].sum(axis=0)
-        observed = taken[:, filled].sum(axis=0) / children
-        return Reliability(CENTRES[filled], self._fitted(fit).values[number, filled], observed, low, high, children)
 
     def _fitted(self, weights: np.ndarray) -> ChanceTables:
         """Fit the tables with a weight for each prompt, float64 [m].

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from .profile_files import (
     MAX_SEC,
     MIN_SEC,
     VERSION,
+    Streaming,
     read_profile,
     seconds_above_0,
     seconds_from_0,
@@ -26,35 +27,12 @@ from .profile_files import (
     tokens_cached,
     whole_numbers,
 )
-from .tree import MAX_SIZE
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PER_SIZE = ("overhead_sec", "sampling_sec", "verify_growth_sec")  # one number for each size, or none at all
 PLACES = {None: "in memory", "disk": "on disk", "host": "in the host's memory"}  # of a target's weights
-
-
-class Streaming(NamedTuple):
-    """How layers stream in during every target pass.
-
-    Attributes:
-        layers: that are streamed; buffers: that hold them in turn; layer_read_sec: seconds to read one.
-    """
-
-    layers: int
-    buffers: int
-    layer_read_sec: float
-
-    @property
-    def pass_sec(self) -> float:
-        """Seconds in which all layers of a pass arrive."""
-        return self.layers * self.layer_read_sec
-
-    @property
-    def ahead_sec(self) -> float:
-        """Seconds of reading that fit into the buffers while no pass runs."""
-        return self.buffers * self.layer_read_sec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,20 +97,11 @@ class HardwareProfile:
             raise ValueError(
                 f"sizes: found {self.sizes.tolist()[:8]}, expected at least two increasing sizes from 1 up"
             )
-        if len(self.verify_sec) != len(self.sizes):
-            raise ValueError(
-                f"verify_sec: found {len(self.verify_sec)} times, expected one for each of {len(self.sizes)} sizes"
-            )
-        for name in PER_SIZE:
-            if len(getattr(self, name)) not in (0, len(self.sizes)):
-                raise ValueError(
-                    f"{name}: found {len(getattr(self, name))} times, expected one for each of {len(self.sizes)} sizes"
-                )
-        if len(self.draft_width_sec) != len(self.draft_widths):
-            raise ValueError(
-                f"draft_width_sec: found {len(self.draft_width_sec)} times, expected one for each of "
-                f"{len(self.draft_widths)} widths"
-            )
+        optional = [(name, len(self.sizes), "sizes") for name in PER_SIZE if len(getattr(self, name))]
+        widths = ("draft_width_sec", len(self.draft_widths), "widths")
+        for name, count, what in (("verify_sec", len(self.sizes), "sizes"), *optional, widths):
+            if (found := len(getattr(self, name))) != count:
+                raise ValueError(f"{name}: found {found} times, expected one for each of {count} {what}")
         if np.any(np.diff(self.draft_widths) <= 0):
             raise ValueError(f"draft_widths: found {self.draft_widths.tolist()[:8]}, expected increasing widths")
         for name, least in (("draft_sec", MIN_SEC), ("draft_growth_sec", 0.0)):
@@ -173,13 +142,7 @@ class HardwareProfile:
     @property
     def streaming(self) -> Streaming | None:
         """How the target's layers stream from a slower tier; None where all weights are resident, or it is not told."""
-        try:
-            found = self.meta["streaming"]
-            told = Streaming(int(found["layers"]), int(found["buffers"]), float(found["layer_read_sec"]))
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return None
-        plausible = 1 <= told.layers <= MAX_SIZE and 1 <= told.buffers <= MAX_SIZE
-        return told if plausible and MIN_SEC <= told.layer_read_sec <= MAX_SEC else None
+        return Streaming.recorded_in(self.meta)
 
     @property
     def smooth_verify_sec(self) -> np.ndarray:
@@ -252,17 +215,7 @@ class HardwareProfile:
         return float(self.growing_sec[0 if greedy else 1]) if len(self.growing_sec) else 0.0
 
     def t(self, n: int | np.ndarray) -> np.ndarray:
-        """Return t(n), a target pass over n tokens ÷ over one, interpolated between measured sizes.
-
-        Args:
-            n: tokens, any shape, 1 to `max_size`.
-
-        Returns:
-            float64, same shape.
-
-        Raises:
-            ValueError: beyond what was measured.
-        """
+        """Return t(n), a target pass over n tokens ÷ over one; arguments and errors as for `verify_at`."""
         return self.verify_at(n) / self.smooth_verify_sec[0]
 
     @property

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .profile import HardwareProfile, Streaming
+from .profile import HardwareProfile
+from .profile_files import Streaming
 from .tree import TokenTree
 
 READING_SLACK = 0.1  # a pass this much longer than its weights take to arrive computes all the time

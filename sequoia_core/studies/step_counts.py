@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..decoding.loop import DecodeStep
-from ..design.acceptance import AcceptanceMatrix, wilson_interval
+from ..design.acceptance import AcceptanceMatrix
+from ..design.bootstrap import wilson_interval
 from ..design.tree import TokenTree
 
 

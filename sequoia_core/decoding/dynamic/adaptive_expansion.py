@@ -18,7 +18,8 @@ from ...design.acceptance import AcceptanceVector
 from ...design.calibration import Calibration
 from ...design.optimal_trees import node_scores, optimal_tree
 from ...design.planning import best_shape, speedup_surface
-from ...design.profile import HardwareProfile, Streaming
+from ...design.profile import HardwareProfile
+from ...design.profile_files import Streaming
 from ...design.step_time import autoregressive_sec, computing_sec, overlapped
 from ...design.tree import TokenTree
 from .expansion import ExpansionPolicy, Nodes, SampledExpansion, TokenCosts, TopKExpansion, TreeBounds
