@@ -60,7 +60,7 @@ def explain_path(
         draft, residuals = (draft_row(node) if children else None), []
         if rule is not None and draft is not None:
             offers = rule(share * row, draft, [tokens[child] for child in children])
-            residuals = [likely(offer.rest, most) for offer in islice(offers, refused[node])]
+            residuals = [likely(offer.residual, most) for offer in islice(offers, refused[node])]
             if rule in WALKS and place + 1 < len(walk.path):
                 share = next(offers).accept_prob
         found.append(NodeRows(node, likely(row, most), () if draft is None else likely(draft, most), tuple(residuals)))

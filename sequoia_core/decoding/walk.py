@@ -56,12 +56,12 @@ def walk_tree(
     """
     path, trials, node = [0], [], 0
     while True:
-        left = target_row(node)
+        residual = target_row(node)
         children = tree.children(node)
         descended = False
         if children:
             for child, offer in zip(
-                children, rule(left, draft_row(node), [tokens[child] for child in children]), strict=True
+                children, rule(residual, draft_row(node), [tokens[child] for child in children]), strict=True
             ):
                 # a zero draft mass is the rounding case of Offer.accept_prob: decide by the target alone
                 trials.append(Trial(child, uniform(), offer.target_mass, offer.draft_mass or 1e-300))
@@ -69,9 +69,9 @@ def walk_tree(
                     path.append(child)
                     node, descended = child, True
                     break
-                left = offer.rest
+                residual = offer.residual
         if not descended:
-            return Walk(tuple(path), sample_row(left, uniform()), tuple(trials))
+            return Walk(tuple(path), sample_row(residual, uniform()), tuple(trials))
 
 
 class Stop(NamedTuple):
@@ -79,12 +79,12 @@ class Stop(NamedTuple):
 
     Attributes:
         share: the chance that it ends here, given that it came here.
-        left: float64 [V], what the bonus token is drawn from, up to a factor; None for the target's own row.
+        residual: float64 [V], what the bonus token is drawn from, up to a factor; None for the target's own row.
     """
 
     node: int
     share: float
-    left: np.ndarray | None
+    residual: np.ndarray | None
 
 
 def stops(
@@ -101,10 +101,10 @@ def stops(
     Nodes below a child that is never kept are left out. Arguments as for `walk_tree`; `share` is how often the node or
     one below it is kept.
     """
-    children, left = tree.children(node), None
+    children, residual = tree.children(node), None
     if children:
-        left = share * target_row(node)
-        offers = traversal_rule(left, draft_row(node), [tokens[child] for child in children])
+        residual = share * target_row(node)
+        offers = traversal_rule(residual, draft_row(node), [tokens[child] for child in children])
         for child, offer in zip(children, offers, strict=True):
             if offer.accept_prob > 0.0:
                 yield from stops(
@@ -112,9 +112,9 @@ def stops(
                 )
             else:
                 yield Stop(child, 0.0, None)
-            left = offer.rest
-        share = float(left.sum())
-    yield Stop(node, share, left)
+            residual = offer.residual
+        share = float(residual.sum())
+    yield Stop(node, share, residual)
 
 
 def walk_from_leaves(
@@ -139,9 +139,9 @@ def walk_from_leaves(
             trials.append(Trial(stop.node, uniform(), stop.share, 1.0))
         if not stop.node or trials[-1].accepted:
             break
-    left = target_row(stop.node) if stop.left is None else stop.left
+    residual = target_row(stop.node) if stop.residual is None else stop.residual
     path = tuple(tree.path_to(stop.node))
-    return Walk(path, sample_row(left, uniform()), tuple(trials))
+    return Walk(path, sample_row(residual, uniform()), tuple(trials))
 
 
 WALKS: dict[Rule, Callable[..., Walk]] = {traversal_rule: walk_from_leaves}  # of every other rule: walk_tree

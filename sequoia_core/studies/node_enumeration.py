@@ -86,7 +86,7 @@ def next_token_distribution(
             if rejected > 0.0 and len(drawn) + 1 < k:
                 offer_next([*drawn, token], rejected)
             else:
-                distribution += rejected * offer.rest
+                distribution += rejected * offer.residual
 
     offer_next([], 1.0)
     return distribution, float(accepted)

@@ -108,7 +108,7 @@ def outcomes(tree, tokens, rows, places, target, verifier, node=0, path=()):
             reach *= 1.0 - offer.accept_prob
             if reach <= 0.0:
                 return
-            left = offer.rest
+            left = offer.residual
     for token in np.flatnonzero(left):
         yield (*path, int(token)), reach * float(left[token])
 
