@@ -41,4 +41,4 @@ class CompiledDrafter(LevelDrafter):
             sequence[self.session.length :], root_position=root_position, positions=self.context,
             temperature=self.sampling.temperature, generator=self.generator,
         )  # fmt: skip
-        return DraftTree(self._plan, root_position, *finite(grown, "draft"), self._plan.places)
+        return DraftTree(self._plan, root_position, *finite(grown, "draft"), self._plan.cache_positions)

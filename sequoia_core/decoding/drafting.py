@@ -33,8 +33,8 @@ class DraftTree:
         tokens: int64 [n], root first.
         probs: float32 or float64 [n], what the draft gave each token after its parent; 1 for the root.
         rows: float32 [.., V], the rows that children were drawn from.
-        places: int64 [n], which of them is a node's, and its place in the draft's cache counted from the root's; -1
-            for a node that the draft did not read.
+        cache_positions: int64 [n], the position of each node in the draft's cache, counted from the root's, which is
+            also the row of its children; -1 for a node that the draft did not read.
         marginal_gains: how many candidates to list -> what its nodes add and cost; None where the tree was given.
     """
 
@@ -43,7 +43,7 @@ class DraftTree:
     tokens: torch.Tensor
     probs: torch.Tensor
     rows: torch.Tensor
-    places: np.ndarray
+    cache_positions: np.ndarray
     marginal_gains: Callable[[int], MarginalGains] | None = None
 
     @property
@@ -84,8 +84,8 @@ class RootDrafter:
         self.plan = plan_of(ROOT_ONLY)
 
     def grow(self, sequence: Sequence[int]) -> DraftTree:
-        last = torch.tensor(sequence[-1:])
-        return DraftTree(self.plan, len(sequence) - 1, last, torch.ones(1), torch.empty(0, 0), self.plan.places)
+        plan, last = self.plan, torch.tensor(sequence[-1:])
+        return DraftTree(plan, len(sequence) - 1, last, torch.ones(1), torch.empty(0, 0), plan.cache_positions)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         pass
@@ -150,7 +150,8 @@ class LevelDrafter:
             logits = self.session.forward(ids, positions, tree_mask, keep=len(level.nodes))
             block = probabilities(logits, self.sampling)
             check_probabilities(block, "draft")
-            drawn = self.draft_sampling(block, level.most_children, self.generator).take(level.places.to(block.device))
+            drawn = self.draft_sampling(block, level.most_children, self.generator)
+            drawn = drawn.take(level.draw_indices.to(block.device))
             tokens[level.children] = drawn
             probs[level.children] = block.take(level.rows.to(block.device) * block.shape[1] + drawn)
             if rows is None:
@@ -160,10 +161,10 @@ class LevelDrafter:
             rows[start : start + len(block)] = block
             start += len(block)
         rows = torch.empty(0, 0) if rows is None else rows
-        return DraftTree(plan, root_position, tokens, probs, rows, plan.places)
+        return DraftTree(plan, root_position, tokens, probs, rows, plan.cache_positions)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
-        read = [place for place in draft.places[list(path)].tolist() if place >= 0]
+        read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]
         if read:  # else nothing was appended: the next tree's first pass reads what is missing
             self.session.commit(draft.root_position, read)
 

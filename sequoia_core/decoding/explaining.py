@@ -70,6 +70,6 @@ def explain_path(
 def likely(row: np.ndarray, most: int) -> Likely:
     """Return the most likely tokens of a row, float64 [V], those above probability 0."""
     count = min(most, len(row))
-    places = np.argpartition(-row, count - 1)[:count]
-    places = places[np.argsort(-row[places], kind="stable")]
-    return tuple((int(token), float(row[token])) for token in places if row[token] > 0.0)
+    indices = np.argpartition(-row, count - 1)[:count]
+    indices = indices[np.argsort(-row[indices], kind="stable")]
+    return tuple((int(token), float(row[token])) for token in indices if row[token] > 0.0)

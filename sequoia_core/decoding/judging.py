@@ -97,7 +97,7 @@ class RowJudge:
             draft.tree,
             draft.tokens.tolist(),
             target_row=lambda node: distribution(self.logits[node], self.sampling, "target"),
-            draft_row=lambda node: widened(draft.rows[draft.places[node]]),
+            draft_row=lambda node: widened(draft.rows[draft.cache_positions[node]]),
             rule=self.verifier.rule,
             uniform=iter(self._uniforms(draft).tolist()).__next__,
         )
@@ -122,7 +122,7 @@ class RowJudge:
             draft.tokens.tolist(),
             walk,
             target_row=lambda node: distribution(self.logits[node], self.explained_by, "target"),
-            draft_row=lambda node: widened(draft.rows[draft.places[node]]),
+            draft_row=lambda node: widened(draft.rows[draft.cache_positions[node]]),
             rule=None if self.sampling.greedy else self.verifier.rule,
             most=most,
         )
@@ -152,7 +152,7 @@ class CompiledJudge(RowJudge):
         if not sampling_ops.supports(self.logits):  # under autocast a model returns another format than its own
             return super().walk(draft)
         plan, walker = draft.plan, self._walker
-        walker.take(plan.first_children, plan.child_counts, draft.places)
+        walker.take(plan.first_children, plan.child_counts, draft.cache_positions)
         if self.sampling.greedy:
             path, bonus, nodes = finite(walker.greedily(self.logits, draft.tokens), "target")
             accepted = set(path)

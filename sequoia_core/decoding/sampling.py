@@ -143,12 +143,12 @@ def sample_without_replacement(probs: torch.Tensor, k: int, generator: torch.Gen
         return tokens
     left = noise.masked_fill(race > 0, torch.inf).argsort(-1)  # tokens without mass, in uniformly random order
     drawn = (keys > 0).sum(-1, keepdim=True)
-    slots = torch.arange(k, device=probs.device)
-    return torch.where(slots < drawn, tokens, left.gather(-1, (slots - drawn).clamp_min(0)))
+    order = torch.arange(k, device=probs.device)
+    return torch.where(order < drawn, tokens, left.gather(-1, (order - drawn).clamp_min(0)))
 
 
 def _largest(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the k largest values and their places, largest first, [m, k] each; one alone costs a quarter of a sort."""
+    """Return the k largest values and their indices, largest first, [m, k] each; for k = 1 at a quarter of the time."""
     return values.max(-1, keepdim=True) if k == 1 else values.topk(k, dim=-1)
 
 

@@ -23,7 +23,7 @@ _POINTER = ctypes.c_void_p
 class _Level(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int32) for name in "forwarded most_children first_child padding".split()),
-        *((name, _POINTER) for name in "nodes counts tail".split()),
+        *((name, _POINTER) for name in "nodes counts mask".split()),
     ]
 
 

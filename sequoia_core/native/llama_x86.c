@@ -60,7 +60,7 @@ typedef struct {
 typedef struct {  // one pass: `rows` new tokens after `length` cached ones
     int length, rows, last, keep;
     const int64_t *ids, *positions;
-    const float *tail;  // [rows, last]: masks the `last` slots, the new ones included
+    const float *mask;  // [rows, last]: masks the `last` slots, the new ones included
 } Pass;
 
 typedef struct {
@@ -499,13 +499,13 @@ static void prepare(Cache *cache, const Pass *pass) {
     int32_t *seen = cache->seen;
     const int prefix = pass->length + pass->rows - pass->last;
     for (int row = 0; row < pass->rows; row++) {
-        const float *tail = pass->tail + (size_t)row * pass->last;
+        const float *mask = pass->mask + (size_t)row * pass->last;
         int run = 0;
-        while (run < pass->last && tail[run] == 0.0f) run++;
+        while (run < pass->last && mask[run] == 0.0f) run++;
         cache->run[row] = run;
         cache->seen_start[row] = (int32_t)(seen - cache->seen);
         for (int i = 0; i < pass->last; i++)
-            if (tail[i] == 0.0f) *seen++ = prefix + i;
+            if (mask[i] == 0.0f) *seen++ = prefix + i;
     }
     cache->seen_start[pass->rows] = (int32_t)(seen - cache->seen);
 }
@@ -610,10 +610,10 @@ static int ready(Cache *cache, const Pass *pass, int threads) {
 }
 
 // Append q tokens to a cache of `length` slots -> logits float32 [keep, V] of the last rows; 0 and -1 as for `ready`.
-// tail: float32 [q, last], 0 where a row sees a slot among the last ones (the new ones included), -inf where not.
+// mask: float32 [q, last], 0 where a row sees a slot among the last ones (the new ones included), -inf where not.
 int sequoia_forward(Cache *cache, int threads, int length, int rows, const int64_t *ids, const int64_t *positions,
-                    int last, const float *tail, int keep, float *logits) {
-    const Pass pass = {length, rows, last, keep, ids, positions, tail};
+                    int last, const float *mask, int keep, float *logits) {
+    const Pass pass = {length, rows, last, keep, ids, positions, mask};
     const int done = ready(cache, &pass, threads);
     if (done != 1) return done;
 #pragma omp parallel num_threads(threads)
@@ -624,8 +624,8 @@ int sequoia_forward(Cache *cache, int threads, int length, int rows, const int64
 // The same pass in parts, for layers that come one by one: enter, each layer, leave. What the arguments point to has to
 // stay as it is until the last layer. Returns as `sequoia_forward` does.
 int sequoia_enter(Cache *cache, int threads, int length, int rows, const int64_t *ids, const int64_t *positions,
-                  int last, const float *tail, int keep) {
-    cache->pass = (Pass){length, rows, last, keep, ids, positions, tail};
+                  int last, const float *mask, int keep) {
+    cache->pass = (Pass){length, rows, last, keep, ids, positions, mask};
     const int done = ready(cache, &cache->pass, threads);
     if (done != 1) return done;
 #pragma omp parallel num_threads(threads)
@@ -662,7 +662,7 @@ void sequoia_leave(Cache *cache, int threads, float *logits) {
 typedef struct {  // one level of a tree: the nodes that are forwarded, and their children
     int32_t forwarded, most_children, first_child, padding;
     const int64_t *nodes, *counts;  // [forwarded]: which they are, how many children each has
-    const float *tail;              // [forwarded, slots from the root on]
+    const float *mask;              // [forwarded, slots from the root on]
 } Level;
 
 typedef struct {
@@ -723,7 +723,7 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
     }
     float *logits = cache->logits, *rows = draft->rows;
     Pass pass = {.length = draft->length, .rows = unseen, .last = unseen, .ids = given, .positions = positions,
-                 .tail = causal};
+                 .mask = causal};
     const double *uniforms = draft->uniforms;
     double began = 0.0;
 
@@ -738,7 +738,7 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
                 pass.length += pass.rows;
                 pass.last = depth == 1 ? 1 + forwarded : pass.last + forwarded;
                 pass.rows = forwarded;
-                pass.tail = level->tail;
+                pass.mask = level->mask;
             }
             pass.keep = forwarded;
             for (int i = 0; i < pass.rows; i++) {
@@ -823,10 +823,10 @@ int sequoia_grow(Cache *cache, Growth *growth) {
             pass.length += pass.rows;
             pass.keep = (int)tree_wave(shaping);
             if (frontier == 0) {
-                pass.rows = pass.last = unseen, pass.ids = growth->ids, pass.positions = positions, pass.tail = causal;
+                pass.rows = pass.last = unseen, pass.ids = growth->ids, pass.positions = positions, pass.mask = causal;
             } else {
                 pass.rows = pass.keep, pass.last = (int)shaping->read + pass.keep;
-                pass.ids = shaping->ids, pass.positions = shaping->places, pass.tail = shaping->tail;
+                pass.ids = shaping->ids, pass.positions = shaping->pass_positions, pass.mask = shaping->pass_mask;
             }
             if (pass.keep) {
                 growth->widths[growth->frontiers++] = pass.keep;

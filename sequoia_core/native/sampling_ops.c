@@ -359,11 +359,11 @@ static void give_up(double *mass, int64_t size, const int64_t *tokens, int64_t f
 enum Rule { SEQUOIA, SPECINFER, TOPK };
 
 // Walk down a drafted tree (`decoding.walk.walk_tree`).
-// logits [n, size]; children of node i: counts[i] from firsts[i] on; draft rows [.., size], that of node i at slots[i];
+// logits [n, size]; children of node i: counts[i] from firsts[i] on; draft rows [.., size], that of node i at cache_positions[i];
 // tokens [n]; uniforms [n]. Fills path [n], trials: nodes, masses [n, 2] of target and draft; ends = {length of the path,
 // number of trials, bonus token} -> whether the rows on the way were finite; -1 without memory.
 int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float inverse, const int64_t *firsts,
-              const int64_t *counts, const int64_t *slots, const float *draft, const int64_t *tokens,
+              const int64_t *counts, const int64_t *cache_positions, const float *draft, const int64_t *tokens,
               const double *uniforms, int64_t *path, int64_t *nodes, double *masses, int64_t *ends) {
     double *memory = malloc(size * (3 * sizeof(double) + sizeof(float)));
     double *left = memory, *mass = left + size, *rest = mass + size;
@@ -376,7 +376,7 @@ int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float
         int64_t next = -1;
         fine = rows_distribution(logits + node * stride, size, inverse, scratch, left);
         if (!fine) break;
-        if (counts[node]) rows_widen(draft + slots[node] * size, size, mass);
+        if (counts[node]) rows_widen(draft + cache_positions[node] * size, size, mass);
         for (int64_t child = firsts[node]; child < firsts[node] + counts[node]; child++) {
             const int64_t token = tokens[child];
             const double target_mass = left[token], given = rule == TOPK ? 1.0 : mass[token];
@@ -442,7 +442,7 @@ static int64_t levels_of(const int64_t *firsts, const int64_t *counts) {
 // Walk up from the leaves (`decoding.walk.walk_from_leaves`). Arguments and result as `rows_walk`; a trial is a node at
 // which the walk may end, its masses are its share and 1.
 int rows_traverse(const float *logits, int64_t stride, int64_t size, float inverse, const int64_t *firsts,
-                  const int64_t *counts, const int64_t *slots, const float *draft, const int64_t *tokens,
+                  const int64_t *counts, const int64_t *cache_positions, const float *draft, const int64_t *tokens,
                   const double *uniforms, int64_t *path, int64_t *nodes, double *masses, int64_t *ends) {
     const int64_t levels = levels_of(firsts, counts), rows = size * (2 * sizeof(double));
     struct Visit *visits = malloc(levels * (sizeof(struct Visit) + rows) + size * (sizeof(double) + sizeof(float)));
@@ -459,7 +459,7 @@ int rows_traverse(const float *logits, int64_t stride, int64_t size, float inver
         if (!opened && counts[node]) {
             if (!(fine = rows_distribution(logits + node * stride, size, inverse, scratch, at->left))) break;
             for (int64_t i = 0; at->share < 1.0 && i < size; i++) at->left[i] *= at->share;
-            rows_widen(draft + slots[node] * size, size, at->mass);
+            rows_widen(draft + cache_positions[node] * size, size, at->mass);
         }
         if (tried) {
             at->share = residual_share(at->left, at->share, at->mass, size, rest);

@@ -117,31 +117,31 @@ def distribution(logits: torch.Tensor, temperature: float) -> np.ndarray | None:
 
 
 def largest(values: torch.Tensor, k: int) -> torch.Tensor:
-    """Return the places of the k largest of each row, largest first and equal ones in order, int64 [m, k]."""
+    """Return the indices of the k largest of each row, largest first and equal ones in order, int64 [m, k]."""
     values = values.contiguous()
-    places = torch.empty(len(values), k, dtype=torch.int64)
-    _granted(compiled().rows_largest(values.data_ptr(), *values.shape, k, places.data_ptr()))
-    return places
+    indices = torch.empty(len(values), k, dtype=torch.int64)
+    _granted(compiled().rows_largest(values.data_ptr(), *values.shape, k, indices.data_ptr()))
+    return indices
 
 
 def draw(probs: torch.Tensor, uniforms: torch.Tensor, *, replace: bool = False) -> torch.Tensor:
-    """Draw places from each row one by one.
+    """Draw indices from each row one by one.
 
     Args:
         probs: float32 [m, V].
-        replace: a place can be drawn again; otherwise draws are uniform over the rest when a row's mass is used up.
+        replace: an index can be drawn again; otherwise draws are uniform over the rest when a row's mass is used up.
         uniforms: float64 [m, k] in [0, 1), one for each draw.
 
     Returns:
         int64 [m, k].
     """
     probs, uniforms = probs.contiguous(), uniforms.contiguous()
-    places = torch.empty(uniforms.shape, dtype=torch.int64)
+    indices = torch.empty(uniforms.shape, dtype=torch.int64)
     count = uniforms.shape[1]
     _granted(
-        compiled().rows_draw(probs.data_ptr(), *probs.shape, count, replace, uniforms.data_ptr(), places.data_ptr())
+        compiled().rows_draw(probs.data_ptr(), *probs.shape, count, replace, uniforms.data_ptr(), indices.data_ptr())
     )
-    return places
+    return indices
 
 
 def _address(row: np.ndarray) -> int:
@@ -181,14 +181,14 @@ class Walker:
         self._shape: tuple[np.ndarray, ...] = ()
         self._size = 0
 
-    def take(self, firsts: np.ndarray, counts: np.ndarray, places: np.ndarray) -> None:
+    def take(self, firsts: np.ndarray, counts: np.ndarray, cache_positions: np.ndarray) -> None:
         """Take the tree of the next walks.
 
         Args:
             firsts, counts: int64 [n], each node's first child and how many it has.
-            places: int64 [n], where a node's row lies among the draft's; nodes without children are not looked up.
+            cache_positions: int64 [n], as in `DraftTree`, which row of the draft's each node has; not read for leaves.
         """
-        shape = firsts, counts, places
+        shape = firsts, counts, cache_positions
         if len(firsts) > self._size:
             self._size = size = len(firsts)
             self._path, self._nodes = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
@@ -196,7 +196,7 @@ class Walker:
             self._results = [_address(array) for array in (self._path, self._nodes, self._masses, self._ends)]
         if len(self._shape) != 3 or any(a is not b for a, b in zip(self._shape, shape, strict=True)):
             self._shape = shape
-            self._firsts, self._counts, self._slots = (_address(array) for array in shape)
+            self._firsts, self._counts, self._cache_positions = (_address(array) for array in shape)
 
     def greedily(self, logits: torch.Tensor, tokens: torch.Tensor) -> tuple[list[int], int, list[int]] | None:
         """Follow the target's most likely tokens, as `decoding.walk.walk_greedily` does.
@@ -241,7 +241,7 @@ class Walker:
         """
         arguments = (
             logits.data_ptr(), logits.stride(0), logits.shape[1], inverse(temperature), self._firsts, self._counts,
-            self._slots, draft.data_ptr(), tokens.data_ptr(), uniforms.data_ptr(), *self._results,
+            self._cache_positions, draft.data_ptr(), tokens.data_ptr(), uniforms.data_ptr(), *self._results,
         )  # fmt: skip
         if rule == TRAVERSAL:
             fine = compiled().rows_traverse(*arguments)

@@ -13,8 +13,8 @@
 #endif
 
 int rows_soften_one(const float *logits, int64_t size, float inverse, float *probs);
-int rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t *places);
-int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, int replace, const double *uniforms, int64_t *places);
+int rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t *found);
+int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, int replace, const double *uniforms, int64_t *found);
 
 enum { TABLE_MOST_LIKELY = 0, TABLE_AFTER = 3, TABLE_BEFORE = 6, POOLED = 2 };  // as in design/calibration.py
 enum { MANY = 4 };  // fewer rows are not shared among threads
@@ -75,7 +75,7 @@ static double chance_before(const Shaping *s, int64_t rank, double left, double 
 static int64_t unread(const Shaping *s) {
     int64_t count = 0;
     for (int64_t i = 0; i < s->size; i++)
-        if (s->slots[i] < 0 && s->depths[i] < s->max_depth && s->scores[i] > 0.0) s->order[count++] = i;
+        if (s->cache_positions[i] < 0 && s->depths[i] < s->max_depth && s->scores[i] > 0.0) s->order[count++] = i;
     sort_falling(s->scores, s->order, s->other, count);
     return count < s->beam ? count : s->beam;
 }
@@ -156,12 +156,12 @@ int64_t tree_wave(Shaping *s) {
         if (node == 0)
             for (int64_t j = 0; j < s->most_read; j++) own[j] = -INFINITY;
         else
-            memcpy(own, s->mask + s->slots[s->parents[node]] * s->most_read, s->most_read * sizeof(float));
+            memcpy(own, s->mask + s->cache_positions[s->parents[node]] * s->most_read, s->most_read * sizeof(float));
         own[s->read + i] = 0.0f;
-        s->slots[node] = s->read + i;
+        s->cache_positions[node] = s->read + i;
         s->ids[i] = s->tokens[node];
-        s->places[i] = last < s->positions ? last : s->positions - 1;
-        memcpy(s->tail + i * stop, own, stop * sizeof(float));
+        s->pass_positions[i] = last < s->positions ? last : s->positions - 1;
+        memcpy(s->pass_mask + i * stop, own, stop * sizeof(float));
     }
     s->width = width;
     return width;
@@ -173,7 +173,7 @@ static void add_children(Shaping *s, int64_t row, int64_t count, const int64_t *
     for (int64_t k = 0; k < count; k++, s->size++) {
         const int64_t node = s->size;
         s->parents[node] = parent, s->ranks[node] = k + 1, s->depths[node] = s->depths[parent] + 1;
-        s->tokens[node] = tokens[k], s->probs[node] = probs[k], s->slots[node] = -1;
+        s->tokens[node] = tokens[k], s->probs[node] = probs[k], s->cache_positions[node] = -1;
         s->scores[node] = s->scores[parent] * chance(s, table + pooled(k), probs[k]);
     }
 }
@@ -191,15 +191,15 @@ static void reorder_reals(double *column, const int64_t *order, double *scratch,
 // Keep the nodes of largest score, largest first.
 static void keep_best(Shaping *s) {
     const int64_t size = s->size, kept = size < s->max_size ? size : s->max_size;
-    int64_t *order = s->order, *places = s->other;
+    int64_t *order = s->order, *renumbered = s->other;
     for (int64_t i = 0; i < size; i++) order[i] = i;
     sort_falling(s->scores, order, s->other, size);
-    reorder(s->parents, order, places, kept), reorder(s->ranks, order, places, kept);
-    reorder(s->depths, order, places, kept), reorder(s->tokens, order, places, kept);
-    reorder(s->slots, order, places, kept);
+    reorder(s->parents, order, renumbered, kept), reorder(s->ranks, order, renumbered, kept);
+    reorder(s->depths, order, renumbered, kept), reorder(s->tokens, order, renumbered, kept);
+    reorder(s->cache_positions, order, renumbered, kept);
     reorder_reals(s->probs, order, s->sorted, kept), reorder_reals(s->scores, order, s->sorted, kept);
-    for (int64_t i = 0; i < kept; i++) places[order[i]] = i;
-    for (int64_t i = 1; i < kept; i++) s->parents[i] = places[s->parents[i]];
+    for (int64_t i = 0; i < kept; i++) renumbered[order[i]] = i;
+    for (int64_t i = 1; i < kept; i++) s->parents[i] = renumbered[s->parents[i]];
     s->size = kept;
 }
 
@@ -320,7 +320,7 @@ static void number_breadth_first(Shaping *s) {
             order[count] = child, parents[count] = i;
     memcpy(s->parents, parents, size * sizeof(int64_t));
     reorder(s->ranks, order, next, size), reorder(s->depths, order, next, size);
-    reorder(s->tokens, order, next, size), reorder(s->slots, order, next, size);
+    reorder(s->tokens, order, next, size), reorder(s->cache_positions, order, next, size);
     reorder_reals(s->probs, order, s->sorted, size), reorder_reals(s->scores, order, s->sorted, size);
 }
 

@@ -20,10 +20,10 @@ typedef struct {
     double gain, threshold, price;        // price: of one more child in this frontier, kept from reading to drawing
     float inverse_temperature, padding;
     int64_t size, width, read;         // n, w, how many nodes the draft has read in this step
-    int64_t *parents, *ranks, *depths, *tokens, *slots;  // [max_size + beam * branch]
+    int64_t *parents, *ranks, *depths, *tokens, *cache_positions;  // [max_size + beam * branch]
     double *probs, *scores;
-    int64_t *frontier, *ids, *places;      // [beam]: the pass's nodes, their tokens and positions
-    float *tail, *mask, *rows;         // [beam * most_read], [most_read, most_read] over slots, [most_read, vocab]
+    int64_t *frontier, *ids, *pass_positions;  // [beam]: the pass's nodes, their tokens and positions
+    float *pass_mask, *mask, *rows;    // [beam * most_read], [most_read, most_read] over cache positions, [most_read, vocab]
     int64_t *best, *drawn;             // [beam, branch] tokens
     double *best_probs, *drawn_probs, *planned;  // [beam, branch]
     int64_t *order, *other, *next, *scratch;  // [max_size + beam * branch] each

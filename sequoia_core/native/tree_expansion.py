@@ -28,8 +28,8 @@ class _Shaping(ctypes.Structure):
         *((name, _REAL) for name in "gain threshold price".split()),
         *((name, ctypes.c_float) for name in "inverse_temperature padding".split()),
         *((name, _COUNT) for name in "size width read".split()),
-        *((name, _POINTER) for name in "parents ranks depths tokens slots probs scores".split()),
-        *((name, _POINTER) for name in "frontier ids places tail mask rows".split()),
+        *((name, _POINTER) for name in "parents ranks depths tokens cache_positions probs scores".split()),
+        *((name, _POINTER) for name in "frontier ids pass_positions pass_mask mask rows".split()),
         *((name, _POINTER) for name in "best drawn best_probs drawn_probs planned".split()),
         *((name, _POINTER) for name in "order other next scratch firsts counts sees".split()),
         *((name, _POINTER) for name in "sorted hoped merged expected_falling".split()),
@@ -76,20 +76,21 @@ class Shaping:
         self.most_read, self.most_draws = most_read, most_read * branch
         nodes, children = max_size + beam * branch, beam * branch  # the kept ones, and all candidates of one frontier
         for names, size, kind in (
-            ("parents ranks depths tokens slots order other next scratch", nodes, np.int64),
+            ("parents ranks depths tokens cache_positions order other next scratch", nodes, np.int64),
             ("probs scores sorted hoped merged expected_falling", nodes, np.float64),
-            ("frontier ids places", beam, np.int64),
+            ("frontier ids pass_positions", beam, np.int64),
             ("firsts counts", max_size, np.int64),
             ("sees", max_size * max_size, np.float32),
             ("best drawn", children, np.int64),
             ("best_probs drawn_probs planned", children, np.float64),
-            ("tail", beam * most_read, np.float32),
+            ("pass_mask", beam * most_read, np.float32),
             ("mask", most_read * most_read, np.float32),
         ):
             for name in names.split():
                 self._keep(name, np.empty(size, kind))
         self.rows: torch.Tensor | None = None
-        self._ids, self._places, self._tail = (torch.from_numpy(self._arrays[n]) for n in ("ids", "places", "tail"))
+        given = (torch.from_numpy(self._arrays[name]) for name in ("ids", "pass_positions", "pass_mask"))
+        self._ids, self._positions, self._mask = given
 
     def _keep(self, name: str, array: np.ndarray | None) -> None:
         if array is not None and self._arrays.get(name) is array:
@@ -127,7 +128,7 @@ class Shaping:
         shaping.size, shaping.read, shaping.root_position = 1, 0, root_position
         shaping.threads, shaping.inverse_temperature = torch.get_num_threads(), sampling_ops.inverse(temperature)
         shaping.in_turn, shaping.draws, shaping.gain, shaping.threshold = in_turn, draws, gain, threshold
-        for name, value in (("parents", -1), ("ranks", 0), ("depths", 0), ("tokens", token), ("slots", -1)):
+        for name, value in (("parents", -1), ("ranks", 0), ("depths", 0), ("tokens", token), ("cache_positions", -1)):
             arrays[name][0] = value
         arrays["probs"][0] = arrays["scores"][0] = 1.0
         shaping.bins = 0 if tables is None else len(tables[0])
@@ -146,10 +147,10 @@ class Shaping:
         return compiled().tree_wave(self.address)
 
     def request(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return ids and positions int64 [w] and the mask float32 [w, slots] of a pass that is not the first."""
+        """Return ids and positions int64 [w] and the mask float32 [w, nodes read] of a pass that is not the first."""
         width = self._shaping.width
-        slots = self._shaping.read + width
-        return self._ids[:width], self._places[:width], self._tail[: width * slots].view(width, slots)
+        stop = self._shaping.read + width
+        return self._ids[:width], self._positions[:width], self._mask[: width * stop].view(width, stop)
 
     def read(self, logits: torch.Tensor) -> int | None:
         """Take the logits after the frontier, float32 [w, V] -> how many tokens `draw` is to draw after each node.
@@ -176,7 +177,7 @@ class Shaping:
             The columns of `expansion.Nodes`, views of buffers, numbered breadth-first as a `TokenTree` has them.
         """
         size = compiled().tree_kept(self.address)
-        columns = ("parents", "ranks", "depths", "tokens", "probs", "scores", "slots")
+        columns = ("parents", "ranks", "depths", "tokens", "probs", "scores", "cache_positions")
         return tuple(self._arrays[name][:size] for name in columns)
 
     def description(self, size: int) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:

@@ -125,7 +125,7 @@ class PlainGrower:
         self.policy, self.draft_sampling, self.sampling = policy, draft_sampling, sampling
         self.context, self.generator = context, generator
         most = policy.max_inner
-        self._mask = torch.full((most, most), -torch.inf)  # over the slots of one step; each sees its ancestors
+        self._mask = torch.full((most, most), -torch.inf)  # over the nodes read in one step; each sees its ancestors
         self.rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
 
     @staticmethod
