@@ -15,7 +15,7 @@ from ..models.protocol import Session
 from ..native import sampling_ops
 from .drafting import DraftTree
 from .explaining import NodeRows, explain_path
-from .sampling import SamplingConfig, distribution, finite, most_likely, token_probabilities, widened
+from .sampling import SamplingConfig, distribution, finite, most_likely, to_float64, token_probabilities
 from .verifiers import VERIFIERS, Verifier
 from .walk import WALKS, Trial, Walk, walk_greedily, walk_tree
 
@@ -97,7 +97,7 @@ class RowJudge:
             draft.tree,
             draft.tokens.tolist(),
             target_row=lambda node: distribution(self.logits[node], self.sampling, "target"),
-            draft_row=lambda node: widened(draft.rows[draft.cache_positions[node]]),
+            draft_row=lambda node: to_float64(draft.rows[draft.cache_positions[node]]),
             rule=self.verifier.rule,
             uniform=iter(self._uniforms(draft).tolist()).__next__,
         )
@@ -122,7 +122,7 @@ class RowJudge:
             draft.tokens.tolist(),
             walk,
             target_row=lambda node: distribution(self.logits[node], self.explained_by, "target"),
-            draft_row=lambda node: widened(draft.rows[draft.cache_positions[node]]),
+            draft_row=lambda node: to_float64(draft.rows[draft.cache_positions[node]]),
             rule=None if self.sampling.greedy else self.verifier.rule,
             most=most,
         )

@@ -187,7 +187,7 @@ def sample_row(probs: np.ndarray, uniform: float) -> int:
     return int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
 
 
-def widened(probs: torch.Tensor) -> np.ndarray:
+def to_float64(probs: torch.Tensor) -> np.ndarray:
     """Return one row of probabilities in double precision, float64 [V] summing to 1."""
     if rows.supports(probs[None]):
         return rows.to_float64(probs)
@@ -205,7 +205,7 @@ def distribution(logits: torch.Tensor, sampling: SamplingConfig, role: str) -> n
         return finite(rows.distribution(logits, sampling.temperature), role)
     probs = probabilities(logits[None], sampling)
     check_probabilities(probs, role)
-    return widened(probs[0])
+    return to_float64(probs[0])
 
 
 def token_probabilities(

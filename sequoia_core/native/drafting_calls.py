@@ -42,7 +42,7 @@ class _Draft(ctypes.Structure):
 
 class _Growth(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int32) for name in "threads length unseen most_waves".split()),
+        *((name, ctypes.c_int32) for name in "threads length unseen most_frontiers".split()),
         *((name, _POINTER) for name in "ids shaping uniforms widths".split()),
         *((name, ctypes.c_int64) for name in "frontiers draws".split()),
         ("seconds", _POINTER),
@@ -133,15 +133,15 @@ class GrowCall:
     Args:
         session: of the draft; tokens are drawn from its `vocab_size`.
         shaping: decides which nodes are read and kept.
-        most_waves: passes of one tree at most.
+        most_frontiers: passes of one tree at most.
     """
 
-    def __init__(self, session: CompiledSession, shaping: Shaping, *, most_waves: int) -> None:
+    def __init__(self, session: CompiledSession, shaping: Shaping, *, most_frontiers: int) -> None:
         self.session, self.shaping = session, shaping
         shaping.make_rows(session.vocab_size)
-        self._widths = (ctypes.c_int64 * most_waves)()
+        self._widths = (ctypes.c_int64 * most_frontiers)()
         self._call = _Growth(
-            most_waves=most_waves, shaping=shaping.address, widths=ctypes.addressof(self._widths),
+            most_frontiers=most_frontiers, shaping=shaping.address, widths=ctypes.addressof(self._widths),
             seconds=ctypes.addressof(session.drafting_sec),
         )  # fmt: skip
 

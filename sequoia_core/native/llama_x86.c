@@ -28,7 +28,7 @@
 
 #define ONE_COPY __attribute__((noinline))
 
-int rows_soften_one(const float *, int64_t, float, float *);  // see sampling_ops.c
+int rows_softmax_one(const float *, int64_t, float, float *);  // see sampling_ops.c
 int rows_largest(const float *, int64_t, int64_t, int64_t, int64_t *);
 int rows_draw(const float *, int64_t, int64_t, int64_t, int, const double *, int64_t *);
 
@@ -276,7 +276,7 @@ static void store_new(Cache *cache, int layer, const int64_t *positions, int row
 
 // Scores of one row over its keys to weights relative to the largest, up to the next 32 keys -> their sum. The weights go
 // to this row's place in tiles.
-static ONE_COPY float soften(activation *weights, float *scores, int count, float scale) {
+static ONE_COPY float softmax(activation *weights, float *scores, int count, float scale) {
     const int padded = (int)round_up(count, DEEP);
     for (int i = count; i < padded; i++) scores[i] = -__builtin_inff();
     floats top = fill(-__builtin_inff()), sum = {0};
@@ -323,7 +323,7 @@ static void attend(Cache *cache, int layer, int head, int first, const int64_t *
         const int row = (first + r) / share, start = cache->seen_start[row], more = cache->seen_start[row + 1] - start;
         float *line = scores + (size_t)r * stride;
         for (int i = 0; i < more; i++) line[prefix + i] = line[cache->seen[start + i]];  // slots lie at or after it
-        totals[r] = soften(weights + r * DEEP, line, prefix + more, scale);
+        totals[r] = softmax(weights + r * DEEP, line, prefix + more, scale);
         run = cache->run[row] < run ? cache->run[row] : run;
     }
     const int shared = (prefix + run) / DEEP;  // blocks of slots that all these rows see: many in a prompt
@@ -758,7 +758,7 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
             float *to = rows + row * vocab;
             int64_t *found = drawn + row * children;
             for (int i = 0; i < children; i++) found[i] = 0;
-            if (!rows_soften_one(from, vocab, draft->inverse_temperature, to))
+            if (!rows_softmax_one(from, vocab, draft->inverse_temperature, to))
                 failed |= 2;
             else if (uniforms)
                 failed |= rows_draw(to, 1, vocab, children, draft->with_replacement, uniforms + (size_t)row * children,
@@ -782,11 +782,11 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
 }
 
 typedef struct {
-    int32_t threads, length, unseen, most_waves;
+    int32_t threads, length, unseen, most_frontiers;
     const int64_t *ids;      // [unseen]: the last committed tokens, the root last
     Shaping *shaping;        // holds the root alone
     const double *uniforms;  // as many as may be drawn; looked at only where the shaping draws
-    int64_t *widths;         // [most_waves]: receives how many nodes each pass read
+    int64_t *widths;         // [most_frontiers]: receives how many nodes each pass read
     int64_t frontiers, draws;    // receive how many passes there were, how many uniforms were used
     double *seconds;         // grows by what the passes took
 } Growth;
@@ -816,12 +816,12 @@ int sequoia_grow(Cache *cache, Growth *growth) {
     Pass pass = {.length = growth->length, .rows = 0};
 
 #pragma omp parallel num_threads(threads)
-    for (int frontier = 0; frontier < growth->most_waves && !failed; frontier++) {
+    for (int frontier = 0; frontier < growth->most_frontiers && !failed; frontier++) {
 #pragma omp single
         {
             began = now();
             pass.length += pass.rows;
-            pass.keep = (int)tree_wave(shaping);
+            pass.keep = (int)tree_frontier(shaping);
             if (frontier == 0) {
                 pass.rows = pass.last = unseen, pass.ids = growth->ids, pass.positions = positions, pass.mask = causal;
             } else {

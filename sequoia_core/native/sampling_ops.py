@@ -23,7 +23,7 @@ if sys.platform == "linux":  # elsewhere compilers come without it, and rows tak
     ARITHMETIC_FLAGS += ("-fopenmp",)
 FLAGS = ("-march=native", *ARITHMETIC_FLAGS)
 _FUNCTIONS = {
-    "rows_soften": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _SINGLE, _POINTER, _FLAG),
+    "rows_softmax": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _SINGLE, _POINTER, _FLAG),
     "rows_probabilities": (
         _FLAG,
         _POINTER,
@@ -40,7 +40,7 @@ _FUNCTIONS = {
     "rows_distribution": (_FLAG, _POINTER, _COUNT, _SINGLE, _POINTER, _POINTER),
     "rows_largest": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER),
     "rows_draw": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _FLAG, _POINTER, _POINTER),
-    "rows_widen": (None, _POINTER, _COUNT, _POINTER),
+    "rows_to_float64": (None, _POINTER, _COUNT, _POINTER),
     "rows_residual": (None, _POINTER, _POINTER, _COUNT, _POINTER),
     "rows_remove": (_REAL, _POINTER, _COUNT, _COUNT),
     "rows_walk": (_FLAG, _FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 10),
@@ -78,7 +78,7 @@ def softmax_rows(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     """Return the softmax of float32 [m, V] over a temperature; NaN throughout when a row has no finite largest."""
     count, size = logits.shape
     probs = torch.empty(count, size, dtype=torch.float32)
-    fine = compiled().rows_soften(
+    fine = compiled().rows_softmax(
         logits.data_ptr(), logits.stride(0), count, size, inverse(temperature), probs.data_ptr(),
         torch.get_num_threads(),
     )  # fmt: skip
@@ -151,7 +151,7 @@ def _address(row: np.ndarray) -> int:
 def to_float64(row: torch.Tensor) -> np.ndarray:
     """Return a float32 row [V] in double precision, summing to 1."""
     wide = np.empty(len(row))
-    compiled().rows_widen(row.data_ptr(), len(row), _address(wide))
+    compiled().rows_to_float64(row.data_ptr(), len(row), _address(wide))
     return wide
 
 

@@ -22,22 +22,22 @@ _POINTER, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 class _Shaping(ctypes.Structure):
     _fields_ = [
-        *((name, _COUNT) for name in "max_size max_depth beam branch most_read in_turn draws vocab threads".split()),
+        *((name, _COUNT) for name in "max_size max_depth beam branch most_read sampled draws vocab threads".split()),
         *((name, _COUNT) for name in "root_position positions bins".split()),
         *((name, _POINTER) for name in "centres values mass_edges expected step draft".split()),
-        *((name, _REAL) for name in "gain threshold price".split()),
+        *((name, _REAL) for name in "gain threshold least_gain".split()),
         *((name, ctypes.c_float) for name in "inverse_temperature padding".split()),
         *((name, _COUNT) for name in "size width read".split()),
         *((name, _POINTER) for name in "parents ranks depths tokens cache_positions probs scores".split()),
         *((name, _POINTER) for name in "frontier ids pass_positions pass_mask mask rows".split()),
         *((name, _POINTER) for name in "best drawn best_probs drawn_probs planned".split()),
         *((name, _POINTER) for name in "order other next scratch firsts counts sees".split()),
-        *((name, _POINTER) for name in "sorted hoped merged expected_falling".split()),
+        *((name, _POINTER) for name in "sorted previous merged expected_falling".split()),
     ]
 
 
 _FUNCTIONS = {
-    "tree_wave": (_COUNT, _POINTER),
+    "tree_frontier": (_COUNT, _POINTER),
     "tree_read": (_COUNT, _POINTER, _POINTER, _COUNT),
     "tree_draw": (_COUNT, _POINTER, _POINTER, _COUNT),
     "tree_kept": (_COUNT, _POINTER),
@@ -77,7 +77,7 @@ class Shaping:
         nodes, children = max_size + beam * branch, beam * branch  # the kept ones, and all candidates of one frontier
         for names, size, kind in (
             ("parents ranks depths tokens cache_positions order other next scratch", nodes, np.int64),
-            ("probs scores sorted hoped merged expected_falling", nodes, np.float64),
+            ("probs scores sorted previous merged expected_falling", nodes, np.float64),
             ("frontier ids pass_positions", beam, np.int64),
             ("firsts counts", max_size, np.int64),
             ("sees", max_size * max_size, np.float32),
@@ -104,7 +104,7 @@ class Shaping:
         *,
         root_position: int,
         temperature: float,
-        in_turn: bool,
+        sampled: bool,
         draws: bool,
         tables: tuple[np.ndarray, np.ndarray, np.ndarray] | None,
         gain: float,
@@ -116,7 +116,7 @@ class Shaping:
 
         Args:
             temperature: of the draft's distributions.
-            in_turn: the sampled recipe, with its `threshold`.
+            sampled: as `SampledExpansion`, with its `threshold`; otherwise as `TopKExpansion`.
             draws: its tokens are drawn; otherwise the most likely ones come in their place.
             tables: centres float64 [b], values float64 [T, b] and edges of the mass left, float64 [2], as in
                 `design.calibration`; None for the draft's own probabilities.
@@ -127,7 +127,7 @@ class Shaping:
         shaping, arrays = self._shaping, self._arrays
         shaping.size, shaping.read, shaping.root_position = 1, 0, root_position
         shaping.threads, shaping.inverse_temperature = torch.get_num_threads(), sampling_ops.inverse(temperature)
-        shaping.in_turn, shaping.draws, shaping.gain, shaping.threshold = in_turn, draws, gain, threshold
+        shaping.sampled, shaping.draws, shaping.gain, shaping.threshold = sampled, draws, gain, threshold
         for name, value in (("parents", -1), ("ranks", 0), ("depths", 0), ("tokens", token), ("cache_positions", -1)):
             arrays[name][0] = value
         arrays["probs"][0] = arrays["scores"][0] = 1.0
@@ -143,8 +143,8 @@ class Shaping:
             self._shaping.rows, self._shaping.vocab = self.rows.data_ptr(), vocab
 
     def frontier(self) -> int:
-        """Choose the nodes of the next pass; return how many, 0 when the tree has its shape."""
-        return compiled().tree_wave(self.address)
+        """Choose the nodes of the next pass; return how many, 0 when the tree is complete."""
+        return compiled().tree_frontier(self.address)
 
     def request(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return ids and positions int64 [w] and the mask float32 [w, nodes read] of a pass that is not the first."""
@@ -164,14 +164,14 @@ class Shaping:
         return None if found == -1 else found
 
     def draw(self, ranks: int, generator: torch.Generator) -> None:
-        """Draw so many tokens after each node of the frontier, and add those children that are worth it."""
+        """Draw so many tokens after each node of the frontier, and add the children whose gain is enough."""
         uniforms = None
         if self._shaping.draws:
             uniforms = torch.rand(self._shaping.width, ranks, dtype=torch.float64, generator=generator)
         _granted(compiled().tree_draw(self.address, None if uniforms is None else uniforms.data_ptr(), ranks))
 
     def kept(self) -> tuple[np.ndarray, ...]:
-        """Leave out what is not worth its price.
+        """Leave out nodes that gain less than they cost.
 
         Returns:
             The columns of `expansion.Nodes`, views of buffers, numbered breadth-first as a `TokenTree` has them.

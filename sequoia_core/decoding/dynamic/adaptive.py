@@ -135,7 +135,7 @@ class AdaptiveTree(GrowingTree):
     def kind(self) -> str:
         return self.rules.kind
 
-    def shaper_at_start(self, context: float | None = None) -> ExpansionPolicy:
+    def expansion_at_start(self, context: float | None = None) -> ExpansionPolicy:
         return self.rules.expansion(self, self.calibration, self.costs(context))(self.expected[self.recipe].controller)
 
 

@@ -253,16 +253,16 @@ class SampledExpansion:
     def extended(self, nodes: Nodes, frontier: np.ndarray, rows: Rows) -> Nodes:
         best_tokens, best_probs = rows.most_likely(self.bounds.branch)
         reach = nodes.scores[frontier, None]
-        # The price of one more child, from the rows alone: as if their most likely tokens came out in order.
+        # The least gain that one more child must have, from the rows alone: as if the most likely tokens were drawn.
         left = 1.0 - (np.cumsum(best_probs, axis=1) - best_probs)
         planned = np.minimum.accumulate(reach * self.chances.before(left, best_probs), axis=1)
-        price = self._best_draws(nodes.size, planned.ravel())[1]
-        ranks = min(int((planned >= price).sum(axis=1).max()) + 1, self.bounds.branch)
+        least_gain = self._best_draws(nodes.size, planned.ravel())[1]
+        ranks = min(int((planned >= least_gain).sum(axis=1).max()) + 1, self.bounds.branch)
         tokens, probs = rows.drawn(ranks)
         # Rank by rank with what was drawn before it; tokens of later ranks are drawn by now, but not looked at.
         left = 1.0 - (np.cumsum(probs, axis=1) - probs)
         largest = _largest_left(tokens, best_tokens, best_probs)
-        going = np.logical_and.accumulate(reach * self.chances.before(left, largest) >= price, axis=1)
+        going = np.logical_and.accumulate(reach * self.chances.before(left, largest) >= least_gain, axis=1)
         room = self.bounds.max_size - nodes.size
         counts = going.sum(axis=1)
         counts = np.minimum(counts, np.maximum(room - (np.cumsum(counts) - counts), 0))

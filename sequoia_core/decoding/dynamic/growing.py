@@ -61,7 +61,7 @@ class GrowingTree(TreeBounds):
         """Which tables of a calibration speak of its children, see `design.calibration.KINDS`."""
         raise NotImplementedError
 
-    def shaper_at_start(self, context: float | None = None) -> ExpansionPolicy:
+    def expansion_at_start(self, context: float | None = None) -> ExpansionPolicy:
         """Return what shapes the first trees of a run, with so many tokens in the cache."""
         raise NotImplementedError
 
@@ -84,7 +84,7 @@ def predict_policy(
         return predict(policy.fixed, acceptance, profile, context=context, prompts=prompts)
     assert acceptance.calibration is not None
     return predict_growing(
-        policy.shaper_at_start(context), policy, acceptance.calibration, profile, kind=policy.kind, context=context,
+        policy.expansion_at_start(context), policy, acceptance.calibration, profile, kind=policy.kind, context=context,
         prompts=prompts,
     )  # fmt: skip
 
@@ -111,7 +111,7 @@ class DraftRows:
 
 
 class PlainGrower:
-    """Grows one tree after the other with any session, asking a shaper in Python."""
+    """Grows one tree after the other with any session, asking an expansion policy in Python."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class PlainGrower:
 
 
 class GrowingDrafter(LevelDrafter):
-    """Drafts with any session what its shaper decides; a policy's drafter says which shaper a step has.
+    """Drafts with any session; subclasses say which expansion policy a step has.
 
     The draft may read nodes that are not kept, and keep nodes that it has read without giving them children, so each
     node's place in the cache is its own record (`Nodes.cache_positions`). Compiled code grows the trees where it can.

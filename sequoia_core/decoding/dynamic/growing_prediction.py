@@ -33,7 +33,7 @@ def predict_growing(
     prompts: int | None = None,
     seed: int = 0,
 ) -> Prediction:
-    """Predict what decoding with trees of this shaper does.
+    """Predict what decoding with trees of this expansion policy does.
 
     Args:
         expansion: as it is at the start of a run; what it learns from the run is left out.

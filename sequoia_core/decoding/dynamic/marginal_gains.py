@@ -1,7 +1,7 @@
-"""What each node of a tree that took shape in a step is expected to add, what it costs, and the best that was left out.
+"""What each node of a step's dynamic tree is expected to add, what it costs, and the best candidates left out.
 
-Read off what the shaper computed: scores, prices and chances by rank. Shapes: n = nodes of the tree, r = nodes of it
-that the draft read, k = ranks.
+Read off what the expansion policy computed: scores, costs and chances by rank. Shapes: n = nodes of the tree, r = nodes
+of it that the draft read, k = ranks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class MarginalGains:
 
 
 def marginal_gains(expansion: ExpansionPolicy, nodes: Nodes, rows: Rows, *, most: int) -> MarginalGains:
-    """Return the gains and costs of a finished tree; of a shaper of one's own the gains alone.
+    """Return the gains and costs of a finished tree; for a policy of one's own the gains alone.
 
     Args:
         rows: after those nodes that the draft read, in the order of the nodes.
