@@ -206,7 +206,7 @@ class Calibration:
         counts = np.minimum(self.positions, ROWS_PER_PROMPT)
         return np.split(self.rows, np.cumsum(counts)[:-1]) if counts.sum() == len(self.rows) else None
 
-    def trust_by_prompt(self, kind: str) -> np.ndarray:
+    def gain_by_prompt(self, kind: str) -> np.ndarray:
         """Return how many children of each prompt were accepted ÷ how many all prompts' tables promise, float64 [m]."""
         tables = KINDS[kind][0]
         promised = (self.counts[:, tables] * self.tables().values[tables]).sum(axis=(1, 2))

@@ -95,8 +95,8 @@ def chat_text(tokenizer: Any, turns: Sequence[Turn]) -> str:
         return _rendered(tokenizer, turns)
     except ValueError as error:
         others = [turn for turn in turns if turn.role != "system"]
-        endless = isinstance(error.__cause__, LimitError)
-        if endless or len(others) in (0, len(turns)) or not _renders(tokenizer, others):
+        beyond_limits = isinstance(error.__cause__, LimitError)
+        if beyond_limits or len(others) in (0, len(turns)) or not _renders(tokenizer, others):
             raise
         raise ValueError(
             f"chat: found a chat template that refuses a system turn ({one_line(error.__cause__ or error)}), "

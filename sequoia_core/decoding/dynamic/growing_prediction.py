@@ -47,7 +47,7 @@ def predict_growing(
         ValueError: when the bounds go beyond what was profiled.
     """
     greedy = calibration.temperature == 0.0
-    rows, gain = calibration.rows_by_prompt(), calibration.trust_by_prompt(kind)
+    rows, gain = calibration.rows_by_prompt(), calibration.gain_by_prompt(kind)
     if rows is None:
         rows, gain = [calibration.rows], np.ones(1)
     generator, tables = np.random.default_rng(seed), calibration.tables()

@@ -125,9 +125,9 @@ function showMethod(method, time) {
   method.shown = done
   const tokens = done ? method.tokens[done - 1] : 0
   method.run.style.transform = `scaleX(${tokens / method.total})`
-  const pace = done ? `${(tokens / method.ends[done - 1]).toFixed(0)} tok/s` : ""
+  const rate = done ? `${(tokens / method.ends[done - 1]).toFixed(0)} tok/s` : ""
   const place = method.gap === 0 ? "first" : `+${method.gap.toFixed(2)} s`
-  method.figures.textContent = isHome ? `${method.finish.toFixed(2)} s · ${place} · ${pace}` : `${tokens} tokens · ${pace}`
+  method.figures.textContent = isHome ? `${method.finish.toFixed(2)} s · ${place} · ${rate}` : `${tokens} tokens · ${rate}`
   method.text.textContent = method.texts.slice(0, done).join("")
 }
 
