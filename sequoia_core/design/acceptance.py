@@ -1,6 +1,6 @@
 """Acceptance vectors: how often the draft's k-th choice is the one accepted; matrices, where that varies with depth.
 
-Knows the numbers and how sure they are; knows nothing of trees, models or how they were measured. Their files
+Knows the numbers and their intervals; knows nothing of trees, models or how they were measured. Their files
 and the checks of numbers are in `acceptance_files`.
 Shapes: B = ranks, L = levels, m = prompts.
 """
@@ -44,7 +44,7 @@ class AcceptanceVector:
         prompt_sums: float64 [m, B], acceptance probability summed over the positions of each prompt.
         prompt_trials: int64 [m], positions of each prompt.
         prompt_ranks: int16 [prompt_trials[i]] for each prompt i, the rank accepted at each position of its text, 0
-            where all were rejected; any tree's decoding of these texts follows from it (`replay`).
+            where all were rejected; `replay` computes from it how any tree decodes these texts.
         meta: where the vector comes from (JSON values).
         note: what was assumed when the file was read, for the reader.
         calibration: acceptance by the draft's own probabilities, from the same text, for trees that look at them.
@@ -98,7 +98,7 @@ class AcceptanceVector:
     def __eq__(self, other: object) -> bool:
         if self is other or not isinstance(other, AcceptanceVector):
             return self is other
-        # most differ there already, and the rest of the fields takes milliseconds to write out
+        # probabilities first: most vectors differ there, and writing out the other fields takes milliseconds
         return np.array_equal(self.probs, other.probs) and self._fields() == other._fields()
 
     def __hash__(self) -> int:
@@ -290,7 +290,7 @@ class AcceptanceVector:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AcceptanceMatrix:
-    """Acceptance by depth as well as rank, P[level, k], for where one vector for all depths is too coarse.
+    """Acceptance by depth and rank, P[level, k], where one vector for all depths is too coarse.
 
     Args:
         probs: float64 [L, B], `probs[l - 1, k - 1]` = probability that the child of rank k at depth l is the accepted

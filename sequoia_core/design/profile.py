@@ -47,7 +47,7 @@ class HardwareProfile:
         context: tokens already in the cache during measurement.
         draft_widths, draft_width_sec: int64 [j] and float64 [j], draft passes over several tokens; may be empty.
         verify_samples: float64 [k][r] raw seconds, for the spread; may be empty.
-        meta: anything else worth keeping, such as model names and versions.
+        meta: anything else to keep, such as model names and versions.
         overhead_sec: float64 [k], seconds of a step outside its passes: walking, committing, keeping the record. Empty
             where it was not timed (files of version 1), and then counted as nothing.
         sampling_sec: float64 [k], seconds that a temperature above 0 adds to a step; may be empty.
@@ -125,7 +125,7 @@ class HardwareProfile:
 
     @property
     def max_size(self) -> int:
-        """Largest tree the profile can speak about."""
+        """Largest tree that the profile covers."""
         return int(self.sizes[-1])
 
     @property
@@ -141,12 +141,12 @@ class HardwareProfile:
 
     @property
     def streaming(self) -> Streaming | None:
-        """How the target's layers stream from a slower tier; None where all weights are resident, or it is not told."""
+        """How the target's layers stream from a slower tier; None where weights are resident or nothing was recorded."""
         return Streaming.recorded_in(self.meta)
 
     @property
     def smooth_verify_sec(self) -> np.ndarray:
-        """Closest never-decreasing times (isotonic regression): noise must not make a larger pass look cheaper."""
+        """Closest times that never decrease (isotonic regression): noise must not make a larger pass look cheaper."""
         from scipy.optimize import isotonic_regression
 
         return isotonic_regression(self.verify_sec).x
@@ -186,7 +186,7 @@ class HardwareProfile:
         """Return the seconds of one draft pass over some tokens; that over one token where only that was timed.
 
         Args:
-            tokens: any shape; beyond the widest pass timed the last stretch is continued.
+            tokens: any shape; beyond the widest pass timed, the last slope is continued.
             context: as for `verify_at`.
         """
         tokens = np.asarray(tokens, dtype=np.float64)
@@ -228,8 +228,9 @@ class HardwareProfile:
         return self.draft_at(tokens) / self.smooth_verify_sec[0]
 
     def resampled(self, count: int, generator: np.random.Generator) -> list[Self] | None:
-        """Return profiles that the same measurement might have found: rounds of timing are drawn again, all parts of a
-        round together, since a slow moment touches all of them.
+        """Return profiles that the same measurement might have found, by resampling its rounds of timing.
+
+        All parts of a round stay together, because a slow moment affects all of them.
 
         Returns:
             `count` profiles, or None without at least two rounds of target passes.
@@ -261,9 +262,9 @@ class HardwareProfile:
         offload: str | None = None,
         instructions: str | None = None,
     ) -> list[str]:
-        """Return what keeps these times from predicting that pair there; empty when they were measured on it.
+        """Return why these times do not hold for a pair on a device; empty when they were measured with it there.
 
-        Modelled times never predict: a model of this very machine is as much of a what-if as one of another.
+        Modelled times never hold, not even those of a model of this machine.
 
         Args:
             target, draft: names as `model_names.pair_names` gives them.
@@ -294,7 +295,7 @@ class HardwareProfile:
         return found
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each pass timed: which `model`, `tokens`, `sec`; with a target's what else was timed."""
+        """Return a row for each pass timed: `model`, `tokens`, `sec`, and for the target what else was timed."""
         import pandas as pd
 
         beside = {name: getattr(self, name) for name in PER_SIZE if len(getattr(self, name))}
