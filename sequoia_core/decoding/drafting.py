@@ -1,6 +1,6 @@
 """Drafters: each step, fill a tree with the draft's tokens and leave its keys and values in the draft's session.
 
-`assemble` chooses one per run. A drafter owns its session and shapes trees as its policy says; it never looks at the
+`assemble` chooses one per run. A drafter owns its session and builds trees by its policy; it never looks at the
 target. A fixed tree on a compiled session is drafted by `sequoia_draft` in `native/llama_x86.c`, which repeats
 `LevelDrafter.fill_tree`: change both. Shapes: n = tree nodes, i = those that have children, V = vocabulary.
 """
@@ -29,7 +29,7 @@ class DraftTree:
 
     Attributes:
         plan: of the tree that was drafted.
-        root_position: place of the root in the text, and so in both sessions; all before it is committed.
+        root_position: position of the root in the text and in both sessions; all tokens before it are committed.
         tokens: int64 [n], root first.
         probs: float32 or float64 [n], what the draft gave each token after its parent; 1 for the root.
         rows: float32 [.., V], the rows that children were drawn from.
@@ -97,10 +97,10 @@ class RootDrafter:
 class LevelDrafter:
     """Drafts a fixed tree level by level, one pass of the draft for each, with any session.
 
-    A drafter of trees that are chosen anew before each step derives from it, and gives its own plan to `fill_tree`.
+    A drafter of trees that are chosen before each step derives from it, and passes its own plan to `fill_tree`.
 
     Args:
-        session: holds the prompt but for its last token.
+        session: holds all of the prompt except its last token.
         policy: one that `supports` accepts.
         draft_sampling: how children are drawn from a row.
         sampling: the draft's own.
@@ -133,10 +133,10 @@ class LevelDrafter:
 
     @torch.inference_mode()
     def fill_tree(self, plan: TreePlan, sequence: Sequence[int]) -> DraftTree:
-        """Draft a tree of a given shape below the last token of the committed sequence."""
+        """Draft a planned tree below the last token of the committed sequence."""
         tokens = torch.empty(plan.tree.size, dtype=torch.int64)
         probs = torch.ones(plan.tree.size, dtype=torch.float32)
-        known = tokens.numpy()  # the same memory: single entries cost less there
+        known = tokens.numpy()  # the same memory; NumPy is faster for single entries
         known[0] = sequence[-1]
         rows, start = self._rows, 0
         root_position = len(sequence) - 1
@@ -165,7 +165,7 @@ class LevelDrafter:
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]
-        if read:  # else nothing was appended: the next tree's first pass reads what is missing
+        if read:  # else nothing was forwarded: the next tree's first pass reads the tokens
             self.session.commit(draft.root_position, read)
 
     def wait(self) -> None:

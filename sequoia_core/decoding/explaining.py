@@ -1,6 +1,6 @@
-"""What both models thought along an accepted path: their most likely tokens, and what rejections left of the target's.
+"""Both models' most likely tokens along an accepted path, and the target's residuals after rejections.
 
-Worked out after the walk, to be shown; decides nothing. Shapes: V = vocabulary.
+Computed after the walk, for display; decides nothing. Shapes: V = vocabulary.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ class NodeRows(NamedTuple):
 
     Attributes:
         node: its id.
-        target: what the target would have written after it.
-        draft: what the draft would have; empty for a node without children.
-        residuals: one for each child that was rejected there, what was left of the target's row after it. Empty at
-            temperature 0, where nothing is left over.
+        target: the target's most likely tokens after it.
+        draft: the draft's; empty for a node without children.
+        residuals: the target's residual after each child that was rejected there; none at temperature 0.
     """
 
     node: int
@@ -51,10 +50,10 @@ def explain_path(
     Args:
         tokens: token of every node [n].
         target_row, draft_row: node -> float64 [V]; the draft's is asked only for nodes with children.
-        rule: what the walk went by; None at temperature 0.
+        rule: of the walk; None at temperature 0.
     """
     refused = Counter(int(tree.parents[trial.node]) for trial in walk.trials if trial.node not in walk.path)
-    found, share = [], 1.0  # the share in which a node is kept; walks from the root have decided on it already
+    found, share = [], 1.0  # the chance that a node is kept; 1 in walks from the root, which have decided already
     for place, node in enumerate(walk.path):
         row, children = target_row(node), tree.children(node)
         draft, residuals = (draft_row(node) if children else None), []

@@ -118,6 +118,6 @@ def plan_of(tree: TokenTree) -> TreePlan:
     return _kept_plan(tree) if tree.size <= MAX_KEPT else TreePlan(tree)
 
 
-@lru_cache(maxsize=8)  # many short runs over one tree are common: a benchmark, a proof
+@lru_cache(maxsize=8)  # many short runs over one tree are common, as in benchmarks
 def _kept_plan(tree: TokenTree) -> TreePlan:
     return TreePlan(tree)

@@ -1,7 +1,7 @@
 """Verifiers: given a drafted tree and both models' rows, decide which path the target accepts.
 
 A verifier is a draft sampling (how children are drawn from the draft's row) together with the rule that is exact for
-that draft sampling. Rules work on one node in float64 and are generators, so that a walk pays only for the children it
+that draft sampling. Rules work on one node in float64 and are generators, so that a walk computes only the children it
 looks at and a test can enumerate the whole distribution. On CPU plain temperature sampling walks by `rows_walk` in
 `native/sampling_ops.c`, which repeats these rules: change both (a test compares them trial by trial).
 
@@ -39,7 +39,7 @@ from .sampling import (
 
 
 class Offer:
-    """One child put to the target: accepted when `uniform < target_mass / draft_mass`.
+    """One child offered to the target: accepted when `uniform < target_mass / draft_mass`.
 
     Attributes:
         target_mass: R[s], what the (residual) target gives the child's token.
@@ -86,11 +86,11 @@ def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int])
 def traversal_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
     """Offer children drawn without replacement, each with all that is below it (traversal verification, 2505.12398).
 
-    What an offer's `accept_prob` says is the share in which the child is kept, averaged over what is drawn below it;
+    An offer's `accept_prob` is the chance that the child is kept, averaged over what is drawn below it;
     `walk_from_leaves` decides. The root is always kept, and at one node with leaves this is Sequoia's rule.
 
     Args:
-        target: float64 [V], row P times the share in which the node itself is kept; so is every `residual`.
+        target: float64 [V], row P times the chance that the node itself is kept; so is every `residual`.
         draft, children: as for `sequoia_rule`.
     """
     return _in_turn(target, draft, children, residual_share)
@@ -151,7 +151,7 @@ EXACT_SAMPLING: dict[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verifier:
-    """A draft sampling, the rule that is exact for it, and what the pair promises (paper §3.2).
+    """A draft sampling, the rule that is exact for it, and the properties of the pair (paper §3.2).
 
     Attributes:
         name: in options, files and records; also that of the rule in compiled code (`native.sampling_ops.RULES`), if
@@ -165,7 +165,7 @@ class Verifier:
         cover: if only k tokens have mass in the draft's row, and no others have mass in the target's, then one of k
             children is always accepted.
 
-    `GREEDY` keeps both promises only where both rows are one-hot.
+    `GREEDY` has both properties only where both rows are one-hot.
 
     Raises:
         ValueError: for a draft sampling and a rule that do not belong together, naming both.

@@ -1,4 +1,4 @@
-"""Walks: how verification descends a drafted tree, one child after the other, or ascends it, and what it decided.
+"""Walks: verification goes down a drafted tree, child after child, or up from its leaves, and records each decision.
 
 Knows the tree and a rule for one node (`verifiers`), but not which models the rows came from. V = vocabulary.
 """
@@ -63,7 +63,7 @@ def walk_tree(
             for child, offer in zip(
                 children, rule(residual, draft_row(node), [tokens[child] for child in children]), strict=True
             ):
-                # a zero draft mass is the rounding case of Offer.accept_prob: decide by the target alone
+                # draft mass 0 is the rounding case of Offer.accept_prob: the target alone decides
                 trials.append(Trial(child, uniform(), offer.target_mass, offer.draft_mass or 1e-300))
                 if trials[-1].accepted:
                     path.append(child)
@@ -78,7 +78,7 @@ class Stop(NamedTuple):
     """A node at which a walk from the leaves may end.
 
     Attributes:
-        share: the chance that it ends here, given that it came here.
+        share: the chance that it ends here, given that it reaches the node.
         residual: float64 [V], what the bonus token is drawn from, up to a factor; None for the target's own row.
     """
 
@@ -128,9 +128,9 @@ def walk_from_leaves(
 ) -> Walk:
     """Ascend from the leaves until a path is kept, then sample the bonus token (Traversal Verification, 2505.12398).
 
-    A token that the target likes less than the draft may be made up for by those below it, which a descent has thrown
-    away by then. A trial is of a node and the whole path to it, kept in the share that is its target mass; at the root
-    nothing is tried, it is always kept. Arguments as for `walk_tree`, with `traversal_rule`.
+    A token that the target finds less likely than the draft does can be compensated by the tokens below it, which a
+    descent no longer has. A trial is about a node with the whole path to it; its target mass is the chance to keep it.
+    The root is always kept, without a trial. Arguments as for `walk_tree`, with `traversal_rule`.
     """
     assert rule is traversal_rule, "other rules decide from the root downwards"
     trials: list[Trial] = []

@@ -141,7 +141,7 @@ class HardwareProfile:
 
     @property
     def streaming(self) -> Streaming | None:
-        """How the target's layers stream from a slower tier; None where weights are resident or nothing was recorded."""
+        """How the target's layers stream from a slower tier; None where weights are resident or it is unknown."""
         return Streaming.recorded_in(self.meta)
 
     @property

@@ -58,7 +58,7 @@ class CompiledGrower:
     def supports(self, expansion: ExpansionPolicy, session: Session) -> bool:
         """Whether compiled code knows such an expansion policy, and reads that session's logits."""
         return (
-            # not what derives from them and may decide otherwise
+            # not subclasses, which may decide otherwise
             (type(expansion) is TopKExpansion or type(expansion) is SampledExpansion)
             and type(expansion.chances) in (DraftChances, ChanceTables)
             and (self.draft_sampling in DRAFT_SAMPLINGS or type(expansion) is TopKExpansion)

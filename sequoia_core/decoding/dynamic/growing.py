@@ -1,7 +1,6 @@
-"""The drafter of trees that grow while they are drafted: reads a frontier, asks what comes next, goes on.
+"""The drafter of dynamic trees: reads a frontier, asks which nodes to read next, and so on.
 
-A `ExpansionPolicy` (see `expansion`) decides; this runs the draft's passes and leaves the tree as every judge expects
-it.
+An `ExpansionPolicy` (see `expansion`) decides; this runs the draft's passes and returns the tree that judges expect.
 Shapes: n = tree nodes, w = nodes of one pass, V = vocabulary.
 """
 
@@ -32,7 +31,7 @@ from .marginal_gains import MarginalGains, marginal_gains
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowingTree(TreeBounds):
-    """What the policies of such trees have in common: they are their own bounds, and no step's tree is fixed."""
+    """What policies of dynamic trees have in common: they are their own bounds, and no step's tree is fixed."""
 
     beam: int = 16
     branch: int = 16
@@ -58,11 +57,11 @@ class GrowingTree(TreeBounds):
 
     @property
     def kind(self) -> str:
-        """Which tables of a calibration speak of its children, see `design.calibration.KINDS`."""
+        """Which tables of a calibration apply to its children, see `design.calibration.KINDS`."""
         raise NotImplementedError
 
     def expansion_at_start(self, context: float | None = None) -> ExpansionPolicy:
-        """Return what shapes the first trees of a run, with so many tokens in the cache."""
+        """Return the expansion policy at the start of a run, with so many tokens in the cache."""
         raise NotImplementedError
 
 
@@ -74,7 +73,7 @@ def predict_policy(
     context: float | None = None,
     prompts: int | None = None,
 ) -> Prediction:
-    """Predict what decoding with dynamic trees does, or with the one tree that an adaptive policy may answer.
+    """Predict what decoding with dynamic trees does, or with the one tree that an adaptive policy may choose.
 
     Args:
         acceptance: a vector with a calibration.
@@ -177,7 +176,7 @@ class GrowingDrafter(LevelDrafter):
     """Drafts with any session; subclasses say which expansion policy a step has.
 
     The draft may read nodes that are not kept, and keep nodes that it has read without giving them children, so each
-    node's place in the cache is its own record (`Nodes.cache_positions`). Compiled code grows the trees where it can.
+    node's position in the cache is recorded (`Nodes.cache_positions`). Compiled code grows the trees where it can.
     """
 
     def __init__(self, session: Session, policy: GrowingTree, **options) -> None:
@@ -186,7 +185,7 @@ class GrowingDrafter(LevelDrafter):
         self._growers = [kind(policy, **options) for kind in (CompiledGrower, PlainGrower)]  # fastest first
 
     def expansion(self, context: int) -> ExpansionPolicy:
-        """Return what shapes the next tree; `context` tokens are committed."""
+        """Return the expansion policy of the next tree; `context` tokens are committed."""
         raise NotImplementedError
 
     @torch.inference_mode()

@@ -34,11 +34,11 @@ class MarginalGains:
 
     Attributes:
         gains: tokens that each node is expected to add [n]: the chance that it is accepted, 1 for the root.
-        costs: what one more node costs at its place in order of gains [n], in tokens that the same time is worth; None
+        costs: the marginal cost of each node in order of gains [n], in tokens that the run commits in that time; None
             for the root and where no costs are counted.
-        next_cost: the same for one node more than the tree has; None where no more may be, or no costs are counted.
+        next_cost: the same for one node more than the tree has; None where the tree is full, or no costs are counted.
         left_out: the best candidates that are not in the tree, best first. Of a sampled tree only first children of
-            nodes that were not read: elsewhere nothing but the draw says what would have come next.
+            nodes that were not read: elsewhere only a further draw would tell the token.
     """
 
     gains: tuple[float, ...]
