@@ -32,7 +32,7 @@ def dynamic_trees(
 ) -> dict[str, SpecExecTree | AdaptiveTree]:
     """Return the policies that race against a planned tree; none for a vector without calibration.
 
-    SpecExec has the planned tree's budget and depth. The adaptive policy has only the profile to hold it.
+    SpecExec has the planned tree's budget and depth. The adaptive policy is limited only by the profile.
     """
     if acceptance.calibration is None:
         return {}
@@ -73,7 +73,7 @@ def bench(
     profile = measure_profile(target=pair.target, draft=pair.draft)
     trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
     dynamic = dynamic_trees(acceptance, profile, trees["sequoia"])
-    policies = cast("dict[str, TreePolicy]", dynamic)  # an adaptive one has a size once it is made
+    policies = cast("dict[str, TreePolicy]", dynamic)  # an adaptive policy has a size once it is created
     results = race(
         pair, raced, trees={**trees, **policies}, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress
     )
@@ -116,7 +116,7 @@ def bench(
 
 
 def _held(prediction: Prediction, measured: float) -> dict:
-    """Return what was predicted of a method beside what was measured, as plain JSON values."""
+    """Return a method's predicted and measured figures, as plain JSON values."""
     return {
         "predicted_speedup": prediction.speedup.value,
         "predicted_interval": [prediction.speedup.low, prediction.speedup.high],

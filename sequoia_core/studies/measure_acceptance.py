@@ -176,7 +176,7 @@ def _vector_so_far(
 
 
 def is_partial(vector: AcceptanceVector) -> bool:
-    """Say whether a measurement was cut before its last prompt, by what its meta records."""
+    """Return whether a measurement was cut before its last prompt, as its meta records it."""
     done, wanted = vector.meta.get("prompts"), vector.meta.get("prompts_wanted")
     return isinstance(done, int) and isinstance(wanted, int) and done < wanted
 

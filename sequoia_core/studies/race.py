@@ -1,4 +1,4 @@
-"""A fair race: the same prompts, tokens, dtype and threads for every way of decoding, interleaved in one run.
+"""A fair race: every method decodes the same prompts with the same tokens, dtype and threads, in turns in one run.
 
 Knows how to call transformers' own generation beside our engine.
 """
@@ -27,7 +27,7 @@ from .prompt_loop import Progress, Report
 if TYPE_CHECKING:
     import pandas as pd
 
-LOOPS_FROM = 0.5  # share of repeated 4-grams from which a text counts as looping, and is trivially easy to draft
+LOOPS_FROM = 0.5  # share of repeated 4-grams from which a text counts as looping; it is very easy to draft
 PHASES = ("draft_sec", "verify_sec", "walk_sec", "commit_sec")
 WARM_TOKENS = 16  # first calls allocate, import and pick kernels
 ASSISTANT_TOKENS = (None, 3, 5, 8)  # transformers' default and fixed lengths: the best of them is reported
@@ -148,7 +148,7 @@ def take_turns(
 ) -> Iterator[tuple[str, Decoded]]:
     """Yield what each method does with each prompt, as it ends; the method that begins changes from prompt to prompt.
 
-    Each method is warmed up first. A cancelled race ends; its methods have to look at `cancel` too.
+    Each method is warmed up first. A cancelled race ends; its methods have to check `cancel` too.
     """
     names = list(methods)
     order = [(turn, names[(turn + place) % len(names)]) for turn in range(len(prompts)) for place in range(len(names))]

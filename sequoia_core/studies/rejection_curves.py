@@ -118,7 +118,6 @@ def measure_rejection(
         ValueError: for an option out of range.
         Cancelled: before the first prompt was complete.
     """
-    # Long only by its arguments and their description: below them are the checks, one loop and what it adds up.
     cancel = cancel or threading.Event()
     if not prompts or not samplings:
         raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")

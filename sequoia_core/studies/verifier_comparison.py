@@ -35,7 +35,7 @@ class TreeRun:
     Attributes:
         steps: int64 [m].
         yielded: int64 [m], tokens of those steps taken whole, bonus tokens counted. A last step that was cut at the
-            limit counts in full: the number of steps is then a stopping time, and yielded / steps estimates F without
+            limit counts in full. The number of steps is then a stopping time, and yielded / steps estimates F without
             bias (Wald), where committed tokens would understate it.
         committed: int64 [m], tokens written.
         seconds: float64 [m], wall time, prompt included.
