@@ -31,8 +31,8 @@ def measure_bounds(
 ) -> Device:
     """Return this machine's bandwidth and arithmetic as measured.
 
-    A processor without products in bfloat16 or float16 can convert numbers to float32 as it reads them, so these dtypes get
-    the rate of float32 where theirs is lower.
+    A processor without products in bfloat16 or float16 can convert numbers to float32 as it reads them, so these dtypes
+    get the rate of float32 where theirs is lower.
 
     Args:
         working_bytes: bytes that are read repeatedly; those of a model's weights where a cache holds them.
