@@ -50,7 +50,7 @@ class _Growth(ctypes.Structure):
 
 
 class DraftCall:
-    """A call that drafts a whole tree of one shape: all levels' forwards, rows and draws; its buffers are kept.
+    """A call that drafts a whole planned tree: all levels' forwards, rows and draws; its buffers are kept.
 
     Args:
         session: of the draft; tokens are drawn from its `vocab_size`.
@@ -95,7 +95,7 @@ class DraftCall:
 
         Args:
             unseen: the committed tokens that the session does not hold yet, the root last.
-            positions: how many the draft has; what lies beyond is cut to the last one.
+            positions: how many the draft has; larger ones are cut to the last.
 
         Returns:
             Tokens int64 [n], their probabilities float32 [n], and the rows they were drawn from, float32 [forwarded,
@@ -103,7 +103,7 @@ class DraftCall:
 
         Raises:
             ValueError: when the cache has no room.
-            MemoryError: when scratch memory cannot be had.
+            MemoryError: when scratch memory cannot be allocated.
         """
         session, call = self.session, self._call
         count = len(unseen) + self.forwarded - 1
@@ -127,8 +127,8 @@ class DraftCall:
 
 
 class GrowCall:
-    """A call that grows a whole tree: all frontiers' forwards and rows, and the choice of what comes next; buffers are
-    kept.
+    """A call that grows a whole tree: all frontiers' forwards and rows, and the choice of the next nodes; buffers
+    are kept.
 
     Args:
         session: of the draft; tokens are drawn from its `vocab_size`.
@@ -157,7 +157,7 @@ class GrowCall:
 
         Raises:
             ValueError: when the cache has no room.
-            MemoryError: when scratch memory cannot be had.
+            MemoryError: when scratch memory cannot be allocated.
         """
         session, call = self.session, self._call
         session.check_room(len(unseen) - 1 + self.shaping.most_read)

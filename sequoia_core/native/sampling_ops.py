@@ -1,6 +1,6 @@
 """Rows of a vocabulary on CPU, by `sampling_ops.c` where it can be built.
 
-What takes microseconds there takes tens of them in a framework. Every function has a twin in `decoding.sampling`,
+A call takes microseconds here and ten times as long in a framework. Every function has a twin in `decoding.sampling`,
 `Walker` in `decoding.walk`: they do the same without compiled code. Knows arrays only. m = rows, V = vocabulary.
 """
 
@@ -19,7 +19,7 @@ from .compile_c import load
 _POINTER, _COUNT, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 _SINGLE, _REAL = ctypes.c_float, ctypes.c_double
 ARITHMETIC_FLAGS: tuple[str, ...] = ("-fno-math-errno", "-fno-trapping-math")
-if sys.platform == "linux":  # elsewhere compilers come without it, and rows take their turns
+if sys.platform == "linux":  # compilers of other systems lack OpenMP, and rows are computed one by one
     ARITHMETIC_FLAGS += ("-fopenmp",)
 FLAGS = ("-march=native", *ARITHMETIC_FLAGS)
 _FUNCTIONS = {
@@ -70,7 +70,7 @@ def _granted(result: int) -> None:
 
 
 def inverse(temperature: float) -> float:
-    """Return what logits are multiplied by."""
+    """Return the factor by which logits are multiplied."""
     return 1.0 / max(temperature, 1e-30)
 
 
@@ -92,7 +92,7 @@ def token_probabilities(
 
     Args:
         logits: float32 [rows, V].
-        which: int64 [m], the rows that matter.
+        which: int64 [m], the rows to read.
         starts: int64 [m + 1]; row `which[i]` is asked for tokens starts[i] to starts[i + 1] - 1.
         tokens: int64 [c].
 
@@ -206,7 +206,7 @@ class Walker:
             tokens: int64 [n].
 
         Returns:
-            The path, the token after it and the nodes looked at; None when a row on the way was not finite.
+            The path, the token after it and the nodes compared; None when a row on the way was not finite.
         """
         path, nodes, _, ends = self._results
         if not compiled().rows_follow(

@@ -56,7 +56,7 @@ class Shaping:
     Args:
         max_size, max_depth, beam, branch: as in `decoding.dynamic.expansion.TreeBounds`.
         most_read: nodes that the draft reads in one step at most.
-        positions: how many the models have; what lies beyond is cut to the last one.
+        positions: how many the models have; larger ones are cut to the last.
 
     Attributes:
         address: of the structure in C.
@@ -117,7 +117,7 @@ class Shaping:
         Args:
             temperature: of the draft's distributions.
             sampled: as `SampledExpansion`, with its `threshold`; otherwise as `TopKExpansion`.
-            draws: its tokens are drawn; otherwise the most likely ones come in their place.
+            draws: tokens are drawn; otherwise the most likely ones are used instead.
             tables: centres float64 [b], values float64 [T, b] and edges of the mass left, float64 [2], as in
                 `design.calibration`; None for the draft's own probabilities.
             gain: what the values of tables are multiplied by.
@@ -137,7 +137,7 @@ class Shaping:
             self._keep(name, None if array is None else np.ascontiguousarray(array, np.float64))
 
     def make_rows(self, vocab: int) -> None:
-        """Have `rows` for a vocabulary; a second call changes nothing."""
+        """Allocate `rows` for a vocabulary; a second call changes nothing."""
         if self.rows is None:
             self.rows = torch.empty(self.most_read, vocab, dtype=torch.float32)
             self._shaping.rows, self._shaping.vocab = self.rows.data_ptr(), vocab
@@ -181,7 +181,7 @@ class Shaping:
         return tuple(self._arrays[name][:size] for name in columns)
 
     def description(self, size: int) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:
-        """Return of the tree that was kept each node's first child and how many it has, int64 [n], and its mask.
+        """Return each node's first child and number of children in the kept tree, int64 [n], and the tree's mask.
 
         The mask is float32 [n, n], 0 where the node of a row is that of the column or below it, -inf elsewhere. All
         are views of buffers; a node without children has no first.

@@ -70,7 +70,7 @@ def test_bench_record_is_complete(tiny_target, tiny_draft):
     assert all(kind["autoregressive"] == 1.0 and set(kind) == set(METHODS) for kind in measured)
 
 
-def result(seconds, tokens=10, steps=5, outputs=None, **phase_sec) -> MethodResult:
+def method_result(seconds, tokens=10, steps=5, outputs=None, **phase_sec) -> MethodResult:
     """The result of a method whose every prompt took so many seconds."""
     outputs = outputs or [list(range(tokens))] * len(seconds)
     in_steps = [sec - 0.5 for sec in seconds]
@@ -78,7 +78,7 @@ def result(seconds, tokens=10, steps=5, outputs=None, **phase_sec) -> MethodResu
 
 
 def test_a_result_sums_up_tokens_over_time_and_steps():
-    row = result([1.0, 2.0, 4.0], draft_sec=3.0, verify_sec=7.5).summary()
+    row = method_result([1.0, 2.0, 4.0], draft_sec=3.0, verify_sec=7.5).summary()
     assert row["tokens_per_sec"] == pytest.approx(30 / 7) and row["tokens_per_sec_quartiles"] == [3.75, 7.5]
     assert (row["tokens_per_step"], row["tokens"]) == (2.0, 30)
     assert row["phase_sec"] == {"draft_sec": 0.2, "verify_sec": 0.5}
@@ -86,15 +86,15 @@ def test_a_result_sums_up_tokens_over_time_and_steps():
 
 def test_a_method_is_compared_with_the_fastest_other_prompt_by_prompt():
     results = {
-        "slow": result([9.5] * 3),
-        "fast": result([2.5, 4.5, 8.5]),
-        "own": result([1.5, 2.5, 4.5]),
+        "slow": method_result([9.5] * 3),
+        "fast": method_result([2.5, 4.5, 8.5]),
+        "own": method_result([1.5, 2.5, 4.5]),
         "hf": MethodResult([10]),
     }
     found = over_best_other(results, "own")
     assert found["lane"] == "fast" and found["value"] == pytest.approx((2 + 4 + 8) / (1 + 2 + 4))
     assert found["low"] == pytest.approx(2.0) and found["high"] == pytest.approx(2.0)  # twice on every prompt: no doubt
-    results["own"] = result([2.5, 2.5, 2.5])
+    results["own"] = method_result([2.5, 2.5, 2.5])
     unsure = over_best_other(results, "own")
     assert unsure["value"] == pytest.approx(14 / 6) and unsure["low"] < unsure["value"] < unsure["high"]
     assert over_best_other(results, "fast")["lane"] == "own"
@@ -186,7 +186,7 @@ def test_bench_compares_what_it_raced_and_calibrates_on_the_rest(tiny_target, ti
         asked["raced"], asked["trees"] = prompts, trees
         outputs = [list(range(10)), looping, list(range(10))]
         seconds = {"autoregressive": [4.0, 4.0, 4.0], "chain": [2.0, 1.0, 8.0], "sequoia": [1.0, 2.0, 5.0]}
-        return {name: result(taken, outputs=outputs) for name, taken in seconds.items()}
+        return {name: method_result(taken, outputs=outputs) for name, taken in seconds.items()}
 
     monkeypatch.setattr(benchmark, "measure_acceptance", measured)
     monkeypatch.setattr(benchmark, "measure_profile", lambda **options: PROFILE)
