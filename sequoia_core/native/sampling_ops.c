@@ -141,12 +141,12 @@ static float cell_highest(const float *x, int64_t cell, int64_t size) {
     return top;
 }
 
-// places [rows, k] = the k largest entries of each row, largest first, equal ones in order -> 0, or -1 without memory.
-int rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t *places) {
+// indices [rows, k] = the k largest entries of each row, largest first, equal ones in order -> 0, or -1 without memory.
+int rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t *indices) {
     const int64_t count = (size + STRIPE - 1) / STRIPE, cells = count * LANES;
     float *line = malloc((size + cells + count) * sizeof(float)), *tops = line + size, *stripes = tops + cells;
     if (!line) return -1;
-    for (int64_t row = 0; row < rows; row++, x += size, places += k) {
+    for (int64_t row = 0; row < rows; row++, x += size, indices += k) {
         memcpy(line, x, size * sizeof(float));
         for (int64_t stripe = 0; stripe < count; stripe++) {
             const int64_t from = stripe * STRIPE;
@@ -175,7 +175,7 @@ int rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t 
             }
             if (place >= size) place = 0;  // only for a row with NaN
             const int64_t cell = cell_of(place);
-            places[j] = place;
+            indices[j] = place;
             line[place] = -INFINITY;
             tops[cell] = cell_highest(line, cell, size);
             stripes[cell / LANES] = highest(tops + cell / LANES * LANES, LANES);
@@ -225,16 +225,16 @@ static int64_t drawn_place(const float *line, const double *stripes, const doubl
     return place;
 }
 
-// places [rows, k]: k draws per row, one by one by inverting what is left of the row. Without replacement a drawn entry's
+// indices [rows, k]: k draws per row, one by one by inverting what is left of the row. Without replacement a drawn entry's
 // mass is gone, and when no mass is left draws are uniform over the entries not drawn. uniforms [rows, k] in [0, 1)
 // -> 0, or -1 without memory.
 int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, int replace, const double *uniforms,
-              int64_t *places) {
+              int64_t *indices) {
     const int64_t count = (size + STRIPE - 1) / STRIPE, cells = count * LANES;
     double *sums = malloc((cells + count) * sizeof(double) + size * sizeof(float)), *stripes = sums + cells;
     float *line = (float *)(stripes + count);
     if (!sums) return -1;
-    for (int64_t row = 0; row < rows; row++, probs += size, places += k, uniforms += k) {
+    for (int64_t row = 0; row < rows; row++, probs += size, indices += k, uniforms += k) {
         memcpy(line, probs, size * sizeof(float));
         for (int64_t stripe = 0; stripe < count; stripe++) {
             const int64_t from = stripe * STRIPE;
@@ -265,11 +265,11 @@ int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, int rep
                 int64_t place = (int64_t)(uniforms[j] * (double)(size - j));
                 for (int64_t i = 0; i < size && found < 0; i++) {
                     int taken = 0;
-                    for (int64_t before = 0; before < j; before++) taken |= places[before] == i;
+                    for (int64_t before = 0; before < j; before++) taken |= indices[before] == i;
                     if (!taken && place-- == 0) found = i;
                 }
             }
-            places[j] = found;
+            indices[j] = found;
         }
     }
     free(sums);
