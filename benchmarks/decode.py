@@ -58,7 +58,7 @@ def main() -> None:
             f"{name:<16}{row['tokens_per_sec']:>10.1f}{low:>9.1f}–{high:<6.1f}{row['tokens_per_step']:>13.2f}"
             f"{row['tokens_per_sec'] / base:>7.2f}×"
         )
-    print(f"tree {result['tree']}, recipe of the adaptive lane: {result['recipe']}")
+    print(f"tree {result['tree']}, recipe of the adaptive method: {result['recipe']}")
     for name in ("sequoia", "specexec", "adaptive"):
         row = result[name]
         low, high = row["predicted_interval"]
@@ -67,7 +67,7 @@ def main() -> None:
         sure = "" if low is None else f" [{low:.2f}, {high:.2f}], {'held' if row['held'] else 'did not hold'}"
         print(
             f"{name}: predicted {row['predicted_speedup']:.2f}×{sure}, measured {row['measured_speedup']:.2f}×, "
-            f"{other['value']:.2f}×{between} the best other lane, {other['lane']}"
+            f"{other['value']:.2f}×{between} the best other method, {other['lane']}"
         )
     for kind in ("not_looping", "looping"):
         ratios = ", ".join(f"{name} {value:.2f}×" for name, value in result[kind]["over_autoregressive"].items())

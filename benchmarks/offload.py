@@ -6,11 +6,11 @@
 
 The disk is read directly, with 1 to 4 outstanding reads of the very file that streams, in turns with streaming decodes,
 into as much memory as streaming fills; the rate into a few buffers that stay in the processor's cache is beside it.
-Lanes take turns on each prompt; EOS is off, so all write equally much. What our own lanes are compared by leaves out
-reading the prompt; accelerate is compared by whole decodes. Its `disk_offload` reads through the page cache: its files'
+Methods take turns on each prompt; EOS is off, so all write equally much. Our own methods are compared without
+reading the prompt, accelerate by whole decodes. Its `disk_offload` reads through the page cache: its files'
 pages are dropped before every pass, untimed, and it runs once more with the pages kept, both on the first prompts only.
 Vectors are measured in memory on shipped prompts whose greedy continuation does not loop, profiles in the same run.
-Peak memory is that of a process of its own. Needs `pip install accelerate` for its lanes; without it they are left out.
+Peak memory is that of a process of its own. accelerate's methods need `pip install accelerate`, else they are left out.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ from sequoia_core.studies.prompt_loop import Report
 from sequoia_core.studies.race import (
     LOOPS_FROM,
     Decoded,
-    Lane,
     Method,
+    MethodResult,
     over_best_other,
     own_method,
     repeated_share,
@@ -72,7 +72,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 READS, ROUNDS, READ_BYTES = (1, 2, 3, 4), 15, 2**27
 LONGEST_CHAIN = DEEPEST_TREE = 24
 OVERTAKES = 1.1  # a pass this many times as long as one over one token computes longer than it reads
-ACCELERATED = 6  # prompts that accelerate decodes: a lane of it takes longer than all others together
+ACCELERATED = 6  # prompts that accelerate decodes: one of its methods takes longer than all others together
 
 
 def disk_rate(path: Path, outstanding: int, filled: int) -> float:
@@ -118,9 +118,9 @@ def streaming(pair: ModelPair, prompts: Sequence[Sequence[int]]) -> dict:
     streamed = []
     for turn in range(ROUNDS):
         for place in range(len(READS) + 1):  # streaming, too, has every place in the order once in five turns
-            lane = (turn + place) % (len(READS) + 1)
-            if lane < len(READS):
-                file, outstanding = pair.target.streams_from, READS[lane]
+            kind = (turn + place) % (len(READS) + 1)
+            if kind < len(READS):
+                file, outstanding = pair.target.streams_from, READS[kind]
                 rates[outstanding].append(disk_rate(file, outstanding, pair.target.ring_bytes))
                 cached[outstanding].append(disk_rate(file, outstanding, 0))
                 continue
@@ -213,8 +213,8 @@ class Setup:
     pair: ModelPair
     profile: HardwareProfile
 
-    def name(self, lane: str) -> str:
-        return f"{self.place} {self.draft} {lane}"
+    def name(self, method: str) -> str:
+        return f"{self.place} {self.draft} {method}"
 
 
 def trees_of(setup: Setup, vector: AcceptanceVector) -> dict[str, TokenTree | TreePolicy]:
@@ -224,7 +224,7 @@ def trees_of(setup: Setup, vector: AcceptanceVector) -> dict[str, TokenTree | Tr
 
 
 def one_temperature(args, setups: list[Setup], calibration, raced, temperature: float) -> dict:
-    """Measure vectors, plan, and race all lanes; the result is that of the draft whose planned tree is the fastest."""
+    """Measure vectors, plan and race all methods; return the result of the draft whose planned tree is fastest."""
     sampling, length = SamplingConfig(temperature), args.max_new_tokens
     vectors = {
         setup.draft: measure_acceptance(
@@ -239,34 +239,34 @@ def one_temperature(args, setups: list[Setup], calibration, raced, temperature: 
     }  # one for each place: the draft has no part in it
     trees = {}
     for setup in setups:
-        trees |= {setup.name(lane): tree for lane, tree in trees_of(setup, vectors[setup.draft]).items()}
+        trees |= {setup.name(method): tree for method, tree in trees_of(setup, vectors[setup.draft]).items()}
         methods |= {
-            setup.name(lane): own_method(setup.pair, trees[setup.name(lane)], sampling)
-            for lane in ("chain", "planned", "specexec", "adaptive")
-            if setup.name(lane) in trees
+            setup.name(method): own_method(setup.pair, trees[setup.name(method)], sampling)
+            for method in ("chain", "planned", "specexec", "adaptive")
+            if setup.name(method) in trees
         }
     with tempfile.TemporaryDirectory(dir=compile_c.cache_folder()) as folder:
         if importlib.util.find_spec("accelerate"):
             dtype = setups[0].pair.target.dtype
             methods |= accelerated(args.target, dtype, Path(folder), sampling, length)
-        lanes = {name: Lane() for name in methods}
+        results = {name: MethodResult() for name in methods}
         for name, found in take_turns(methods, raced, length):
-            lanes[name].add(found)
-    steps = {name: 1 / lane.sec_per_token for name, lane in lanes.items() if lane.step_sec}
-    whole = {name: sum(lane.tokens) / sum(lane.seconds) for name, lane in lanes.items()}
+            results[name].add(found)
+    steps = {name: 1 / result.sec_per_token for name, result in results.items() if result.step_sec}
+    whole = {name: sum(result.tokens) / sum(result.seconds) for name, result in results.items()}
     shown = steps | {name: rate for name, rate in whole.items() if name not in steps}
     print(f"\nT = {temperature:g}, {len(raced)} prompts, {length} tokens each")
-    print(f"{'lane':<32}{'tokens/s':>10}{'tokens/step':>13}{'over disk autoregressive':>26}")
+    print(f"{'method':<32}{'tokens/s':>10}{'tokens/step':>13}{'over disk autoregressive':>26}")
     for name, rate in shown.items():
         base = steps["disk autoregressive"] if name in steps else whole["disk autoregressive"]
-        print(f"{name:<32}{rate:>10.2f}{lanes[name].summary()['tokens_per_step']:>13.2f}{rate / base:>25.2f}×")
+        print(f"{name:<32}{rate:>10.2f}{results[name].summary()['tokens_per_step']:>13.2f}{rate / base:>25.2f}×")
     by_draft = {}
     for setup in setups:
         if setup.place == "disk":
             tree = trees[setup.name("planned")]
             found = predict(tree, vectors[setup.draft], setup.profile, prompts=len(raced)).speedup
             measured = steps[setup.name("planned")] / steps["disk autoregressive"]
-            beside = {name: lane for name, lane in lanes.items() if name.startswith(setup.name(""))}
+            beside = {name: result for name, result in results.items() if name.startswith(setup.name(""))}
             by_draft[setup.draft] = {
                 "planned_over_autoregressive": measured,
                 "planned_over_chain": steps[setup.name("planned")] / steps[setup.name("chain")],
@@ -278,9 +278,9 @@ def one_temperature(args, setups: list[Setup], calibration, raced, temperature: 
                 "tree": {"size": tree.size, "depth": tree.depth},
                 "widest_rank": int(tree.child_counts.max()),
                 **{
-                    f"{lane}_over_best_other": over_best_other(beside, setup.name(lane))
-                    for lane in ("specexec", "adaptive")
-                    if setup.name(lane) in beside
+                    f"{method}_over_best_other": over_best_other(beside, setup.name(method))
+                    for method in ("specexec", "adaptive")
+                    if setup.name(method) in beside
                 },
             }
             print(f"disk, {setup.draft}: {by_draft[setup.draft]}")
@@ -291,7 +291,7 @@ def one_temperature(args, setups: list[Setup], calibration, raced, temperature: 
         "drafts": by_draft,
         "tokens_per_sec": steps,
         "whole_tokens_per_sec": whole,
-        "lanes": {name: lane.summary() for name, lane in lanes.items()},
+        "lanes": {name: result.summary() for name, result in results.items()},
     }
 
 

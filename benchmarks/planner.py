@@ -27,7 +27,7 @@ from sequoia_core.design.prediction import best_chain, predict, prompts_for
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.studies.measure_profile import StepRounds, measure_profile
-from sequoia_core.studies.race import Lane, race
+from sequoia_core.studies.race import MethodResult, race
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -46,10 +46,10 @@ def subset(vector: AcceptanceVector, picked: np.ndarray) -> AcceptanceVector:
     )  # fmt: skip
 
 
-def joined(first: Lane, second: Lane) -> Lane:
-    """Return one lane of the prompts of two."""
+def joined(first: MethodResult, second: MethodResult) -> MethodResult:
+    """Join the prompts of two results into one."""
     lists = ("tokens", "steps", "seconds", "outputs", "step_sec")
-    return Lane(**{name: getattr(first, name) + getattr(second, name) for name in lists})
+    return MethodResult(**{name: getattr(first, name) + getattr(second, name) for name in lists})
 
 
 def split(prompts: int, decoded: int, share: float, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -59,20 +59,20 @@ def split(prompts: int, decoded: int, share: float, number: int) -> tuple[np.nda
     return np.setdiff1d(np.arange(prompts), raced), raced
 
 
-def measured_speedup(lanes: dict[str, Lane], name: str, raced: np.ndarray) -> float:
+def measured_speedup(results: dict[str, MethodResult], name: str, raced: np.ndarray) -> float:
     """Return totals against totals over the raced prompts."""
 
-    def sec_per_token(lane: Lane) -> float:
-        return float(np.array(lane.step_sec)[raced].sum() / np.array(lane.tokens)[raced].sum())
+    def sec_per_token(result: MethodResult) -> float:
+        return float(np.array(result.step_sec)[raced].sum() / np.array(result.tokens)[raced].sum())
 
-    return sec_per_token(lanes["autoregressive"]) / sec_per_token(lanes[name])
+    return sec_per_token(results["autoregressive"]) / sec_per_token(results[name])
 
 
 def compare(
     vector: AcceptanceVector,
     profile: HardwareProfile,
     trees: dict[str, TokenTree],
-    lanes: dict[str, Lane],
+    results: dict[str, MethodResult],
     calibration: np.ndarray,
     raced: np.ndarray,
     contexts: np.ndarray,
@@ -83,17 +83,17 @@ def compare(
     for name, tree in trees.items():
         context = float(contexts[raced].mean())
         found = predict(tree, known, profile, context=context, prompts=len(raced))
-        measured = measured_speedup(lanes, name, raced)
-        steps = np.array(lanes[name].steps)[raced].sum()
+        measured = measured_speedup(results, name, raced)
+        steps = np.array(results[name].steps)[raced].sum()
         rows.append(
             {
                 "tree": name, "size": tree.size, "depth": tree.depth, "predicted": found.speedup.value,
                 "interval": [found.speedup.low, found.speedup.high], "measured": measured,
                 "held": found.holds(measured), "paper": found.paper_speedup,
                 "predicted_tokens_per_step": found.tokens_per_step.value,
-                "measured_tokens_per_step": float(np.array(lanes[name].tokens)[raced].sum() / steps),
+                "measured_tokens_per_step": float(np.array(results[name].tokens)[raced].sum() / steps),
                 "predicted_step_ms": 1e3 * found.step.total_sec,
-                "measured_step_ms": 1e3 * float(np.array(lanes[name].step_sec)[raced].sum() / steps),
+                "measured_step_ms": 1e3 * float(np.array(results[name].step_sec)[raced].sum() / steps),
             }
         )  # fmt: skip
     return rows
@@ -143,17 +143,17 @@ def run(pair, ids: list[list[int]], sampling: SamplingConfig, args: argparse.Nam
         tree = optimal_tree(planned_for, size=n, depth=d)
         if tree not in trees.values():
             trees[f"n={n} d={d}"] = tree
-    lanes: dict[str, Lane] = {}
+    results: dict[str, MethodResult] = {}
     for block in blocks:  # the machine's speed drifts: it is profiled again while the race goes on
         found = race(
             pair, block, trees=trees, sampling=sampling, max_new_tokens=args.max_new_tokens, with_transformers=False
         )
-        lanes = {name: joined(lanes.get(name, Lane()), lane) for name, lane in found.items()}
+        results = {name: joined(results.get(name, MethodResult()), result) for name, result in found.items()}
         rounds.take()
     during = rounds.profile(np.mean)
     contexts = np.array([len(prompt) for prompt in ids]) + args.max_new_tokens / 2
-    found = [compare(vector, during, trees, lanes, known, raced, contexts) for known, raced in splits]
-    earlier = compare(vector, before, trees, lanes, *splits[0], contexts)
+    found = [compare(vector, during, trees, results, known, raced, contexts) for known, raced in splits]
+    earlier = compare(vector, before, trees, results, *splits[0], contexts)
     return {
         **summary(found),
         "median_abs_error_with_the_profile_taken_before": float(np.median(errors(earlier))),

@@ -33,7 +33,7 @@ import torch
 
 from sequoia_core.decoding.assemble import assemble
 from sequoia_core.decoding.dynamic.adaptive import AdaptiveTree
-from sequoia_core.decoding.sampling import SamplingConfig, distribution, widened
+from sequoia_core.decoding.sampling import SamplingConfig, distribution, to_float64
 from sequoia_core.decoding.tree_policy import TreePolicy, policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
 from sequoia_core.decoding.walk import stops
@@ -155,10 +155,10 @@ def steps_of(
         scored = time.perf_counter()
         walk = judge.walk(draft)
         walked = time.perf_counter()
-        tree, tokens, slots, logits = draft.tree, draft.tokens.tolist(), draft.places, judge.logits
+        tree, tokens, rows_at, logits = draft.tree, draft.tokens.tolist(), draft.cache_positions, judge.logits
         rows = {
             "target_row": cache(lambda node, logits=logits: distribution(logits[node], sampling, "target")),
-            "draft_row": cache(lambda node, draft=draft, slots=slots: widened(draft.rows[slots[node]])),
+            "draft_row": cache(lambda node, draft=draft, rows_at=rows_at: to_float64(draft.rows[rows_at[node]])),
         }
         by_sequoia, by_traversal = by_descent(tree, tokens, **rows), by_ascent(tree, tokens, **rows)
         resumed = time.perf_counter()

@@ -27,7 +27,7 @@ with right:
         16,
         key="race_tokens",
         bind="query-params",
-        help="Every lane writes as many: end of text is switched off, or a short text would win.",
+        help="Every method writes as many: end of text is switched off, or a short text would win.",
     )
     seed = second.number_input(
         "Seed",
@@ -36,7 +36,7 @@ with right:
         0,
         key="seed",
         bind="query-params",
-        help="The same for every lane; without effect at temperature 0. Above it texts differ all the same: each way "
+        help="The same for every method; without effect at temperature 0. Above it texts differ all the same: each way "
         "of decoding draws other numbers, from one distribution.",
     )
     st.caption(
@@ -73,10 +73,10 @@ st.divider()
 
 job = session_jobs.job("race")
 if active:
-    st.caption("The replay appears here when the last lane is through.")
-elif job is None or job.result is None or not job.result.lanes:
+    st.caption("The replay appears here when the last method has finished.")
+elif job is None or job.result is None or not job.result.results:
     st.info("No race yet. It takes a few seconds; the replay appears here.", icon=":material/flag:")
 else:
     if job.state == "cancelled":
-        st.warning("Stopped. The lanes that had finished are below.", icon=":material/stop_circle:")
+        st.warning("Stopped. The methods that had finished are below.", icon=":material/stop_circle:")
     finish.draw(job.result, job.info, epoch=job.id)

@@ -3,9 +3,7 @@
 import streamlit as st
 
 from ui import charts, page_setup
-from ui.runs import divergence as parting
-from ui.runs import kept_runs, run_comparison
-from ui.runs import run_list as shelf
+from ui.runs import divergence, kept_runs, run_comparison, run_list
 
 page_setup.setup_page("Runs")
 st.title("Runs")
@@ -18,7 +16,7 @@ if not known:
     st.info("No run yet. Decode one, or open a file above.", icon=":material/play_circle:")
     st.stop()
 
-shelf.draw(known)
+run_list.draw(known)
 if len(known) < 2:
     st.info("Decode another run, or open one above, to compare two.", icon=":material/compare_arrows:")
     st.stop()
@@ -36,8 +34,8 @@ left_id, right_id = (
     for index, (place, label) in enumerate(zip(st.columns(2), ("First", "Second"), strict=True))
 )
 left, right = known[left_id], known[right_id]
-parting.draw_figures(left, right)
-parting.draw_text(left, right)
+divergence.draw_figures(left, right)
+divergence.draw_text(left, right)
 st.plotly_chart(
     charts.runs_figure([left["steps"], right["steps"]], ["first", "second"]),
     width="stretch",

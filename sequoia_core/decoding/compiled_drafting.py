@@ -14,7 +14,7 @@ from .sampling import finite, sample_with_replacement, sample_without_replacemen
 from .tree_policy import TreePolicy
 from .verifiers import DraftSampling
 
-DRAFT_SAMPLINGS: dict[DraftSampling, str] = {  # those that compiled code has too, and its names for them
+DRAFT_SAMPLINGS: dict[DraftSampling, str] = {  # those that compiled code has, with its names
     sample_without_replacement: "without replacement",
     sample_with_replacement: "with replacement",
     take_most_likely: "most likely",
@@ -41,4 +41,4 @@ class CompiledDrafter(LevelDrafter):
             sequence[self.session.length :], root_position=root_position, positions=self.context,
             temperature=self.sampling.temperature, generator=self.generator,
         )  # fmt: skip
-        return DraftTree(self._plan, root_position, *finite(grown, "draft"), self._plan.places)
+        return DraftTree(self._plan, root_position, *finite(grown, "draft"), self._plan.cache_positions)

@@ -1,6 +1,6 @@
 """Drafters: each step, fill a tree with the draft's tokens and leave its keys and values in the draft's session.
 
-`assemble` chooses one per run. A drafter owns its session and shapes trees as its policy says; it never looks at the
+`assemble` chooses one per run. A drafter owns its session and builds trees by its policy; it never looks at the
 target. A fixed tree on a compiled session is drafted by `sequoia_draft` in `native/llama_x86.c`, which repeats
 `LevelDrafter.fill_tree`: change both. Shapes: n = tree nodes, i = those that have children, V = vocabulary.
 """
@@ -18,7 +18,7 @@ from ..design.tree import TokenTree
 from ..models.protocol import Session, causal_mask
 from .dynamic.marginal_gains import MarginalGains
 from .plan import TreePlan, plan_of
-from .sampling import SamplingConfig, check_probabilities, probabilities, widened
+from .sampling import SamplingConfig, check_probabilities, probabilities, to_float64
 from .tree_policy import ROOT_ONLY, TreePolicy
 from .verifiers import DraftSampling
 
@@ -29,13 +29,13 @@ class DraftTree:
 
     Attributes:
         plan: of the tree that was drafted.
-        root_position: place of the root in the text, and so in both sessions; all before it is committed.
+        root_position: position of the root in the text and in both sessions; all tokens before it are committed.
         tokens: int64 [n], root first.
         probs: float32 or float64 [n], what the draft gave each token after its parent, or the chance by the text seen
             before; 1 for the root.
         rows: float32 [.., V], the rows that children were drawn from; none where no draft model was asked.
-        places: int64 [n], which of them is a node's, and its place in the draft's cache counted from the root's; -1
-            for a node that the draft did not read.
+        cache_positions: int64 [n], the position of each node in the draft's cache, counted from the root's, which is
+            also the row of its children; -1 for a node that the draft did not read.
         marginal_gains: how many candidates to list -> what its nodes add and cost; None where the tree was given.
     """
 
@@ -44,7 +44,7 @@ class DraftTree:
     tokens: torch.Tensor
     probs: torch.Tensor
     rows: torch.Tensor
-    places: np.ndarray
+    cache_positions: np.ndarray
     marginal_gains: Callable[[int], MarginalGains] | None = None
 
     @property
@@ -53,8 +53,8 @@ class DraftTree:
 
     def row(self, node: int) -> np.ndarray:
         """Return the draft's row after a node, float64 [V]; empty after one that the draft did not read."""
-        place = int(self.places[node])
-        return widened(self.rows[place]) if place >= 0 else np.empty(0)
+        position = int(self.cache_positions[node])
+        return to_float64(self.rows[position]) if position >= 0 else np.empty(0)
 
 
 class Drafter(Protocol):
@@ -90,8 +90,8 @@ class RootDrafter:
         self.plan = plan_of(ROOT_ONLY)
 
     def grow(self, sequence: Sequence[int]) -> DraftTree:
-        last = torch.tensor(sequence[-1:])
-        return DraftTree(self.plan, len(sequence) - 1, last, torch.ones(1), torch.empty(0, 0), self.plan.places)
+        plan, last = self.plan, torch.tensor(sequence[-1:])
+        return DraftTree(plan, len(sequence) - 1, last, torch.ones(1), torch.empty(0, 0), plan.cache_positions)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         pass
@@ -103,10 +103,10 @@ class RootDrafter:
 class LevelDrafter:
     """Drafts a fixed tree level by level, one pass of the draft for each, with any session.
 
-    A drafter of trees that are chosen anew before each step derives from it, and gives its own plan to `fill_tree`.
+    A drafter of trees that are chosen before each step derives from it, and passes its own plan to `fill_tree`.
 
     Args:
-        session: holds the prompt but for its last token.
+        session: holds all of the prompt except its last token.
         policy: one that `supports` accepts.
         draft_sampling: how children are drawn from a row.
         sampling: the draft's own.
@@ -139,10 +139,10 @@ class LevelDrafter:
 
     @torch.inference_mode()
     def fill_tree(self, plan: TreePlan, sequence: Sequence[int]) -> DraftTree:
-        """Draft a tree of a given shape below the last token of the committed sequence."""
+        """Draft a planned tree below the last token of the committed sequence."""
         tokens = torch.empty(plan.tree.size, dtype=torch.int64)
         probs = torch.ones(plan.tree.size, dtype=torch.float32)
-        known = tokens.numpy()  # the same memory: single entries cost less there
+        known = tokens.numpy()  # the same memory; NumPy is faster for single entries
         known[0] = sequence[-1]
         rows, start = self._rows, 0
         root_position = len(sequence) - 1
@@ -156,7 +156,8 @@ class LevelDrafter:
             logits = self.session.forward(ids, positions, tree_mask, keep=len(level.nodes))
             block = probabilities(logits, self.sampling)
             check_probabilities(block, "draft")
-            drawn = self.draft_sampling(block, level.most_children, self.generator).take(level.places.to(block.device))
+            drawn = self.draft_sampling(block, level.most_children, self.generator)
+            drawn = drawn.take(level.draw_indices.to(block.device))
             tokens[level.children] = drawn
             probs[level.children] = block.take(level.rows.to(block.device) * block.shape[1] + drawn)
             if rows is None:
@@ -166,11 +167,11 @@ class LevelDrafter:
             rows[start : start + len(block)] = block
             start += len(block)
         rows = torch.empty(0, 0) if rows is None else rows
-        return DraftTree(plan, root_position, tokens, probs, rows, plan.places)
+        return DraftTree(plan, root_position, tokens, probs, rows, plan.cache_positions)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
-        read = [place for place in draft.places[list(path)].tolist() if place >= 0]
-        if read:  # else nothing was appended: the next tree's first pass reads what is missing
+        read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]
+        if read:  # else nothing was forwarded: the next tree's first pass reads the tokens
             self.session.commit(draft.root_position, read)
 
     def wait(self) -> None:

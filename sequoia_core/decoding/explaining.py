@@ -1,6 +1,6 @@
-"""What both models thought along an accepted path: their most likely tokens, and what rejections left of the target's.
+"""Both models' most likely tokens along an accepted path, and the target's residuals after rejections.
 
-Worked out after the walk, to be shown; decides nothing. Shapes: V = vocabulary.
+Computed after the walk, for display; decides nothing. Shapes: V = vocabulary.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ class NodeRows(NamedTuple):
 
     Attributes:
         node: its id.
-        target: what the target would have written after it.
-        draft: what the draft would have; empty for a node without children, and for one that it did not read.
-        residuals: one for each child that was rejected there, what was left of the target's row after it. Empty at
-            temperature 0, where nothing is left over.
+        target: the target's most likely tokens after it.
+        draft: the draft's; empty for a node without children, and for one that it did not read.
+        residuals: the target's residual after each child that was rejected there; none at temperature 0.
     """
 
     node: int
@@ -51,16 +50,16 @@ def explain_path(
     Args:
         tokens: token of every node [n].
         target_row, draft_row: node -> float64 [V]; the draft's is asked only for nodes with children.
-        rule: what the walk went by; None at temperature 0.
+        rule: of the walk; None at temperature 0.
     """
     refused = Counter(int(tree.parents[trial.node]) for trial in walk.trials if trial.node not in walk.path)
-    found, share = [], 1.0  # the share in which a node is kept; walks from the root have decided on it already
+    found, share = [], 1.0  # the chance that a node is kept; 1 in walks from the root, which have decided already
     for place, node in enumerate(walk.path):
         row, children = target_row(node), tree.children(node)
         draft, residuals = (draft_row(node) if children else None), []
         if rule is not None and draft is not None:
             offers = rule(share * row, draft, [tokens[child] for child in children])
-            residuals = [likely(offer.rest, most) for offer in islice(offers, refused[node])]
+            residuals = [likely(offer.residual, most) for offer in islice(offers, refused[node])]
             if rule in WALKS and place + 1 < len(walk.path):
                 share = next(offers).accept_prob
         found.append(NodeRows(node, likely(row, most), () if draft is None else likely(draft, most), tuple(residuals)))
@@ -72,6 +71,6 @@ def likely(row: np.ndarray, most: int) -> Likely:
     if not len(row):
         return ()
     count = min(most, len(row))
-    places = np.argpartition(-row, count - 1)[:count]
-    places = places[np.argsort(-row[places], kind="stable")]
-    return tuple((int(token), float(row[token])) for token in places if row[token] > 0.0)
+    indices = np.argpartition(-row, count - 1)[:count]
+    indices = indices[np.argsort(-row[indices], kind="stable")]
+    return tuple((int(token), float(row[token])) for token in indices if row[token] > 0.0)

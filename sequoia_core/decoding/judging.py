@@ -58,9 +58,9 @@ class RowJudge:
     """Walks by the verifier's rule in Python, looking at the rows it needs; works with any session.
 
     Args:
-        session: holds the prompt but for its last token.
+        session: holds all of the prompt except its last token.
         sampling: of the target.
-        explained_by: sampling settings for `target_probs` and `path_rows`, which are shown and decide nothing.
+        explained_by: sampling settings for `target_probs` and `path_rows`, which are only displayed.
         context: positions that both models have. Nodes beyond share the last one; the loop cuts their tokens off.
     """
 
@@ -79,7 +79,7 @@ class RowJudge:
 
     @staticmethod
     def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
-        """Whether this judge can walk by that verifier; `assemble` has already looked at where the rows are."""
+        """Whether this judge can walk by that verifier; `assemble` has already checked the device."""
         return True
 
     @torch.inference_mode()
@@ -149,10 +149,10 @@ class CompiledJudge(RowJudge):
 
     @torch.inference_mode()
     def walk(self, draft: DraftTree) -> Walk:
-        if not sampling_ops.supports(self.logits):  # under autocast a model returns another format than its own
+        if not sampling_ops.supports(self.logits):  # under autocast a model returns another dtype than its own
             return super().walk(draft)
         plan, walker = draft.plan, self._walker
-        walker.take(plan.first_children, plan.child_counts, draft.places)
+        walker.take(plan.first_children, plan.child_counts, draft.cache_positions)
         if self.sampling.greedy:
             path, bonus, nodes = finite(walker.greedily(self.logits, draft.tokens), "target")
             accepted = set(path)

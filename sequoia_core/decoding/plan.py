@@ -1,4 +1,4 @@
-"""What decoding needs to know of a tree's shape: masks, draft passes, places in caches."""
+"""What decoding derives from a tree: masks, draft passes, positions in caches."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Level:
 
     Attributes:
         nodes, counts: the level's nodes that have children and how many, int64 [m]; only these are forwarded.
-        tree_mask: float32 [m, slots + m], additive mask over root, earlier forwarded nodes and these.
+        tree_mask: float32 [m, earlier + m], additive mask over the nodes forwarded earlier and these.
         most_children: the largest of `counts`.
         children: the c nodes of the next level; they are numbered one after the other.
         rows: int64 [c], which of the m nodes is each child's parent.
-        places: int64 [c], where each child's token lies in the draws [m, most_children], counted row after row.
+        draw_indices: int64 [c], where each child's token lies in the draws [m, most_children], counted row after row.
     """
 
     nodes: np.ndarray
@@ -33,7 +33,7 @@ class Level:
     most_children: int
     children: slice
     rows: torch.Tensor
-    places: torch.Tensor
+    draw_indices: torch.Tensor
 
 
 class TreePlan:
@@ -42,7 +42,8 @@ class TreePlan:
     Attributes:
         tree: the tree, n nodes.
         inner: int64 [i], the nodes that have children, in the order in which they are forwarded.
-        places: int64 [n], a node's index in `inner`; -1 for a leaf, which is not forwarded.
+        cache_positions: int64 [n], a node's index in `inner`, and so its position in the draft's cache counted from the
+            root's; -1 for a leaf, which is not forwarded.
         child_counts: int64 [n].
         child_starts: int64 [i + 1]; the children of inner node i are nodes child_starts[i] + 1 to child_starts[i + 1].
         depths: int64 [n].
@@ -90,7 +91,7 @@ class TreePlan:
                     most_children=most,
                     children=slice(int(below[0]), int(below[-1]) + 1),
                     rows=torch.from_numpy(rows),
-                    places=torch.from_numpy(rows * most + ranks[below].astype(np.int64) - 1),
+                    draw_indices=torch.from_numpy(rows * most + ranks[below].astype(np.int64) - 1),
                 )
             )
         return levels
@@ -101,10 +102,10 @@ class TreePlan:
         return np.searchsorted(self.tree.parents, np.arange(self.tree.size, dtype=np.int32)).astype(np.int64)
 
     @cached_property
-    def places(self) -> np.ndarray:
-        places = np.full(self.tree.size, -1, dtype=np.int64)
-        places[self.inner] = np.arange(len(self.inner))
-        return places
+    def cache_positions(self) -> np.ndarray:
+        found = np.full(self.tree.size, -1, dtype=np.int64)
+        found[self.inner] = np.arange(len(self.inner))
+        return found
 
 
 def additive_mask(visible: np.ndarray) -> torch.Tensor:
@@ -117,6 +118,6 @@ def plan_of(tree: TokenTree) -> TreePlan:
     return _kept_plan(tree) if tree.size <= MAX_KEPT else TreePlan(tree)
 
 
-@lru_cache(maxsize=8)  # many short runs over one tree are common: a benchmark, a proof
+@lru_cache(maxsize=8)  # many short runs over one tree are common, as in benchmarks
 def _kept_plan(tree: TokenTree) -> TreePlan:
     return TreePlan(tree)

@@ -1,7 +1,7 @@
-"""Which rank a node accepts, in expectation or given the token that came of it: each verifier's rule over many rows.
+"""Which rank a node accepts, in expectation or given the committed token: each verifier's rule over many rows.
 
-Knows rows of a vocabulary, nothing of text or models. `verifiers` decides one node for real, and names for each rule
-the function here that says what it would do on average. Shapes: N = positions, V = vocabulary, W = ranks; P = target
+Knows rows of a vocabulary, nothing of text or models. `verifiers` decides at one node, and names for each rule the
+function here that computes its average. Shapes: N = positions, V = vocabulary, W = ranks; P = target
 row, Q = draft row.
 """
 
@@ -55,7 +55,7 @@ def rank_acceptance_of_drawn(target: torch.Tensor, draft: torch.Tensor, children
 
 
 def _residuals(target: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
-    """`sampling.residual` over rows, float64 [N, V]: where nothing is left a row stays as it is."""
+    """`sampling.residual` over rows, float64 [N, V]: where nothing is left the target's row stays."""
     rest = (target - draft).clamp_min_(0.0)
     total = rest.sum(1, keepdim=True)
     return torch.where(total > 0, rest / total.clamp_min(1e-300), target)
@@ -66,7 +66,7 @@ def rank_acceptance_with_replacement(
 ) -> torch.Tensor:
     """Return P(child of rank k is the accepted one) for independent draws from Q (SpecInfer, multi-step sampling).
 
-    Exact, without drawing: what is left of P after a rejection does not depend on which token was rejected, so rank k
+    Exact, without drawing: the residual of P after a rejection does not depend on the token rejected, so rank k
     is accepted with probability sum(min(R, Q)). Arguments and result as for `rank_acceptance`.
     """
     left, mass = target.double(), draft.double()

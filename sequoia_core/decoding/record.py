@@ -16,18 +16,18 @@ class DecodeStep:
 
     Attributes:
         index: 0 for the first step.
-        tree: the shape that was drafted.
+        tree: the topology that was drafted.
         tokens: token of every node [n], root first.
         outcomes: per node [n] "accepted", "rejected" or "not reached"; the root counts as accepted.
         draft_probs, target_probs: what each model gave the node's token after its parent [n]; 1 for the root. At
-            temperature 0 these are the probabilities at temperature 1, the walk itself goes by argmax. Empty where a
+            temperature 0 these are the probabilities at temperature 1, while the walk itself uses argmax. Empty where a
             run was not asked to explain itself.
         accepted_path: node ids, root first.
         bonus_token: sampled by the target after the last accepted node.
         new_tokens: what this step committed: accepted path, then bonus token, cut at EOS and at the number asked for.
         trials: every decision in order, with its arithmetic.
         draft_sec, verify_sec, walk_sec, commit_sec: wall time of the phases in seconds.
-        finished: None, or why the run ends here: "eos", "length" or "context".
+        finished: None, or why the run ends with this step: "eos", "length" or "context".
         path_rows: the most likely tokens of both models at each node of the accepted path; empty where a run was not
             asked for them.
         marginal_gains: what its nodes were expected to add and cost; None where the tree was given, and where a run was
@@ -60,7 +60,7 @@ class DecodeStep:
 
 
 def outcomes_of(size: int, walk: Walk) -> tuple[str, ...]:
-    """Say of each of `size` nodes whether the walk accepted it, rejected it or never came to it."""
+    """Return for each of `size` nodes whether the walk accepted, rejected or did not reach it."""
     outcomes = ["not reached"] * size
     for trial in walk.trials:
         outcomes[trial.node] = "rejected"

@@ -51,19 +51,19 @@ class SamplingConfig:
 
     @property
     def plain(self) -> bool:
-        """Whether a softmax over the temperature is all there is to it."""
+        """Whether sampling is a softmax at the temperature and nothing else."""
         return not self.greedy and not self.top_k and self.top_p == 1.0
 
 
 def finite(found: T | None, role: str) -> T:
-    """Return what compiled code found; where it found None, raise FloatingPointError: logits were not finite."""
+    """Return the result of compiled code; raise FloatingPointError for None, which means logits that are not finite."""
     if found is None:
         raise FloatingPointError(f"the {role} model returned logits that are not finite")
     return found
 
 
 def most_likely(logits: torch.Tensor, role: str) -> torch.Tensor:
-    """Return the place of each row's first largest logit, int64 [m] on CPU; float [m, V].
+    """Return the index of each row's first largest logit, int64 [m] on CPU; float [m, V].
 
     Raises:
         FloatingPointError: when a row holds NaN, +inf, or nothing finite.
@@ -81,7 +81,7 @@ def check_logits(logits: torch.Tensor, role: str) -> None:
 def check_probabilities(probs: torch.Tensor, role: str) -> None:
     """Raise FloatingPointError when a row came from logits with NaN, +inf or nothing finite; float [m, V].
 
-    A softmax makes all of such a row NaN, so one column tells, at a tenth of the cost of looking through the logits.
+    A softmax makes all of such a row NaN, so checking one column is enough, at a tenth of the cost.
     """
     if not math.isfinite(probs[:, 0].sum()):
         raise FloatingPointError(f"the {role} model returned logits that are not finite")
@@ -143,12 +143,12 @@ def sample_without_replacement(probs: torch.Tensor, k: int, generator: torch.Gen
         return tokens
     left = noise.masked_fill(race > 0, torch.inf).argsort(-1)  # tokens without mass, in uniformly random order
     drawn = (keys > 0).sum(-1, keepdim=True)
-    slots = torch.arange(k, device=probs.device)
-    return torch.where(slots < drawn, tokens, left.gather(-1, (slots - drawn).clamp_min(0)))
+    order = torch.arange(k, device=probs.device)
+    return torch.where(order < drawn, tokens, left.gather(-1, (order - drawn).clamp_min(0)))
 
 
 def _largest(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the k largest values and their places, largest first, [m, k] each; one alone costs a quarter of a sort."""
+    """Return the k largest values and their indices, largest first, [m, k] each; for k = 1 at a quarter of the time."""
     return values.max(-1, keepdim=True) if k == 1 else values.topk(k, dim=-1)
 
 
@@ -183,11 +183,11 @@ def sample_row(probs: np.ndarray, uniform: float) -> int:
     """Invert the cumulative distribution of float64 [V] at `uniform` in [0, 1)."""
     if rows.compiled() is not None:
         return rows.invert(probs, uniform)
-    cumulative = np.cumsum(probs)  # its total times a number below 1 rounds to less than the total: no end is passed
+    cumulative = np.cumsum(probs)  # its total times a number below 1 rounds to less than its total
     return int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
 
 
-def widened(probs: torch.Tensor) -> np.ndarray:
+def to_float64(probs: torch.Tensor) -> np.ndarray:
     """Return one row of probabilities in double precision, float64 [V] summing to 1."""
     if rows.supports(probs[None]):
         return rows.to_float64(probs)
@@ -205,7 +205,7 @@ def distribution(logits: torch.Tensor, sampling: SamplingConfig, role: str) -> n
         return finite(rows.distribution(logits, sampling.temperature), role)
     probs = probabilities(logits[None], sampling)
     check_probabilities(probs, role)
-    return widened(probs[0])
+    return to_float64(probs[0])
 
 
 def token_probabilities(
@@ -216,11 +216,11 @@ def token_probabilities(
     tokens: torch.Tensor,
     role: str,
 ) -> torch.Tensor:
-    """Return what the warped rows give certain tokens.
+    """Return the warped probabilities of certain tokens.
 
     Args:
         logits: float [rows, V].
-        which: int64 [m], the rows that matter.
+        which: int64 [m], the rows to read.
         starts: int64 [m + 1]; row `which[i]` is asked for tokens starts[i] to starts[i + 1] - 1.
         tokens: int64 [c], on CPU.
 
@@ -251,7 +251,7 @@ def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
 
 
 def residual_share(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
-    """Return what a rejection leaves of a row that counts only in a share of cases: `residual` where that is all.
+    """Return the residual of a row that counts only in a share of cases; `residual` where the share is 1.
 
     Args:
         target: float64 [V], sums to the share, at most 1.

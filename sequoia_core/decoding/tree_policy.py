@@ -1,7 +1,7 @@
-"""What decides the shape of each step's tree. A `TokenTree` is the policy that always answers the same.
+"""Tree policies: what decides the tree of each step. A `TokenTree` is the policy with the same tree at every step.
 
-A policy is data: bounds that buffers and requests are checked by, and whatever its drafter needs to shape trees. The
-drafter that knows the kind of policy decides; everything after it reads the tree from the `DraftTree`.
+A policy is data: limits for buffers and requests, and whatever its drafter needs to choose trees. The drafter for that
+kind of policy decides; everything after it reads the tree from the `DraftTree`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ ROOT_ONLY = TokenTree(np.array([-1]))
 
 
 class TreePolicy(Protocol):
-    """What is known of the trees of a run before any is drafted.
+    """What is known of a run's trees before any is drafted.
 
     Attributes:
         max_size: nodes of one tree at most, root included.
-        max_inner: nodes with children at most; each holds a row of the draft and a slot in its cache.
+        max_inner: nodes with children at most; each has a row of the draft and a position in its cache.
         max_depth: edges from the root at most.
         max_children: children of one node at most.
         fixed: the tree of every step, None where steps differ.
@@ -47,9 +47,9 @@ class TreePolicy(Protocol):
     def verifiers(self) -> tuple[str, ...]: ...
 
     def differences(self, wanted: Conditions) -> list[str]:
-        """Return in which conditions these trees were made for another decode, as `Conditions.differences` does.
+        """Return how `wanted` differs from the conditions that the trees were made for, as `Conditions.differences`.
 
-        What is decoded stays exact; it is only slower than it could be.
+        Output stays exact under other conditions, but is slower than it could be.
         """
         ...
 
@@ -89,5 +89,5 @@ class FixedTree:
 
 
 def policy_of(tree: TokenTree | TreePolicy) -> TreePolicy:
-    """Return a policy as it is, and for a tree the policy that always answers it."""
+    """Return a policy unchanged, and for a tree the policy that always uses it."""
     return FixedTree(tree) if isinstance(tree, TokenTree) else tree

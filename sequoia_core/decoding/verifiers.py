@@ -1,7 +1,7 @@
 """Verifiers: given a drafted tree and both models' rows, decide which path the target accepts.
 
 A verifier is a draft sampling (how children are drawn from the draft's row) together with the rule that is exact for
-that draft sampling. Rules work on one node in float64 and are generators, so that a walk pays only for the children it
+that draft sampling. Rules work on one node in float64 and are generators, so that a walk computes only the children it
 looks at and a test can enumerate the whole distribution. On CPU plain temperature sampling walks by `rows_walk` in
 `native/sampling_ops.c`, which repeats these rules: change both (a test compares them trial by trial).
 
@@ -39,26 +39,26 @@ from .sampling import (
 
 
 class Offer:
-    """One child put to the target: accepted when `uniform < target_mass / draft_mass`.
+    """One child offered to the target: accepted when `uniform < target_mass / draft_mass`.
 
     Attributes:
         target_mass: R[s], what the (residual) target gives the child's token.
         draft_mass: D[s], what the (remaining) draft gave it.
-        rest: float64 [V], the target's residual should this child be rejected; worked out when first asked for.
+        residual: float64 [V], the target's residual if this child is rejected; computed on first use.
     """
 
-    __slots__ = ("target_mass", "draft_mass", "_work_out", "_rest")
+    __slots__ = ("target_mass", "draft_mass", "_compute", "_residual")
 
-    def __init__(self, target_mass: float, draft_mass: float, work_out: Callable[[], np.ndarray]) -> None:
+    def __init__(self, target_mass: float, draft_mass: float, compute: Callable[[], np.ndarray]) -> None:
         self.target_mass, self.draft_mass = float(target_mass), float(draft_mass)
-        self._work_out = work_out
-        self._rest: np.ndarray | None = None
+        self._compute = compute
+        self._residual: np.ndarray | None = None
 
     @property
-    def rest(self) -> np.ndarray:
-        if self._rest is None:
-            self._rest = self._work_out()
-        return self._rest
+    def residual(self) -> np.ndarray:
+        if self._residual is None:
+            self._residual = self._compute()
+        return self._residual
 
     @property
     def accept_prob(self) -> float:
@@ -86,11 +86,11 @@ def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int])
 def traversal_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
     """Offer children drawn without replacement, each with all that is below it (traversal verification, 2505.12398).
 
-    What an offer's `accept_prob` says is the share in which the child is kept, averaged over what is drawn below it;
+    An offer's `accept_prob` is the chance that the child is kept, averaged over what is drawn below it;
     `walk_from_leaves` decides. The root is always kept, and at one node with leaves this is Sequoia's rule.
 
     Args:
-        target: float64 [V], row P times the share in which the node itself is kept; so is every `rest`.
+        target: float64 [V], row P times the chance that the node itself is kept; so is every `residual`.
         draft, children: as for `sequoia_rule`.
     """
     return _in_turn(target, draft, children, residual_share)
@@ -100,13 +100,13 @@ def _in_turn(
     target: np.ndarray,
     draft: np.ndarray,
     children: Sequence[int],
-    rest: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    residual_of: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> Iterator[Offer]:
-    left, mass = target, draft.copy()
+    target_residual, mass = target, draft.copy()
     for position, token in enumerate(children):
-        offer = Offer(left[token], mass[token], partial(rest, left, mass))
+        offer = Offer(target_residual[token], mass[token], partial(residual_of, target_residual, mass))
         yield offer
-        left = offer.rest
+        target_residual = offer.residual
         if remove_token(mass, token) <= 0.0:  # exhausted: uniform over the tokens not rejected so far
             mass[:] = 1.0
             mass[list(children[: position + 1])] = 0.0
@@ -115,11 +115,11 @@ def _in_turn(
 
 def specinfer_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
     """Offer children drawn with replacement: the draft row stays as it is (SpecInfer, multi-step sampling)."""
-    left = target
+    target_residual = target
     for token in children:
-        offer = Offer(left[token], draft[token], partial(residual, left, draft))
+        offer = Offer(target_residual[token], draft[token], partial(residual, target_residual, draft))
         yield offer
-        left = offer.rest
+        target_residual = offer.residual
 
 
 def topk_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
@@ -127,16 +127,16 @@ def topk_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) ->
 
     Written as one child after another: accept child s with probability R[s], else condition R on "not s".
     """
-    left = target
+    target_residual = target
     for token in children:
-        offer = Offer(left[token], 1.0, partial(_without, left, token))
+        offer = Offer(target_residual[token], 1.0, partial(_without, target_residual, token))
         yield offer
-        left = offer.rest
+        target_residual = offer.residual
 
 
 def _without(row: np.ndarray, token: int) -> np.ndarray:
-    rest = row.copy()
-    return rest if remove_token(rest, token) > 0.0 else row
+    others = row.copy()
+    return others if remove_token(others, token) > 0.0 else row
 
 
 EXACT_SAMPLING: dict[
@@ -151,7 +151,7 @@ EXACT_SAMPLING: dict[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verifier:
-    """A draft sampling, the rule that is exact for it, and what the pair promises (paper §3.2).
+    """A draft sampling, the rule that is exact for it, and the properties of the pair (paper §3.2).
 
     Attributes:
         name: in options, files and records; also that of the rule in compiled code (`native.sampling_ops.RULES`), if
@@ -165,7 +165,7 @@ class Verifier:
         cover: if only k tokens have mass in the draft's row, and no others have mass in the target's, then one of k
             children is always accepted.
 
-    `GREEDY` keeps both promises only where both rows are one-hot.
+    `GREEDY` has both properties only where both rows are one-hot.
 
     Raises:
         ValueError: for a draft sampling and a rule that do not belong together, naming both.

@@ -1,4 +1,4 @@
-"""Walks: how verification descends a drafted tree, one child after the other, or ascends it, and what it decided.
+"""Walks: verification goes down a drafted tree, child after child, or up from its leaves, and records each decision.
 
 Knows the tree and a rule for one node (`verifiers`), but not which models the rows came from. V = vocabulary.
 """
@@ -56,35 +56,35 @@ def walk_tree(
     """
     path, trials, node = [0], [], 0
     while True:
-        left = target_row(node)
+        residual = target_row(node)
         children = tree.children(node)
         descended = False
         if children:
             for child, offer in zip(
-                children, rule(left, draft_row(node), [tokens[child] for child in children]), strict=True
+                children, rule(residual, draft_row(node), [tokens[child] for child in children]), strict=True
             ):
-                # a zero draft mass is the rounding case of Offer.accept_prob: decide by the target alone
+                # draft mass 0 is the rounding case of Offer.accept_prob: the target alone decides
                 trials.append(Trial(child, uniform(), offer.target_mass, offer.draft_mass or 1e-300))
                 if trials[-1].accepted:
                     path.append(child)
                     node, descended = child, True
                     break
-                left = offer.rest
+                residual = offer.residual
         if not descended:
-            return Walk(tuple(path), sample_row(left, uniform()), tuple(trials))
+            return Walk(tuple(path), sample_row(residual, uniform()), tuple(trials))
 
 
 class Stop(NamedTuple):
     """A node at which a walk from the leaves may end.
 
     Attributes:
-        share: the chance that it ends here, given that it came here.
-        left: float64 [V], what the bonus token is drawn from, up to a factor; None for the target's own row.
+        share: the chance that it ends here, given that it reaches the node.
+        residual: float64 [V], what the bonus token is drawn from, up to a factor; None for the target's own row.
     """
 
     node: int
     share: float
-    left: np.ndarray | None
+    residual: np.ndarray | None
 
 
 def stops(
@@ -101,10 +101,10 @@ def stops(
     Nodes below a child that is never kept are left out. Arguments as for `walk_tree`; `share` is how often the node or
     one below it is kept.
     """
-    children, left = tree.children(node), None
+    children, residual = tree.children(node), None
     if children:
-        left = share * target_row(node)
-        offers = traversal_rule(left, draft_row(node), [tokens[child] for child in children])
+        residual = share * target_row(node)
+        offers = traversal_rule(residual, draft_row(node), [tokens[child] for child in children])
         for child, offer in zip(children, offers, strict=True):
             if offer.accept_prob > 0.0:
                 yield from stops(
@@ -112,9 +112,9 @@ def stops(
                 )
             else:
                 yield Stop(child, 0.0, None)
-            left = offer.rest
-        share = float(left.sum())
-    yield Stop(node, share, left)
+            residual = offer.residual
+        share = float(residual.sum())
+    yield Stop(node, share, residual)
 
 
 def walk_from_leaves(
@@ -128,9 +128,9 @@ def walk_from_leaves(
 ) -> Walk:
     """Ascend from the leaves until a path is kept, then sample the bonus token (Traversal Verification, 2505.12398).
 
-    A token that the target likes less than the draft may be made up for by those below it, which a descent has thrown
-    away by then. A trial is of a node and the whole path to it, kept in the share that is its target mass; at the root
-    nothing is tried, it is always kept. Arguments as for `walk_tree`, with `traversal_rule`.
+    A token that the target finds less likely than the draft does can be compensated by the tokens below it, which a
+    descent no longer has. A trial is about a node with the whole path to it; its target mass is the chance to keep it.
+    The root is always kept, without a trial. Arguments as for `walk_tree`, with `traversal_rule`.
     """
     assert rule is traversal_rule, "other rules decide from the root downwards"
     trials: list[Trial] = []
@@ -139,9 +139,9 @@ def walk_from_leaves(
             trials.append(Trial(stop.node, uniform(), stop.share, 1.0))
         if not stop.node or trials[-1].accepted:
             break
-    left = target_row(stop.node) if stop.left is None else stop.left
+    residual = target_row(stop.node) if stop.residual is None else stop.residual
     path = tuple(tree.path_to(stop.node))
-    return Walk(path, sample_row(left, uniform()), tuple(trials))
+    return Walk(path, sample_row(residual, uniform()), tuple(trials))
 
 
 WALKS: dict[Rule, Callable[..., Walk]] = {traversal_rule: walk_from_leaves}  # of every other rule: walk_tree

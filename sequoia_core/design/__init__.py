@@ -12,10 +12,10 @@ Each module imports, of this room, only the modules named:
     growmap           tree
     profile_files     conditions, tree
     acceptance_files  conditions, calibration
-    profile           tree, profile_files
+    profile           profile_files
     acceptance        bootstrap, conditions, calibration, acceptance_files
     roofline          model_shapes, profile
-    step_time         tree, profile
+    step_time         tree, profile_files, profile
     observed          tree, acceptance
     optimal_trees     tree, tree_search, acceptance
     replay            tree, acceptance

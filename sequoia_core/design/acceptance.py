@@ -1,7 +1,7 @@
 """Acceptance vectors: how often the draft's k-th choice is the one accepted; matrices, where that varies with depth.
 
-Knows the numbers and how sure they are; knows nothing of trees, models or how they were measured. Other tools' files
-are read by `acceptance_files`.
+Knows the numbers and their intervals; knows nothing of trees, models or how they were measured. Their files
+and the checks of numbers are in `acceptance_files`.
 Shapes: B = ranks, L = levels, m = prompts.
 """
 
@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..files.safe_files import json_bytes, read_bytes, write_atomic
-from .acceptance_files import EXPECTED, MAX_BYTES, MAX_RANKS, read_vector
-from .bootstrap import prompt_draws
+from .acceptance_files import MAX_BYTES, MAX_RANKS, SUM_TOLERANCE, checked_probs, checked_ranks, read_vector
+from .bootstrap import prompt_draws, wilson_interval
 from .calibration import Calibration
 from .conditions import Conditions
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SUM_TOLERANCE = 1e-3  # float16 files and rounded decimals overshoot a little
 BOOTSTRAP_RESAMPLES = 2000
 
 
@@ -46,7 +44,7 @@ class AcceptanceVector:
         prompt_sums: float64 [m, B], acceptance probability summed over the positions of each prompt.
         prompt_trials: int64 [m], positions of each prompt.
         prompt_ranks: int16 [prompt_trials[i]] for each prompt i, the rank accepted at each position of its text, 0
-            where all were rejected; any tree's decoding of these texts follows from it (`replay`).
+            where all were rejected; `replay` computes from it how any tree decodes these texts.
         meta: where the vector comes from (JSON values).
         note: what was assumed when the file was read, for the reader.
         calibration: acceptance by the draft's own probabilities, from the same text, for trees that look at them.
@@ -68,7 +66,7 @@ class AcceptanceVector:
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
-        _set(self, "probs", _checked_probs(self.probs))
+        _set(self, "probs", checked_probs(self.probs))
         if self.trials is not None:
             if self.trials < 1:
                 raise ValueError(f"trials: found {self.trials}, expected at least 1")
@@ -95,12 +93,12 @@ class AcceptanceVector:
         if self.trials is None:
             object.__setattr__(self, "trials", int(counts.sum()))
         if self.prompt_ranks is not None:
-            object.__setattr__(self, "prompt_ranks", _checked_ranks(self.prompt_ranks, counts, self.probs.size))
+            object.__setattr__(self, "prompt_ranks", checked_ranks(self.prompt_ranks, counts, self.probs.size))
 
     def __eq__(self, other: object) -> bool:
         if self is other or not isinstance(other, AcceptanceVector):
             return self is other
-        # most differ there already, and the rest of the fields takes milliseconds to write out
+        # probabilities first: most vectors differ there, and writing out the other fields takes milliseconds
         return np.array_equal(self.probs, other.probs) and self._fields() == other._fields()
 
     def __hash__(self) -> int:
@@ -292,7 +290,7 @@ class AcceptanceVector:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AcceptanceMatrix:
-    """Acceptance by depth as well as rank, P[level, k], for where one vector for all depths is too coarse.
+    """Acceptance by depth and rank, P[level, k], where one vector for all depths is too coarse.
 
     Args:
         probs: float64 [L, B], `probs[l - 1, k - 1]` = probability that the child of rank k at depth l is the accepted
@@ -316,7 +314,7 @@ class AcceptanceMatrix:
         rows = []
         for level, row in enumerate(raw, start=1):
             try:
-                rows.append(_checked_probs(row))
+                rows.append(checked_probs(row))
             except ValueError as error:
                 raise ValueError(f"level {level}: {error}") from error
         _set(self, "probs", np.array(rows))
@@ -335,56 +333,6 @@ class AcceptanceMatrix:
         return self.probs[min(level, len(self.probs)) - 1]
 
 
-def wilson_interval(rate: np.ndarray, trials: int | np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the Wilson bounds of shares of independent trials.
-
-    Args:
-        rate: float64 [B], shares found.
-        trials: how many each rests on, one number or [B], at least 1.
-        level: confidence, between 0 and 1.
-    """
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    shrink = 1 + z**2 / trials
-    centre = (rate + z**2 / (2 * trials)) / shrink
-    half = z / shrink * np.sqrt(rate * (1 - rate) / trials + (z / (2 * trials)) ** 2)
-    return np.clip(centre - half, 0.0, 1.0), np.clip(centre + half, 0.0, 1.0)
-
-
 def _set(vector: AcceptanceVector | AcceptanceMatrix, name: str, array: np.ndarray) -> None:
     array.setflags(write=False)
     object.__setattr__(vector, name, array)
-
-
-def _checked_ranks(raw: Any, counts: np.ndarray, largest: int) -> tuple[np.ndarray, ...]:
-    """Return the accepted ranks of each prompt as read-only int16 arrays, or raise ValueError."""
-    found = tuple(np.array(ranks, dtype=np.int64) for ranks in raw)
-    if [ranks.shape for ranks in found] != [(count,) for count in counts]:
-        raise ValueError(
-            f"prompt_ranks: found {len(found)} lists, expected one rank for each of prompt_trials' positions"
-        )
-    if any(ranks.size and not 0 <= ranks.min() <= ranks.max() <= largest for ranks in found):
-        raise ValueError(f"prompt_ranks: found a rank outside 0 to {largest}, expected one that the vector has, or 0")
-    found = tuple(ranks.astype(np.int16) for ranks in found)
-    for ranks in found:
-        ranks.setflags(write=False)
-    return found
-
-
-def _checked_probs(raw: Any) -> np.ndarray:
-    """Return the probabilities as float64 [B], or raise ValueError with the rule that is broken."""
-    raw = np.asarray(raw)
-    if raw.ndim != 1 or raw.dtype.kind not in "fiu":
-        raise ValueError(f"found shape {raw.shape} of {raw.dtype}, expected {EXPECTED}")
-    if not 1 <= raw.size <= MAX_RANKS:
-        raise ValueError(f"found {raw.size:,} entries, expected 1 to {MAX_RANKS:,} ranks")
-    probs = raw.astype(np.float64)
-    wrong = np.flatnonzero(~(np.isfinite(probs) & (probs >= 0) & (probs <= 1 + SUM_TOLERANCE)))
-    if wrong.size:
-        raise ValueError(f"rank {wrong[0] + 1}: found {probs[wrong[0]]:g}, expected a probability from 0 to 1")
-    total = float(probs.sum())
-    if total > 1 + SUM_TOLERANCE:
-        raise ValueError(
-            f"found a sum of {total:.6g}, expected at most 1: each entry is the probability that this rank is the one "
-            "accepted, so they exclude each other"
-        )
-    return probs / total if total > 1 else probs

@@ -1,6 +1,6 @@
-"""Read acceptance vectors from the files people have: native JSON, CSV, NumPy, safetensors, PyTorch.
+"""Read acceptance vectors from the files people have (native JSON, CSV, NumPy, safetensors, PyTorch) and check them.
 
-Knows the layouts and how such files can be wrong or hostile; `acceptance` checks the probabilities.
+Knows the layouts, how such files can be wrong or hostile, and the rules that the numbers obey.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .conditions import Conditions
 MAX_BYTES = 8 * 2**20
 MAX_TEXT_BYTES = 2**20
 MAX_RANKS = 4096
+SUM_TOLERANCE = 1e-3  # float16 files and rounded decimals overshoot a little
 LAYOUT_TOLERANCE = 2.5e-3  # entries saved as bfloat16 are off by up to 2**-9 of their value
 
 CHANGED_BY_HAND = {"edited", "share", "p1"}  # keys that edited and supposed vectors carry in `meta`
@@ -43,7 +44,7 @@ def read_vector(data: bytes, suffix: str) -> dict[str, Any]:
         suffix: the file's ending, `.json` and so on; the content must be what it says.
 
     Returns:
-        `probs` (1-D, not yet checked against the rules of probabilities) and whichever of `trials`, `prompt_sums`,
+        `probs` (1-D, not yet checked by `checked_probs`) and whichever of `trials`, `prompt_sums`,
         `prompt_trials`, `prompt_ranks`, `meta`, `note`, `holds_for` and `calibration` the file gives.
 
     Raises:
@@ -243,3 +244,38 @@ def _number(cell: str) -> float | None:
         return float(cell.replace(",", "."))
     except ValueError:
         return None
+
+
+def checked_ranks(raw: Any, counts: np.ndarray, largest: int) -> tuple[np.ndarray, ...]:
+    """Return the accepted ranks of each prompt as read-only int16 arrays, or raise ValueError."""
+    found = tuple(np.array(ranks, dtype=np.int64) for ranks in raw)
+    if [ranks.shape for ranks in found] != [(count,) for count in counts]:
+        raise ValueError(
+            f"prompt_ranks: found {len(found)} lists, expected one rank for each of prompt_trials' positions"
+        )
+    if any(ranks.size and not 0 <= ranks.min() <= ranks.max() <= largest for ranks in found):
+        raise ValueError(f"prompt_ranks: found a rank outside 0 to {largest}, expected one that the vector has, or 0")
+    found = tuple(ranks.astype(np.int16) for ranks in found)
+    for ranks in found:
+        ranks.setflags(write=False)
+    return found
+
+
+def checked_probs(raw: Any) -> np.ndarray:
+    """Return the probabilities as float64 [B], or raise ValueError with the rule that is broken."""
+    raw = np.asarray(raw)
+    if raw.ndim != 1 or raw.dtype.kind not in "fiu":
+        raise ValueError(f"found shape {raw.shape} of {raw.dtype}, expected {EXPECTED}")
+    if not 1 <= raw.size <= MAX_RANKS:
+        raise ValueError(f"found {raw.size:,} entries, expected 1 to {MAX_RANKS:,} ranks")
+    probs = raw.astype(np.float64)
+    wrong = np.flatnonzero(~(np.isfinite(probs) & (probs >= 0) & (probs <= 1 + SUM_TOLERANCE)))
+    if wrong.size:
+        raise ValueError(f"rank {wrong[0] + 1}: found {probs[wrong[0]]:g}, expected a probability from 0 to 1")
+    total = float(probs.sum())
+    if total > 1 + SUM_TOLERANCE:
+        raise ValueError(
+            f"found a sum of {total:.6g}, expected at most 1: each entry is the probability that this rank is the one "
+            "accepted, so they exclude each other"
+        )
+    return probs / total if total > 1 else probs

@@ -1,12 +1,14 @@
-"""Estimates with intervals from whole prompts drawn again and again (percentile bootstrap).
+"""Estimates with confidence intervals: whole prompts are resampled (percentile bootstrap).
 
-Positions and steps of one prompt resemble each other, so prompts are the units. Knows numbers only.
+Positions and steps of one prompt resemble each other, so prompts are the units; only shares of independent trials get
+a Wilson interval. Knows numbers only.
 Shapes: m = prompts, r = resamples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -63,3 +65,18 @@ def ratio_estimate(numerators: np.ndarray, denominators: np.ndarray) -> Estimate
         return Estimate(value, None, None)
     picks = resampled(len(numerators))
     return estimate(value, (picks @ numerators) / (picks @ denominators))
+
+
+def wilson_interval(rate: np.ndarray, trials: int | np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the Wilson bounds of shares of independent trials.
+
+    Args:
+        rate: float64 [B], shares found.
+        trials: how many each rests on, one number or [B], at least 1.
+        level: confidence, between 0 and 1.
+    """
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    shrink = 1 + z**2 / trials
+    centre = (rate + z**2 / (2 * trials)) / shrink
+    half = z / shrink * np.sqrt(rate * (1 - rate) / trials + (z / (2 * trials)) ** 2)
+    return np.clip(centre - half, 0.0, 1.0), np.clip(centre + half, 0.0, 1.0)

@@ -1,7 +1,7 @@
-"""What would have to change for speculation to pay, or to stop paying, and what changing it a little is worth.
+"""How far one quantity must change until speculation pays or stops paying, and what a small change brings.
 
-Three things decide: how often the draft is right (p), what its passes cost (c), and what further tokens of a target
-pass cost (t). Each is varied alone, and the best shape chosen anew.
+Three quantities decide: acceptance (p), the cost of draft passes (c), and the cost of further tokens in a target pass
+(t). Each is changed alone, and the best tree is chosen again.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from .optimal_trees import expected_tokens_table
 from .planning import BestShape, is_greedy, relative_cost, shape_widths, surface_of, text_correction
 from .profile import HardwareProfile
 
-LARGEST, DEEPEST = 128, 12  # shapes looked at: whether speculation pays at all shows in small ones
+LARGEST, DEEPEST = 128, 12  # sizes and depths tried: small trees show whether speculation pays
 EVEN = 1.0 + 1e-9
 HALVINGS = 30
-LEAST, MOST = 1e-3, 1e3  # factors beyond these are no change that anybody could make
+LEAST, MOST = 1e-3, 1e3  # factors beyond these are not realistic
 
 
 class BreakEven(NamedTuple):
-    """How far one thing could change, all else as it is, before speculation neither pays nor costs.
+    """How far one quantity can change, all others unchanged, until the speedup is 1.
 
     Attributes:
         factor: by which it would be multiplied; None where no factor reaches break-even.
-        value: p_1, c or t(n) then; of t at the size of the best tree.
-        now: the same today.
+        value: p_1, c or t(n) at that point; of t at the size of the best tree.
+        now: the same at present.
     """
 
     factor: float | None
@@ -48,12 +48,12 @@ class Gains(NamedTuple):
 
 @dataclass(frozen=True)
 class _Tables:
-    """What the best trees of all shapes yield and how wide their levels are: all but the times.
+    """Tokens per step and level widths of the best tree of every size and depth: all but the times.
 
     Attributes:
-        acceptance: the vector that they are of.
+        acceptance: the vector that they were computed from.
         tokens: tokens per step, float64 [N + 1, D + 1].
-        correction: of them by the measured texts (`text_correction`), the same shape.
+        correction: their factor from the measured texts (`text_correction`), the same shape.
         widths: nodes of each draft pass, int64 [N + 1, D + 1, D].
     """
 
@@ -78,7 +78,7 @@ class _Tables:
 
 @lru_cache(maxsize=1)
 def _tables(acceptance: AcceptanceVector, size: int) -> _Tables:
-    """Return the tables of a vector; kept, for replaying its texts takes longer than all that is asked of them."""
+    """Return the tables of a vector, cached: replaying its texts takes longer than everything computed from them."""
     bounds = {"max_size": min(LARGEST, size), "max_depth": DEEPEST}
     table = expected_tokens_table(acceptance, **bounds)
     correction = text_correction(table, acceptance)
@@ -181,7 +181,7 @@ class StepCost(NamedTuple):
 def step_limit(best: BestShape, profile: HardwareProfile) -> StepCost:
     """Return what a step costs at the best shape and what limits its speedup."""
     total = best.expected_tokens / best.predicted_speedup
-    verify = min(float(profile.t(best.size)), total)  # drafting may hide behind weights that stream, and cost nothing
+    verify = min(float(profile.t(best.size)), total)  # drafting may overlap with streaming weights and cost nothing
     draft = total - verify
     if best.size < 2 or best.predicted_speedup < PAYS_FROM:
         limit: Limit = "nothing pays"
@@ -193,10 +193,10 @@ def step_limit(best: BestShape, profile: HardwareProfile) -> StepCost:
 
 
 class IdleArithmetic(NamedTuple):
-    """What a target pass over several tokens costs, as speculation sees it.
+    """What further tokens in a target pass cost.
 
-    A pass over one token is bound by reading the weights. The arithmetic that lies idle meanwhile is what a tree is
-    verified with.
+    A pass over one token is limited by reading the weights. Arithmetic units are idle meanwhile, and verifying a tree
+    uses them.
 
     Attributes:
         tokens: the most tokens of a pass that takes at most `IDLE_SLACK` longer than one token.

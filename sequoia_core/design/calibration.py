@@ -1,9 +1,9 @@
-"""How likely a child is the one accepted, given what the draft says there: the acceptance vector, seen through the row.
+"""Calibration: how likely a child is the one accepted, by its rank and the draft's probabilities at its node.
 
-Kept as counts by prompt, so that tables, intervals and held-out scores all follow from one file. Three kinds of table,
-for the two recipes of `shaping`: children that are the draft's most likely tokens, by their probability; children
-drawn without replacement, before the draw by the largest probability left, and after it by the token's own. Each by
-rank, with ranks from 3 on pooled. Shapes: m = prompts, T = tables, b = bins, k = ranks, r = rows kept.
+Counts are kept by prompt, so that tables, intervals and held-out scores can all be computed from one file. There are
+three kinds of table: for children that are the draft's most likely tokens, by their probability; for children drawn
+without replacement, before the draw by the largest probability left, and after it by the token's own probability. Each
+kind is split by rank, with ranks from 3 on pooled. Shapes: m = prompts, T = tables, b = bins, k = ranks, r = rows kept.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .bootstrap import Estimate, bounds, ratio_estimate, resampled
+from .bootstrap import Estimate, ratio_estimate
 
-RANKS = 16  # per node that are looked at; rarer ones are worth next to nothing
+RANKS = 16  # per node that are measured; later ones add almost nothing
 ROWS_PER_PROMPT = 12
 BINS = 24
 MAX_PROMPTS = 4_096
@@ -62,7 +62,7 @@ class ChanceTables:
 
     Args:
         values: float64 [T, b], in the order of `TABLES`.
-        gain: what chances are multiplied by, up to 1; other than 1 where a run finds them too high or too low.
+        gain: what chances are multiplied by, with 1 as their limit; not 1 where a run finds them too high or too low.
     """
 
     values: np.ndarray
@@ -101,24 +101,6 @@ class ChanceTables:
 
     def _curve(self, table: int, probs: np.ndarray) -> np.ndarray:
         return np.minimum(self.gain * np.interp(probs, CENTRES, self.values[table]), 1.0)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reliability:
-    """What a table fitted on half of the prompts said of the other half; one entry per bin that the others fill.
-
-    Attributes:
-        probs: float64 [bins], the probability looked up.
-        predicted, observed, low, high: float64 [bins], chance by the table, share accepted with its 95 % interval.
-        children: int64 [bins], how many there were.
-    """
-
-    probs: np.ndarray
-    predicted: np.ndarray
-    observed: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    children: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,14 +206,14 @@ class Calibration:
         counts = np.minimum(self.positions, ROWS_PER_PROMPT)
         return np.split(self.rows, np.cumsum(counts)[:-1]) if counts.sum() == len(self.rows) else None
 
-    def trust_by_prompt(self, kind: str) -> np.ndarray:
-        """Return how many children of each prompt were accepted ÷ how many all prompts' tables promise, float64 [m]."""
+    def gain_by_prompt(self, kind: str) -> np.ndarray:
+        """Return accepted children ÷ those that the tables of all prompts predict, for each prompt, float64 [m]."""
         tables = KINDS[kind][0]
-        promised = (self.counts[:, tables] * self.tables().values[tables]).sum(axis=(1, 2))
-        return self.accepted[:, tables].sum(axis=(1, 2)) / np.maximum(promised, 1e-9)
+        predicted = (self.counts[:, tables] * self.tables().values[tables]).sum(axis=(1, 2))
+        return self.accepted[:, tables].sum(axis=(1, 2)) / np.maximum(predicted, 1e-9)
 
     def held_out_gain(self, kind: str) -> Estimate | None:
-        """Return how much likelier the tables make what happened than a plain vector does, in nats per position.
+        """Return the gain in log-likelihood of the tables over a plain vector, in nats per position.
 
         Both are fitted on every second prompt and scored on the others, child by child: accepted or not. None for a
         single prompt.
@@ -251,30 +233,12 @@ class Calibration:
         )
         return ratio_estimate(found - base, positions[score])
 
-    def reliability(self, table: str) -> Reliability | None:
-        """Return what a table, fitted on every second prompt, says of the others; None for a single prompt.
-
-        Args:
-            table: one of `TABLES`.
-        """
-        if len(self.positions) < 2:
-            return None
-        fit, score = _halves(len(self.positions))
-        number = TABLES.index(table)
-        seen, taken = self.counts[score, number], self.accepted[score, number]
-        filled = np.flatnonzero(seen.sum(axis=0))
-        picks = resampled(len(score))
-        low, high = bounds((picks @ taken[:, filled]) / np.maximum(picks @ seen[:, filled], 1))
-        children = seen[:, filled].sum(axis=0)
-        observed = taken[:, filled].sum(axis=0) / children
-        return Reliability(CENTRES[filled], self._fitted(fit).values[number, filled], observed, low, high, children)
-
     def _fitted(self, weights: np.ndarray) -> ChanceTables:
         """Fit the tables with a weight for each prompt, float64 [m].
 
-        Each bin starts with one child of its own: of the draft's own opinion for the most likely tokens, of the table's
-        average else. Chances of most likely tokens rise with their probability; those of drawn ones rise or fall,
-        whichever fits.
+        Each bin starts with one pseudo-child, accepted with the draft's probability for most likely tokens and with
+        the table's average otherwise. Chances of most likely tokens rise with their probability; those of drawn tokens
+        rise or fall, whichever fits better.
         """
         from scipy.optimize import isotonic_regression
 
@@ -325,13 +289,13 @@ class Calibration:
 
 
 def _before_table(left: np.ndarray) -> np.ndarray:
-    """Return which table speaks of each rank before its draw, from the mass left, float64 [w, k] -> int64 [w, k]."""
+    """Return which table applies to each rank before its draw, from the mass left, float64 [w, k] -> int64 [w, k]."""
     ranks = np.broadcast_to(np.minimum(np.arange(left.shape[1]), 2), left.shape)
     return np.where(ranks == 0, BEFORE.start, BEFORE.start + 1 + 3 * (ranks - 1) + np.digitize(left, MASS_EDGES))
 
 
 def _halves(prompts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return weights of the prompts to fit on, float64 [m], and the places of the others."""
+    """Return weights of the prompts to fit on, float64 [m], and the indices of the others."""
     fit = (np.arange(prompts) % 2 == 0).astype(float)
     return fit, np.flatnonzero(fit == 0.0)
 

@@ -1,6 +1,6 @@
 """What an acceptance vector holds for: one pair, sampled and verified in one way.
 
-A vector used under other conditions predicts nothing, so everything that predicts compares first.
+A vector predicts nothing under other conditions, so conditions are compared before every prediction.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_NAME = 4_096  # characters of a model's name in a file
 
 
 def measured_as(verifier: str) -> str:
-    """Return the verifier whose vectors serve this one: itself, but for those that have none of their own."""
+    """Return the verifier whose vectors apply to this one: itself, unless it has none of its own."""
     return SEQUOIA if verifier == TRAVERSAL else verifier
 
 
@@ -99,7 +99,7 @@ class Conditions:
         return ", ".join([*warped, self.verifier])
 
     def differences(self, wanted: Conditions) -> list[str]:
-        """Return what keeps this from holding for `wanted`, one phrase each, such as "temperature 0, not 0.6".
+        """Return the differences from `wanted`, one phrase each, such as "temperature 0, not 0.6".
 
         At temperature 0 every verifier compares with the target's most likely token, which top-p and top-k keep, so
         none of the three matters there.

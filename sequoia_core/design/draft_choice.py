@@ -1,4 +1,4 @@
-"""Which draft for a target: each planned with its own acceptance and its own costs, on the same device."""
+"""Which draft to use with a target: each is planned with its own acceptance and costs, on the same device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .prediction import Prediction, predict
 from .profile import HardwareProfile
 from .tree import TokenTree
 
-SAME = ("device", "dtype", "context")  # what profiles have in common where their drafts are to be compared
+SAME = ("device", "dtype", "context")  # profiles must agree in these if their drafts are compared
 
 
 @dataclass(frozen=True, slots=True)

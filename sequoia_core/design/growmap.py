@@ -67,7 +67,7 @@ def growmap_entries(content: Any) -> dict[str, Any]:
             if value.is_complex() or not bool((whole == value).all()):
                 raise ValueError(f"{key}: found numbers that are not whole, expected node numbers, depths or 0 and 1")
             value = whole.tolist()
-        # One short list referenced a million times passes a pickle unnoticed: count before walking.
+        # A pickle can refer to one short list a million times, so entries are counted before they are read.
         elif isinstance(value, list) and (
             len(value) > MAX_GROWMAP_SIZE
             or sum(len(row) for row in value if isinstance(row, list)) > MAX_GROWMAP_SIZE**2
@@ -79,7 +79,7 @@ def growmap_entries(content: Any) -> dict[str, Any]:
 
 
 def tree_from_growmap(content: Mapping[str, Any]) -> TokenTree:
-    """Read the reference implementation's entries, which say the same tree five times, and check that they agree."""
+    """Read the reference implementation's entries, five of which describe the same tree, and check that they agree."""
     from pydantic import BaseModel, ConfigDict, Field
 
     class Schema(BaseModel):

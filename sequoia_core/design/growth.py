@@ -1,4 +1,4 @@
-"""How expected tokens grow with the size of the tree, for the best tree and for plain shapes, and how sure that is.
+"""How expected tokens grow with the size of the tree, for the best tree and for plain trees, with intervals.
 
 Shapes: N = largest tree size, D = largest depth in edges, k = points of a curve.
 """
@@ -16,16 +16,16 @@ from .plain_trees import beam_tree, best_first_tree, branching_tree, chain_tree,
 from .tree import TokenTree
 
 Curve = tuple[np.ndarray, np.ndarray]  # sizes int [k], expected tokens float64 [k]
-POINTS = 24  # of the curve of a plain shape
+POINTS = 24  # of the curve of a plain tree
 RESAMPLES = 100
 
 
 def growth_curves(acceptance: AcceptanceVector, table: np.ndarray, *, depth: int) -> dict[str, Curve]:
-    """Return name -> curve of the best tree at two depth limits, the given one and the table's, and of plain shapes.
+    """Return name -> curve of the best tree at two depth limits, the given one and the table's, and of plain trees.
 
     Args:
         table: float64 [N + 1, D + 1], G(n, d); -inf or NaN where there is no value.
-        depth: of the plain shapes, at most D.
+        depth: of the plain trees, at most D.
     """
     max_size, max_depth = table.shape[0] - 1, table.shape[1] - 1
     curves = {}
@@ -49,7 +49,7 @@ def _plain_trees(acceptance: AcceptanceVector, max_size: int, depth: int) -> dic
             branching_tree([2] * levels) for levels in range(depth + 1) if 2 ** (levels + 1) - 1 <= max_size
         ],
     }
-    if not is_monotone(acceptance):  # else it is the best tree
+    if not is_monotone(acceptance):  # otherwise it is the best tree
         sizes = np.unique(np.geomspace(1, max_size, POINTS).astype(int)).tolist()
         trees["best first (Medusa)"] = [best_first_tree(acceptance, size=size, depth=depth) for size in sizes]
     return trees

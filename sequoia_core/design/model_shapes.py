@@ -1,7 +1,7 @@
 """The sizes of a model's parts, and what follows from them: parameters, bytes, operations.
 
 Knows decoders built like Llama, from a config.json or by name; reads no weights and needs no torch. How long a pass
-takes depends on these sizes and on no trained number.
+takes depends on these sizes, not on trained values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ModelShape(BaseModel):
         tie_word_embeddings: whether the embedding is the head too, one copy of both.
         name: what the shape is called: a name of the shipped table, or the file it was read from.
         model: what a model of this shape is called once it is loaded (`model_names.model_name`), so that times can be
-            compared with measurements; empty where nobody has said.
+            compared with measurements; empty where it is unknown.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -145,7 +145,7 @@ def find_shape(text: str) -> ModelShape:
 
 
 def shape_of(fields: Any, name: str, *, model: str = "") -> ModelShape:
-    """Return the shape that the settings of a config.json describe; others than sizes are passed over.
+    """Return the shape that the settings of a config.json describe; settings that are not sizes are ignored.
 
     Args:
         name: what to call the shape; model: the name of the model it is of.

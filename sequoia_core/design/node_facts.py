@@ -19,7 +19,7 @@ class NodeFacts:
         probability: p[rank], 1 for the root.
         score: f(v), how likely it is accepted.
         children, below: nodes right below it, and below it at any depth.
-        worth: sum of f over the node and all its descendants: the tokens per step that its subtree adds.
+        subtree_tokens: sum of f over the node and all its descendants, the tokens per step that its subtree adds.
     """
 
     rank: int
@@ -29,7 +29,7 @@ class NodeFacts:
     score: float
     children: int
     below: int
-    worth: float
+    subtree_tokens: float
 
 
 def node_facts(tree: TokenTree, acceptance: AcceptanceVector, node: int) -> NodeFacts:
@@ -46,5 +46,5 @@ def node_facts(tree: TokenTree, acceptance: AcceptanceVector, node: int) -> Node
         score=float(scores[node]),
         children=len(tree.children(node)),
         below=len(below),
-        worth=float(scores[[node, *below]].sum()),
+        subtree_tokens=float(scores[[node, *below]].sum()),
     )

@@ -2,7 +2,7 @@
 
 A run drafts only the ranks that its tree has, and few of them often. So each rank is the mean of the vector and of what
 the run showed, weighted by how often it was drafted. Only for trees that do not depend on the draft's probabilities:
-else the nodes with many children are the uncertain ones. Shapes: B = ranks.
+otherwise it is the uncertain nodes that have many children. Shapes: B = ranks.
 """
 
 from __future__ import annotations

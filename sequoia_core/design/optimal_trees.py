@@ -1,6 +1,6 @@
-"""Expected tokens of a tree, and the tree that has the most of every size and depth.
+"""Expected tokens of a tree, and the tree with the most expected tokens of every size and depth.
 
-Knows acceptance probabilities and tree shapes, not time: hardware enters in `planning`. An `AcceptanceMatrix` may stand
+Knows acceptance probabilities and trees, not time: hardware enters in `planning`. An `AcceptanceMatrix` may stand
 in for an `AcceptanceVector`. Shapes: n = tree size with the root, d = depth in edges, B = ranks.
 """
 
@@ -65,7 +65,7 @@ def expected_tokens_table(acceptance: Acceptance, *, max_size: int, max_depth: i
     """Return G(n, d), the largest F over trees of exactly n nodes and at most d edges deep (paper §3.1, Algorithm 1).
 
     Exact for any vector or matrix: best-first when ranks never increase, the dynamic program otherwise. Ranks beyond
-    the vector are not used, so a shallow tree can have too few places for n nodes.
+    the vector are not used, so n nodes may not fit into a shallow tree.
 
     Args:
         max_size: largest n, counting the root.
@@ -175,7 +175,7 @@ def bootstrap_tables(
 ) -> np.ndarray | None:
     """Return G(n, d) for vectors that the same measurement might have found; quantiles over them are its intervals.
 
-    The tree is optimised anew for each, so the spread holds the choice of tree as well as its value.
+    The tree is optimised again for each, so the spread includes the choice of the tree.
 
     Returns:
         float64 [resamples, max_size + 1, max_depth + 1], or None when nothing is known about the sample.
@@ -191,7 +191,7 @@ def bootstrap_tables(
 
 
 def best_expected_tokens(tree: TokenTree, acceptance: AcceptanceVector) -> float:
-    """Return G at a tree's own size and depth: what the best tree of that shape would yield under `acceptance`.
+    """Return G at a tree's own size and depth: what the best such tree yields under `acceptance`.
 
     Ranks beyond the vector have probability 0; the best tree may use as many of them as the given tree does.
 
@@ -200,7 +200,7 @@ def best_expected_tokens(tree: TokenTree, acceptance: AcceptanceVector) -> float
     """
     missing = max(0, int(tree.child_ranks.max()) - len(acceptance.probs))
     padded = AcceptanceVector(np.concatenate([acceptance.probs, np.zeros(missing)])) if missing else acceptance
-    if is_monotone(padded):  # its value alone: no tree has to be built, so that it may be large
+    if is_monotone(padded):  # only the value is needed, so no tree is built and it may be large
         return float(best_first(rows_by_levels_left(padded, tree.depth), tree.size)[2].sum())
     return expected_tokens(optimal_tree(padded, size=tree.size, depth=tree.depth), padded)
 

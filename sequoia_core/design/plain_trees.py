@@ -1,4 +1,4 @@
-"""Plain shapes that an optimal tree is compared with: chains, full trees, beams, Medusa's best-first rule."""
+"""Plain trees that an optimal tree is compared with: chains, full trees, beams, Medusa's best-first rule."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def k_ary_tree(k: int, depth: int) -> TokenTree:
 def best_first_tree(acceptance: Acceptance, *, size: int, depth: int | None = None) -> TokenTree:
     """Return the tree that grows by the most likely next node (the rule by which Medusa's trees are chosen).
 
-    Optimal when ranks never increase; on a noisy vector it can stop before a good rank that hides behind a poor one.
+    Optimal when ranks never increase; on a noisy vector it can stop before a good rank that comes after a poor one.
 
     Args:
         size, depth: as for `optimal_tree`; the tree is smaller where ranks and levels run out.

@@ -1,6 +1,6 @@
-"""Which tree pays on this hardware: expected tokens set against measured time.
+"""Which tree is fastest on this hardware, from expected tokens and measured times.
 
-Knows acceptance, shapes and step times; runs no model. `prediction` says how sure one tree's prediction is.
+Knows acceptance, tree sizes and depths, and step times; runs no model. `prediction` gives intervals for one tree.
 Shapes: N = largest tree size, D = largest depth in edges.
 """
 
@@ -160,7 +160,7 @@ def relative_cost(
 
 
 def is_greedy(acceptance: AcceptanceVector) -> bool:
-    """Whether a vector is of temperature 0, where a step draws nothing; one that does not say so is taken to be."""
+    """Whether a vector was measured at temperature 0, where a step draws nothing; assumed where it does not say."""
     return acceptance.holds_for is None or acceptance.holds_for.temperature == 0
 
 
@@ -252,7 +252,7 @@ def plan_tree(
 
 @dataclass(frozen=True, slots=True)
 class ShapeSpread:
-    """How sure the best shape is, given how sure the acceptance vector is.
+    """How certain the best size and depth are, given the sample behind the acceptance vector.
 
     Args:
         chosen: the best shape for the vector itself.

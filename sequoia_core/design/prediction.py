@@ -1,8 +1,8 @@
-"""What one tree will do with a pair on a machine, and how sure that is.
+"""Predictions of what decoding with one tree does with a pair on a machine, with intervals.
 
 Tokens per step come from the texts behind the vector where it keeps their accepted ranks, else from the vector itself;
-seconds from the profile. Both were measured on samples, so a prediction is an interval: prompts and rounds of timing
-are drawn again and again. Shapes: m = prompts, r = resamples.
+seconds from the profile. Both were measured on samples, so a prediction has an interval: prompts and rounds of timing
+are resampled. Shapes: m = prompts, r = resamples.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def predict(
     context: float | None = None,
     prompts: int | None = None,
 ) -> Prediction:
-    """Predict what decoding with this very tree does.
+    """Predict what decoding with this tree does.
 
     Args:
         context: tokens in the cache on average; None for as many as the profile was timed with.
@@ -94,7 +94,7 @@ def predict(
 def predicted_speedup(
     tree: TokenTree, acceptance: AcceptanceVector, profile: HardwareProfile, *, context: float | None = None
 ) -> float:
-    """Return the predicted speedup of this very tree, without its interval; see `predict`."""
+    """Return the predicted speedup of this tree, without its interval; see `predict`."""
     greedy = is_greedy(acceptance)
     cost = step_time(tree, profile, context=context, greedy=greedy).total_sec
     return tokens_per_step(tree, acceptance) * autoregressive_sec(profile, context=context, greedy=greedy) / cost
@@ -113,7 +113,7 @@ def tokens_per_step(tree: TokenTree, acceptance: AcceptanceVector) -> float:
 
 
 def prompts_for(tree: TokenTree, acceptance: AcceptanceVector, *, within: float = 0.05) -> int | None:
-    """Return how many prompts a calibration takes, for tokens per step to be known to a share of its value.
+    """Return how many prompts a calibration needs to know tokens per step to within a share of its value.
 
     Returns:
         Prompts in all, for a 95 % interval of +- `within`; None where the vector does not keep texts by prompt.
@@ -220,7 +220,7 @@ class Reason:
 
 
 def context_reason(profiled: Prediction, run: Prediction, *, profiled_at: float, run_at: float) -> Reason | None:
-    """Return what a run's own context makes of the speedup; None where that is little.
+    """Return the effect of a run's own context on the speedup; None where it is small.
 
     Args:
         profiled, run: predictions at the profile's context and at the run's, in tokens.

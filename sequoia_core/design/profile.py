@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from .profile_files import (
     MAX_SEC,
     MIN_SEC,
     VERSION,
+    Streaming,
     read_profile,
     seconds_above_0,
     seconds_from_0,
@@ -26,35 +27,12 @@ from .profile_files import (
     tokens_cached,
     whole_numbers,
 )
-from .tree import MAX_SIZE
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PER_SIZE = ("overhead_sec", "sampling_sec", "verify_growth_sec")  # one number for each size, or none at all
 PLACES = {None: "in memory", "disk": "on disk", "host": "in the host's memory"}  # of a target's weights
-
-
-class Streaming(NamedTuple):
-    """How layers stream in during every target pass.
-
-    Attributes:
-        layers: that are streamed; buffers: that hold them in turn; layer_read_sec: seconds to read one.
-    """
-
-    layers: int
-    buffers: int
-    layer_read_sec: float
-
-    @property
-    def pass_sec(self) -> float:
-        """Seconds in which all layers of a pass arrive."""
-        return self.layers * self.layer_read_sec
-
-    @property
-    def ahead_sec(self) -> float:
-        """Seconds of reading that fit into the buffers while no pass runs."""
-        return self.buffers * self.layer_read_sec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +47,7 @@ class HardwareProfile:
         context: tokens already in the cache during measurement.
         draft_widths, draft_width_sec: int64 [j] and float64 [j], draft passes over several tokens; may be empty.
         verify_samples: float64 [k][r] raw seconds, for the spread; may be empty.
-        meta: anything else worth keeping, such as model names and versions.
+        meta: anything else to keep, such as model names and versions.
         overhead_sec: float64 [k], seconds of a step outside its passes: walking, committing, keeping the record. Empty
             where it was not timed (files of version 1), and then counted as nothing.
         sampling_sec: float64 [k], seconds that a temperature above 0 adds to a step; may be empty.
@@ -119,20 +97,11 @@ class HardwareProfile:
             raise ValueError(
                 f"sizes: found {self.sizes.tolist()[:8]}, expected at least two increasing sizes from 1 up"
             )
-        if len(self.verify_sec) != len(self.sizes):
-            raise ValueError(
-                f"verify_sec: found {len(self.verify_sec)} times, expected one for each of {len(self.sizes)} sizes"
-            )
-        for name in PER_SIZE:
-            if len(getattr(self, name)) not in (0, len(self.sizes)):
-                raise ValueError(
-                    f"{name}: found {len(getattr(self, name))} times, expected one for each of {len(self.sizes)} sizes"
-                )
-        if len(self.draft_width_sec) != len(self.draft_widths):
-            raise ValueError(
-                f"draft_width_sec: found {len(self.draft_width_sec)} times, expected one for each of "
-                f"{len(self.draft_widths)} widths"
-            )
+        optional = [(name, len(self.sizes), "sizes") for name in PER_SIZE if len(getattr(self, name))]
+        widths = ("draft_width_sec", len(self.draft_widths), "widths")
+        for name, count, what in (("verify_sec", len(self.sizes), "sizes"), *optional, widths):
+            if (found := len(getattr(self, name))) != count:
+                raise ValueError(f"{name}: found {found} times, expected one for each of {count} {what}")
         if np.any(np.diff(self.draft_widths) <= 0):
             raise ValueError(f"draft_widths: found {self.draft_widths.tolist()[:8]}, expected increasing widths")
         for name, least in (("draft_sec", MIN_SEC), ("draft_growth_sec", 0.0)):
@@ -156,7 +125,7 @@ class HardwareProfile:
 
     @property
     def max_size(self) -> int:
-        """Largest tree the profile can speak about."""
+        """Largest tree that the profile covers."""
         return int(self.sizes[-1])
 
     @property
@@ -172,18 +141,12 @@ class HardwareProfile:
 
     @property
     def streaming(self) -> Streaming | None:
-        """How the target's layers stream from a slower tier; None where all weights are resident, or it is not told."""
-        try:
-            found = self.meta["streaming"]
-            told = Streaming(int(found["layers"]), int(found["buffers"]), float(found["layer_read_sec"]))
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return None
-        plausible = 1 <= told.layers <= MAX_SIZE and 1 <= told.buffers <= MAX_SIZE
-        return told if plausible and MIN_SEC <= told.layer_read_sec <= MAX_SEC else None
+        """How the target's layers stream from a slower tier; None where weights are resident or it is unknown."""
+        return Streaming.recorded_in(self.meta)
 
     @property
     def smooth_verify_sec(self) -> np.ndarray:
-        """Closest never-decreasing times (isotonic regression): noise must not make a larger pass look cheaper."""
+        """Closest times that never decrease (isotonic regression): noise must not make a larger pass look cheaper."""
         from scipy.optimize import isotonic_regression
 
         return isotonic_regression(self.verify_sec).x
@@ -223,7 +186,7 @@ class HardwareProfile:
         """Return the seconds of one draft pass over some tokens; that over one token where only that was timed.
 
         Args:
-            tokens: any shape; beyond the widest pass timed the last stretch is continued.
+            tokens: any shape; beyond the widest pass timed, the last slope is continued.
             context: as for `verify_at`.
         """
         tokens = np.asarray(tokens, dtype=np.float64)
@@ -252,17 +215,7 @@ class HardwareProfile:
         return float(self.growing_sec[0 if greedy else 1]) if len(self.growing_sec) else 0.0
 
     def t(self, n: int | np.ndarray) -> np.ndarray:
-        """Return t(n), a target pass over n tokens ÷ over one, interpolated between measured sizes.
-
-        Args:
-            n: tokens, any shape, 1 to `max_size`.
-
-        Returns:
-            float64, same shape.
-
-        Raises:
-            ValueError: beyond what was measured.
-        """
+        """Return t(n), a target pass over n tokens ÷ over one; arguments and errors as for `verify_at`."""
         return self.verify_at(n) / self.smooth_verify_sec[0]
 
     @property
@@ -275,8 +228,9 @@ class HardwareProfile:
         return self.draft_at(tokens) / self.smooth_verify_sec[0]
 
     def resampled(self, count: int, generator: np.random.Generator) -> list[Self] | None:
-        """Return profiles that the same measurement might have found: rounds of timing are drawn again, all parts of a
-        round together, since a slow moment touches all of them.
+        """Return profiles that the same measurement might have found, by resampling its rounds of timing.
+
+        All parts of a round stay together, because a slow moment affects all of them.
 
         Returns:
             `count` profiles, or None without at least two rounds of target passes.
@@ -308,9 +262,9 @@ class HardwareProfile:
         offload: str | None = None,
         instructions: str | None = None,
     ) -> list[str]:
-        """Return what keeps these times from predicting that pair there; empty when they were measured on it.
+        """Return why these times do not hold for a pair on a device; empty when they were measured with it there.
 
-        Modelled times never predict: a model of this very machine is as much of a what-if as one of another.
+        Modelled times never hold, not even those of a model of this machine.
 
         Args:
             target, draft: names as `model_names.pair_names` gives them.
@@ -341,7 +295,7 @@ class HardwareProfile:
         return found
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each pass timed: which `model`, `tokens`, `sec`; with a target's what else was timed."""
+        """Return a row for each pass timed: `model`, `tokens`, `sec`, and for the target what else was timed."""
         import pandas as pd
 
         beside = {name: getattr(self, name) for name in PER_SIZE if len(getattr(self, name))}

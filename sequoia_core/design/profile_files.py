@@ -6,7 +6,7 @@ Version 1 had neither overhead nor growth with the context nor samples of draft 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,41 @@ from .tree import MAX_SIZE
 
 FORMAT, VERSION = "sequoia-profile", 2
 MAX_FILE_BYTES = 1_000_000
+MIN_SEC, MAX_SEC = 1e-12, 1e9  # beyond, ratios of two times overflow
+MAX_CONTEXT = 10**9  # tokens
+
+
+class Streaming(NamedTuple):
+    """How layers stream in during every target pass.
+
+    Attributes:
+        layers: that are streamed; buffers: that hold them in turn; layer_read_sec: seconds to read one.
+    """
+
+    layers: int
+    buffers: int
+    layer_read_sec: float
+
+    @property
+    def pass_sec(self) -> float:
+        """Seconds in which all layers of a pass arrive."""
+        return self.layers * self.layer_read_sec
+
+    @property
+    def ahead_sec(self) -> float:
+        """Seconds of reading that fit into the buffers while no pass runs."""
+        return self.buffers * self.layer_read_sec
+
+    @classmethod
+    def recorded_in(cls, meta: dict[str, Any]) -> Streaming | None:
+        """Return what a profile's `meta` tells of it; None where that is missing or implausible."""
+        try:
+            found = meta["streaming"]
+            told = cls(int(found["layers"]), int(found["buffers"]), float(found["layer_read_sec"]))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
+        plausible = 1 <= told.layers <= MAX_SIZE and 1 <= told.buffers <= MAX_SIZE
+        return told if plausible and MIN_SEC <= told.layer_read_sec <= MAX_SEC else None
 
 
 def read_profile(data: bytes) -> dict[str, Any]:
@@ -73,10 +108,6 @@ def _schema():
         growing_sec: list[float] = []
 
     return Schema
-
-
-MIN_SEC, MAX_SEC = 1e-12, 1e9  # beyond, ratios of two times overflow
-MAX_CONTEXT = 10**9  # tokens
 
 
 def _vector(name: str, values, kinds: str, low: float, high: float, what: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a tree designed for one acceptance vector loses where another one holds."""
+"""What a tree designed for one acceptance vector loses where another vector holds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Regret:
 
 
 def regret_matrix(vectors: Sequence[AcceptanceVector], *, size: int, depth: int) -> Regret:
-    """Set the best tree of each vector against every other vector: how well do trees transfer?
+    """Evaluate the best tree of each vector under every other vector.
 
     Args:
         vectors: m of them.
@@ -69,7 +69,7 @@ def regret_matrix(vectors: Sequence[AcceptanceVector], *, size: int, depth: int)
     """
     if not vectors:
         raise ValueError("vectors: found none, expected at least one")
-    ranks = max(len(vector) for vector in vectors)  # ranks that a vector lacks are worth nothing, but may be drafted
+    ranks = max(len(vector) for vector in vectors)  # ranks that a vector lacks have probability 0, but may be drafted
     padded = [AcceptanceVector(np.pad(vector.probs, (0, ranks - len(vector)))) for vector in vectors]
     trees = [optimal_tree(vector, size=size, depth=depth) for vector in padded]
     tokens = np.array([[expected_tokens(tree, vector) for vector in padded] for tree in trees])

@@ -2,8 +2,8 @@
 
 At every position of a text that the target wrote, a measurement notes which rank would have been accepted there. A tree
 then decodes that text in exactly the steps that follow from its shape: from a step's first position it descends along
-the accepted ranks as far as it has such children. That keeps what an acceptance vector averages away: that easy
-positions follow easy ones, and that a text ends within a step. Shapes: m = prompts, n = nodes, W = ranks.
+the accepted ranks as far as it has such children. This keeps two things that an acceptance vector averages away: easy
+positions follow easy ones, and a text ends within a step. Shapes: m = prompts, n = nodes, W = ranks.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _replays(
     parents: np.ndarray, ranks: np.ndarray, sizes: Sequence[int], prompt_ranks: Sequence[np.ndarray]
 ) -> list[Replay]:
     lengths = np.array([len(accepted) for accepted in prompt_ranks if len(accepted)])
-    # All texts in one row, a zero after each: behind the end of a text nothing is accepted.
+    # All texts in one row, a zero after each: after the end of a text nothing is accepted.
     row = np.concatenate([np.append(accepted, 0) for accepted in prompt_ranks if len(accepted)]).astype(np.int64)
     ends = np.cumsum(lengths + 1) - 1
     nodes = _accepted_nodes(_children(parents, ranks, max(int(row.max()), 1)), row)

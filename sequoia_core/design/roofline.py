@@ -1,7 +1,7 @@
-"""How long a pass takes on a device that nobody has here: the roofline.
+"""How long a pass takes on a device that is not at hand: the roofline model.
 
 A pass reads the weights once and computes with each token. The *bound* is the longer of the two at the device's peaks:
-nothing is faster. A *model* scales both by what software reaches (`Software`) and adds what it spends beside them.
+no pass is faster. A *model* scales both by what software reaches (`Software`) and adds its overhead.
 Neither is a measurement, and profiles made here say so. This machine's own peaks are measured by
 `studies.measure_bounds`.
 """
@@ -34,7 +34,7 @@ class Device(BaseModel):
         name: short, as on a command line; title: as people call it.
         bytes_per_sec: of its own memory, read.
         operations_per_sec: additions and multiplications per second, dense, by dtype.
-        memory_bytes: of its own memory; None where nobody knows, and then everything fits.
+        memory_bytes: of its own memory; None where it is unknown, and then everything fits.
         layer_sec: what a layer takes beside reading and computing, in software that is tuned for the device.
         host_bytes_per_sec, disk_bytes_per_sec: into the device, from the host's memory and from a disk; None where
             there is no such way.
@@ -89,12 +89,12 @@ def find_device(name: str) -> Device:
 
 
 class Software(BaseModel):
-    """How near software comes to a device's peaks, and what it spends beside reading and computing.
+    """How near software comes to a device's peaks, and its overhead beside reading and computing.
 
     Args:
         traffic, arithmetic, streaming: shares of the memory's bandwidth, the arithmetic and the link.
-        hiding: h: reading for r seconds and computing for a takes (r^h + a^h)^(1/h) together. None: the longer hides
-            the other wholly.
+        hiding: h: reading for r seconds and computing for a takes (r^h + a^h)^(1/h) together. None: the two
+            overlap fully.
         layer_sec: seconds for each layer beside both; None takes the device's own.
         source: where the numbers come from.
     """

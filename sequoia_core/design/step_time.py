@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .profile import HardwareProfile, Streaming
+from .profile import HardwareProfile
+from .profile_files import Streaming
 from .tree import TokenTree
 
-READING_SLACK = 0.1  # a pass this much longer than its weights take to arrive computes all the time
+READING_SLACK = 0.1  # a pass this much longer than reading its weights is limited by computation
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def step_time(
 
 
 def reading_ends(profile: HardwareProfile, context: float | None = None) -> int | None:
-    """Return the most tokens of a pass that computes no longer than its weights take to arrive.
+    """Return the most tokens of a pass whose computation takes no longer than reading the weights.
 
     None where no weights stream, and where a pass over one token already takes longer.
     """
@@ -71,11 +72,11 @@ def reading_ends(profile: HardwareProfile, context: float | None = None) -> int 
 
 
 def computing_sec(profile: HardwareProfile, sizes: np.ndarray, context: float | None) -> np.ndarray:
-    """Return how long passes compute, float64 of the shape of `sizes`; where weights are resident, as was timed.
+    """Return the seconds of computation in passes, float64 like `sizes`; as timed where weights are resident.
 
-    A pass that was waiting for its weights does not say. From the first size on that takes longer than reading, what
-    was timed is computing; below it, its share by the number of tokens, which is rather too little than too much for
-    the few tokens where nothing depends on it. 0 where no size takes longer: computing never shows.
+    A pass that waits for its weights does not show how long it computes. From the first size on that takes longer than
+    reading, the timed seconds are computation. Smaller passes get a share of that by their number of tokens: too low
+    rather than too high, where nothing depends on it. 0 where no size takes longer than reading.
     """
     if profile.streaming is None:
         return profile.verify_at(sizes, context)
@@ -91,8 +92,8 @@ def overlapped(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the seconds of verifying, of drafting and of the rest that a step waits for; all of one shape.
 
-    While weights stream in, a step takes the longer of two things: until all layers have arrived, where what happens
-    between two passes costs only what is longer than filling the buffers; or computing the pass and all the rest.
+    While weights stream in, a step takes the longer of two times: reading all layers, plus the part of drafting and
+    overhead that takes longer than filling the buffers; or computing the pass, drafting and overhead.
 
     Args:
         computing: of the target's pass, as `computing_sec` gives it.
@@ -123,12 +124,12 @@ def step_parts(
     greedy: bool = True,
     growing: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the seconds of verifying, of drafting and of the rest of a step, for many shapes at once.
+    """Return the seconds of verifying, of drafting and of the rest of a step, for many trees at once.
 
     Args:
         sizes: int, any shape S.
         widths: int [*S, D], nodes that each level's draft pass runs over; 0 where there is no pass.
-        growing: the trees are dynamic: they take shape while they are drafted.
+        growing: whether the trees are dynamic, that is, grown while they are drafted.
 
     Returns:
         Three float64 S.
@@ -148,6 +149,6 @@ def step_seconds(
     context: float | None = None,
     greedy: bool = True,
 ) -> np.ndarray:
-    """Return the seconds of a step for many shapes at once, float64 S; arguments as for `step_parts`."""
+    """Return the seconds of a step for many trees at once, float64 S; arguments as for `step_parts`."""
     verify, draft, rest = step_parts(sizes, widths, profile, context=context, greedy=greedy)
     return verify + draft + rest

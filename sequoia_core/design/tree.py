@@ -1,6 +1,6 @@
 """The token tree: one frozen record of parallel arrays.
 
-Knows shape only: no tokens, no probabilities, no models. Shapes: n = nodes including the root.
+Knows the topology only: no tokens, no probabilities, no models. Shapes: n = nodes including the root.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class TokenTree:
                     raise ValueError(f"node {node}: found parent {parents[node]}, expected a node from 0 to {n - 1}")
                 children[parents[node]].append(int(node))
         order, links = [0], [-1]
-        for new, old in enumerate(order):  # grows while it is walked: breadth-first
+        for new, old in enumerate(order):  # the list grows during the loop: breadth-first
             order.extend(children[old])
             links.extend([new] * len(children[old]))
         if len(order) != n:
@@ -106,7 +106,7 @@ class TokenTree:
             attributes: more of each node by name, [n] each, such as score (f(v)), token, draft_prob, outcome. Every
                 node has rank (0 for the root) and depth.
         """
-        import networkx as nx  # torch brings it, designing a tree does not need it
+        import networkx as nx  # installed with torch; designing a tree does not need it
 
         columns = {"rank": self.child_ranks, "depth": self.depths} | attributes
         rows = zip(*(np.asarray(values).tolist() for values in columns.values()), strict=True)

@@ -1,4 +1,4 @@
-"""Two trees compared: what one adds and what it drops, and the plain shapes nearest to a tree. n, m = tree nodes."""
+"""Two trees compared: what one adds and what it drops, and the plain trees nearest to a tree. n, m = tree nodes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _width(tree: TokenTree) -> int:
     return max((tree.size - 1) // max(tree.depth, 1), 1)
 
 
-# name -> the plain shape nearest to a tree's size and depth, never larger than one of two nodes or more
+# name -> the plain tree nearest to a tree's size and depth, never larger than one of two nodes or more
 NEAREST_SHAPES: dict[str, Callable[[TokenTree, AcceptanceVector], TokenTree]] = {
     "chain": lambda tree, _: chain_tree(tree.depth),
     "chains": lambda tree, _: independent_chains(_width(tree), min(max(tree.depth, 1), max(tree.size - 1, 1))),
@@ -93,7 +93,7 @@ def gallery(trees: Sequence[TokenTree], shown: Sequence[int]) -> Gallery:
     """Choose among the trees of a run.
 
     Args:
-        trees: each shape once.
+        trees: each topology once.
         shown: int [steps], which of them each step had.
 
     Raises:

@@ -127,7 +127,7 @@ def tree_from_bytes(data: bytes, name: str) -> TokenTree:
 
 
 def nearest_parameters(tree: TokenTree) -> dict[str, Any]:
-    """Return settings that come closest to this tree in tools that choose the shape themselves. Approximate.
+    """Return settings that come closest to this tree in tools that choose the topology themselves. Approximate.
 
     SGLang and EAGLE-2 grow a beam of `top_k` per level and keep the best tokens; Hugging Face's `generate` drafts a
     chain.

@@ -71,13 +71,13 @@ def _group(rows: np.ndarray, below: np.ndarray, max_size: int) -> np.ndarray:
             if levels > 1:
                 best = np.maximum.reduce(by_level[:-1], axis=1, keepdims=True)
                 added = np.multiply(upper_rows, best, out=gain[max_size - size, 1:, :ranks])
-                if any_worthless:  # 0 * -inf is NaN, but a worthless child still has to be possible
+                if any_worthless:  # 0 * -inf is NaN, but a child of probability 0 still has to be possible
                     np.copyto(added, np.where(np.isneginf(best), -np.inf, 0.0), where=worthless)
     return table
 
 
 def single_node(max_size: int) -> np.ndarray:
-    """Return the best F by size with no level left, float64 [max_size + 1]: only the node itself, worth 1."""
+    """Return the best F by size with no level left, float64 [max_size + 1]: only the node itself, which counts 1."""
     values = np.full(max_size + 1, -np.inf)
     values[1] = 1.0
     return values

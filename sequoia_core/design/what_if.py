@@ -1,6 +1,6 @@
-"""Vectors that nobody measured: smoothed ones and suppositions, each a new vector that says what was done to it.
+"""Vectors that were not measured: smoothed, edited or assumed ones, each a new vector that says what was done.
 
-Knows acceptance vectors only. The vector one starts from is never changed, so every choice here can be taken back.
+Knows acceptance vectors only. The original vector is never changed, so every choice can be undone.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def power_law(p1: float, b: float, ranks: int = 32) -> AcceptanceVector:
 
 
 def weaker(vector: AcceptanceVector, share: float) -> AcceptanceVector:
-    """Return what a draft would give that is as good on a `share` of the positions and useless on the others.
+    """Return the vector of a draft that is as good on a `share` of the positions and never right on the others.
 
     Raises:
         ValueError: when the share is not between 0 and 1.
@@ -122,7 +122,7 @@ def edited(vector: AcceptanceVector, probs: np.ndarray) -> AcceptanceVector:
 
 
 def _derived(vector: AcceptanceVector, probs: np.ndarray, meta: dict[str, Any], note: str) -> AcceptanceVector:
-    """Return a vector without a sample of its own: intervals of the measured one would not be intervals of this."""
+    """Return a vector without a sample of its own: intervals of the measured vector do not hold for it."""
     notes = [text for text in (vector.note, note) if text]
     return replace(
         vector,

@@ -1,4 +1,4 @@
-"""Reading carefully, writing whole, running within limits, prompt files, names of models. Knows bytes and containers.
+"""Safe reading, atomic writing, running within limits, prompt files, names of models. Knows bytes and containers.
 
 Each module imports, of this room, only the modules named:
 

@@ -1,7 +1,7 @@
-"""Run a function in a child process that can take only so much memory, time and room for its answer.
+"""Run a function in a child process with limits on memory, time and the size of its answer.
 
-For other people's programs and files: templates, and formats whose readers believe what a file says. The child is a
-fresh interpreter, so that threads of this process do not matter, and lives until it is closed or breaks a limit.
+For other people's programs and files: templates, and formats whose readers trust what a file claims. The child is a
+fresh interpreter, so that threads of this process do not matter, and lives until it is closed or exceeds a limit.
 `python -m sequoia_core.files.bounded_process MODULE FUNCTION BYTES SECONDS` is that child.
 """
 
@@ -21,19 +21,19 @@ from typing import IO, Any, Self
 ROOT = Path(__file__).resolve().parents[2]
 START_SEC = 120  # for importing, from a slow disk too
 HEAD = 8  # bytes that say how long a message is
-TEXT = ("utf-8", "surrogatepass")  # of answers: they come back as they were, half a surrogate pair too
+TEXT = ("utf-8", "surrogatepass")  # of answers, which may hold half a surrogate pair
 
 
 class LimitError(Exception):
-    """A function broke a limit, or its process broke down; the message goes on from "found something that"."""
+    """A function exceeded a limit, or its process died; the message continues "found something that"."""
 
 
 class BoundedProcess:
-    """A child process that answers questions with one function, one after the other; it starts with the first.
+    """A child process that answers questions with one function, one after the other; it starts at the first.
 
     Args:
-        module, function: of this package; called with bytes, it returns what JSON can say or raises ValueError.
-        memory_bytes: that it may take beyond what its imports took; on Linux alone.
+        module, function: of this package; called with bytes, it returns JSON values or raises ValueError.
+        memory_bytes: that it may use beyond its imports; enforced on Linux only.
         seconds: for an answer.
         answer_bytes: of an answer, as JSON.
     """
@@ -97,7 +97,7 @@ class BoundedProcess:
                     _send(child.stdin, request)
             answer = _receive(child.stdout, self.answer_bytes)
             kind, content = ("none", None) if answer is None else json.loads(answer.decode(*TEXT))
-        except BaseException:  # too long an answer, or interrupted: whatever is still to come answers no other question
+        except BaseException:  # too long an answer, or interrupted: the rest must not be read as the next answer
             self.close()
             raise
         finally:
@@ -132,7 +132,7 @@ def _receive(stream: IO[bytes], limit: int | None = None) -> bytes | None:
 
 def _serve(module: str, function: str, memory_bytes: str, seconds: str) -> None:
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # what a library prints must not mix with the answer
     try:
         run = getattr(import_module(module), function)
     except ImportError as error:
@@ -158,7 +158,7 @@ def _limit_memory(more: int) -> None:
         import resource
 
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError):  # not Linux: there time and the size of the answer are the limits
+    except (ImportError, OSError):  # not Linux: only time and the size of the answer are limited
         return
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     limit = taken + more if hard == resource.RLIM_INFINITY else min(taken + more, hard)
@@ -166,7 +166,7 @@ def _limit_memory(more: int) -> None:
 
 
 def _limit_processor(seconds: float) -> None:
-    """Let the system end this process even where nobody is left to do so."""
+    """Let the system end this process if its parent is gone."""
     with suppress(ImportError):
         import resource
 

@@ -1,4 +1,4 @@
-"""Recognise two faults that libraries raise under many names: a panic of Rust code, and memory that cannot be had.
+"""Recognise two faults that libraries raise under many names: a panic of Rust code, and a lack of memory.
 
 Knows exceptions only; imports neither torch nor the libraries concerned.
 """
@@ -28,7 +28,7 @@ _MEMORY_WORDS = (
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Say whether an exception, or one that it came from, means that memory ran out, on any device."""
+    """Return whether an exception, or its cause, means that memory ran out on any device."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -42,7 +42,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def is_panic(error: BaseException) -> bool:
-    """Say whether an exception is a panic of Rust code: no `Exception`, so that an ordinary handler misses it."""
+    """Return whether an exception is a panic of Rust code, which is no `Exception`, so that usual handlers miss it."""
     return type(error).__name__ == "PanicException" and not isinstance(error, Exception)
 
 

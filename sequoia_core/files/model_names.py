@@ -1,4 +1,4 @@
-"""Where the shipped files are, and what a model is called, from what the user typed; nothing is loaded here."""
+"""Where the shipped files are, and a model's name from what the user typed; nothing is loaded here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Draft = TypeVar("Draft")
 
 
 def shipped_files(folder: Path, dtype: str) -> dict[str, Path]:
-    """Return the measurements in a folder of `ASSETS` by name, first those that are used where nothing is chosen.
+    """Return the measurements in a folder of `ASSETS` by name, the default ones first.
 
     Args:
         dtype: that models are loaded in.
@@ -40,7 +40,7 @@ def model_source(name: str | os.PathLike) -> str:
 
 
 def model_folder(name: str | os.PathLike) -> str | None:
-    """Return where a model's files are on this machine: a local folder or the hub's cache; None where they are not."""
+    """Return where a model's files are on this machine, a local folder or the hub's cache; None without any."""
     source = model_source(name)
     if os.path.isdir(source):
         return source
@@ -54,7 +54,7 @@ def model_folder(name: str | os.PathLike) -> str | None:
 
 
 def model_name(name: str | os.PathLike) -> str:
-    """Return what measurements record as the model: "demo target" and "demo draft", a folder's path, or a hub id."""
+    """Return the recorded name of a model: "demo target" and "demo draft", a folder's path, or a hub id."""
     source = model_source(name)
     path = Path(source)
     return f"demo {path.name}" if path.parent == DEMO_PAIR else source

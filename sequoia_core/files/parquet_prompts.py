@@ -1,7 +1,7 @@
 """Prompts from a column of a parquet file.
 
-The file is unpacked in a child process: its pages say how much comes of them, and may say anything. Needs pyarrow,
-which is asked for only when such a file comes.
+The file is unpacked in a child process, because the sizes that its pages claim may be wrong. Needs pyarrow, which is
+imported only for such a file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from .bounded_process import BoundedProcess, LimitError
 
-MAX_TEXT_CHARS = 64 * 2**20  # parquet is compressed: what comes out is bounded too
+MAX_TEXT_CHARS = 64 * 2**20  # parquet is compressed, so the unpacked text is limited too
 READER: dict[str, Any] = {
     "module": f"{__package__}.parquet_reading", "function": "read", "memory_bytes": 2**30, "seconds": 20,
     "answer_bytes": 4 * MAX_TEXT_CHARS,
@@ -25,7 +25,7 @@ def parquet_columns(data: bytes) -> list[str]:
 
 
 def parquet_prompts(data: bytes, column: str | None) -> list[str]:
-    """Return the texts of a column, but for empty ones."""
+    """Return the texts of a column without empty ones."""
     return _asked(request("prompts", data, column))
 
 

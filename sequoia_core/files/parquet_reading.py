@@ -6,7 +6,7 @@ import io
 import json
 import os
 
-os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the usual one reserves more addresses than the process may have
+os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the default reserves more addresses than are allowed
 
 import pyarrow  # noqa: E402
 import pyarrow.parquet  # noqa: E402

@@ -1,6 +1,6 @@
-"""Read prompts from the files people have: JSONL, CSV, parquet or plain text; and refuse what no tokenizer takes.
+"""Read prompts from JSONL, CSV, parquet or plain text, and refuse text that no tokenizer takes.
 
-Imports nothing heavy; parquet needs pyarrow, which is asked for only when such a file comes.
+Imports nothing heavy; parquet needs pyarrow, which is imported only for such a file.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def prompts_from_bytes(data: bytes, name: str, column: str | None = None) -> lis
 
 
 def split_lines(text: str) -> list[str]:
-    """Return the lines of a text that are not blank; what else Unicode may call a line's end is part of the line."""
+    """Return the lines of a text that are not blank; other line ends of Unicode are part of the line."""
     return [line for line in re.split("\r\n|\n|\r", text) if line.strip()]
 
 
@@ -110,7 +110,7 @@ def _decoded(data: bytes) -> str:
 
 def jsonl_rows(data: bytes) -> Iterator[tuple[int, str, dict]]:
     """Yield line number, line and object of every line that is not empty."""
-    for number, line in enumerate(_decoded(data).split("\n"), start=1):  # other ends of lines may stand inside a text
+    for number, line in enumerate(_decoded(data).split("\n"), start=1):  # other line ends may be part of a text
         if not line.strip():
             continue
         try:

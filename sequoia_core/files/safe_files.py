@@ -1,6 +1,6 @@
-"""Read files that may be hostile, write files that are never half there.
+"""Read files that may be hostile; write files atomically.
 
-Knows bytes and containers only, not vectors, trees or profiles. Every fault is a one-line ValueError; the callers put
+Knows bytes and containers only, not vectors, trees or profiles. Every fault is a one-line ValueError; callers add
 the file's name in front.
 """
 
@@ -30,12 +30,12 @@ MAX_JSON_VALUES = 8_000_000  # what a tree file of full size holds; at most half
 MAX_PICKLE = 2 * 2**20  # of a .pt file, beside the tensors' own bytes
 MAX_CONTAINERS = 50_000  # lists and the like in it: one byte each, and 64 in memory
 MAX_DIGITS = 300  # of an integer: about what a float64 can hold
-MAX_LEVELS = 64  # of lists and objects in each other: parsing takes more, hashing and copying do not
+MAX_LEVELS = 64  # of nested lists and objects: parsing could take more, hashing and copying could not
 
 _BOXES = (dict, list)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
-# What torch.save writes for plain dense tensors; anything else (a call, an exotic tensor) has no business here.
+# What torch.save writes for plain dense tensors; anything else (a call, another kind of tensor) is refused.
 _TENSOR_PARTS = re.compile(
     r"torch\._utils _rebuild_(tensor_v2|parameter)|torch \w+Storage|collections OrderedDict|torch Size"
 )
@@ -61,10 +61,10 @@ def read_bytes(path: str | Path, *, limit: int = MAX_BYTES) -> bytes:
 
 
 def check_replaceable(path: str | Path) -> None:
-    """Refuse a place that holds anything but a regular file: a folder, device, pipe or socket would be lost.
+    """Refuse a path that holds anything but a regular file: a folder, device, pipe or socket would be lost.
 
     Raises:
-        ValueError: naming the place, what was found and what was expected.
+        ValueError: naming the path, what was found and what was expected.
     """
     try:
         mode = os.stat(path).st_mode
@@ -119,7 +119,7 @@ def json_bytes(fields: Mapping[str, Any]) -> bytes:
 
 
 def read_json(data: bytes) -> Any:
-    """Parse JSON, and refuse what readers disagree about or what fills memory.
+    """Parse JSON, and refuse content on which parsers disagree or which fills memory.
 
     Not read: NaN and infinities, a key given twice, half of a surrogate pair, deep nesting, numbers beyond float64,
     more than `MAX_JSON_VALUES` values.
@@ -215,7 +215,7 @@ def first_fault(error: ValidationError) -> str:
 
 
 def kind_of(data: bytes) -> str:
-    """Name what a file's first bytes say it is."""
+    """Return the kind of a file by its first bytes."""
     head = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
     if not head:
         return "an empty file"
@@ -251,7 +251,7 @@ def load_torch(data: bytes, expected: str) -> Any:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
-            # torch stores without compression: then no entry can unpack to more than the file holds.
+            # torch stores without compression, so no entry can unpack to more than the file holds.
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
                 raise ValueError(f"found a compressed archive, expected {expected} as torch.save writes it")
             total = sum(entry.file_size for entry in entries)
@@ -278,7 +278,7 @@ def load_torch(data: bytes, expected: str) -> Any:
 
     try:
         return torch.load(io.BytesIO(data), weights_only=True, map_location=on_cpu)
-    except Exception as error:  # whatever a damaged pickle provokes inside torch, the user needs one line
+    except Exception as error:  # a damaged pickle may raise anything inside torch; the user needs one line
         raise ValueError(f"found a damaged file ({one_line(error)}), expected {expected}") from error
 
 

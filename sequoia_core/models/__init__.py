@@ -1,4 +1,4 @@
-"""Language models: what the engine asks of one, how they are loaded, and what runs their passes.
+"""Language models: the interface that the engine uses, loading, and what runs their passes.
 
 Each module imports, of this room, only the modules named:
 

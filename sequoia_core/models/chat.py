@@ -1,4 +1,4 @@
-"""Prompts for models tuned on conversations: turns, the text that a chat template makes of them, and token ids."""
+"""Prompts for chat models: turns, the text that a chat template makes of them, and token ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..files.prompt_files import check_text
 from ..files.safe_files import one_line, read_bytes, read_json
 
 ROLES = ("system", "user", "assistant")
-MAX_CHAT_CHARS = 4_000_000  # beyond any context: only a template that has run away makes more
+MAX_CHAT_CHARS = 4_000_000  # beyond any context: only a faulty template writes more
 SHORTEST_MARK = 3  # characters; shorter ones, such as a dash, are in many texts
 
 _RENDERER = BoundedProcess(
@@ -43,16 +43,16 @@ class Turn:
 
 
 def encode_prompt(tokenizer: Any, text: str, *, chat: bool | None = None) -> list[int]:
-    """Return a prompt's token ids, as the user's turn of a conversation where the model was tuned for that.
+    """Return a prompt's token ids, as the user's turn of a conversation where the model is a chat model.
 
     Args:
         tokenizer: of transformers.
-        chat: True puts the text into the tokenizer's chat template, False takes it as it is, None does what the
-            tokenizer has a template for.
+        chat: True puts the text into the tokenizer's chat template, False takes it as it is, None uses a
+            template where the tokenizer has one.
 
     Raises:
-        ValueError: for text that has no UTF-8 form, when a template is asked for and there is none, or the one there
-            is cannot be used; when the tokenizer breaks down over the text.
+        ValueError: for text that has no UTF-8 form, when a template is asked for and there is none, or the template
+            cannot be used; when the tokenizer fails on the text.
     """
     check_text(text)
     if chat or (chat is None and _template(tokenizer) is not None):
@@ -65,13 +65,13 @@ def encode_chat(tokenizer: Any, turns: Sequence[Turn]) -> list[int]:
     """Return the token ids of a conversation up to where the assistant's next turn begins.
 
     Raises:
-        ValueError: see `chat_text`; when the tokenizer breaks down over the text.
+        ValueError: see `chat_text`; when the tokenizer fails on the text.
     """
     return encode_templated(tokenizer, chat_text(tokenizer, turns))
 
 
 def encode_templated(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of what `chat_text` made: all special tokens are in it, and none is added."""
+    """Return the token ids of the output of `chat_text`, which has all special tokens already."""
     with _tokenizing(text):
         return list(tokenizer.encode(text, add_special_tokens=False))
 
@@ -79,13 +79,13 @@ def encode_templated(tokenizer: Any, text: str) -> list[int]:
 def chat_text(tokenizer: Any, turns: Sequence[Turn]) -> str:
     """Return what the tokenizer's chat template makes of a conversation, up to where the assistant's turn begins.
 
-    A template is a program of the model's author. It runs in the sandbox of transformers, which keeps it from files
-    and from Python, and in a process of its own, which keeps it from taking long or much memory. The first one waits
-    about a second for that process, later ones a few milliseconds.
+    A template is a program of the model's author. It runs in the sandbox of transformers, which denies it files and
+    Python, and in a separate process, which limits its time and memory. The first call waits about a second for that
+    process, later ones a few milliseconds.
 
     Raises:
         ValueError: where there is no template or no turn; for a template that fails, takes too long or too much
-            memory, refuses system turns, or makes no text or far too much.
+            memory, refuses system turns, or writes no text or far too much.
     """
     if _template(tokenizer) is None:
         raise ValueError("chat: found a tokenizer without a chat template, expected that of an instruct model")
@@ -95,8 +95,8 @@ def chat_text(tokenizer: Any, turns: Sequence[Turn]) -> str:
         return _rendered(tokenizer, turns)
     except ValueError as error:
         others = [turn for turn in turns if turn.role != "system"]
-        endless = isinstance(error.__cause__, LimitError)
-        if endless or len(others) in (0, len(turns)) or not _renders(tokenizer, others):
+        beyond_limits = isinstance(error.__cause__, LimitError)
+        if beyond_limits or len(others) in (0, len(turns)) or not _renders(tokenizer, others):
             raise
         raise ValueError(
             f"chat: found a chat template that refuses a system turn ({one_line(error.__cause__ or error)}), "
@@ -105,13 +105,12 @@ def chat_text(tokenizer: Any, turns: Sequence[Turn]) -> str:
 
 
 def chat_remarks(tokenizer: Any, turns: Sequence[Turn]) -> list[str]:
-    """Say what of a conversation the model reads otherwise than it looks, in a sentence each; mostly none.
+    """Return a warning for each part of a conversation that the model reads as a mark; usually none.
 
-    A template puts each turn between marks, and the tokenizer reads a mark as such whoever wrote it: a user's or a
-    model's own "<|im_end|>" ends the turn. Nothing is taken out or encoded otherwise than transformers does by
-    default; it is said. Marks are the tokenizer's special tokens, its other added tokens that the template writes, and
-    the lines that the template writes right before and after turns, which in some templates are ordinary text such as
-    "### Response:".
+    A template puts each turn between marks, and the tokenizer treats a mark in a text the same: "<|im_end|>" written by
+    a user or a model ends the turn. The text is encoded as transformers does by default; this only warns. Marks are
+    the tokenizer's special tokens, its other added tokens that the template writes, and the lines that the template
+    writes right before and after turns, which in some templates are ordinary text such as "### Response:".
 
     Raises:
         ValueError: see `chat_text`.
@@ -137,12 +136,12 @@ def chat_remarks(tokenizer: Any, turns: Sequence[Turn]) -> list[str]:
 
 
 def has_chat_template(folder: str | Path) -> bool:
-    """Say whether a model's folder has a chat template, without loading its tokenizer."""
+    """Return whether a model's folder has a chat template, without loading its tokenizer."""
     if (Path(folder) / "chat_template.jinja").is_file():
         return True
     try:
         settings = read_json(read_bytes(Path(folder) / "tokenizer_config.json"))
-    except ValueError:  # missing or damaged: whoever loads the model is told
+    except ValueError:  # missing or damaged: loading the model reports it
         return False
     return isinstance(settings, dict) and bool(settings.get("chat_template"))
 

@@ -16,7 +16,7 @@ def render(request: bytes) -> tuple[int, str]:
         request: JSON object of the template, its messages, the special tokens, and the most characters to return.
 
     Raises:
-        ValueError: why a template fails, without further words.
+        ValueError: with the reason alone.
     """
     asked = json.loads(request)
     try:
@@ -26,6 +26,6 @@ def render(request: bytes) -> tuple[int, str]:
         )[0][0]  # fmt: skip
     except MemoryError:
         raise
-    except Exception as error:  # anything may come out of somebody else's program
+    except Exception as error:  # other people's programs may raise anything
         raise ValueError(one_line(error)) from error
     return len(text), text[: asked["most"]]

@@ -1,8 +1,8 @@
-"""What one model's files hold, and whether that is a whole model.
+"""Reads one model's files and checks that they hold a whole model.
 
-Knows safetensors and transformers' loaders; knows nothing of pairs, trees or decoding. Everything wrong is one
-ValueError that names the model and, where it is known, the file and the field. What can be refused by reading little is
-refused before any weight is read.
+Knows safetensors and transformers' loaders; knows nothing of pairs, trees or decoding. Every fault is one ValueError
+that names the model and, where it is known, the file and the field. Small files and headers are checked before any
+weight is read.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ Stored = dict[str, tuple[tuple[int, ...], str]]  # (shape, dtype) of each tensor
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a model's small files and the headers of its large ones say, before any weight is read.
+    """The contents of a model's small files and of the headers of its large ones, before any weight is read.
 
     Attributes:
-        stored: (shape, dtype) of every tensor; empty where the weights lie in files of other names than usual:
-            then only loading can tell.
+        stored: (shape, dtype) of every tensor; empty where the weight files have unusual names: then
+            only loading can tell.
     """
 
     config: PretrainedConfig
@@ -62,13 +62,13 @@ def read_plan(source: Source) -> Plan:
     """Read a model's configuration and the headers of its weights.
 
     Raises:
-        ValueError: for whatever shows there: files that are absent or damaged, settings that no model has, a
+        ValueError: for files that are absent or damaged, settings that no model has, a
             quantisation whose package is missing.
     """
     where = f"{source.name}/config.json"
     fields = source.read_object("config.json", needed=True)
     assert fields is not None, "a needed file is there"
-    source.read_object("generation_config.json")  # transformers passes over one that it cannot read
+    source.read_object("generation_config.json")  # transformers ignores one that it cannot read
     stored = _stored(source)
     _check_counts(where, fields, len(stored))
     with explained(where, "the configuration of a causal language model", "settings that do not hold"):
@@ -92,7 +92,7 @@ def load_weights(source: Source, plan: Plan, device: torch.device, dtype: torch.
     with explained(name, A_MODEL):
         model, report = cast("Any", AutoModelForCausalLM).from_pretrained(
             source.place, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False,
-            attn_implementation=None,  # the fused kernel, or plain operations where the family has none
+            attn_implementation=None,  # the fused kernel, or plain operations where there is none
             device_map=device if plan.quantised else None, output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
         if not plan.quantised:  # quantised weights are placed while they load and cannot be moved
@@ -103,10 +103,10 @@ def load_weights(source: Source, plan: Plan, device: torch.device, dtype: torch.
 
 
 def align_weights(model: PreTrainedModel) -> None:
-    """Copy float32 weights that do not begin at a multiple of 64 bytes, as those do that lie mapped in their file.
+    """Copy float32 weights that are not aligned to 64 bytes, such as weights mapped from their file.
 
-    On some processors float32 products differ in their last bits with the place of their operands. Layers that stream
-    lie aligned, and a model in memory is to give the same bits.
+    On some processors the last bits of float32 products depend on the alignment. Streamed layers are aligned, and a
+    model in memory must give the same bits.
     """
     for weights in model.parameters():
         if weights.device.type == "cpu" and weights.dtype == torch.float32 and weights.data_ptr() % ALIGNED:
@@ -114,7 +114,7 @@ def align_weights(model: PreTrainedModel) -> None:
 
 
 def weight_paths(source: Source) -> list[Path]:
-    """Return a model's safetensors files, of which `read_plan` has said that they are whole.
+    """Return a model's safetensors files, which `read_plan` has checked.
 
     Raises:
         ValueError: where there are none.
@@ -158,7 +158,7 @@ def _headers(source: Source, path: Path) -> Stored:
 
 
 def _check_counts(where: str, fields: dict[str, Any], tensors: int) -> None:
-    """Refuse counts of parts that no model has, before anything is built of so many."""
+    """Refuse counts of parts that no model has, before they are built."""
     for settings in (fields, fields.get("text_config")):
         for key, value in settings.items() if isinstance(settings, dict) else ():
             part = re.fullmatch(r"(?:num|n)_(?:\w+_)?(layer|head|expert)s?", key)
@@ -170,7 +170,7 @@ def _check_counts(where: str, fields: dict[str, Any], tensors: int) -> None:
 
 
 def _check_sizes(where: str, config: PretrainedConfig) -> None:
-    """Refuse numbers that no model has but transformers lets pass."""
+    """Refuse numbers that no model has but transformers accepts."""
     needed = ("vocab_size", "hidden_size", "num_hidden_layers")
     for field in (
         *needed,
@@ -192,7 +192,7 @@ def _check_sizes(where: str, config: PretrainedConfig) -> None:
 
 
 def _check_quantisation(name: str, config: PretrainedConfig) -> bool:
-    """Say whether weights are quantised, or raise ValueError naming the package that is missing to run them."""
+    """Return whether weights are quantised, or raise ValueError naming the package that is missing to run them."""
     settings = getattr(config, "quantization_config", None)
     if not settings:
         return False
@@ -219,7 +219,7 @@ def _check_stored(name: str, empty: PreTrainedModel, plan: Plan) -> None:
     """Refuse files that hold no weights, or far fewer than configured, before memory is taken for the model.
 
     Args:
-        empty: the model as configured, without numbers. What fits more closely is left to `_check_loaded`.
+        empty: the model as configured, without numbers. `_check_loaded` checks the details.
     """
     shapes = {key: shape for key, (shape, _) in plan.stored.items()}
     held = sum(math.prod(shape) for shape in shapes.values())
@@ -238,15 +238,15 @@ def _check_stored(name: str, empty: PreTrainedModel, plan: Plan) -> None:
 def _check_loaded(name: str, model: PreTrainedModel, report: dict[str, Any]) -> None:
     """Refuse a model whose files do not hold exactly its weights, or hold some that are no finite numbers.
 
-    transformers fills gaps with random numbers and passes over what it has no place for. Its report leaves out what an
-    architecture declares as ignorable: heads tied to the embedding, buffers that earlier versions stored.
+    transformers fills gaps with random numbers and ignores surplus tensors. Its report leaves out what an architecture
+    declares as ignorable: heads tied to the embedding, buffers that earlier versions stored.
     """
     buffers = {key for key, _ in model.named_buffers()}  # computed, not loaded, wherever a file still stores them
     surplus = [key for key in report["unexpected_keys"] if key not in buffers and not key.endswith(".masked_bias")]
     _refuse_misfits(name, model, report["missing_keys"], report["mismatched_keys"], surplus)
     for key, weights in model.named_parameters():
         if weights.is_floating_point() and not weights.is_meta:
-            # a sum takes one pass and no memory; only where it is not finite (or overflows) each number is looked at
+            # a sum takes one pass and no memory; single numbers are checked only where it is not finite
             if not weights.sum(dtype=torch.float32).isfinite() and not weights.isfinite().all():
                 raise ValueError(f"{name}: found numbers that are not finite in {key}, expected finite weights")
 
@@ -275,7 +275,7 @@ def _refuse_misfits(
 
 
 def _some(keys: Iterable[str]) -> str:
-    """Name the first of many, in the order a reader would count them."""
+    """Name the first of many, with numbers in names in their natural order."""
     ordered = sorted(keys, key=lambda key: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", key)])
     more = f" and {len(ordered) - 2} more" if len(ordered) > 2 else ""
     return ", ".join(ordered[:2]) + more

@@ -1,8 +1,8 @@
-"""Which dtype a pair is loaded in where none is asked for: a rule without a clock, so that it never changes its mind.
+"""The default dtype of a pair, by a rule that times nothing, so that the answer is always the same.
 
 The dtype that the target's weights are stored in, where this machine computes in it natively for that model: on a GPU;
 for bfloat16 also on a CPU with AMX or AVX-512-BF16, and wherever compiled passes run the model. Else float32.
-Loads no torch, so that a page can tell before anything is loaded.
+Loads no torch, so that a page can show it before anything is loaded.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def default_dtype(target: str | os.PathLike | None = None, *, gpu: bool | None =
 
     Args:
         target: a folder or hub id; None for the demo target. One that is not on this machine yet counts as float32.
-        gpu: whether it runs on one; None where there is one.
+        gpu: whether it runs on a GPU; None where a GPU is found.
     """
     folder = model_folder(DEMO_PAIR / "target" if target is None else target)
     if folder is None:
         return DefaultDtype("float32", "its files are not here yet")
     try:
         config = read_json(read_bytes(Path(folder) / "config.json"))
-    except (OSError, ValueError):  # loading says what is wrong with it
+    except (OSError, ValueError):  # loading reports the fault
         config = None
     config = config if isinstance(config, dict) else {}
     return dtype_for(_stored(Path(folder), config), config, gpu=has_gpu() if gpu is None else gpu)
@@ -72,7 +72,7 @@ def dtype_for(stored: str, config: Mapping[str, Any], *, gpu: bool) -> DefaultDt
 
 
 def _stored(folder: Path, config: Mapping[str, Any]) -> str:
-    """Return the dtype that most numbers of a model are stored in; what its config names where no file can tell."""
+    """Return the dtype that most numbers of a model are stored in; or the one in its config."""
     from safetensors import safe_open
 
     counts: Counter[str] = Counter()
@@ -83,7 +83,7 @@ def _stored(folder: Path, config: Mapping[str, Any]) -> str:
                     part = file.get_slice(name)
                     if part.get_dtype() in NAMES:
                         counts[NAMES[part.get_dtype()]] += math.prod(part.get_shape())
-        except Exception:  # whatever is wrong with the file, loading names it
+        except Exception:  # loading reports any fault of the file
             break
     return counts.most_common(1)[0][0] if counts else str(config.get("dtype") or config.get("torch_dtype") or "float32")
 

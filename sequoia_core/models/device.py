@@ -1,6 +1,6 @@
-"""What models run on here: whether there is a GPU, and the names of devices.
+"""The devices that models run on: whether there is a GPU, and names of devices.
 
-Imports torch only where a GPU may be, and to describe a device of torch.
+Imports torch only where there may be a GPU, and to describe a device of torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-ctr
 
 
 def has_gpu() -> bool:
-    """Whether models will run on a CUDA device, without paying for torch where there can be none."""
+    """Whether models will run on a CUDA device; torch is not imported where there can be none."""
     if sys.platform != "win32" and not any(Path(driver).exists() for driver in GPU_DRIVERS):
         return False
     import torch
@@ -44,7 +44,7 @@ def describe_device(device) -> str:
 def device_facts() -> list[str]:
     """Describe the device that models will run on in a few phrases: its name, memory and dtypes.
 
-    A GPU's memory, driver and clock come from NVML (the package nvidia-ml-py), as far as that is there.
+    A GPU's memory, driver and clock come from NVML (the package nvidia-ml-py), where that is installed.
     """
     if has_gpu():
         import torch

@@ -1,4 +1,4 @@
-"""How much memory may still be taken on this machine."""
+"""How much memory is free on this machine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ GROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int | None:
-    """Return bytes that may be taken without swapping: what the system says, or its container's limit if lower.
-
-    None where neither can be read.
-    """
+    """Return the free bytes, without swapping: of the system, or of its container if that is less; None if unknown."""
     found = [value for value in (_of_system(), _of_group()) if value is not None]
     return min(found, default=None)
 

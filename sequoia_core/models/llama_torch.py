@@ -1,4 +1,4 @@
-"""A Llama pass on CPU with as few operations as PyTorch offers: small models spend most of a pass between kernels.
+"""A Llama pass on CPU in few PyTorch operations, because small models spend most of a pass between kernels.
 
 Knows one architecture and one device; bfloat16 goes through `llama_x86` where it can, other kinds of model through
 their own forward. Shapes: q = tokens in one pass, H, K = query and key heads, D = hidden size.
@@ -73,7 +73,7 @@ class TorchLlama:
         cos, sin = base.rotary_emb(self.embedding[:1], position_ids=every)
         half = self.head_dim // 2
         self.cos = cos[0]
-        self.sin = torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)  # signed: a roll stands for the rotation
+        self.sin = torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)  # signed, so that a roll rotates
 
     @staticmethod
     def _joined(*parts: torch.nn.Linear) -> Linear:
@@ -109,7 +109,7 @@ class TorchLlamaSession(CacheSession):
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         model = self.model
-        sees_all = len(ids) == 1 and not tree_mask.any()  # one new token and nothing hidden from it
+        sees_all = len(ids) == 1 and not tree_mask.any()  # one new token that sees everything
         mask = None if sees_all else self.mask(tree_mask)
         count, hidden_size = len(ids), model.embedding.shape[1]
         rotated, grouped = model.heads + model.key_heads, model.heads != model.key_heads

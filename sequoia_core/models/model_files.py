@@ -1,7 +1,7 @@
-"""Where one model's files lie, in a folder or on the hub, and what a fault in reading them means.
+"""Where one model's files are, in a folder or on the hub, and the meaning of faults in reading them.
 
-Knows the hub's client; knows nothing of what the files hold. Whatever a damaged file or the hub provokes inside a
-library ends here, as one ValueError that names the model and what to do.
+Knows the hub's client; knows nothing of the files' contents. Errors that a damaged file or the hub causes inside a
+library become one ValueError here, which names the model and what to do.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ A_MODEL = "a causal language model with safetensors weights"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model as the user named it, and the folder or hub id that this stands for."""
+    """A model as the user named it, and the folder or hub id that the name means."""
 
     name: str
     place: str
 
     def find(self, file: str, *, needed: bool = False) -> Path | None:
-        """Return where one file of the model lies, fetched from the hub where it is there; None where it has none.
+        """Return the path of one file of the model, downloaded if it is on the hub; None where the model has none.
 
         Raises:
-            ValueError: for a hub model that cannot be had, or a file that is `needed` and not there.
+            ValueError: for a hub model that cannot be downloaded, or a file that is `needed` and not there.
         """
         path: Path | None
         path = Path(self.place, file)
@@ -49,7 +49,7 @@ class Source:
                         get_hf_file_metadata(hf_hub_url(self.place, file))  # fails at once; a download tries six times
                     path = Path(hf_hub_download(self.place, file))
                 except EntryNotFoundError as error:
-                    if needed and isinstance(error, LocalEntryNotFoundError):  # the hub could not be asked
+                    if needed and isinstance(error, LocalEntryNotFoundError):  # the hub could not be reached
                         raise
                     path = None
         if path is None and needed:
@@ -57,7 +57,7 @@ class Source:
         return path
 
     def read_object(self, file: str, *, needed: bool = False) -> dict[str, Any] | None:
-        """Return what a JSON file of the model holds; None and errors as for `find`, and for what is no JSON object."""
+        """Return the content of a JSON file; None and errors as for `find`, and an error for no JSON object."""
         path = self.find(file, needed=needed)
         if path is None:
             return None
@@ -74,7 +74,7 @@ class Source:
 
 
 def locate(model: str | os.PathLike) -> Source:
-    """Return the folder a name stands for, or the hub id it can only be.
+    """Return the folder that a name means, or else the hub id.
 
     Raises:
         ValueError: for a name that is neither.
@@ -94,12 +94,12 @@ def locate(model: str | os.PathLike) -> Source:
 
 
 class Explained(ValueError):
-    """A fault that names what it is about, whatever was going on: `explained` lets it pass."""
+    """A fault whose message is complete, so that `explained` does not change it."""
 
 
 @contextmanager
 def explained(name: str, expected: str, found: str = "what does not load") -> Iterator[None]:
-    """Turn whatever a damaged folder provokes inside a library into one line that names the model or file."""
+    """Turn errors that a damaged folder causes inside a library into one line that names the model or file."""
     try:
         yield
     except BaseException as error:
@@ -110,7 +110,7 @@ def explained(name: str, expected: str, found: str = "what does not load") -> It
 
 
 def _hub_cause(name: str, error: BaseException | None) -> str:
-    """Say what an error of the hub means and what to do about it, or nothing for other errors."""
+    """Return what an error of the hub means and what to do about it, or nothing for other errors."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)
@@ -132,7 +132,7 @@ def _hub_cause(name: str, error: BaseException | None) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's message, squeezed into one line, with its type where the message alone may say little."""
+    """Return an error's message, in one line, with its type where the message alone may be unclear."""
     if isinstance(error, StrictDataclassError) and error.__cause__ is not None:  # the cause alone names the field
         error = error.__cause__
     text = " ".join(str(error).split())

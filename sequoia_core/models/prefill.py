@@ -1,4 +1,4 @@
-"""Reading a text into a session, a chunk per pass, so that memory stays bounded and a cancel takes effect soon."""
+"""Prefill: read a text into a session in chunks, so that memory stays bounded and a cancel takes effect soon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def prefill(session: Session, ids: Sequence[int] | torch.Tensor, *, cancel: thre
     """Append a text to a session, each token seeing all before it.
 
     Args:
-        ids: int [L]; may be empty. Positions go on from the session's length.
+        ids: int [L]; may be empty. Positions continue from the session's length.
         cancel: looked at before every chunk of 512 tokens and after the last one.
 
     Returns:

@@ -1,7 +1,8 @@
-"""What the engine asks of a language model: sessions, each of which holds one sequence's keys and values.
+"""The interface of language models: sessions, each of which holds one sequence's keys and values.
 
-Everything that runs a model implements these protocols, and nothing else is known of it: transformers, a Llama in
-few PyTorch operations, compiled code, a table of logits in a test. Shapes: q = tokens in one pass, V = vocabulary.
+Everything that runs a model implements these protocols: transformers, a Llama in few PyTorch operations, compiled
+code, a table of logits in a test. The engine knows nothing else of a model.
+Shapes: q = tokens in one pass, V = vocabulary.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ class Session(Protocol):
     def commit(self, start: int, slots: Sequence[int]) -> None:
         """Keep, of the tokens from `start` on, only those at `start + slots[i]`, in that order; forget the others.
 
-        `slots` must increase. Only tokens whose place changes are copied.
+        `slots` must increase. Only tokens that move are copied.
         """
         ...
 
     def wait(self) -> None:
-        """Return when the device has finished what was asked of it so far, so that a clock can be read."""
+        """Return when the device has finished all work so far, so that times can be taken."""
         ...
 
 

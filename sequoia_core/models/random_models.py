@@ -1,8 +1,8 @@
-"""Models of wished sizes with random weights: how long a pass takes depends on sizes alone.
+"""Models of chosen sizes with random weights, to time passes: the time of a pass depends on sizes alone.
 
-Knows how such a model is written to a folder layer by layer, never whole in memory, or made in memory, and what marks
-it: nobody should take its text for a language. Memory and disk are asked first. Sizes are given as a config.json spells
-them.
+Knows how such a model is written to a folder layer by layer, never whole in memory, or made in memory. A mark in its
+config.json says that its text means nothing. Free memory and disk space are checked first. Sizes are given as in a
+config.json.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def write_random_model(
 ) -> None:
     """Write a folder that loads like any model: a shard for each layer, config.json, and a tokenizer.
 
-    The tokenizer is the demo pair's, filled up with tokens that no text has. Equal seeds give equal files. config.json
-    is written last, so that a cut run leaves no folder that looks like a model.
+    The tokenizer is the demo pair's, extended by tokens that occur in no text. Equal seeds give equal files.
+    config.json is written last, so that a cut run leaves no folder that looks like a model.
 
     Args:
         settings: such as `ModelShape.to_config` returns.
         folder: new or empty.
 
     Raises:
-        ValueError: for a folder that holds something, fewer than the tokenizer's tokens, or too little space on the
+        ValueError: for a folder that is not empty, fewer than the tokenizer's tokens, or too little space on the
             disk or in memory; nothing is written then.
     """
     folder = Path(folder)
@@ -126,7 +126,7 @@ def padded_tokenizer(settings: Settings) -> dict[str, Any]:
 
 
 def _config(settings: Settings) -> Any:
-    """Return transformers' configuration; without an end of text, which random models would draw at any moment."""
+    """Return transformers' configuration; without an end of text, which random models would write at any moment."""
     architecture = f"{settings['model_type'].capitalize()}ForCausalLM"
     ends: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None}
     return AutoConfig.for_model(**settings, **ends, architectures=[architecture])

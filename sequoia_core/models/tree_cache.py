@@ -1,4 +1,4 @@
-"""A KV cache that takes a whole tree and then keeps only its accepted path, and the session that uses it.
+"""A KV cache that holds a whole tree and then keeps only its accepted path, and the session that uses it.
 
 Shapes: q = tokens in one pass, kv = cached tokens including those q, V = vocabulary.
 """
@@ -36,7 +36,7 @@ class _Layer(CacheLayerMixin):
 
 
 class TreeCache(Cache):
-    """A KV cache allocated once, whose slots can be kept selectively: a tree goes in, its accepted path stays.
+    """A KV cache allocated once, of whose slots any can be kept: a tree goes in, its accepted path stays.
 
     All layers live in one tensor [2 * layers, heads, capacity, head_dim], so that committing a path is one gather.
     """
@@ -105,7 +105,7 @@ class CacheSession:
     Args:
         layers: of the model.
         device, dtype: of the model.
-        vocab_size: logits that stand for real tokens; the others are cut off.
+        vocab_size: logits of real tokens; those of padding are cut off.
     """
 
     unseen_sec = read_wait_sec = 0.0

@@ -1,4 +1,4 @@
-"""Compiled code: C, and what builds, chooses and calls it.
+"""Compiled code: C, and the Python that builds, chooses and calls it.
 
 Each module imports, of this room, only the modules named:
 

@@ -1,7 +1,7 @@
 """Compile and load the C files beside this one: once per content, compiler and processor, kept in a cache folder.
 
-Everything written in C is optional: without a compiler the same is done in Python, more slowly. SEQUOIA_NATIVE=0 in the
-environment does without it.
+Everything written in C is optional: without a compiler Python does the same, more slowly. SEQUOIA_NATIVE=0 in the
+environment turns compiled code off.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def find_compiler() -> str | None:
 
 
 def can_compile() -> bool:
-    """Whether compiled code can be had: there is a compiler, and SEQUOIA_NATIVE=0 does not do without it."""
+    """Whether compiled code is available: there is a compiler, and SEQUOIA_NATIVE=0 does not turn it off."""
     return find_compiler() is not None and not _switched_off()
 
 
 def check_switch() -> None:
-    """Raise ValueError for a SEQUOIA_NATIVE that says neither yes nor no."""
+    """Raise ValueError for a SEQUOIA_NATIVE that is neither yes nor no."""
     if (found := os.environ.get("SEQUOIA_NATIVE", "")) not in ("", "0", "1"):
         raise ValueError(f"SEQUOIA_NATIVE: found {found[:40]!r}, expected 0 or 1")
 
@@ -53,7 +53,7 @@ def build(sources: Sequence[Path], flags: Sequence[str], folder: Path, *, reads:
     """Compile C files into one library in a folder, unless that was done before.
 
     Args:
-        reads: headers that the sources or flags name; they are hashed too, so that a changed header is compiled anew.
+        reads: headers that the sources or flags name; they are hashed too, so that a changed header is compiled again.
 
     Raises:
         OSError: without a compiler, when it fails or takes too long, or for a folder that cannot be written; the
@@ -88,9 +88,9 @@ def build(sources: Sequence[Path], flags: Sequence[str], folder: Path, *, reads:
 
 
 def is_whole(built: Path) -> bool:
-    """Whether a library is what was built, by the size and hash beside it: a cut one kills the process that loads it.
+    """Whether a library is complete, by the size and hash beside it.
 
-    A full disk or a killed process leaves such files.
+    A full disk or a killed process leaves cut files, which crash the process that loads them.
     """
     try:
         return _sum_file(built).read_text(errors="replace") == _sum(built)
@@ -108,7 +108,7 @@ def _sum(built: Path) -> str:
 
 
 def _check_ours(path: Path) -> None:
-    """Raise OSError for a file or folder that someone else could have written: its code would be run."""
+    """Raise OSError for a file or folder that another user could have written, because its code would run."""
     if not hasattr(os, "geteuid"):
         return
     found = path.stat()

@@ -23,7 +23,7 @@ _POINTER = ctypes.c_void_p
 class _Level(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int32) for name in "forwarded most_children first_child padding".split()),
-        *((name, _POINTER) for name in "nodes counts tail".split()),
+        *((name, _POINTER) for name in "nodes counts mask".split()),
     ]
 
 
@@ -42,7 +42,7 @@ class _Draft(ctypes.Structure):
 
 class _Growth(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int32) for name in "threads length unseen most_waves".split()),
+        *((name, ctypes.c_int32) for name in "threads length unseen most_frontiers".split()),
         *((name, _POINTER) for name in "ids shaping uniforms widths".split()),
         *((name, ctypes.c_int64) for name in "frontiers draws".split()),
         ("seconds", _POINTER),
@@ -50,7 +50,7 @@ class _Growth(ctypes.Structure):
 
 
 class DraftCall:
-    """A call that drafts a whole tree of one shape: all levels' forwards, rows and draws; its buffers are kept.
+    """A call that drafts a whole planned tree: all levels' forwards, rows and draws; its buffers are kept.
 
     Args:
         session: of the draft; tokens are drawn from its `vocab_size`.
@@ -95,7 +95,7 @@ class DraftCall:
 
         Args:
             unseen: the committed tokens that the session does not hold yet, the root last.
-            positions: how many the draft has; what lies beyond is cut to the last one.
+            positions: how many the draft has; larger ones are cut to the last.
 
         Returns:
             Tokens int64 [n], their probabilities float32 [n], and the rows they were drawn from, float32 [forwarded,
@@ -103,7 +103,7 @@ class DraftCall:
 
         Raises:
             ValueError: when the cache has no room.
-            MemoryError: when scratch memory cannot be had.
+            MemoryError: when scratch memory cannot be allocated.
         """
         session, call = self.session, self._call
         count = len(unseen) + self.forwarded - 1
@@ -127,21 +127,21 @@ class DraftCall:
 
 
 class GrowCall:
-    """A call that grows a whole tree: all frontiers' forwards and rows, and the choice of what comes next; buffers are
-    kept.
+    """A call that grows a whole tree: all frontiers' forwards and rows, and the choice of the next nodes; buffers
+    are kept.
 
     Args:
         session: of the draft; tokens are drawn from its `vocab_size`.
         shaping: decides which nodes are read and kept.
-        most_waves: passes of one tree at most.
+        most_frontiers: passes of one tree at most.
     """
 
-    def __init__(self, session: CompiledSession, shaping: Shaping, *, most_waves: int) -> None:
+    def __init__(self, session: CompiledSession, shaping: Shaping, *, most_frontiers: int) -> None:
         self.session, self.shaping = session, shaping
         shaping.make_rows(session.vocab_size)
-        self._widths = (ctypes.c_int64 * most_waves)()
+        self._widths = (ctypes.c_int64 * most_frontiers)()
         self._call = _Growth(
-            most_waves=most_waves, shaping=shaping.address, widths=ctypes.addressof(self._widths),
+            most_frontiers=most_frontiers, shaping=shaping.address, widths=ctypes.addressof(self._widths),
             seconds=ctypes.addressof(session.drafting_sec),
         )  # fmt: skip
 
@@ -157,7 +157,7 @@ class GrowCall:
 
         Raises:
             ValueError: when the cache has no room.
-            MemoryError: when scratch memory cannot be had.
+            MemoryError: when scratch memory cannot be allocated.
         """
         session, call = self.session, self._call
         session.check_room(len(unseen) - 1 + self.shaping.most_read)

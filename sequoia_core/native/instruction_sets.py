@@ -86,13 +86,13 @@ def chosen() -> tuple[InstructionSet | None, str]:
 
 
 def instructions_in_use() -> str | None:
-    """Name the instruction set in use, which tells apart processors of one name; None where there is none."""
+    """Return the instruction set in use, which may differ between processors of one name; None without any."""
     found, _ = chosen()
     return None if found is None else found.description
 
 
 def check_environment() -> None:
-    """Raise ValueError where the environment asks for what cannot be had: it would be left out without a word."""
+    """Raise ValueError where the environment asks for a set that is not available, which would be ignored otherwise."""
     compile_c.check_switch()
     found, reason = chosen()
     if found is None and os.environ.get(VARIABLE):

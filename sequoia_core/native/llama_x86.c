@@ -28,7 +28,7 @@
 
 #define ONE_COPY __attribute__((noinline))
 
-int rows_soften_one(const float *, int64_t, float, float *);  // see sampling_ops.c
+int rows_softmax_one(const float *, int64_t, float, float *);  // see sampling_ops.c
 int rows_largest(const float *, int64_t, int64_t, int64_t, int64_t *);
 int rows_draw(const float *, int64_t, int64_t, int64_t, int, const double *, int64_t *);
 
@@ -60,7 +60,7 @@ typedef struct {
 typedef struct {  // one pass: `rows` new tokens after `length` cached ones
     int length, rows, last, keep;
     const int64_t *ids, *positions;
-    const float *tail;  // [rows, last]: masks the `last` slots, the new ones included
+    const float *mask;  // [rows, last]: masks the `last` slots, the new ones included
 } Pass;
 
 typedef struct {
@@ -276,7 +276,7 @@ static void store_new(Cache *cache, int layer, const int64_t *positions, int row
 
 // Scores of one row over its keys to weights relative to the largest, up to the next 32 keys -> their sum. The weights go
 // to this row's place in tiles.
-static ONE_COPY float soften(activation *weights, float *scores, int count, float scale) {
+static ONE_COPY float softmax(activation *weights, float *scores, int count, float scale) {
     const int padded = (int)round_up(count, DEEP);
     for (int i = count; i < padded; i++) scores[i] = -__builtin_inff();
     floats top = fill(-__builtin_inff()), sum = {0};
@@ -323,7 +323,7 @@ static void attend(Cache *cache, int layer, int head, int first, const int64_t *
         const int row = (first + r) / share, start = cache->seen_start[row], more = cache->seen_start[row + 1] - start;
         float *line = scores + (size_t)r * stride;
         for (int i = 0; i < more; i++) line[prefix + i] = line[cache->seen[start + i]];  // slots lie at or after it
-        totals[r] = soften(weights + r * DEEP, line, prefix + more, scale);
+        totals[r] = softmax(weights + r * DEEP, line, prefix + more, scale);
         run = cache->run[row] < run ? cache->run[row] : run;
     }
     const int shared = (prefix + run) / DEEP;  // blocks of slots that all these rows see: many in a prompt
@@ -499,13 +499,13 @@ static void prepare(Cache *cache, const Pass *pass) {
     int32_t *seen = cache->seen;
     const int prefix = pass->length + pass->rows - pass->last;
     for (int row = 0; row < pass->rows; row++) {
-        const float *tail = pass->tail + (size_t)row * pass->last;
+        const float *mask = pass->mask + (size_t)row * pass->last;
         int run = 0;
-        while (run < pass->last && tail[run] == 0.0f) run++;
+        while (run < pass->last && mask[run] == 0.0f) run++;
         cache->run[row] = run;
         cache->seen_start[row] = (int32_t)(seen - cache->seen);
         for (int i = 0; i < pass->last; i++)
-            if (tail[i] == 0.0f) *seen++ = prefix + i;
+            if (mask[i] == 0.0f) *seen++ = prefix + i;
     }
     cache->seen_start[pass->rows] = (int32_t)(seen - cache->seen);
 }
@@ -610,10 +610,10 @@ static int ready(Cache *cache, const Pass *pass, int threads) {
 }
 
 // Append q tokens to a cache of `length` slots -> logits float32 [keep, V] of the last rows; 0 and -1 as for `ready`.
-// tail: float32 [q, last], 0 where a row sees a slot among the last ones (the new ones included), -inf where not.
+// mask: float32 [q, last], 0 where a row sees a slot among the last ones (the new ones included), -inf where not.
 int sequoia_forward(Cache *cache, int threads, int length, int rows, const int64_t *ids, const int64_t *positions,
-                    int last, const float *tail, int keep, float *logits) {
-    const Pass pass = {length, rows, last, keep, ids, positions, tail};
+                    int last, const float *mask, int keep, float *logits) {
+    const Pass pass = {length, rows, last, keep, ids, positions, mask};
     const int done = ready(cache, &pass, threads);
     if (done != 1) return done;
 #pragma omp parallel num_threads(threads)
@@ -624,8 +624,8 @@ int sequoia_forward(Cache *cache, int threads, int length, int rows, const int64
 // The same pass in parts, for layers that come one by one: enter, each layer, leave. What the arguments point to has to
 // stay as it is until the last layer. Returns as `sequoia_forward` does.
 int sequoia_enter(Cache *cache, int threads, int length, int rows, const int64_t *ids, const int64_t *positions,
-                  int last, const float *tail, int keep) {
-    cache->pass = (Pass){length, rows, last, keep, ids, positions, tail};
+                  int last, const float *mask, int keep) {
+    cache->pass = (Pass){length, rows, last, keep, ids, positions, mask};
     const int done = ready(cache, &cache->pass, threads);
     if (done != 1) return done;
 #pragma omp parallel num_threads(threads)
@@ -662,7 +662,7 @@ void sequoia_leave(Cache *cache, int threads, float *logits) {
 typedef struct {  // one level of a tree: the nodes that are forwarded, and their children
     int32_t forwarded, most_children, first_child, padding;
     const int64_t *nodes, *counts;  // [forwarded]: which they are, how many children each has
-    const float *tail;              // [forwarded, slots from the root on]
+    const float *mask;              // [forwarded, slots from the root on]
 } Level;
 
 typedef struct {
@@ -723,7 +723,7 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
     }
     float *logits = cache->logits, *rows = draft->rows;
     Pass pass = {.length = draft->length, .rows = unseen, .last = unseen, .ids = given, .positions = positions,
-                 .tail = causal};
+                 .mask = causal};
     const double *uniforms = draft->uniforms;
     double began = 0.0;
 
@@ -738,7 +738,7 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
                 pass.length += pass.rows;
                 pass.last = depth == 1 ? 1 + forwarded : pass.last + forwarded;
                 pass.rows = forwarded;
-                pass.tail = level->tail;
+                pass.mask = level->mask;
             }
             pass.keep = forwarded;
             for (int i = 0; i < pass.rows; i++) {
@@ -758,7 +758,7 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
             float *to = rows + row * vocab;
             int64_t *found = drawn + row * children;
             for (int i = 0; i < children; i++) found[i] = 0;
-            if (!rows_soften_one(from, vocab, draft->inverse_temperature, to))
+            if (!rows_softmax_one(from, vocab, draft->inverse_temperature, to))
                 failed |= 2;
             else if (uniforms)
                 failed |= rows_draw(to, 1, vocab, children, draft->with_replacement, uniforms + (size_t)row * children,
@@ -782,11 +782,11 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
 }
 
 typedef struct {
-    int32_t threads, length, unseen, most_waves;
+    int32_t threads, length, unseen, most_frontiers;
     const int64_t *ids;      // [unseen]: the last committed tokens, the root last
     Shaping *shaping;        // holds the root alone
     const double *uniforms;  // as many as may be drawn; looked at only where the shaping draws
-    int64_t *widths;         // [most_waves]: receives how many nodes each pass read
+    int64_t *widths;         // [most_frontiers]: receives how many nodes each pass read
     int64_t frontiers, draws;    // receive how many passes there were, how many uniforms were used
     double *seconds;         // grows by what the passes took
 } Growth;
@@ -816,17 +816,17 @@ int sequoia_grow(Cache *cache, Growth *growth) {
     Pass pass = {.length = growth->length, .rows = 0};
 
 #pragma omp parallel num_threads(threads)
-    for (int frontier = 0; frontier < growth->most_waves && !failed; frontier++) {
+    for (int frontier = 0; frontier < growth->most_frontiers && !failed; frontier++) {
 #pragma omp single
         {
             began = now();
             pass.length += pass.rows;
-            pass.keep = (int)tree_wave(shaping);
+            pass.keep = (int)tree_frontier(shaping);
             if (frontier == 0) {
-                pass.rows = pass.last = unseen, pass.ids = growth->ids, pass.positions = positions, pass.tail = causal;
+                pass.rows = pass.last = unseen, pass.ids = growth->ids, pass.positions = positions, pass.mask = causal;
             } else {
                 pass.rows = pass.keep, pass.last = (int)shaping->read + pass.keep;
-                pass.ids = shaping->ids, pass.positions = shaping->places, pass.tail = shaping->tail;
+                pass.ids = shaping->ids, pass.positions = shaping->pass_positions, pass.mask = shaping->pass_mask;
             }
             if (pass.keep) {
                 growth->widths[growth->frontiers++] = pass.keep;

@@ -23,7 +23,7 @@ from .plain_decoder import has_biases, has_head_norms, head_size, is_plain_decod
 SOURCES = ("llama_x86.c", *tree_expansion.SOURCES)
 FLAGS = ("-mtune=native", *rows.ARITHMETIC_FLAGS)  # no -march=native: `InstructionSet.flags` names the instructions
 EMULATION = "amx_emulation.h"
-MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a copy: not for models that fill the memory
+MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a second copy, too large for large models
 LARGEST_HEAD = 256
 MATRICES = (  # of a layer, by their names in it
     *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
@@ -109,7 +109,7 @@ class CompiledLlama:
         )
         if not self.address:
             raise MemoryError("found no memory for packed weights")
-        # not at exit: another thread may still be inside a pass then, and the system takes the memory anyway
+        # not at exit: another thread may still be inside a pass, and the system frees the memory anyway
         weakref.finalize(self, self.functions.sequoia_model_free, self.address).atexit = False
 
     @staticmethod
@@ -198,7 +198,7 @@ class SlotSession:
 
     def __init__(self, model: Any, capacity: int, vocab_size: int) -> None:
         self.capacity, self.length, self.vocab_size = capacity, 0, vocab_size
-        self.model = model  # its memory must outlive this one's
+        self.model = model  # the session needs the model's memory
         self.address = model.functions.sequoia_cache(model.address, capacity)
         if not self.address:
             raise MemoryError(f"cache: found no memory for {capacity} tokens")
@@ -216,7 +216,7 @@ class SlotSession:
 
         Raises:
             ValueError: when the cache has no room, or for an id or position out of range.
-            MemoryError: when the scratch memory cannot be had.
+            MemoryError: when scratch memory cannot be allocated.
         """
         count = len(ids)
         self.check_room(count)

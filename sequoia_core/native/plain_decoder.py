@@ -1,4 +1,4 @@
-"""Which models are a plain decoder, that our own passes can run: Llama and its relatives."""
+"""Which models are plain decoders (Llama and its relatives), which our own passes can run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")  # their angles do not
 def is_plain_decoder(model: Any) -> bool:
     """Whether a model on CPU, or one without numbers, is a pre-norm decoder with rotary attention and a gated MLP.
 
-    Nothing else is in it: its rotation is fixed, with a table of angles that is not too large; every token sees all
+    It has nothing else: its rotation is fixed, with a table of angles that is not too large; every token sees all
     before it; the gate is SiLU's; no layer was adapted or pruned. Query, key and value may have biases (`has_biases`),
     queries and keys norms of their own (`has_head_norms`).
     """

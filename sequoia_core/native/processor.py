@@ -1,4 +1,4 @@
-"""The processor: its name and what it can do."""
+"""The processor: its name and features."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def processor_flags() -> str:
-    """Return what the processor can do: its flags where the system lists them, else its name."""
+    """Return the processor's features: its flags where the system lists them, else its name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,5 +1,5 @@
 // Rows of a vocabulary on CPU: softmax, the largest entries, draws without replacement, residuals. Plain C with vectors of
-// 16 lanes that compilers map to what the processor has. Built by compile_c.py; called from vocabulary_rows.py, which says
+// 16 lanes that compilers map to what the processor has. Built by compile_c.py; called from sampling_ops.py, which says
 // what each does.
 
 #include <math.h>
@@ -76,7 +76,7 @@ static float exponentials(const float *logits, int64_t size, float inverse, floa
 }
 
 // probs [size] = softmax(logits * inverse) -> whether the row was finite.
-int rows_soften_one(const float *logits, int64_t size, float inverse, float *probs) {
+int rows_softmax_one(const float *logits, int64_t size, float inverse, float *probs) {
     float top;
     const float sum = exponentials(logits, size, inverse, probs, &top), factor = 1.0f / sum;
     for (int64_t i = 0; i < size; i++) probs[i] *= factor;
@@ -84,11 +84,11 @@ int rows_soften_one(const float *logits, int64_t size, float inverse, float *pro
 }
 
 // probs [rows, size]: the same for many rows -> whether all were finite.
-int rows_soften(const float *logits, int64_t stride, int64_t rows, int64_t size, float inverse, float *probs, int threads) {
+int rows_softmax(const float *logits, int64_t stride, int64_t rows, int64_t size, float inverse, float *probs, int threads) {
     int fine = 1;
 #pragma omp parallel for num_threads(threads) if (rows >= MANY) reduction(& : fine)
     for (int64_t row = 0; row < rows; row++)
-        fine &= rows_soften_one(logits + row * stride, size, inverse, probs + row * size);
+        fine &= rows_softmax_one(logits + row * stride, size, inverse, probs + row * size);
     return fine;
 }
 
@@ -141,12 +141,12 @@ static float cell_highest(const float *x, int64_t cell, int64_t size) {
     return top;
 }
 
-// places [rows, k] = the k largest entries of each row, largest first, equal ones in order -> 0, or -1 without memory.
-int rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t *places) {
+// indices [rows, k] = the k largest entries of each row, largest first, equal ones in order -> 0, or -1 without memory.
+int rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t *indices) {
     const int64_t count = (size + STRIPE - 1) / STRIPE, cells = count * LANES;
     float *line = malloc((size + cells + count) * sizeof(float)), *tops = line + size, *stripes = tops + cells;
     if (!line) return -1;
-    for (int64_t row = 0; row < rows; row++, x += size, places += k) {
+    for (int64_t row = 0; row < rows; row++, x += size, indices += k) {
         memcpy(line, x, size * sizeof(float));
         for (int64_t stripe = 0; stripe < count; stripe++) {
             const int64_t from = stripe * STRIPE;
@@ -175,7 +175,7 @@ int rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t 
             }
             if (place >= size) place = 0;  // only for a row with NaN
             const int64_t cell = cell_of(place);
-            places[j] = place;
+            indices[j] = place;
             line[place] = -INFINITY;
             tops[cell] = cell_highest(line, cell, size);
             stripes[cell / LANES] = highest(tops + cell / LANES * LANES, LANES);
@@ -225,16 +225,16 @@ static int64_t drawn_place(const float *line, const double *stripes, const doubl
     return place;
 }
 
-// places [rows, k]: k draws per row, one by one by inverting what is left of the row. Without replacement a drawn entry's
+// indices [rows, k]: k draws per row, one by one by inverting what is left of the row. Without replacement a drawn entry's
 // mass is gone, and when no mass is left draws are uniform over the entries not drawn. uniforms [rows, k] in [0, 1)
 // -> 0, or -1 without memory.
 int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, int replace, const double *uniforms,
-              int64_t *places) {
+              int64_t *indices) {
     const int64_t count = (size + STRIPE - 1) / STRIPE, cells = count * LANES;
     double *sums = malloc((cells + count) * sizeof(double) + size * sizeof(float)), *stripes = sums + cells;
     float *line = (float *)(stripes + count);
     if (!sums) return -1;
-    for (int64_t row = 0; row < rows; row++, probs += size, places += k, uniforms += k) {
+    for (int64_t row = 0; row < rows; row++, probs += size, indices += k, uniforms += k) {
         memcpy(line, probs, size * sizeof(float));
         for (int64_t stripe = 0; stripe < count; stripe++) {
             const int64_t from = stripe * STRIPE;
@@ -265,11 +265,11 @@ int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, int rep
                 int64_t place = (int64_t)(uniforms[j] * (double)(size - j));
                 for (int64_t i = 0; i < size && found < 0; i++) {
                     int taken = 0;
-                    for (int64_t before = 0; before < j; before++) taken |= places[before] == i;
+                    for (int64_t before = 0; before < j; before++) taken |= indices[before] == i;
                     if (!taken && place-- == 0) found = i;
                 }
             }
-            places[j] = found;
+            indices[j] = found;
         }
     }
     free(sums);
@@ -286,7 +286,7 @@ static double total(const double *x, int64_t size) {
 }
 
 // wide [size] = row in double precision, scaled to sum to 1.
-void rows_widen(const float *row, int64_t size, double *wide) {
+void rows_to_float64(const float *row, int64_t size, double *wide) {
     for (int64_t i = 0; i < size; i++) wide[i] = row[i];
     const double factor = 1.0 / total(wide, size);
     for (int64_t i = 0; i < size; i++) wide[i] *= factor;
@@ -296,7 +296,7 @@ void rows_widen(const float *row, int64_t size, double *wide) {
 int rows_distribution(const float *logits, int64_t size, float inverse, float *scratch, double *wide) {
     float top;
     const float sum = exponentials(logits, size, inverse, scratch, &top);
-    rows_widen(scratch, size, wide);
+    rows_to_float64(scratch, size, wide);
     return isfinite(sum) != 0;
 }
 
@@ -355,15 +355,15 @@ static void give_up(double *mass, int64_t size, const int64_t *tokens, int64_t f
     for (int64_t i = 0; i < size; i++) mass[i] /= sum > 1.0 ? sum : 1.0;
 }
 
-// The rules of `verifiers`, operation by operation, each exact for one fill.
+// The rules of `verifiers`, operation by operation, each exact for one draft sampling.
 enum Rule { SEQUOIA, SPECINFER, TOPK };
 
 // Walk down a drafted tree (`decoding.walk.walk_tree`).
-// logits [n, size]; children of node i: counts[i] from firsts[i] on; draft rows [.., size], that of node i at slots[i];
-// tokens [n]; uniforms [n]. Fills path [n], trials: nodes, masses [n, 2] of target and draft; ends = {length of the path,
-// number of trials, bonus token} -> whether the rows on the way were finite; -1 without memory.
+// logits [n, size]; children of node i: counts[i] from firsts[i] on; draft rows [.., size], that of node i at
+// cache_positions[i]; tokens [n]; uniforms [n]. Fills path [n], trials: nodes, masses [n, 2] of target and draft; ends =
+// {length of the path, number of trials, bonus token} -> whether the rows on the way were finite; -1 without memory.
 int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float inverse, const int64_t *firsts,
-              const int64_t *counts, const int64_t *slots, const float *draft, const int64_t *tokens,
+              const int64_t *counts, const int64_t *cache_positions, const float *draft, const int64_t *tokens,
               const double *uniforms, int64_t *path, int64_t *nodes, double *masses, int64_t *ends) {
     double *memory = malloc(size * (3 * sizeof(double) + sizeof(float)));
     double *left = memory, *mass = left + size, *rest = mass + size;
@@ -376,7 +376,7 @@ int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float
         int64_t next = -1;
         fine = rows_distribution(logits + node * stride, size, inverse, scratch, left);
         if (!fine) break;
-        if (counts[node] && rule != TOPK) rows_widen(draft + slots[node] * size, size, mass);
+        if (counts[node] && rule != TOPK) rows_to_float64(draft + cache_positions[node] * size, size, mass);
         for (int64_t child = firsts[node]; child < firsts[node] + counts[node]; child++) {
             const int64_t token = tokens[child];
             const double target_mass = left[token], given = rule == TOPK ? 1.0 : mass[token];
@@ -442,7 +442,7 @@ static int64_t levels_of(const int64_t *firsts, const int64_t *counts) {
 // Walk up from the leaves (`decoding.walk.walk_from_leaves`). Arguments and result as `rows_walk`; a trial is a node at
 // which the walk may end, its masses are its share and 1.
 int rows_traverse(const float *logits, int64_t stride, int64_t size, float inverse, const int64_t *firsts,
-                  const int64_t *counts, const int64_t *slots, const float *draft, const int64_t *tokens,
+                  const int64_t *counts, const int64_t *cache_positions, const float *draft, const int64_t *tokens,
                   const double *uniforms, int64_t *path, int64_t *nodes, double *masses, int64_t *ends) {
     const int64_t levels = levels_of(firsts, counts), rows = size * (2 * sizeof(double));
     struct Visit *visits = malloc(levels * (sizeof(struct Visit) + rows) + size * (sizeof(double) + sizeof(float)));
@@ -459,7 +459,7 @@ int rows_traverse(const float *logits, int64_t stride, int64_t size, float inver
         if (!opened && counts[node]) {
             if (!(fine = rows_distribution(logits + node * stride, size, inverse, scratch, at->left))) break;
             for (int64_t i = 0; at->share < 1.0 && i < size; i++) at->left[i] *= at->share;
-            rows_widen(draft + slots[node] * size, size, at->mass);
+            rows_to_float64(draft + cache_positions[node] * size, size, at->mass);
         }
         if (tried) {
             at->share = residual_share(at->left, at->share, at->mass, size, rest);

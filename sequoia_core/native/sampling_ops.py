@@ -1,6 +1,6 @@
 """Rows of a vocabulary on CPU, by `sampling_ops.c` where it can be built.
 
-What takes microseconds there takes tens of them in a framework. Every function has a twin in `decoding.sampling`,
+A call takes microseconds here and ten times as long in a framework. Every function has a twin in `decoding.sampling`,
 `Walker` in `decoding.walk`: they do the same without compiled code. Knows arrays only. m = rows, V = vocabulary.
 """
 
@@ -19,11 +19,11 @@ from .compile_c import load
 _POINTER, _COUNT, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 _SINGLE, _REAL = ctypes.c_float, ctypes.c_double
 ARITHMETIC_FLAGS: tuple[str, ...] = ("-fno-math-errno", "-fno-trapping-math")
-if sys.platform == "linux":  # elsewhere compilers come without it, and rows take their turns
+if sys.platform == "linux":  # compilers of other systems lack OpenMP, and rows are computed one by one
     ARITHMETIC_FLAGS += ("-fopenmp",)
 FLAGS = ("-march=native", *ARITHMETIC_FLAGS)
 _FUNCTIONS = {
-    "rows_soften": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _SINGLE, _POINTER, _FLAG),
+    "rows_softmax": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _SINGLE, _POINTER, _FLAG),
     "rows_probabilities": (
         _FLAG,
         _POINTER,
@@ -40,7 +40,7 @@ _FUNCTIONS = {
     "rows_distribution": (_FLAG, _POINTER, _COUNT, _SINGLE, _POINTER, _POINTER),
     "rows_largest": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER),
     "rows_draw": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _FLAG, _POINTER, _POINTER),
-    "rows_widen": (None, _POINTER, _COUNT, _POINTER),
+    "rows_to_float64": (None, _POINTER, _COUNT, _POINTER),
     "rows_residual": (None, _POINTER, _POINTER, _COUNT, _POINTER),
     "rows_remove": (_REAL, _POINTER, _COUNT, _COUNT),
     "rows_walk": (_FLAG, _FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 10),
@@ -70,7 +70,7 @@ def _granted(result: int) -> None:
 
 
 def inverse(temperature: float) -> float:
-    """Return what logits are multiplied by."""
+    """Return the factor by which logits are multiplied."""
     return 1.0 / max(temperature, 1e-30)
 
 
@@ -78,7 +78,7 @@ def softmax_rows(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     """Return the softmax of float32 [m, V] over a temperature; NaN throughout when a row has no finite largest."""
     count, size = logits.shape
     probs = torch.empty(count, size, dtype=torch.float32)
-    fine = compiled().rows_soften(
+    fine = compiled().rows_softmax(
         logits.data_ptr(), logits.stride(0), count, size, inverse(temperature), probs.data_ptr(),
         torch.get_num_threads(),
     )  # fmt: skip
@@ -92,7 +92,7 @@ def token_probabilities(
 
     Args:
         logits: float32 [rows, V].
-        which: int64 [m], the rows that matter.
+        which: int64 [m], the rows to read.
         starts: int64 [m + 1]; row `which[i]` is asked for tokens starts[i] to starts[i + 1] - 1.
         tokens: int64 [c].
 
@@ -117,31 +117,31 @@ def distribution(logits: torch.Tensor, temperature: float) -> np.ndarray | None:
 
 
 def largest(values: torch.Tensor, k: int) -> torch.Tensor:
-    """Return the places of the k largest of each row, largest first and equal ones in order, int64 [m, k]."""
+    """Return the indices of the k largest of each row, largest first and equal ones in order, int64 [m, k]."""
     values = values.contiguous()
-    places = torch.empty(len(values), k, dtype=torch.int64)
-    _granted(compiled().rows_largest(values.data_ptr(), *values.shape, k, places.data_ptr()))
-    return places
+    indices = torch.empty(len(values), k, dtype=torch.int64)
+    _granted(compiled().rows_largest(values.data_ptr(), *values.shape, k, indices.data_ptr()))
+    return indices
 
 
 def draw(probs: torch.Tensor, uniforms: torch.Tensor, *, replace: bool = False) -> torch.Tensor:
-    """Draw places from each row one by one.
+    """Draw indices from each row one by one.
 
     Args:
         probs: float32 [m, V].
-        replace: a place can be drawn again; otherwise draws are uniform over the rest when a row's mass is used up.
+        replace: an index can be drawn again; otherwise draws are uniform over the rest when a row's mass is used up.
         uniforms: float64 [m, k] in [0, 1), one for each draw.
 
     Returns:
         int64 [m, k].
     """
     probs, uniforms = probs.contiguous(), uniforms.contiguous()
-    places = torch.empty(uniforms.shape, dtype=torch.int64)
+    indices = torch.empty(uniforms.shape, dtype=torch.int64)
     count = uniforms.shape[1]
     _granted(
-        compiled().rows_draw(probs.data_ptr(), *probs.shape, count, replace, uniforms.data_ptr(), places.data_ptr())
+        compiled().rows_draw(probs.data_ptr(), *probs.shape, count, replace, uniforms.data_ptr(), indices.data_ptr())
     )
-    return places
+    return indices
 
 
 def _address(row: np.ndarray) -> int:
@@ -151,7 +151,7 @@ def _address(row: np.ndarray) -> int:
 def to_float64(row: torch.Tensor) -> np.ndarray:
     """Return a float32 row [V] in double precision, summing to 1."""
     wide = np.empty(len(row))
-    compiled().rows_widen(row.data_ptr(), len(row), _address(wide))
+    compiled().rows_to_float64(row.data_ptr(), len(row), _address(wide))
     return wide
 
 
@@ -181,14 +181,14 @@ class Walker:
         self._shape: tuple[np.ndarray, ...] = ()
         self._size = 0
 
-    def take(self, firsts: np.ndarray, counts: np.ndarray, places: np.ndarray) -> None:
+    def take(self, firsts: np.ndarray, counts: np.ndarray, cache_positions: np.ndarray) -> None:
         """Take the tree of the next walks.
 
         Args:
             firsts, counts: int64 [n], each node's first child and how many it has.
-            places: int64 [n], where a node's row lies among the draft's; nodes without children are not looked up.
+            cache_positions: int64 [n], as in `DraftTree`, which row of the draft's each node has; not read for leaves.
         """
-        shape = firsts, counts, places
+        shape = firsts, counts, cache_positions
         if len(firsts) > self._size:
             self._size = size = len(firsts)
             self._path, self._nodes = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
@@ -196,7 +196,7 @@ class Walker:
             self._results = [_address(array) for array in (self._path, self._nodes, self._masses, self._ends)]
         if len(self._shape) != 3 or any(a is not b for a, b in zip(self._shape, shape, strict=True)):
             self._shape = shape
-            self._firsts, self._counts, self._slots = (_address(array) for array in shape)
+            self._firsts, self._counts, self._cache_positions = (_address(array) for array in shape)
 
     def greedily(self, logits: torch.Tensor, tokens: torch.Tensor) -> tuple[list[int], int, list[int]] | None:
         """Follow the target's most likely tokens, as `decoding.walk.walk_greedily` does.
@@ -206,7 +206,7 @@ class Walker:
             tokens: int64 [n].
 
         Returns:
-            The path, the token after it and the nodes looked at; None when a row on the way was not finite.
+            The path, the token after it and the nodes compared; None when a row on the way was not finite.
         """
         path, nodes, _, ends = self._results
         if not compiled().rows_follow(
@@ -241,7 +241,7 @@ class Walker:
         """
         arguments = (
             logits.data_ptr(), logits.stride(0), logits.shape[1], inverse(temperature), self._firsts, self._counts,
-            self._slots, draft.data_ptr(), tokens.data_ptr(), uniforms.data_ptr(), *self._results,
+            self._cache_positions, draft.data_ptr(), tokens.data_ptr(), uniforms.data_ptr(), *self._results,
         )  # fmt: skip
         if rule == TRAVERSAL:
             fine = compiled().rows_traverse(*arguments)

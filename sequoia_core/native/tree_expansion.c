@@ -12,9 +12,9 @@
 #pragma GCC optimize("fp-contract=off")
 #endif
 
-int rows_soften_one(const float *logits, int64_t size, float inverse, float *probs);
-int rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t *places);
-int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, int replace, const double *uniforms, int64_t *places);
+int rows_softmax_one(const float *logits, int64_t size, float inverse, float *probs);
+int rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t *found);
+int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, int replace, const double *uniforms, int64_t *found);
 
 enum { TABLE_MOST_LIKELY = 0, TABLE_AFTER = 3, TABLE_BEFORE = 6, POOLED = 2 };  // as in design/calibration.py
 enum { MANY = 4 };  // fewer rows are not shared among threads
@@ -75,23 +75,23 @@ static double chance_before(const Shaping *s, int64_t rank, double left, double 
 static int64_t unread(const Shaping *s) {
     int64_t count = 0;
     for (int64_t i = 0; i < s->size; i++)
-        if (s->slots[i] < 0 && s->depths[i] < s->max_depth && s->scores[i] > 0.0) s->order[count++] = i;
+        if (s->cache_positions[i] < 0 && s->depths[i] < s->max_depth && s->scores[i] > 0.0) s->order[count++] = i;
     sort_falling(s->scores, s->order, s->other, count);
     return count < s->beam ? count : s->beam;
 }
 
-// Take into s->merged, which holds `count` falling numbers, what `branch` more falling numbers are worth below a score
+// Take into s->merged, which holds `count` falling numbers, the products of a score and `branch` more falling chances
 // -> how many it holds then: the largest, at most max_size.
-static int64_t merge_hopes(const Shaping *s, double score, const double *chances, int64_t count) {
+static int64_t merge_gains(const Shaping *s, double score, const double *chances, int64_t count) {
     const int64_t all = count + s->branch, kept = all < s->max_size ? all : s->max_size;
-    double *old = s->hoped, *merged = s->merged;
+    double *old = s->previous, *merged = s->merged;
     memcpy(old, merged, count * sizeof(double));
     for (int64_t i = 0, k = 0, to = 0; to < kept; to++) {
-        const double hope = k < s->branch ? score * chances[k] : -1.0;
-        if (i < count && old[i] >= hope)
+        const double gain = k < s->branch ? score * chances[k] : -1.0;
+        if (i < count && old[i] >= gain)
             merged[to] = old[i++];
         else
-            merged[to] = hope, k++;
+            merged[to] = gain, k++;
     }
     return kept;
 }
@@ -110,9 +110,9 @@ static double best_draws(const Shaping *s, int64_t count, double *least) {
     return best;
 }
 
-// What the tree is worth once the first `width` nodes of the frontier are read, which leaves `count` hopes in s->merged.
-// the deterministic recipe; `ranked` are the scores, falling.
-static double worth_best_first(const Shaping *s, int64_t width, int64_t count, const double *ranked) {
+// Expected tokens less cost once the first `width` nodes of the frontier are read, with `count` expected gains in s->merged.
+// Top-k of the draft; `ranked` are the scores, falling.
+static double net_gain_top_k(const Shaping *s, int64_t width, int64_t count, const double *ranked) {
     double sum = 0.0, best = -INFINITY;
     for (int64_t i = 0, j = 0, m = 0; m < s->max_size && i + j < s->size + count; m++) {
         const double next = j >= count || (i < s->size && ranked[i] >= s->merged[j]) ? ranked[i++] : s->merged[j++];
@@ -122,28 +122,28 @@ static double worth_best_first(const Shaping *s, int64_t width, int64_t count, c
     return best - s->draft[width];
 }
 
-static double worth_in_turn(const Shaping *s, int64_t width, int64_t count) {
+static double net_gain_sampled(const Shaping *s, int64_t width, int64_t count) {
     double least;
     return best_draws(s, count, &least) - (width ? s->draft[width] : 0.0);
 }
 
-// Choose the nodes of the next pass and write down what it needs -> how many; 0 when the tree has its shape.
-int64_t tree_wave(Shaping *s) {
+// Choose the nodes of the next pass and write down what it needs -> how many; 0 when the tree is complete.
+int64_t tree_frontier(Shaping *s) {
     int64_t most = unread(s), kept = 0, width = 0;
     double *expected = s->expected_falling;
     falling(s->expected, expected, s->branch);
     for (int64_t i = 0; i < most; i++)
-        if (!s->in_turn || s->scores[s->order[i]] * expected[0] > s->threshold) s->frontier[kept++] = s->order[i];
-    most = s->in_turn && s->size == s->max_size ? 0 : kept;
+        if (!s->sampled || s->scores[s->order[i]] * expected[0] > s->threshold) s->frontier[kept++] = s->order[i];
+    most = s->sampled && s->size == s->max_size ? 0 : kept;
     if (s->step && most) {  // 0, all, or a power of two between; of equals the fewest
         double best = -INFINITY, *ranked = s->sorted;
-        if (!s->in_turn) falling(s->scores, ranked, s->size);
-        int64_t hopes = 0, merged = 0;
+        if (!s->sampled) falling(s->scores, ranked, s->size);
+        int64_t gains = 0, merged = 0;
         for (int64_t next = 0;; next = next == 0 ? 1 : 2 * next) {
             const int64_t tried = next < most ? next : most;
-            for (; merged < tried; merged++) hopes = merge_hopes(s, s->scores[s->frontier[merged]], expected, hopes);
-            const double worth = s->in_turn ? worth_in_turn(s, tried, hopes) : worth_best_first(s, tried, hopes, ranked);
-            if (worth > best) best = worth, width = tried;
+            for (; merged < tried; merged++) gains = merge_gains(s, s->scores[s->frontier[merged]], expected, gains);
+            const double net_gain = s->sampled ? net_gain_sampled(s, tried, gains) : net_gain_top_k(s, tried, gains, ranked);
+            if (net_gain > best) best = net_gain, width = tried;
             if (tried == most) break;
         }
     } else {
@@ -156,12 +156,12 @@ int64_t tree_wave(Shaping *s) {
         if (node == 0)
             for (int64_t j = 0; j < s->most_read; j++) own[j] = -INFINITY;
         else
-            memcpy(own, s->mask + s->slots[s->parents[node]] * s->most_read, s->most_read * sizeof(float));
+            memcpy(own, s->mask + s->cache_positions[s->parents[node]] * s->most_read, s->most_read * sizeof(float));
         own[s->read + i] = 0.0f;
-        s->slots[node] = s->read + i;
+        s->cache_positions[node] = s->read + i;
         s->ids[i] = s->tokens[node];
-        s->places[i] = last < s->positions ? last : s->positions - 1;
-        memcpy(s->tail + i * stop, own, stop * sizeof(float));
+        s->pass_positions[i] = last < s->positions ? last : s->positions - 1;
+        memcpy(s->pass_mask + i * stop, own, stop * sizeof(float));
     }
     s->width = width;
     return width;
@@ -173,7 +173,7 @@ static void add_children(Shaping *s, int64_t row, int64_t count, const int64_t *
     for (int64_t k = 0; k < count; k++, s->size++) {
         const int64_t node = s->size;
         s->parents[node] = parent, s->ranks[node] = k + 1, s->depths[node] = s->depths[parent] + 1;
-        s->tokens[node] = tokens[k], s->probs[node] = probs[k], s->slots[node] = -1;
+        s->tokens[node] = tokens[k], s->probs[node] = probs[k], s->cache_positions[node] = -1;
         s->scores[node] = s->scores[parent] * chance(s, table + pooled(k), probs[k]);
     }
 }
@@ -191,15 +191,15 @@ static void reorder_reals(double *column, const int64_t *order, double *scratch,
 // Keep the nodes of largest score, largest first.
 static void keep_best(Shaping *s) {
     const int64_t size = s->size, kept = size < s->max_size ? size : s->max_size;
-    int64_t *order = s->order, *places = s->other;
+    int64_t *order = s->order, *renumbered = s->other;
     for (int64_t i = 0; i < size; i++) order[i] = i;
     sort_falling(s->scores, order, s->other, size);
-    reorder(s->parents, order, places, kept), reorder(s->ranks, order, places, kept);
-    reorder(s->depths, order, places, kept), reorder(s->tokens, order, places, kept);
-    reorder(s->slots, order, places, kept);
+    reorder(s->parents, order, renumbered, kept), reorder(s->ranks, order, renumbered, kept);
+    reorder(s->depths, order, renumbered, kept), reorder(s->tokens, order, renumbered, kept);
+    reorder(s->cache_positions, order, renumbered, kept);
     reorder_reals(s->probs, order, s->sorted, kept), reorder_reals(s->scores, order, s->sorted, kept);
-    for (int64_t i = 0; i < kept; i++) places[order[i]] = i;
-    for (int64_t i = 1; i < kept; i++) s->parents[i] = places[s->parents[i]];
+    for (int64_t i = 0; i < kept; i++) renumbered[order[i]] = i;
+    for (int64_t i = 1; i < kept; i++) s->parents[i] = renumbered[s->parents[i]];
     s->size = kept;
 }
 
@@ -209,24 +209,24 @@ int tree_row(Shaping *s, int64_t row, const float *logits) {
     const int64_t vocab = s->vocab, branch = s->branch;
     float *probs = s->rows + (s->read + row) * vocab;
     int64_t *best = s->best + row * branch;
-    if (!rows_soften_one(logits, vocab, s->inverse_temperature, probs)) return 1;
+    if (!rows_softmax_one(logits, vocab, s->inverse_temperature, probs)) return 1;
     if (rows_largest(probs, 1, vocab, branch, best) < 0) return 2;
     for (int64_t k = 0; k < branch; k++) s->best_probs[row * branch + k] = probs[best[k]];
     return 0;
 }
 
-// Once all rows of the frontier are taken: the deterministic recipe adds children and returns 0; the sampled recipe returns how many tokens are to be
-// drawn after each node.
+// Once all rows of the frontier are taken: top-k adds children and returns 0; the sampled policy returns how many tokens are
+// to be drawn after each node.
 int64_t tree_taken(Shaping *s) {
     const int64_t width = s->width, branch = s->branch;
     s->read += width;
-    if (!s->in_turn) {
+    if (!s->sampled) {
         for (int64_t i = 0; i < width; i++)
             add_children(s, i, branch, s->best + i * branch, s->best_probs + i * branch, TABLE_MOST_LIKELY);
         keep_best(s);
         return 0;
     }
-    // The price of one more child, from the rows alone: as if their most likely tokens came out in order.
+    // The least gain that one more child must have, from the rows alone: as if the most likely tokens were drawn in order.
     double *planned = s->planned;
     for (int64_t i = 0; i < width; i++) {
         double sum = 0.0;
@@ -238,20 +238,20 @@ int64_t tree_taken(Shaping *s) {
             if (k && planned[at - 1] < planned[at]) planned[at] = planned[at - 1];
         }
     }
-    int64_t hopes = 0;
-    for (int64_t i = 0; i < width; i++) hopes = merge_hopes(s, 1.0, planned + i * branch, hopes);
-    best_draws(s, hopes, &s->price);
+    int64_t gains = 0;
+    for (int64_t i = 0; i < width; i++) gains = merge_gains(s, 1.0, planned + i * branch, gains);
+    best_draws(s, gains, &s->least_gain);
     int64_t most = 0;
     for (int64_t i = 0; i < width; i++) {
         int64_t count = 0;
-        for (int64_t k = 0; k < branch; k++) count += planned[i * branch + k] >= s->price;
+        for (int64_t k = 0; k < branch; k++) count += planned[i * branch + k] >= s->least_gain;
         most = count > most ? count : most;
     }
     return most + 1 < branch ? most + 1 : branch;
 }
 
-// the sampled recipe: draw `ranks` tokens after node `row` of the frontier; different rows at the same time. uniforms: float64 [w, ranks],
-// not looked at where `draws` is 0 -> 0, or -1 when memory ran out.
+// Sampled policy: draw `ranks` tokens after node `row` of the frontier; different rows may be drawn at the same time.
+// uniforms: float64 [w, ranks], not read where `draws` is 0 -> 0, or -1 when memory ran out.
 int tree_draw_row(Shaping *s, int64_t row, const double *uniforms, int64_t ranks) {
     const float *probs = s->rows + (s->read - s->width + row) * s->vocab;
     int64_t *drawn = s->drawn + row * ranks;
@@ -263,7 +263,7 @@ int tree_draw_row(Shaping *s, int64_t row, const double *uniforms, int64_t ranks
     return 0;
 }
 
-// Once all rows are drawn: add as many children as are worth it, each decided on before its token is looked at.
+// Once all rows are drawn: add children while their expected gain is enough; each is decided on before its token is read.
 void tree_drawn(Shaping *s, int64_t ranks) {
     const int64_t width = s->width, branch = s->branch;
     for (int64_t i = 0; i < width; i++) {
@@ -280,7 +280,7 @@ void tree_drawn(Shaping *s, int64_t ranks) {
                 if (!taken) largest = fmax(largest, s->best_probs[i * branch + b]);
             }
             const double left = 1.0 - (sum - probs[count]);
-            if (!(s->scores[s->frontier[i]] * chance_before(s, count, left, largest) >= s->price)) break;
+            if (!(s->scores[s->frontier[i]] * chance_before(s, count, left, largest) >= s->least_gain)) break;
         }
         add_children(s, i, count < room ? count : room, tokens, probs, TABLE_AFTER);
     }
@@ -308,10 +308,10 @@ int64_t tree_draw(Shaping *s, const double *uniforms, int64_t ranks) {
 static void number_breadth_first(Shaping *s) {
     const int64_t size = s->size;
     int64_t *order = s->order, *first = s->other, *next = s->next;
-    for (int64_t i = 0; i < size; i++) order[i] = i, s->hoped[i] = (double)-s->ranks[i];
-    sort_falling(s->hoped, order, s->other, size);
+    for (int64_t i = 0; i < size; i++) order[i] = i, s->previous[i] = (double)-s->ranks[i];
+    sort_falling(s->previous, order, s->other, size);
     for (int64_t i = 0; i < size; i++) first[i] = -1;
-    for (int64_t i = size - 1; i >= 0; i--)  // from the last rank to the first: each list begins with the eldest
+    for (int64_t i = size - 1; i >= 0; i--)  // from the last rank to the first: each list begins with rank 1
         if (order[i]) next[order[i]] = first[s->parents[order[i]]], first[s->parents[order[i]]] = order[i];
     int64_t count = 1, *parents = s->scratch;
     order[0] = 0, parents[0] = -1;
@@ -320,11 +320,11 @@ static void number_breadth_first(Shaping *s) {
             order[count] = child, parents[count] = i;
     memcpy(s->parents, parents, size * sizeof(int64_t));
     reorder(s->ranks, order, next, size), reorder(s->depths, order, next, size);
-    reorder(s->tokens, order, next, size), reorder(s->slots, order, next, size);
+    reorder(s->tokens, order, next, size), reorder(s->cache_positions, order, next, size);
     reorder_reals(s->probs, order, s->sorted, size), reorder_reals(s->scores, order, s->sorted, size);
 }
 
-// Write down the kept tree's shape as masks and walks need it; nodes are numbered breadth-first.
+// Write down the kept tree's children and mask, as walks and passes need them; nodes are numbered breadth-first.
 static void describe(Shaping *s) {
     const int64_t size = s->size;
     for (int64_t i = 0; i < size; i++) s->firsts[i] = size, s->counts[i] = 0;
@@ -339,9 +339,9 @@ static void describe(Shaping *s) {
     }
 }
 
-// Leave out what is not worth its price, and number what stays breadth-first -> how many nodes go to the target.
+// Leave out nodes that gain less than they cost, and number the others breadth-first -> how many nodes go to the target.
 int64_t tree_kept(Shaping *s) {
-    if (!s->in_turn && s->step) {
+    if (!s->sampled && s->step) {
         double sum = 0.0, best = -INFINITY;
         int64_t kept = 1;
         for (int64_t i = 0; i < s->size; i++) {

@@ -1,5 +1,5 @@
-// A tree that takes shape while it is drafted, for those that run the draft's passes between the calls: tree_shaping.py
-// from Python, llama_x86.c in one call. A step asks `tree_wave` for the nodes of a pass, gives `tree_row` the logits after
+// A tree that grows while it is drafted, for callers that run the draft's passes between the calls: tree_expansion.py
+// from Python, llama_x86.c in one call. A step asks `tree_frontier` for the nodes of a pass, gives `tree_row` the logits after
 // each of them, calls `tree_taken`, draws with `tree_draw_row` and `tree_drawn` where that wants it, and so on until a frontier
 // is empty; then `tree_kept`. Shapes: n = nodes so far, w = nodes of the pass under way (the frontier), k = ranks.
 
@@ -9,30 +9,30 @@
 
 typedef struct {
     int64_t max_size, max_depth, beam, branch, most_read;
-    int64_t in_turn, draws;            // the sampled recipe; whether its tokens are drawn or the most likely ones
+    int64_t sampled, draws;            // SampledExpansion or TopKExpansion; whether tokens are drawn or the most likely taken
     int64_t vocab, threads;
     int64_t root_position, positions;  // of this step's root; how many there are: what lies beyond is cut to the last one
     int64_t bins;
     const double *centres, *values;    // [bins], [tables, bins]; values NULL: the draft's own probability is the chance
     const double *mass_edges;          // [2]
     const double *expected;            // [branch]
-    const double *step, *draft;        // [max_size + 1], [beam + 1]; NULL for no prices
-    double gain, threshold, price;        // price: of one more child in this frontier, kept from reading to drawing
+    const double *step, *draft;        // [max_size + 1], [beam + 1]; NULL where nothing is counted
+    double gain, threshold, least_gain;  // least_gain: that one more child of this frontier needs, kept from reading to drawing
     float inverse_temperature, padding;
     int64_t size, width, read;         // n, w, how many nodes the draft has read in this step
-    int64_t *parents, *ranks, *depths, *tokens, *slots;  // [max_size + beam * branch]
+    int64_t *parents, *ranks, *depths, *tokens, *cache_positions;  // [max_size + beam * branch]
     double *probs, *scores;
-    int64_t *frontier, *ids, *places;      // [beam]: the pass's nodes, their tokens and positions
-    float *tail, *mask, *rows;         // [beam * most_read], [most_read, most_read] over slots, [most_read, vocab]
+    int64_t *frontier, *ids, *pass_positions;  // [beam]: the pass's nodes, their tokens and positions
+    float *pass_mask, *mask, *rows;    // [beam * most_read], [most_read, most_read] over cache positions, [most_read, vocab]
     int64_t *best, *drawn;             // [beam, branch] tokens
     double *best_probs, *drawn_probs, *planned;  // [beam, branch]
     int64_t *order, *other, *next, *scratch;  // [max_size + beam * branch] each
     int64_t *firsts, *counts;          // [max_size]: of the tree that is kept: first child (size for none), children
     float *sees;                       // [n, n] of it: 0 where a row is the node itself or below it, -inf elsewhere
-    double *sorted, *hoped, *merged, *expected_falling;  // the same
+    double *sorted, *previous, *merged, *expected_falling;  // the same
 } Shaping;
 
-int64_t tree_wave(Shaping *s);
+int64_t tree_frontier(Shaping *s);
 int tree_row(Shaping *s, int64_t row, const float *logits);
 int64_t tree_taken(Shaping *s);
 int tree_draw_row(Shaping *s, int64_t row, const double *uniforms, int64_t ranks);

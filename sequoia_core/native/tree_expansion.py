@@ -22,22 +22,22 @@ _POINTER, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 class _Shaping(ctypes.Structure):
     _fields_ = [
-        *((name, _COUNT) for name in "max_size max_depth beam branch most_read in_turn draws vocab threads".split()),
+        *((name, _COUNT) for name in "max_size max_depth beam branch most_read sampled draws vocab threads".split()),
         *((name, _COUNT) for name in "root_position positions bins".split()),
         *((name, _POINTER) for name in "centres values mass_edges expected step draft".split()),
-        *((name, _REAL) for name in "gain threshold price".split()),
+        *((name, _REAL) for name in "gain threshold least_gain".split()),
         *((name, ctypes.c_float) for name in "inverse_temperature padding".split()),
         *((name, _COUNT) for name in "size width read".split()),
-        *((name, _POINTER) for name in "parents ranks depths tokens slots probs scores".split()),
-        *((name, _POINTER) for name in "frontier ids places tail mask rows".split()),
+        *((name, _POINTER) for name in "parents ranks depths tokens cache_positions probs scores".split()),
+        *((name, _POINTER) for name in "frontier ids pass_positions pass_mask mask rows".split()),
         *((name, _POINTER) for name in "best drawn best_probs drawn_probs planned".split()),
         *((name, _POINTER) for name in "order other next scratch firsts counts sees".split()),
-        *((name, _POINTER) for name in "sorted hoped merged expected_falling".split()),
+        *((name, _POINTER) for name in "sorted previous merged expected_falling".split()),
     ]
 
 
 _FUNCTIONS = {
-    "tree_wave": (_COUNT, _POINTER),
+    "tree_frontier": (_COUNT, _POINTER),
     "tree_read": (_COUNT, _POINTER, _POINTER, _COUNT),
     "tree_draw": (_COUNT, _POINTER, _POINTER, _COUNT),
     "tree_kept": (_COUNT, _POINTER),
@@ -56,7 +56,7 @@ class Shaping:
     Args:
         max_size, max_depth, beam, branch: as in `decoding.dynamic.expansion.TreeBounds`.
         most_read: nodes that the draft reads in one step at most.
-        positions: how many the models have; what lies beyond is cut to the last one.
+        positions: how many the models have; larger ones are cut to the last.
 
     Attributes:
         address: of the structure in C.
@@ -76,20 +76,21 @@ class Shaping:
         self.most_read, self.most_draws = most_read, most_read * branch
         nodes, children = max_size + beam * branch, beam * branch  # the kept ones, and all candidates of one frontier
         for names, size, kind in (
-            ("parents ranks depths tokens slots order other next scratch", nodes, np.int64),
-            ("probs scores sorted hoped merged expected_falling", nodes, np.float64),
-            ("frontier ids places", beam, np.int64),
+            ("parents ranks depths tokens cache_positions order other next scratch", nodes, np.int64),
+            ("probs scores sorted previous merged expected_falling", nodes, np.float64),
+            ("frontier ids pass_positions", beam, np.int64),
             ("firsts counts", max_size, np.int64),
             ("sees", max_size * max_size, np.float32),
             ("best drawn", children, np.int64),
             ("best_probs drawn_probs planned", children, np.float64),
-            ("tail", beam * most_read, np.float32),
+            ("pass_mask", beam * most_read, np.float32),
             ("mask", most_read * most_read, np.float32),
         ):
             for name in names.split():
                 self._keep(name, np.empty(size, kind))
         self.rows: torch.Tensor | None = None
-        self._ids, self._places, self._tail = (torch.from_numpy(self._arrays[n]) for n in ("ids", "places", "tail"))
+        given = (torch.from_numpy(self._arrays[name]) for name in ("ids", "pass_positions", "pass_mask"))
+        self._ids, self._positions, self._mask = given
 
     def _keep(self, name: str, array: np.ndarray | None) -> None:
         if array is not None and self._arrays.get(name) is array:
@@ -103,7 +104,7 @@ class Shaping:
         *,
         root_position: int,
         temperature: float,
-        in_turn: bool,
+        sampled: bool,
         draws: bool,
         tables: tuple[np.ndarray, np.ndarray, np.ndarray] | None,
         gain: float,
@@ -115,8 +116,8 @@ class Shaping:
 
         Args:
             temperature: of the draft's distributions.
-            in_turn: the sampled recipe, with its `threshold`.
-            draws: its tokens are drawn; otherwise the most likely ones come in their place.
+            sampled: as `SampledExpansion`, with its `threshold`; otherwise as `TopKExpansion`.
+            draws: tokens are drawn; otherwise the most likely ones are used instead.
             tables: centres float64 [b], values float64 [T, b] and edges of the mass left, float64 [2], as in
                 `design.calibration`; None for the draft's own probabilities.
             gain: what the values of tables are multiplied by.
@@ -126,8 +127,8 @@ class Shaping:
         shaping, arrays = self._shaping, self._arrays
         shaping.size, shaping.read, shaping.root_position = 1, 0, root_position
         shaping.threads, shaping.inverse_temperature = torch.get_num_threads(), sampling_ops.inverse(temperature)
-        shaping.in_turn, shaping.draws, shaping.gain, shaping.threshold = in_turn, draws, gain, threshold
-        for name, value in (("parents", -1), ("ranks", 0), ("depths", 0), ("tokens", token), ("slots", -1)):
+        shaping.sampled, shaping.draws, shaping.gain, shaping.threshold = sampled, draws, gain, threshold
+        for name, value in (("parents", -1), ("ranks", 0), ("depths", 0), ("tokens", token), ("cache_positions", -1)):
             arrays[name][0] = value
         arrays["probs"][0] = arrays["scores"][0] = 1.0
         shaping.bins = 0 if tables is None else len(tables[0])
@@ -142,30 +143,30 @@ class Shaping:
             columns: parents, ranks, depths and tokens, int64 [n], parents before their children.
         """
         size = self._shaping.size = len(columns["parents"])
-        self._shaping.in_turn, self._shaping.read = True, 0
+        self._shaping.sampled, self._shaping.read = True, 0
         for name, column in columns.items():
             self._arrays[name][:size] = column
-        self._arrays["slots"][:size] = -1
+        self._arrays["cache_positions"][:size] = -1
 
     def order(self, size: int) -> np.ndarray:
         """Return of the tree that was kept which node each was before it was numbered, int64 [n]."""
         return self._arrays["order"][:size]
 
     def make_rows(self, vocab: int) -> None:
-        """Have `rows` for a vocabulary; a second call changes nothing."""
+        """Allocate `rows` for a vocabulary; a second call changes nothing."""
         if self.rows is None:
             self.rows = torch.empty(self.most_read, vocab, dtype=torch.float32)
             self._shaping.rows, self._shaping.vocab = self.rows.data_ptr(), vocab
 
     def frontier(self) -> int:
-        """Choose the nodes of the next pass; return how many, 0 when the tree has its shape."""
-        return compiled().tree_wave(self.address)
+        """Choose the nodes of the next pass; return how many, 0 when the tree is complete."""
+        return compiled().tree_frontier(self.address)
 
     def request(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return ids and positions int64 [w] and the mask float32 [w, slots] of a pass that is not the first."""
+        """Return ids and positions int64 [w] and the mask float32 [w, nodes read] of a pass that is not the first."""
         width = self._shaping.width
-        slots = self._shaping.read + width
-        return self._ids[:width], self._places[:width], self._tail[: width * slots].view(width, slots)
+        stop = self._shaping.read + width
+        return self._ids[:width], self._positions[:width], self._mask[: width * stop].view(width, stop)
 
     def read(self, logits: torch.Tensor) -> int | None:
         """Take the logits after the frontier, float32 [w, V] -> how many tokens `draw` is to draw after each node.
@@ -179,24 +180,24 @@ class Shaping:
         return None if found == -1 else found
 
     def draw(self, ranks: int, generator: torch.Generator) -> None:
-        """Draw so many tokens after each node of the frontier, and add those children that are worth it."""
+        """Draw so many tokens after each node of the frontier, and add the children whose gain is enough."""
         uniforms = None
         if self._shaping.draws:
             uniforms = torch.rand(self._shaping.width, ranks, dtype=torch.float64, generator=generator)
         _granted(compiled().tree_draw(self.address, None if uniforms is None else uniforms.data_ptr(), ranks))
 
     def kept(self) -> tuple[np.ndarray, ...]:
-        """Leave out what is not worth its price.
+        """Leave out nodes that gain less than they cost.
 
         Returns:
             The columns of `expansion.Nodes`, views of buffers, numbered breadth-first as a `TokenTree` has them.
         """
         size = compiled().tree_kept(self.address)
-        columns = ("parents", "ranks", "depths", "tokens", "probs", "scores", "slots")
+        columns = ("parents", "ranks", "depths", "tokens", "probs", "scores", "cache_positions")
         return tuple(self._arrays[name][:size] for name in columns)
 
     def description(self, size: int) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:
-        """Return of the tree that was kept each node's first child and how many it has, int64 [n], and its mask.
+        """Return each node's first child and number of children in the kept tree, int64 [n], and the tree's mask.
 
         The mask is float32 [n, n], 0 where the node of a row is that of the column or below it, -inf elsewhere. All
         are views of buffers; a node without children has no first.

@@ -25,7 +25,7 @@ from ..models.language_model import ModelPair
 from .measure_acceptance import measure_acceptance
 from .measure_profile import measure_profile
 from .prompt_loop import Progress
-from .race import LOOPS_FROM, Lane, over_best_other, race, repeated_share
+from .race import LOOPS_FROM, MethodResult, over_best_other, race, repeated_share
 
 
 def dynamic_trees(
@@ -33,7 +33,7 @@ def dynamic_trees(
 ) -> dict[str, SpecExecTree | AdaptiveTree]:
     """Return the policies that race against a planned tree; none for a vector without calibration.
 
-    SpecExec has the planned tree's budget and depth. The adaptive policy has only the profile to hold it.
+    SpecExec has the planned tree's budget and depth. The adaptive policy is limited only by the profile.
     """
     if acceptance.calibration is None:
         return {}
@@ -59,10 +59,10 @@ def bench(
             from the race for that.
 
     Returns:
-        method -> summary, and the planned shape with predicted and measured speedup over `autoregressive`: totals
-        against totals, prompt reading left out, and whether the measured one is inside the predicted interval. The
-        lanes `specexec` and `adaptive` have the same of their own, the latter with the shape of its tree where that is
-        static. All three say how they compare with the fastest other lane. `growing_sec` is the profile's.
+        method -> summary, and the planned tree with predicted and measured speedup over `autoregressive`: totals
+        against totals, prompt reading left out, and whether the measured one is inside the predicted interval.
+        `specexec` and `adaptive` have the same, the latter also its tree's size and depth where that tree is static.
+        All three say how they compare with the fastest other method. `growing_sec` is the profile's.
     """
     draft = needed_draft(pair.draft, "bench races trees that a draft fills")
     raced = prompts
@@ -75,19 +75,19 @@ def bench(
     profile = measure_profile(target=pair.target, draft=draft)
     trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
     dynamic = dynamic_trees(acceptance, profile, trees["sequoia"])
-    policies = cast("dict[str, TreePolicy]", dynamic)  # an adaptive one has a size once it is made
-    lanes = race(
+    policies = cast("dict[str, TreePolicy]", dynamic)  # an adaptive policy has a size once it is created
+    results = race(
         pair, raced, trees={**trees, **policies}, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress
     )
-    result: dict = {name: lane.summary() for name, lane in lanes.items()}
+    result: dict = {name: found.summary() for name, found in results.items()}
     context = float(np.mean([len(prompt) for prompt in raced])) + max_new_tokens / 2
     times: dict[str, Any] = {"context": context, "prompts": len(raced)}
     prediction = predict(trees["sequoia"], acceptance, profile, **times)
     predictions = {"sequoia": prediction}
     predictions |= {name: predict_policy(tree, acceptance, profile, **times) for name, tree in dynamic.items()}
     for name, found in predictions.items():
-        held = _held(found, lanes["autoregressive"].sec_per_token / lanes[name].sec_per_token)
-        result[name] |= held | {"over_best_other": over_best_other(lanes, name)}
+        held = _held(found, results["autoregressive"].sec_per_token / results[name].sec_per_token)
+        result[name] |= held | {"over_best_other": over_best_other(results, name)}
         result |= held if name == "sequoia" else {}
     result["paper_speedup"] = prediction.paper_speedup
     result["tree"] = {"size": trees["sequoia"].size, "depth": trees["sequoia"].depth}
@@ -109,16 +109,16 @@ def bench(
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-    repeated = np.array([repeated_share(output) for output in lanes["autoregressive"].outputs])
+    repeated = np.array([repeated_share(output) for output in results["autoregressive"].outputs])
     result["repeated_4grams"] = repeated.round(3).tolist()
-    result["not_looping"] = _compared(lanes, repeated <= LOOPS_FROM)
-    result["looping"] = _compared(lanes, repeated > LOOPS_FROM)
+    result["not_looping"] = _compared(results, repeated <= LOOPS_FROM)
+    result["looping"] = _compared(results, repeated > LOOPS_FROM)
     result["peak_memory_bytes"] = _peak_memory(pair.target.device)
     return result
 
 
 def _held(prediction: Prediction, measured: float) -> dict:
-    """Return what was predicted of a lane beside what was measured, as plain JSON values."""
+    """Return a method's predicted and measured figures, as plain JSON values."""
     return {
         "predicted_speedup": prediction.speedup.value,
         "predicted_interval": [prediction.speedup.low, prediction.speedup.high],
@@ -128,11 +128,11 @@ def _held(prediction: Prediction, measured: float) -> dict:
     }
 
 
-def _compared(lanes: dict[str, Lane], chosen: np.ndarray) -> dict:
+def _compared(results: dict[str, MethodResult], chosen: np.ndarray) -> dict:
     """Return how many prompts are chosen, bool [prompts], and each method's speed-up on all of them, as JSON."""
     rates = {
-        name: float(np.array(lane.tokens)[chosen].sum() / np.array(lane.seconds)[chosen].sum())
-        for name, lane in lanes.items()
+        name: float(np.array(result.tokens)[chosen].sum() / np.array(result.seconds)[chosen].sum())
+        for name, result in results.items()
         if chosen.any()
     }
     ratios = {name: rate / rates["autoregressive"] for name, rate in rates.items()}

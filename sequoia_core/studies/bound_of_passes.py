@@ -1,4 +1,4 @@
-"""What a profile's target passes would take at the best this machine can do: its bound, kept with the profile."""
+"""The least time that target passes can take on this machine (their roofline bound), kept with the profile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROBE_SEC = 0.1
 
 
 def with_bound(profile: HardwareProfile, target: HuggingFaceModel) -> HardwareProfile:
-    """Measure this machine's bandwidth and arithmetic, and note what they allow for the passes of a profile.
+    """Measure this machine's bandwidth and arithmetic, and add to a profile the bound of its passes.
 
     Takes about two seconds. Bandwidth is that of reading as many bytes as the weights have: those of a small model may
     lie in a cache.

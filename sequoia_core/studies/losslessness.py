@@ -28,7 +28,7 @@ from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, causal_mask
 from .prompt_loop import Progress, Report, one_by_one
 
-FALSE_ALARM = 1e-6  # how often a correct verifier fails, at most; shown to the user
+FALSE_ALARM = 1e-6  # largest probability that a correct verifier fails; shown to the user
 THRESHOLD = 1e-7  # fails below this p-value: stricter, as the chi-square tail is off by up to about 2 at 5 per cell
 SMALLEST_EXPECTED = 5.0
 
@@ -85,14 +85,14 @@ def check_losslessness(
 
     Expected counts come from plain forwards of the target over prompt and prefix, without tree masks. Continuations
     expected fewer than 5 times are pooled with others of the same beginning, so that no mass is dropped. Both sides are
-    the same up to rounding, so run it in float32: under top-p, bfloat16 may move a token across the edge.
+    the same up to rounding, so run it in float32: with bfloat16, top-p may keep another token.
 
     Args:
         prompt_ids: int [L], at least one token.
         samples: continuations to draw; more find smaller errors.
         new_tokens: tokens compared per continuation, fewer where it meets EOS.
         generator: one source for all runs; None seeds a fresh one.
-        progress: called with the fraction done and what is going on.
+        progress: called with the fraction done and a message.
         cancel: looked at between phases of a run, and while the prompt is read after every 512 tokens; what is
             complete by then is tested.
 
@@ -127,7 +127,7 @@ def check_losslessness(
             )
         if finished is None:  # cancelled on the way
             return None
-        if expected is None:  # read while a cancel can still end it, after `decode` has checked the prompt
+        if expected is None:  # here a cancel can end it, and `decode` has checked the prompt
             expected = _ExpectedCells(prompt, target, sampling, new_tokens)
             if not prefill(expected.session, prompt[:-1], cancel=cancel):
                 return None
@@ -147,11 +147,11 @@ def check_losslessness(
 class _ExpectedCells:
     """The target's probabilities of the first tokens, split into cells.
 
-    Its session must hold the prompt but for the last token before `split` is called.
+    Its session must hold all of the prompt except its last token before `split` is called.
 
     Attributes:
         cells: (tokens, pooled) -> probability.
-        support: for every prefix looked at, which tokens may follow it, bool [V].
+        support: for every prefix read, which tokens may follow it, bool [V].
         taken_in: the cell that was merged into the rest; None without one.
     """
 

@@ -1,7 +1,7 @@
-"""Acceptance vectors measured on a real pair, on text the target itself would write or on the user's own.
+"""Acceptance vectors measured on a pair of models, on text that the target writes or on the user's own text.
 
-Knows models and acceptance, not trees: it asks at every position what a node with many children would have done there,
-in expectation over the accept/reject coin (Rao-Blackwell), so few positions say much.
+Knows models and acceptance, not trees. At every position it adds up the probability that each child is accepted, not
+the result of one random draw (Rao-Blackwell), so few positions are enough.
 Shapes: W = ranks, m = prompts.
 """
 
@@ -11,12 +11,13 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..decoding.sampling import SamplingConfig
-from ..decoding.verifiers import choose_verifier
+from ..decoding.verifiers import Verifier, choose_verifier
 from ..design.acceptance import AcceptanceVector
 from ..design.calibration import RANKS, Calibration, Sample
 from ..design.conditions import Conditions, measured_as
@@ -34,10 +35,11 @@ from .ranks_along_text import (
 
 TARGET_TEXT = "measured on text the target wrote"
 OWN_TEXT = "measured on the user's own text"
+Found = tuple[list[np.ndarray], list[np.ndarray], list[Calibration]]  # sums, accepted ranks and calibration by prompt
 
 
 class CannotResume(ValueError):
-    """The vector to go on from was measured otherwise; the message says what differs."""
+    """The vector to resume from was measured with other settings; the message names them."""
 
 
 def measure_acceptance(
@@ -56,113 +58,127 @@ def measure_acceptance(
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> AcceptanceVector:
-    """Measure how often the child of each rank is the accepted one, over continuations the target writes.
+    """Measure how often the child of each rank is the accepted one, over continuations that the target writes.
 
-    For each prompt the target continues at `sampling` (with a tree where its layers stream: `continuation`); both
-    models then read the continuation, 128 positions per pass. A vector measured on other text would understate tokens
-    per step: the draft is asked about what the target writes.
+    The target continues each prompt at `sampling`. Both models then read the continuation, 128 positions per pass. A
+    vector measured on other text understates tokens per step, because decoding drafts what the target writes.
 
-    Every prompt has its own random stream, spawned from `seed` and the prompt's place in the list, so a run that was
-    cut and resumed gives exactly the vector of one that was not.
+    Every prompt has its own random stream, from `seed` and the prompt's place in the list. A run that was cut and
+    resumed therefore gives exactly the vector of a run that was not.
 
     Args:
         prompts: token ids, one list per prompt.
         width: ranks W to measure.
         max_new_tokens: positions per prompt that the target writes.
-        own_text: the prompts are themselves the text: every token after the first is a position, nothing is generated.
-            Text longer than the models' context is read in pieces of that length.
-        verifier: whose fill and rule decide: "sequoia", "specinfer" or "topk"; at temperature 0 all compare with the
-            argmax.
+        own_text: teacher-forced: the prompts are themselves the text, every token after the first is a position, and
+            nothing is generated. Text longer than the models' context is read in pieces of that length.
+        verifier: whose draft sampling and rule are measured: "sequoia", "specinfer" or "topk". At temperature 0 all
+            compare with the argmax.
         seed: of all randomness, 0 or more.
-        resume: what an earlier run of the same settings left; its prompts are the first of `prompts` and are not
-            measured again. More prompts than that run had are welcome.
+        resume: the vector of an earlier run with the same settings; its prompts are the first of `prompts`.
         checkpoint: called with the vector so far after each prompt, to save it.
-        progress: called with the fraction done and what is going on.
+        progress: called with the fraction done and a message.
         cancel: looked at between passes; the prompts complete by then are returned.
 
     Returns:
-        A vector of W probabilities with per-prompt sums, from which intervals follow, and with the rank accepted at
-        every position, from which any tree's decoding of these texts follows (`design.replay`), and with a calibration
-        for trees that look at the draft's confidence (`design.calibration`). Its meta holds the
-        settings, and `prompts` done of `prompts_wanted`.
+        A vector of W probabilities with sums by prompt (for intervals), the rank accepted at every position (for
+        `design.replay`) and a calibration (`design.calibration`). Its meta holds the settings.
 
     Raises:
         ValueError: for no prompts, a verifier that is measured as another, a width outside the vocabulary, own text
-            without a second token, a vector to resume from that was measured otherwise (naming what differs).
+            without a second token, a vector to resume from that was measured with other settings (naming them).
         Cancelled: before the first prompt was complete.
     """
-    # Long only by its arguments and their description: below them are the settings, one loop and its two closures.
     draft = needed_draft(draft, "measuring acceptance compares two models")
-    sampling = sampling or SamplingConfig()
-    cancel = cancel or threading.Event()
+    sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()
     _check_request(prompts, target, draft, width=width, seed=seed, own_text=own_text)
     chosen = choose_verifier(verifier, greedy=sampling.greedy)
     check_measured(verifier)
-    settings: dict[str, Any] = {
-        "source": OWN_TEXT if own_text else TARGET_TEXT,
-        **pair_settings(target, draft),
-        "verifier": verifier,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "width": width,
-        "max_new_tokens": None if own_text else max_new_tokens,
-        "seed": seed,
-    }
-    sums, outcomes, calibrations = ([], [], []) if resume is None else _resumed(resume, settings, prompts)
-
-    def so_far() -> AcceptanceVector:
-        done = {
-            "prompts": len(sums),
-            "prompts_wanted": len(prompts),
-            "prompts_hash": prompts_hash(prompts[: len(sums)]),
-        }
-        if target.offload is not None:
-            done["offload"] = target.offload
-        holds_for = Conditions(
-            target.name, draft.name, sampling.temperature, sampling.top_p, verifier, top_k=sampling.top_k
-        )
-        return vector_from_prompts(
-            sums, [len(ranks) for ranks in outcomes], meta=settings | done, holds_for=holds_for, ranks=outcomes,
-            calibration=Calibration.joined(calibrations),
-        )  # fmt: skip
-
-    def measure(number: int, report: Report) -> tuple[np.ndarray, np.ndarray, Calibration] | None:
-        _, _, outcome_stream, calibration_stream = prompt_generators(seed, number, draft.device)
-        options: dict[str, Any] = {
-            "target": target, "draft": draft, "sampling": sampling,
-            "questions": rank_questions({"ranks": chosen}, width)
-            | {"outcomes": outcome_question(chosen, width, own_text=own_text, generator=outcome_stream)}
-            | {"calibration": calibration_question(min(RANKS, target.vocab_size), generator=calibration_stream)},
-            "seed": seed, "number": number, "report": report, "cancel": cancel,
-        }  # fmt: skip
-        if own_text:
-            parts = ranks_on_own_text(prompts[number], **options)
-        else:
-            parts = ranks_on_target_text(prompts[number], max_new_tokens=max_new_tokens, **options)
-        if parts is None:
-            return None
-        seen = np.concatenate([part["calibration"] for part in parts])
-        return (
-            sum(part["ranks"].sum(axis=0) for part in parts),
-            np.concatenate([part["outcomes"] for part in parts]),
-            Calibration.of_samples([Sample(*seen.swapaxes(0, 1))], temperature=sampling.temperature),
-        )
-
-    for prompt_sums, accepted, calibration in one_by_one(
-        len(prompts), measure, done=len(sums), progress=progress, cancel=cancel
+    settings = {
+        "source": OWN_TEXT if own_text else TARGET_TEXT, **pair_settings(target, draft), "verifier": verifier,
+        "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k, "width": width,
+        "max_new_tokens": None if own_text else max_new_tokens, "seed": seed,
+    }  # fmt: skip
+    found = ([], [], []) if resume is None else _resumed(resume, settings, prompts)
+    measure = partial(
+        _measure_prompt, prompts=prompts, target=target, draft=draft, sampling=sampling, verifier=chosen, width=width,
+        max_new_tokens=None if own_text else max_new_tokens, seed=seed, cancel=cancel,
+    )  # fmt: skip
+    for sums, accepted, calibration in one_by_one(
+        len(prompts), measure, done=len(found[0]), progress=progress, cancel=cancel
     ):
-        sums.append(prompt_sums)
-        outcomes.append(accepted)
-        calibrations.append(calibration)
+        found[0].append(sums)
+        found[1].append(accepted)
+        found[2].append(calibration)
         if checkpoint is not None:
-            checkpoint(so_far())
-    require_a_prompt(sums, "acceptance")
-    return so_far()
+            checkpoint(_vector_so_far(found, prompts, target, settings))
+    require_a_prompt(found[0], "acceptance")
+    return _vector_so_far(found, prompts, target, settings)
+
+
+def _measure_prompt(
+    number: int,
+    report: Report,
+    *,
+    prompts: Sequence[Sequence[int]],
+    target: LanguageModel,
+    draft: LanguageModel,
+    sampling: SamplingConfig,
+    verifier: Verifier,
+    width: int,
+    max_new_tokens: int | None,
+    seed: int,
+    cancel: threading.Event,
+) -> tuple[np.ndarray, np.ndarray, Calibration] | None:
+    """Return one prompt's sums by rank, accepted ranks and calibration; None once cancelled.
+
+    Args:
+        max_new_tokens: None where the prompt is itself the text.
+    """
+    own_text = max_new_tokens is None
+    _, _, outcome_stream, calibration_stream = prompt_generators(seed, number, draft.device)
+    options: dict[str, Any] = {
+        "target": target, "draft": draft, "sampling": sampling,
+        "questions": rank_questions({"ranks": verifier}, width)
+        | {"outcomes": outcome_question(verifier, width, own_text=own_text, generator=outcome_stream)}
+        | {"calibration": calibration_question(min(RANKS, target.vocab_size), generator=calibration_stream)},
+        "seed": seed, "number": number, "report": report, "cancel": cancel,
+    }  # fmt: skip
+    if max_new_tokens is None:
+        parts = ranks_on_own_text(prompts[number], **options)
+    else:
+        parts = ranks_on_target_text(prompts[number], max_new_tokens=max_new_tokens, **options)
+    if parts is None:
+        return None
+    seen = np.concatenate([part["calibration"] for part in parts])
+    return (
+        sum(part["ranks"].sum(axis=0) for part in parts),
+        np.concatenate([part["outcomes"] for part in parts]),
+        Calibration.of_samples([Sample(*seen.swapaxes(0, 1))], temperature=sampling.temperature),
+    )
+
+
+def _vector_so_far(
+    found: Found, prompts: Sequence[Sequence[int]], target: LanguageModel, settings: dict[str, Any]
+) -> AcceptanceVector:
+    sums, ranks, calibrations = found
+    done = {
+        "prompts": len(sums),
+        "prompts_wanted": len(prompts),
+        "prompts_hash": prompts_hash(prompts[: len(sums)]),
+    }
+    if target.offload is not None:
+        done["offload"] = target.offload
+    names = ("target", "draft", "temperature", "top_p", "verifier", "top_k")
+    return vector_from_prompts(
+        sums, [len(accepted) for accepted in ranks], meta=settings | done, ranks=ranks,
+        holds_for=Conditions.from_json({name: settings[name] for name in names}),
+        calibration=Calibration.joined(calibrations),
+    )  # fmt: skip
 
 
 def is_partial(vector: AcceptanceVector) -> bool:
-    """Say whether a measurement was cut before its last prompt, by what its meta records."""
+    """Return whether a measurement was cut before its last prompt, as its meta records it."""
     done, wanted = vector.meta.get("prompts"), vector.meta.get("prompts_wanted")
     return isinstance(done, int) and isinstance(wanted, int) and done < wanted
 
@@ -239,9 +255,7 @@ def _check_request(
                 )
 
 
-def _resumed(
-    resume: AcceptanceVector, settings: dict[str, Any], prompts: Sequence[Sequence[int]]
-) -> tuple[list[np.ndarray], list[np.ndarray], list[Calibration]]:
+def _resumed(resume: AcceptanceVector, settings: dict[str, Any], prompts: Sequence[Sequence[int]]) -> Found:
     """Return what was measured of the first prompts already, or raise ValueError naming what differs."""
     for key, wanted in settings.items():
         if key not in resume.meta or resume.meta[key] != wanted:

@@ -1,7 +1,7 @@
-"""Measures what this machine reads and computes at most, for the roofline: a device like those of the shipped table.
+"""Measures this machine's peak bandwidth and arithmetic for the roofline, as a device like those of the shipped table.
 
 Takes a few seconds, through PyTorch, on the processor or on a GPU. The best of the repeats counts: other work can only
-make a repeat slower. A pass of its own may come nearer than these, since they too are software.
+make a repeat slower. These probes are software too, so a real pass may be a little faster than they suggest.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def measure_bounds(
 ) -> Device:
     """Return this machine's bandwidth and arithmetic as measured.
 
-    A processor without products in bfloat16 or float16 can widen the numbers as it reads them, so these formats are
-    given the rate of float32 where theirs is lower.
+    A processor without products in bfloat16 or float16 can convert numbers to float32 as it reads them, so these dtypes
+    get the rate of float32 where theirs is lower.
 
     Args:
-        working_bytes: bytes that are read over and over; those of a model's weights where a cache holds them.
+        working_bytes: bytes that are read repeatedly; those of a model's weights where a cache holds them.
         sides: of the matrices, increasing; the fastest counts. Larger ones than take `seconds` are left out: some
             formats run a thousand times slower than others where the processor lacks them.
         seconds: that each of the probes repeats for, at least once.
@@ -81,7 +81,7 @@ def _product_rate(sides: Sequence[int], dtype: torch.dtype, place: torch.device,
 
 
 def _best_sec(work: Callable[[], object], place: torch.device, seconds: float) -> float:
-    """Return the shortest time that some work took, over repeats for so many seconds after one that warms up."""
+    """Return the shortest time of some work, repeated for so many seconds after a warm-up."""
     _timed(work, place)
     taken = [_timed(work, place)]
     while sum(taken) < seconds:

@@ -1,8 +1,8 @@
 """Times the steps of a pair on this machine: what target passes, draft passes and the rest of a step cost.
 
-They are timed where they happen: in the steps that decoding takes, with its drafter and its judge, on trees of several
+They are timed inside the steps that decoding takes, with its drafter and its judge, on trees of several
 sizes and on contexts of two lengths. Times are medians of rounds after a warm-up, with raw samples kept; rounds that
-something else disturbed are timed again.
+other work on the machine disturbed are timed again.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .step_timers import GREEDY, LEVELS, MOST_CHILDREN, GrownStep, GrowthTimer, 
 
 DEFAULT_SIZES = (1, 2, 4, 8, 16, 32, 64)
 DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32)
-GROWN_SIZE = 16  # of those that take shape while they are drafted, at most
+GROWN_SIZE = 16  # nodes of the dynamic trees that are timed, at most
 SAMPLED_AT = 0.6  # any temperature above 0 draws and walks in the same way
 GROWN_AT = (GREEDY, SamplingConfig(SAMPLED_AT))
-DISTURBED = 1.5  # times the median round: something else had the machine
+DISTURBED = 1.5  # times the median round: other work used the machine
 MAX_MEASURED = 4096  # tokens of a pass that is timed: its mask alone is 64 MiB
 
 
@@ -52,7 +52,7 @@ def measure_profile(
 
     Each size is that of a tree of at most four levels below the root. Its steps are taken as decoding takes them, at
     temperature 0: drafting, one target pass, walking, committing; then the caches go back to the context. Sizes are
-    interleaved within each round, so that a slow moment of the machine touches all of them. What a draft pass over w
+    interleaved within each round, so that a slow moment of the machine affects all of them. What a draft pass over w
     tokens costs, drawing included, is fitted to the drafting of all trees. Three of the sizes are timed at a
     temperature above 0 as well. What dynamic trees add to that is timed with adaptive trees of at most 16 nodes, whose
     calibration says that a token is accepted as often as the draft's probability of it.
@@ -66,8 +66,8 @@ def measure_profile(
             rounds complete by then are kept.
 
     Raises:
-        ValueError: for sizes or a context that the models cannot hold, or a profile to go on from that is of something
-            else.
+        ValueError: for sizes or a context that the models cannot hold, or a profile to resume from with another pair or
+            settings.
         Cancelled: before the first full round.
     """
     if repeats < 1:
@@ -95,7 +95,7 @@ def measure_profile(
 
 
 def _rounds_of(profile: HardwareProfile, rounds: StepRounds) -> int:
-    """Return how many rounds an earlier profile has, or raise ValueError where it is of something else."""
+    """Return how many rounds an earlier profile has, or raise ValueError where its pair or settings differ."""
     wanted = {
         "sizes": list(rounds.sizes), "context": rounds.context, "device": describe_device(rounds.target.device),
         "dtype": dtype_name(rounds.target), "target": rounds.target.name, "draft": rounds.draft.name,
@@ -134,7 +134,7 @@ def _joined(first: HardwareProfile, second: HardwareProfile) -> HardwareProfile:
 
 
 class StepRounds:
-    """Rounds of timed steps of trees of several sizes, for `measure_profile`; arguments and errors are its.
+    """Rounds of timed steps of trees of several sizes; arguments and errors as for `measure_profile`.
 
     Attributes:
         taken: what each round found, for every timer seconds of drafting, of verifying and of the rest of a step.
@@ -159,9 +159,9 @@ class StepRounds:
         longer = min(3 * context if further_context is None else further_context, room - LEVELS - 2)
         self.longer = longer if longer >= 1.25 * context else None
         trees = [FixedTree(even_tree(n, min(MOST_CHILDREN, target.vocab_size))) for n in self.sizes]
-        chain = FixedTree(chain_tree(LEVELS))  # without passes over one token, what those cost could not be told
+        chain = FixedTree(chain_tree(LEVELS))  # for the cost of passes over one token
         timers = [StepTimer(target, draft, tree, context, cancel) for tree in (*trees, chain)]
-        # three sizes stand for all in what a temperature or a longer context adds to a step
+        # three sizes are enough to time what a temperature or a longer context adds to a step
         self.shown = sorted({0, len(trees) // 2, len(trees) - 1})
         timers += [StepTimer(target, draft, trees[i], context, cancel, SamplingConfig(SAMPLED_AT)) for i in self.shown]
         if self.longer is not None:
@@ -176,12 +176,12 @@ class StepRounds:
         self.grown: list[list[list[GrownStep]]] = []  # of each round, at temperature 0 and above
 
     def warm_up(self) -> None:
-        """Let every timer take its steps once, unheeded."""
+        """Let every timer take its steps once, without recording them."""
         for timer in (*self.timers, *self.growers):
             timer.run()
 
     def take(self) -> bool:
-        """Let every timer take its steps, all in turns; False when it was cancelled, and then nothing is added."""
+        """Let every timer take its steps, in turns; return False when cancelled, and then nothing is recorded."""
         times = [timer.run() for timer in self.timers]
         grown = [grower.steps() for grower in self.growers]
         if self.cancel.is_set():
@@ -191,7 +191,7 @@ class StepRounds:
         return True
 
     def drop_disturbed(self) -> int:
-        """Forget rounds that took more than `DISTURBED` times the median of all, and return how many they were."""
+        """Forget rounds that took more than `DISTURBED` times the median of all, and return their number."""
         totals = np.array(self.taken).sum(axis=(1, 2))
         calm = totals <= DISTURBED * np.median(totals)
         self.taken, self.grown = list(compress(self.taken, calm)), list(compress(self.grown, calm))
@@ -201,8 +201,8 @@ class StepRounds:
         """Return the profile of all rounds taken.
 
         Args:
-            average: over rounds, called with an array and `axis`. The mean predicts totals on a machine whose speed
-                drifts, if the rounds were spread over the same time.
+            average: over rounds, called with an array and `axis`. The mean predicts totals on a machine whose
+                speed drifts, if the rounds cover the same period.
         """
         k, shown = len(self.sizes), self.shown
         greedy, sampled, longer = np.split(np.array(self.taken), [k + 1, k + 1 + len(shown)], axis=1)
@@ -256,7 +256,7 @@ class StepRounds:
 
 
 def _streaming(target: Any, one_token_sec: float) -> dict:
-    """Return what a profile notes of weights that stream: a step over one token takes as long as reading them does."""
+    """Return a profile's entry for streamed weights: a step over one token takes as long as reading them."""
     if target.offload is None:
         return {}
     layers = target.model.config.get_text_config().num_hidden_layers
@@ -282,7 +282,7 @@ def _rows(samples: np.ndarray) -> tuple[tuple[float, ...], ...]:
 
 
 def draft_pass_times(levels: Sequence[Sequence[int]], seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Work out what a draft pass over w tokens takes from what drafting whole trees took.
+    """Compute the time of a draft pass over w tokens from the times of drafting whole trees.
 
     The time of a pass is taken to be linear between `DRAFT_WIDTHS` and never to fall with w; the least squares of the
     relative errors decide.
@@ -301,7 +301,7 @@ def draft_pass_times(levels: Sequence[Sequence[int]], seconds: np.ndarray) -> tu
     for width in (*DRAFT_WIDTHS, max(timed)):
         if any(knots[-1] < w <= width for w in timed):
             knots.append(width)
-    # A pass over w tokens takes the time for one, and of each stretch between two knots the part that w has covered.
+    # The time of a pass is that for one token plus the part that w covers of each interval between two knots.
     trees = [(tree, time) for tree, time in zip(levels, seconds, strict=True) if tree]
     covered = [
         [sum(np.clip((w - low) / (high - low), 0.0, 1.0) for w in tree) for low, high in pairwise(knots)]

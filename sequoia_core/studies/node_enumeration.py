@@ -1,6 +1,7 @@
 """One node with a few children, enumerated: every draw of the draft, every decision, the bonus token.
 
-The proof on small rows that a verifier preserves the target's distribution, and how often it accepts. Knows no models.
+It proves on small rows that a verifier preserves the target's distribution, and gives its exact acceptance. Knows no
+models.
 P = target row, Q = draft row, V = vocabulary, k = children.
 """
 
@@ -86,7 +87,7 @@ def next_token_distribution(
             if rejected > 0.0 and len(drawn) + 1 < k:
                 offer_next([*drawn, token], rejected)
             else:
-                distribution += rejected * offer.rest
+                distribution += rejected * offer.residual
 
     offer_next([], 1.0)
     return distribution, float(accepted)

@@ -1,4 +1,4 @@
-"""Static against real: does acceptance measured beforehand, on other prompts, predict what a tree yields?
+"""Checks whether acceptance measured on other prompts predicts the tokens per step of real tree decoding.
 
 Shapes: m = prompts, r = resamples.
 """
@@ -29,16 +29,16 @@ from .verifier_comparison import decode_prompt, whole_tokens
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StaticVersusReal:
-    """Does acceptance measured beforehand, on other prompts, predict tokens per step of real tree decoding?
+    """Predicted and measured tokens per step of a tree, on other prompts than those of the vector.
 
     Attributes:
         static: F under the vector measured without a tree, on the fitting prompts.
         by_depth: F under the matrix counted in tree decoding of the fitting prompts.
         measured: tokens per step on the held-out prompts.
         static_gap, by_depth_gap: prediction - measured; the halves are resampled independently.
-        same_prompts_gap: static - tokens per step of the fitting prompts themselves, resampled together. How hard the
-            prompts are cancels out, so this is the sharpest test of the vector.
-        vector, matrix: what the predictions rest on.
+        same_prompts_gap: static - tokens per step of the fitting prompts themselves, resampled together. Differences
+            between prompts cancel out, so this is the most sensitive test of the vector.
+        vector, matrix: from which the predictions were computed.
     """
 
     static: Estimate
@@ -163,7 +163,7 @@ def _holds_zero(gap: Estimate) -> bool:
 
 
 class _Fitted(NamedTuple):
-    """What one fitting prompt gave: sums [W] over positions, counts [L, W], and its own tree decoding."""
+    """The data of one fitting prompt: sums [W] over positions, counts [L, W], and its own tree decoding."""
 
     rank_sums: np.ndarray
     positions: int

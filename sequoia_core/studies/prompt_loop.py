@@ -1,4 +1,4 @@
-"""The loop over prompts that all studies share: progress, cancel, going on from an earlier run.
+"""The loop over prompts that all studies share: progress, cancel, resuming an earlier run.
 
 Knows nothing of what is measured.
 """

@@ -1,4 +1,4 @@
-"""A fair race: the same prompts, tokens, dtype and threads for every way of decoding, interleaved in one run.
+"""A fair race: every method decodes the same prompts with the same tokens, dtype and threads, in turns in one run.
 
 Knows how to call transformers' own generation beside our engine.
 """
@@ -28,7 +28,7 @@ from .prompt_loop import Progress, Report
 if TYPE_CHECKING:
     import pandas as pd
 
-LOOPS_FROM = 0.5  # share of repeated 4-grams from which a text counts as looping, and is trivially easy to draft
+LOOPS_FROM = 0.5  # share of repeated 4-grams from which a text counts as looping; it is very easy to draft
 PHASES = ("draft_sec", "verify_sec", "walk_sec", "commit_sec")
 WARM_TOKENS = 16  # first calls allocate, import and pick kernels
 ASSISTANT_TOKENS = (None, 3, 5, 8)  # transformers' default and fixed lengths: the best of them is reported
@@ -50,13 +50,13 @@ class Decoded:
     steps: Sequence[DecodeStep] = ()
 
 
-# prompt, tokens, which prompt it is, and a callback that receives the finished fraction -> None when cancelled or left
-# out
+# takes a prompt, tokens to write, the prompt's number, and a callback for the fraction done
+# returns None when cancelled or left out
 Method = Callable[[Sequence[int], int, int, Report], Decoded | None]
 
 
 @dataclass(slots=True)
-class Lane:
+class MethodResult:
     """What one method did: one entry per prompt.
 
     Attributes:
@@ -149,7 +149,7 @@ def take_turns(
 ) -> Iterator[tuple[str, Decoded]]:
     """Yield what each method does with each prompt, as it ends; the method that begins changes from prompt to prompt.
 
-    Each method is warmed up first. A cancelled race ends; its methods have to look at `cancel` too.
+    Each method is warmed up first. A cancelled race ends; its methods have to check `cancel` too.
     """
     names = list(methods)
     order = [(turn, names[(turn + place) % len(names)]) for turn in range(len(prompts)) for place in range(len(names))]
@@ -182,15 +182,15 @@ def race(
     with_transformers: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
-) -> dict[str, Lane]:
+) -> dict[str, MethodResult]:
     """Decode every prompt with every method, methods taking turns, EOS switched off so that all write equally much.
 
     Args:
         trees: method name -> tree, such as {"chain": …, "sequoia": …}.
-        with_transformers: also race `hf_generate` and `hf_assisted` (one lane per setting).
+        with_transformers: also race `hf_generate` and `hf_assisted` (one method per setting).
 
     Returns:
-        method -> lane, "autoregressive" first; `hf_assisted` is the fastest of its settings.
+        method -> result, "autoregressive" first; `hf_assisted` is the fastest of its settings.
     """
     trees = {"autoregressive": ROOT_ONLY, **trees}
     methods = {name: own_method(pair, tree, sampling, seed=seed) for name, tree in trees.items()}
@@ -198,14 +198,14 @@ def race(
         methods["hf_generate"] = _transformers_method(pair, sampling, assisted=False, length_hint=None)
         for hint in ASSISTANT_TOKENS:
             methods[f"hf_assisted/{hint}"] = _transformers_method(pair, sampling, assisted=True, length_hint=hint)
-    lanes = {name: Lane() for name in methods}
+    results = {name: MethodResult() for name in methods}
     for name, found in take_turns(methods, prompts, max_new_tokens, progress=progress):
-        lanes[name].add(found)
-    settings = {name: lane for name, lane in lanes.items() if name.startswith("hf_assisted/")}
+        results[name].add(found)
+    settings = {name: result for name, result in results.items() if name.startswith("hf_assisted/")}
     if settings:
-        lanes = {name: lane for name, lane in lanes.items() if name not in settings}
-        lanes["hf_assisted"] = max(settings.values(), key=lambda lane: lane.tokens_per_sec)
-    return lanes
+        results = {name: result for name, result in results.items() if name not in settings}
+        results["hf_assisted"] = max(settings.values(), key=lambda result: result.tokens_per_sec)
+    return results
 
 
 def _transformers_method(
@@ -253,14 +253,14 @@ def _transformers_method(
     return run
 
 
-def over_best_other(lanes: Mapping[str, Lane], name: str) -> dict:
-    """Return the fastest other lane of ours, and how many times as fast as it a lane is, as plain JSON values.
+def over_best_other(results: Mapping[str, MethodResult], name: str) -> dict:
+    """Return our fastest other method, and how many times as fast as it `name` is, as plain JSON values.
 
     Tokens of all prompts over seconds in all steps, with a paired bootstrap over prompts.
     """
-    others = [other for other, lane in lanes.items() if other != name and lane.step_sec]
-    best = min(others, key=lambda other: lanes[other].sec_per_token)
-    theirs, own = (np.array(lane.step_sec) / np.array(lane.tokens) for lane in (lanes[best], lanes[name]))
+    others = [other for other, result in results.items() if other != name and result.step_sec]
+    best = min(others, key=lambda other: results[other].sec_per_token)
+    theirs, own = (np.array(result.step_sec) / np.array(result.tokens) for result in (results[best], results[name]))
     return {"lane": best, **ratio_estimate(theirs, own).to_json()}
 
 

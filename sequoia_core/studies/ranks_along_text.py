@@ -1,7 +1,7 @@
-"""Questions asked of both models' rows at every position of a text by the target or the user: above all, how likely a
-verifier accepts the child of each rank.
+"""Questions about both models' rows at every position of a text, such as how likely a verifier accepts each rank.
 
-Knows models and what verifiers say of rows, neither trees nor vectors.
+The text is written by the target or given by the user (teacher-forced). Knows models and verifiers, neither trees nor
+vectors.
 Shapes: N = positions, V = vocabulary, W = ranks.
 """
 
@@ -45,7 +45,7 @@ def outcome_question(verifier: Verifier, width: int, *, own_text: bool, generato
     """Ask which rank is accepted when the text is decoded with a tree; answers are int64 [N], 0 for none.
 
     Args:
-        own_text: the target did not write the text; then it is asked about tokens that the target draws there.
+        own_text: the text is teacher-forced, so the question is about tokens that the target draws there.
         generator: a stream of its own, on the draft's device, so that other questions' answers stay the same.
     """
 
@@ -152,7 +152,7 @@ def ranks_on_own_text(
 
 def _pieces(text: Sequence[int], context: int) -> list[tuple[Sequence[int], Sequence[int]]]:
     """Cut own text into pieces that fit the context, each as (first token, the tokens after it)."""
-    starts = range(0, len(text) - 1, context)  # a last token alone would have nothing to be predicted
+    starts = range(0, len(text) - 1, context)  # a last piece of one token would have nothing to predict
     return [(text[start : start + 1], text[start + 1 : start + context]) for start in starts]
 
 
@@ -171,7 +171,7 @@ def continuation(
 
     A target whose layers stream takes as long for one token as for many, so it writes with a tree: at temperature 0
     the same text, above that text of the same distribution (another one for the same seed). The text ends where the
-    draft, which is to read it, has no more room.
+    draft, which reads it afterwards, has no more room.
 
     Args:
         report: called with the fraction written after each step.

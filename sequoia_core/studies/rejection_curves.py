@@ -119,7 +119,6 @@ def measure_rejection(
         ValueError: for an option out of range.
         Cancelled: before the first prompt was complete.
     """
-    # Long only by its arguments and their description: below them are the checks, one loop and what it adds up.
     draft = needed_draft(draft, "measuring rejection compares two models")
     cancel = cancel or threading.Event()
     if not prompts or not samplings:
@@ -127,9 +126,11 @@ def measure_rejection(
     if not 1 <= width <= target.vocab_size:
         raise ValueError(f"width: found {width}, expected 1 to {target.vocab_size}")
     samplings = list(dict.fromkeys(samplings))
-    lanes = [(sampling, name) for sampling in samplings for name in choose_verifiers(verifiers, greedy=sampling.greedy)]
-    sums: dict[tuple[SamplingConfig, str], list[np.ndarray]] = {lane: [] for lane in lanes}
-    counts: dict[tuple[SamplingConfig, str], list[int]] = {lane: [] for lane in lanes}
+    pairings = [
+        (sampling, name) for sampling in samplings for name in choose_verifiers(verifiers, greedy=sampling.greedy)
+    ]
+    sums: dict[tuple[SamplingConfig, str], list[np.ndarray]] = {pairing: [] for pairing in pairings}
+    counts: dict[tuple[SamplingConfig, str], list[int]] = {pairing: [] for pairing in pairings}
 
     def measure(number: int, report: Report) -> dict[tuple[SamplingConfig, str], np.ndarray] | None:
         found: dict[tuple[SamplingConfig, str], np.ndarray] = {}
@@ -147,16 +148,16 @@ def measure_rejection(
         return found
 
     for found in one_by_one(len(prompts), measure, progress=progress, cancel=cancel):
-        for lane, rows in found.items():
-            sums[lane].append(rows.sum(axis=0))
-            counts[lane].append(len(rows))
-    done = len(counts[lanes[0]])
-    require_a_prompt(counts[lanes[0]], "rejection")
+        for pairing, rows in found.items():
+            sums[pairing].append(rows.sum(axis=0))
+            counts[pairing].append(len(rows))
+    done = len(counts[pairings[0]])
+    require_a_prompt(counts[pairings[0]], "rejection")
     settings = pair_settings(target, draft) | {
         "max_new_tokens": max_new_tokens, "seed": seed, "prompts": done, "width": width,
     }  # fmt: skip
     curves = tuple(
         RejectionCurve(name, sampling, vector_from_prompts(sums[sampling, name], counts[sampling, name], meta=settings))
-        for sampling, name in lanes
+        for sampling, name in pairings
     )
     return RejectionStudy(curves, settings)

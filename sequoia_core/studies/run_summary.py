@@ -34,8 +34,8 @@ class RunSummary:
         tokens_per_sec, baseline_per_sec: all tokens over the seconds of all steps, with the tree and without it; prompt
             reading is excluded on both sides.
         drafted_share: committed tokens that the draft proposed, over all committed tokens.
-        speedup: tokens_per_sec / baseline_per_sec; predicted_speedup is what the planner said, predicted_interval
-            between which bounds a single prompt was expected to be.
+        speedup: tokens_per_sec / baseline_per_sec; predicted_speedup is the planner's, predicted_interval the
+            bounds expected for a single prompt.
         step_cost: seconds of a step over seconds of an autoregressive token; predicted_cost its counterpart t(n) + d·c.
         phase_share: of draft, verify, walk and commit in the seconds of all steps.
     """
@@ -96,7 +96,7 @@ def summarize_run(
     predicted_speedup: float | None = None,
     predicted_interval: tuple[float, float] | None = None,
 ) -> RunSummary:
-    """Compute the figures of a run, so far as it got.
+    """Compute the figures of a run as far as it got.
 
     Args:
         committed: tokens that each step committed, int [s].

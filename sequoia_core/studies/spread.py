@@ -1,4 +1,4 @@
-"""How far measured figures scatter: seconds between prompts, counts by chance. m = prompts, c = cells."""
+"""The spread of measured figures: seconds between prompts, counts by chance. m = prompts, c = cells."""
 
 from __future__ import annotations
 

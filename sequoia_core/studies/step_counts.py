@@ -1,7 +1,7 @@
-"""Acceptance as real tree decoding shows it: by depth and rank, and by the draft's own confidence.
+"""Acceptance counted in real tree decoding: by depth and rank, and by the draft's own probability.
 
-Knows decoded steps and the tree they filled; runs no model. Where `measure_acceptance` asks what a node would do, this
-counts what nodes did. Shapes: s = steps, n = tree nodes, L = levels below the root, B = ranks, b = bins.
+Knows decoded steps and their tree; runs no model. `measure_acceptance` computes what a node would accept, this module
+counts what nodes accepted. Shapes: s = steps, n = tree nodes, L = levels below the root, B = ranks, b = bins.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..decoding.loop import DecodeStep
-from ..design.acceptance import AcceptanceMatrix, wilson_interval
+from ..design.acceptance import AcceptanceMatrix
+from ..design.bootstrap import wilson_interval
 from ..design.tree import TokenTree
 
 
@@ -54,8 +55,8 @@ def matrix_from_counts(
 ) -> AcceptanceMatrix:
     """Turn counts, int64 [L, B] each, into probabilities; a cell never seen takes its rank's rate over all levels.
 
-    Ranks of a level are counted over different nodes where some have fewer children, so a row may pass 1 by chance:
-    borrowed cells are scaled into the room that is left, and what was counted is scaled to 1 if it passes that alone.
+    Ranks of a level are counted over different nodes where some have fewer children, so a row may exceed 1 by
+    chance: borrowed cells are scaled down first, and counted ones too if they exceed 1 alone.
     """
     seen = reached > 0
     probs = np.where(seen, accepted / np.maximum(reached, 1), 0.0)
@@ -71,7 +72,7 @@ def matrix_from_counts(
 def acceptance_by_depth(steps: Sequence[DecodeStep], tree: TokenTree, width: int | None = None) -> AcceptanceMatrix:
     """Return P(child of rank k is the accepted one | its parent at depth level - 1 was), as decoding showed it.
 
-    The test of the one vector for all levels that the paper assumes (§3.1): where rows differ, it does not hold.
+    It tests the paper's assumption (§3.1) of one vector for all levels, which does not hold where rows differ.
     Arguments and errors as for `count_by_depth`.
 
     Returns:
@@ -88,7 +89,7 @@ class ConfidenceCurve:
 
     Attributes:
         edges: float64 [b + 1], bounds of draft probability; a bin holds its lower bound, the last one both.
-        offered, accepted: int64 [b], children put to the target, and those it took.
+        offered, accepted: int64 [b], children offered to the target, and those it accepted.
         mean_draft: float64 [b], mean draft probability of those offered; NaN where there were none.
     """
 

@@ -1,4 +1,4 @@
-"""Timers of the steps that decoding takes, with its drafter and its judge, and the trees that they take them on."""
+"""Timers of decoding steps, with the drafter and judge of decoding, and the trees that are timed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ..models.prefill import prefill
 from ..models.protocol import LanguageModel
 
 LEVELS, MOST_CHILDREN = 4, 8  # of the trees that are timed
-STEPS = 3  # in a row make one sample: decoding repeats steps of one kind, and the first finds the caches cold
+STEPS = 3  # in a row make one sample, after one with cold caches that is not timed: decoding repeats such steps
 GREEDY = SamplingConfig(0.0)
 
 
 def even_tree(size: int, most_children: int = MOST_CHILDREN) -> TokenTree:
-    """Return a tree of that many nodes: `LEVELS` levels below the root, or as many as it takes, about equally wide."""
+    """Return a tree of that many nodes: `LEVELS` levels below the root, or as many as needed, about equally wide."""
     levels, width = LEVELS, 0
     widths: list[int] = []
     while sum(most_children**level for level in range(1, levels + 1)) < size - 1:
@@ -46,14 +46,14 @@ def even_tree(size: int, most_children: int = MOST_CHILDREN) -> TokenTree:
 
 
 def growing_tree(size: int, sampling: SamplingConfig, vocabulary: int) -> TreePolicy:
-    """Return a policy of trees of at most so many nodes that grow as far as they may, by the draft's probabilities."""
+    """Return a policy of trees of at most so many nodes that grow to their limits, by the draft's probabilities."""
     falling = np.linspace(0.05, 0.95, 19)[:, None]
     rows = falling * (1 - falling) ** np.arange(min(RANKS, vocabulary))
     largest = np.concatenate([rows[:, :1], rows[:, :-1]], axis=1)
     calibration = Calibration.of_samples([Sample(rows, rows, rows, largest, rows)], temperature=sampling.temperature)
     free = HardwareProfile(sizes=np.array([1, size]), verify_sec=np.ones(2), draft_sec=1e-9)
     recipe = "deterministic" if sampling.greedy else "sampled"
-    policy: Any = AdaptiveTree(  # it has a size once it is made
+    policy: Any = AdaptiveTree(  # it has a size once it is created
         profile=free,
         calibration=calibration,
         max_size=size,
@@ -67,7 +67,7 @@ def growing_tree(size: int, sampling: SamplingConfig, vocabulary: int) -> TreePo
 class StepTimer:
     """Times steps with the trees of a policy on top of a context, the mean of `STEPS` in a row after an untimed one.
 
-    Once cancelled it makes no more steps, and its times mean nothing.
+    Once cancelled it takes no more steps, and its times are invalid.
 
     Attributes:
         widths: how many tokens each draft pass of a static tree runs over.
@@ -118,12 +118,12 @@ def _phases(step: DecodeStep | None) -> tuple[float, float, float]:
 
 
 class GrowthTimer(StepTimer):
-    """Times steps of dynamic trees, and keeps their shapes."""
+    """Times steps of dynamic trees, and keeps their sizes and widths."""
 
     def steps(self) -> list[GrownStep]:
         """Return the steps of a round; fewer once cancelled."""
         self._step()
-        drafter: Any = self.drafter  # one that grows
+        drafter: Any = self.drafter  # a drafter of dynamic trees
         return [
             GrownStep(step.draft_sec + step.walk_sec + step.commit_sec, step.tree.size, list(drafter.widths))
             for step in (self._step() for _ in range(STEPS))
@@ -132,13 +132,13 @@ class GrowthTimer(StepTimer):
 
 
 class GrownStep(NamedTuple):
-    """A step that was timed: its seconds but for verifying, its nodes, and how many each draft pass read."""
+    """A timed step: its seconds without verifying, its nodes, and how many each draft pass read."""
 
     seconds: float
     size: int
     widths: list[int]
 
     def beyond(self, profile: HardwareProfile, *, greedy: bool) -> float:
-        """Return its seconds beyond those that the profile has for a static tree of that shape."""
+        """Return its seconds beyond those that the profile has for a static tree of that size and widths."""
         drafting = profile.draft_at(np.array(self.widths)).sum()
         return self.seconds - float(drafting + profile.overhead_at(self.size, greedy=greedy))

@@ -35,7 +35,7 @@ class TreeRun:
     Attributes:
         steps: int64 [m].
         yielded: int64 [m], tokens of those steps taken whole, bonus tokens counted. A last step that was cut at the
-            limit counts in full: the number of steps is then a stopping time, and yielded / steps estimates F without
+            limit counts in full. The number of steps is then a stopping time, and yielded / steps estimates F without
             bias (Wald), where committed tokens would understate it.
         committed: int64 [m], tokens written.
         seconds: float64 [m], wall time, prompt included.
@@ -169,38 +169,38 @@ def compare_verifiers(
     cancel = cancel or threading.Event()
     if not prompts or not samplings:
         raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")
-    lanes = [
+    pairings = [
         (sampling, name)
         for sampling in dict.fromkeys(samplings)
         for name in choose_verifiers(verifiers, greedy=sampling.greedy)
     ]
 
-    def run(prompt: Sequence[int], lane: tuple[SamplingConfig, str], number: int, length: int) -> list[DecodeStep]:
-        return decode_prompt(prompt, target, draft, tree, *lane, length, seed=seed, number=number, cancel=cancel)
+    def run(prompt: Sequence[int], pairing: tuple[SamplingConfig, str], number: int, length: int) -> list[DecodeStep]:
+        return decode_prompt(prompt, target, draft, tree, *pairing, length, seed=seed, number=number, cancel=cancel)
 
-    for lane in lanes:  # warm-up: first calls allocate and pick kernels
-        run(prompts[0], lane, 0, min(4, max_new_tokens))
-    results: dict[tuple[SamplingConfig, str], list[tuple[int, int, int, float]]] = {lane: [] for lane in lanes}
+    for pairing in pairings:  # warm-up: first calls allocate and pick kernels
+        run(prompts[0], pairing, 0, min(4, max_new_tokens))
+    results: dict[tuple[SamplingConfig, str], list[tuple[int, int, int, float]]] = {pairing: [] for pairing in pairings}
 
     def measure(number: int, report: Report) -> dict[tuple[SamplingConfig, str], tuple[int, int, int, float]] | None:
         found = {}
-        for turn in range(len(lanes)):
-            lane = lanes[(number + turn) % len(lanes)]
+        for turn in range(len(pairings)):
+            pairing = pairings[(number + turn) % len(pairings)]
             started = time.perf_counter()
-            steps = run(prompts[number], lane, number, max_new_tokens)
+            steps = run(prompts[number], pairing, number, max_new_tokens)
             seconds = time.perf_counter() - started
             if cancel.is_set():
                 return None
             committed = sum(len(step.new_tokens) for step in steps)
-            found[lane] = (len(steps), whole_tokens(steps), committed, seconds)
-            report((turn + 1) / len(lanes))
+            found[pairing] = (len(steps), whole_tokens(steps), committed, seconds)
+            report((turn + 1) / len(pairings))
         return found
 
     for found in one_by_one(len(prompts), measure, progress=progress, cancel=cancel):
-        for lane, row in found.items():
-            results[lane].append(row)
-    done = len(results[lanes[0]])
-    require_a_prompt(results[lanes[0]], "verifiers")
+        for pairing, row in found.items():
+            results[pairing].append(row)
+    done = len(results[pairings[0]])
+    require_a_prompt(results[pairings[0]], "verifiers")
     runs = []
     for (sampling, name), rows in results.items():
         steps, yielded, committed, seconds = (np.array(column) for column in zip(*rows, strict=True))

@@ -1,4 +1,4 @@
-"""The race page: real lanes on a tiny pair, what the replay is told, a race that is stopped."""
+"""The race page: real methods on a tiny pair, what the replay is told, a race that is stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ui.jobs.jobs import Job, JobContext
 from ui.race import race_job
 from ui.runs.runs import DecodeRequest
 
-LANES = ["Autoregressive", "Best chain", "Planned tree", "SpecExec"]
+METHODS = ["Autoregressive", "Best chain", "Planned tree", "SpecExec"]
 
 
 def race(page: AppTest) -> AppTest:
@@ -33,50 +33,54 @@ def sent(page: AppTest) -> dict:
     return json.loads(page.get("bidi_component")[0].proto.json)
 
 
-def test_every_lane_writes_the_same_text_at_temperature_0_and_is_kept_as_a_run(assets, tiny_pair) -> None:
+def test_every_method_writes_the_same_text_at_temperature_0_and_is_kept_as_a_run(assets, tiny_pair) -> None:
     page = race(open_page("race", race_tokens="32"))
-    lanes = sent(page)["lanes"]
-    assert [lane["name"] for lane in lanes] == LANES
-    assert all(lane["tokens"][-1] == 32 and "".join(lane["texts"]) == "".join(lanes[0]["texts"]) for lane in lanes)
-    assert all(lane["ends"] == sorted(lane["ends"]) and len(lane["ends"]) == len(lane["tokens"]) for lane in lanes)
-    assert len(lanes[0]["ends"]) == 32 > len(lanes[2]["ends"])
+    results = sent(page)["methods"]
+    assert [result["name"] for result in results] == METHODS
+    assert all(
+        result["tokens"][-1] == 32 and "".join(result["texts"]) == "".join(results[0]["texts"]) for result in results
+    )
+    assert all(
+        result["ends"] == sorted(result["ends"]) and len(result["ends"]) == len(result["tokens"]) for result in results
+    )
+    assert len(results[0]["ends"]) == 32 > len(results[2]["ends"])
     assert "same text" in page.success[0].value
     found = page.session_state["studio_jobs"]["race"].result
-    assert metrics(page)["Winner"][0] == min(LANES, key=lambda name: sum(found.lanes[name].step_sec))
+    assert metrics(page)["Winner"][0] == min(METHODS, key=lambda name: sum(found.results[name].step_sec))
     kept = page.session_state["studio_runs"]
-    assert list(found.runs) == LANES and {run["id"] for run in found.runs.values()} <= set(kept)
-    alone = sum(found.lanes[LANES[0]].step_sec)
-    assert all(found.runs[name]["baseline"]["seconds"] == alone for name in LANES[1:])
+    assert list(found.runs) == METHODS and {run["id"] for run in found.runs.values()} <= set(kept)
+    alone = sum(found.results[METHODS[0]].step_sec)
+    assert all(found.runs[name]["baseline"]["seconds"] == alone for name in METHODS[1:])
     for name, run in found.runs.items():  # the record says what the race summed up
-        assert sum(sum(step["seconds"]) for step in run["steps"]) == pytest.approx(sum(found.lanes[name].step_sec))
+        assert sum(sum(step["seconds"]) for step in run["steps"]) == pytest.approx(sum(found.results[name].step_sec))
 
 
 def test_the_figures_of_a_race_follow_from_its_seconds(assets, tiny_pair) -> None:
     tiny_pair.draft = tiny_pair.target  # always right: a step is more than one token
     page = race(open_page("race", race_tokens="16"))
-    lanes = page.session_state["studio_jobs"]["race"].result.lanes
-    for name, seconds in zip(LANES, (2.0, 1.0, 0.5, 4.0), strict=True):
-        lanes[name].step_sec = [seconds]
+    results = page.session_state["studio_jobs"]["race"].result.results
+    for name, seconds in zip(METHODS, (2.0, 1.0, 0.5, 4.0), strict=True):
+        results[name].step_sec = [seconds]
     page = settled(page.run())
     assert metrics(page) == {
-        "Winner": ("Planned tree", "of 4 lanes"),
+        "Winner": ("Planned tree", "of 4 methods"),
         "Tokens per second": ("32", "autoregressive 8"),
         "Speedup": ("4.00×", "vs 1.00× autoregressive"),
         "Lead": ("500 ms", "before Best chain"),
     }
-    table = page.dataframe[0].value.set_index("lane")
-    assert table["speedup"].round(6).to_dict() == dict(zip(LANES, (1.0, 2.0, 4.0, 0.5), strict=True))
+    table = page.dataframe[0].value.set_index("method")
+    assert table["speedup"].round(6).to_dict() == dict(zip(METHODS, (1.0, 2.0, 4.0, 0.5), strict=True))
     assert list(table["tokens per second"].round(6)) == [32.0, 16.0, 8.0, 4.0]
 
 
-def test_above_temperature_0_lanes_write_equally_much_but_not_the_same(assets, tiny_pair, monkeypatch) -> None:
-    monkeypatch.setattr(tiny_pair.target, "eos_ids", frozenset(range(0, 64, 2)))  # which would soon end every lane
+def test_above_temperature_0_methods_write_equally_much_but_not_the_same(assets, tiny_pair, monkeypatch) -> None:
+    monkeypatch.setattr(tiny_pair.target, "eos_ids", frozenset(range(0, 64, 2)))  # which would soon end every method
     page = race(open_page("race", race_tokens="16", temperature="1"))
-    assert [lane["tokens"][-1] for lane in sent(page)["lanes"]] == [16] * 4
+    assert [result["tokens"][-1] for result in sent(page)["methods"]] == [16] * 4
     assert not page.success and any("distribution" in element.value for element in page.markdown)
 
 
-def test_lanes_that_differ_at_temperature_0_are_named(assets, tiny_pair, monkeypatch) -> None:
+def test_methods_that_differ_at_temperature_0_are_named(assets, tiny_pair, monkeypatch) -> None:
     whole = racing.own_method
 
     def odd(pair, tree, *arguments, **options):
@@ -98,15 +102,15 @@ def context() -> JobContext:
     return JobContext(Job("race"))
 
 
-def test_a_race_that_is_stopped_keeps_the_lanes_that_had_finished(tiny_pair, context) -> None:
+def test_a_race_that_is_stopped_keeps_the_methods_that_had_finished(tiny_pair, context) -> None:
     stop: threading.Event = context.cancel
     request = DecodeRequest("def f():", branching_tree([2, 2]), max_new_tokens=24)
     context.progress = lambda fraction, message: stop.set() if fraction > 0.7 else None
     race = race_job.race_work({"one": request, "two": request})(context)
-    assert list(race.lanes) == list(race.runs) == ["one"] and race.lanes["one"].tokens == [24]
+    assert list(race.results) == list(race.runs) == ["one"] and race.results["one"].tokens == [24]
 
 
-def test_a_lane_that_drafts_as_the_target_would_takes_fewer_steps(tiny_pair, context) -> None:
+def test_a_method_that_drafts_as_the_target_would_takes_fewer_steps(tiny_pair, context) -> None:
     tiny_pair.draft = tiny_llama(1)
     tree = branching_tree([1, 1, 1])
     requests = {"tree": DecodeRequest("def f():", tree, max_new_tokens=24)}

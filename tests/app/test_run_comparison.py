@@ -6,7 +6,7 @@ import numpy as np
 
 from sequoia_core.design.tree import TokenTree
 from tests.app.test_decode_page import a_record
-from ui.runs.run_comparison import parting, setting_table, step_table, to_frame
+from ui.runs.run_comparison import divergence, setting_table, step_table, to_frame
 from ui.runs.runs import DecodeRequest
 
 
@@ -17,15 +17,15 @@ def a_run(pieces: list[list[str]], parents: tuple[int, ...] = (-1, 0, 0), **aske
 
 
 def test_equal_texts_do_not_part_however_they_came() -> None:
-    assert parting(a_run([["a", "b"], ["c"]]), a_run([["a"], ["b"], ["c"]])) is None
+    assert divergence(a_run([["a", "b"], ["c"]]), a_run([["a"], ["b"], ["c"]])) is None
 
 
 def test_the_step_that_wrote_the_first_other_character_is_named() -> None:
     left, right = a_run([["ab", "c"], ["de"]]), a_run([["a"], ["b"], ["cd"], ["x"]])
-    found = parting(left, right)
+    found = divergence(left, right)
     assert (found.same, found.steps) == (4, (1, 3))
-    assert parting(left, a_run([["abc"]])).steps == (1, None)  # the other ends there
-    assert parting(a_run([["x"]]), a_run([["y"]])).same == 0
+    assert divergence(left, a_run([["abc"]])).steps == (1, None)  # the other ends there
+    assert divergence(a_run([["x"]]), a_run([["y"]])).same == 0
 
 
 def test_only_differences_leaves_out_what_is_alike() -> None:

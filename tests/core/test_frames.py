@@ -8,7 +8,7 @@ import pytest
 
 from sequoia_core import AcceptanceVector, HardwareProfile, expected_tokens_table, speedup_surface
 from sequoia_core.design.regret import regret_matrix
-from sequoia_core.studies.race import Decoded, Lane
+from sequoia_core.studies.race import Decoded, MethodResult
 
 VECTOR = AcceptanceVector(np.array([0.6, 0.2]), trials=100)
 PROFILE = HardwareProfile(sizes=[1, 8], verify_sec=[0.01, 0.02], draft_sec=0.001)
@@ -51,8 +51,8 @@ def test_regret_is_named_in_both_directions():
 
 
 def test_a_method_of_a_race_has_a_row_for_each_prompt():
-    theirs = Lane()
+    theirs = MethodResult()
     theirs.add(Decoded([1, 2, 3], passes=2, seconds=0.5))
     assert theirs.to_frame().to_dict("records") == [{"tokens": 3, "steps": 2, "seconds": 0.5}]
-    ours = Lane(tokens=[3], steps=[2], seconds=[0.5], step_sec=[0.4])
+    ours = MethodResult(tokens=[3], steps=[2], seconds=[0.5], step_sec=[0.4])
     assert ours.to_frame()["step_sec"].tolist() == [0.4]

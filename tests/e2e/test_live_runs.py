@@ -20,7 +20,7 @@ def test_race_replayed_side_by_side(page, server, shot):
     settle(page)
     page.get_by_role("button", name="Start the race").click()
     track = page.locator(".st-key-race_track")
-    track.locator(".lane").first.wait_for(timeout=LONG_MS)
+    track.locator(".method").first.wait_for(timeout=LONG_MS)
     names = ["Autoregressive", "Best chain", "Planned tree", "SpecExec", "Adaptive"]
     assert track.locator(".name").all_inner_texts() == names
     track.get_by_role("button", name="1/10×").click()
@@ -34,11 +34,11 @@ def test_race_replayed_side_by_side(page, server, shot):
         page.wait_for_timeout(50)
     keys.press("End")
     track.get_by_role("button", name="Play").wait_for()
-    assert track.locator(".lane.first").count() == 1 and "wins" in track.locator(".said").inner_text()
+    assert track.locator(".method.first").count() == 1 and "wins" in track.locator(".said").inner_text()
     gaps = [text for text in track.locator(".figures").all_inner_texts() if " · +" in text]
     assert len(gaps) == 4 and all("tok/s" in text for text in gaps)
     texts = set(track.locator(".text").all_inner_texts())
-    assert len(texts) == 1 and page.get_by_text("All lanes wrote the same text").is_visible()
+    assert len(texts) == 1 and page.get_by_text("All methods wrote the same text").is_visible()
     track.scroll_into_view_if_needed()
     shot("race")
     page.set_viewport_size({"width": 480, "height": 900})
@@ -54,7 +54,7 @@ def test_people_who_asked_for_less_motion_see_the_finish(page, server):
     page.get_by_role("button", name="Start the race").click()
     track = page.locator(".st-key-race_track")
     track.get_by_text("wins.").wait_for(timeout=LONG_MS)
-    assert track.get_by_role("button", name="Play").is_visible() and track.locator(".lane.first").count() == 1
+    assert track.get_by_role("button", name="Play").is_visible() and track.locator(".method.first").count() == 1
 
 
 @pytest.mark.timeout(600)

@@ -47,7 +47,7 @@ def message(start: int, count: int, *, first: bool, total: int = 50, running: bo
         "total": total,
         "running": running,
         "waiting": "",
-        "pace": 0.0,
+        "interval_sec": 0.0,
     }
 
 
@@ -147,9 +147,9 @@ def test_steps_that_came_without_their_tables_are_asked_for_when_the_run_has_end
 def test_a_run_that_is_looked_at_seldom_is_asked_for_once_soon_after_it_began(page) -> None:
     begun = message(0, 0, first=True, total=0)
     assert feed(page, [begun], wait_ms=1_500)["asked"] == []
-    assert feed(page, [begun | {"pace": 3.0}], wait_ms=3_000)["asked"] == [["resync", 0]]
+    assert feed(page, [begun | {"interval_sec": 3.0}], wait_ms=3_000)["asked"] == [["resync", 0]]
     ended = message(0, 2, first=False, total=2, running=False)
-    assert feed(page, [begun | {"pace": 3.0}, ended], wait_ms=1_500)["asked"] == []
+    assert feed(page, [begun | {"interval_sec": 3.0}, ended], wait_ms=1_500)["asked"] == []
 
 
 def test_a_new_run_may_begin_while_a_step_of_the_last_one_is_waited_for(page) -> None:
@@ -164,18 +164,18 @@ def test_a_new_run_may_begin_while_a_step_of_the_last_one_is_waited_for(page) ->
 
 def test_steps_that_come_at_once_are_shown_in_turn_until_the_run_ends_or_someone_looks_back(page) -> None:
     page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
-    page.evaluate(PLAYED, [SCRIPT, [message(0, 10, first=True) | {"pace": 3.0}]])
+    page.evaluate(PLAYED, [SCRIPT, [message(0, 10, first=True) | {"interval_sec": 3.0}]])
     at = page.locator(".at")
     assert at.inner_text() == "step 3 of 10"
     for step in (5, 8, 10):  # three more at most in three seconds
         at.get_by_text(f"step {step} of 10").wait_for()
-    page.evaluate(PLAYED, [SCRIPT, [message(10, 10, first=False) | {"pace": 3.0}]])
+    page.evaluate(PLAYED, [SCRIPT, [message(10, 10, first=False) | {"interval_sec": 3.0}]])
     at.get_by_text("step 13 of 20").wait_for()
     page.evaluate(PLAYED, [SCRIPT, [message(20, 5, first=False, total=25, running=False)]])
     at.get_by_text("step 25 of 25").wait_for()
     page.wait_for_timeout(1_000)
     assert at.inner_text() == "step 25 of 25"
-    page.evaluate(PLAYED, [SCRIPT, [message(0, 10, first=True) | {"pace": 3.0, "epoch": "2"}]])
+    page.evaluate(PLAYED, [SCRIPT, [message(0, 10, first=True) | {"interval_sec": 3.0, "epoch": "2"}]])
     page.get_by_role("button", name="Previous step").click()
     page.wait_for_timeout(1_000)
     assert at.inner_text() == "step 2 of 10"
@@ -195,7 +195,7 @@ async ([script, shape, messages, each, pauseMs]) => {
     const steps = Array.from({ length: each }, (_, at) => step(number * each + at))
     const first = number ? { about: null, shapes: [] } : { about, shapes: [shape] }
     const data = { epoch: "run", ...first, from: number * each, steps, total: (number + 1) * each, running: true,
-      waiting: "", pace: 0 }
+      waiting: "", interval_sec: 0 }
     module.default({ data, parentElement, setTriggerValue: () => {} })
     if (!number) for (const node of parentElement.querySelectorAll(".node:not(.bonus)")) node.dataset.tag = "kept"
     await new Promise((done) => setTimeout(done, pauseMs))

@@ -15,8 +15,7 @@ from ui.jobs import job_panel, session_jobs
 from ui.jobs.jobs import Job
 from ui.jobs.steering import LONGEST_WAIT_SEC, Steering
 from ui.markdown import escaped
-from ui.runs import kept_runs, runs
-from ui.runs import run_list as shelf
+from ui.runs import kept_runs, run_list, runs
 from ui.runs.runs import DecodeRequest
 from ui.session import machine, predictions, session, tree_in_use
 from ui.token_tree import live_tree
@@ -74,7 +73,7 @@ def draw_job(was_active: bool, drawn_every: float) -> None:
         job.steps_since(0),
         active=active,
         waiting=job.message or "Waiting for the engine",
-        pace=every,
+        interval_sec=every,
         lean=active and not job.info.steering.stepwise,
     )
     if not active and run["steps"]:
@@ -163,7 +162,7 @@ def draw_run(
     *,
     active: bool,
     waiting: str = "",
-    pace: float = 0.0,
+    interval_sec: float = 0.0,
     lean: bool = False,
 ) -> None:
     """Draw the figures, the live tree and the text of a run."""
@@ -185,7 +184,7 @@ def draw_run(
         steps=steps,
         running=active,
         waiting=waiting if active else "",
-        pace=pace,
+        interval_sec=interval_sec,
         lean=lean,
         at=None if active else linked_step(run),
         link=None if active else run["id"],
@@ -195,7 +194,7 @@ def draw_run(
             st.code(run["text"] or "".join(piece for step in steps for piece in step["pieces"]), language=None)
             with st.container(horizontal=True, vertical_alignment="center"):
                 st.caption(ENDINGS.get(steps[-1]["finished"], "Ended early."))
-                shelf.downloads(run, key="decode_download")
+                run_list.downloads(run, key="decode_download")
 
 
 def _between(summary: RunSummary, prediction: float) -> str:

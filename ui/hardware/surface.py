@@ -25,7 +25,7 @@ def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool
         key="hardware_paper",
         bind="query-params",
         help="Speedup = G(n, d) ÷ (t(n) + d·c): every draft pass costs as much as one over a single token, and nothing "
-        "is spent outside the passes. Ours prices each level at its own width and adds the rest of a step.",
+        "is spent outside the passes. Ours counts each level at its own width and adds the rest of a step.",
     )
     surface, best = core_cache.planned(vector, profile, paper)
     current = tree_in_use.current()

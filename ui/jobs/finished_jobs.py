@@ -41,7 +41,7 @@ def _keep_run(job: Job) -> None:
         conversation.join(job)
 
 
-def _keep_lanes(job: Job) -> None:
+def _keep_runs(job: Job) -> None:
     for run in job.result.runs.values():
         session.keep_run(run, "raced here")
 
@@ -75,6 +75,6 @@ ADOPTERS: dict[str, Callable[[Job], None]] = {
     "profile": _use_profile,
     "decode": _keep_run,
     "chain": _use_chain,
-    "race": _keep_lanes,
+    "race": _keep_runs,
     **{job_name(part): partial(_keep_evidence, part) for part in PARTS},
 }

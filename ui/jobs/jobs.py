@@ -41,8 +41,8 @@ class JobContext:
         """Report how much is done, 0 to 1, and what is being done."""
         job = self._job
         job.fraction = min(max(float(fraction), 0.0), 1.0)
-        if job.pace_from is None and job.fraction > 0:
-            job.pace_from = (time.monotonic(), job.fraction)
+        if job.first_progress is None and job.fraction > 0:
+            job.first_progress = (time.monotonic(), job.fraction)
         job.message = message
 
     def part(self, low: float, high: float, name: str = "") -> Callable[[float, str], None]:
@@ -91,8 +91,8 @@ class Job:
         self.lock = threading.Lock()  # of the ring
         self.started: float | None = None
         self.ended: float | None = None
-        # (time, fraction) of the first progress: loading is no part of the pace
-        self.pace_from: tuple[float, float] | None = None
+        # (time, fraction) of the first progress: loading does not count
+        self.first_progress: tuple[float, float] | None = None
 
     @property
     def state(self) -> str:
@@ -125,9 +125,9 @@ class Job:
     @property
     def eta_sec(self) -> float | None:
         """Estimated seconds left; None while too little is done to say."""
-        if self.state != "running" or self.pace_from is None:
+        if self.state != "running" or self.first_progress is None:
             return None
-        began, at = self.pace_from
+        began, at = self.first_progress
         done = self.fraction - at
         return None if done < ETA_FROM else (time.monotonic() - began) * (1.0 - self.fraction) / done
 

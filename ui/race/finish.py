@@ -15,11 +15,11 @@ from ui.runs.runs import DecodeRequest
 
 
 def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
-    """Draw the replay, the figures of the winner, and a table of all lanes."""
+    """Draw the replay, the figures of the winner, and a table of all methods."""
     kept_runs.say_made_with(*race.runs.values())
-    ordered = sorted(race.lanes, key=lambda name: race.lanes[name].sec_per_token)
-    winner, alone = race.lanes[ordered[0]], race.lanes.get(AUTOREGRESSIVE)
-    row = [Card("Winner", ordered[0], f"of {len(ordered)} lanes", help="The fewest seconds in steps.")]
+    ordered = sorted(race.results, key=lambda name: race.results[name].sec_per_token)
+    winner, alone = race.results[ordered[0]], race.results.get(AUTOREGRESSIVE)
+    row = [Card("Winner", ordered[0], f"of {len(ordered)} methods", help="The fewest seconds in steps.")]
     against = "" if alone is None else f"autoregressive {1 / alone.sec_per_token:.0f}"
     row.append(Card("Tokens per second", f"{1 / winner.sec_per_token:.0f}", against))
     if alone is not None:
@@ -28,11 +28,11 @@ def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
                 "Speedup",
                 f"{alone.sec_per_token / winner.sec_per_token:.2f}×",
                 "vs 1.00× autoregressive",
-                help="Seconds of the autoregressive lane ÷ seconds of the winner, for equally many tokens.",
+                help="Seconds of the autoregressive method ÷ seconds of the winner, for equally many tokens.",
             )
         )
     if len(ordered) > 1:
-        gap = sum(race.lanes[ordered[1]].step_sec) - sum(winner.step_sec)
+        gap = sum(race.results[ordered[1]].step_sec) - sum(winner.step_sec)
         row.append(Card("Lead", f"{1000 * gap:.0f} ms", f"before {ordered[1]}", help="At the finish line."))
     cards(*row)
     race_track(race, key="race_track", epoch=epoch)
@@ -49,27 +49,27 @@ def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
             "predicted": st.column_config.NumberColumn(format="%.2f×"),
         },
     )
-    st.caption("Every lane is a run: the runs page shows it step by step and compares two of them.")
+    st.caption("Every method leaves a run: the runs page shows it step by step and compares two of them.")
 
 
 def _say_whether_equal(race: Race, common: DecodeRequest) -> None:
-    if len(race.lanes) < 2:
+    if len(race.results) < 2:
         return
     if common.temperature > 0:
         st.markdown(
-            "Texts differ because each lane draws its own random numbers; all follow the target's distribution exactly."
+            "Texts differ because each method draws its own random numbers; all follow the target's distribution."
         )
         return
-    first, *_ = race.lanes
-    odd = [name for name, lane in race.lanes.items() if lane.outputs != race.lanes[first].outputs]
+    first, *_ = race.results
+    odd = [name for name, result in race.results.items() if result.outputs != race.results[first].outputs]
     if not odd:
         st.success(
-            "All lanes wrote the same text, as they must at temperature 0: only the time differs.",
+            "All methods wrote the same text, as they must at temperature 0: only the time differs.",
             icon=":material/check_circle:",
         )
     else:
         st.warning(
-            f"At temperature 0 every lane should write what {first} wrote; {', '.join(odd)} did not. In a "
+            f"At temperature 0 every method should write what {first} wrote; {', '.join(odd)} did not. In a "
             "short dtype near-ties may round the other way in passes of another width.",
             icon=":material/warning:",
         )
@@ -77,15 +77,15 @@ def _say_whether_equal(race: Race, common: DecodeRequest) -> None:
 
 def _row(name: str, race: Race) -> dict[str, Any]:
     """Return what is known of a method; a speedup and a prediction only where there is one."""
-    lane, run, alone = race.lanes[name], race.runs[name], race.lanes.get(AUTOREGRESSIVE)
+    result, run, alone = race.results[name], race.runs[name], race.results.get(AUTOREGRESSIVE)
     row = {
-        "lane": name,
+        "method": name,
         "how": run["tree_source"].partition(": ")[2],
-        "seconds": round(sum(lane.step_sec), 3),
-        "tokens per second": 1 / lane.sec_per_token,
-        "tokens per step": sum(lane.tokens) / sum(lane.steps),
-        "steps": sum(lane.steps),
-        "speedup": None if alone is None else alone.sec_per_token / lane.sec_per_token,
+        "seconds": round(sum(result.step_sec), 3),
+        "tokens per second": 1 / result.sec_per_token,
+        "tokens per step": sum(result.tokens) / sum(result.steps),
+        "steps": sum(result.steps),
+        "speedup": None if alone is None else alone.sec_per_token / result.sec_per_token,
         "predicted": run["predicted_speedup"],
     }
     return {key: value for key, value in row.items() if value is not None}

@@ -15,7 +15,7 @@ from ui.runs.runs import DecodeRequest, Recorder
 from ui.token_text import TokenText
 
 if TYPE_CHECKING:
-    from sequoia_core.studies.race import Lane
+    from sequoia_core.studies.race import MethodResult
 
 
 @dataclass(slots=True)
@@ -23,11 +23,11 @@ class Race:
     """The methods that have finished so far, in the order in which they ran.
 
     Args:
-        lanes: method -> what it did.
+        results: method -> what it did.
         runs: method -> its record, as `ui.runs.runs` describes it.
     """
 
-    lanes: dict[str, Lane] = field(default_factory=dict)
+    results: dict[str, MethodResult] = field(default_factory=dict)
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -42,7 +42,7 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
     def work(context: JobContext) -> Race:
         from sequoia_core import SamplingConfig
         from sequoia_core.models.protocol import dtype_name
-        from sequoia_core.studies.race import Lane, own_method, take_turns
+        from sequoia_core.studies.race import MethodResult, own_method, take_turns
 
         common = next(iter(entrants.values()))
         pair = context.pair(common.models)
@@ -67,12 +67,12 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
             for step in found.steps:
                 recorder.add(step)
             run["text"] = pair.tokenizer.decode(found.output, skip_special_tokens=True)
-            lane = Lane()
-            lane.add(found)
-            if race.lanes:
-                first = next(iter(race.lanes.values()))
+            result = MethodResult()
+            result.add(found)
+            if race.results:
+                first = next(iter(race.results.values()))
                 run["baseline"] = {"tokens": sum(first.tokens), "seconds": sum(first.step_sec)}
-            race.lanes[name], race.runs[name] = lane, run
+            race.results[name], race.runs[name] = result, run
         return race
 
     return work

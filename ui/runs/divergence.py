@@ -40,7 +40,7 @@ def draw_text(left: dict[str, Any], right: dict[str, Any]) -> None:
     if left["prompt"] != right["prompt"]:
         st.warning("These runs go on from different prompts: their texts do not compare.", icon=":material/warning:")
         return
-    place = run_comparison.parting(left, right)
+    place = run_comparison.divergence(left, right)
     if place is None:
         st.success("Both wrote the same text.", icon=":material/check_circle:")
         return

@@ -38,10 +38,10 @@ def title(run: dict[str, Any]) -> str:
     return f"{words[:TITLE_CHARS]} · {run['id'][:4]}"
 
 
-def say_made_with(*lanes: dict[str, Any]) -> None:
-    """Say what a run, or each lane of a race, was made with: a warning where that is not the pair in use."""
-    words = escaped(runs.made_with(*lanes))
-    if predictions.is_of_pair_in_use(lanes[0]):
+def say_made_with(*several: dict[str, Any]) -> None:
+    """Say what a run, or each run of a race, was made with: a warning where that is not the pair in use."""
+    words = escaped(runs.made_with(*several))
+    if predictions.is_of_pair_in_use(several[0]):
         st.caption(f":material/label: Measured with {words}.")
     else:
         here = escaped(runs.made_with(predictions.pair_in_use()))

@@ -26,7 +26,7 @@ SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class Divergence:
     """Where the texts of two runs part.
 
     Attributes:
@@ -43,13 +43,13 @@ def text_of(run: dict[str, Any]) -> str:
     return "".join(piece for step in run["steps"] for piece in step["pieces"])
 
 
-def parting(left: dict[str, Any], right: dict[str, Any]) -> Parting | None:
+def divergence(left: dict[str, Any], right: dict[str, Any]) -> Divergence | None:
     """Return where two texts part; None when they are equal."""
     texts = [text_of(left), text_of(right)]
     if texts[0] == texts[1]:
         return None
     same = len(os.path.commonprefix(texts))
-    return Parting(same, (_step_at(left["steps"], same), _step_at(right["steps"], same)))
+    return Divergence(same, (_step_at(left["steps"], same), _step_at(right["steps"], same)))
 
 
 def _step_at(steps: Sequence[dict[str, Any]], character: int) -> int | None:

@@ -228,9 +228,9 @@ def pair_of(run: dict[str, Any]) -> str:
     return f"{target} without a draft" if run.get("draft") == NO_DRAFT else f"{target} ← {draft}"
 
 
-def made_with(*lanes: dict[str, Any]) -> str:
-    """Say what a run, or each lane of a race, was made with, as far as the record says it."""
-    run = lanes[0]
+def made_with(*several: dict[str, Any]) -> str:
+    """Say what a run, or each run of a race, was made with, as far as the record says it."""
+    run = several[0]
     parts = [pair_of(run), run.get("dtype"), run.get("device")]
     if run.get("offload") is not None:
         parts.append(f"target {PLACES[run['offload']]}")
@@ -238,7 +238,7 @@ def made_with(*lanes: dict[str, Any]) -> str:
         parts.append(f"temperature {run['temperature']:g}")
     if run.get("temperature"):  # greedy decoding is the same with every other setting
         parts += [f"top-p {run['top_p']:g}"] if run["top_p"] < 1 else []
-        parts += [f"seed {run['seed']}", " and ".join(dict.fromkeys(NAMES[lane["verifier"]] for lane in lanes))]
+        parts += [f"seed {run['seed']}", " and ".join(dict.fromkeys(NAMES[each["verifier"]] for each in several))]
     return ", ".join(filter(None, parts))
 
 

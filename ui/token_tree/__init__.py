@@ -79,7 +79,7 @@ def live_tree(
     steps: Sequence[Mapping[str, Any]],
     running: bool,
     waiting: str = "",
-    pace: float = 0.0,
+    interval_sec: float = 0.0,
     lean: bool = False,
     at: int | None = None,
     link: str | None = None,
@@ -94,7 +94,7 @@ def live_tree(
         steps: step records so far, as `ui.runs.runs.step_record` makes them.
         running: more steps may come.
         waiting: shown while there is no step.
-        pace: seconds until more steps come, about.
+        interval_sec: seconds until more steps come, about.
         lean: send all steps but the last without their tables: the component asks for them once the run has ended, for
             making and reading them takes processor time from the run.
         at: the step to begin at; None follows the run.
@@ -115,7 +115,7 @@ def live_tree(
         "total": len(steps),
         "running": running,
         "waiting": waiting,
-        "pace": pace,
+        "interval_sec": interval_sec,
     }
     st.session_state[f"{key}_sent"] = {"epoch": epoch, "index": start + len(given)}
     _COMPONENT(key=key, data=to_wire(data), on_resync_change=partial(_resync, key))

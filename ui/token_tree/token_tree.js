@@ -109,7 +109,7 @@ function receive(view, data) {
   if (view.goal !== null && have > view.goal) {
     show(view, view.goal)
     view.goal = null
-  } else if ((have > had || (have && !view.running)) && view.follow && !view.timer) follow(view, had, data.pace)
+  } else if ((have > had || (have && !view.running)) && view.follow && !view.timer) follow(view, had, data.interval_sec)
   else refresh(view)
   if (view.about.tour && !had && have && !matchMedia("(prefers-reduced-motion: reduce)").matches) {
     show(view, 0)
@@ -117,11 +117,11 @@ function receive(view, data) {
   }
 }
 
-function follow(view, had, pace) {
+function follow(view, had, seconds) {
   // While a run goes on, a few of the steps that came at once are shown one after the other, until the next ones come, which
-  // is in `pace` seconds. In between only the tree and the text are drawn: the engine may need the processor.
+  // is in `seconds` seconds. In between only the tree and the text are drawn: the engine may need the processor.
   const fresh = view.steps.length - had
-  const frames = view.running ? Math.max(1, Math.min(fresh, Math.floor((pace * 1000) / FRAME_MS))) : 1
+  const frames = view.running ? Math.max(1, Math.min(fresh, Math.floor((seconds * 1000) / FRAME_MS))) : 1
   const frame = (number) => {
     const between = number > 1 && number < frames && view.chosen === null
     show(view, had - 1 + Math.ceil((fresh * number) / frames), null, between)
@@ -158,7 +158,7 @@ function begin(view, data) {
   view.el["left-out"].hidden = true
   // A short run is over before the page asks next: the component asks once itself.
   const look = () => view.running && view.ask(view.steps.length)
-  if (data.running && data.pace * 1000 > FIRST_LOOK_MS) view.look = setTimeout(look, FIRST_LOOK_MS)
+  if (data.running && data.interval_sec * 1000 > FIRST_LOOK_MS) view.look = setTimeout(look, FIRST_LOOK_MS)
   Object.assign(view, { epoch: data.epoch, about: data.about, goal: data.about.at, asked: {} })
   Object.assign(view, { steps: [], shapes: [], rows: new Map(), reads: false }) // reads: some step waited for weights
   Object.assign(view, { shown: -1, follow: true, chosen: null, linked: null })

@@ -80,8 +80,8 @@ def details(tree: TokenTree, vector: AcceptanceVector) -> None:
     with right.container(border=True, horizontal=True, vertical_alignment="center"):
         st.markdown(
             f"**Node {node}** &nbsp; {path} &nbsp;·&nbsp; {place} &nbsp;·&nbsp; f(v) = {facts.score:.4g} &nbsp;·&nbsp; "
-            f"{facts.children} children, {facts.below} nodes below &nbsp;·&nbsp; with them worth {facts.worth:.4g} "
-            "tokens per step"
+            f"{facts.children} children, {facts.below} nodes below &nbsp;·&nbsp; with them "
+            f"{facts.subtree_tokens:.4g} tokens per step"
         )
         label = "Unfold" if node in folded else "Fold up"
         if st.button(label, key="tree_fold", icon=":material/unfold_less:", disabled=not facts.children):

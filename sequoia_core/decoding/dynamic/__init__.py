@@ -1,1 +1,1 @@
-"""Trees that follow the draft: how they are shaped, priced, predicted, drafted level by level."""
+"""Dynamic trees: how they are chosen by the draft's probabilities and by costs, predicted and drafted."""

@@ -1,8 +1,8 @@
 """Trees that follow the draft's confidence and this machine's costs (related: SpecExec 2406.02532, EAGLE-2 2406.16858,
 and for other drafters BASTION 2605.29727, CaDDTree 2606.01813, CAST 2510.26577, Yggdrasil).
 
-A node is drafted only if the tokens it is expected to add are worth the time that it takes, at the rate of the run.
-Costs are looked up in a profile and never timed, so equal seeds give equal text.
+A node is drafted only if the tokens it is expected to add outweigh its time, at the rate of the run.
+Costs come from a profile, not from a clock, so equal seeds give equal text.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ STREAMED_SIZE, STREAMED_DEPTH = 256, 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveTree(GrowingTree):
-    """The policy that drafts what is worth its cost, step by step.
+    """The policy that drafts, at every step, the nodes whose expected tokens outweigh their cost.
 
     Args:
         profile: what the parts of a step cost. None counts no cost: the whole budget is spent, in the best order.
         calibration: chances by the draft's probabilities, of this pair at the temperature to come
             (`AcceptanceVector.calibration`).
         recipe: "deterministic" takes the draft's most likely tokens and prunes; "sampled" draws children without
-            replacement and decides before each draw; "static" has the best planned tree at every step, which costs
-            nothing to grow. "auto" is the one that the calibration expects more of, and reads as its name afterwards;
-            without a profile it is one of the first two.
+            replacement and decides before each draw; "static" uses the best planned tree at every step, which costs
+            nothing to grow. "auto" becomes the one with the highest expected speed by the calibration; without a
+            profile one of the first two.
         holds_for: what the calibration was measured for (`AcceptanceVector.holds_for`); where another pair or other
             sampling is decoded, `decode` warns. None compares the temperature alone, which a calibration knows.
-        max_size: where weights stream in no more than the best planned tree has: beyond it computing outlasts reading,
-            and a recipe that draws in turn spends nodes wisely only when it knows how many there are. None for 64,
-            and for 256 where weights stream in, or for the largest that was profiled.
-        max_depth: None for 12, and for 24 where weights stream in: drafting hides behind reading, so depth pays longer.
+        max_size: where weights stream in, no more than the best planned tree has: larger trees take longer to compute
+            than to read, and the sampled recipe needs to know its budget to spend it well. None for 64, for 256 where
+            weights stream in, or for the largest that was profiled.
+        max_depth: None for 12, and for 24 where weights stream in: drafting overlaps with reading, so deeper trees pay.
         branch: fewer where the calibration has fewer ranks. This and the other bounds as for `TreeBounds`.
 
     Attributes:
@@ -84,7 +84,7 @@ class AdaptiveTree(GrowingTree):
         if self.recipe == STATIC and self.profile is None:
             raise ValueError("recipe: found static without a profile, expected one: without costs no tree is the best")
         self._set(**self._wide_enough())
-        GrowingTree.__post_init__(self)  # the class that slots made anew is not the one that super() would know
+        GrowingTree.__post_init__(self)  # slots=True creates a new class, which super() without arguments does not know
         self._set(branch=min(self.branch, self.calibration.ranks))
         planned = {}
         if self.profile is not None and (self._streams or self.recipe in ("auto", STATIC)):
@@ -104,7 +104,7 @@ class AdaptiveTree(GrowingTree):
             object.__setattr__(self, name, value)
 
     def _wide_enough(self) -> dict[str, int]:
-        """Return the bounds that were left open."""
+        """Return the bounds that were not given."""
         size, depth = (STREAMED_SIZE, STREAMED_DEPTH) if self._streams else (SIZE, DEPTH)
         if self.profile is not None:
             size = min(size, self.profile.max_size)
@@ -137,18 +137,18 @@ class AdaptiveTree(GrowingTree):
 
     def differences(self, wanted: Conditions) -> list[str]:
         measured = self.holds_for or replace(wanted, temperature=self.calibration.temperature)
-        return measured.differences(replace(wanted, verifier=measured.verifier))  # it speaks of both recipes
+        return measured.differences(replace(wanted, verifier=measured.verifier))  # a calibration covers both recipes
 
     @property
     def kind(self) -> str:
         return self.rules.kind
 
-    def shaper_at_start(self, context: float | None = None) -> ExpansionPolicy:
+    def expansion_at_start(self, context: float | None = None) -> ExpansionPolicy:
         return self.rules.expansion(self, self.calibration, self.costs(context))(self.expected[self.recipe].controller)
 
 
 class AdaptiveDrafter(GrowingDrafter):
-    """Grows the trees of an `AdaptiveTree`, and follows how fast the run is."""
+    """Grows the trees of an `AdaptiveTree`, and tracks how fast the run is."""
 
     policy: AdaptiveTree
 

@@ -1,7 +1,7 @@
-"""Trees shaped by calibrated chances and profiled costs: the settings of a recipe, and what it is expected to do.
+"""Trees chosen by calibrated chances and profiled costs: the settings of a recipe, and its expected speed.
 
-What a recipe will do is found by growing trees on rows that the calibration kept, drawn independently of each other:
-enough to choose between the recipes and to start from, not the interval of a `Prediction`. Knows neither models nor
+The expected speed of a recipe is found by growing trees on rows that the calibration kept, drawn independently. That is
+enough to choose a recipe and a starting point, but gives no interval as a `Prediction` does. Knows neither models nor
 torch. Shapes: N = largest size, B = beam, k = ranks, w = nodes of one pass.
 """
 
@@ -18,21 +18,22 @@ from ...design.acceptance import AcceptanceVector
 from ...design.calibration import Calibration
 from ...design.optimal_trees import node_scores, optimal_tree
 from ...design.planning import best_shape, speedup_surface
-from ...design.profile import HardwareProfile, Streaming
+from ...design.profile import HardwareProfile
+from ...design.profile_files import Streaming
 from ...design.step_time import autoregressive_sec, computing_sec, overlapped
 from ...design.tree import TokenTree
 from .expansion import ExpansionPolicy, Nodes, SampledExpansion, TokenCosts, TopKExpansion, TreeBounds
 
-MEMORY = 20  # steps after which what happened counts 1 / e: long enough to average, short enough to follow the text
-CONTEXT_STEP = 64  # committed tokens after which costs are looked up again
+MEMORY = 20  # steps after which a past step counts 1 / e: long enough to average, short enough to follow the text
+CONTEXT_STEP = 64  # committed tokens after which costs are computed again
 TRIAL_STEPS = 60  # trees grown for one estimate
-ROUNDS = 4  # of setting theta to the rate found with it (Dinkelbach): the rate moves by less than the noise after these
-TAIL_TOKENS = 8  # what a kept row leaves out is drawn as so many tokens of equal probability
+ROUNDS = 4  # of setting theta to the rate found with it (Dinkelbach); later changes are below the noise
+TAIL_TOKENS = 8  # the mass that a kept row lacks is given to so many tokens, equally
 THRESHOLD_STEP = 1.1  # the threshold rises by this when a tree is full, and falls by it when not
 LOWEST_THRESHOLD = 1e-4
-GAIN_STEP = 0.02  # per token more or less than promised: some fifty steps undo a promise that was twice too high
+GAIN_STEP = 0.02  # per token more or less than expected: about fifty steps correct chances that are twice too high
 GAIN_LIMITS = (0.25, 1.25)
-EXPOSED_DRAFT_SHARE = 0.5  # of a draft pass, not hidden by reading weights; 0.2 to 0.5 do equally well
+EXPOSED_DRAFT_SHARE = 0.5  # of a draft pass, not overlapped by reading weights; 0.2 to 0.5 work equally well
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +42,7 @@ class StepCosts:
 
     Attributes:
         computing_sec: float64 [N + 1], the target's pass over n nodes, as `step_time.computing_sec` gives it.
-        overhead_sec: float64 [N + 1], what is neither it nor drafting in a step of n nodes, growing included.
+        overhead_sec: float64 [N + 1], the rest of a step of n nodes without drafting, growing the tree included.
         draft_sec: float64 [B + 1], a draft pass over w nodes.
         streaming: how weights stream in meanwhile; None where they are in memory.
         step_sec: float64 [N + 1], a step of n nodes without drafting.
@@ -61,7 +62,7 @@ class StepCosts:
     def of_profile(
         cls, profile: HardwareProfile, bounds: TreeBounds, *, context: float | None = None, greedy: bool
     ) -> StepCosts:
-        """Look the times up.
+        """Compute the times from a profile.
 
         Raises:
             ValueError: when the bounds go beyond what was profiled.
@@ -83,21 +84,21 @@ class StepCosts:
         return cls(computing, overhead, np.zeros(1), profile.streaming)
 
     def seconds(self, size: int, widths: Sequence[int]) -> float:
-        """Return what a step takes whose tree has so many nodes and whose draft passes read so many each."""
+        """Return the seconds of a step with so many nodes, whose draft passes read so many nodes each."""
         drafting = self.draft_sec[list(widths)].sum()
         target, draft, rest = overlapped(self.streaming, self.computing_sec[size], drafting, self.overhead_sec[size])
         return float(target + rest + draft)
 
     def at_least(self, theta: float) -> float:
-        """Return a rate, or where it is lower that of dynamic trees that are the root alone."""
+        """Return a rate, but at least that of dynamic trees that are the root alone."""
         return max(theta, 1.0 / float(self.step_sec[1]))
 
     def token_costs(self, theta: float) -> TokenCosts:
-        """Return what nodes and draft passes are charged at so many tokens per second.
+        """Return what nodes and draft passes cost in tokens, at so many tokens per second.
 
-        Where weights stream in, nodes are priced as in a step without drafting, and draft passes by
-        `EXPOSED_DRAFT_SHARE`. Whether drafting hides depends on the whole step, which prices of single nodes cannot
-        say; `seconds` does.
+        Where weights stream in, nodes cost what they cost in a step without drafting, and draft passes their
+        `EXPOSED_DRAFT_SHARE`. How much of drafting overlaps with reading depends on the whole step, so costs of
+        single nodes are approximate; `seconds` is exact.
         """
         return TokenCosts(
             theta * self.step_sec, theta * (1.0 if self.streaming is None else EXPOSED_DRAFT_SHARE) * self.draft_sec
@@ -126,12 +127,12 @@ class Rate:
 
 
 class Controller(NamedTuple):
-    """What follows a run: how fast it is, how far its chances hold, what a draw must be worth for the budget to last.
+    """The controller of a run: its rate, the correction of its chances, and the least gain that a draw must have.
 
     Attributes:
         theta: tokens per second.
         threshold: used by the sampled recipe alone.
-        gain: what chances are multiplied by; below 1 where less is accepted than they promise.
+        gain: what chances are multiplied by; below 1 where fewer tokens are accepted than they predict.
     """
 
     theta: float
@@ -139,12 +140,12 @@ class Controller(NamedTuple):
     gain: float = 1.0
 
     def after(self, size: int, max_size: int) -> Controller:
-        """Return the controller with the threshold of the next step: so that trees are full about as often as not."""
+        """Return the controller with the threshold of the next step, set so that about half of the trees are full."""
         threshold = self.threshold * THRESHOLD_STEP if size >= max_size else self.threshold / THRESHOLD_STEP
         return self._replace(threshold=max(threshold, LOWEST_THRESHOLD))
 
     def seen(self, tokens: int, expected: float) -> Controller:
-        """Return the controller after a step that committed so many tokens where the scores promised `expected`."""
+        """Return the controller after a step that committed so many tokens where the scores predicted `expected`."""
         lowest, highest = GAIN_LIMITS
         gain = self.gain * math.exp(GAIN_STEP * (tokens - expected))
         return self._replace(gain=min(max(gain, lowest), highest))
@@ -156,8 +157,8 @@ class Recipe:
 
     Attributes:
         verifier: name of the only one that is.
-        kind: which tables of the calibration tell what to expect of a rank.
-        expansion: makes what shapes a step's tree.
+        kind: which tables of the calibration apply to its children.
+        expansion: makes the expansion policy of a step.
     """
 
     verifier: str
@@ -206,7 +207,7 @@ class Expectation(NamedTuple):
         tokens_per_step: committed tokens per target pass.
         size: nodes of a tree on average.
         tokens_per_sec: None without costs.
-        controller: where a run starts.
+        controller: with which a run starts.
     """
 
     tokens_per_step: float
@@ -216,7 +217,7 @@ class Expectation(NamedTuple):
 
     @property
     def value(self) -> float:
-        """What recipes are compared by."""
+        """The value by which recipes are compared."""
         return self.tokens_per_step if self.tokens_per_sec is None else self.tokens_per_sec
 
 
@@ -245,7 +246,7 @@ def best_static(
 ) -> tuple[TokenTree, Expectation]:
     """Return the best static tree where children are drawn by a recipe, and what it is expected to do.
 
-    Its chances are those of the ranks, as the trees of `expectation` have those of the rows, so both compare.
+    Its chances are by rank where those of `expectation` are by row, so that both can be compared.
     """
     vector = AcceptanceVector(calibration.expected(recipe.kind)[: bounds.branch])
     greedy = calibration.temperature == 0.0
@@ -257,11 +258,11 @@ def best_static(
 
 
 def _static_threshold(recipe: Recipe, bounds: TreeBounds, calibration: Calibration) -> float:
-    """Return the least score in the best tree of that size for the plain vector: what the last of a budget is worth."""
+    """Return the least score in the best tree of that size for the plain vector: the gain of its last node."""
     vector = AcceptanceVector(calibration.expected(recipe.kind))
     try:
         tree = optimal_tree(vector, size=bounds.max_size, depth=bounds.max_depth)
-    except ValueError:  # fewer nodes exist: the budget is no limit
+    except ValueError:  # fewer nodes exist, so the size is no limit
         return LOWEST_THRESHOLD
     return max(float(node_scores(tree, vector).min()), LOWEST_THRESHOLD)
 
@@ -285,7 +286,7 @@ def grown_on_rows(
 
 
 class _KeptRows:
-    """Rows of a calibration as `expansion.Rows`; tokens are known by their place in the row."""
+    """Rows of a calibration as `expansion.Rows`; a token is its index in the row."""
 
     def __init__(self, best: np.ndarray, generator: np.random.Generator) -> None:
         tail = np.maximum(1.0 - best.sum(axis=1, keepdims=True), 0.0) / TAIL_TOKENS

@@ -33,7 +33,7 @@ class CompiledGrower:
     """Grows one tree after the other, with the buffers of a whole run.
 
     Args:
-        policy: whose bounds the shapers keep to.
+        policy: whose bounds the expansion policies keep to.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class CompiledGrower:
         return None if self._shaping is None else self._shaping.rows
 
     def supports(self, expansion: ExpansionPolicy, session: Session) -> bool:
-        """Whether compiled code knows such a shaper, and reads that session's logits."""
+        """Whether compiled code knows such an expansion policy, and reads that session's logits."""
         return (
-            # not what derives from them and may decide otherwise
+            # not subclasses, which may decide otherwise
             (type(expansion) is TopKExpansion or type(expansion) is SampledExpansion)
             and type(expansion.chances) in (DraftChances, ChanceTables)
             and (self.draft_sampling in DRAFT_SAMPLINGS or type(expansion) is TopKExpansion)
@@ -86,7 +86,7 @@ class CompiledGrower:
         if isinstance(session, CompiledSession):
             widths = finite(self._in_one_call(shaping, expansion, session, sequence), "draft")
         else:
-            widths = self._wave_by_wave(shaping, session, sequence)
+            widths = self._pass_by_pass(shaping, session, sequence)
         nodes = Nodes(*shaping.kept())
         tree = TokenTree.unchecked(nodes.parents.astype(np.int32))
         firsts, counts, mask = shaping.description(tree.size)
@@ -101,11 +101,11 @@ class CompiledGrower:
         sequence: Sequence[int],
     ) -> list[int] | None:
         if self._call is None or self._call.session is not session:
-            self._call = GrowCall(session, shaping, most_waves=self.policy.max_depth)
+            self._call = GrowCall(session, shaping, most_frontiers=self.policy.max_depth)
         draws = isinstance(expansion, SampledExpansion) and DRAFT_SAMPLINGS[self.draft_sampling]
         return self._call.grow(sequence[session.length :], self.generator if draws else None)
 
-    def _wave_by_wave(self, shaping: tree_expansion.Shaping, session: Session, sequence: Sequence[int]) -> list[int]:
+    def _pass_by_pass(self, shaping: tree_expansion.Shaping, session: Session, sequence: Sequence[int]) -> list[int]:
         widths: list[int] = []
         for _ in range(self.policy.max_depth):
             width = shaping.frontier()
@@ -120,7 +120,7 @@ class CompiledGrower:
 
     def _begun(self, expansion: TopKExpansion | SampledExpansion, sequence: Sequence[int]) -> tree_expansion.Shaping:
         """Return the buffers with the rules of this step and the root alone."""
-        bounds, sampled = expansion.bounds, expansion if isinstance(expansion, SampledExpansion) else None
+        bounds, sampled = expansion.bounds, isinstance(expansion, SampledExpansion)
         by_table = expansion.chances if isinstance(expansion.chances, ChanceTables) else None
         if self._shaping is None:
             self._shaping = tree_expansion.Shaping(
@@ -129,9 +129,10 @@ class CompiledGrower:
             )  # fmt: skip
         self._shaping.begin(
             sequence[-1], root_position=len(sequence) - 1, temperature=self.sampling.temperature,
-            in_turn=sampled is not None, draws=DRAFT_SAMPLINGS.get(self.draft_sampling, False),
+            sampled=sampled, draws=DRAFT_SAMPLINGS.get(self.draft_sampling, False),
             tables=None if by_table is None else (CENTRES, by_table.values, MASS_EDGES),
-            gain=1.0 if by_table is None else by_table.gain, threshold=0.0 if sampled is None else sampled.threshold,
+            gain=1.0 if by_table is None else by_table.gain,
+            threshold=expansion.threshold if isinstance(expansion, SampledExpansion) else 0.0,
             expected=expansion.expected, token_costs=expansion.token_costs,
         )  # fmt: skip
         return self._shaping

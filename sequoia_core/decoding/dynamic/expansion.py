@@ -1,9 +1,8 @@
-"""How one step's tree grows by what the draft says: which nodes are read next, which children they get, which
-nodes stay.
+"""Expansion policies: which nodes of a step's dynamic tree are read next, which children they get, which nodes stay.
 
 Two recipes keep the output exact, and each is a class here. `TopKExpansion` takes the draft's most likely tokens, and
-prunes and reorders them at will before the target has drawn anything. `SampledExpansion` has children drawn without
-replacement, and decides on each before its token is known. Knows scores, costs and numbers; neither models nor torch.
+may prune and reorder them because the target has not drawn anything yet. `SampledExpansion` has children drawn without
+replacement, and decides on each before its token is known. Knows scores and costs; neither models nor torch.
 Shapes: n = nodes so far, w = nodes read in one draft pass (the frontier), k = ranks.
 """
 
@@ -21,7 +20,7 @@ from ...design.tree import MAX_SIZE, TokenTree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeBounds:
-    """What no tree of a run exceeds.
+    """Limits of all trees of a run.
 
     Args:
         max_size: nodes, root included.
@@ -57,7 +56,7 @@ class Nodes(NamedTuple):
         depths, tokens: int64 [n].
         probs: float64 [n], what the draft gave each token after its parent; 1 for the root.
         scores: float64 [n], chance that the node is accepted, as far as is known when the step is drafted.
-        cache_positions: int64 [n], place in the draft's cache counted from the root's; -1 for nodes not read yet.
+        cache_positions: int64 [n], position in the draft's cache counted from the root's; -1 for nodes not read yet.
     """
 
     parents: np.ndarray
@@ -143,17 +142,17 @@ class Chances(Protocol):
 
 
 class DraftChances:
-    """The draft's own probability, taken for the chance of its most likely tokens."""
+    """Takes the draft's own probability as the chance of its most likely tokens."""
 
     def most_likely(self, probs: np.ndarray) -> np.ndarray:
         return probs
 
 
 class TokenCosts(NamedTuple):
-    """What the parts of a step cost, in tokens that the same time is worth.
+    """Costs of the parts of a step, in tokens that the run commits in the same time.
 
     Attributes:
-        step: float64 [max_size + 1], a step of n nodes but for its draft passes; entry 0 is unused.
+        step: float64 [max_size + 1], a step of n nodes without its draft passes; entry 0 is unused.
         draft: float64 [beam + 1], a draft pass over w nodes; entry 0 is 0.
     """
 
@@ -162,7 +161,7 @@ class TokenCosts(NamedTuple):
 
 
 class ExpansionPolicy(Protocol):
-    """One way of shaping trees: the loop asks for a frontier, reads it, hands over the rows, until it is empty."""
+    """One way of growing trees: the drafter reads each frontier and returns its rows, until a frontier is empty."""
 
     def frontier(self, nodes: Nodes) -> np.ndarray:
         """Return which nodes the next draft pass reads, int64 [w]; empty when the tree is complete."""
@@ -179,12 +178,12 @@ class ExpansionPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopKExpansion:
-    """Top-k of the draft: of all candidates the best; nothing of it depends on what the target will draw.
+    """Top-k of the draft: the best of all candidates; nothing depends on what the target will draw.
 
     Args:
         chances: of the most likely tokens.
         expected: float64 [k], that chance by rank where nothing is known of the row.
-        token_costs: None spends the whole budget, and stops only when nothing better than the worst kept can come.
+        token_costs: None uses the whole budget, and stops only when no better node than the worst kept can follow.
     """
 
     bounds: TreeBounds
@@ -208,7 +207,7 @@ class TopKExpansion:
         tokens, probs = rows.most_likely(self.bounds.branch)
         scores = nodes.scores[frontier, None] * self.chances.most_likely(probs)
         counts = np.full(len(frontier), tokens.shape[1])
-        # What is not among the best now never will be: more candidates only push it further down.
+        # A node that is not among the best now never will be: further candidates only lower its place.
         return nodes.with_children(frontier, counts, tokens, probs, scores).best(self.bounds.max_size)
 
     def kept(self, nodes: Nodes) -> Nodes:
@@ -220,13 +219,13 @@ class TopKExpansion:
 
 @dataclass(frozen=True, slots=True)
 class SampledExpansion:
-    """Sampled: children drawn without replacement, whether one more is drawn decided before its token is known.
+    """Sampled: children are drawn without replacement; whether to draw one more is decided before its token is known.
 
     Args:
-        chances: before a draw they decide on it; once its token is known they decide only what grows below.
+        chances: of the next token, which decide on its draw; of drawn tokens, which decide only what grows below them.
         expected: float64 [k], the chance by rank where nothing is known of the row.
-        token_costs: None counts nothing but the floor.
-        threshold: a draw that is worth less is left out, so that a budget lasts to the deeper levels.
+        token_costs: None counts no costs; then only the threshold limits draws.
+        threshold: the least gain of a draw, so that a budget lasts to the deeper levels.
     """
 
     bounds: TreeBounds
@@ -253,16 +252,16 @@ class SampledExpansion:
     def extended(self, nodes: Nodes, frontier: np.ndarray, rows: Rows) -> Nodes:
         best_tokens, best_probs = rows.most_likely(self.bounds.branch)
         reach = nodes.scores[frontier, None]
-        # The price of one more child, from the rows alone: as if their most likely tokens came out in order.
+        # The least gain that one more child must have, from the rows alone: as if the most likely tokens were drawn.
         left = 1.0 - (np.cumsum(best_probs, axis=1) - best_probs)
         planned = np.minimum.accumulate(reach * self.chances.before(left, best_probs), axis=1)
-        price = self._best_draws(nodes.size, planned.ravel())[1]
-        ranks = min(int((planned >= price).sum(axis=1).max()) + 1, self.bounds.branch)
+        least_gain = self._best_draws(nodes.size, planned.ravel())[1]
+        ranks = min(int((planned >= least_gain).sum(axis=1).max()) + 1, self.bounds.branch)
         tokens, probs = rows.drawn(ranks)
-        # Rank by rank with what was drawn before it; tokens of later ranks are drawn by now, but not looked at.
+        # Each rank is decided by the tokens drawn before it; tokens of later ranks are drawn already, but not used.
         left = 1.0 - (np.cumsum(probs, axis=1) - probs)
         largest = _largest_left(tokens, best_tokens, best_probs)
-        going = np.logical_and.accumulate(reach * self.chances.before(left, largest) >= price, axis=1)
+        going = np.logical_and.accumulate(reach * self.chances.before(left, largest) >= least_gain, axis=1)
         room = self.bounds.max_size - nodes.size
         counts = going.sum(axis=1)
         counts = np.minimum(counts, np.maximum(room - (np.cumsum(counts) - counts), 0))
@@ -290,9 +289,9 @@ def _unread(nodes: Nodes, bounds: TreeBounds) -> np.ndarray:
 
 
 def _best_width(net_gain: Callable[[int], float], most: int) -> int:
-    """Return how many of the most promising nodes are worth a pass: 0, all, or a power of two between."""
+    """Return how many of the most promising nodes to read in the next pass: 0, all, or a power of two between."""
     widths = [0, *(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
-    return max(widths, key=net_gain)  # the first of equals: rather fewer
+    return max(widths, key=net_gain)  # of equal gains the smallest width
 
 
 def _largest_left(drawn: np.ndarray, best_tokens: np.ndarray, best_probs: np.ndarray) -> np.ndarray:

@@ -1,7 +1,6 @@
-"""The drafter of trees that grow while they are drafted: reads a frontier, asks what comes next, goes on.
+"""The drafter of dynamic trees: reads a frontier, asks which nodes to read next, and so on.
 
-A `ExpansionPolicy` (see `expansion`) decides; this runs the draft's passes and leaves the tree as every judge expects
-it.
+An `ExpansionPolicy` (see `expansion`) decides; this runs the draft's passes and returns the tree that judges expect.
 Shapes: n = tree nodes, w = nodes of one pass, V = vocabulary.
 """
 
@@ -32,7 +31,7 @@ from .marginal_gains import MarginalGains, marginal_gains
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowingTree(TreeBounds):
-    """What the policies of such trees have in common: they are their own bounds, and no step's tree is fixed."""
+    """What policies of dynamic trees have in common: they are their own bounds, and no step's tree is fixed."""
 
     beam: int = 16
     branch: int = 16
@@ -62,11 +61,11 @@ class GrowingTree(TreeBounds):
 
     @property
     def kind(self) -> str:
-        """Which tables of a calibration speak of its children, see `design.calibration.KINDS`."""
+        """Which tables of a calibration apply to its children, see `design.calibration.KINDS`."""
         raise NotImplementedError
 
-    def shaper_at_start(self, context: float | None = None) -> ExpansionPolicy:
-        """Return what shapes the first trees of a run, with so many tokens in the cache."""
+    def expansion_at_start(self, context: float | None = None) -> ExpansionPolicy:
+        """Return the expansion policy at the start of a run, with so many tokens in the cache."""
         raise NotImplementedError
 
 
@@ -78,7 +77,7 @@ def predict_policy(
     context: float | None = None,
     prompts: int | None = None,
 ) -> Prediction:
-    """Predict what decoding with dynamic trees does, or with the one tree that an adaptive policy may answer.
+    """Predict what decoding with dynamic trees does, or with the one tree that an adaptive policy may choose.
 
     Args:
         acceptance: a vector with a calibration.
@@ -88,7 +87,7 @@ def predict_policy(
         return predict(policy.fixed, acceptance, profile, context=context, prompts=prompts)
     assert acceptance.calibration is not None
     return predict_growing(
-        policy.shaper_at_start(context), policy, acceptance.calibration, profile, kind=policy.kind, context=context,
+        policy.expansion_at_start(context), policy, acceptance.calibration, profile, kind=policy.kind, context=context,
         prompts=prompts,
     )  # fmt: skip
 
@@ -115,7 +114,7 @@ class DraftRows:
 
 
 class PlainGrower:
-    """Grows one tree after the other with any session, asking a shaper in Python."""
+    """Grows one tree after the other with any session, asking an expansion policy in Python."""
 
     def __init__(
         self,
@@ -129,7 +128,7 @@ class PlainGrower:
         self.policy, self.draft_sampling, self.sampling = policy, draft_sampling, sampling
         self.context, self.generator = context, generator
         most = policy.max_inner
-        self._mask = torch.full((most, most), -torch.inf)  # over the slots of one step; each sees its ancestors
+        self._mask = torch.full((most, most), -torch.inf)  # over the nodes read in one step; each sees its ancestors
         self.rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
 
     @staticmethod
@@ -178,10 +177,10 @@ class PlainGrower:
 
 
 class GrowingDrafter(LevelDrafter):
-    """Drafts with any session what its shaper decides; a policy's drafter says which shaper a step has.
+    """Drafts with any session; subclasses say which expansion policy a step has.
 
     The draft may read nodes that are not kept, and keep nodes that it has read without giving them children, so each
-    node's place in the cache is its own record (`Nodes.cache_positions`). Compiled code grows the trees where it can.
+    node's position in the cache is recorded (`Nodes.cache_positions`). Compiled code grows the trees where it can.
     """
 
     def __init__(self, session: Session, policy: GrowingTree, **options) -> None:
@@ -190,7 +189,7 @@ class GrowingDrafter(LevelDrafter):
         self._growers = [kind(policy, **options) for kind in (CompiledGrower, PlainGrower)]  # fastest first
 
     def expansion(self, context: int) -> ExpansionPolicy:
-        """Return what shapes the next tree; `context` tokens are committed."""
+        """Return the expansion policy of the next tree; `context` tokens are committed."""
         raise NotImplementedError
 
     @torch.inference_mode()

@@ -1,9 +1,9 @@
-"""What trees that follow the draft's rows will do with a pair on a machine, and how sure that is.
+"""Predictions for dynamic trees with a pair on a machine, with intervals.
 
-A static tree is replayed along the measured texts. These trees need rows beside the path that a text took, which no
-file holds, so they are grown on the rows kept of each prompt, drawn independently, and their nodes are judged by the
-calibrated chances, times how far these held for that prompt. What that leaves out: within a prompt easy positions
-follow easy ones. Shapes: m = prompts, r = resamples, n = nodes.
+A static tree is replayed along the measured texts. Dynamic trees need rows beside the path that a text took, which no
+file holds. So they are grown on the rows kept of each prompt, drawn independently, and their nodes are scored by the
+calibrated chances times a factor for that prompt. This ignores that easy positions follow easy ones within a prompt.
+Shapes: m = prompts, r = resamples, n = nodes.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def predict_growing(
     prompts: int | None = None,
     seed: int = 0,
 ) -> Prediction:
-    """Predict what decoding with trees of this shaper does.
+    """Predict what decoding with trees of this expansion policy does.
 
     Args:
         expansion: as it is at the start of a run; what it learns from the run is left out.
-        kind: of `calibration.KINDS`, which tables speak of its children: "most likely" or "drawn".
+        kind: of `calibration.KINDS`, which tables apply to its children: "most likely" or "drawn".
         context, prompts: as for `predict`.
 
     Returns:
@@ -47,7 +47,7 @@ def predict_growing(
         ValueError: when the bounds go beyond what was profiled.
     """
     greedy = calibration.temperature == 0.0
-    rows, gain = calibration.rows_by_prompt(), calibration.trust_by_prompt(kind)
+    rows, gain = calibration.rows_by_prompt(), calibration.gain_by_prompt(kind)
     if rows is None:
         rows, gain = [calibration.rows], np.ones(1)
     generator, tables = np.random.default_rng(seed), calibration.tables()
@@ -60,11 +60,11 @@ def predict_growing(
             tokens[prompt, trial], sizes[prompt, trial] = _expected_tokens(nodes, judged, kind), nodes.size
             widths[prompt, trial, : len(read)] = read
     positions = calibration.positions if len(rows) > 1 else calibration.positions.sum(keepdims=True)
-    # A prompt takes its positions ÷ tokens per step: of a noisy mean the inverse is too large, to first order by this.
+    # Steps are positions ÷ tokens per step; the inverse of a noisy mean is too large, to first order by this.
     mean = tokens.mean(axis=1)
     steps = positions / mean / (1.0 + tokens.var(axis=1) / (TREES_PER_PROMPT * mean**2))
 
-    def seconds(times: HardwareProfile) -> np.ndarray:  # of a step by its parts for each prompt, float64 [3, m]
+    def seconds(times: HardwareProfile) -> np.ndarray:  # parts of a step for each prompt, float64 [3, m]
         return np.mean(step_parts(sizes, widths, times, context=context, greedy=greedy, growing=True), axis=-1)
 
     def step_sec(times: HardwareProfile) -> float:
@@ -89,7 +89,7 @@ def predict_growing(
 
 
 def _expected_tokens(nodes: Nodes, chances: ChanceTables, kind: str) -> float:
-    """Return the sum of all nodes' chances to be accepted, by what is known of their tokens."""
+    """Return the sum of all nodes' chances to be accepted, now that their tokens are known."""
     table = chances.most_likely if kind == "most likely" else chances.after
     ranks = np.maximum(nodes.ranks, 1)
     probs = np.zeros((nodes.size, int(ranks.max())))

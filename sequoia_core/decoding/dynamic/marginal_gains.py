@@ -1,7 +1,7 @@
-"""What each node of a tree that took shape in a step is expected to add, what it costs, and the best that was left out.
+"""What each node of a step's dynamic tree is expected to add, what it costs, and the best candidates left out.
 
-Read off what the shaper computed: scores, prices and chances by rank. Shapes: n = nodes of the tree, r = nodes of it
-that the draft read, k = ranks.
+Read off what the expansion policy computed: scores, costs and chances by rank. Shapes: n = nodes of the tree, r = nodes
+of it that the draft read, k = ranks.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class MarginalGains:
 
     Attributes:
         gains: tokens that each node is expected to add [n]: the chance that it is accepted, 1 for the root.
-        costs: what one more node costs at its place in order of gains [n], in tokens that the same time is worth; None
+        costs: the marginal cost of each node in order of gains [n], in tokens that the run commits in that time; None
             for the root and where no costs are counted.
-        next_cost: the same for one node more than the tree has; None where no more may be, or no costs are counted.
+        next_cost: the same for one node more than the tree has; None where the tree is full, or no costs are counted.
         left_out: the best candidates that are not in the tree, best first. Of a sampled tree only first children of
-            nodes that were not read: elsewhere nothing but the draw says what would have come next.
+            nodes that were not read: elsewhere only a further draw would tell the token.
     """
 
     gains: tuple[float, ...]
@@ -48,7 +48,7 @@ class MarginalGains:
 
 
 def marginal_gains(expansion: ExpansionPolicy, nodes: Nodes, rows: Rows, *, most: int) -> MarginalGains:
-    """Return the gains and costs of a finished tree; of a shaper of one's own the gains alone.
+    """Return the gains and costs of a finished tree; for a policy of one's own the gains alone.
 
     Args:
         rows: after those nodes that the draft read, in the order of the nodes.

@@ -31,7 +31,7 @@ class SpecExecTree(GrowingTree):
     def kind(self) -> str:
         return "most likely"
 
-    def shaper_at_start(self, context: float | None = None) -> TopKExpansion:
+    def expansion_at_start(self, context: float | None = None) -> TopKExpansion:
         return TopKExpansion(self, DraftChances())
 
 
@@ -40,11 +40,11 @@ class SpecExecDrafter(GrowingDrafter):
 
     def __init__(self, session: Session, policy: SpecExecTree, **options) -> None:
         super().__init__(session, policy, **options)
-        self._shaper = policy.shaper_at_start()
+        self._expansion = policy.expansion_at_start()
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
         return isinstance(policy, SpecExecTree)
 
     def expansion(self, context: int) -> TopKExpansion:
-        return self._shaper
+        return self._expansion

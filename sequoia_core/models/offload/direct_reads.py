@@ -1,7 +1,7 @@
-"""Files that are read past the page cache, by several threads at once, and refused once they are not what they were.
+"""Files that several threads read past the page cache, and that are refused once they have changed.
 
-Direct reads cost the disk's time whatever was read before: speed does not depend on what the cache still holds. Where a
-file system grants none, pages are dropped after they were read.
+Direct reads always take the disk's time, so speed does not depend on what the cache still holds. Where a file system
+does not allow them, pages are dropped after reading.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def round_up(size: int, unit: int = ALIGNMENT) -> int:
 
 
 def aligned_memory(size: int) -> memoryview:
-    """Return zeroed memory of at least `size` bytes that begins at a page, in large pages where the system grants them.
+    """Return zeroed memory of at least `size` bytes that begins at a page, in large pages where the system allows.
 
-    Into small pages, which lie scattered, a direct read is divided into many requests and takes up to 1.7 times as long
-    (docs/offloading.md). Only private memory is granted large pages. A process forked meanwhile does not get it: it
-    could be left with the pages that are being filled. It goes back to the system when the last view of it does.
+    A direct read into small pages, which are scattered, is divided into many requests and takes up to 1.7 times as long
+    (docs/offloading.md). Only private memory gets large pages. It is not copied into forked processes, since they might
+    keep the pages that are being filled. It is freed with its last view.
     """
     if sys.platform != "linux" or size < LARGE_PAGE:
         return memoryview(mmap.mmap(-1, max(round_up(size), ALIGNMENT)))
     size = round_up(size, LARGE_PAGE)
     memory = mmap.mmap(-1, size + LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for advice in (mmap.MADV_HUGEPAGE, mmap.MADV_DONTFORK):
-        with contextlib.suppress(OSError):  # a kernel built without it
+        with contextlib.suppress(OSError):  # a kernel without large pages
             memory.madvise(advice)
     begin = -np.frombuffer(memory, np.uint8).ctypes.data % LARGE_PAGE
     return memoryview(memory)[begin : begin + size]
@@ -66,15 +66,15 @@ class DirectFile:
         self.size = self._facts["size"]
 
     def identity(self) -> tuple:
-        """Return what tells this file from another one, or from itself after a change."""
+        """Return what identifies this file and its version."""
         return str(self.path.resolve()), *self._facts.values()
 
     def stat(self) -> os.stat_result:
-        """Return what is known of the file that is there now."""
+        """Return that of the file as it is now."""
         return os.stat(self.path)
 
     def check(self) -> None:
-        """Raise ValueError unless the file is still there, and nobody wrote to it since it was opened."""
+        """Raise ValueError unless the file still exists and was not written to since it was opened."""
         try:
             found = _facts(self.stat())
         except OSError as error:
@@ -93,7 +93,7 @@ class DirectFile:
         """Read into `memory`, which is aligned and of a multiple of 4,096 bytes, as is `offset`.
 
         Args:
-            needed: bytes that there have to be; what `memory` holds beyond them may lie after the file's end.
+            needed: bytes that must be there; the rest of `memory` may lie beyond the end of the file.
 
         Raises:
             ValueError: when the file ends before, or the disk fails.
@@ -109,9 +109,9 @@ class DirectFile:
                 ) from error
             reached = done + count
             if reached < needed and self.direct:
-                reached -= reached % ALIGNMENT  # a direct read goes on from a whole block only
+                reached -= reached % ALIGNMENT  # a direct read can continue only at a whole block
             if reached <= done:
-                self.check()  # cut while it was read: that it changed says more
+                self.check()  # cut during the read: the better message is that it changed
                 raise ValueError(
                     f"{self.path}: found the end of the file at byte {offset + done + count}, expected "
                     f"{offset + needed} bytes at least"
@@ -136,7 +136,7 @@ def _open(path: Path) -> tuple[int, bool]:
             try:
                 os.preadv(fd, [aligned_memory(ALIGNMENT)], 0)
                 return fd, True
-            except OSError:  # granted at opening, refused at reading
+            except OSError:  # allowed at opening, refused at reading
                 os.close(fd)
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC), False
 

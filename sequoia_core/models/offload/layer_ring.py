@@ -1,7 +1,7 @@
 """Decoder layers that stream through a few buffers: threads read ahead, a pass takes one layer after the other.
 
-Reading wraps from a pass's last layers to the next pass's first ones, so that the disk works while the draft drafts.
-Knows nothing of models; where bytes come from is a `LayerSource`.
+Reading continues from a pass's last layers to the next pass's first ones, so that the disk works during drafting.
+Knows nothing of models; a `LayerSource` brings the bytes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import torch
 SLOTS = 3  # layer buffers: one in use, the others ahead
 SMALL_RING_BYTES = 2**25  # small layers have more buffers, up to these bytes
 READERS = 3  # outstanding reads
-STALL_SEC = 60.0  # a disk that delivers nothing for so long is given up
-CLOSING_SEC = 5.0  # closing waits no longer for a read that does not return; its thread ends when it does
+STALL_SEC = 60.0  # a disk that delivers nothing for so long counts as failed
+CLOSING_SEC = 5.0  # closing waits so long for a read that does not return; its thread ends when it returns
 
 
 def slots_for(layer_count: int, layer_bytes: int) -> int:
     """Return how many buffers layers of this size stream through: three, and more where they are small.
 
-    What the draft and the walk take between two passes does not become less with the layers, and the disk stands still
-    once all buffers are full. So small layers have as many buffers as 32 MiB hold, but at most for half of the model.
+    Between two passes the disk stops once all buffers are full, and that time does not shrink with the layers. So small
+    layers have as many buffers as fit into 32 MiB, but at most for half of the model.
     """
     return max(SLOTS, min(SMALL_RING_BYTES // layer_bytes, layer_count // 2))
 
@@ -49,23 +49,23 @@ class LayerSource(Protocol):
         ...
 
     def parts(self, layer: int) -> int:
-        """Return into how many parts the reading of a layer is divided."""
+        """Return the number of parts in which a layer is read."""
         ...
 
     def read(self, layer: int, part: int, buffer: torch.Tensor) -> int:
-        """Bring one part of a layer into its place in a buffer; return bytes read. Called by several threads.
+        """Read one part of a layer into its place in a buffer; return bytes read. Called by several threads.
 
         Raises:
-            ValueError: when it cannot be had.
+            ValueError: when it cannot be read.
         """
         ...
 
     def check(self) -> None:
-        """Raise ValueError unless everything is as it was when the source was opened."""
+        """Raise ValueError where something has changed since the source was opened."""
         ...
 
     def close(self) -> None:
-        """Give back descriptors and memory; nobody reads any more."""
+        """Close files and free memory; called after the last read."""
         ...
 
 
@@ -80,17 +80,17 @@ class _Reader(threading.Thread):
 
 
 class _Reading:
-    """What the reading threads and the pass share; holds no reference to the ring, which ends it when it is dropped.
+    """State shared by the reading threads and the pass; without a reference to the ring, whose end ends it.
 
     Turns count layers over all passes since the last restart: turn t is layer t mod L in buffer t mod R.
 
     Attributes:
         released: turns whose buffer may be filled again.
-        next_turn, next_part: the part that is handed out next.
+        next_turn, next_part: the part that is read next.
         left: parts that each buffer still lacks.
         running: parts that are being read now.
-        fault: what went wrong, for the pass that waits.
-        over: nobody wants to read any more.
+        fault: the error, for the pass that waits.
+        over: reading has ended.
         threads: readers that have not ended.
     """
 
@@ -109,7 +109,7 @@ class _Reading:
         self.fault: ValueError | None = None
 
     def work(self) -> None:
-        """Read parts until it is over: what each thread does."""
+        """Read parts until reading ends; run by each thread."""
         while (part := self._take_part()) is not None:
             try:
                 count = self.source.read(part.layer, part.part, self.buffers[part.turn % self.slots])
@@ -146,7 +146,7 @@ class _Reading:
             self.changed.notify_all()
 
     def stop(self) -> None:
-        """End reading; the last thread to leave gives everything back. Never waits: it may run anywhere."""
+        """End reading; the last thread frees everything. It never waits, because it may run anywhere."""
         with self.changed:
             self.over = True
             self.changed.notify_all()
@@ -222,7 +222,7 @@ class LayerRing:
             self._in_pass = False
 
     def close(self) -> None:
-        """Stop reading and give back threads, descriptors and memory."""
+        """Stop reading; end threads, close files and free memory."""
         self._reading.stop()
         until = time.monotonic() + CLOSING_SEC
         for thread in self._threads:
@@ -243,7 +243,7 @@ class LayerRing:
         """Forget what was read, after a pass that ended early or failed, and begin at the first layer."""
         state = self._reading
         with state.changed:
-            held, state.fault = state.fault, state.fault or ValueError("weights: restarting")  # hands out no more parts
+            held, state.fault = state.fault, state.fault or ValueError("weights: restarting")  # stops the readers
             if not state.changed.wait_for(lambda: not state.running, STALL_SEC):
                 raise held or _stalled()
             state.restart()
@@ -266,7 +266,7 @@ class LayerRing:
             state.wait_sec += time.perf_counter() - began
             if state.fault is not None:
                 raise state.fault
-        state.source.check()  # after the reading: whatever was written to the file meanwhile shows
+        state.source.check()  # after reading, so that a change during it is found
         return state.buffers[slot]
 
     def _release(self) -> None:
@@ -284,11 +284,11 @@ _OPEN: weakref.WeakSet[LayerRing] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """End all readers before the interpreter does: a thread that it ends in the middle of a read aborts the process."""
+    """End all readers before the interpreter exits: a thread that it ends during a read aborts the process."""
     for ring in list(_OPEN):
         ring.close()
     for thread in threading.enumerate():
-        if isinstance(thread, _Reader):  # of a ring that was dropped a moment ago, and told to end
+        if isinstance(thread, _Reader):  # of a ring that was deleted just before
             thread.join(CLOSING_SEC)
 
 

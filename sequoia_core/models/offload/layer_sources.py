@@ -10,7 +10,7 @@ import torch
 from .direct_reads import ALIGNMENT, DirectFile, aligned_memory, round_up
 from .tensor_files import PIECE, StoredTensor, TensorFiles, pieces
 
-LINE = 64  # bytes: products of a matrix that begins elsewhere may differ in the last bit
+LINE = 64  # bytes: products of a matrix aligned differently may differ in the last bit
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Place:
 
 
 def places_of(matrices: Sequence[torch.Tensor]) -> tuple[Place, ...]:
-    """Lay a layer's matrices out in a buffer, one behind the other."""
+    """Arrange a layer's matrices in a buffer, one after the other."""
     places, begin = [], 0
     for matrix in matrices:
         end = begin + matrix.numel() * matrix.dtype.itemsize
@@ -117,7 +117,7 @@ class PackedSource:
 class HostSource:
     """Layers from pinned memory of the host to a CUDA device, one copy per layer on a stream of its own.
 
-    No GPU has run this yet: it was written against the same seam as the files, and only its refusal is tested.
+    No GPU has run this yet: it uses the same interface as the files, and only its refusal is tested.
 
     Args:
         origin: what fills the pinned memory, once; its buffers are the device's.

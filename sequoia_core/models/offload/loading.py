@@ -1,4 +1,4 @@
-"""Targets whose decoder layers stream from a slower tier: what that takes, whether there is so much, and the model."""
+"""Targets whose decoder layers stream from a slower tier: their needs, the check of memory and disk, and the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIERS = {"disk": "disk", "host": "pinned host memory"}
 
 
 class OffloadedModel(HuggingFaceModel):
-    """A Hugging Face model whose layers stream; `close` gives back memory, threads and descriptors at once.
+    """A Hugging Face model whose layers stream; `close` frees memory, threads and files at once.
 
     Attributes:
         offload: the tier, "disk" or "host".
@@ -74,11 +74,11 @@ class OffloadedModel(HuggingFaceModel):
         return self._backend.path
 
     def rest(self) -> None:
-        if isinstance(self._backend, StreamedLlama):  # the model's own forward is not what decodes
+        if isinstance(self._backend, StreamedLlama):  # decoding does not use the model's own forward
             self._streamed.rest(self.model)
 
     def open(self, capacity: int) -> Session:
-        if self._closed:  # its descriptors may be those of other files by now
+        if self._closed:  # its descriptors may belong to other files now
             raise ValueError(f"{self.name}: found a model that was closed, expected one that is loaded")
         return super().open(capacity)
 
@@ -91,7 +91,7 @@ class OffloadedModel(HuggingFaceModel):
 
 
 def check_tier(tier: str, device: torch.device) -> None:
-    """Raise ValueError for a tier that there is not, or not beside such a device."""
+    """Raise ValueError for an unknown tier, or one that does not work with this device."""
     if tier not in TIERS:
         raise ValueError(f"offload: found {str(tier)[:40]!r}, expected {' or '.join(TIERS)}")
     if tier == "host" and device.type != "cuda":
@@ -102,7 +102,7 @@ def check_tier(tier: str, device: torch.device) -> None:
 
 
 class _Opened(NamedTuple):
-    """A model without its layers' numbers, the files that have them, and what it is going to take."""
+    """A model without its layers' numbers, the files that have them, and what it will need."""
 
     model: PreTrainedModel
     files: TensorFiles
@@ -114,10 +114,10 @@ class _Opened(NamedTuple):
 def predicted_needs(
     source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, tier: str, *, beside: int = 0
 ) -> OffloadNeeds:
-    """Return what an offloaded model would take, from the headers of its files; arguments as `load_offloaded`.
+    """Return what an offloaded model will need, from the headers of its files; arguments as `load_offloaded`.
 
     Raises:
-        ValueError: for what `load_offloaded` refuses before it looks at memory.
+        ValueError: for what `load_offloaded` refuses before it checks memory.
     """
     with ExitStack() as undo, _naming(source):
         return _open(source, plan, device, dtype, tier, beside=beside, undo=undo).needs
@@ -139,7 +139,7 @@ def load_offloaded(
     Args:
         tier: one that `check_tier` accepts. "disk" reads the model's own files, or a packed copy of them where compiled
             passes run it; "host" keeps the layers in pinned memory beside a CUDA device (no GPU has run that yet).
-        beside: bytes that the draft is going to take.
+        beside: bytes that the draft will need.
         progress: called with a fraction and words while a packed copy is made, its size first.
 
     Raises:

@@ -1,4 +1,4 @@
-"""How much memory and disk an offloaded model takes, said before it is loaded, and whether there is so much."""
+"""How much memory and disk an offloaded model needs, predicted before it is loaded, and whether it is there."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LONGEST_TEXT = 2048  # tokens that memory is predicted for, or the model's conte
 
 @dataclass(frozen=True, slots=True)
 class OffloadNeeds:
-    """What an offloaded target takes, in bytes; memory is the device's unless it says otherwise.
+    """What an offloaded target needs, in bytes; memory is the device's unless it says otherwise.
 
     Attributes:
         resident: embedding, head, norms and biases.
         ring: layer buffers and what is being read.
         cache: keys and values of a text of 2,048 tokens and a tree of 1,024 nodes.
         scratch: of a pass over such a tree, its logits included.
-        loading: taken while the model is checked against its own forward, and given back.
+        loading: used only while the model is checked against its own forward.
         beside: the draft.
         host: pinned memory of the host; 0 unless layers are kept there.
         copy: on disk, for a packed copy of the layers; 0 where the model's own files are streamed.
@@ -46,7 +46,7 @@ class OffloadNeeds:
 
     @property
     def memory(self) -> int:
-        """The most that is taken at a time."""
+        """The most that is used at one time."""
         return self.beside + max(self.loading, self.resident + self.ring + self.cache + self.scratch)
 
     @property
@@ -56,7 +56,7 @@ class OffloadNeeds:
         return ", ".join(f"{name} {getattr(self, name) / 1e6:,.0f}" for name in names)
 
     def check(self, name: str, device: torch.device) -> None:
-        """Raise ValueError, with the numbers, unless there is so much memory; what cannot be asked is enough."""
+        """Raise ValueError, with the numbers, unless there is so much memory; unknown memory counts as enough."""
         if self.host and (pinned := available_bytes()) is not None and self.host > pinned:
             raise ValueError(
                 f"{name}: found {pinned / 1e6:,.0f} MB of the host's memory free, expected {self.host / 1e6:,.0f} MB "
@@ -71,12 +71,12 @@ class OffloadNeeds:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return how much of a device's memory may be taken; None where it cannot be asked."""
+    """Return a device's free memory; None where it is unknown."""
     return available_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
 
 
 def needs_of(model: PreTrainedModel, streamed: StreamedModules, *, compiled: bool, beside: int) -> OffloadNeeds:
-    """Work out what a model takes, from its shape.
+    """Compute what a model needs, from its sizes.
 
     Args:
         compiled: whether compiled passes run it from a packed copy.

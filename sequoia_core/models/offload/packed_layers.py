@@ -1,11 +1,11 @@
 """A plain decoder's matrices in the tiles of the compiled passes, in a file of their own: made once, then streamed.
 
-The file holds the layers one behind the other, then the head, then the embedding where it is not tied to the head; each
-part begins at a whole block, so that it is read straight into the buffer that the passes use. It lies in the cache
-folder under a name made of the model's files; a manifest beside it says what it holds.
+The file holds the layers one after the other, then the head, then the embedding where it is not tied to the head; each
+part begins at a whole block, so that it is read directly into the buffer that the passes use. It is in the cache
+folder under a name derived from the model's files; a manifest beside it lists its content.
 
-Whoever writes in that folder holds its lock, whoever reads a copy shares that copy's: nothing is made twice, and only
-what nobody uses is deleted. Where the file system has no locks, nothing is.
+A writer holds the folder's lock, and readers share their copy's lock, so nothing is made twice and only unused copies
+are deleted. Where the file system has no locks, nothing is deleted.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "sequoia-packed-layers", 2
 ROWS = 2**12  # of the head, packed at a time: a multiple of 32
 SPARE_DISK = 2**28  # bytes left free beside a copy
-POLL_SEC = 0.1  # between two looks whether another load is done
+POLL_SEC = 0.1  # between two checks whether another load is done
 Progress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class PackedParts:
-    """Where the parts of a packed copy lie, in bytes; each size is a multiple of 4,096.
+    """Where the parts of a packed copy begin, in bytes; each size is a multiple of 4,096.
 
     Attributes:
         embedding_bytes: 0 where the embedding is tied to the head.
@@ -97,7 +97,7 @@ class DamagedCopy(Explained):
 
 
 class PackedCopy(DirectFile):
-    """A packed copy, open for reading: nobody deletes it meanwhile.
+    """A packed copy, open for reading; it is not deleted meanwhile.
 
     Args:
         sums: the checksum of each part.
@@ -109,19 +109,19 @@ class PackedCopy(DirectFile):
         self._unread = dict(enumerate(sums))
 
     def stat(self) -> os.stat_result:
-        return os.fstat(self._fd)  # under its name there may be another by now: what was opened is whole all the same
+        return os.fstat(self._fd)  # the open file, which is whole even if another has its name now
 
     def compare(self, part: int, content: torch.Tensor) -> None:
-        """Hold a part that was read against what was packed, the first time that it is there.
+        """Compare a part with the packed original's checksum, the first time that it is read.
 
         Raises:
-            DamagedCopy: where they differ; the next load looks at the whole copy and makes it anew.
+            DamagedCopy: where they differ; the next load checks the whole copy and makes it again.
         """
         if part not in self._unread:
             return
         if self._unread[part] != checksum(content):
-            with contextlib.suppress(OSError):  # it cannot be made anew either
-                os.utime(self._fd, ns=(0, 0))  # under the time that was noted it would be trusted again
+            with contextlib.suppress(OSError):  # it cannot be made again either
+                os.utime(self._fd, ns=(0, 0))  # with the recorded time it would be trusted again
             raise DamagedCopy(
                 f"{self.path}: found a packed copy whose part {part + 1} was damaged, expected it as it was written"
             )
@@ -129,7 +129,7 @@ class PackedCopy(DirectFile):
 
 
 def checksum(content: torch.Tensor | memoryview) -> int:
-    """Return the sum of a part's 64-bit words, modulo 2^64: a twentieth of a hash's time, and it adds up."""
+    """Return the sum of a part's 64-bit words modulo 2^64, which takes a twentieth of a hash's time and adds up."""
     return int(np.add.reduce(np.asarray(content).view(np.uint64)))
 
 
@@ -142,18 +142,18 @@ def packed_copy(
 ) -> PackedCopy:
     """Return the packed copy of a model, which is made where there is none.
 
-    A copy is trusted if its size and time are those that were noted when it was made and read back; with another time
-    its content is compared. While another load is making one, this one waits. Copies of the same files as they were
-    earlier are deleted, and what is left of loads that were killed.
+    A copy is trusted if its size and time are those recorded when it was made and read back; with another time its
+    content is compared. While another load is making one, this one waits. Copies of earlier versions of the same files
+    are deleted, and leftovers of loads that were killed.
 
     Args:
-        stored: where each parameter lies, by its name.
-        progress: called with the fraction done and what is made, its size first, or waited for. It may raise, to end
-            that.
+        stored: where each parameter is stored, by its name.
+        progress: called with the fraction done and a message, first the size of the copy. It may raise, to end the
+            work.
 
     Raises:
-        ValueError: without room on the disk, for a folder that cannot be written or a disk that does not keep what was
-            written.
+        ValueError: without room on the disk, for a folder that cannot be written or a disk that loses
+            data.
     """
     parts, folder = parts_of(model), cache_folder() / "packed-layers"
     source = str(files.files[0].path.resolve())
@@ -165,7 +165,7 @@ def packed_copy(
         copy = _opened(path, parts)
         with _writing(folder, progress if copy is None else None) as alone:
             if alone:
-                with contextlib.suppress(OSError):  # what cannot be deleted is in nobody's way
+                with contextlib.suppress(OSError):  # a leftover that cannot be deleted does no harm
                     _clean(path, source)
             if copy is None and (copy := _opened(path, parts, compare=True)) is None:
                 _drop(path)
@@ -190,10 +190,10 @@ def _lock(descriptor: int, *, shared: bool = False) -> bool | None:
 
 @contextlib.contextmanager
 def _writing(folder: Path, progress: Progress | None) -> Iterator[bool]:
-    """Say whether nobody else writes in a folder until this ends; given a `progress`, wait until that is so."""
+    """Hold a folder's lock and yield whether it was free; given a `progress`, wait until it is."""
     try:
-        file = folder.with_suffix(".lock").open("ab")  # for writing: network file systems ask that of a lock
-    except OSError:  # read-only: a copy that is there can be used
+        file = folder.with_suffix(".lock").open("ab")  # for writing, as network file systems require for a lock
+    except OSError:  # read-only: an existing copy can be used
         yield False
         return
     with file:
@@ -237,9 +237,9 @@ def _write_manifest(path: Path, source: str, found: os.stat_result, sums: Sequen
 
 
 def _clean(path: Path, source: str) -> None:
-    """Delete what killed writers left, and the copies that are of no use beside the one at `path`.
+    """Delete leftovers of killed writers, and the copies that the one at `path` replaces.
 
-    Those are copies of the same files as they were earlier, by this version or another, and copies without a manifest.
+    Those are copies of earlier versions of the same files, by this version or another, and copies without a manifest.
     """
     for left in (*path.parent.glob("tmp*"), *path.parent.glob(".*.tmp")):  # of `tempfile`, of `write_atomic`
         left.unlink(missing_ok=True)
@@ -249,7 +249,7 @@ def _clean(path: Path, source: str) -> None:
 
 
 def _drop(path: Path) -> None:
-    """Delete a copy and its manifest, unless somebody reads it or, for want of locks, may do so."""
+    """Delete a copy and its manifest, unless somebody reads it, or might, where there are no locks."""
     with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
         if not _lock(file.fileno()):
             return
@@ -258,7 +258,7 @@ def _drop(path: Path) -> None:
 
 
 def _sums(file: DirectFile, parts: PackedParts) -> list[int]:
-    """Return the checksums of what the disk holds, not of what the page cache does."""
+    """Return the checksums of the content on disk, not in the page cache."""
     memory, sums = aligned_memory(PIECE), []
     for begin, end in pairwise(parts.bounds):
         found = 0

@@ -48,7 +48,7 @@ class StreamedLlama:
 
     @cached_property
     def address(self) -> int:
-        """The model in C; embedding and head come to memory when the first session is opened."""
+        """The model in C; embedding and head are loaded when the first session is opened."""
         parts = self._parts
         self._head, self._embedding = self._resident(parts.layer_count), None
         if parts.embedding_bytes:
@@ -83,7 +83,7 @@ class StreamedLlama:
 
 
 class StreamedLlamaSession(SlotSession):
-    """One sequence in a `StreamedLlama`. All passes share memory for logits: large vocabularies fill much of it."""
+    """One sequence in a `StreamedLlama`. All passes share memory for logits, which is large for large vocabularies."""
 
     def __init__(self, model: StreamedLlama, capacity: int, vocab_size: int) -> None:
         super().__init__(model, capacity, vocab_size)
@@ -91,7 +91,7 @@ class StreamedLlamaSession(SlotSession):
 
     def _room(self, keep: int) -> torch.Tensor:
         if keep > len(self._logits):
-            self._logits = torch.empty(0)  # gone before more is taken
+            self._logits = torch.empty(0)  # freed before more is allocated
             self._logits = torch.empty(keep, self.model.vocab, dtype=torch.float32)
         return self._logits[:keep]
 
@@ -107,7 +107,7 @@ class StreamedLlamaSession(SlotSession):
         functions, threads = self.model.functions, request[1]
         done = functions.sequoia_enter(*request)
         if done == 1:
-            with closing(self.model.ring.layers()) as layers:  # an interrupt in between ends the pass, too
+            with closing(self.model.ring.layers()) as layers:  # an interrupt ends the pass, too
                 for index, layer in enumerate(layers):
                     self.model.copy.compare(index, layer)
                     functions.sequoia_layer(self.address, threads, index, layer.data_ptr())

@@ -1,7 +1,7 @@
 """A Hugging Face model whose decoder layers' matrices stream, through its own unmodified modules.
 
 The model is built without numbers; its norms and biases are loaded, embedding and head when it runs. A hook before each
-layer points that layer's parameters into the buffer that its matrices have come to.
+layer points that layer's parameters into the buffer that holds its matrices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .tensor_files import PIECE, StoredTensor, TensorFiles
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-SLOTS = 2  # buffers of this path: what a layer is read into is smaller than what it is computed in
+SLOTS = 2  # buffers of this path: computing needs more memory than the buffers
 
 
 def without_numbers(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
@@ -115,7 +115,7 @@ def match_names(model: PreTrainedModel, files: TensorFiles) -> dict[str, StoredT
 class StreamedModules:
     """What a model from `without_numbers` needs so that its own forward runs, layer by layer.
 
-    Norms and biases are loaded at once; `load` and the first forward take the rest that stays, `rest` gives it back.
+    Norms and biases are loaded at once; `load` and the first forward load the rest that stays, `rest` frees it.
 
     Args:
         host: whether layers are read once, into pinned memory of the host, and not in each pass.
@@ -124,7 +124,7 @@ class StreamedModules:
         stored: the stored tensor of every parameter, by its name in the model.
         resident_bytes: of embedding, head, and what else stays while it runs.
         layer_bytes: of one buffer.
-        ring: the layers; None at rest.
+        ring: the layers; None after `rest`.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class StreamedModules:
         layers[-1].register_forward_hook(self._finish)
 
     def load(self, model: PreTrainedModel) -> None:
-        """Take what has to stay while the model's own forward runs; nothing where it is there already."""
+        """Load what must be in memory while the model's own forward runs, unless it is there already."""
         if self.ring is None:
             self._empty = {name: model.get_parameter(name) for name in self._kept}
             self._fill(model, self._kept)
@@ -174,26 +174,26 @@ class StreamedModules:
             self.ring = LayerRing(HostSource(source) if self.host else source, slots=SLOTS)
 
     def rest(self, model: PreTrainedModel) -> None:
-        """Give back what `load` took."""
+        """Free what `load` loaded."""
         if self.ring is not None:
             self.ring.close()
             self.ring, self._pass, self._views = None, None, {}
             self._replace(model, self._empty)
-            for owner, leaf, empty in self._matrices_at_rest:  # else the last ones keep their buffers
+            for owner, leaf, empty in self._matrices_at_rest:  # else the last layers would keep their buffers
                 owner._parameters[leaf] = empty
 
     def _fill(self, model: PreTrainedModel, names: list[str]) -> None:
         filled = {}
         for name in names:
             weights = self.files.read(self.stored[name], model.get_parameter(name).dtype)
-            if not all(part.isfinite().all() for part in weights.view(-1).split(PIECE)):  # in parts: it takes memory
+            if not all(part.isfinite().all() for part in weights.view(-1).split(PIECE)):  # in parts, to save memory
                 raise ValueError(f"found numbers that are not finite in {name}, expected finite weights")
             filled[name] = torch.nn.Parameter(weights.to(self.device), requires_grad=False)
         self._replace(model, filled)
 
     @staticmethod
     def _replace(model: PreTrainedModel, fresh: dict[str, torch.nn.Parameter]) -> None:
-        """Put parameters in the place of others, everywhere where those are tied to."""
+        """Replace parameters by others, wherever they are tied."""
         by_old = {id(model.get_parameter(name)): parameter for name, parameter in fresh.items()}
         for module in model.modules():
             for leaf, parameter in module._parameters.items():

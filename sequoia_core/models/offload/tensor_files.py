@@ -1,4 +1,4 @@
-"""Where a model's tensors lie in its safetensors files, and their bytes, read without the page cache and in pieces."""
+"""Where a model's tensors are in its safetensors files, and reading them without the page cache, in pieces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..default_dtype import NAMES
 from .direct_reads import ALIGNMENT, DirectFile, aligned_memory, round_up
 
 STORED = {spelt: getattr(torch, name) for spelt, name in NAMES.items()}
-PIECE = 2**21  # bytes of one read: enough for the disk, few enough to be copied on from the processor's cache
+PIECE = 2**21  # bytes of one read: enough for the disk, and small enough for the processor's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class TensorFiles:
             self.tensors[name] = StoredTensor(name, file, dtype, tuple(fields["shape"]), offset)
 
     def check(self) -> None:
-        """Raise ValueError unless all files are as they were when they were opened."""
+        """Raise ValueError where a file has changed since it was opened."""
         for file in self.files:
             file.check()
 
@@ -125,7 +125,7 @@ class TensorFiles:
             stored, place = tensors[copy.tensor].dtype, places[copy.tensor]
             to = place[copy.entry : copy.entry + (copy.end - copy.begin) // stored.itemsize]
             held = torch.frombuffer(memory, dtype=stored, count=len(to), offset=copy.begin)
-            if stored == to.dtype and to.device.type == "cpu":  # by one thread: PyTorch would start more in each reader
+            if stored == to.dtype and to.device.type == "cpu":  # PyTorch would start threads in each reader
                 np.copyto(to.view(torch.uint8).numpy(), held.view(torch.uint8).numpy())
             else:
                 to.copy_(held)

@@ -101,7 +101,7 @@ def test_outcomes_given_the_token_are_those_of_the_rule(name, target, draft):
         for k, offer in enumerate(rule(target, draft, children)):
             wanted[children[k], k + 1] += reach * offer.accept_prob
             reach *= 1.0 - offer.accept_prob
-            rest = offer.rest
+            rest = offer.residual
         wanted[:, 0] += reach * rest
     count, generator = 40_000, torch.Generator().manual_seed(0)
     tokens = torch.multinomial(torch.tensor(target), count, replacement=True, generator=generator)

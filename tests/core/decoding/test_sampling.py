@@ -17,8 +17,8 @@ from sequoia_core.decoding.sampling import (
     sample_with_replacement,
     sample_without_replacement,
     take_most_likely,
+    to_float64,
     token_probabilities,
-    widened,
 )
 
 pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
@@ -192,8 +192,8 @@ def test_laws_and_chances_of_broken_logits_are_reported(bad, sampling):
 
 def test_a_row_in_double_precision_sums_to_one():
     row = torch.tensor([0.1, 0.2, 0.7001])  # as float32 rounding leaves rows, only worse
-    np.testing.assert_allclose(widened(row), row.double().numpy() / row.double().numpy().sum(), rtol=1e-15)
-    assert widened(row).sum() == pytest.approx(1.0, abs=1e-15)
+    np.testing.assert_allclose(to_float64(row), row.double().numpy() / row.double().numpy().sum(), rtol=1e-15)
+    assert to_float64(row).sum() == pytest.approx(1.0, abs=1e-15)
 
 
 def test_a_struck_token_leaves_the_others_in_proportion():

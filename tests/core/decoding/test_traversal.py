@@ -84,7 +84,7 @@ def endings(tree, tokens, rows):
         chance = reach * (stop.share if stop.node else 1.0)  # the root is kept whatever rounding says
         if chance > 0.0:
             path = tuple(tokens[node] for node in tree.path_to(stop.node)[1:])
-            left = rows["target_row"](stop.node) if stop.left is None else stop.left / stop.left.sum()
+            left = rows["target_row"](stop.node) if stop.residual is None else stop.residual / stop.residual.sum()
             for token in np.flatnonzero(left):
                 yield (*path, int(token)), chance * left[token]
         reach *= 1.0 - stop.share

@@ -53,7 +53,7 @@ def next_token_law(target, draft, k, fills, rule):
             law[token] += reach * offer.accept_prob
             accepted += reach * offer.accept_prob
             reach *= 1.0 - offer.accept_prob
-            left = offer.rest
+            left = offer.residual
         law += reach * left
     return law, accepted
 
@@ -124,7 +124,7 @@ def replay(script, tree, tokens, target_rows, draft_rows, rule):
         nonlocal left, pending, weight
         if pending is not None:
             options = [(0.0, pending.accept_prob), (1.0 - 2.0**-53, 1.0 - pending.accept_prob)]
-            left, pending = pending.rest, None
+            left, pending = pending.residual, None
         else:
             options = list(zip((np.cumsum(left) - left / 2) / left.sum(), left, strict=True))
         options = [option for option in options if option[1] > 1e-15]
@@ -214,7 +214,7 @@ def test_rules_make_no_nan_of_degenerate_rows(rule):
             for children in itertools.permutations(range(4)):
                 for offer in rule(target, draft, children):
                     assert 0.0 <= offer.accept_prob <= 1.0
-                    assert np.isfinite(offer.rest).all() and offer.rest.sum() == pytest.approx(1.0)
+                    assert np.isfinite(offer.residual).all() and offer.residual.sum() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("target", "draft"), list(rows()))
@@ -262,7 +262,7 @@ def test_uniform_fallback_leaves_rejected_tokens_out():
     target, draft = np.array([0.0, 0.0, 0.5, 0.5]), np.array([1.0, 0.0, 0.0, 0.0])
     offers = list(sequoia_rule(target, draft, [0, 1, 2]))
     assert [o.draft_mass for o in offers] == pytest.approx([1.0, 1 / 3, 1 / 2])
-    assert all(np.isfinite(o.rest).all() for o in offers)
+    assert all(np.isfinite(o.residual).all() for o in offers)
 
 
 def test_walk_goes_down_while_accepted_and_samples_the_bonus_at_the_leaf():

@@ -93,8 +93,7 @@ def test_prompts_are_judged_by_tables_that_have_not_seen_them():
     probs = np.full((50, 1), 0.5)
     samples = [Sample(probs, sure, probs, probs, sure) for sure in 4 * [np.ones_like(probs), np.zeros_like(probs)]]
     known = Calibration.of_samples(samples, temperature=1.0)
-    found = known.reliability(TABLES[0])
-    assert found.children.tolist() == [200] and found.predicted[0] > 0.98 and found.observed[0] == 0.0
+    assert known.held_out_gain("drawn").value < -5  # 0 if the tables had seen all prompts
 
 
 def test_tables_beat_the_plain_vector_where_the_probability_tells_and_not_where_it_does_not():
@@ -112,15 +111,6 @@ def test_tables_beat_the_plain_vector_where_the_probability_tells_and_not_where_
     for kind in KINDS:
         assert abs(silent.held_out_gain(kind).value) < 0.02
     assert calibration_of(0.6, prompts=1).held_out_gain("drawn") is None
-
-
-def test_reliability_compares_the_held_out_half_with_the_fit():
-    for table in TABLES[:6]:
-        found = bent(prompts=20).reliability(table)
-        assert found.children.sum() == 10 * 400 * (4 if "3+" in table else 1)
-        often = found.children > 200
-        assert often.any() and (found.low <= found.observed).all() and (found.observed <= found.high).all()
-        np.testing.assert_allclose(found.predicted[often], found.observed[often], atol=0.03)
 
 
 def test_prompts_can_be_joined_and_files_keep_everything(tmp_path):

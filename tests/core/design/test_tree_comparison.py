@@ -39,10 +39,10 @@ def test_the_nearest_plain_shape_is_never_larger_or_better(name: str, size: int)
 def test_a_node_and_what_is_below_it():
     facts = node_facts(BUSH, VECTOR, 1)
     assert (facts.rank, facts.depth, facts.ranks, facts.children, facts.below) == (1, 1, (1,), 1, 1)
-    assert (facts.probability, facts.score) == (0.5, 0.5) and facts.worth == pytest.approx(0.75)
+    assert (facts.probability, facts.score) == (0.5, 0.5) and facts.subtree_tokens == pytest.approx(0.75)
     root = node_facts(BUSH, VECTOR, 0)
     assert (root.rank, root.ranks, root.probability, root.score, root.below) == (0, (), 1.0, 1.0, 3)
-    assert root.worth == pytest.approx(expected_tokens(BUSH, VECTOR))
+    assert root.subtree_tokens == pytest.approx(expected_tokens(BUSH, VECTOR))
 
 
 def test_a_rank_beyond_the_vector_is_never_accepted():
@@ -54,4 +54,4 @@ def test_the_worth_of_a_subtree_is_a_sum_over_paths():
     scores = node_scores(tree, VECTOR)
     for node in range(tree.size):
         inside = [v for v in range(tree.size) if node in tree.path_to(v)]
-        assert node_facts(tree, VECTOR, node).worth == pytest.approx(scores[inside].sum())
+        assert node_facts(tree, VECTOR, node).subtree_tokens == pytest.approx(scores[inside].sum())

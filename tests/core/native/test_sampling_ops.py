@@ -148,9 +148,9 @@ def test_extreme_uniforms_stay_inside_the_mass():
 
 @pytest.mark.parametrize("size", SIZES)
 def test_double_precision_rows(size, twins, monkeypatch):
-    target, draft = (sampling.widened(logits(1, size, seed).softmax(-1)[0]) for seed in (1, 2))
+    target, draft = (sampling.to_float64(logits(1, size, seed).softmax(-1)[0]) for seed in (1, 2))
     assert target.sum() == pytest.approx(1.0, abs=1e-14)
-    compiled, plain = twins(sampling.widened, logits(1, size, 1).softmax(-1)[0])
+    compiled, plain = twins(sampling.to_float64, logits(1, size, 1).softmax(-1)[0])
     np.testing.assert_allclose(compiled, plain, rtol=1e-14)
     compiled, plain = twins(sampling.residual, target, draft)
     np.testing.assert_allclose(compiled, plain, rtol=1e-12, atol=1e-18)
@@ -236,7 +236,7 @@ def test_walks_are_those_of_the_rule(name, size, temperature):
         wanted = WALKS.get(VERIFIERS[name].rule, walk_tree)(
             TREE, tokens.tolist(),
             target_row=[sampling.distribution(row, config, "target") for row in target].__getitem__,
-            draft_row=[sampling.widened(row) for row in draft].__getitem__, rule=VERIFIERS[name].rule,
+            draft_row=[sampling.to_float64(row) for row in draft].__getitem__, rule=VERIFIERS[name].rule,
             uniform=iter(uniforms.tolist()).__next__,
         )  # fmt: skip
         assert (tuple(path), token) == (wanted.path, wanted.bonus_token)

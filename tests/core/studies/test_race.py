@@ -14,7 +14,7 @@ from sequoia_core.models.language_model import ModelPair
 from sequoia_core.studies import bench as benchmark
 from sequoia_core.studies import race as racing
 from sequoia_core.studies.bench import bench
-from sequoia_core.studies.race import Decoded, Lane, over_best_other, own_method, race, take_turns
+from sequoia_core.studies.race import Decoded, MethodResult, over_best_other, own_method, race, take_turns
 
 METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia", "specexec", "adaptive")
 VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
@@ -24,26 +24,26 @@ PROFILE = HardwareProfile(sizes=[1, 8, 32], verify_sec=[0.010, 0.012, 0.020], dr
 def test_all_methods_write_the_same_greedy_text(tiny_target, tiny_draft):
     pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
     trees = {"chain": chain_tree(2), "tree": k_ary_tree(2, 2)}
-    lanes = race(pair, [[1, 2, 3], [4, 5]], trees=trees, sampling=SamplingConfig(), max_new_tokens=20)
-    assert set(lanes) == {"autoregressive", "hf_generate", "hf_assisted", "chain", "tree"}
-    for lane in lanes.values():
-        assert lane.outputs == lanes["autoregressive"].outputs and lane.tokens == [20, 20]
-    assert lanes["hf_generate"].steps == lanes["autoregressive"].steps == [20, 20]
+    results = race(pair, [[1, 2, 3], [4, 5]], trees=trees, sampling=SamplingConfig(), max_new_tokens=20)
+    assert set(results) == {"autoregressive", "hf_generate", "hf_assisted", "chain", "tree"}
+    for result in results.values():
+        assert result.outputs == results["autoregressive"].outputs and result.tokens == [20, 20]
+    assert results["hf_generate"].steps == results["autoregressive"].steps == [20, 20]
 
 
 def test_sampled_methods_write_equally_much(tiny_target, tiny_draft):
     pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
-    lanes = race(pair, [[1, 2, 3]], trees={"tree": k_ary_tree(2, 2)}, sampling=SamplingConfig(0.8), max_new_tokens=16)
-    assert all(lane.tokens == [16] for lane in lanes.values())
+    results = race(pair, [[1, 2, 3]], trees={"tree": k_ary_tree(2, 2)}, sampling=SamplingConfig(0.8), max_new_tokens=16)
+    assert all(result.tokens == [16] for result in results.values())
 
 
 def test_hardly_any_temperature_writes_the_greedy_text_in_transformers_too(tiny_target, tiny_draft):
     """1e-300 is 0 in float32, and transformers divides by it."""
     pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
-    lanes = race(pair, [[1, 2, 3]], trees={}, sampling=SamplingConfig(1e-300), max_new_tokens=16)
+    results = race(pair, [[1, 2, 3]], trees={}, sampling=SamplingConfig(1e-300), max_new_tokens=16)
     greedy = race(pair, [[1, 2, 3]], trees={}, sampling=SamplingConfig(), max_new_tokens=16, with_transformers=False)
-    assert set(lanes) == {"autoregressive", "hf_generate", "hf_assisted"}
-    assert all(lane.outputs == greedy["autoregressive"].outputs for lane in lanes.values())
+    assert set(results) == {"autoregressive", "hf_generate", "hf_assisted"}
+    assert all(result.outputs == greedy["autoregressive"].outputs for result in results.values())
 
 
 def test_bench_record_is_complete(tiny_target, tiny_draft):
@@ -70,29 +70,34 @@ def test_bench_record_is_complete(tiny_target, tiny_draft):
     assert all(kind["autoregressive"] == 1.0 and set(kind) == set(METHODS) for kind in measured)
 
 
-def lane(seconds, tokens=10, steps=5, outputs=None, **phase_sec) -> Lane:
-    """A lane whose every prompt took so many seconds."""
+def method_result(seconds, tokens=10, steps=5, outputs=None, **phase_sec) -> MethodResult:
+    """The result of a method whose every prompt took so many seconds."""
     outputs = outputs or [list(range(tokens))] * len(seconds)
     in_steps = [sec - 0.5 for sec in seconds]
-    return Lane([tokens] * len(seconds), [steps] * len(seconds), list(seconds), outputs, in_steps, phase_sec)
+    return MethodResult([tokens] * len(seconds), [steps] * len(seconds), list(seconds), outputs, in_steps, phase_sec)
 
 
-def test_a_lane_sums_up_tokens_over_time_and_steps():
-    row = lane([1.0, 2.0, 4.0], draft_sec=3.0, verify_sec=7.5).summary()
+def test_a_result_sums_up_tokens_over_time_and_steps():
+    row = method_result([1.0, 2.0, 4.0], draft_sec=3.0, verify_sec=7.5).summary()
     assert row["tokens_per_sec"] == pytest.approx(30 / 7) and row["tokens_per_sec_quartiles"] == [3.75, 7.5]
     assert (row["tokens_per_step"], row["tokens"]) == (2.0, 30)
     assert row["phase_sec"] == {"draft_sec": 0.2, "verify_sec": 0.5}
 
 
-def test_a_lane_is_compared_with_the_fastest_other_prompt_by_prompt():
-    lanes = {"slow": lane([9.5] * 3), "fast": lane([2.5, 4.5, 8.5]), "own": lane([1.5, 2.5, 4.5]), "hf": Lane([10])}
-    found = over_best_other(lanes, "own")
+def test_a_method_is_compared_with_the_fastest_other_prompt_by_prompt():
+    results = {
+        "slow": method_result([9.5] * 3),
+        "fast": method_result([2.5, 4.5, 8.5]),
+        "own": method_result([1.5, 2.5, 4.5]),
+        "hf": MethodResult([10]),
+    }
+    found = over_best_other(results, "own")
     assert found["lane"] == "fast" and found["value"] == pytest.approx((2 + 4 + 8) / (1 + 2 + 4))
     assert found["low"] == pytest.approx(2.0) and found["high"] == pytest.approx(2.0)  # twice on every prompt: no doubt
-    lanes["own"] = lane([2.5, 2.5, 2.5])
-    unsure = over_best_other(lanes, "own")
+    results["own"] = method_result([2.5, 2.5, 2.5])
+    unsure = over_best_other(results, "own")
     assert unsure["value"] == pytest.approx(14 / 6) and unsure["low"] < unsure["value"] < unsure["high"]
-    assert over_best_other(lanes, "fast")["lane"] == "own"
+    assert over_best_other(results, "fast")["lane"] == "own"
 
 
 @pytest.fixture
@@ -114,7 +119,7 @@ def scripted(monkeypatch):
 
 def test_methods_take_turns_after_a_warm_up(scripted, tiny_target, tiny_draft):
     prompts = [(1, 2, 3), (4,), (5, 6)]
-    lanes = race(
+    results = race(
         ModelPair(tiny_target, tiny_draft, tokenizer=None), prompts, trees={"a": chain_tree(1), "b": chain_tree(2)},
         sampling=SamplingConfig(1.0), max_new_tokens=20, with_transformers=False, seed=7,
     )  # fmt: skip
@@ -124,9 +129,9 @@ def test_methods_take_turns_after_a_warm_up(scripted, tiny_target, tiny_draft):
         (sizes[(turn + place) % 3], prompt, 20, 7 + turn) for turn, prompt in enumerate(prompts) for place in range(3)
     ]
     assert scripted.calls == warm_up + raced
-    assert lanes["autoregressive"].seconds == [5.0] * 3 and lanes["a"].seconds == lanes["b"].seconds == [2.5] * 3
-    assert lanes["a"].steps == [10] * 3 and lanes["a"].outputs == [[1, 2] * 10] * 3
-    assert lanes["a"].phase_sec == {"draft_sec": 30.0, "verify_sec": 60.0, "walk_sec": 90.0, "commit_sec": 120.0}
+    assert results["autoregressive"].seconds == [5.0] * 3 and results["a"].seconds == results["b"].seconds == [2.5] * 3
+    assert results["a"].steps == [10] * 3 and results["a"].outputs == [[1, 2] * 10] * 3
+    assert results["a"].phase_sec == {"draft_sec": 30.0, "verify_sec": 60.0, "walk_sec": 90.0, "commit_sec": 120.0}
 
 
 def test_the_best_of_the_assisted_settings_is_reported(scripted, tiny_target, tiny_draft, monkeypatch):
@@ -136,9 +141,9 @@ def test_the_best_of_the_assisted_settings_is_reported(scripted, tiny_target, ti
 
     monkeypatch.setattr(racing, "_transformers_method", method)
     pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
-    lanes = race(pair, [[1], [2]], trees={}, sampling=SamplingConfig(), max_new_tokens=8)
-    assert list(lanes) == ["autoregressive", "hf_generate", "hf_assisted"]
-    assert lanes["hf_assisted"].seconds == [0.5, 0.5]
+    results = race(pair, [[1], [2]], trees={}, sampling=SamplingConfig(), max_new_tokens=8)
+    assert list(results) == ["autoregressive", "hf_generate", "hf_assisted"]
+    assert results["hf_assisted"].seconds == [0.5, 0.5]
 
 
 def test_what_a_race_tells_is_not_timed(scripted, tiny_target, tiny_draft):
@@ -181,7 +186,7 @@ def test_bench_compares_what_it_raced_and_calibrates_on_the_rest(tiny_target, ti
         asked["raced"], asked["trees"] = prompts, trees
         outputs = [list(range(10)), looping, list(range(10))]
         seconds = {"autoregressive": [4.0, 4.0, 4.0], "chain": [2.0, 1.0, 8.0], "sequoia": [1.0, 2.0, 5.0]}
-        return {name: lane(taken, outputs=outputs) for name, taken in seconds.items()}
+        return {name: method_result(taken, outputs=outputs) for name, taken in seconds.items()}
 
     monkeypatch.setattr(benchmark, "measure_acceptance", measured)
     monkeypatch.setattr(benchmark, "measure_profile", lambda **options: PROFILE)

@@ -1,4 +1,4 @@
-"""The race track: a custom component that replays finished lanes side by side, in real time or slower.
+"""The race track: a custom component that replays finished methods side by side, in real time or slower.
 
 Everything is sent at once, for a race is over when it is shown; the clock runs in the browser.
 """
@@ -22,17 +22,19 @@ _COMPONENT = st.components.v2.component(
 
 
 def race_track(race: Race, *, key: str, epoch: str) -> None:
-    """Draw the lanes, and play them when they are new.
+    """Draw the methods, and play them when they are new.
 
     Args:
         key: fixed for the place on the page.
         epoch: names the race; another one starts from the line.
     """
-    _COMPONENT(key=key, data=to_wire({"epoch": epoch, "lanes": [_lane(name, run) for name, run in race.runs.items()]}))
+    _COMPONENT(
+        key=key, data=to_wire({"epoch": epoch, "methods": [_method(name, run) for name, run in race.runs.items()]})
+    )
 
 
-def _lane(name: str, run: dict[str, Any]) -> dict[str, Any]:
-    """Return what the browser needs of a lane: when each step ended, how many tokens there were, what they read as."""
+def _method(name: str, run: dict[str, Any]) -> dict[str, Any]:
+    """Return what the browser needs of a method: when each step ended, the tokens by then, and their text."""
     steps = run["steps"]
     return {
         "name": name,

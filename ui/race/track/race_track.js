@@ -1,4 +1,4 @@
-// Lanes of a race, moved by one clock. Every lane has its tokens when its recorded steps ended: nothing is smoothed.
+// Methods of a race, moved by one clock. Every method has its tokens when its recorded steps ended: nothing is smoothed.
 
 const SPEEDS = [["1×", 1], ["1/4×", 0.25], ["1/10×", 0.1]]
 const KEY_SHARE = 0.02 // of the race, for one press of an arrow key
@@ -19,8 +19,8 @@ const isCalm = () => matchMedia("(prefers-reduced-motion: reduce)").matches
 
 function createTrack(parent) {
   const find = (name) => parent.querySelector("." + name)
-  const el = Object.fromEntries(["track", "play", "speeds", "scrub", "clock", "lanes", "said"].map((name) => [name, find(name)]))
-  const track = { el, epoch: null, lanes: [], time: 0, end: 0, speed: 1, playing: false, beat: null }
+  const el = Object.fromEntries(["track", "play", "speeds", "scrub", "clock", "methods", "said"].map((name) => [name, find(name)]))
+  const track = { el, epoch: null, methods: [], time: 0, end: 0, speed: 1, playing: false, beat: null }
   el.play.onclick = () => play(track, !track.playing)
   el.scrub.oninput = () => moveTo(track, (Number(el.scrub.value) / 1000) * track.end)
   track.speedButtons = SPEEDS.map(([label, speed]) => {
@@ -52,31 +52,31 @@ function setSpeed(track, speed) {
 function begin(track, data) {
   play(track, false)
   track.epoch = data.epoch
-  track.lanes = data.lanes.map((lane) => makeLane(lane))
-  track.el.lanes.replaceChildren(...track.lanes.map((lane) => lane.row))
-  track.end = Math.max(...track.lanes.map((lane) => lane.finish), 0)
-  const fastest = track.lanes.reduce((best, lane) => Math.min(best, lane.finish), Infinity)
-  for (const lane of track.lanes) lane.gap = lane.finish - fastest
+  track.methods = data.methods.map((method) => makeMethod(method))
+  track.el.methods.replaceChildren(...track.methods.map((method) => method.row))
+  track.end = Math.max(...track.methods.map((method) => method.finish), 0)
+  const fastest = track.methods.reduce((best, method) => Math.min(best, method.finish), Infinity)
+  for (const method of track.methods) method.gap = method.finish - fastest
   moveTo(track, isCalm() ? track.end : 0)
   if (!isCalm()) play(track, true)
 }
 
-function makeLane(data) {
+function makeMethod(data) {
   const piece = (name, parent) => {
     const element = document.createElement("div")
     element.className = name
     parent?.append(element)
     return element
   }
-  const row = piece("lane")
+  const row = piece("method")
   if (data.tokens.length < data.tokens[data.tokens.length - 1]) row.classList.add("tree")
-  const lane = { ...data, row, finish: data.ends[data.ends.length - 1], total: data.tokens[data.tokens.length - 1], shown: null }
+  const method = { ...data, row, finish: data.ends[data.ends.length - 1], total: data.tokens[data.tokens.length - 1], shown: null }
   piece("name", row).textContent = data.name
-  lane.run = piece("run", piece("road", row))
-  lane.figures = piece("figures", row)
-  lane.text = document.createElement("span")
-  piece("text", row).append(lane.text)
-  return lane
+  method.run = piece("run", piece("road", row))
+  method.figures = piece("figures", row)
+  method.text = document.createElement("span")
+  piece("text", row).append(method.text)
+  return method
 }
 
 function play(track, on) {
@@ -111,24 +111,24 @@ function show(track, time) {
   el.scrub.value = track.end ? Math.round((1000 * time) / track.end) : 0
   el.scrub.setAttribute("aria-valuetext", `${time.toFixed(2)} seconds`)
   el.clock.textContent = `${time.toFixed(2)} of ${track.end.toFixed(2)} s`
-  for (const lane of track.lanes) showLane(lane, time)
-  const home = track.lanes.filter((lane) => lane.finish <= time)
-  const said = home.length === track.lanes.length && home.length ? `${home.reduce((a, b) => (a.finish <= b.finish ? a : b)).name} wins.` : ""
+  for (const method of track.methods) showMethod(method, time)
+  const home = track.methods.filter((method) => method.finish <= time)
+  const said = home.length === track.methods.length && home.length ? `${home.reduce((a, b) => (a.finish <= b.finish ? a : b)).name} wins.` : ""
   if (el.said.textContent !== said) el.said.textContent = said
 }
 
-function showLane(lane, time) {
-  const done = stepsBy(lane.ends, time)
-  const isHome = done === lane.ends.length
-  lane.row.classList.toggle("first", isHome && lane.gap === 0)
-  if (lane.shown === done) return
-  lane.shown = done
-  const tokens = done ? lane.tokens[done - 1] : 0
-  lane.run.style.transform = `scaleX(${tokens / lane.total})`
-  const pace = done ? `${(tokens / lane.ends[done - 1]).toFixed(0)} tok/s` : ""
-  const place = lane.gap === 0 ? "first" : `+${lane.gap.toFixed(2)} s`
-  lane.figures.textContent = isHome ? `${lane.finish.toFixed(2)} s · ${place} · ${pace}` : `${tokens} tokens · ${pace}`
-  lane.text.textContent = lane.texts.slice(0, done).join("")
+function showMethod(method, time) {
+  const done = stepsBy(method.ends, time)
+  const isHome = done === method.ends.length
+  method.row.classList.toggle("first", isHome && method.gap === 0)
+  if (method.shown === done) return
+  method.shown = done
+  const tokens = done ? method.tokens[done - 1] : 0
+  method.run.style.transform = `scaleX(${tokens / method.total})`
+  const rate = done ? `${(tokens / method.ends[done - 1]).toFixed(0)} tok/s` : ""
+  const place = method.gap === 0 ? "first" : `+${method.gap.toFixed(2)} s`
+  method.figures.textContent = isHome ? `${method.finish.toFixed(2)} s · ${place} · ${rate}` : `${tokens} tokens · ${rate}`
+  method.text.textContent = method.texts.slice(0, done).join("")
 }
 
 function stepsBy(ends, time) {

@@ -152,7 +152,7 @@ def test_most_likely_children_under_the_rule_for_drawn_ones_are_caught(sampling,
 
 
 class AlwaysThis:
-    """A shaper that grows one tree, whatever the draft says."""
+    """A policy that grows one tree, whatever the draft says."""
 
     def __init__(self, tree):
         self.tree = tree
@@ -174,7 +174,7 @@ class AlwaysThis:
 @both_ways
 @pytest.mark.parametrize(("temperature", "verifier"), [(0.0, "sequoia"), (0.8, "sequoia"), (0.8, "topk")])
 @pytest.mark.parametrize("tree", [RAGGED, chain_tree(4)], ids=["ragged", "chain"])
-def test_a_shaper_that_always_grows_one_tree_decodes_as_that_tree(
+def test_a_policy_that_always_grows_one_tree_decodes_as_that_tree(
     tree, temperature, verifier, tiny_target, tiny_draft, monkeypatch
 ):
     """Bit for bit: the same tokens, probabilities, trials and outcomes."""
@@ -252,7 +252,7 @@ def test_trees_follow_what_a_growing_context_makes_of_costs(recipe, tiny_target)
     )
     assert min(early) > 1 and max(late) == 1
     dear = policy.costs(150).token_costs(policy.expected[recipe].controller.theta)
-    np.testing.assert_array_equal(policy.shaper_at_start(150).token_costs.step, dear.step)
+    np.testing.assert_array_equal(policy.expansion_at_start(150).token_costs.step, dear.step)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

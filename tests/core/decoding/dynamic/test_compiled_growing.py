@@ -1,4 +1,4 @@
-"""Compiled growing decides as the shapers in Python do, number for number, whatever the tables, prices and rows."""
+"""Compiled growing decides as the policies in Python do, number for number, for any tables, costs and rows."""
 
 from types import SimpleNamespace
 
@@ -49,7 +49,7 @@ class RandomSession:
         ]  # padding is cut: rows have a stride
 
 
-def random_shaper(generator, in_turn):
+def random_expansion(generator, sampled):
     sizes = {"max_size": (1, 40), "max_depth": (1, 7), "beam": (1, 9), "branch": (1, 9)}
     bounds = TreeBounds(**{name: int(generator.integers(*ends)) for name, ends in sizes.items()})
     values = np.sort(generator.random((len(TABLES), BINS)), axis=1)
@@ -57,7 +57,7 @@ def random_shaper(generator, in_turn):
         values[:] = values[:, :1]  # equal chances everywhere: ties decide
     values[0, generator.integers(BINS)] = CENTRES[3]
     chances = ChanceTables(values, gain=float(generator.uniform(0.3, 1.25)))
-    if not in_turn and generator.random() < 0.3:
+    if not sampled and generator.random() < 0.3:
         chances = DraftChances()
     expected = generator.random(bounds.branch) * 0.7
     token_costs = None
@@ -65,7 +65,7 @@ def random_shaper(generator, in_turn):
         step = np.append(0.0, np.cumsum(generator.choice([0.0, 0.03, 0.3], size=bounds.max_size)))
         draft = np.append(0.0, np.cumsum(generator.choice([0.0, 0.02, 0.1], size=bounds.beam)))
         token_costs = TokenCosts(step, draft)
-    if in_turn:
+    if sampled:
         return SampledExpansion(
             bounds, chances, expected, token_costs, threshold=float(generator.choice([0.0, 1e-4, 0.1]))
         )
@@ -95,12 +95,12 @@ def grown(kind, expansion, draft_sampling, seed, sharpness):
     return found, session.calls, draws.get_state().tolist()
 
 
-@pytest.mark.parametrize("in_turn", [False, True], ids=["the deterministic recipe", "the sampled recipe"])
-def test_both_grow_the_same_trees_from_the_same_draws(in_turn):
+@pytest.mark.parametrize("sampled", [False, True], ids=["the deterministic recipe", "the sampled recipe"])
+def test_both_grow_the_same_trees_from_the_same_draws(sampled):
     generator, sizes = np.random.default_rng(4), set()
     for seed in range(300):
-        expansion, sharpness = random_shaper(generator, in_turn), float(generator.choice([0.5, 3.0, 12.0]))
-        draft_sampling = sample_without_replacement if in_turn and seed % 4 else take_most_likely
+        expansion, sharpness = random_expansion(generator, sampled), float(generator.choice([0.5, 3.0, 12.0]))
+        draft_sampling = sample_without_replacement if sampled and seed % 4 else take_most_likely
         plain, compiled = (
             grown(kind, expansion, draft_sampling, seed, sharpness) for kind in (PlainGrower, CompiledGrower)
         )
@@ -143,7 +143,7 @@ def test_a_run_is_the_same_both_ways(kind, costs, temperature, tiny_target, tiny
 
 
 def test_rows_that_are_not_finite_are_refused():
-    expansion = random_shaper(np.random.default_rng(1), True)
+    expansion = random_expansion(np.random.default_rng(1), True)
     session = RandomSession(0, float("nan"))
     grower = CompiledGrower(
         SimpleNamespace(max_depth=3), draft_sampling=take_most_likely, sampling=SamplingConfig(1.0), context=9,

@@ -108,7 +108,7 @@ def outcomes(tree, tokens, rows, places, target, verifier, node=0, path=()):
             reach *= 1.0 - offer.accept_prob
             if reach <= 0.0:
                 return
-            left = offer.rest
+            left = offer.residual
     for token in np.flatnonzero(left):
         yield (*path, int(token)), reach * float(left[token])
 
@@ -130,7 +130,7 @@ def law_of_a_step(expansion, verifier, target, draft, vocab):
         drafted = drafter.grow([0])
         weight, tree, tokens = script.weight, drafted.tree, drafted.tokens.tolist()
         shapes.add(tree)
-        for text, share in outcomes(tree, tokens, drafted.rows, drafted.places, target, verifier):
+        for text, share in outcomes(tree, tokens, drafted.rows, drafted.cache_positions, target, verifier):
             rest = np.array(weight * share)
             for missing in range(len(text), DEPTH + 1):
                 prefixes = itertools.product(range(vocab), repeat=missing - len(text))

@@ -1,4 +1,4 @@
-"""What nodes add and cost: the numbers by which the shapers decided, and they bear the decisions out."""
+"""What nodes add and cost: the numbers by which the policies decided, and they bear the decisions out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from sequoia_core.decoding.dynamic.expansion import Nodes
 from sequoia_core.decoding.dynamic.marginal_gains import marginal_gains
 from tests.core.decoding.dynamic.test_adaptive import AlwaysThis
-from tests.core.decoding.dynamic.test_compiled_growing import random_shaper
+from tests.core.decoding.dynamic.test_compiled_growing import random_expansion
 from tests.core.decoding.test_tree_policy import RAGGED
 
 VOCAB = 24
@@ -49,10 +49,10 @@ def grown(expansion, seed, most):
     )
 
 
-@pytest.mark.parametrize("in_turn", [False, True], ids=["deterministic", "sampled"])
+@pytest.mark.parametrize("sampled", [False, True], ids=["deterministic", "sampled"])
 @pytest.mark.parametrize("seed", range(100))
-def test_gains_are_scores_and_costs_those_of_one_more_node(in_turn, seed) -> None:
-    expansion = random_shaper(np.random.default_rng(seed), in_turn)
+def test_gains_are_scores_and_costs_those_of_one_more_node(sampled, seed) -> None:
+    expansion = random_expansion(np.random.default_rng(seed), sampled)
     nodes, found = grown(expansion, seed, most=12)
     assert found.gains == tuple(nodes.scores) and found.costs[0] is None
     if expansion.token_costs is None:
@@ -63,24 +63,24 @@ def test_gains_are_scores_and_costs_those_of_one_more_node(in_turn, seed) -> Non
         assert found.costs[node] == step[place] - step[place - 1]
     full = nodes.size == expansion.bounds.max_size
     assert found.next_cost == (None if full else step[nodes.size + 1] - step[nodes.size])
-    if not in_turn:  # fewer nodes would be worth less, and none that was left out pays
+    if not sampled:  # fewer nodes would be worth less, and none that was left out pays
         net_gain = np.cumsum([found.gains[node] - (found.costs[node] or 0.0) for node in order])
         assert net_gain[-1] >= net_gain.max() - 1e-12
         known = [one.gain for one in found.left_out if one.token is not None]
         assert full or max(known, default=0.0) <= found.next_cost + 1e-12
 
 
-@pytest.mark.parametrize("in_turn", [False, True], ids=["deterministic", "sampled"])
+@pytest.mark.parametrize("sampled", [False, True], ids=["deterministic", "sampled"])
 @pytest.mark.parametrize("seed", range(100))
-def test_the_best_that_was_left_out_is_not_in_the_tree(in_turn, seed) -> None:
-    expansion = random_shaper(np.random.default_rng(seed), in_turn)
+def test_the_best_that_was_left_out_is_not_in_the_tree(sampled, seed) -> None:
+    expansion = random_expansion(np.random.default_rng(seed), sampled)
     nodes, found = grown(expansion, seed, most=10_000)
     assert [one.gain for one in found.left_out] == sorted((one.gain for one in found.left_out), reverse=True)
     held = set(zip(nodes.parents, nodes.tokens, strict=True))
     known = [one for one in found.left_out if one.token is not None]
     read, unread = np.flatnonzero(nodes.cache_positions >= 0), np.flatnonzero(nodes.cache_positions < 0)
     assert not held & {one[:2] for one in known}
-    assert len(set(known)) == (0 if in_turn else len(read) * expansion.bounds.branch - (nodes.size - 1))
+    assert len(set(known)) == (0 if sampled else len(read) * expansion.bounds.branch - (nodes.size - 1))
     assert all(one.gain <= nodes.scores[one.parent] for one in found.left_out)
     further = {one.parent: one.gain for one in found.left_out if one.token is None}
     assert further == {
@@ -90,6 +90,6 @@ def test_the_best_that_was_left_out_is_not_in_the_tree(in_turn, seed) -> None:
     assert grown(expansion, seed, most=3)[1].left_out == found.left_out[:3]
 
 
-def test_any_shaper_has_gains() -> None:
+def test_any_policy_has_gains() -> None:
     nodes, found = grown(AlwaysThis(RAGGED), 0, most=3)
     assert found.gains == tuple(nodes.scores) and set(found.costs) == {None} and found.left_out == ()
