@@ -785,13 +785,13 @@ typedef struct {
     int32_t threads, length, unseen, most_frontiers;
     const int64_t *ids;      // [unseen]: the last committed tokens, the root last
     Shaping *shaping;        // holds the root alone
-    const double *uniforms;  // as many as may be drawn; looked at only where the shaping draws
+    const double *uniforms;  // as many as may be drawn; read only where the shaping draws
     int64_t *widths;         // [most_frontiers]: receives how many nodes each pass read
     int64_t frontiers, draws;    // receive how many passes there were, how many uniforms were used
     double *seconds;         // grows by what the passes took
 } Growth;
 
-// Draft a tree that takes shape frontier by frontier, one pass each -> 1; 0 when memory ran out; -1 when logits are not finite.
+// Draft a tree that grows frontier by frontier, one pass each -> 1; 0 when memory ran out; -1 when logits are not finite.
 // Threads go through the frontiers together, as in `sequoia_draft`; what each finds in `failed` and `ranks` was written before
 // a barrier, and is not written again before the next.
 int sequoia_grow(Cache *cache, Growth *growth) {

@@ -29,8 +29,8 @@ from .ranks_along_text import (
     outcome_question,
     prompt_generators,
     rank_questions,
-    ranks_on_own_text,
     ranks_on_target_text,
+    ranks_on_teacher_forced_text,
 )
 
 TARGET_TEXT = "measured on text the target wrote"
@@ -135,17 +135,17 @@ def _measure_prompt(
     Args:
         max_new_tokens: None where the prompt is itself the text.
     """
-    own_text = max_new_tokens is None
+    forced = max_new_tokens is None
     _, _, outcome_stream, calibration_stream = prompt_generators(seed, number, draft.device)
     options: dict[str, Any] = {
         "target": target, "draft": draft, "sampling": sampling,
         "questions": rank_questions({"ranks": verifier}, width)
-        | {"outcomes": outcome_question(verifier, width, own_text=own_text, generator=outcome_stream)}
+        | {"outcomes": outcome_question(verifier, width, teacher_forced=forced, generator=outcome_stream)}
         | {"calibration": calibration_question(min(RANKS, target.vocab_size), generator=calibration_stream)},
         "seed": seed, "number": number, "report": report, "cancel": cancel,
     }  # fmt: skip
     if max_new_tokens is None:
-        parts = ranks_on_own_text(prompts[number], **options)
+        parts = ranks_on_teacher_forced_text(prompts[number], **options)
     else:
         parts = ranks_on_target_text(prompts[number], max_new_tokens=max_new_tokens, **options)
     if parts is None:

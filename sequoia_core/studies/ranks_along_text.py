@@ -41,16 +41,16 @@ def rank_questions(verifiers: Mapping[str, Verifier], width: int) -> dict[str, Q
     return {name: question(verifier) for name, verifier in verifiers.items()}
 
 
-def outcome_question(verifier: Verifier, width: int, *, own_text: bool, generator: torch.Generator) -> Question:
+def outcome_question(verifier: Verifier, width: int, *, teacher_forced: bool, generator: torch.Generator) -> Question:
     """Ask which rank is accepted when the text is decoded with a tree; answers are int64 [N], 0 for none.
 
     Args:
-        own_text: the text is teacher-forced, so the question is about tokens that the target draws there.
+        teacher_forced: the target did not write the text, so the question is about tokens that the target draws there.
         generator: a stream of its own, on the draft's device, so that other questions' answers stay the same.
     """
 
     def ask(target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
-        if own_text:
+        if teacher_forced:
             tokens = torch.multinomial(target, 1, generator=generator)[:, 0]
         return verifier.outcomes(target, draft, tokens, width, generator)
 
@@ -121,7 +121,7 @@ def ranks_on_target_text(
     return None if found is None else [found]
 
 
-def ranks_on_own_text(
+def ranks_on_teacher_forced_text(
     text: Sequence[int],
     *,
     target: LanguageModel,
@@ -151,7 +151,7 @@ def ranks_on_own_text(
 
 
 def _pieces(text: Sequence[int], context: int) -> list[tuple[Sequence[int], Sequence[int]]]:
-    """Cut own text into pieces that fit the context, each as (first token, the tokens after it)."""
+    """Cut a text into pieces that fit the context, each as (first token, the tokens after it)."""
     starts = range(0, len(text) - 1, context)  # a last piece of one token would have nothing to predict
     return [(text[start : start + 1], text[start + 1 : start + context]) for start in starts]
 
