@@ -45,6 +45,7 @@ _HOME = {
     "DecodeStep": "decoding.record",
     "SpecExecTree": "decoding.dynamic.spec_exec",
     "AdaptiveTree": "decoding.dynamic.adaptive",
+    "HybridTree": "decoding.lookup.hybrid_tree",
     "LookupTree": "decoding.lookup.lookup_tree",
     "TextIndex": "decoding.lookup.text_index",
     "Calibration": "design.calibration",

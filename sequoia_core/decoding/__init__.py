@@ -17,13 +17,15 @@ Each module imports, of this room, only the modules named:
     drafting                    plan, sampling, dynamic.marginal_gains, verifiers, tree_policy
     explaining                  verifiers, walk
     compiled_drafting           sampling, verifiers, tree_policy, drafting
-    dynamic.compiled_growing    dynamic.expansion, plan, sampling, verifiers, tree_policy, drafting
+    lookup.hybrid_expansion     dynamic.expansion, lookup.text_index
+    dynamic.compiled_growing    dynamic.expansion, plan, sampling, verifiers, tree_policy, drafting, lookup.hybrid_expansion
     judging                     sampling, verifiers, walk, drafting, explaining
     record                      dynamic.marginal_gains, walk, explaining
     lookup.lookup_tree          plan, dynamic.adaptive_expansion, lookup.text_index, drafting
     dynamic.growing             dynamic.expansion, plan, sampling, dynamic.marginal_gains, dynamic.growing_prediction, verifiers, drafting, dynamic.compiled_growing
     dynamic.adaptive            dynamic.expansion, dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing
     dynamic.spec_exec           dynamic.expansion, verifiers, tree_policy, dynamic.growing
-    assemble                    sampling, verifiers, tree_policy, drafting, compiled_drafting, judging, lookup.lookup_tree, dynamic.adaptive, dynamic.spec_exec
+    lookup.hybrid_tree          dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing, dynamic.adaptive, lookup.text_index, lookup.hybrid_expansion
+    assemble                    sampling, verifiers, tree_policy, drafting, compiled_drafting, judging, lookup.lookup_tree, lookup.hybrid_tree, dynamic.adaptive, dynamic.spec_exec
     loop                        sampling, verifiers, tree_policy, drafting, judging, record, assemble
 """  # noqa: E501

@@ -17,6 +17,7 @@ from .drafting import Drafter, LevelDrafter, RootDrafter
 from .dynamic.adaptive import AdaptiveDrafter
 from .dynamic.spec_exec import SpecExecDrafter
 from .judging import CompiledJudge, Judge, RowJudge
+from .lookup.hybrid_tree import HybridDrafter
 from .lookup.lookup_tree import LookupDrafter, LookupTree
 from .sampling import SamplingConfig
 from .tree_policy import TreePolicy
@@ -27,6 +28,7 @@ DRAFTERS: tuple[type[LevelDrafter], ...] = (
     LevelDrafter,
     SpecExecDrafter,
     AdaptiveDrafter,
+    HybridDrafter,
 )  # fastest first: the first that supports the policy drafts
 CPU_JUDGES = (CompiledJudge, RowJudge)  # fastest first, where both models are on the CPU; elsewhere RowJudge
 

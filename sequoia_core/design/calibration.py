@@ -72,6 +72,21 @@ class ChanceTables:
         """Return the chance of the draft's k most likely tokens, in that order, float64 [w, k] -> [w, k]."""
         return self._by_rank(probs, MOST_LIKELY)
 
+    def of_tokens(self, best: np.ndarray, tokens: np.ndarray, probs: np.ndarray) -> np.ndarray:
+        """Return the chance of certain tokens, each by its rank among the draft's most likely ones.
+
+        Args:
+            best: int64 [k], the most likely tokens in that order; others count as the last rank.
+            tokens, probs: int64 and float64 [c], the tokens and what the draft gives them.
+        """
+        same = tokens[:, None] == best
+        ranks = np.where(same.any(axis=1), same.argmax(axis=1), len(best))
+        found = np.empty(len(tokens))
+        for table in range(3):
+            chosen = np.minimum(ranks, 2) == table
+            found[chosen] = self._curve(MOST_LIKELY.start + table, probs[chosen])
+        return found
+
     def after(self, probs: np.ndarray) -> np.ndarray:
         """Return the chance of tokens drawn in that order, from their probabilities, float64 [w, k] -> [w, k]."""
         return self._by_rank(probs, AFTER)

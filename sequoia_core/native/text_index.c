@@ -5,17 +5,9 @@
 // Places count all tokens ever added, modulo 2^32; distances tell whether a place is still in the ring. A chain may
 // hold other contexts of the same hash, and places that were overwritten: tokens are always compared.
 
-#include <stdint.h>
+#include "text_index.h"
 
-enum { LEVELS = 7, LONGEST = 12, OCCURRENCES = 16, STEPS = 48, MOST = 24, BINS = 2 * LEVELS * 4 * 5 * 2 };
 static const int64_t LENGTHS[LEVELS] = {12, 8, 6, 4, 3, 2, 1};
-
-typedef struct {
-    int64_t capacity, max_context, total, text_length, learns;  // capacity: a power of two
-    int32_t *tokens;            // [capacity]; -1 between texts
-    uint32_t *heads, *earlier;  // [LEVELS, capacity]: newest place of a hash; from a place to the one before it, 0 for none
-    double *hits, *trials;      // [BINS]
-} Index;
 
 typedef struct {
     int64_t token, bin, level, place, source;
@@ -155,18 +147,6 @@ void index_end(Index *index) {
     index->total++, index->text_length = 0;
 }
 
-typedef struct {
-    int64_t max_size, max_depth, max_children;
-    double least;                                   // score of a node at least
-    int64_t *parents, *ranks, *depths, *tokens;     // [max_size]
-    double *probs, *scores;
-    int64_t *places, *sources, *lengths;            // [max_size]: where a node was found: place, store or text, match
-    double *keys;                                   // [max_size * MOST]: the heap, largest score first
-    int64_t *heap, *waiting;                        // [max_size * MOST] and [max_size * MOST, 6]
-    double *chances;                                // [max_size * MOST]
-    int64_t *children;                              // [max_size]
-} Tree;
-
 static int before(const Tree *tree, int64_t a, int64_t b) {  // equal scores: in the order in which they were found
     return tree->keys[a] > tree->keys[b] || (tree->keys[a] == tree->keys[b] && a < b);
 }
@@ -190,18 +170,25 @@ static void sift_down(Tree *tree, int64_t size) {
     }
 }
 
-// Grow the tree of the likeliest continuations of the text under way, likeliest first -> nodes, the root included.
-int64_t index_grow(Index *own, Index *store, Tree *tree) {
+// Grow the tree of the likeliest continuations of the text under way, likeliest first -> nodes, the root included. A tree
+// of `size` nodes is gone on with below the nodes from `fresh` on; 0 begins with the root.
+int64_t index_grow(Index *own, Index *store, Tree *tree, int64_t size, int64_t fresh) {
     Index *sources[2] = {own, store};
     Candidate found[MOST];
     int32_t context[LONGEST] = {0};
-    int64_t size = 1, waiting = 0, heap = 0;
-    tree->parents[0] = -1, tree->ranks[0] = tree->depths[0] = tree->children[0] = 0;
-    tree->tokens[0] = token_at(own, (uint32_t)own->total - 1);
-    tree->probs[0] = tree->scores[0] = 1.0;
-    tree->places[0] = tree->sources[0] = -1, tree->lengths[0] = 0;
-    for (int64_t node = 0;; node = size - 1) {
-        if (tree->depths[node] < tree->max_depth) {
+    int64_t waiting = 0, heap = 0, best;
+    if (!size) {
+        tree->parents[0] = -1, tree->ranks[0] = tree->depths[0] = 0;
+        tree->tokens[0] = token_at(own, (uint32_t)own->total - 1);
+        tree->probs[0] = tree->scores[0] = 1.0;
+        tree->places[0] = tree->sources[0] = -1, tree->lengths[0] = 0;
+        size = 1;
+    }
+    for (int64_t node = 0; node < size; node++) tree->children[node] = 0;
+    for (int64_t node = 1; node < size; node++) tree->children[tree->parents[node]]++;
+    for (int64_t node = fresh;;) {
+        for (; node < size; node++) {
+            if (tree->depths[node] == tree->max_depth) continue;
             int64_t length = 0;
             for (int64_t at = node; at && length < own->max_context; at = tree->parents[at])
                 context[LONGEST - ++length] = (int32_t)tree->tokens[at];
@@ -218,18 +205,16 @@ int64_t index_grow(Index *own, Index *store, Tree *tree) {
                 sift_up(tree, heap++);
             }
         }
-        for (;;) {
+        do {
             if (!heap || size == tree->max_size) return size;
-            const int64_t *facts = tree->waiting + 6 * tree->heap[0], parent = facts[0];
-            const double score = tree->keys[tree->heap[0]], chance = tree->chances[tree->heap[0]];
+            best = tree->heap[0];
             tree->heap[0] = tree->heap[--heap];
             sift_down(tree, heap);
-            if (tree->children[parent] == tree->max_children) continue;
-            tree->parents[size] = parent, tree->ranks[size] = ++tree->children[parent];
-            tree->depths[size] = tree->depths[parent] + 1, tree->tokens[size] = facts[1], tree->children[size] = 0;
-            tree->probs[size] = chance, tree->scores[size] = score;
-            tree->places[size] = facts[2], tree->sources[size] = facts[3], tree->lengths[size++] = facts[4];
-            break;
-        }
+        } while (tree->children[tree->waiting[6 * best]] == tree->max_children);
+        const int64_t *facts = tree->waiting + 6 * best, parent = facts[0];
+        tree->parents[size] = parent, tree->ranks[size] = ++tree->children[parent];
+        tree->depths[size] = tree->depths[parent] + 1, tree->tokens[size] = facts[1], tree->children[size] = 0;
+        tree->probs[size] = tree->chances[best], tree->scores[size] = tree->keys[best];
+        tree->places[size] = facts[2], tree->sources[size] = facts[3], tree->lengths[size++] = facts[4];
     }
 }

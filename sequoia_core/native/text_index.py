@@ -25,7 +25,7 @@ _POINTER, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _FUNCTIONS = {
     "index_extend": (None, _POINTER, _POINTER, _POINTER, _COUNT),
     "index_end": (None, _POINTER),
-    "index_grow": (_COUNT, _POINTER, _POINTER, _POINTER),
+    "index_grow": (_COUNT, _POINTER, _POINTER, _POINTER, _COUNT, _COUNT),
 }
 
 
@@ -48,7 +48,7 @@ class _Tree(ctypes.Structure):
 @lru_cache(maxsize=1)
 def compiled() -> Any:
     """Return the functions of `text_index.c`, or None where they cannot be built."""
-    return load(["text_index.c"], ["-march=native"], _FUNCTIONS)[0]
+    return load(["text_index.c"], ["-march=native"], _FUNCTIONS, reads=["text_index.h"])[0]
 
 
 class Ring:

@@ -127,8 +127,85 @@ static double net_gain_sampled(const Shaping *s, int64_t width, int64_t count) {
     return best_draws(s, count, &least) - (width ? s->draft[width] : 0.0);
 }
 
-// Choose the nodes of the next pass and write down what it needs -> how many; 0 when the tree is complete.
-int64_t tree_frontier(Shaping *s) {
+// HybridExpansion: take the tree that was grown in s->looked_up, nodes from `fresh` on as not read.
+static void take_looked_up(Shaping *s, int64_t size, int64_t fresh) {
+    const Tree *tree = s->looked_up;
+    memcpy(s->parents, tree->parents, size * sizeof(int64_t)), memcpy(s->depths, tree->depths, size * sizeof(int64_t));
+    memcpy(s->tokens, tree->tokens, size * sizeof(int64_t)), memcpy(s->probs, tree->probs, size * sizeof(double));
+    memcpy(s->scores, tree->scores, size * sizeof(double));
+    for (int64_t i = fresh; i < size; i++) s->cache_positions[i] = -1;
+    for (int64_t i = 0; i < size; i++) s->ranks[i] = i;
+    s->size = size;
+}
+
+// Begin a step with what is known before the draft is asked: for HybridExpansion the looked-up nodes, else the root alone.
+void tree_start(Shaping *s) {
+    if (!s->text) return;
+    s->looked_up->max_size = s->max_size, s->looked_up->least = s->least_score;
+    take_looked_up(s, index_grow(s->text, s->store, s->looked_up, 0, 0), 0);
+}
+
+// HybridExpansion: mark a node and its unread ancestors as chosen for the next pass -> how many were not yet. Where the
+// expected gains are counted, those of each are merged into s->merged.
+static int64_t choose_path(Shaping *s, int64_t node, int64_t *gains) {
+    int64_t added = 0;
+    for (; node >= 0 && s->cache_positions[node] < 0 && !s->scratch[node]; node = s->parents[node], added++) {
+        s->scratch[node] = 1;
+        if (gains) *gains = merge_gains(s, s->others[node], s->expected_falling, *gains);
+    }
+    return added;
+}
+
+static int64_t unread_path(const Shaping *s, int64_t node) {
+    int64_t length = 0;
+    for (; node >= 0 && s->cache_positions[node] < 0 && !s->scratch[node]; node = s->parents[node]) length++;
+    return length;
+}
+
+static void choose_none(Shaping *s) { memset(s->scratch, 0, s->size * sizeof(int64_t)); }
+
+// HybridExpansion: the nodes after which another token than those below them is likeliest, with their unread ancestors.
+static int64_t hybrid_frontier(Shaping *s) {
+    double *others = s->others, *ranked = s->sorted;
+    int64_t *wanted = s->order, count = 0, most = 0, width = 0, best = 0;
+    for (int64_t i = 0; i < s->size; i++) others[i] = 0.0;
+    for (int64_t i = 1; i < s->size; i++) others[s->parents[i]] += s->scores[i];
+    for (int64_t i = 0; i < s->size; i++) {
+        others[i] = s->scores[i] - others[i];
+        const int first_pass = s->cache_positions[0] < 0;  // the root's pass also reads what was committed
+        if (s->cache_positions[i] < 0 && s->depths[i] < s->max_depth && others[i] > 0.0 && (!i || !first_pass))
+            wanted[count++] = i;
+    }
+    sort_falling(others, wanted, s->other, count);
+    choose_none(s);
+    for (; most < count && width + unread_path(s, wanted[most]) <= s->beam; most++)
+        width += choose_path(s, wanted[most], 0);
+    best = most;
+    if (s->step && most) {
+        double largest = -INFINITY;
+        int64_t gains = 0, taken = 0;
+        choose_none(s);
+        falling(s->expected, s->expected_falling, s->branch);
+        falling(s->scores, ranked, s->size);
+        width = 0;
+        for (int64_t next = 0;; next = next == 0 ? 1 : 2 * next) {
+            const int64_t tried = next < most ? next : most;
+            for (; taken < tried; taken++) width += choose_path(s, wanted[taken], &gains);
+            const double net_gain = net_gain_top_k(s, width, gains, ranked);
+            if (net_gain > largest) largest = net_gain, best = tried;
+            if (tried == most) break;
+        }
+        choose_none(s);
+        for (int64_t i = 0; i < best; i++) choose_path(s, wanted[i], 0);
+    }
+    width = 0;
+    for (int64_t i = 0; i < s->size; i++)
+        if (s->scratch[i]) s->frontier[width++] = i;
+    return width;
+}
+
+// TopKExpansion and SampledExpansion: the most promising nodes that are worth their pass.
+static int64_t candidate_frontier(Shaping *s) {
     int64_t most = unread(s), kept = 0, width = 0;
     double *expected = s->expected_falling;
     falling(s->expected, expected, s->branch);
@@ -149,7 +226,12 @@ int64_t tree_frontier(Shaping *s) {
     } else {
         width = most;
     }
-    const int64_t stop = s->read + width;
+    return width;
+}
+
+// Write down what the pass over the frontier needs.
+static void write_pass(Shaping *s) {
+    const int64_t width = s->width, stop = s->read + width;
     for (int64_t i = 0; i < width; i++) {
         const int64_t node = s->frontier[i], last = s->root_position + s->depths[node];
         float *own = s->mask + (s->read + i) * s->most_read;
@@ -163,8 +245,13 @@ int64_t tree_frontier(Shaping *s) {
         s->pass_positions[i] = last < s->positions ? last : s->positions - 1;
         memcpy(s->pass_mask + i * stop, own, stop * sizeof(float));
     }
-    s->width = width;
-    return width;
+}
+
+// Choose the nodes of the next pass and write down what it needs -> how many; 0 when the tree is complete.
+int64_t tree_frontier(Shaping *s) {
+    s->width = s->text ? hybrid_frontier(s) : candidate_frontier(s);
+    write_pass(s);
+    return s->width;
 }
 
 // Add the first counts[i] tokens of row i as children of node frontier[i].
@@ -215,11 +302,74 @@ int tree_row(Shaping *s, int64_t row, const float *logits) {
     return 0;
 }
 
+static double log_odds(double chance) {
+    const double kept = chance < 1e-3 ? 1e-3 : chance > 1.0 - 1e-3 ? 1.0 - 1e-3 : chance;
+    return log(kept / (1.0 - kept));
+}
+
+static double of_log_odds(double value) { return 1.0 / (1.0 + exp(-value)); }
+
+// HybridExpansion: what the draft says of the looked-up children of the frontier changes their chances, its other likely
+// tokens are added, and below these text already seen is looked up.
+static void take_hybrid(Shaping *s) {
+    double *shares = s->others, *weighed = s->previous;
+    const int64_t old = s->size, branch = s->branch;
+    int64_t size = old;
+    shares[0] = 1.0;
+    for (int64_t i = 1; i < old; i++) shares[i] = s->scores[i] / s->scores[s->parents[i]];
+    for (int64_t row = 0; row < s->width; row++) {
+        const int64_t node = s->frontier[row], *best = s->best + row * branch, first = size;
+        const float *probs = s->rows + (s->read - s->width + row) * s->vocab;
+        double looked_up = 0.0, both = 0.0, alone = 0.0;
+        for (int64_t child = node + 1; child < old; child++) {
+            if (s->parents[child] != node) continue;
+            int64_t rank = 0;
+            while (rank < branch && best[rank] != s->tokens[child]) rank++;
+            s->probs[child] = probs[s->tokens[child]];
+            const double drafted = chance(s, TABLE_MOST_LIKELY + pooled(rank), s->probs[child]);
+            weighed[child] = of_log_odds(s->both[0] + s->both[1] * log_odds(shares[child]) + s->both[2] * log_odds(drafted));
+            looked_up += shares[child], both += weighed[child];
+        }
+        for (int64_t k = 0; k < branch; k++) {
+            int64_t known = 0;
+            for (int64_t child = node + 1; child < old && !known; child++)
+                known = s->parents[child] == node && s->tokens[child] == best[k];
+            if (known) continue;
+            double found = chance(s, TABLE_MOST_LIKELY + pooled(k), s->best_probs[row * branch + k]);
+            if (looked_up > 0.0) {
+                const double rest = log(1.0 - (looked_up < s->most_sure ? looked_up : s->most_sure));
+                found = of_log_odds(s->beside[0] * rest + s->beside[1] * log_odds(found));
+            }
+            alone += found;
+            s->parents[size] = node, s->depths[size] = s->depths[node] + 1, s->tokens[size] = best[k];
+            s->probs[size] = s->best_probs[row * branch + k], s->cache_positions[size] = -1, shares[size++] = found;
+        }
+        const double total = both + alone > 1.0 ? both + alone : 1.0;
+        for (int64_t child = node + 1; child < old; child++)
+            if (s->parents[child] == node) shares[child] = weighed[child] / total;
+        for (int64_t child = first; child < size; child++) shares[child] /= total;
+    }
+    for (int64_t i = 1; i < size; i++) s->scores[i] = s->scores[s->parents[i]] * shares[i];
+    Tree *tree = s->looked_up;
+    memcpy(tree->parents, s->parents, size * sizeof(int64_t)), memcpy(tree->depths, s->depths, size * sizeof(int64_t));
+    memcpy(tree->tokens, s->tokens, size * sizeof(int64_t)), memcpy(tree->probs, s->probs, size * sizeof(double));
+    memcpy(tree->scores, s->scores, size * sizeof(double));
+    falling(s->scores, s->sorted, size);
+    const double full = size >= s->max_size ? s->sorted[s->max_size - 1] : 0.0;  // what it takes to be kept
+    tree->max_size = size + s->max_size, tree->least = full > s->least_score ? full : s->least_score;
+    take_looked_up(s, index_grow(s->text, s->store, tree, size, old), size);
+    keep_best(s);
+}
+
 // Once all rows of the frontier are taken: top-k adds children and returns 0; the sampled policy returns how many tokens are
 // to be drawn after each node.
 int64_t tree_taken(Shaping *s) {
     const int64_t width = s->width, branch = s->branch;
     s->read += width;
+    if (s->text) {
+        take_hybrid(s);
+        return 0;
+    }
     if (!s->sampled) {
         for (int64_t i = 0; i < width; i++)
             add_children(s, i, branch, s->best + i * branch, s->best_probs + i * branch, TABLE_MOST_LIKELY);
@@ -350,6 +500,7 @@ int64_t tree_kept(Shaping *s) {
         }
         s->size = kept;
     }
+    for (int64_t i = 0; s->text && i < s->size; i++) s->ranks[i] = i;  // siblings in the order of their chances
     number_breadth_first(s);
     describe(s);
     return s->size;

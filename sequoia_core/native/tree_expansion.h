@@ -5,7 +5,7 @@
 
 #pragma once
 
-#include <stdint.h>
+#include "text_index.h"
 
 typedef struct {
     int64_t max_size, max_depth, beam, branch, most_read;
@@ -30,8 +30,14 @@ typedef struct {
     int64_t *firsts, *counts;          // [max_size]: of the tree that is kept: first child (size for none), children
     float *sees;                       // [n, n] of it: 0 where a row is the node itself or below it, -inf elsewhere
     double *sorted, *previous, *merged, *expected_falling;  // the same
+    Index *text, *store;               // HybridExpansion: the text under way and the index; text NULL for the others
+    Tree *looked_up;                   // its buffers, for 2 max_size + beam * branch nodes
+    double *others;                    // [2 max_size + beam * branch]
+    double least_score, most_sure;     // see `decoding/lookup/hybrid_expansion.py`
+    double both[3], beside[2];
 } Shaping;
 
+void tree_start(Shaping *s);
 int64_t tree_frontier(Shaping *s);
 int tree_row(Shaping *s, int64_t row, const float *logits);
 int64_t tree_taken(Shaping *s);

@@ -16,7 +16,8 @@ import torch
 from . import sampling_ops
 from .compile_c import load
 
-SOURCES, HEADERS = ("tree_expansion.c", "sampling_ops.c"), ("tree_expansion.h",)
+SOURCES = ("tree_expansion.c", "sampling_ops.c", "text_index.c")
+HEADERS = ("tree_expansion.h", "text_index.h")
 _POINTER, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 
@@ -32,11 +33,14 @@ class _Shaping(ctypes.Structure):
         *((name, _POINTER) for name in "frontier ids pass_positions pass_mask mask rows".split()),
         *((name, _POINTER) for name in "best drawn best_probs drawn_probs planned".split()),
         *((name, _POINTER) for name in "order other next scratch firsts counts sees".split()),
-        *((name, _POINTER) for name in "sorted previous merged expected_falling".split()),
+        *((name, _POINTER) for name in "sorted previous merged expected_falling text store looked_up others".split()),
+        *((name, _REAL) for name in "least_score most_sure".split()),
+        *(("both", _REAL * 3), ("beside", _REAL * 2)),
     ]
 
 
 _FUNCTIONS = {
+    "tree_start": (None, _POINTER),
     "tree_frontier": (_COUNT, _POINTER),
     "tree_read": (_COUNT, _POINTER, _POINTER, _COUNT),
     "tree_draw": (_COUNT, _POINTER, _POINTER, _COUNT),
@@ -74,10 +78,11 @@ class Shaping:
         )  # fmt: skip
         self.address = ctypes.addressof(self._shaping)
         self.most_read, self.most_draws = most_read, most_read * branch
-        nodes, children = max_size + beam * branch, beam * branch  # the kept ones, and all candidates of one frontier
+        children = beam * branch  # candidates of one frontier; beside them the kept nodes, and as many looked up anew
+        nodes = 2 * max_size + children
         for names, size, kind in (
             ("parents ranks depths tokens cache_positions order other next scratch", nodes, np.int64),
-            ("probs scores sorted previous merged expected_falling", nodes, np.float64),
+            ("probs scores sorted previous merged expected_falling others", nodes, np.float64),
             ("frontier ids pass_positions", beam, np.int64),
             ("firsts counts", max_size, np.int64),
             ("sees", max_size * max_size, np.float32),
@@ -135,6 +140,27 @@ class Shaping:
         given = (expected, *(tables or (None,) * 3), *(token_costs or (None,) * 2))
         for name, array in zip(("expected", "centres", "values", "mass_edges", "step", "draft"), given, strict=True):
             self._keep(name, None if array is None else np.ascontiguousarray(array, np.float64))
+
+    def look_up(
+        self,
+        text: tuple[int, int | None, int],
+        *,
+        least_score: float,
+        most_sure: float,
+        both: tuple[float, ...],
+        beside: tuple[float, ...],
+    ) -> None:
+        """Have the tree begin with looked-up nodes, as `decoding.lookup.hybrid_expansion` does, after `begin`.
+
+        Args:
+            text: addresses of the text under way, of the index behind it (None for none) and of its trees' buffers.
+            least_score, most_sure, both, beside: the constants of that module.
+        """
+        shaping = self._shaping
+        shaping.text, shaping.store, shaping.looked_up = text
+        shaping.least_score, shaping.most_sure = least_score, most_sure
+        shaping.both[:], shaping.beside[:] = both, beside
+        compiled().tree_start(self.address)
 
     def take(self, columns: dict[str, np.ndarray]) -> None:
         """Start from nodes that were chosen without a draft model, which `kept` only has to number.

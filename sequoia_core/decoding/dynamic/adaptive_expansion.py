@@ -297,6 +297,9 @@ class _KeptRows:
         probs = self.probs[:, :k]  # fewer where the rows are shorter
         return np.tile(np.arange(probs.shape[1]), (len(probs), 1)), probs
 
+    def given(self, row: int, tokens: np.ndarray) -> np.ndarray:
+        return self.probs[row, tokens]
+
     def drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         race = self.probs / np.maximum(self.generator.standard_exponential(self.probs.shape), 1e-300)
         tokens = np.argsort(-race, axis=1, kind="stable")[:, :k]

@@ -6,6 +6,7 @@ Equal seeds grow what `growing.PlainGrower` grows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from ...native import sampling_ops, tree_expansion
 from ...native.drafting_calls import GrowCall
 from ...native.llama_x86 import CompiledSession
 from ..drafting import unseen_tokens
+from ..lookup import hybrid_expansion
+from ..lookup.hybrid_expansion import HybridExpansion
 from ..plan import TreePlan
 from ..sampling import SamplingConfig, finite, sample_without_replacement, take_most_likely
 from ..tree_policy import TreePolicy
@@ -27,6 +30,8 @@ DRAFT_SAMPLINGS: dict[DraftSampling, bool] = {
     sample_without_replacement: True,
     take_most_likely: False,
 }  # whether tokens are drawn
+
+CompiledExpansion = TopKExpansion | SampledExpansion | HybridExpansion
 
 
 class CompiledGrower:
@@ -58,10 +63,11 @@ class CompiledGrower:
     def supports(self, expansion: ExpansionPolicy, session: Session) -> bool:
         """Whether compiled code knows such an expansion policy, and reads that session's logits."""
         return (
+            isinstance(expansion, CompiledExpansion)
             # not subclasses, which may decide otherwise
-            (type(expansion) is TopKExpansion or type(expansion) is SampledExpansion)
+            and type(expansion) in get_args(CompiledExpansion)
             and type(expansion.chances) in (DraftChances, ChanceTables)
-            and (self.draft_sampling in DRAFT_SAMPLINGS or type(expansion) is TopKExpansion)
+            and (self.draft_sampling in DRAFT_SAMPLINGS or type(expansion) is not SampledExpansion)
             and self._reads(session)
         )
 
@@ -81,7 +87,7 @@ class CompiledGrower:
     def grow(
         self, expansion: ExpansionPolicy, session: Session, sequence: Sequence[int]
     ) -> tuple[TreePlan, Nodes, list[int]]:
-        assert isinstance(expansion, TopKExpansion | SampledExpansion)
+        assert isinstance(expansion, CompiledExpansion)
         shaping = self._begun(expansion, sequence)
         if isinstance(session, CompiledSession):
             widths = finite(self._in_one_call(shaping, expansion, session, sequence), "draft")
@@ -96,7 +102,7 @@ class CompiledGrower:
     def _in_one_call(
         self,
         shaping: tree_expansion.Shaping,
-        expansion: TopKExpansion | SampledExpansion,
+        expansion: CompiledExpansion,
         session: CompiledSession,
         sequence: Sequence[int],
     ) -> list[int] | None:
@@ -118,7 +124,7 @@ class CompiledGrower:
             widths.append(width)
         return widths
 
-    def _begun(self, expansion: TopKExpansion | SampledExpansion, sequence: Sequence[int]) -> tree_expansion.Shaping:
+    def _begun(self, expansion: CompiledExpansion, sequence: Sequence[int]) -> tree_expansion.Shaping:
         """Return the buffers with the rules of this step and the root alone."""
         bounds, sampled = expansion.bounds, isinstance(expansion, SampledExpansion)
         by_table = expansion.chances if isinstance(expansion.chances, ChanceTables) else None
@@ -135,4 +141,9 @@ class CompiledGrower:
             threshold=expansion.threshold if isinstance(expansion, SampledExpansion) else 0.0,
             expected=expansion.expected, token_costs=expansion.token_costs,
         )  # fmt: skip
+        if isinstance(expansion, HybridExpansion):
+            self._shaping.look_up(
+                (*expansion.text.addresses, expansion.columns.address), least_score=hybrid_expansion.LEAST_SCORE,
+                most_sure=hybrid_expansion.MOST_SURE, both=hybrid_expansion.BOTH, beside=hybrid_expansion.BESIDE,
+            )  # fmt: skip
         return self._shaping

@@ -124,6 +124,10 @@ class Rows(Protocol):
         """Draw k tokens of each row as the verifier asks for them; shapes as for `most_likely`."""
         ...
 
+    def given(self, row: int, tokens: np.ndarray) -> np.ndarray:
+        """Return the probabilities of tokens int64 [c] in one row, float64 [c]."""
+        ...
+
 
 class Chances(Protocol):
     """How likely a child is the one accepted; `design.calibration.ChanceTables` is one. All float64 [w, k]."""
@@ -163,6 +167,10 @@ class TokenCosts(NamedTuple):
 class ExpansionPolicy(Protocol):
     """One way of growing trees: the drafter reads each frontier and returns its rows, until a frontier is empty."""
 
+    def start(self, token: int) -> Nodes:
+        """Return the nodes that a step begins with: the root with its token, and what is known to be below."""
+        ...
+
     def frontier(self, nodes: Nodes) -> np.ndarray:
         """Return which nodes the next draft pass reads, int64 [w]; empty when the tree is complete."""
         ...
@@ -191,6 +199,9 @@ class TopKExpansion:
     expected: np.ndarray = field(default_factory=lambda: np.empty(0))
     token_costs: TokenCosts | None = None
 
+    def start(self, token: int) -> Nodes:
+        return Nodes.root(token)
+
     def frontier(self, nodes: Nodes) -> np.ndarray:
         unread, costs = _unread(nodes, self.bounds), self.token_costs
         if costs is None or len(unread) == 0:
@@ -201,7 +212,7 @@ class TopKExpansion:
             scores = -np.sort(-np.concatenate([nodes.scores, expected]))[: self.bounds.max_size]
             return float((np.cumsum(scores) - costs.step[1 : len(scores) + 1]).max()) - costs.draft[width]
 
-        return unread[: _best_width(net_gain, len(unread))]
+        return unread[: best_width(net_gain, len(unread))]
 
     def extended(self, nodes: Nodes, frontier: np.ndarray, rows: Rows) -> Nodes:
         tokens, probs = rows.most_likely(self.bounds.branch)
@@ -234,6 +245,9 @@ class SampledExpansion:
     token_costs: TokenCosts | None = None
     threshold: float = 0.0
 
+    def start(self, token: int) -> Nodes:
+        return Nodes.root(token)
+
     def frontier(self, nodes: Nodes) -> np.ndarray:
         unread, costs = _unread(nodes, self.bounds), self.token_costs
         expected = np.outer(nodes.scores[unread], self.expected)
@@ -247,7 +261,7 @@ class SampledExpansion:
             gains = np.outer(nodes.scores[unread[:width]], self.expected).ravel()
             return self._best_draws(nodes.size, gains)[0] - costs.draft[width]
 
-        return unread[: _best_width(net_gain, len(unread))]
+        return unread[: best_width(net_gain, len(unread))]
 
     def extended(self, nodes: Nodes, frontier: np.ndarray, rows: Rows) -> Nodes:
         best_tokens, best_probs = rows.most_likely(self.bounds.branch)
@@ -288,7 +302,7 @@ def _unread(nodes: Nodes, bounds: TreeBounds) -> np.ndarray:
     return unread[np.argsort(-nodes.scores[unread], kind="stable")][: bounds.beam]
 
 
-def _best_width(net_gain: Callable[[int], float], most: int) -> int:
+def best_width(net_gain: Callable[[int], float], most: int) -> int:
     """Return how many of the most promising nodes to read in the next pass: 0, all, or a power of two between."""
     widths = [0, *(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
     return max(widths, key=net_gain)  # of equal gains the smallest width

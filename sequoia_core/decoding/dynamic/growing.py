@@ -109,6 +109,9 @@ class DraftRows:
     def drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         return self._with_probs(self.draft_sampling(self.block, k, self.generator))
 
+    def given(self, row: int, tokens: np.ndarray) -> np.ndarray:
+        return self.block[row, torch.from_numpy(tokens).to(self.block.device)].double().cpu().numpy()
+
     def _with_probs(self, tokens: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         return tokens.cpu().numpy(), self.block.gather(1, tokens).double().cpu().numpy()
 
@@ -139,7 +142,7 @@ class PlainGrower:
         self, expansion: ExpansionPolicy, session: Session, sequence: Sequence[int]
     ) -> tuple[TreePlan, Nodes, list[int]]:
         """Return a tree below the last token of the sequence, its nodes, and how many nodes each pass read."""
-        nodes = Nodes.root(sequence[-1])
+        nodes = expansion.start(sequence[-1])
         widths: list[int] = []
         for _ in range(self.policy.max_depth):
             frontier = expansion.frontier(nodes)
@@ -164,8 +167,9 @@ class PlainGrower:
         else:
             last = len(sequence) - 1 + nodes.depths[frontier]
             own = self._mask[read:stop]
-            own.copy_(self._mask[torch.from_numpy(nodes.cache_positions[nodes.parents[frontier]])])
-            own[:, read:].fill_diagonal_(0.0)
+            for place, above in enumerate(nodes.cache_positions[nodes.parents[frontier]].tolist(), start=read):
+                self._mask[place] = self._mask[above]  # which may be of this pass, before its children
+                self._mask[place, place] = 0.0
             positions = torch.from_numpy(np.minimum(last, self.context - 1))
             request = torch.from_numpy(nodes.tokens[frontier]), positions, own[:, :stop]
         block = probabilities(session.forward(*request, keep=len(frontier)), self.sampling)

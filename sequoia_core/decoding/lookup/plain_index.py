@@ -154,30 +154,40 @@ def end(ring: Ring) -> None:
     ring.state.text_length = 0
 
 
-def grow(own: Ring, store: Ring | None, tree: TreeColumns) -> int:
-    """Grow the tree of the likeliest continuations of the text under way, likeliest first; return its nodes."""
-    bounds, into = tree.state, tree.columns
+def grow(own: Ring, store: Ring | None, tree: TreeColumns, size: int = 0, fresh: int = 0) -> int:
+    """Grow the tree of the likeliest continuations of the text under way, likeliest first; return its nodes.
+
+    A tree of `size` nodes is gone on with below the nodes from `fresh` on; 0 begins with the root.
+    """
+    bounds, columns = tree.state, tree.columns
     root = (-1, 0, 0, token_at(own, own.state.total - 1), 1.0, 1.0, -1, -1, 0)
     names = "parents ranks depths tokens probs scores places sources lengths".split()
-    nodes, paths, children = [root], [()], [0]
+    nodes = list(zip(*(columns[name][:size].tolist() for name in names), strict=True)) or [root]
+    paths: list[tuple[int, ...]] = [()]
+    children = [0] * len(nodes)
+    for parent, _, _, token, *_ in nodes[1:]:
+        paths.append((*paths[parent], token))
+        children[parent] += 1
     waiting: list[tuple] = []  # the largest score first, equal ones in the order in which they were found
     count = 0
     while True:
-        node = len(nodes) - 1
-        if nodes[node][2] < bounds.max_depth:
+        for node in range(fresh, len(nodes)):
+            if nodes[node][2] == bounds.max_depth:
+                continue
             found = candidates((own, store), last_tokens(own, paths[node]))
             for candidate, chance in zip(found, chances(own, found), strict=True):
                 score = nodes[node][5] * chance
                 if score >= bounds.least:
                     heapq.heappush(waiting, (-score, count, node, candidate, chance))
                     count += 1
+        fresh = len(nodes)
         while waiting and len(nodes) < bounds.max_size:
             score, _, parent, candidate, chance = heapq.heappop(waiting)
             if children[parent] < bounds.max_children:
                 break
         else:
             for name, column in zip(names, zip(*nodes, strict=True), strict=True):
-                into[name][: len(nodes)] = column
+                columns[name][: len(nodes)] = column
             return len(nodes)
         children[parent] += 1
         where = candidate.place, candidate.source, LENGTHS[candidate.level]

@@ -117,15 +117,24 @@ class RunningText:
         _extend(self._ring, self._store, np.ascontiguousarray(token_ids, np.int32))
         self.length += len(token_ids)
 
-    def grow(self, tree: TreeColumns) -> int:
+    def grow(self, tree: TreeColumns, size: int = 0, fresh: int = 0) -> int:
         """Write the tree of the likeliest continuations into buffers, likeliest first; return its nodes.
 
         The root is the text's last token. A node's score is the product of the chances along its path.
+
+        Args:
+            size: nodes that the buffers hold already, parents before their children; 0 begins with the root.
+            fresh: what follows is looked up below the nodes from this one on.
         """
         library = native.compiled()
         if library is None:
-            return plain_index.grow(self._ring, self._store, tree)
-        return library.index_grow(self._ring.address, _address(self._store), tree.address)
+            return plain_index.grow(self._ring, self._store, tree, size, fresh)
+        return library.index_grow(self._ring.address, _address(self._store), tree.address, size, fresh)
+
+    @property
+    def addresses(self) -> tuple[int, int | None]:
+        """Of this text and of the index, for compiled code that looks up on its own."""
+        return self._ring.address, _address(self._store)
 
     def passage(self, place: int, source: int, *, before: int, after: int) -> list[int]:
         """Return the tokens around a place where a node was found, of its text alone.

@@ -1,0 +1,238 @@
+"""Hybrid trees: the target's own text whatever both sources propose, compiled and plain alike, and when each is asked.
+
+The statistical tests raise a false alarm with a probability below 1e-6 each; their seeds are fixed besides.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core import HardwareProfile, HybridTree, TextIndex
+from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
+from sequoia_core.decoding.dynamic.expansion import Nodes, TokenCosts, TopKExpansion, TreeBounds
+from sequoia_core.decoding.lookup.hybrid_expansion import HybridExpansion, likely_beside, likely_by_both
+from sequoia_core.decoding.lookup.text_index import LEAST_SCORE, RunningText
+from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.native.text_index import MOST, TreeColumns
+from sequoia_core.studies.losslessness import check_losslessness
+from tests.conftest import calibration_of, recalled, tiny_llama
+from tests.core.decoding.lookup.test_lookup_tree import PROMPT, SAMPLINGS, misleading, profile, tokens_of
+from tests.core.test_families import FAMILIES, assert_decodes_as_generate, build, save
+
+both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
+
+
+def policy(index=None, profile=None, **options):
+    options = {"max_size": 16, "max_depth": 6, "beam": 4} | options
+    return HybridTree(index=index or TextIndex(), profile=profile, calibration=calibration_of(0.6), **options)
+
+
+@both_ways
+@pytest.mark.parametrize("costs", [None, profile(0.02)], ids=["budget alone", "costs"])
+@pytest.mark.parametrize("kind", ["own text", "misleading", "told"])
+def test_greedy_text_is_the_targets_own(kind, costs, tiny_target, tiny_draft):
+    wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=60))
+    index = misleading(tiny_target, PROMPT, 64) if kind == "misleading" else TextIndex()
+    if kind == "told":
+        index.add([*PROMPT, *wanted])
+    for draft in (tiny_draft, tiny_llama(1)):  # one that is often wrong, one that never is
+        steps = list(decode(PROMPT, target=tiny_target, draft=draft, tree=policy(index, costs), max_new_tokens=60))
+        assert tokens_of(steps) == wanted
+        assert all(step.tree.size <= 16 and step.tree.depth <= 6 for step in steps)
+        assert len({step.tree for step in steps}) > 1
+    assert len(steps) < 40, "a draft that is the target is right"
+
+
+@both_ways
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_sampled_text_follows_the_target(sampling):
+    target, draft = (recalled(tiny_llama(seed, vocab=16, layers=1, scale=1.0)) for seed in (1, 2))
+    index = misleading(target, [3, 5, 3], 16)
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        answer = autoregressive([3, 5, 3], target=target, sampling=sampling, max_new_tokens=8, generator=generator)
+        index.add([3, 5, 3, *tokens_of(answer)])
+    tree = HybridTree(
+        index=index, profile=None, calibration=calibration_of(0.5, temperature=sampling.temperature), max_size=12,
+        max_depth=3, beam=2,
+    )  # fmt: skip
+    options = {"samples": 2_000, "new_tokens": 3, "generator": torch.Generator().manual_seed(0), "verifier": "topk"}
+    report = check_losslessness((3, 5, 3), target=target, draft=draft, tree=tree, sampling=sampling, **options)
+    assert report.passed and report.degrees_of_freedom > 5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_decodes_as_generate(family, tmp_path):
+    """The draft is the target, so what it proposes is right: four tokens a step, or a mask or position is wrong."""
+    assert_decodes_as_generate(save(build(family), tmp_path), tree=policy(max_size=12), most_steps=20)
+
+
+@pytest.mark.parametrize("costs", [None, profile(0.03)], ids=["budget alone", "costs"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_compiled_and_plain_growers_agree(temperature, costs, demo_pair, monkeypatch):
+    """On the demo pair, whose sessions take a whole tree in one call, pass by pass, and in Python."""
+    prompt = demo_pair.tokenizer.encode("def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n")
+    index = TextIndex()
+    index.add(demo_pair.tokenizer.encode("def sub(a, b):\n    return a - b\n\n\ndef mul(a, b):\n    return a * b\n"))
+    tree = replace(policy(index, costs), max_size=24, max_depth=8)
+    calibrated = HybridTree(
+        index=index, profile=costs, calibration=calibration_of(0.6, temperature=temperature), max_size=24, max_depth=8
+    )
+    assert tree.max_size == calibrated.max_size == 24
+
+    def steps():
+        options = {"sampling": SamplingConfig(temperature), "generator": torch.Generator().manual_seed(0)}
+        found = decode(
+            prompt, target=demo_pair.target, draft=demo_pair.draft, tree=calibrated, max_new_tokens=48, **options
+        )
+        return [(step.tree, step.tokens, np.round(step.draft_probs, 5).tolist()) for step in found]
+
+    def pass_by_pass(self, shaping, expansion, session, sequence):
+        return self._pass_by_pass(shaping, session, sequence)
+
+    in_one_call = steps()
+    monkeypatch.setattr(CompiledGrower, "_in_one_call", pass_by_pass)
+    assert steps() == in_one_call
+    monkeypatch.setattr(CompiledGrower, "supports", lambda *_: False)
+    assert steps() == in_one_call
+    assert max(tree.depth for tree, *_ in in_one_call) > 3
+
+
+class Rows:
+    """The draft's rows, one for each node of a frontier; counts how often it was asked."""
+
+    def __init__(self, block):
+        self.block, self.asked = np.array(block), 0
+
+    def most_likely(self, k):
+        self.asked += 1
+        tokens = np.argsort(-self.block, axis=1, kind="stable")[:, :k]
+        return tokens, np.take_along_axis(self.block, tokens, axis=1)
+
+    def given(self, row, tokens):
+        return self.block[row, tokens]
+
+
+def expansion_after(tokens, *, costs=None, index=None, bounds=None):
+    bounds = bounds or TreeBounds(max_size=8, max_depth=4, beam=4, branch=3)
+    text = RunningText(index or TextIndex(), len(tokens))
+    text.extend(tokens)
+    buffers = TreeColumns(
+        max_size=2 * bounds.max_size + bounds.beam * bounds.branch, max_depth=bounds.max_depth, max_children=MOST,
+        least=LEAST_SCORE,
+    )  # fmt: skip
+    calibration = calibration_of(0.6)
+    expected = calibration.expected("most likely")[: bounds.branch]
+    return HybridExpansion(bounds, calibration.tables(), expected, costs, text, buffers)
+
+
+def test_where_nothing_was_seen_the_trees_are_the_adaptive_ones():
+    costs = TokenCosts(np.append(0.0, 1.0 + 0.05 * np.arange(8)), np.append(0.0, 0.1 + 0.01 * np.arange(4)))
+    hybrid = expansion_after([20, 21, 22, 24], costs=costs)  # none of which the draft proposes
+    adaptive = TopKExpansion(hybrid.bounds, hybrid.chances, hybrid.expected, costs)
+    block = np.random.default_rng(0).dirichlet(np.full(9, 0.3), size=4)
+    trees = []
+    for expansion in (hybrid, adaptive):
+        nodes = expansion.start(24)
+        assert nodes.size == 1 and nodes.tokens[0] == 24
+        read = 0
+        while len(frontier := expansion.frontier(nodes)):
+            nodes.cache_positions[frontier] = read + np.arange(len(frontier))
+            read += len(frontier)
+            nodes = expansion.extended(nodes, frontier, Rows(block[: len(frontier)] + 1e-3 * read))
+        kept = expansion.kept(nodes)
+        trees.append((kept.parents.tolist(), kept.tokens.tolist(), kept.scores.round(12).tolist()))
+    assert trees[0] == trees[1] and len(trees[0][0]) > 3
+
+
+def sure_text():
+    return [1, 2, 3, 4, 5, 6, 7, 8] * 5 + [1, 2, 3]
+
+
+def test_a_lookup_that_is_sure_asks_no_draft():
+    costs = TokenCosts(np.append(0.0, 1.0 + 0.01 * np.arange(8)), np.append(0.0, 0.3 + 0.01 * np.arange(4)))
+    expansion = expansion_after(sure_text(), costs=costs)
+    nodes = expansion.start(3)
+    assert nodes.tokens[1:5].tolist() == [4, 5, 6, 7]
+    assert len(expansion.frontier(nodes)) == 0
+    free = replace(expansion, token_costs=TokenCosts(np.append(0.0, np.ones(8)), np.zeros(5)))
+    assert free.frontier(nodes).tolist() == [0], "a pass that costs nothing begins with the root"
+
+
+def test_after_the_root_a_pass_reads_whole_paths():
+    """A node can only be read when its ancestors are: they come along, before it, within the beam."""
+    expansion = expansion_after(sure_text())
+    nodes = expansion.start(3)
+    nodes.cache_positions[0] = 0
+    frontier = expansion.frontier(nodes)
+    assert len(frontier) == 3 and frontier.tolist() == sorted(frontier.tolist())
+    for node in frontier.tolist():
+        assert nodes.parents[node] in (0, *frontier.tolist())
+
+
+def test_the_draft_changes_the_chance_of_what_was_looked_up():
+    expansion = expansion_after([1, 2, 3, 9, 1, 2, 4, 9, 1, 2])
+    nodes = expansion.start(2)
+    before = chances_below_the_root(nodes)
+    assert before[4] > before[3] > 0, "4 came last"
+    for favoured in (3, 4):
+        row = np.full(10, 0.01)
+        row[favoured] = 0.91
+        fresh = nodes._replace(**{name: getattr(nodes, name).copy() for name in nodes._fields})
+        fresh.cache_positions[0] = 0
+        after = expansion.extended(fresh, np.array([0]), Rows([row]))
+        chance, other = chances_below_the_root(after), 7 - favoured
+        assert chance[favoured] > before[favoured] and chance.get(other, 0.0) < before[other]
+        assert after.scores[1:][after.parents[1:] == 0].sum() <= 1.0 + 1e-9
+        assert len({(p, t) for p, t in zip(after.parents.tolist(), after.tokens.tolist(), strict=True)}) == after.size
+
+
+def test_below_what_the_draft_adds_text_is_looked_up_again():
+    """After 5 the text went on with 6 7 8; the draft proposes 5, which was never seen here."""
+    expansion = expansion_after([5, 6, 7, 8, 1, 2, 3, 9, 4])
+    nodes = expansion.start(4)
+    assert nodes.size == 1
+    row = np.full(10, 0.005)
+    row[5] = 0.955
+    nodes.cache_positions[0] = 0
+    after = expansion.extended(nodes, np.array([0]), Rows([row]))
+    paths = {tuple(after.tokens[path].tolist()) for path in map(np.array, paths_of(after))}
+    assert (4, 5, 6, 7) in paths
+
+
+def chances_below_the_root(nodes: Nodes):
+    return {int(nodes.tokens[node]): nodes.scores[node] for node in np.flatnonzero(nodes.parents == 0)}
+
+
+def paths_of(nodes: Nodes):
+    for node in range(nodes.size):
+        path = [node]
+        while path[-1]:
+            path.append(int(nodes.parents[path[-1]]))
+        yield path[::-1]
+
+
+def test_how_chances_are_joined():
+    assert likely_by_both(0.9, 0.9) > 0.9
+    assert likely_by_both(0.5, 0.9) > likely_by_both(0.5, 0.1)
+    assert likely_by_both(0.9, 0.5) > likely_by_both(0.1, 0.5)
+    assert likely_beside(0.0, 0.7) == 0.7
+    assert likely_beside(0.9, 0.7) < likely_beside(0.3, 0.7) < 0.7
+    assert 0.0 < likely_by_both(0.0, 0.0) < likely_by_both(1.0, 1.0) < 1.0
+    assert likely_beside(1.0, 1.0) < 1.0
+
+
+def test_bounds_and_conditions():
+    tree = HybridTree(index=TextIndex(), profile=profile(0.1), calibration=calibration_of(0.6), max_size=200)
+    assert tree.max_size == 64 and tree.branch == 4 and tree.verifiers == ("topk",) and tree.needs_draft
+    assert HardwareProfile is not None
+    with pytest.raises(ValueError, match="max_depth"):
+        HybridTree(index=TextIndex(), profile=None, calibration=calibration_of(0.6), max_depth=0)
+
+
+def test_another_temperature_is_warned_of(tiny_target, tiny_draft):
+    with pytest.warns(UserWarning, match="temperature 0.0, not 0.8"):
+        decode(PROMPT, target=tiny_target, draft=tiny_draft, tree=policy(), sampling=SamplingConfig(0.8))
