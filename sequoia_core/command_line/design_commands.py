@@ -140,7 +140,8 @@ def lookup_command(
         Path, typer.Option("--responses", help="Prompts and answers: JSONL or a JSON list, text or token ids.", **READ)
     ],
     tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", help="tokenizer.json or its folder; default: the demo pair's.")
+        Path | None,
+        typer.Option("--tokenizer", help="tokenizer.json or its folder; default: the demo pair's.", exists=True),
     ] = None,
     profile: Annotated[
         Path | None, typer.Option("--profile", help="Hardware profile that tells the best size.", **READ)
