@@ -6,6 +6,7 @@
 
 prompts: assets/prompts/prompts.jsonl      vectors: assets/acceptance/demo-t*.json
 varied: assets/prompts/not-looping.jsonl, held-out prompts whose greedy continuation does not loop
+edits: assets/prompts/edits.jsonl, held-out functions with the beginning of the same under another name
 profile: assets/profiles/cpu-2core*.json; without AMX in bfloat16 only, in a file of that processor's own
 run: assets/runs/recorded.jsonl             card: assets/demo/README.md
 disk: assets/scenarios/profiles/demo-*-disk.json, with the target's weights on disk (a scenario names it)
@@ -16,6 +17,7 @@ robustness: assets/runs/robustness.json, the newest benchmark and two checks of 
 from __future__ import annotations
 
 import argparse
+import ast
 import itertools
 import json
 import random
@@ -27,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 ASSETS = ROOT / "assets"
 PROMPT_COUNT, VARIED_COUNT = 240, 32  # a prediction of +-5 % takes 90 to 150
+EDIT_COUNT, EDIT_TOKENS = 32, (96, 200)  # functions, and tokens of one
 SHORTEST, LONGEST, PER_FILE = 48, 96, 8  # tokens of a prompt; prompts of one file
 TEMPERATURES = (0.0, 0.6)
 DTYPE = "bfloat16"  # as the app runs them where passes are compiled
@@ -124,6 +127,32 @@ def write_varied_prompts(work: Path, pair) -> None:
                 break
     print(f"{len(rows)} of {tried} prompts tried do not loop")
     save_prompts(rows, "not-looping.jsonl")
+
+
+def write_edits(pair) -> None:
+    """Take a function from each held-out file of the shipped prompts, and begin it again under another name.
+
+    What an editing model answers: the old code with small changes.
+    """
+    from train_demo_pair import corpus_roots
+
+    prompts = (ASSETS / "prompts" / "prompts.jsonl").read_text().splitlines()
+    names, roots, rows = dict.fromkeys(json.loads(line)["source"] for line in prompts), corpus_roots(), []
+    for name in names:
+        package, _, path = name.partition("/")
+        text = (roots[package] / path).read_text(encoding="utf-8").expandtabs(4)
+        for function in ast.parse(text).body:
+            if not isinstance(function, ast.FunctionDef) or function.decorator_list:
+                continue
+            code = ast.get_source_segment(text, function) or ""
+            first = code.partition(":\n")[0] + ":"
+            if EDIT_TOKENS[0] <= len(pair.tokenizer.encode(code)) <= EDIT_TOKENS[1] and first.count("\n") == 0:
+                lines = [first.replace(f"def {function.name}(", f"def new_{function.name}("), *code.splitlines()[1:3]]
+                again = "\n".join(lines)  # two lines of it, or a small model writes another function
+                asked = f"# The same as {function.name}, under another name:"
+                rows.append({"text": f"{code}\n\n\n{asked}\n{again}", "source": name})
+                break
+    save_prompts(rows[:EDIT_COUNT], "edits.jsonl")
 
 
 def encoded_prompts(pair) -> list[list[int]]:
@@ -329,7 +358,9 @@ in it natively or by compiled passes; else in float32, unless told otherwise.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "parts", nargs="+", choices=["prompts", "varied", "vectors", "profile", "disk", "run", "robustness", "card"]
+        "parts",
+        nargs="+",
+        choices=["prompts", "varied", "edits", "vectors", "profile", "disk", "run", "robustness", "card"],
     )
     parser.add_argument("--work", type=Path, help="the recipe's work folder, for both kinds of prompts")
     args = parser.parse_args()
@@ -337,12 +368,14 @@ def main() -> None:
         parser.error("prompts and varied need --work")
     if "prompts" in args.parts:
         write_prompts(args.work)
-    if {"varied", "card"} & set(args.parts):
+    if {"varied", "edits", "card"} & set(args.parts):
         from sequoia_core import load_pair
 
         pair = load_pair(device="cpu", dtype=DTYPE)
     if "varied" in args.parts:
         write_varied_prompts(args.work, pair)
+    if "edits" in args.parts:
+        write_edits(pair)
     if "vectors" in args.parts:
         write_vectors()
     if "profile" in args.parts:

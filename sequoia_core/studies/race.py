@@ -195,9 +195,9 @@ def race(
     trees = {"autoregressive": ROOT_ONLY, **trees}
     methods = {name: own_method(pair, tree, sampling, seed=seed) for name, tree in trees.items()}
     if with_transformers:
-        methods["hf_generate"] = _transformers_method(pair, sampling, assisted=False, length_hint=None)
+        methods["hf_generate"] = transformers_method(pair, sampling)
         for hint in ASSISTANT_TOKENS:
-            methods[f"hf_assisted/{hint}"] = _transformers_method(pair, sampling, assisted=True, length_hint=hint)
+            methods[f"hf_assisted/{hint}"] = transformers_method(pair, sampling, assisted=True, length_hint=hint)
     results = {name: MethodResult() for name in methods}
     for name, found in take_turns(methods, prompts, max_new_tokens, progress=progress):
         results[name].add(found)
@@ -208,10 +208,15 @@ def race(
     return results
 
 
-def _transformers_method(
-    pair: ModelPair, sampling: SamplingConfig, *, assisted: bool, length_hint: int | None
+def transformers_method(
+    pair: ModelPair,
+    sampling: SamplingConfig,
+    *,
+    assisted: bool = False,
+    length_hint: int | None = None,
+    prompt_lookup: int | None = None,
 ) -> Method:
-    """Return a runner of `model.generate`, plain or with the draft as assistant."""
+    """Return a runner of `model.generate`: plain, with the draft as assistant, or with so many looked-up tokens."""
     model, assistant = pair.target.model, needed_draft(pair.draft, "assisted generation runs two models").model
     config = copy.deepcopy(model.generation_config)
     config.eos_token_id = None
@@ -220,6 +225,7 @@ def _transformers_method(
     if config.do_sample:
         temperature = max(sampling.temperature, 1e-15)  # the draft is divided by it twice, and its square must not be 0
         config.temperature, config.top_p, config.top_k = temperature, sampling.top_p, sampling.top_k
+    config.prompt_lookup_num_tokens = prompt_lookup
     extra = {"assistant_model": assistant} if assisted else {}
     assistant_config = copy.deepcopy(assistant.generation_config)
     assistant_config.eos_token_id = None

@@ -139,7 +139,7 @@ def test_the_best_of_the_assisted_settings_is_reported(scripted, tiny_target, ti
         seconds = {3: 0.5}.get(length_hint, 2.0)
         return lambda prompt, length, turn, report: Decoded([0] * length, length, seconds)
 
-    monkeypatch.setattr(racing, "_transformers_method", method)
+    monkeypatch.setattr(racing, "transformers_method", method)
     pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
     results = race(pair, [[1], [2]], trees={}, sampling=SamplingConfig(), max_new_tokens=8)
     assert list(results) == ["autoregressive", "hf_generate", "hf_assisted"]

@@ -1,0 +1,171 @@
+"""Trees from text already seen, alone and together with the draft, against every other way: tables, one JSON line last.
+
+    python benchmarks/lookup.py                            # three workloads at three temperatures; half an hour
+    python benchmarks/lookup.py --workloads edits --temperatures 0 --prompts 8
+
+Methods take turns on each prompt, EOS is off so that all write equally much. Vectors and profile are measured first, on
+prompts that are not raced. `lookup` and `hybrid` look through the text under way alone; `... earlier` through what they
+themselves answered to the prompts before as well, and `... other files` through answers to prompts of other source files.
+Tokens per step over the size of trees come from a replay of the autoregressive answers. `hybrid_over_best` compares with
+the fastest of today's methods (planned tree, adaptive trees), paired prompt by prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TextIndex, load_pair
+from sequoia_core.decoding.tree_policy import ROOT_ONLY
+from sequoia_core.design.bootstrap import ratio_estimate
+from sequoia_core.design.planning import plan_tree
+from sequoia_core.native import instruction_sets
+from sequoia_core.studies.lookup_replay import Request, replay
+from sequoia_core.studies.measure_acceptance import measure_acceptance
+from sequoia_core.studies.measure_profile import measure_profile
+from sequoia_core.studies.race import Method, MethodResult, own_method, take_turns, transformers_method
+
+ROOT = Path(__file__).resolve().parent.parent
+
+WORKLOADS = {"not-looping": "not-looping.jsonl", "as-they-come": "prompts.jsonl", "edits": "edits.jsonl"}
+CALIBRATING = slice(-64, None)  # of prompts.jsonl, whose first ones are raced
+LOOKED_UP = 10  # tokens that transformers looks up, its documentation's example
+TODAY = ("planned", "adaptive")
+OTHERS = 48  # answers to prompts of other source files
+
+
+def with_index(pair, index: TextIndex, policy, sampling: SamplingConfig, *, adds: bool) -> Method:
+    """Return a method whose index gets each answer after it was timed."""
+    method = own_method(pair, policy, sampling)
+
+    def run(prompt: Sequence[int], length: int, turn: int, report):
+        found = method(prompt, length, turn, report)
+        if adds and found is not None and length > 16:  # not what warms up
+            index.add([*prompt, *found.output])
+        return found
+
+    return run
+
+
+def methods(pair, vector, profile, sampling: SamplingConfig, others: Sequence[Sequence[int]]) -> dict[str, Method]:
+    """Return every method by name, each with an index of its own."""
+    known = {"calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for}
+    planned, adaptive = plan_tree(vector, profile), AdaptiveTree(**known)
+    found = {
+        "autoregressive": own_method(pair, ROOT_ONLY, sampling),
+        "hf_prompt_lookup": transformers_method(pair, sampling, prompt_lookup=LOOKED_UP),
+        "planned": own_method(pair, planned, sampling),
+        "adaptive": own_method(pair, adaptive.fixed or adaptive, sampling),
+    }
+    for kind, texts, adds in (("", (), False), (" earlier", (), True), (" other files", others, False)):
+        for name in ("lookup", "hybrid"):
+            index = TextIndex()
+            for text in texts:
+                index.add(text)
+            tree = LookupTree(index, profile=profile) if name == "lookup" else HybridTree(index=index, **known)
+            found[name + kind] = with_index(pair, index, tree, sampling, adds=adds)
+    return found
+
+
+def compare(results: dict[str, MethodResult], name: str) -> dict:
+    """Return how many times as fast a method is as the fastest of today's, with a paired interval over prompts."""
+    best = min(TODAY, key=lambda other: results[other].sec_per_token)
+    theirs, own = (np.array(results[other].step_sec) for other in (best, name))
+    value, low, high = ratio_estimate(theirs, own)
+    return {"method": best, "value": value, "interval": [low, high]}
+
+
+def one_race(pair, prompts, length: int, sampling: SamplingConfig, vector, profile, others) -> dict:
+    results: dict[str, MethodResult] = {}
+    for name, found in take_turns(methods(pair, vector, profile, sampling, others), prompts, length):
+        results.setdefault(name, MethodResult()).add(found)
+    requests = [Request(*each) for each in zip(prompts, results["autoregressive"].outputs, strict=True)]
+    own, shared = (replay(requests, shared=earlier) for earlier in (False, True))
+    rates = {
+        name: sum(found.tokens) / sum(found.step_sec or found.seconds) for name, found in results.items()
+    }  # of our own methods without reading the prompt
+    return {
+        "tokens_per_sec": rates,
+        "tokens_per_step": {name: sum(found.tokens) / sum(found.steps) for name, found in results.items()},
+        "hybrid_over_best": compare(results, "hybrid"),
+        "hybrid_earlier_over_best": compare(results, "hybrid earlier"),
+        "replayed": {
+            kind: {size: found.tokens_per_step(size).value for size in found.sizes}
+            for kind, found in (("own", own), ("shared", shared))
+        },
+        "predicted_lookup": own.predicted_speedup(64, profile) if profile.max_size >= 64 else None,
+    }
+
+
+def show(workload: str, temperature: float, found: dict) -> None:
+    base = found["tokens_per_sec"]["autoregressive"]
+    print(f"\n{workload}, T = {temperature:g}")
+    for name, rate in found["tokens_per_sec"].items():
+        print(
+            f"  {name:<20}{rate:>9.0f} tokens/s{rate / base:>7.2f}×{found['tokens_per_step'][name]:>8.2f} tokens/step"
+        )
+    for name in ("hybrid_over_best", "hybrid_earlier_over_best"):
+        best = found[name]
+        low, high = best["interval"]
+        print(f"  {name}: {best['value']:.2f}× [{low:.2f}, {high:.2f}] {best['method']}")
+    for kind, sizes in found["replayed"].items():
+        print(
+            f"  lookup replayed, {kind}: " + ", ".join(f"n = {n} {value:.2f}" for n, value in sizes.items()), flush=True
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.6, 1.0])
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--dtype", default="bfloat16")
+    args = parser.parse_args()
+    pair = load_pair(dtype=args.dtype)
+    rows = {
+        name: [json.loads(line) for line in (ROOT / "assets" / "prompts" / file).read_text().splitlines()]
+        for name, file in WORKLOADS.items()
+    }
+    encode = pair.tokenizer.encode
+    calibrating = [encode(row["text"]) for row in rows["as-they-come"][CALIBRATING]]
+    profile = measure_profile(target=pair.target, draft=pair.draft)
+    instructions = instruction_sets.chosen()[0]
+    result: dict = {
+        "settings": {
+            "device": profile.device,
+            "dtype": args.dtype,
+            "passes": None if instructions is None else instructions.name,
+            "prompts": args.prompts,
+            "max_new_tokens": args.max_new_tokens,
+            "date": date.today().isoformat(),
+        }
+    }
+    for temperature in args.temperatures:
+        sampling = SamplingConfig(temperature)
+        measured = measure_acceptance(
+            calibrating, target=pair.target, draft=pair.draft, sampling=sampling, max_new_tokens=args.max_new_tokens
+        )
+        plain = own_method(pair, ROOT_ONLY, sampling)
+        for workload in args.workloads:
+            raced = rows[workload][: args.prompts]
+            sources = {row["source"] for row in raced}
+            unseen = [encode(r["text"]) for r in rows["as-they-come"][args.prompts :] if r["source"] not in sources]
+            answers = [plain(ids, args.max_new_tokens, 0, lambda share: None) for ids in unseen[:OTHERS]]
+            others = [[*ids, *found.output] for ids, found in zip(unseen, answers, strict=False) if found is not None]
+            prompts = [encode(row["text"]) for row in raced]
+            found = one_race(pair, prompts, args.max_new_tokens, sampling, measured, profile, others)
+            result.setdefault(workload, {})[f"{temperature:g}"] = found
+            show(workload, temperature, found)
+    name = f"lookup-{result['settings']['passes'] or 'other'}-{args.dtype}-{date.today().isoformat()}.json"
+    (ROOT / "benchmarks" / "results" / name).write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
