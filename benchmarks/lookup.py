@@ -3,11 +3,11 @@
     python benchmarks/lookup.py                            # three workloads at three temperatures; half an hour
     python benchmarks/lookup.py --workloads edits --temperatures 0 --prompts 8
 
-Methods take turns on each prompt, EOS is off so that all write equally much. Vectors and profile are measured first, on
-prompts that are not raced. `lookup` and `hybrid` look through the text under way alone; `... earlier` through what they
-themselves answered to the prompts before as well, and `... other files` through answers to prompts of other source files.
-Tokens per step over the size of trees come from a replay of the autoregressive answers. `hybrid_over_best` compares with
-the fastest of today's methods (planned tree, adaptive trees), paired prompt by prompt.
+Methods take turns on each prompt, EOS is off so that all write equally much. Vectors and profile are measured first,
+on prompts that are not raced. `lookup` and `hybrid` look through the text under way alone; `... earlier` through what
+they answered to the prompts before as well, and `... other files` through answers to prompts of other source files.
+Tokens per step over the size of trees come from a replay of the autoregressive answers. `hybrid_over_best` compares
+with the fastest of today's methods (planned tree, adaptive trees), paired prompt by prompt.
 """
 
 from __future__ import annotations
