@@ -23,7 +23,7 @@ from .options import (
     VERIFIER,
     Chat,
     Device,
-    DraftTree,
+    Draft,
     Dtype,
     Json,
     MaxNewTokens,
@@ -52,7 +52,7 @@ DEFAULT_CHAIN = 4  # drafted tokens where nothing was measured: short enough to 
 def generate_command(
     prompt: Annotated[str, typer.Option("--prompt")],
     target: Target = None,
-    draft: DraftTree = None,
+    draft: Draft = None,
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
@@ -199,7 +199,7 @@ def _default_tree(
 @app.command("bench")
 def bench_command(
     target: Target = None,
-    draft: DraftTree = None,
+    draft: Draft = None,
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     prompts: Prompts = None,

@@ -20,7 +20,7 @@ from .options import (
     Chat,
     Column,
     Device,
-    DraftTree,
+    Draft,
     Dtype,
     Json,
     MaxNewTokens,
@@ -53,7 +53,7 @@ def _json_probs(vector: AcceptanceVector) -> dict:
 @app.command("measure")
 def measure_command(
     target: Target = None,
-    draft: DraftTree = None,
+    draft: Draft = None,
     prompts: Prompts = None,
     column: Column = None,
     chat: Chat = None,
@@ -135,7 +135,7 @@ def _partial_vector(resume: Path | None, out: Path | None) -> AcceptanceVector |
 @app.command("profile")
 def profile_command(
     target: Target = None,
-    draft: DraftTree = None,
+    draft: Draft = None,
     device: Device = None,
     dtype: Dtype = None,
     offload: Offload = None,

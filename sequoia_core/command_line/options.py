@@ -19,7 +19,7 @@ Out = Annotated[Path | None, typer.Option("--out", help="File to write.")]
 Target = Annotated[
     str | None, typer.Option("--target", help="Target model: local folder or hub id. Default: demo pair.")
 ]
-DraftTree = Annotated[
+Draft = Annotated[
     str | None, typer.Option("--draft", help="Draft model: local folder, hub id, or none. Default: demo pair.")
 ]
 Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cuda; default: CUDA where there is one.")]

@@ -195,7 +195,7 @@ def race(
     trees = {"autoregressive": ROOT_ONLY, **trees}
     methods = {name: own_method(pair, tree, sampling, seed=seed) for name, tree in trees.items()}
     if with_transformers:
-        methods["hf_generate"] = transformers_method(pair, sampling)
+        methods["hf_generate"] = transformers_method(pair, sampling, assisted=False, length_hint=None)
         for hint in ASSISTANT_TOKENS:
             methods[f"hf_assisted/{hint}"] = transformers_method(pair, sampling, assisted=True, length_hint=hint)
     results = {name: MethodResult() for name in methods}
