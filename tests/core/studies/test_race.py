@@ -134,6 +134,15 @@ def test_methods_take_turns_after_a_warm_up(scripted, tiny_target, tiny_draft):
     assert results["a"].phase_sec == {"draft_sec": 30.0, "verify_sec": 60.0, "walk_sec": 90.0, "commit_sec": 120.0}
 
 
+def test_transformers_own_lookup_writes_the_same_text(demo_pair):
+    prompt = demo_pair.tokenizer.encode("def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n")
+    plain, looked_up = (
+        racing.transformers_method(demo_pair, SamplingConfig(0.0), prompt_lookup=tokens)(prompt, 24, 0, print)
+        for tokens in (None, 5)
+    )
+    assert plain.output == looked_up.output and looked_up.passes < plain.passes
+
+
 def test_the_best_of_the_assisted_settings_is_reported(scripted, tiny_target, tiny_draft, monkeypatch):
     def method(pair, sampling, *, assisted, length_hint):
         seconds = {3: 0.5}.get(length_hint, 2.0)
