@@ -117,6 +117,7 @@ def test_text_is_encoded_and_says_so(monkeypatch):
     monkeypatch.setattr(lookup_replay, "MOST_TOKENS", 5)
     cut = encode_requests([Recorded("ab", "cd"), Recorded("e", "f"), Recorded("g", "h")], encode)
     assert len(cut.requests) == 1 and cut.left_out == 2
+    assert len(encode_requests([Recorded("abc", "defg")], encode).requests) == 1, "one is always replayed"
 
 
 def test_cancelled_after_a_request():

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import HardwareProfile, HybridTree, TextIndex
+from sequoia_core import HybridTree, TextIndex
+from sequoia_core.decoding.dynamic.adaptive_expansion import Controller, Rate
 from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
 from sequoia_core.decoding.dynamic.expansion import Nodes, TokenCosts, TopKExpansion, TreeBounds
 from sequoia_core.decoding.lookup.hybrid_expansion import HybridExpansion, likely_beside, likely_by_both
+from sequoia_core.decoding.lookup.hybrid_tree import HybridDrafter
 from sequoia_core.decoding.lookup.text_index import LEAST_SCORE, RunningText
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
@@ -225,10 +227,33 @@ def test_how_chances_are_joined():
     assert likely_beside(1.0, 1.0) < 1.0
 
 
+def test_costs_and_chances_follow_the_run(tiny_target, monkeypatch):
+    """Costs in tokens are those at the rate of the last steps; chances move with what is accepted of them."""
+    tree, own, commit = policy(profile=profile(0.05), max_size=8), HybridDrafter.expansion, HybridDrafter.commit
+    costs = tree.costs()
+    rate, gain, seen = Rate(1.0, 1.0 / costs.step_sec[1]), 1.0, []
+
+    def expansion(drafter, context):
+        found = own(drafter, context)
+        seen.append((float(found.token_costs.step[8]), found.chances.gain))
+        assert seen[-1] == pytest.approx((rate.tokens_per_sec * costs.step_sec[8], gain))
+        return found
+
+    def committed(drafter, draft, path):
+        nonlocal gain
+        rate.seen(len(path), costs.seconds(draft.tree.size, drafter.widths))
+        gain = Controller(0.0, 0.0, gain).seen(len(path), drafter.expected).gain
+        commit(drafter, draft, path)
+
+    monkeypatch.setattr(HybridDrafter, "expansion", expansion)
+    monkeypatch.setattr(HybridDrafter, "commit", committed)
+    list(decode(PROMPT, target=tiny_target, draft=tiny_llama(1), tree=tree, max_new_tokens=50))
+    assert len(seen) > 5 and seen[-1][0] > 1.2 * seen[0][0] and seen[-1][1] > 1.0
+
+
 def test_bounds_and_conditions():
     tree = HybridTree(index=TextIndex(), profile=profile(0.1), calibration=calibration_of(0.6), max_size=200)
     assert tree.max_size == 64 and tree.branch == 4 and tree.verifiers == ("topk",) and tree.needs_draft
-    assert HardwareProfile is not None
     with pytest.raises(ValueError, match="max_depth"):
         HybridTree(index=TextIndex(), profile=None, calibration=calibration_of(0.6), max_depth=0)
 

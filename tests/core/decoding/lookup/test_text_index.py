@@ -117,12 +117,15 @@ def test_compiled_and_plain_code_agree_number_for_number(max_tokens, monkeypatch
             if seed == 2:
                 assert index.ring is not None
                 move_to(index.ring, 2**32 - 40)
-        return found, index.hits.tolist(), index.trials.tolist(), index.ring.tokens.tolist()
+        index.add([1, 2, 3] * 250)  # some bins count more than is remembered
+        ring = index.ring
+        return found, [a.tolist() for a in (index.hits, index.trials, ring.tokens, ring.heads, ring.earlier)]
 
     compiled = run()
     without_compiled_code(monkeypatch)
     assert run() == compiled
     assert max(len(tree[0]) for tree in compiled[0]) == 24
+    assert max_tokens < 1_000 or 256 < max(compiled[1][1]) <= native.FORGOTTEN_AT
 
 
 def move_to(ring, total):
