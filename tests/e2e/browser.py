@@ -23,7 +23,7 @@ def heap_mb(page) -> float:
 def go(page, name: str) -> None:
     page.get_by_test_id("stSidebarNav").get_by_role("link", name=name, exact=True).click()
     settle(page)
-    assert page.get_by_role("heading", name=re.compile(name, re.I)).first.is_visible()
+    page.get_by_role("heading", name=re.compile(name, re.I)).first.wait_for()
 
 
 def measure(page, name: str, button: str, said: str) -> None:

@@ -63,7 +63,7 @@ def test_upload_edit_design_compare_export_and_import(page, server, shot, tmp_pa
     both_themes(page, shot, "acceptance", height=1_450)
     page.locator(".st-key-acceptance_smoothing").get_by_text("None", exact=True).click()
     settle(page)
-    assert page.get_by_text("not smoothed").count() == 0
+    page.get_by_text("not smoothed").first.wait_for(state="detached")
 
     go(page, "Tree")
     assert page.locator(".st-key-vector input").input_value() == "edited"
