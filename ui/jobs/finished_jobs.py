@@ -14,6 +14,7 @@ from ui.jobs import session_jobs
 from ui.jobs.jobs import Job
 from ui.robustness.records import PARTS, job_name
 from ui.session import conversation, session, tree_in_use
+from ui.session.state import put
 
 
 def adopt_finished_jobs() -> None:
@@ -61,6 +62,10 @@ def _use_chain(job: Job) -> None:
         session_jobs.forget("decode", older_than=job)
 
 
+def _keep_replay(job: Job) -> None:
+    put("replayed", job.result)
+
+
 def _keep_evidence(part: str, job: Job) -> None:
     session.set_evidence(part, job.result)
 
@@ -76,5 +81,6 @@ ADOPTERS: dict[str, Callable[[Job], None]] = {
     "decode": _keep_run,
     "chain": _use_chain,
     "race": _keep_lanes,
+    "replay": _keep_replay,
     **{job_name(part): partial(_keep_evidence, part) for part in PARTS},
 }
