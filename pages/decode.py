@@ -47,7 +47,7 @@ def last_prompt(job: Job | None) -> str | None:
 page_setup.setup_page("Decode", follows="decode")
 st.title("Decode")
 st.caption(
-    "Does the prediction hold? The draft fills the tree, one target pass verifies it, the accepted path is kept."
+    "Does the prediction hold? A tree of guesses is drafted, one target pass verifies it, the accepted path is kept."
 )
 job = session_jobs.job("decode")
 active = job is not None and job.active

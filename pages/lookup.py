@@ -8,9 +8,9 @@ from sequoia_core.files.model_names import DEMO_PAIR, model_folder
 from sequoia_core.files.response_logs import responses_from_bytes
 from ui import controls, page_setup, uploads
 from ui.jobs import job_panel
-from ui.lookup import example, figures
-from ui.lookup.replay_job import replay_work
-from ui.session import session, state
+from ui.jobs.replay_job import replay_work
+from ui.lookup import figures
+from ui.session import replays, session
 
 
 def tokenizer() -> tuple[Path, str]:
@@ -30,7 +30,7 @@ st.caption(
 )
 way = controls.source_picker("Which log", ["Shipped example", "Upload"], key="replay_log")
 if way == "Shipped example":
-    found = example.replayed()
+    found = replays.example()
     if found is None:
         st.info("The example is missing from this installation: upload a log.", icon=":material/upload_file:")
 else:
@@ -60,7 +60,7 @@ else:
         ):
             job_panel.start("replay", "Replay", replay_work(upload.value, upload.name, path))
     job_panel.draw("replay")
-    found = state.get("replayed")
+    found = replays.last()
     if found is None and not active:
         st.info("Upload a log and replay it: what lookup trees would do for it appears here.", icon=":material/replay:")
 if found is not None:

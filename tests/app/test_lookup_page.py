@@ -14,8 +14,9 @@ from sequoia_core.studies import lookup_replay
 from sequoia_core.studies.lookup_replay import encode_requests, replay_log
 from tests.app.conftest import ROOT, metrics, open_page, profile, settled, wait_for
 from ui.jobs.jobs import Job, JobContext
-from ui.lookup import example, figures
-from ui.lookup.replay_job import replay_work
+from ui.jobs.replay_job import replay_work
+from ui.lookup import figures
+from ui.session import replays
 
 LOG = ROOT / "assets" / "responses" / "demo-greedy.jsonl"
 TOKENIZER = ROOT / "assets" / "demo" / "target"
@@ -27,24 +28,23 @@ def with_example(assets) -> Path:
     (assets / "responses").mkdir()
     path = assets / "responses" / LOG.name
     path.write_text("\n".join(LOG.read_text().splitlines()[:6]))
-    example.replayed.clear()
+    replays.example.clear()
     yield path
-    example.replayed.clear()
+    replays.example.clear()
 
 
 def test_the_shipped_example_is_shown_as_the_core_counts_it(with_example) -> None:
     page = open_page("lookup")
     report = replay_log(encode_requests(load_responses(with_example), list).requests)
     hardware = profile()
-    shown = metrics(page)
-    for name, lane in (("Own text", report.own), ("Earlier requests too", report.shared)):
+    shown, table = metrics(page), page.dataframe[0].value
+    for name, lane in (("own text", report.own), ("also earlier", report.shared)):
         best = lane.best_size(hardware)
         tokens = lane.tokens_per_step(best)
-        words = f"{tokens.value:.2f} tokens/step [{tokens.low:.2f}, {tokens.high:.2f}]"
-        assert shown[f"{name}: best n"] == (f"{best}", words)
-        assert shown[f"{name}: speedup"][0] == f"{lane.predicted_speedup(best, hardware):.2f}×"
-    assert "Exact: token ids" in page.caption[1].value
-    table = page.dataframe[0].value
+        assert shown[f"Best n, {name}"] == (f"{best}", f"{tokens.value:.2f} tokens/step")
+        assert f"[{tokens.low:.2f}, {tokens.high:.2f}]" in " ".join(table["tokens per step"])
+        assert shown[f"Speedup, {name}"][0] == f"{lane.predicted_speedup(best, hardware):.2f}×"
+    assert "Exact: these token ids" in page.caption[1].value
     own = table[table["looks through"] == "own text"]
     speeds = np.array([report.own.predicted_speedup(int(n), hardware) for n in own["n"]])
     assert list(own["speed ÷ that of the best n"]) == [f"{each:.1%}" for each in speeds / speeds.max()]

@@ -18,7 +18,7 @@ from ui.jobs.jobs import Job, JobContext
 from ui.race import race_job
 from ui.runs.runs import DecodeRequest
 
-LANES = ["Autoregressive", "Best chain", "Planned tree", "SpecExec"]
+LANES = ["Autoregressive", "Best chain", "Planned tree", "SpecExec", "Lookup"]
 
 
 def race(page: AppTest) -> AppTest:
@@ -55,24 +55,24 @@ def test_the_figures_of_a_race_follow_from_its_seconds(assets, tiny_pair) -> Non
     tiny_pair.draft = tiny_pair.target  # always right: a step is more than one token
     page = race(open_page("race", race_tokens="16"))
     lanes = page.session_state["studio_jobs"]["race"].result.lanes
-    for name, seconds in zip(LANES, (2.0, 1.0, 0.5, 4.0), strict=True):
+    for name, seconds in zip(LANES, (2.0, 1.0, 0.5, 4.0, 8.0), strict=True):
         lanes[name].step_sec = [seconds]
     page = settled(page.run())
     assert metrics(page) == {
-        "Winner": ("Planned tree", "of 4 lanes"),
+        "Winner": ("Planned tree", "of 5 lanes"),
         "Tokens per second": ("32", "autoregressive 8"),
         "Speedup": ("4.00×", "vs 1.00× autoregressive"),
         "Lead": ("500 ms", "before Best chain"),
     }
     table = page.dataframe[0].value.set_index("lane")
-    assert table["speedup"].round(6).to_dict() == dict(zip(LANES, (1.0, 2.0, 4.0, 0.5), strict=True))
-    assert list(table["tokens per second"].round(6)) == [32.0, 16.0, 8.0, 4.0]
+    assert table["speedup"].round(6).to_dict() == dict(zip(LANES, (1.0, 2.0, 4.0, 0.5, 0.25), strict=True))
+    assert list(table["tokens per second"].round(6)) == [32.0, 16.0, 8.0, 4.0, 2.0]
 
 
 def test_above_temperature_0_lanes_write_equally_much_but_not_the_same(assets, tiny_pair, monkeypatch) -> None:
     monkeypatch.setattr(tiny_pair.target, "eos_ids", frozenset(range(0, 64, 2)))  # which would soon end every lane
     page = race(open_page("race", race_tokens="16", temperature="1"))
-    assert [lane["tokens"][-1] for lane in sent(page)["lanes"]] == [16] * 4
+    assert [lane["tokens"][-1] for lane in sent(page)["lanes"]] == [16] * 5
     assert not page.success and any("distribution" in element.value for element in page.markdown)
 
 

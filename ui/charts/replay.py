@@ -28,7 +28,7 @@ def replay_figure(lanes: Mapping[str, Mapping[int, Estimate]], *, best: Mapping[
                 go.Scatter(
                     x=[*known, *reversed(known)],
                     y=[*(each.high for each in known.values()), *(each.low for each in reversed(known.values()))],
-                    fill="toself", fillcolor=band, line={"width": 0}, hoverinfo="skip", showlegend=False,
+                    mode="lines", fill="toself", fillcolor=band, line={"width": 0}, hoverinfo="skip", showlegend=False,
                 )
             )  # fmt: skip
         marks = ["diamond" if n == best[name] else "circle" for n in sizes]

@@ -11,10 +11,8 @@ import streamlit as st
 from sequoia_core.design.draft_choice import DraftPlan
 from sequoia_core.design.planning import pair_mismatches
 from sequoia_core.design.profile import PLACES
-from ui.lookup import example
-from ui.lookup.figures import spread
 from ui.markdown import escaped
-from ui.session import core_cache, session, shipped, state
+from ui.session import core_cache, replays, session, shipped
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile
@@ -38,13 +36,14 @@ def section(vector: AcceptanceVector, profile: HardwareProfile) -> None:
 def _without_draft(vector: AcceptanceVector, profile: HardwareProfile) -> str:
     """Say what lookup trees do without a draft, on the log replayed here or the demo target's; empty without one."""
     of_example = (vector.holds_for.target, vector.holds_for.temperature) == ("demo target", 0.0)
-    found = state.get("replayed") or (example.replayed() if of_example else None)
+    found = replays.last() or (replays.example() if of_example else None)
     if found is None:
         return ""
     best = found.report.own.best_size(profile)
     tokens, speed = found.report.own.tokens_per_step(best), found.report.own.predicted_speedup(best, profile)
+    sure = "" if tokens.low is None else f" ({tokens.low:.2f} to {tokens.high:.2f})"
     return (
-        f"None (lookup): trees of text already seen, at most n = {best}, yield {tokens.value:.2f}{spread(tokens)} "
+        f"None (lookup): trees of text already seen, at most n = {best}, yield {tokens.value:.2f}{sure} "
         f"tokens per step in {found.name}, predicted {speed:.2f}× with the target's weights {PLACES[profile.offload]}."
     )
 

@@ -13,8 +13,7 @@ import streamlit as st
 from ui.jobs import session_jobs
 from ui.jobs.jobs import Job
 from ui.robustness.records import PARTS, job_name
-from ui.session import conversation, session, tree_in_use
-from ui.session.state import put
+from ui.session import conversation, replays, session, tree_in_use
 
 
 def adopt_finished_jobs() -> None:
@@ -63,7 +62,7 @@ def _use_chain(job: Job) -> None:
 
 
 def _keep_replay(job: Job) -> None:
-    put("replayed", job.result)
+    replays.keep(job.result)
 
 
 def _keep_evidence(part: str, job: Job) -> None:

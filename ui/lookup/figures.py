@@ -9,7 +9,7 @@ import streamlit as st
 from sequoia_core.design.bootstrap import Estimate
 from ui import charts
 from ui.cards import Card, cards
-from ui.lookup.replay_job import Replayed
+from ui.jobs.replay_job import Replayed
 from ui.markdown import escaped
 from ui.session import session
 
@@ -26,15 +26,15 @@ def draw(found: Replayed) -> None:
     lanes = {"own text": report.own, "earlier requests too": report.shared}
     left_out = f" The last {found.left_out:,} were left out: too many tokens before them." if found.left_out else ""
     sure = (
-        "Exact: token ids were followed through the trees of each step. True of their target at any temperature."
+        "Exact: these token ids are what the target drew, so every step is known."
         if found.exact
         else "An estimate: text was encoded again, and may have been other tokens when it was written."
     )
     st.caption(
-        f":material/receipt_long: {found.name}: {found.requests:,} requests, {report.own.tokens.sum():,} tokens. "
-        f"{sure}{left_out}"
+        f":material/receipt_long: Replayed: {found.name}; {found.requests:,} requests, {report.own.tokens.sum():,} "
+        f"tokens. {sure}{left_out}"
     )
-    cards(*(card for name, lane in lanes.items() for card in _cards(name, lane, profile)))
+    cards(*_cards("own text", report.own, profile), *_cards("also earlier", report.shared, profile))
     st.plotly_chart(
         charts.replay_figure(
             {name: {n: lane.tokens_per_step(n) for n in lane.sizes} for name, lane in lanes.items()},
@@ -55,6 +55,7 @@ def draw(found: Replayed) -> None:
         [row for name, lane in lanes.items() for row in _rows(name, lane, profile)],
         hide_index=True,
         width="stretch",
+        height="content",
         key="replay_table",
     )
     st.subheader("Nearest settings of servers")
@@ -64,25 +65,28 @@ def draw(found: Replayed) -> None:
         st.code(settings, language="bash", wrap_lines=True)
 
 
-def _cards(name: str, lane: Replay, profile: HardwareProfile | None) -> list[Card]:
+def _cards(words: str, lane: Replay, profile: HardwareProfile | None) -> list[Card]:
     best = lane.best_size(profile)
     tokens = lane.tokens_per_step(best)
     speed = None if profile is None else lane.predicted_speedup(best, profile)
-    words = name[0].upper() + name[1:]
     return [
         Card(
-            f"{words}: best n", f"{best}", f"{tokens.value:.2f} tokens/step{spread(tokens)}",
-            help="Of the sizes tried: the largest tree of a step, root included. Interval: 95 %, over requests.",
+            f"Best n, {words}",
+            f"{best}",
+            f"{tokens.value:.2f} tokens/step",
+            help="Of the sizes tried: the largest tree of a step, root included. Tokens per step"
+            f"{_spread(tokens)}: 95 %, over requests.",
         ),
         Card(
-            f"{words}: speedup", "–" if speed is None else f"{speed:.2f}×",
+            f"Speedup, {words}",
+            "–" if speed is None else f"{speed:.2f}×",
             "no profile in use" if speed is None else "predicted, vs 1.00×",
             help="Tokens per step × seconds of a plain token ÷ seconds of a step, by the profile in use.",
         ),
-    ]  # fmt: skip
+    ]
 
 
-def spread(found: Estimate) -> str:
+def _spread(found: Estimate) -> str:
     """Write the interval of an estimate in brackets, where it has one."""
     return "" if found.low is None else f" [{found.low:.2f}, {found.high:.2f}]"
 
@@ -93,7 +97,7 @@ def _rows(name: str, lane: Replay, profile: HardwareProfile | None) -> list[dict
     rows = []
     for n in within:
         tokens = lane.tokens_per_step(n)
-        row = {"looks through": name, "n": f"{n}", "tokens per step": f"{tokens.value:.2f}{spread(tokens)}"}
+        row = {"looks through": name, "n": f"{n}", "tokens per step": f"{tokens.value:.2f}{_spread(tokens)}"}
         if speeds:
             share = speeds[n] / max(speeds.values())
             row |= {"speedup": f"{speeds[n]:.2f}×", "speed ÷ that of the best n": f"{share:.1%}"}
@@ -115,7 +119,8 @@ def advice(own: Replay, shared: Replay, profile: HardwareProfile | None) -> str:
             f"Decode with lookup trees of at most n = {own.best_size(profile)} nodes: most of what there is to gain is "
             "in each request's own text."
         )
+    unit = "tokens per step" if profile is None else "times the speed of plain decoding"
     return (
         f"Decode with lookup trees of at most n = {shared.best_size(profile)} nodes and keep earlier requests in the "
-        f"index, which takes {gains[0]:.2f} to {gains[1]:.2f} times plain decoding."
+        f"index: {gains[1]:.2f} instead of {gains[0]:.2f} {unit}."
     )

@@ -88,7 +88,7 @@ def with_earlier_answers(choice: TreeChoice) -> TreeChoice:
     wished = st.toggle(
         "Also look through this session's earlier answers",
         key="earlier_answers",
-        bind="query-params",
+        persist_state="session",
         help=f"{index.texts} of this target so far, prompts included. Off, equal settings repeat a run; on, the trees "
         "depend on what was decoded before. The text follows the target either way.",
     )

@@ -16,7 +16,7 @@ function foundAt(step, node) {
 
 function passageOf(found) {
   const where = found.earlier ? "an earlier answer" : "this text"
-  return [`looked up: it followed the same ${count(found.match, "token")} in ${where}`, `…${visible(found.before)}▸${visible(found.after)}…`]
+  return [`Looked up: it followed the same ${count(found.match, "token")} in ${where}`, `…${visible(found.before)}▸${visible(found.after)}…`]
 }
 
 function shorten(text, room) {

@@ -94,7 +94,7 @@ def last_run() -> None:
     st.subheader("Trees that occurred")
     run = session.last_run()
     if run is None or len(run["shapes"]) < 2 or not run["steps"]:
-        st.caption("Decode with SpecExec or adaptive trees, and those of the last run are shown here.")
+        st.caption("Decode with trees that change from step to step, and those of the last run are shown here.")
         return
     trees = [TokenTree(parents) for parents in run["shapes"]]
     found = gallery(trees, [step["shape"] for step in run["steps"]])
