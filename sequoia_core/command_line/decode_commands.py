@@ -138,8 +138,8 @@ def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[Tre
 
     dtype = dtype_name(pair.target)
     shipped = map(HardwareProfile.load, shipped_files(ASSETS / "profiles", dtype).values())
-    of_target = {"target": pair.target.name, "dtype": dtype, "offload": pair.target.offload}
-    policy = lookup_in_own_text(profile or profile_of_target(shipped, **of_target))
+    fitting = profile_of_target(shipped, target=pair.target.name, dtype=dtype, offload=pair.target.offload)
+    policy = lookup_in_own_text(profile or fitting)
     costs = "as costs say" if policy.profile else "no profile tells what more would cost"
     return policy, f"trees of text already seen, at most {policy.max_size} nodes, {costs}"
 
