@@ -12,7 +12,7 @@ from ui.jobs import decode_job, job_panel, session_jobs
 from ui.jobs.jobs import Job
 from ui.jobs.steering import Steering
 from ui.runs import kept_runs, runs
-from ui.session import predictions, session, tree_choice, tree_kinds
+from ui.session import earlier_answers, predictions, session, tree_choice, tree_kinds
 
 FLUSH_SEC = 0.03  # the server sends what is queued every 10 ms
 
@@ -47,7 +47,7 @@ def last_prompt(job: Job | None) -> str | None:
 page_setup.setup_page("Decode", follows="decode")
 st.title("Decode")
 st.caption(
-    "Does the prediction hold? The draft fills the tree, one target pass verifies it, the accepted path is kept."
+    "Does the prediction hold? A tree of guesses is drafted, one target pass verifies it, the accepted path is kept."
 )
 job = session_jobs.job("decode")
 active = job is not None and job.active
@@ -103,7 +103,7 @@ with right:
 
 wanted = predictions.conditions(temperature, top_p, verifier)
 vector = predictions.vector_for(wanted)
-choice = tree_choice.settled(choice, vector)
+choice = tree_choice.with_earlier_answers(tree_choice.settled(choice, vector))
 expected = speedup = None
 if choice.tree is None:
     st.warning(choice.origin, icon=":material/account_tree:")
@@ -145,6 +145,7 @@ with st.container(horizontal=True):
             predicted_interval=None if speedup is None or speedup.low is None else speedup[1:],
             steering=Steering(stepwise=stepwise),
             turns=turns,
+            earlier=earlier_answers.index(),
         )
         job_panel.start("decode", "Decoding", decode_job.decode_work(request), info=request)
         if chatting:  # still here: the engine was busy

@@ -40,18 +40,19 @@ with right:
         "of decoding draws other numbers, from one distribution.",
     )
     st.caption(
-        "Autoregressive, the best chain, the planned tree, SpecExec's trees, and adaptive trees where the vector "
-        "in use has a calibration."
+        "Autoregressive, and trees of text already seen."
+        if session.pair_spec().is_alone
+        else "Autoregressive, the best chain, the planned tree, SpecExec's trees, adaptive trees where the vector "
+        "in use has a calibration, and trees of text already seen."
     )
 
 active = job_panel.is_active("race")
-blocked = controls.lacks_draft("A race") or active
 if st.button(
-    controls.on_primary("Start the race", disabled=blocked),
+    controls.on_primary("Start the race", disabled=active),
     type="primary",
     icon=":material/flag:",
     key="race_start",
-    disabled=blocked,
+    disabled=active,
 ):
     problem = prompts.problem(prompt)
     if problem is not None:

@@ -41,6 +41,12 @@ def pages() -> dict[str, list[StreamlitPage]]:
                 icon=":material/memory:",
                 help="What one pass costs on this machine, and the predicted speedup of every tree shape.",
             ),
+            st.Page(
+                "pages/lookup.py",
+                title="Replay",
+                icon=":material/replay:",
+                help="What trees of text already seen would do for recorded answers; no draft, no model.",
+            ),
         ],
         "Decode": [
             st.Page(

@@ -39,6 +39,10 @@ class TokenText:
             self._labels[token] = text_after(self._decode, self._anchor, [token])
         return self._labels[token]
 
+    def passage(self, before: Sequence[int], after: Sequence[int]) -> tuple[str, str]:
+        """Return the text of some tokens, and what others add to it."""
+        return self._decode(list(before)), text_after(self._decode, before, after)
+
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """Return what each of the next committed tokens adds; "" while a character is incomplete."""
         pieces = []

@@ -132,15 +132,14 @@ def generate_command(
 
 def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[TreePolicy, str]:
     """Return trees from the text under way for a target alone, by the user's profile or a shipped one of the target."""
-    from ..decoding.lookup.lookup_tree import lookup_in_own_text
+    from ..decoding.lookup.lookup_tree import lookup_in_own_text, profile_of_target
     from ..design.profile import HardwareProfile
     from ..models.protocol import dtype_name
 
     dtype = dtype_name(pair.target)
     shipped = map(HardwareProfile.load, shipped_files(ASSETS / "profiles", dtype).values())
-    of_target = partial(HardwareProfile.differences, target=pair.target.name, dtype=dtype, offload=pair.target.offload)
-    fitting = (p for p in shipped if not of_target(p, draft=p.meta.get("draft", ""), device=p.device))
-    policy = lookup_in_own_text(profile or next(fitting, None))
+    fitting = profile_of_target(shipped, target=pair.target.name, dtype=dtype, offload=pair.target.offload)
+    policy = lookup_in_own_text(profile or fitting)
     costs = "as costs say" if policy.profile else "no profile tells what more would cost"
     return policy, f"trees of text already seen, at most {policy.max_size} nodes, {costs}"
 

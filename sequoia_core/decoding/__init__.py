@@ -14,13 +14,13 @@ Each module imports, of this room, only the modules named:
     verifiers                   sampling, rank_acceptance
     tree_policy                 verifiers
     walk                        sampling, verifiers
-    drafting                    plan, sampling, dynamic.marginal_gains, verifiers, tree_policy
+    drafting                    plan, sampling, dynamic.marginal_gains, lookup.text_index, verifiers, tree_policy
     explaining                  verifiers, walk
     compiled_drafting           sampling, verifiers, tree_policy, drafting
     lookup.hybrid_expansion     dynamic.expansion, lookup.text_index
     dynamic.compiled_growing    dynamic.expansion, plan, sampling, verifiers, tree_policy, drafting, lookup.hybrid_expansion
     judging                     sampling, verifiers, walk, drafting, explaining
-    record                      dynamic.marginal_gains, walk, explaining
+    record                      dynamic.marginal_gains, lookup.text_index, walk, explaining
     lookup.lookup_tree          plan, dynamic.adaptive_expansion, lookup.text_index, drafting
     dynamic.growing             dynamic.expansion, plan, sampling, dynamic.marginal_gains, dynamic.growing_prediction, verifiers, drafting, dynamic.compiled_growing
     dynamic.adaptive            dynamic.expansion, dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing

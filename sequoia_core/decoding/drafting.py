@@ -17,6 +17,7 @@ import torch
 from ..design.tree import TokenTree
 from ..models.protocol import Session, causal_mask
 from .dynamic.marginal_gains import MarginalGains
+from .lookup.text_index import Occurrence
 from .plan import TreePlan, plan_of
 from .sampling import SamplingConfig, check_probabilities, probabilities, to_float64
 from .tree_policy import ROOT_ONLY, TreePolicy
@@ -37,6 +38,7 @@ class DraftTree:
         cache_positions: int64 [n], the position of each node in the draft's cache, counted from the root's, which is
             also the row of its children; -1 for a node that the draft did not read.
         marginal_gains: how many candidates to list -> what its nodes add and cost; None where the tree was given.
+        occurrences: where each node was found [n], None for one that was not looked up; None where no node was.
     """
 
     plan: TreePlan
@@ -46,6 +48,7 @@ class DraftTree:
     rows: torch.Tensor
     cache_positions: np.ndarray
     marginal_gains: Callable[[int], MarginalGains] | None = None
+    occurrences: Callable[[], tuple[Occurrence | None, ...]] | None = None
 
     @property
     def tree(self) -> TokenTree:

@@ -61,7 +61,8 @@ def decode(
         cancel: looked at between phases, and while the prompt is read after every 512 tokens; a cancelled run ends
             without a further record.
         explain: also work out what the target gave every node's token, which decoding itself does not need.
-        likely: how many of both models' most likely tokens to record at each node of the accepted path.
+        likely: how many of both models' most likely tokens to record at each node of the accepted path; above 0, also
+            where each node was found that was looked up.
         left_out: how many of the best candidates that a tree left out to record, with what its nodes add and cost; for
             trees that take shape as they are drafted.
 
@@ -259,6 +260,7 @@ def take_step(
         target_probs = judge.target_probs(draft) if explain else ()
         path_rows = judge.path_rows(draft, walk, likely) if likely else ()
         gains = draft.marginal_gains(left_out) if left_out and draft.marginal_gains is not None else None
+        occurrences = draft.occurrences() if likely and draft.occurrences is not None else ()
     except FloatingPointError as error:
         raise FloatingPointError(f"step {index}: {error}") from error
     explained = time.perf_counter()  # what is only worked out to be shown counts in no phase
@@ -288,4 +290,5 @@ def take_step(
         read_wait_sec=sum(session.read_wait_sec for session in sessions) - waited,
         path_rows=path_rows,
         marginal_gains=gains,
+        occurrences=occurrences,
     )

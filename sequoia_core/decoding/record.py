@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..design.tree import TokenTree
 from .dynamic.marginal_gains import MarginalGains
 from .explaining import NodeRows
+from .lookup.text_index import Occurrence
 from .walk import Trial, Walk
 
 
@@ -32,6 +33,8 @@ class DecodeStep:
             asked for them.
         marginal_gains: what its nodes were expected to add and cost; None where the tree was given, and where a run was
             not asked for it.
+        occurrences: where each node was found in text already seen [n], None for the root and for the draft's nodes;
+            empty where none was looked up, and where a run was not asked for it.
         read_wait_sec: of these, seconds waited for weights from a slower tier; 0 where they are in memory.
     """
 
@@ -53,6 +56,7 @@ class DecodeStep:
     read_wait_sec: float = 0.0
     path_rows: tuple[NodeRows, ...] = ()
     marginal_gains: MarginalGains | None = None
+    occurrences: tuple[Occurrence | None, ...] = ()
 
     @property
     def seconds(self) -> float:

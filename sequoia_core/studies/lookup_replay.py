@@ -70,11 +70,11 @@ class Replay:
     def best_size(self, profile: HardwareProfile | None) -> int:
         """Return the size predicted to be the fastest; without a profile the least that has nearly the whole gain."""
         if profile is not None:
-            return max(self._within(profile), key=lambda size: self.predicted_speedup(size, profile))
+            return max(self.within(profile), key=lambda size: self.predicted_speedup(size, profile))
         gains = {size: self.tokens_per_step(size).value - 1.0 for size in self.sizes}
         return next(size for size in self.sizes if gains[size] >= ENOUGH * max(gains.values()))
 
-    def _within(self, profile: HardwareProfile) -> list[int]:
+    def within(self, profile: HardwareProfile) -> list[int]:
         """Return the sizes whose trees are no larger than what was profiled."""
         return [
             size

@@ -12,8 +12,10 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector, HardwareProfile, best_shape, speedup_surface
 from sequoia_core.design.conditions import Conditions
+from sequoia_core.studies.lookup_replay import Request, replay_log
 from tests.app.conftest import DEMO_NAMES, OTHER_DRAFT, metrics, open_page, profile, settled, vector, wait_for
-from ui.session import core_cache, machine
+from ui.jobs.replay_job import Replayed
+from ui.session import core_cache, machine, replays
 
 pytestmark = pytest.mark.usefixtures("assets")
 PAGE = "hardware"
@@ -81,6 +83,24 @@ def test_drafts_measured_for_one_target_are_compared(assets) -> None:
     page = open_page(PAGE)
     assert "Which draft?" in [heading.value for heading in page.subheader]
     assert set(page.dataframe[1].value["draft"]) == {"larger draft", vector().holds_for.draft}
+
+
+def test_no_draft_is_among_the_drafts_where_answers_were_replayed(assets, monkeypatch) -> None:
+    larger = replace(vector().holds_for, draft="larger draft")
+    replace(vector(0.5, 5), holds_for=larger).save(assets / "acceptance" / "more.json")
+    times = profile(0.03)
+    times.save(assets / "profiles" / "cpu-2core.json")
+    replace(times, meta=times.meta | {"draft": "larger draft"}).save(assets / "profiles" / "zz-larger.json")
+    log = [Request([1, 2, 3], [1, 2, 3] * 20), Request([4, 5], [6, 7, 8, 9] * 9)]
+    found = Replayed("some answers", replay_log(log), 2, 0, exact=True)
+    monkeypatch.setattr(replays, "example", lambda: found)
+    own = found.report.own
+    best = own.best_size(times)
+    said = next(each.value for each in open_page(PAGE).caption if "None (lookup)" in each.value)
+    assert f"at most n = {best}, yield {own.tokens_per_step(best).value:.2f} (" in said
+    assert f"in some answers, predicted {own.predicted_speedup(best, times):.2f}×" in said
+    monkeypatch.setattr(replays, "example", lambda: None)
+    assert not any("None (lookup)" in each.value for each in open_page(PAGE).caption)
 
 
 def test_drafts_are_compared_in_memory_and_on_disk(assets) -> None:

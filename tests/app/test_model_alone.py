@@ -17,7 +17,6 @@ from ui.session.model_pairs import PairSpec
 ALONE = PairSpec(draft="none")
 BLOCKED = {  # page -> what brings its control up, and the control's label
     "overview": ({}, "Run the whole chain"),
-    "race": ({}, "Start the race"),
     "acceptance": ({"acceptance_way": "Measure"}, "Measure on"),
     "hardware": ({"hardware_way": "Measure"}, "Measure this machine"),
     "robustness": ({"robustness_section": "Losslessness"}, "Start"),
@@ -61,15 +60,24 @@ def test_what_needs_a_draft_says_so_and_cannot_be_started(name: str, assets, loa
 
 
 def test_it_decodes_and_every_page_runs_with_its_run(assets, loaded) -> None:
-    page = decoded(opened("decode", tokens="16", source="file"))
+    page = decoded(opened("decode", tokens="64", source="file"))
     run = page.session_state["studio_last_run"]
-    assert (run["target"], run["draft"], run["shapes"]) == ("demo target", "none", [[-1]])
-    assert len(run["steps"]) == run["baseline"]["tokens"] == 16
-    assert metrics(page)["Tokens per step"][0] == "1.00"
+    assert (run["target"], run["draft"], run["tree_source"]) == ("demo target", "none", "trees of text already seen")
+    assert sum(len(step["pieces"]) for step in run["steps"]) == run["baseline"]["tokens"] == 64 > len(run["steps"])
+    assert metrics(page)["Tokens per step"][0] == f"{64 / len(run['steps']):.2f}" > "1.00"
     state = {name: page.session_state[name] for name in ("studio_last_run", "studio_runs", "studio_run_origins")}
     for path in PAGES:
         page = opened(path.stem, state)
         assert not page.error and "demo target without a draft" in " ".join(m.value for m in page.sidebar.markdown)
+
+
+def test_it_races_against_itself_without_lookup(assets, loaded) -> None:
+    page = settled(opened("race", race_tokens="16").button(key="race_start").click().run())
+    job = page.session_state["studio_jobs"]["race"]
+    wait_for(lambda: not job.active)
+    assert job.error is None, job.error
+    assert list(job.result.lanes) == ["Autoregressive", "Lookup"]
+    assert "same text" in settled(page.run()).success[0].value
 
 
 def test_it_is_chosen_in_the_sidebar_and_left_again(assets) -> None:

@@ -18,7 +18,7 @@ from ui.jobs.jobs import Job, JobContext
 from ui.race import race_job
 from ui.runs.runs import DecodeRequest
 
-METHODS = ["Autoregressive", "Best chain", "Planned tree", "SpecExec"]
+METHODS = ["Autoregressive", "Best chain", "Planned tree", "SpecExec", "Lookup"]
 
 
 def race(page: AppTest) -> AppTest:
@@ -59,24 +59,24 @@ def test_the_figures_of_a_race_follow_from_its_seconds(assets, tiny_pair) -> Non
     tiny_pair.draft = tiny_pair.target  # always right: a step is more than one token
     page = race(open_page("race", race_tokens="16"))
     results = page.session_state["studio_jobs"]["race"].result.results
-    for name, seconds in zip(METHODS, (2.0, 1.0, 0.5, 4.0), strict=True):
+    for name, seconds in zip(METHODS, (2.0, 1.0, 0.5, 4.0, 8.0), strict=True):
         results[name].step_sec = [seconds]
     page = settled(page.run())
     assert metrics(page) == {
-        "Winner": ("Planned tree", "of 4 methods"),
+        "Winner": ("Planned tree", "of 5 methods"),
         "Tokens per second": ("32", "autoregressive 8"),
         "Speedup": ("4.00×", "vs 1.00× autoregressive"),
         "Lead": ("500 ms", "before Best chain"),
     }
     table = page.dataframe[0].value.set_index("method")
-    assert table["speedup"].round(6).to_dict() == dict(zip(METHODS, (1.0, 2.0, 4.0, 0.5), strict=True))
-    assert list(table["tokens per second"].round(6)) == [32.0, 16.0, 8.0, 4.0]
+    assert table["speedup"].round(6).to_dict() == dict(zip(METHODS, (1.0, 2.0, 4.0, 0.5, 0.25), strict=True))
+    assert list(table["tokens per second"].round(6)) == [32.0, 16.0, 8.0, 4.0, 2.0]
 
 
 def test_above_temperature_0_methods_write_equally_much_but_not_the_same(assets, tiny_pair, monkeypatch) -> None:
     monkeypatch.setattr(tiny_pair.target, "eos_ids", frozenset(range(0, 64, 2)))  # which would soon end every method
     page = race(open_page("race", race_tokens="16", temperature="1"))
-    assert [result["tokens"][-1] for result in sent(page)["methods"]] == [16] * 4
+    assert [result["tokens"][-1] for result in sent(page)["methods"]] == [16] * 5
     assert not page.success and any("distribution" in element.value for element in page.markdown)
 
 

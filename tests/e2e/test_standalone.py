@@ -50,6 +50,26 @@ def test_it_says_what_nodes_add_and_what_was_left_out(page, tmp_path) -> None:
     assert HOSTILE.replace(" ", "·") in page.locator(".left-out").inner_text() and page.title() != "taken"
 
 
+def test_a_looked_up_node_is_square_and_says_where_it_was_found(page, tmp_path) -> None:
+    run = load_run(ROOT / "assets" / "runs" / "recorded.json")
+    first = run["steps"][0]
+    found = {"match": 4, "earlier": True, "before": HOSTILE, "after": "went on"}
+    step = first | {"found_at": [None, found] + [None] * (len(first["tokens"]) - 2)}
+    opened(page, tmp_path, run | {"steps": [step]})
+    boxes = page.locator(".nodes .node:not(.bonus) .box")
+    assert [boxes.nth(node).get_attribute("rx") for node in range(3)] == ["5", "0", "5"]
+    page.locator(".nodes .node").nth(1).hover()
+    tip = page.locator(".tip").inner_text()
+    assert (
+        "chance by lookup" in tip
+        and "the same 4 tokens in an earlier answer" in tip
+        and HOSTILE.replace(" ", "·") in tip
+    )
+    page.locator(".nodes .node").nth(2).hover()
+    assert "draft" in page.locator(".tip").inner_text() and "lookup" not in page.locator(".tip").inner_text()
+    assert "square: looked up" in page.locator(".legend").inner_text() and page.title() != "taken"
+
+
 def test_text_of_a_run_never_becomes_markup(page, tmp_path) -> None:
     run = load_run(ROOT / "assets" / "runs" / "recorded.json")
     texts = json.loads(json.dumps(run["steps"][0]))

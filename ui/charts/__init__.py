@@ -5,6 +5,7 @@ from ui.charts.growth import growth_figure
 from ui.charts.hardware import draft_cost_figure, speedup_heatmap, speedup_surface_3d, verify_time_figure
 from ui.charts.marginal_costs import marginal_cost_figure
 from ui.charts.regret import regret_figure
+from ui.charts.replay import replay_figure
 from ui.charts.runs import runs_figure, sizes_figure
 from ui.charts.tree import comparison_figure, tree_figure, tree_thumbnail
 
@@ -15,6 +16,7 @@ __all__ = [
     "marginal_cost_figure",
     "regret_figure",
     "rejection_figure",
+    "replay_figure",
     "runs_figure",
     "sizes_figure",
     "speedup_heatmap",

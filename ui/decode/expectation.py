@@ -55,6 +55,10 @@ def _draw_dynamic(
     policy: TreePolicy, origin: str, vector: AcceptanceVector | None, wanted: Conditions
 ) -> tuple[float | None, Estimate | None]:
     subject = f":material/account_tree: {escaped(origin)}: n up to {policy.max_size}, d up to {policy.max_depth}"
+    if not policy.needs_draft:
+        st.markdown(f"{subject} &nbsp;·&nbsp; what they yield depends on how far the text repeats itself")
+        controls.page_link(st, "lookup", "The replay page tells it for recorded answers", ":material/replay:")
+        return None, None
     profile = session.profile()
     known = vector is not None and vector.calibration is not None and profile is not None
     if not known or policy.max_size > profile.max_size:

@@ -232,6 +232,6 @@ def _cards(summary: RunSummary) -> None:
             "Accepted share",
             number(summary.drafted_share, "{:.0%}"),
             f"{summary.tokens} tokens, {summary.steps} steps",
-            help="Share of the text that the draft proposed and the target accepted; the rest are bonus tokens.",
+            help="Share of the text that was drafted and that the target accepted; the rest are bonus tokens.",
         ),
     )

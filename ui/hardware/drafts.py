@@ -12,7 +12,7 @@ from sequoia_core.design.draft_choice import DraftPlan
 from sequoia_core.design.planning import pair_mismatches
 from sequoia_core.design.profile import PLACES
 from ui.markdown import escaped
-from ui.session import core_cache, session, shipped
+from ui.session import core_cache, replays, session, shipped
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile
@@ -29,7 +29,23 @@ def section(vector: AcceptanceVector, profile: HardwareProfile) -> None:
     plans = {place: core_cache.drafts(tuple(drafts), tuple(drafts.values())) for place, drafts in found.items()}
     rows = [_row(place, plan) for place, compared in plans.items() for plan in compared]
     st.dataframe(rows, hide_index=True, width="stretch")
-    st.caption(" ".join(_sentence(place, *compared[:2]) for place, compared in plans.items()))
+    said = [_sentence(place, *compared[:2]) for place, compared in plans.items()]
+    st.caption(" ".join(filter(None, [*said, _without_draft(vector, profile)])))
+
+
+def _without_draft(vector: AcceptanceVector, profile: HardwareProfile) -> str:
+    """Say what lookup trees do without a draft, on the log replayed here or the demo target's; empty without one."""
+    of_example = (vector.holds_for.target, vector.holds_for.temperature) == ("demo target", 0.0)
+    found = replays.last() or (replays.example() if of_example else None)
+    if found is None:
+        return ""
+    best = found.report.own.best_size(profile)
+    tokens, speed = found.report.own.tokens_per_step(best), found.report.own.predicted_speedup(best, profile)
+    sure = "" if tokens.low is None else f" ({tokens.low:.2f} to {tokens.high:.2f})"
+    return (
+        f"None (lookup): trees of text already seen, at most n = {best}, yield {tokens.value:.2f}{sure} "
+        f"tokens per step in {found.name}, predicted {speed:.2f}× with the target's weights {PLACES[profile.offload]}."
+    )
 
 
 def _candidates(vector: AcceptanceVector, profile: HardwareProfile) -> dict[str | None, dict[str, Measured]]:

@@ -102,6 +102,8 @@ def decode_beside_baseline(
         progress(len(tokens) / length, "Decoding, with the tree and without it in turns")
         if step.finished is None:
             request.steering.wait(step.index + 1, context.cancel)
+        elif request.earlier is not None:
+            request.earlier.add([*prompt, *tokens])
     return run
 
 

@@ -13,7 +13,7 @@ import streamlit as st
 from ui.jobs import session_jobs
 from ui.jobs.jobs import Job
 from ui.robustness.records import PARTS, job_name
-from ui.session import conversation, session, tree_in_use
+from ui.session import conversation, replays, session, tree_in_use
 
 
 def adopt_finished_jobs() -> None:
@@ -61,6 +61,10 @@ def _use_chain(job: Job) -> None:
         session_jobs.forget("decode", older_than=job)
 
 
+def _keep_replay(job: Job) -> None:
+    replays.keep(job.result)
+
+
 def _keep_evidence(part: str, job: Job) -> None:
     session.set_evidence(part, job.result)
 
@@ -76,5 +80,6 @@ ADOPTERS: dict[str, Callable[[Job], None]] = {
     "decode": _keep_run,
     "chain": _use_chain,
     "race": _keep_runs,
+    "replay": _keep_replay,
     **{job_name(part): partial(_keep_evidence, part) for part in PARTS},
 }

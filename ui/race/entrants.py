@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.tree import TokenTree
 from ui.runs.runs import DecodeRequest
 from ui.session import core_cache, predictions, session, tree_choice, tree_in_use, tree_kinds
 
+if TYPE_CHECKING:
+    from sequoia_core import AcceptanceVector
+    from sequoia_core.decoding.tree_policy import TreePolicy
+
 CHAIN = 4  # drafted tokens, where nothing is known that a length could be chosen by
 AUTOREGRESSIVE = "Autoregressive"
 
 
 def entrants(common: DecodeRequest) -> dict[str, DecodeRequest]:
-    """Return name -> decode, autoregressive first.
+    """Return name -> decode, autoregressive first; for a target alone, that and trees of text already seen.
 
     Args:
         common: what all of them share; its tree is not looked at.
     """
     from sequoia_core.decoding.tree_policy import ROOT_ONLY  # with torch, which takes seconds when it comes first
-    from sequoia_core.design.prediction import best_chain
 
     vector = predictions.vector_for(predictions.conditions(common.temperature, common.top_p, common.verifier))
-    profile = session.profile()
-    chosen = tree_choice.best_for(vector)
-    planned = tree_in_use.current() if chosen.tree is None else chosen.tree
-    origin = tree_in_use.source() if chosen.tree is None else chosen.origin
-    known = vector is not None and profile is not None
-    chain = best_chain(vector, profile) if known else chain_tree(CHAIN)
-    budget = max(planned.size, 2), max(planned.depth, 1)
-    trees = {
-        AUTOREGRESSIVE: (ROOT_ONLY, "one token per pass"),
-        "Best chain" if known else f"Chain of {CHAIN}": (chain, f"chain of {chain.depth}"),
-        "Planned tree": (planned, f"{origin}, n = {planned.size}, d = {planned.depth}"),
-        "SpecExec": (core_cache.policy("specexec", *budget, None, None), f"up to {budget[0]} nodes, anew each step"),
-    }
-    if known and vector.calibration is not None:
-        adaptive = core_cache.policy("adaptive", *budget, vector, profile)
-        grown = f"{adaptive.recipe}, up to {adaptive.max_size} nodes, what is worth its cost"
-        trees["Adaptive"] = (adaptive, grown) if adaptive.fixed is None else (adaptive.fixed, tree_kinds.BEST_STATIC)
+    drafted = {} if session.pair_spec().is_alone else _drafted(vector)
+    trees = {AUTOREGRESSIVE: (ROOT_ONLY, "one token per pass"), **drafted, "Lookup": tree_kinds.lookup()}
     requests = {}
     for name, (tree, what) in trees.items():
         fixed = isinstance(tree, TokenTree)
@@ -53,3 +42,30 @@ def entrants(common: DecodeRequest) -> dict[str, DecodeRequest]:
             predicted_speedup=None if expected is None else expected.speedup.value,
         )
     return requests
+
+
+def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | TreePolicy, str]]:
+    """Return name -> tree that the draft fills, and what it is.
+
+    Args:
+        vector: one that holds for the race; None where none does.
+    """
+    from sequoia_core.design.prediction import best_chain
+
+    profile = session.profile()
+    chosen = tree_choice.best_for(vector)
+    planned = tree_in_use.current() if chosen.tree is None else chosen.tree
+    origin = tree_in_use.source() if chosen.tree is None else chosen.origin
+    known = vector is not None and profile is not None
+    chain = best_chain(vector, profile) if known else chain_tree(CHAIN)
+    budget = max(planned.size, 2), max(planned.depth, 1)
+    trees = {
+        "Best chain" if known else f"Chain of {CHAIN}": (chain, f"chain of {chain.depth}"),
+        "Planned tree": (planned, f"{origin}, n = {planned.size}, d = {planned.depth}"),
+        "SpecExec": (core_cache.policy("specexec", *budget, None, None), f"up to {budget[0]} nodes, anew each step"),
+    }
+    if known and vector.calibration is not None:
+        adaptive = core_cache.policy("adaptive", *budget, vector, profile)
+        grown = f"{adaptive.recipe}, up to {adaptive.max_size} nodes, what is worth its cost"
+        trees["Adaptive"] = (adaptive, grown) if adaptive.fixed is None else (adaptive.fixed, tree_kinds.BEST_STATIC)
+    return trees

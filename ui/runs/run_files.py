@@ -140,7 +140,7 @@ def _checked_run(first: dict[str, Any], steps: list[Any]) -> dict[str, Any]:
 def _check_step(step: StepRecord, index: int, trees: list[TokenTree]) -> None:
     """Refuse a step that does not fit its tree."""
     shape, path, pieces = step["shape"], step["path"], step["pieces"]
-    rows, marginal = step.get("rows", []), step.get("marginal")
+    rows, marginal, found_at = step.get("rows", []), step.get("marginal"), step.get("found_at", [])
     if step["index"] != index:
         raise ValueError(f"index: found {step['index']}, expected {index}")
     if shape >= len(trees):
@@ -165,6 +165,8 @@ def _check_step(step: StepRecord, index: int, trees: list[TokenTree]) -> None:
             raise ValueError(f"rows: found {len(probs)} probabilities, expected one for each of {len(texts)} texts")
     if any(trial[0] not in inside or trial[0] == 0 for trial in step["trials"]):
         raise ValueError(f"trials: found a node that is not drafted, expected 1 to {tree.size - 1}")
+    if found_at and len(found_at) != tree.size:
+        raise ValueError(f"found_at: found {len(found_at)}, expected one for each of {tree.size} nodes")
     if marginal is not None:
         for name in ("gains", "costs"):
             if (found := len(marginal[name])) != tree.size:

@@ -29,9 +29,10 @@ from ui.tree_layout import MAX_DRAWN
 from ui.verifier_names import NAMES
 
 if TYPE_CHECKING:
-    from sequoia_core import DecodeStep
+    from sequoia_core import DecodeStep, TextIndex
     from sequoia_core.decoding.dynamic.marginal_gains import MarginalGains
     from sequoia_core.decoding.explaining import Likely
+    from sequoia_core.decoding.lookup.text_index import Occurrence
     from sequoia_core.decoding.tree_policy import TreePolicy
 
 FORMAT, VERSION = "sequoia-run", 2
@@ -72,6 +73,13 @@ class Marginal(TypedDict):
     left_out: Annotated[list[LeftOut], Field(max_length=MAX_LIKELY)]
 
 
+class FoundAt(TypedDict):
+    match: Annotated[int, Field(ge=1)]  # tokens before it that are the same
+    earlier: bool  # in an earlier text, not in this one
+    before: str
+    after: str  # the token itself and what followed it
+
+
 @with_config(ConfigDict(strict=True))
 class StepRecord(TypedDict):
     """A step as the live tree and a file hold it: what files are checked against; older ones lack some fields."""
@@ -91,6 +99,7 @@ class StepRecord(TypedDict):
     finished: Literal["eos", "length", "context"] | None
     rows: NotRequired[list[PathRows]]  # one for each node of the path
     marginal: NotRequired[Marginal | None]  # of a tree that took shape in the step
+    found_at: NotRequired[list[FoundAt | None]]  # [n], where each node was looked up; None for the root and the draft's
 
 
 def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> StepRecord:
@@ -120,8 +129,16 @@ def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> StepRecord
             for rows in step.path_rows
         ],
     }
-    gains = step.marginal_gains
-    return record if gains is None else {**record, "marginal": _marginal(gains, text)}
+    if step.occurrences:
+        record["found_at"] = [found and _found_at(found, text) for found in step.occurrences]
+    if step.marginal_gains is not None:
+        record["marginal"] = _marginal(step.marginal_gains, text)
+    return record
+
+
+def _found_at(found: Occurrence, text: TokenText) -> FoundAt:
+    before, after = text.passage(found.before, found.after)
+    return {"match": found.match, "earlier": found.earlier, "before": before, "after": after}
 
 
 def _marginal(found: MarginalGains, text: TokenText) -> Marginal:
@@ -156,6 +173,7 @@ class DecodeRequest:
         expected_tokens: F of the tree; predicted_speedup: against autoregressive. None where nothing that was measured
             holds for this pair, these settings and this machine. predicted_interval: 95 % bounds for one prompt.
         steering: takes the page's wishes while it runs.
+        earlier: gets prompt and answer once the decode has finished.
     """
 
     prompt: str
@@ -172,6 +190,7 @@ class DecodeRequest:
     predicted_interval: tuple[float, float] | None = None
     steering: Steering = field(default_factory=Steering, compare=False)
     turns: tuple[Turn, ...] = ()
+    earlier: TextIndex | None = field(default=None, compare=False)
 
     def header(self) -> dict[str, Any]:
         """Return what a run holds besides its steps and its baseline; dtype and device once it has begun."""

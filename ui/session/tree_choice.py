@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import streamlit as st
@@ -10,7 +10,7 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.plain_trees import chain_tree
 from ui import uploads
-from ui.session import core_cache, predictions, session, tree_kinds
+from ui.session import core_cache, earlier_answers, predictions, session, tree_kinds
 
 if TYPE_CHECKING:
     from sequoia_core.decoding.tree_policy import TreePolicy
@@ -41,8 +41,7 @@ class TreeChoice:
 def draw() -> TreeChoice:
     """Draw the choice of a tree. Where it depends on the vector only the source is set: see `settled`."""
     if session.pair_spec().is_alone:
-        # A policy that needs no draft goes here, as in `generate`: LookupTree(TextIndex()).
-        return TreeChoice("alone", chain_tree(0), "One token per pass, as there is no draft")
+        return TreeChoice("alone", *tree_kinds.lookup())
     source = st.selectbox(
         "Tree",
         SOURCES,
@@ -77,6 +76,26 @@ def settled(choice: TreeChoice, vector: AcceptanceVector | None) -> TreeChoice:
     if choice.source == "tree":
         return TreeChoice("tree", *tree_kinds.decoded(vector))
     return best_for(vector) if choice.source == "best" else choice
+
+
+def with_earlier_answers(choice: TreeChoice) -> TreeChoice:
+    """Draw, for lookup trees, whether they look through this session's earlier answers too -> the choice as wished."""
+    from sequoia_core import LookupTree
+
+    if not isinstance(choice.tree, LookupTree):
+        return choice
+    index = earlier_answers.index()
+    wished = st.toggle(
+        "Also look through this session's earlier answers",
+        key="earlier_answers",
+        persist_state="session",
+        help=f"{index.texts} of this target so far, prompts included. Off, equal settings repeat a run; on, the trees "
+        "depend on what was decoded before. The text follows the target either way.",
+    )
+    if not (wished and index.texts):
+        return choice
+    origin = f"{choice.origin}, also in {index.texts} earlier answer{'s' if index.texts > 1 else ''}"
+    return replace(choice, tree=replace(choice.tree, index=index), origin=origin)
 
 
 def needs_vector(choice: TreeChoice, vector: AcceptanceVector | None) -> bool:

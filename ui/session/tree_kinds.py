@@ -1,10 +1,11 @@
-"""Which kind of tree is decoded with: the one tree in use at every step, or one that follows the draft."""
+"""Which kind of tree is decoded with: the one in use at every step, or one that follows the draft or the text."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ui.session import core_cache, session, tree_in_use
+from sequoia_core.files.model_names import pair_names
+from ui.session import core_cache, predictions, session, tree_in_use
 from ui.session.state import get, put
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 STATIC = "static"
 BEST_STATIC = "the adaptive policy, which expects a static tree to be faster here than trees that grow"
-KINDS = {STATIC: "Static", "specexec": "SpecExec", "adaptive": "Adaptive"}
+KINDS = {STATIC: "Static", "specexec": "SpecExec", "adaptive": "Adaptive", "lookup": "Lookup"}
 
 
 def current() -> str:
@@ -33,6 +34,8 @@ def decoded(vector: AcceptanceVector | None) -> tuple[TokenTree | TreePolicy | N
         vector: one that holds for the decode to come; None where none does.
     """
     size, depth = tree_in_use.shape()
+    if current() == "lookup":
+        return lookup()
     if current() == STATIC:
         return tree_in_use.current(), tree_in_use.source()
     if current() == "specexec":
@@ -42,6 +45,16 @@ def decoded(vector: AcceptanceVector | None) -> tuple[TokenTree | TreePolicy | N
         return None, lacking
     policy = core_cache.policy("adaptive", size, depth, vector, session.profile())
     return (policy, "adaptive trees") if policy.fixed is None else (policy.fixed, BEST_STATIC)
+
+
+def lookup() -> tuple[TreePolicy, str]:
+    """Return trees of text already seen and what they are, by the profile in use where it is one of the target."""
+    from sequoia_core.decoding.lookup.lookup_tree import profile_of_target
+
+    spec, held = session.pair_spec(), session.profile()
+    of_target = {"target": pair_names(*spec[:2])[0], "dtype": predictions.dtype_in_use(), "offload": spec.offload}
+    policy = core_cache.policy("lookup", 0, 0, None, profile_of_target([held] if held else [], **of_target))
+    return policy, "trees of text already seen" + ("" if policy.profile else ", small as no profile tells the costs")
 
 
 def adaptive_lacks(vector: AcceptanceVector | None) -> str | None:

@@ -80,6 +80,8 @@ function paint(view, step) {
   const { el } = view
   el.tt.classList.toggle("dots", !spots.pills)
   el["gauge-key"].hidden = !spots.pills
+  el["found-key"].hidden = !view.looksUp
+  el["q-name"].textContent = view.looksUp ? (view.drafts ? `draft probability or ${LOOKUP}` : LOOKUP) : "draft probability"
   el.graph.toggleAttribute("hidden", shape.onCanvas)
   el.field.toggleAttribute("hidden", !shape.onCanvas)
   if (shape.onCanvas) return paintCanvas(view, step, shape, spots)
@@ -92,6 +94,7 @@ function paint(view, step) {
     paintNode(spots, parts, {
       x, y, state, text: step.tokens[node], named: path.has(node),
       q: node ? step.draft[node] : null, p: node ? step.target[node] : null, chosen: view.chosen === node,
+      square: foundAt(step, node) !== null,
     })
   })
   const last = step.path[step.path.length - 1]
@@ -114,12 +117,12 @@ function paintNode(spots, parts, node) {
   const move = `translate(${node.x}px, ${node.y}px)`
   if (group.style.transform !== move) group.style.transform = move
   group.setAttribute("class", `node ${node.state}${node.chosen ? " chosen" : ""}`)
-  const looks = [spots.row, spots.column, spots.pills, spots.tall, node.text, node.named, node.q, node.p].join("\n")
+  const looks = [spots.row, spots.column, spots.pills, spots.tall, node.text, node.named, node.q, node.p, node.square].join("\n")
   if (parts.looks === looks) return
   parts.looks = looks
   if (!spots.pills) {
     const radius = Math.max(1.5, Math.min(5, spots.row * 0.42, spots.column * 0.3)) * (node.named ? 1.25 : 1)
-    set(box, { x: 5 - radius, y: -radius, width: 2 * radius, height: 2 * radius, rx: radius })
+    set(box, { x: 5 - radius, y: -radius, width: 2 * radius, height: 2 * radius, rx: node.square ? 0 : radius })
     set(veil, { width: 0, height: 0 })
     set(q, { width: 0, height: 0 })
     set(p, { width: 0, height: 0 })
@@ -135,8 +138,9 @@ function paintNode(spots, parts, node) {
   const inner = Math.max(Array.from(text).length * CHAR_WIDTH, spots.tall && gauge ? 80 : 8)
   const width = inner + 12 + gauge
   const top = -height / 2
-  set(veil, { x: 0, y: top, width, height, rx: 5 })
-  set(box, { x: 0, y: top, width, height, rx: 5 })
+  const rx = node.square ? 0 : 5
+  set(veil, { x: 0, y: top, width, height, rx })
+  set(box, { x: 0, y: top, width, height, rx })
   label.textContent = text
   set(label, { x: 6, y: spots.tall && gauge ? -6 : 0 })
   odds.textContent = spots.tall && gauge ? `q ${brief(node.q)} p ${brief(node.p)}` : ""

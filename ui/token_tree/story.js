@@ -46,9 +46,11 @@ function storyOf(view, step, node, parent) {
     return [...walked, bonusStory(view, step, parent), ...(step.finished ? [ENDINGS[step.finished]] : [])]
   }
   const shape = shapeOf(view, step)
+  const found = foundAt(step, node)
   return [
-    `Child of rank ${shape.ranks[node]} below ${quote(step.tokens[parent])}: draft probability ${percent(step.draft[node])}, ` +
-      `target probability ${percent(step.target[node])}.`,
+    `Child of rank ${shape.ranks[node]} below ${quote(step.tokens[parent])}: ${found ? LOOKUP : "draft probability"} ` +
+      `${percent(step.draft[node])}, target probability ${percent(step.target[node])}.`,
+    ...(found ? passageOf(found) : []),
     decisionStory(view, step, node, parent),
     ...(step.marginal ? [gainStory(step.marginal, node)] : []),
   ]
@@ -62,7 +64,7 @@ function bonusStory(view, step, last) {
       `${quote(step.bonus)}, comes from the target's own probabilities. Every step yields one.`
   }
   const who = children === 1 ? "the one child" : `all ${children} children`
-  const rest = view.about.greedy ? `The target's most likely token is ${quote(step.bonus)}, which the draft did not propose there`
+  const rest = view.about.greedy ? `The target's most likely token is ${quote(step.bonus)}, which was not proposed there`
     : `${quote(step.bonus)} was drawn from what is left of the target's probabilities (the residual R)`
   return `After ${quote(step.tokens[last])} ${who} ${children === 1 ? "was" : "were"} rejected. ${rest}. Every step yields one such token.`
 }
@@ -108,7 +110,8 @@ function trialTable(view, step, trials, node) {
 
 function rowTables(view, step, rows, trial) {
   // What both models thought at the place of a decision; for a rejected child also what was left of the target's row.
-  const found = [make("p", `Most likely after ${quote(step.tokens[rows.node])}:`), sideBySide(["target", rows.target], ["draft", rows.draft])]
+  const models = [["target", rows.target], ...(rows.draft.texts.length ? [["draft", rows.draft]] : [])]
+  const found = [make("p", `Most likely after ${quote(step.tokens[rows.node])}:`), sideBySide(...models)]
   const rejectedBefore = trial < 0 ? 0 : trial
   const after = trial < 0 ? null : rows.residuals[rejectedBefore]
   if (after) {
@@ -164,7 +167,7 @@ function captionOf(view, step) {
   if (reveal < 0) return `Step ${view.shown + 1}: the draft, a small model, has guessed ${count(step.tokens.length - 1, "token")} ahead, as a tree of possible texts.`
   if (reveal === 0 && view.about.tour) return "The target, the large model, reads the whole tree in one pass: beside the draft's probability of each token now stands its own."
   if (reveal === 0) {
-    return `Step ${view.shown + 1}: the draft has proposed ${count(step.tokens.length - 1, "token")}; the target checks all of them in one pass.`
+    return `Step ${view.shown + 1}: ${step.found_at ? "text already seen" : "the draft"} has proposed ${count(step.tokens.length - 1, "token")}; the target checks all of them in one pass.`
   }
   if (reveal > step.trials.length) {
     const bonus = step.bonus === null ? "" : ` The target itself adds ${quote(step.bonus)}.`

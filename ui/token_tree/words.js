@@ -1,12 +1,22 @@
 // How texts and figures are written. Token text is foreign text: it only ever goes in by textContent.
 
 const WORDS = { accepted: "accepted", rejected: "rejected", unreached: "not reached", bonus: "bonus token" }
+const LOOKUP = "chance by lookup"
 const CHAR_WIDTH = 6.7 // of the 11 px monospace labels
 
 function visible(text) {
   if (text === "") return "∅"
   return text.replaceAll(" ", "·").replaceAll("\n", "⏎").replaceAll("\t", "⇥")
     .replace(/[\u0000-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
+}
+
+function foundAt(step, node) {
+  return step.found_at?.[node] ?? null
+}
+
+function passageOf(found) {
+  const where = found.earlier ? "an earlier answer" : "this text"
+  return [`Looked up: it followed the same ${count(found.match, "token")} in ${where}`, `…${visible(found.before)}▸${visible(found.after)}…`]
 }
 
 function shorten(text, room) {

@@ -17,7 +17,8 @@ from ui.verifier_names import NAMES
 
 HELP = (
     "Static: the tree above, at every step. SpecExec: at every step the nodes of largest draft probability, as many "
-    "as the slider says. Adaptive: at every step what is worth its time by calibration and profile."
+    "as the slider says. Adaptive: at every step what is worth its time by calibration and profile. Lookup: what "
+    "followed the same words before."
 )
 
 
@@ -48,7 +49,13 @@ def section(kind: str) -> None:
             "the tree above is the best static one, for comparison"
         )
         faults = predictions.faults()
-        if vector.calibration is None or hardware is None or bounds.max_size > hardware.max_size:
+        if not bounds.needs_draft:
+            st.caption(
+                ":material/info: Lookup trees hold what followed the same words before in this text, at next to no "
+                "cost and without the draft. What they yield depends on the text: the replay page tells it for "
+                "recorded answers."
+            )
+        elif vector.calibration is None or hardware is None or bounds.max_size > hardware.max_size:
             st.caption(":material/info: Nothing is predicted of them: that takes a profile, and a calibrated vector.")
         elif faults:
             st.caption(f":material/info: No speedup is predicted of them: {escaped('; '.join(faults))}.")
@@ -87,7 +94,7 @@ def last_run() -> None:
     st.subheader("Trees that occurred")
     run = session.last_run()
     if run is None or len(run["shapes"]) < 2 or not run["steps"]:
-        st.caption("Decode with SpecExec or adaptive trees, and those of the last run are shown here.")
+        st.caption("Decode with trees that change from step to step, and those of the last run are shown here.")
         return
     trees = [TokenTree(parents) for parents in run["shapes"]]
     found = gallery(trees, [step["shape"] for step in run["steps"]])

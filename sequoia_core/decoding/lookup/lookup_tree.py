@@ -6,8 +6,9 @@ A tree depends on committed text alone, so the top-k rule is exact for it at eve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,9 +22,10 @@ from ...native.text_index import MOST, TreeColumns
 from ..drafting import DraftTree, RootDrafter
 from ..dynamic.adaptive_expansion import CONTEXT_STEP, Rate, StepCosts
 from ..plan import TreePlan
-from .text_index import LEAST_SCORE, RunningText, TextIndex
+from .text_index import LEAST_SCORE, Occurrence, RunningText, TextIndex
 
 UNPROFILED_SIZE = 8  # nodes that lose little on any machine where they are in vain
+SHOWN = 6  # tokens of a passage before a token, and from it on
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,17 @@ def lookup_in_own_text(profile: HardwareProfile | None) -> LookupTree:
     return LookupTree(TextIndex(), profile=profile, **({} if profile else {"max_size": UNPROFILED_SIZE}))
 
 
+def profile_of_target(
+    profiles: Iterable[HardwareProfile], *, target: str, dtype: str, offload: str | None
+) -> HardwareProfile | None:
+    """Return the first that tells what passes of a target cost, whatever its draft and device; None where none does."""
+    for profile in profiles:
+        own = {"draft": profile.meta.get("draft", ""), "device": profile.device}
+        if not profile.differences(target=target, dtype=dtype, offload=offload, **own):
+            return profile
+    return None
+
+
 class LookupDrafter:
     """Drafts the trees of a `LookupTree`; it has no session.
 
@@ -120,11 +133,22 @@ class LookupDrafter:
             size = worth_verifying(self._tree.columns["scores"][:size], step)
         if size == 1:
             return self._root.grow(sequence)
-        plan, tokens, probs = self._planned(size) if self._shaping is None else self._compiled_plan(size)
-        none_read = np.full(size, -1)
+        plan, tokens, order = self._planned(size) if self._shaping is None else self._compiled_plan(size)
+        probs, none_read = self._tree.columns["probs"][order], np.full(size, -1)
         return DraftTree(
-            plan, len(sequence) - 1, torch.from_numpy(tokens), torch.from_numpy(probs), torch.empty(0, 0), none_read
-        )
+            plan, len(sequence) - 1, torch.from_numpy(tokens), torch.from_numpy(probs), torch.empty(0, 0), none_read,
+            occurrences=partial(self._occurrences, order),
+        )  # fmt: skip
+
+    def _occurrences(self, order: np.ndarray) -> tuple[Occurrence | None, ...]:
+        """Return where the nodes of the tree just grown were found; `order` says which columns are theirs."""
+        places, sources, lengths = (self._tree.columns[name][order] for name in ("places", "sources", "lengths"))
+        return (None, *map(self._occurrence, places[1:].tolist(), sources[1:].tolist(), lengths[1:].tolist()))
+
+    def _occurrence(self, place: int, source: int, match: int) -> Occurrence:
+        sides = ((SHOWN, 0), (0, SHOWN))
+        before, after = (self._text.passage(place, source, before=b, after=a) for b, a in sides)
+        return Occurrence(match, bool(source), tuple(before), tuple(after))
 
     def _token_costs(self, profile: HardwareProfile, context: int) -> np.ndarray:
         """Return what steps cost in tokens at the rate of the run, as for `worth_verifying`."""
@@ -137,9 +161,9 @@ class LookupDrafter:
         return self._rate.tokens_per_sec * self._costs.step_sec
 
     def _planned(self, size: int) -> tuple[TreePlan, np.ndarray, np.ndarray]:
-        columns = {name: self._tree.columns[name][:size] for name in ("parents", "ranks", "tokens", "probs")}
+        columns = {name: self._tree.columns[name][:size] for name in ("parents", "ranks", "tokens")}
         tree, order = TokenTree.from_links(columns["parents"], columns["ranks"])
-        return TreePlan(tree), columns["tokens"][order], columns["probs"][order]
+        return TreePlan(tree), columns["tokens"][order], order
 
     def _compiled_plan(self, size: int) -> tuple[TreePlan, np.ndarray, np.ndarray]:
         assert self._shaping is not None
@@ -148,7 +172,7 @@ class LookupDrafter:
         firsts, counts, mask = self._shaping.description(size)
         tree = TokenTree.unchecked(parents.astype(np.int32))
         plan = TreePlan(tree, depths=depths, child_counts=counts, first_children=firsts, tree_mask=mask)
-        return plan, tokens, self._tree.columns["probs"][self._shaping.order(size)]
+        return plan, tokens, self._shaping.order(size)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         if self._rate is not None and self._costs is not None:

@@ -11,6 +11,7 @@ backing off is that of prediction by partial matching (Cleary and Witten 1984). 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -94,6 +95,22 @@ class TextIndex:
         _extend(self.ring, None, tokens)
         _end(self.ring)
         self.texts += 1
+
+
+class Occurrence(NamedTuple):
+    """Where a token was found: what stood around it, as token ids.
+
+    Attributes:
+        match: how many tokens before it are those that a node had before it, at least.
+        earlier: whether in an earlier text, not in the one under way.
+        before: some tokens before it.
+        after: the token itself and some that followed it.
+    """
+
+    match: int
+    earlier: bool
+    before: tuple[int, ...]
+    after: tuple[int, ...]
 
 
 class RunningText:

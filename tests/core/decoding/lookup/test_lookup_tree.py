@@ -215,3 +215,32 @@ def test_a_verifier_that_is_not_exact_is_refused(tiny_target):
             PROMPT, target=tiny_target, draft=None, tree=LookupTree(TextIndex()), sampling=SamplingConfig(1.0),
             verifier="sequoia",
         )  # fmt: skip
+
+
+@both_ways
+def test_an_explained_step_says_where_each_node_was_found(tiny_target):
+    wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=40))
+    index = TextIndex()
+    index.add([*PROMPT, *wanted])
+    options = {"target": tiny_target, "draft": None, "tree": LookupTree(index, max_size=12), "max_new_tokens": 40}
+    assert not any(step.occurrences for step in decode(PROMPT, **options))  # worked out only to be shown
+    seen, text = set(), list(PROMPT)
+    for step in decode(PROMPT, **options, likely=1):
+        for node, found in enumerate(step.occurrences):
+            if node == 0:
+                assert found is None
+                continue
+            path, above = [], node
+            while above >= 0:
+                path.insert(0, step.tokens[above])
+                above = step.tree.parents[above]
+            context = text[:-1] + path[:-1]
+            assert found.after[0] == step.tokens[node] and 1 <= len(found.before) <= 6 >= len(found.after)
+            same = min(found.match, len(found.before))
+            assert list(found.before[-same:]) == context[-same:]
+            source = [*PROMPT, *wanted] if found.earlier else text
+            passage = [*found.before, *found.after]
+            assert any(source[at : at + len(passage)] == passage for at in range(len(source)))
+            seen.add(found.earlier)
+        text += step.new_tokens
+    assert seen == {False, True}

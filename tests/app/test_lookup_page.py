@@ -1,0 +1,98 @@
+"""The replay page: what lookup trees would do for a log; a user's log as a job that can be cancelled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sequoia_core.files.faults import Cancelled
+from sequoia_core.files.response_logs import load_responses, responses_from_bytes
+from sequoia_core.studies import lookup_replay
+from sequoia_core.studies.lookup_replay import encode_requests, replay_log
+from tests.app.conftest import ROOT, metrics, open_page, profile, settled, wait_for
+from ui.jobs.jobs import Job, JobContext
+from ui.jobs.replay_job import replay_work
+from ui.lookup import figures
+from ui.session import replays
+
+LOG = ROOT / "assets" / "responses" / "demo-greedy.jsonl"
+TOKENIZER = ROOT / "assets" / "demo" / "target"
+
+
+@pytest.fixture
+def with_example(assets) -> Path:
+    """The first requests of the shipped log in place of all."""
+    (assets / "responses").mkdir()
+    path = assets / "responses" / LOG.name
+    path.write_text("\n".join(LOG.read_text().splitlines()[:6]))
+    replays.example.clear()
+    yield path
+    replays.example.clear()
+
+
+def test_the_shipped_example_is_shown_as_the_core_counts_it(with_example) -> None:
+    page = open_page("lookup")
+    report = replay_log(encode_requests(load_responses(with_example), list).requests)
+    hardware = profile()
+    shown, table = metrics(page), page.dataframe[0].value
+    for name, lane in (("own text", report.own), ("also earlier", report.shared)):
+        best = lane.best_size(hardware)
+        tokens = lane.tokens_per_step(best)
+        assert shown[f"Best n, {name}"] == (f"{best}", f"{tokens.value:.2f} tokens/step")
+        assert f"[{tokens.low:.2f}, {tokens.high:.2f}]" in " ".join(table["tokens per step"])
+        assert shown[f"Speedup, {name}"][0] == f"{lane.predicted_speedup(best, hardware):.2f}×"
+    assert "Exact: these token ids" in page.caption[1].value
+    own = table[table["looks through"] == "own text"]
+    speeds = np.array([report.own.predicted_speedup(int(n), hardware) for n in own["n"]])
+    assert list(own["speed ÷ that of the best n"]) == [f"{each:.1%}" for each in speeds / speeds.max()]
+    assert [code.value for code in page.code] == list(report.server_settings(hardware).values())
+    assert "Decode with lookup trees" in " ".join(each.value for each in page.markdown)
+    assert "own text" in page.get("plotly_chart")[0].proto.spec
+
+
+def test_an_uploaded_log_is_a_job_and_text_is_called_an_estimate(assets) -> None:
+    page = open_page("lookup", replay_log="Upload")
+    assert "Upload a log" in page.info[0].value
+    lines = [json.dumps({"prompt": "a b c", "response": "the cat sat on the mat " * 6})] * 3
+    page.get("file_uploader")[0].upload("log.jsonl", "\n".join(lines).encode(), "application/jsonl")
+    page = settled(page.run())
+    page = settled(page.button(key="replay_start").click().run())
+    job = page.session_state["studio_jobs"]["replay"]
+    wait_for(lambda: not job.active)
+    assert job.error is None, job.error
+    page = settled(page.run())
+    assert any("An estimate" in each.value and "3 requests" in each.value for each in page.caption)
+    assert page.session_state["studio_replayed"] is job.result
+
+
+def test_a_bad_log_is_refused_in_one_line(assets) -> None:
+    page = open_page("lookup", replay_log="Upload")
+    page.get("file_uploader")[0].upload("log.jsonl", b'{"x": 1}', "application/jsonl")
+    page = settled(page.run())
+    assert "expected prompt and response" in page.error[0].value
+    assert not any(button.key == "replay_start" for button in page.button)
+
+
+def test_a_cancelled_replay_leaves_nothing() -> None:
+    recorded = responses_from_bytes(b'{"prompt_ids": [1, 2], "token_ids": [3, 1, 2, 3]}', "log")
+    job = Job("Replay")
+    job.cancel_event.set()
+    with pytest.raises(Cancelled):
+        replay_work(recorded, "log", TOKENIZER)(JobContext(job))
+    assert job.result is None
+
+
+def test_it_says_what_to_do_next() -> None:
+    def lane(repeats: int) -> lookup_replay.Replay:
+        rng = np.random.default_rng(0)
+        text = rng.integers(0, 5_000, 60).tolist()
+        whole = text * repeats if repeats else rng.integers(0, 5_000, 120).tolist()
+        return lookup_replay.replay([lookup_replay.Request([1], whole)] * 2, shared=False)
+
+    fresh, repeated = lane(0), lane(4)
+    assert "look for a draft model" in figures.advice(fresh, fresh, None)
+    assert "own text" in figures.advice(repeated, repeated, None)
+    assert "keep earlier requests" in figures.advice(fresh, repeated, None)

@@ -1,0 +1,76 @@
+"""Lookup as a kind of tree: decoded with, shown with where each node was found, and fed by earlier answers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.app.conftest import open_page, settled, wait_for
+from ui.runs.run_files import run_from_bytes, run_to_bytes
+
+
+def opened(**query: str) -> AppTest:
+    page = open_page("decode", tokens="48", source="tree", **query)
+    page.session_state["studio_tree_kind"] = "lookup"
+    return settled(page.run())
+
+
+def decoded(page: AppTest, prompt: str = "abcabcab") -> dict:
+    page.text_area(key="decode_prompt").set_value(prompt)
+    settled(page.button(key="decode_start").click().run())
+    job = page.session_state["studio_jobs"]["decode"]
+    wait_for(lambda: not job.active)
+    assert job.error is None, job.error
+    settled(page.run())
+    return job.result
+
+
+def paths(run: dict) -> list[list[str]]:
+    return [step["tokens"] for step in run["steps"]]
+
+
+def test_each_node_of_a_run_says_where_it_was_found_and_files_keep_it(assets, tiny_pair) -> None:
+    page = opened(temperature="1")
+    assert any("trees of text already seen" in each.value for each in page.markdown)
+    run = decoded(page)
+    assert run["verifier"] == "topk" and len(run["shapes"]) > 1
+    found = [each for step in run["steps"] for each in step.get("found_at", ())[1:]]
+    assert found and all(each["match"] >= 1 and not each["earlier"] for each in found)
+    for step in run["steps"]:
+        for token, each in zip(step["tokens"], step.get("found_at", ()), strict=False):
+            assert each is None or (each["after"][0] == token and each["before"])
+    sent = json.loads(page.get("bidi_component")[0].proto.json)["steps"]
+    assert [step.get("found_at") for step in sent] == [step.get("found_at") for step in run["steps"]][-len(sent) :]
+    assert run_from_bytes(run_to_bytes(run), "run")["steps"] == run["steps"]
+    at = next(i for i, step in enumerate(run["steps"]) if "found_at" in step)
+    run["steps"][at] = run["steps"][at] | {"found_at": found[:1] * 99}
+    with pytest.raises(ValueError, match="found_at: found 99, expected one for each"):
+        run_from_bytes(run_to_bytes(run), "run")
+
+
+def test_earlier_answers_are_looked_through_only_where_wished(assets, tiny_pair) -> None:
+    page = opened()
+    assert page.toggle(key="earlier_answers").value is False
+    first = decoded(page)
+    index = page.session_state["studio_earlier_answers"]["demo target"]
+    assert index.texts == 1 and index.tokens == 8 + 48 + 1  # the job has added prompt and answer
+    assert paths(decoded(page)) == paths(first)
+    assert index.texts == 2
+    settled(page.toggle(key="earlier_answers").set_value(True).run())
+    told = decoded(page)
+    assert told["text"] == first["text"] and len(told["steps"]) < len(first["steps"])
+    assert "also in 2 earlier answers" in told["tree_source"] and index.texts == 3
+    assert any(each and each["earlier"] for step in told["steps"] for each in step.get("found_at", ()))
+
+
+def test_other_trees_offer_no_earlier_answers(assets) -> None:
+    page = open_page("decode", source="chain")
+    assert not any(toggle.key == "earlier_answers" for toggle in page.toggle)
+
+
+def test_the_tree_page_says_what_lookup_trees_are(assets) -> None:
+    page = open_page("tree", tree_kind="Lookup")
+    assert any("followed the same words before" in each.value for each in page.caption)
+    assert any("trees of text already seen" in each.value for each in page.markdown)

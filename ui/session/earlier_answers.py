@@ -1,0 +1,23 @@
+"""What this session decoded earlier, one index of text for each target: lookup trees may draft from it."""
+
+from __future__ import annotations
+
+from sequoia_core.decoding.lookup.text_index import TextIndex
+from sequoia_core.files.model_names import pair_names
+from ui.session import session
+from ui.session.state import get, put
+
+MAX_TOKENS = 1 << 16  # of an index, in about 4 MB
+MAX_TARGETS = 4
+
+
+def index() -> TextIndex:
+    """Return the index of the target in use, to which each finished decode job adds its text.
+
+    Jobs share one worker thread, so none adds while another reads.
+    """
+    target = pair_names(*session.pair_spec()[:2])[0]
+    held = dict(get("earlier_answers", {}))
+    found = held.pop(target, None) or TextIndex(max_tokens=MAX_TOKENS)
+    put("earlier_answers", dict([*held.items(), (target, found)][-MAX_TARGETS:]))
+    return found
