@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.app.conftest import open_page, settled, wait_for
+from tests.app.conftest import open_page, settled, vector, wait_for
+from tests.conftest import calibration_of
 from ui.runs.run_files import run_from_bytes, run_to_bytes
 
 
@@ -63,6 +65,17 @@ def test_earlier_answers_are_looked_through_only_where_wished(assets, tiny_pair)
     assert told["text"] == first["text"] and len(told["steps"]) < len(first["steps"])
     assert "also in 2 earlier answers" in told["tree_source"] and index.texts == 3
     assert any(each and each["earlier"] for step in told["steps"] for each in step.get("found_at", ()))
+
+
+def test_hybrid_trees_decode_with_both_and_earlier_answers(assets, tiny_pair) -> None:
+    replace(vector(), calibration=calibration_of(0.7)).save(assets / "acceptance" / "demo-t0.json")
+    page = open_page("decode", tokens="48", source="tree")
+    page.session_state["studio_tree_kind"] = "hybrid"
+    first = decoded(settled(page.run()))
+    assert "text already seen and the draft" in first["tree_source"] and len(first["shapes"]) > 1
+    settled(page.toggle(key="earlier_answers").set_value(True).run())
+    told = decoded(page)
+    assert told["text"] == first["text"] and len(told["steps"]) < len(first["steps"])
 
 
 def test_other_trees_offer_no_earlier_answers(assets) -> None:

@@ -76,7 +76,7 @@ def test_it_races_against_itself_without_lookup(assets, loaded) -> None:
     job = page.session_state["studio_jobs"]["race"]
     wait_for(lambda: not job.active)
     assert job.error is None, job.error
-    assert list(job.result.lanes) == ["Autoregressive", "Lookup"]
+    assert list(job.result.results) == ["Autoregressive", "Lookup"]
     assert "same text" in settled(page.run()).success[0].value
 
 

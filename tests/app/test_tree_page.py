@@ -314,9 +314,18 @@ def test_where_growing_does_not_pay_the_adaptive_policy_is_a_static_tree(assets)
     assert float(metrics(page)["Dynamic: predicted speedup"][0][:-1]) > 1.0
 
 
-def test_adaptive_trees_say_what_is_missing() -> None:
-    page = open_page(PAGE, tree_kind="Adaptive")
-    assert "need a vector with a calibration" in page.info[0].value
+@pytest.mark.parametrize("kind", ["Adaptive", "Hybrid"])
+def test_adaptive_and_hybrid_trees_say_what_is_missing(kind) -> None:
+    page = open_page(PAGE, tree_kind=kind)
+    assert f"{kind} trees need a vector with a calibration" in page.info[0].value
+
+
+def test_nothing_is_predicted_of_hybrid_trees_without_the_text(assets) -> None:
+    calibrated(assets)
+    page = open_page(PAGE, tree_kind="Hybrid")
+    assert any("Hybrid trees hold what followed the same words" in text.value for text in page.caption)
+    assert any("exact with the Top-k rule" in text.value for text in page.markdown)
+    assert "Dynamic: tokens per step" not in metrics(page)
 
 
 def test_trees_of_the_last_run_are_shown(assets) -> None:

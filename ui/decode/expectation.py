@@ -55,7 +55,7 @@ def _draw_dynamic(
     policy: TreePolicy, origin: str, vector: AcceptanceVector | None, wanted: Conditions
 ) -> tuple[float | None, Estimate | None]:
     subject = f":material/account_tree: {escaped(origin)}: n up to {policy.max_size}, d up to {policy.max_depth}"
-    if not policy.needs_draft:
+    if tree_kinds.looks_up(policy):
         st.markdown(f"{subject} &nbsp;·&nbsp; what they yield depends on how far the text repeats itself")
         controls.page_link(st, "lookup", "The replay page tells it for recorded answers", ":material/replay:")
         return None, None

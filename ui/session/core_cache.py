@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         AcceptanceVector,
         AdaptiveTree,
         HardwareProfile,
+        HybridTree,
         LookupTree,
         SpecExecTree,
         SpeedupSurface,
@@ -184,13 +185,17 @@ def prediction(
 @st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)
 def policy(
     kind: str, size: int, depth: int, vector: AcceptanceVector | None, profile: HardwareProfile | None
-) -> SpecExecTree | AdaptiveTree | LookupTree:
+) -> SpecExecTree | AdaptiveTree | LookupTree | HybridTree:
     """Return the policy of a kind of `tree_kinds`; SpecExec's has a budget, the others are bounded by costs."""
-    from sequoia_core import AdaptiveTree, SpecExecTree
+    from sequoia_core import AdaptiveTree, HybridTree, SpecExecTree, TextIndex
     from sequoia_core.decoding.lookup.lookup_tree import lookup_in_own_text
 
     if kind == "lookup":
         return lookup_in_own_text(profile)
+    if kind == "hybrid":
+        return HybridTree(
+            index=TextIndex(), profile=profile, calibration=vector.calibration, holds_for=vector.holds_for
+        )
     if kind == "specexec":
         return SpecExecTree(max_size=size, max_depth=depth)
     return AdaptiveTree(profile=profile, calibration=vector.calibration, holds_for=vector.holds_for)

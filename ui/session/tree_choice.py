@@ -80,9 +80,7 @@ def settled(choice: TreeChoice, vector: AcceptanceVector | None) -> TreeChoice:
 
 def with_earlier_answers(choice: TreeChoice) -> TreeChoice:
     """Draw, for lookup trees, whether they look through this session's earlier answers too -> the choice as wished."""
-    from sequoia_core import LookupTree
-
-    if not isinstance(choice.tree, LookupTree):
+    if choice.tree is None or not tree_kinds.looks_up(choice.tree):
         return choice
     index = earlier_answers.index()
     wished = st.toggle(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 STATIC = "static"
 BEST_STATIC = "the adaptive policy, which expects a static tree to be faster here than trees that grow"
-KINDS = {STATIC: "Static", "specexec": "SpecExec", "adaptive": "Adaptive", "lookup": "Lookup"}
+KINDS = {STATIC: "Static", "specexec": "SpecExec", "adaptive": "Adaptive", "lookup": "Lookup", "hybrid": "Hybrid"}
 
 
 def current() -> str:
@@ -40,9 +40,11 @@ def decoded(vector: AcceptanceVector | None) -> tuple[TokenTree | TreePolicy | N
         return tree_in_use.current(), tree_in_use.source()
     if current() == "specexec":
         return core_cache.policy("specexec", size, depth, None, None), f"SpecExec's trees of at most {size} nodes"
-    lacking = adaptive_lacks(vector)
+    lacking = lacks(vector, KINDS[current()])
     if lacking is not None:
         return None, lacking
+    if current() == "hybrid":
+        return core_cache.policy("hybrid", 0, 0, vector, session.profile()), "trees of text already seen and the draft"
     policy = core_cache.policy("adaptive", size, depth, vector, session.profile())
     return (policy, "adaptive trees") if policy.fixed is None else (policy.fixed, BEST_STATIC)
 
@@ -57,15 +59,22 @@ def lookup() -> tuple[TreePolicy, str]:
     return policy, "trees of text already seen" + ("" if policy.profile else ", small as no profile tells the costs")
 
 
-def adaptive_lacks(vector: AcceptanceVector | None) -> str | None:
-    """Say what is missing for adaptive trees, and where to get it; None when nothing is."""
+def looks_up(tree: TokenTree | TreePolicy) -> bool:
+    """Say whether trees depend on text already seen, so that nothing is predicted of them without it."""
+    from sequoia_core import HybridTree, LookupTree
+
+    return isinstance(tree, LookupTree | HybridTree)
+
+
+def lacks(vector: AcceptanceVector | None, name: str) -> str | None:
+    """Say what is missing for adaptive or hybrid trees, and where to get it; None when nothing is."""
     if session.profile() is None:
-        return "Adaptive trees need a hardware profile. Measure one on the hardware page."
+        return f"{name} trees need a hardware profile. Measure one on the hardware page."
     if vector is None:
-        return "Adaptive trees need an acceptance vector of these settings. Measure one."
+        return f"{name} trees need an acceptance vector of these settings. Measure one."
     if vector.calibration is None:
         return (
-            "Adaptive trees need a vector with a calibration, and this one was measured without. Measure acceptance "
+            f"{name} trees need a vector with a calibration, and this one was measured without. Measure acceptance "
             "again: new measurements have one."
         )
     return None

@@ -18,7 +18,7 @@ from ui.verifier_names import NAMES
 HELP = (
     "Static: the tree above, at every step. SpecExec: at every step the nodes of largest draft probability, as many "
     "as the slider says. Adaptive: at every step what is worth its time by calibration and profile. Lookup: what "
-    "followed the same words before."
+    "followed the same words before. Hybrid: both, by the likelier of the two."
 )
 
 
@@ -49,11 +49,12 @@ def section(kind: str) -> None:
             "the tree above is the best static one, for comparison"
         )
         faults = predictions.faults()
-        if not bounds.needs_draft:
+        if tree_kinds.looks_up(policy):
+            together = ", and what the draft proposes where that is likelier" if bounds.needs_draft else ""
             st.caption(
-                ":material/info: Lookup trees hold what followed the same words before in this text, at next to no "
-                "cost and without the draft. What they yield depends on the text: the replay page tells it for "
-                "recorded answers."
+                f":material/info: {tree_kinds.KINDS[kind]} trees hold what followed the same words before, "
+                f"at next to no cost{together}. What they yield depends on the text: the replay page tells what lookup "
+                "does for recorded answers."
             )
         elif vector.calibration is None or hardware is None or bounds.max_size > hardware.max_size:
             st.caption(":material/info: Nothing is predicted of them: that takes a profile, and a calibrated vector.")
