@@ -12,6 +12,11 @@ from sequoia_core.native import compile_c as native
 ADD = "int add(int a, int b) { return a + b; }\n"
 
 
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch):
+    monkeypatch.delenv("SEQUOIA_NATIVE", raising=False)
+
+
 @pytest.fixture
 def source(tmp_path):
     path = tmp_path / "add.c"

@@ -158,6 +158,9 @@ class AlwaysThis:
         self.tree = tree
         self.bounds = TreeBounds(max_size=tree.size, max_depth=tree.depth, beam=tree.size, branch=8)
 
+    def start(self, token):
+        return Nodes.root(token)
+
     def frontier(self, nodes):
         level = self.tree.levels[nodes.depths[-1]]  # the deepest so far; nodes are numbered as in the tree
         return level[(self.tree.child_counts[level] > 0) & (nodes.cache_positions[level] < 0)]

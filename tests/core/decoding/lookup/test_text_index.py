@@ -169,6 +169,7 @@ def test_the_oldest_text_is_forgotten_and_memory_keeps_its_bound():
     assert memory < 80 * 256 + index.hits.nbytes + index.trials.nbytes
 
 
+@pytest.mark.skipif(native.compiled() is None, reason="takes minutes without text_index.c")
 def test_a_million_tokens_stay_within_300_mb():
     """The ring, and that of the text being added beside it."""
     index = TextIndex()
