@@ -20,6 +20,7 @@ NEEDED = {
     "table": ["--acceptance", str(VECTOR), "--max-size", "5", "--max-depth", "2"],
     "score": ["--acceptance", str(VECTOR), "--tree", "TREE"],
     "plan": ["--acceptance", str(VECTOR), "--profile", str(PROFILE)],
+    "lookup": ["--responses", "LOG"],
 }
 DEMO = str(ASSETS / "demo" / "target")
 BESIDE = {  # options that mean nothing alone
@@ -105,7 +106,8 @@ def test_junk_is_named_before_anything_is_loaded(command, option, junk, tmp_path
     (tmp_path / "folder").mkdir()
     (tmp_path / "bytes").write_bytes(bytes(range(256)))
     (tmp_path / "tree.json").write_text('{"format": "sequoia-tree", "version": 1, "parents": [-1, 0]}')
-    places = {"TREE": "tree.json", "FOLDER": "folder", "BYTES": "bytes"}
+    (tmp_path / "log.jsonl").write_text('{"prompt": "a", "response": "b"}')
+    places = {"TREE": "tree.json", "LOG": "log.jsonl", "FOLDER": "folder", "BYTES": "bytes"}
     needed = NEEDED.get(command, []) + BESIDE.get(option, [])
     if option in needed:
         place = needed.index(option)
