@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from os.path import isdir
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,7 +95,7 @@ def text_encoder(tokenizer: Path) -> Callable[[str], list[int]]:
     def loaded():
         from tokenizers import Tokenizer
 
-        path = tokenizer / "tokenizer.json" if tokenizer.is_dir() else tokenizer
+        path = tokenizer / "tokenizer.json" if isdir(tokenizer) else tokenizer
         data = read_bytes(path)
         try:
             return Tokenizer.from_buffer(data)
