@@ -23,7 +23,7 @@ WORTH = 1.1  # of a speedup, and of what earlier requests add to it: less is los
 def draw(found: Replayed) -> None:
     """Draw what lookup trees would have done on a log."""
     profile, report = session.profile(), found.report
-    lanes = {"own text": report.own, "earlier requests too": report.shared}
+    replays = {"own text": report.own, "earlier requests too": report.shared}
     left_out = f" The last {found.left_out:,} were left out: too many tokens before them." if found.left_out else ""
     sure = (
         "Exact: these token ids are what the target drew, so every step is known."
@@ -31,28 +31,28 @@ def draw(found: Replayed) -> None:
         else "An estimate: text was encoded again, and may have been other tokens when it was written."
     )
     st.caption(
-        f":material/receipt_long: Replayed: {found.name}; {found.requests:,} requests, {report.own.tokens.sum():,} "
-        f"tokens. {sure}{left_out}"
+        f":material/receipt_long: Replayed: {escaped(found.name)}; {found.requests:,} requests, "
+        f"{report.own.tokens.sum():,} tokens. {sure}{left_out}"
     )
     cards(*_cards("own text", report.own, profile), *_cards("also earlier", report.shared, profile))
     st.plotly_chart(
         charts.replay_figure(
-            {name: {n: lane.tokens_per_step(n) for n in lane.sizes} for name, lane in lanes.items()},
-            best={name: lane.best_size(profile) for name, lane in lanes.items()},
+            {name: {n: replay.tokens_per_step(n) for n in replay.sizes} for name, replay in replays.items()},
+            best={name: replay.best_size(profile) for name, replay in replays.items()},
         ),
         width="stretch",
         key="replay_chart",
         alt="Tokens per step over tree size: "
-        + ", ".join(f"{name} up to {lane.tokens_per_step(lane.sizes[-1]).value:.2f}" for name, lane in lanes.items()),
+        + ", ".join(f"{name} up to {each.tokens_per_step(each.sizes[-1]).value:.2f}" for name, each in replays.items()),
     )
-    st.markdown(f":material/arrow_forward: {advice(lanes['own text'], lanes['earlier requests too'], profile)}")
+    st.markdown(f":material/arrow_forward: {advice(replays['own text'], replays['earlier requests too'], profile)}")
     if profile is None:
         st.caption("No profile is in use, so the best n is the least with 95 % of what the largest tree gains.")
     else:
         st.caption(f":material/memory: Speed by the profile in use: {escaped(session.profile_source())}, T = 0.")
     st.subheader("What a fixed n loses")
     st.dataframe(
-        [row for name, lane in lanes.items() for row in _rows(name, lane, profile)],
+        [row for name, replay in replays.items() for row in _rows(name, replay, profile)],
         hide_index=True,
         width="stretch",
         height="content",
@@ -65,10 +65,10 @@ def draw(found: Replayed) -> None:
         st.code(settings, language="bash", wrap_lines=True)
 
 
-def _cards(words: str, lane: Replay, profile: HardwareProfile | None) -> list[Card]:
-    best = lane.best_size(profile)
-    tokens = lane.tokens_per_step(best)
-    speed = None if profile is None else lane.predicted_speedup(best, profile)
+def _cards(words: str, replay: Replay, profile: HardwareProfile | None) -> list[Card]:
+    best = replay.best_size(profile)
+    tokens = replay.tokens_per_step(best)
+    speed = None if profile is None else replay.predicted_speedup(best, profile)
     return [
         Card(
             f"Best n, {words}",
@@ -91,12 +91,12 @@ def _spread(found: Estimate) -> str:
     return "" if found.low is None else f" [{found.low:.2f}, {found.high:.2f}]"
 
 
-def _rows(name: str, lane: Replay, profile: HardwareProfile | None) -> list[dict[str, str]]:
-    within = lane.sizes if profile is None else lane.within(profile)
-    speeds = {} if profile is None else {n: lane.predicted_speedup(n, profile) for n in within}
+def _rows(name: str, replay: Replay, profile: HardwareProfile | None) -> list[dict[str, str]]:
+    within = replay.sizes if profile is None else replay.within(profile)
+    speeds = {} if profile is None else {n: replay.predicted_speedup(n, profile) for n in within}
     rows = []
     for n in within:
-        tokens = lane.tokens_per_step(n)
+        tokens = replay.tokens_per_step(n)
         row = {"looks through": name, "n": f"{n}", "tokens per step": f"{tokens.value:.2f}{_spread(tokens)}"}
         if speeds:
             share = speeds[n] / max(speeds.values())
@@ -108,9 +108,9 @@ def _rows(name: str, lane: Replay, profile: HardwareProfile | None) -> list[dict
 def advice(own: Replay, shared: Replay, profile: HardwareProfile | None) -> str:
     """Say in one sentence what to do next."""
     gains = [
-        lane.tokens_per_step(n).value if profile is None else lane.predicted_speedup(n, profile)
-        for lane in (own, shared)
-        for n in [lane.best_size(profile)]
+        replay.tokens_per_step(n).value if profile is None else replay.predicted_speedup(n, profile)
+        for replay in (own, shared)
+        for n in [replay.best_size(profile)]
     ]
     if max(gains) < WORTH:
         return "This text hardly repeats itself: lookup trees bring next to nothing here, so look for a draft model."

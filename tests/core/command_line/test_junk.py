@@ -21,7 +21,6 @@ NEEDED = {
     "score": ["--acceptance", str(VECTOR), "--tree", "TREE"],
     "lookup": ["--responses", "LOG"],
     "plan": ["--acceptance", str(VECTOR), "--profile", str(PROFILE)],
-    "lookup": ["--responses", "LOG"],
 }
 DEMO = str(ASSETS / "demo" / "target")
 BESIDE = {  # options that mean nothing alone
