@@ -160,7 +160,10 @@ class LookupReport:
     shared_chain: Replay
 
     def server_settings(self, profile: HardwareProfile | None = None) -> dict[str, str]:
-        """Return the nearest settings of servers; their rules of matching differ, so their numbers will a little."""
+        """Return the nearest settings of servers; their rules of matching differ, so their numbers will a little.
+
+        As of vLLM 0.32, SGLang 0.5 and llama.cpp's server of autumn 2026, which dropped `--draft-max`.
+        """
         chain, earlier = (found.best_size(profile) - 1 for found in (self.own_chain, self.shared_chain))
         tree = self.shared.best_size(profile)
         vllm = '--speculative-config \'{{"method": "{}", "num_speculative_tokens": {}{}}}\''
@@ -169,8 +172,10 @@ class LookupReport:
             "vLLM, earlier answers": vllm.format("suffix", earlier, ""),
             "SGLang, earlier answers": f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {tree} "
             "--speculative-ngram-max-match-window-size 12",
-            "llama.cpp, this text": f"--spec-type ngram-simple --draft-max {chain}",
-            "llama.cpp, earlier answers": f"--spec-type ngram-mod --draft-max {earlier}",
+            "llama.cpp, this text": "--spec-type ngram-simple --spec-ngram-simple-size-n 3 "
+            f"--spec-ngram-simple-size-m {chain}",
+            "llama.cpp, earlier answers": "--spec-type ngram-mod --spec-ngram-mod-n-match 12 --spec-ngram-mod-n-min 1 "
+            f"--spec-ngram-mod-n-max {earlier}",
         }
 
 

@@ -103,6 +103,8 @@ def test_a_log_is_replayed_four_ways(target):
         assert part.steps.tolist() == replay(requests, shared=shared, max_children=children).steps.tolist()
     words = found.server_settings()
     assert f'"num_speculative_tokens": {found.own_chain.best_size(None) - 1},' in words["vLLM, this text"]
+    assert words["llama.cpp, this text"].endswith(f"size-m {found.own_chain.best_size(None) - 1}")
+    assert words["llama.cpp, earlier answers"].endswith(f"n-max {found.shared_chain.best_size(None) - 1}")
     assert f"--speculative-num-draft-tokens {found.shared.best_size(None)} " in words["SGLang, earlier answers"]
 
 
