@@ -6,7 +6,7 @@ Where nothing was seen before, its trees are the adaptive ones of `dynamic.adapt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ...design.calibration import Calibration
 from ...design.conditions import TOPK, Conditions
@@ -38,7 +38,7 @@ class HybridTree(GrowingTree):
         ValueError: naming the option, what was found and what was expected.
     """
 
-    index: TextIndex
+    index: TextIndex = field(kw_only=False)
     profile: HardwareProfile | None
     calibration: Calibration
     max_size: int = SIZE
