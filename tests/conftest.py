@@ -73,8 +73,8 @@ class RecalledSession:
 
     logits_dtype, unseen_sec, read_wait_sec, bytes_read = torch.float32, 0.0, 0.0, 0
 
-    def __init__(self, row_after) -> None:
-        self.row_after, self.ids = row_after, []
+    def __init__(self, row_after, passes) -> None:
+        self.row_after, self.passes, self.ids = row_after, passes, []
 
     @property
     def length(self) -> int:
@@ -82,6 +82,12 @@ class RecalledSession:
 
     def forward(self, ids, positions, tree_mask, *, keep):
         self.ids += ids.tolist()
+        key = (*self.ids, keep, tree_mask.numpy().tobytes(), positions.numpy().tobytes())
+        if key not in self.passes:
+            self.passes[key] = self._rows(positions, tree_mask, keep)
+        return self.passes[key]
+
+    def _rows(self, positions, tree_mask, keep):
         before, new = self.ids[: -tree_mask.shape[1]], self.ids[-tree_mask.shape[1] :]
         texts = [(*before, *itertools.compress(new, seen)) for seen in (tree_mask[-keep:] == 0.0).tolist()]
         assert [len(text) - 1 for text in texts] == positions[-keep:].tolist()
@@ -103,7 +109,8 @@ def recalled(model: HuggingFaceModel) -> HuggingFaceModel:
     def row_after(text):
         return model.model(torch.tensor([text])).logits[0, -1]
 
-    twin.open = lambda capacity: RecalledSession(row_after)
+    passes: dict = {}
+    twin.open = lambda capacity: RecalledSession(row_after, passes)
     return twin
 
 

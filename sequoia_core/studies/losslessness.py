@@ -117,7 +117,7 @@ def check_losslessness(
         text, finished = [], None
         for step in decode(
             prompt, target=target, draft=draft, tree=tree, sampling=sampling, max_new_tokens=new_tokens,
-            verifier=verifier, generator=generator, cancel=cancel,
+            verifier=verifier, generator=generator, explain=False, cancel=cancel,
         ):  # fmt: skip
             text.extend(step.new_tokens)
             finished = step.finished
