@@ -179,8 +179,8 @@ cards(
     ),
     Card(
         "Widest level",
-        f"{max(widths)} of {tree.size} nodes",
-        f"level {widths.index(max(widths))} of {tree.depth}",
+        f"{max(widths)} nodes",
+        f"of {tree.size}, level {widths.index(max(widths))} of {tree.depth}",
         help="Nodes of each level, root first: " + ", ".join(map(str, widths)) + ".",
     ),
     Card(
