@@ -69,6 +69,15 @@ def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def run_job(page: AppTest, kind: str) -> AppTest:
+    """Press the button that starts a job of that kind, wait until it has ended without a fault, and draw the page."""
+    settled(page.button(key=f"{kind}_start").click().run())
+    job = page.session_state["studio_jobs"][kind]
+    wait_for(lambda: not job.active)
+    assert job.error is None, job.error
+    return settled(page.run())
+
+
 def as_demo_pair(target: HuggingFaceModel, draft: HuggingFaceModel, tokenizer: SimpleNamespace) -> SimpleNamespace:
     """Return small models under the names that measurements of the demo pair carry."""
     models = [copy.copy(model) for model in (target, draft)]

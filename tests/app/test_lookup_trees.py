@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.app.conftest import open_page, settled, vector, wait_for
+from tests.app.conftest import open_page, run_job, settled, vector
 from tests.conftest import calibration_of
 from ui.runs.run_files import run_from_bytes, run_to_bytes
 
@@ -21,12 +21,8 @@ def opened(**query: str) -> AppTest:
 
 def decoded(page: AppTest, prompt: str = "abcabcab") -> dict:
     page.text_area(key="decode_prompt").set_value(prompt)
-    settled(page.button(key="decode_start").click().run())
-    job = page.session_state["studio_jobs"]["decode"]
-    wait_for(lambda: not job.active)
-    assert job.error is None, job.error
-    settled(page.run())
-    return job.result
+    run_job(page, "decode")
+    return page.session_state["studio_jobs"]["decode"].result
 
 
 def paths(run: dict) -> list[list[str]]:

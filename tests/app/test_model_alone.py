@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core.files.model_names import DEMO_PAIR
-from tests.app.conftest import PAGES, TIMEOUT_SEC, metrics, open_page, settled, wait_for
+from tests.app.conftest import PAGES, TIMEOUT_SEC, metrics, open_page, run_job, settled
 from ui import sidebar
 from ui.session import model_pairs
 from ui.session.model_pairs import PairSpec
@@ -39,14 +39,6 @@ def opened(name: str, state: dict | None = None, **query: str) -> AppTest:
     return settled(page.run())
 
 
-def decoded(page: AppTest) -> AppTest:
-    page = settled(page.button(key="decode_start").click().run())
-    job = page.session_state["studio_jobs"]["decode"]
-    wait_for(lambda: not job.active)
-    assert job.error is None, job.error
-    return settled(page.run())
-
-
 @pytest.mark.parametrize("name", BLOCKED)
 def test_what_needs_a_draft_says_so_and_cannot_be_started(name: str, assets, loaded) -> None:
     query, control = BLOCKED[name]
@@ -60,7 +52,7 @@ def test_what_needs_a_draft_says_so_and_cannot_be_started(name: str, assets, loa
 
 
 def test_it_decodes_and_every_page_runs_with_its_run(assets, loaded) -> None:
-    page = decoded(opened("decode", tokens="64", source="file"))
+    page = run_job(opened("decode", tokens="64", source="file"), "decode")
     run = page.session_state["studio_last_run"]
     assert (run["target"], run["draft"], run["tree_source"]) == ("demo target", "none", "trees of text already seen")
     assert sum(len(step["pieces"]) for step in run["steps"]) == run["baseline"]["tokens"] == 64 > len(run["steps"])
@@ -72,12 +64,9 @@ def test_it_decodes_and_every_page_runs_with_its_run(assets, loaded) -> None:
 
 
 def test_it_races_against_itself_without_lookup(assets, loaded) -> None:
-    page = settled(opened("race", race_tokens="16").button(key="race_start").click().run())
-    job = page.session_state["studio_jobs"]["race"]
-    wait_for(lambda: not job.active)
-    assert job.error is None, job.error
-    assert list(job.result.results) == ["Autoregressive", "Lookup"]
-    assert "same text" in settled(page.run()).success[0].value
+    page = run_job(opened("race", race_tokens="16"), "race")
+    assert list(page.session_state["studio_jobs"]["race"].result.results) == ["Autoregressive", "Lookup"]
+    assert "same text" in page.success[0].value
 
 
 def test_it_is_chosen_in_the_sidebar_and_left_again(assets) -> None:

@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
 from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.studies import race as racing
-from tests.app.conftest import OTHER_DRAFT, metrics, open_page, settled, wait_for
+from tests.app.conftest import OTHER_DRAFT, metrics, open_page, run_job, settled
 from tests.conftest import tiny_llama
 from ui.jobs.jobs import Job, JobContext
 from ui.race import race_job
@@ -21,20 +21,12 @@ from ui.runs.runs import DecodeRequest
 METHODS = ["Autoregressive", "Best chain", "Planned tree", "SpecExec", "Lookup"]
 
 
-def race(page: AppTest) -> AppTest:
-    page = settled(page.button(key="race_start").click().run())
-    job = page.session_state["studio_jobs"]["race"]
-    wait_for(lambda: not job.active)
-    assert job.error is None, job.error
-    return settled(page.run())
-
-
 def sent(page: AppTest) -> dict:
     return json.loads(page.get("bidi_component")[0].proto.json)
 
 
 def test_every_method_writes_the_same_text_at_temperature_0_and_is_kept_as_a_run(assets, tiny_pair) -> None:
-    page = race(open_page("race", race_tokens="32"))
+    page = run_job(open_page("race", race_tokens="32"), "race")
     results = sent(page)["methods"]
     assert [result["name"] for result in results] == METHODS
     assert all(
@@ -57,7 +49,7 @@ def test_every_method_writes_the_same_text_at_temperature_0_and_is_kept_as_a_run
 
 def test_the_figures_of_a_race_follow_from_its_seconds(assets, tiny_pair) -> None:
     tiny_pair.draft = tiny_pair.target  # always right: a step is more than one token
-    page = race(open_page("race", race_tokens="16"))
+    page = run_job(open_page("race", race_tokens="16"), "race")
     results = page.session_state["studio_jobs"]["race"].result.results
     for name, seconds in zip(METHODS, (2.0, 1.0, 0.5, 4.0, 8.0), strict=True):
         results[name].step_sec = [seconds]
@@ -75,7 +67,7 @@ def test_the_figures_of_a_race_follow_from_its_seconds(assets, tiny_pair) -> Non
 
 def test_above_temperature_0_methods_write_equally_much_but_not_the_same(assets, tiny_pair, monkeypatch) -> None:
     monkeypatch.setattr(tiny_pair.target, "eos_ids", frozenset(range(0, 64, 2)))  # which would soon end every method
-    page = race(open_page("race", race_tokens="16", temperature="1"))
+    page = run_job(open_page("race", race_tokens="16", temperature="1"), "race")
     assert [result["tokens"][-1] for result in sent(page)["methods"]] == [16] * 5
     assert not page.success and any("distribution" in element.value for element in page.markdown)
 
@@ -93,7 +85,7 @@ def test_methods_that_differ_at_temperature_0_are_named(assets, tiny_pair, monke
         return run if isinstance(tree, SpecExecTree) else method
 
     monkeypatch.setattr(racing, "own_method", odd)
-    page = race(open_page("race", race_tokens="16"))
+    page = run_job(open_page("race", race_tokens="16"), "race")
     assert "SpecExec did not" in page.warning[0].value and not page.success
 
 
@@ -119,7 +111,7 @@ def test_a_method_that_drafts_as_the_target_would_takes_fewer_steps(tiny_pair, c
 
 
 def test_a_race_of_another_pair_is_not_shown_as_one_of_the_pair_in_use(assets, tiny_pair) -> None:
-    page = race(open_page("race", race_tokens="16", temperature="0.7", seed="3"))
+    page = run_job(open_page("race", race_tokens="16", temperature="0.7", seed="3"), "race")
     said = "demo target ← demo draft, float32, cpu, temperature 0.7, seed 3, Sequoia and Top-k"
     assert said in " ".join(element.value for element in page.caption) and not page.warning
     page.session_state["studio_pair"] = OTHER_DRAFT
