@@ -7,11 +7,9 @@ Costs come from a profile, not from a clock, so equal seeds give equal text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ...design.calibration import Calibration
-from ...design.conditions import Conditions
-from ...design.profile import HardwareProfile
 from ...design.tree import TokenTree
 from ...models.protocol import Session
 from ..drafting import DraftTree
@@ -29,14 +27,14 @@ from .adaptive_expansion import (
     expectation,
 )
 from .expansion import ExpansionPolicy
-from .growing import GrowingDrafter, GrowingTree
+from .growing import CalibratedTree, GrowingDrafter, GrowingTree
 
 SIZE, DEPTH = 64, 12  # of the largest trees; costs keep them well below
 STREAMED_SIZE, STREAMED_DEPTH = 256, 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveTree(GrowingTree):
+class AdaptiveTree(CalibratedTree):
     """The policy that drafts, at every step, the nodes whose expected tokens outweigh their cost.
 
     Args:
@@ -63,13 +61,10 @@ class AdaptiveTree(GrowingTree):
         ValueError: naming the option, what was found and what was expected.
     """
 
-    profile: HardwareProfile | None
-    calibration: Calibration
     max_size: int = None  # type: ignore[assignment]  # a number once it is made
     max_depth: int = None  # type: ignore[assignment]
     branch: int = 8
     recipe: str = "auto"
-    holds_for: Conditions | None = None
     expected: dict[str, Expectation] = field(init=False, compare=False)
     fixed: TokenTree | None = field(init=False, default=None)
 
@@ -124,20 +119,9 @@ class AdaptiveTree(GrowingTree):
         static = "deterministic" if self.calibration.temperature == 0.0 else "sampled"
         return RECIPES.get(self.recipe, RECIPES[static])
 
-    def costs(self, context: float | None = None) -> StepCosts | None:
-        """Return the profiled costs with so many tokens in the cache; None where none are counted."""
-        if self.profile is None:
-            return None
-        greedy = self.calibration.temperature == 0.0
-        return StepCosts.of_profile(self.profile, self, context=context, greedy=greedy)
-
     @property
     def verifiers(self) -> tuple[str, ...]:
         return tuple(VERIFIERS) if self.recipe == STATIC else same_draft_sampling(self.rules.verifier)
-
-    def differences(self, wanted: Conditions) -> list[str]:
-        measured = self.holds_for or replace(wanted, temperature=self.calibration.temperature)
-        return measured.differences(replace(wanted, verifier=measured.verifier))  # a calibration covers both recipes
 
     @property
     def kind(self) -> str:

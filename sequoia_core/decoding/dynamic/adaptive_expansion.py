@@ -126,6 +126,34 @@ class Rate:
         self._tokens, self._seconds = kept * self._tokens + tokens, kept * self._seconds + seconds
 
 
+class RunCosts:
+    """What the parts of a step cost in tokens while a run goes on: by its length so far, at the rate of its last steps.
+
+    Args:
+        costs_at: committed tokens -> profiled times, never None; asked anew after every `CONTEXT_STEP` of them.
+    """
+
+    def __init__(self, costs_at: Callable[[int], StepCosts | None]) -> None:
+        self._costs_at = costs_at
+        self._asked_at = 0
+        self._costs: StepCosts | None = None
+        self._rate: Rate | None = None
+
+    def token_costs(self, context: int) -> TokenCosts:
+        """Return the costs of the next step, before which `context` tokens are committed."""
+        if self._costs is None or context >= self._asked_at + CONTEXT_STEP:
+            self._costs, self._asked_at = self._costs_at(context), context
+        assert self._costs is not None, "costs are followed only where there is a profile"
+        if self._rate is None:  # the run begins as autoregressive decoding
+            self._rate = Rate(1.0, 1.0 / float(self._costs.step_sec[1]))
+        return self._costs.token_costs(self._rate.tokens_per_sec)
+
+    def seen(self, tokens: int, size: int, widths: Sequence[int] = ()) -> None:
+        """Count a step that committed so many tokens; its tree and draft passes as for `StepCosts.seconds`."""
+        assert self._costs is not None and self._rate is not None, "a step's costs were asked for before it was taken"
+        self._rate.seen(tokens, self._costs.seconds(size, widths))
+
+
 class Controller(NamedTuple):
     """The controller of a run: its rate, the correction of its chances, and the least gain that a draw must have.
 

@@ -164,6 +164,16 @@ class TokenCosts(NamedTuple):
     draft: np.ndarray
 
 
+def worth_verifying(scores: np.ndarray, step: np.ndarray) -> int:
+    """Return how many of the likeliest nodes are worth what verifying them costs.
+
+    Args:
+        scores: float64 [n], falling, the root's 1 first.
+        step: float64 [N + 1], the cost of a step of that many nodes in tokens; entry 0 is unused.
+    """
+    return int((np.cumsum(scores) - step[1 : len(scores) + 1]).argmax()) + 1
+
+
 class ExpansionPolicy(Protocol):
     """One way of growing trees: the drafter reads each frontier and returns its rows, until a frontier is empty."""
 
@@ -224,8 +234,7 @@ class TopKExpansion:
     def kept(self, nodes: Nodes) -> Nodes:
         if self.token_costs is None:
             return nodes
-        values = np.cumsum(nodes.scores) - self.token_costs.step[1 : nodes.size + 1]
-        return nodes.first(int(values.argmax()) + 1)
+        return nodes.first(worth_verifying(nodes.scores, self.token_costs.step))
 
 
 @dataclass(frozen=True, slots=True)

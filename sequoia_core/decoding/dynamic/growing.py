@@ -7,14 +7,15 @@ Shapes: n = tree nodes, w = nodes of one pass, V = vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import torch
 
 from ...design.acceptance import AcceptanceVector
-from ...design.conditions import Conditions
+from ...design.calibration import Calibration
+from ...design.conditions import TOPK, Conditions
 from ...design.prediction import Prediction, predict
 from ...design.profile import HardwareProfile
 from ...design.tree import TokenTree
@@ -23,6 +24,7 @@ from ..drafting import DraftTree, LevelDrafter, unseen_tokens
 from ..plan import TreePlan
 from ..sampling import SamplingConfig, check_probabilities, probabilities, take_most_likely
 from ..verifiers import DraftSampling
+from .adaptive_expansion import StepCosts
 from .compiled_growing import CompiledGrower
 from .expansion import ExpansionPolicy, Nodes, TreeBounds
 from .growing_prediction import predict_growing
@@ -57,16 +59,42 @@ class GrowingTree(TreeBounds):
 
     @property
     def verifiers(self) -> tuple[str, ...]:
-        raise NotImplementedError
+        return (TOPK,)  # of the draft's most likely tokens, which most of them take
 
     @property
     def kind(self) -> str:
         """Which tables of a calibration apply to its children, see `design.calibration.KINDS`."""
-        raise NotImplementedError
+        return "most likely"
 
     def expansion_at_start(self, context: float | None = None) -> ExpansionPolicy:
         """Return the expansion policy at the start of a run, with so many tokens in the cache."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibratedTree(GrowingTree):
+    """What policies have in common that go by calibrated chances and profiled costs.
+
+    Args:
+        profile: what the parts of a step cost. None counts no cost.
+        calibration: chances by the draft's probabilities, of this pair at the temperature to come.
+        holds_for: what the calibration was measured for. None compares the temperature alone.
+    """
+
+    profile: HardwareProfile | None
+    calibration: Calibration
+    holds_for: Conditions | None = None
+
+    def costs(self, context: float | None = None) -> StepCosts | None:
+        """Return the profiled costs with so many tokens in the cache; None where none are counted."""
+        if self.profile is None:
+            return None
+        greedy = self.calibration.temperature == 0.0
+        return StepCosts.of_profile(self.profile, self, context=context, greedy=greedy)
+
+    def differences(self, wanted: Conditions) -> list[str]:
+        measured = self.holds_for or replace(wanted, temperature=self.calibration.temperature)
+        return measured.differences(replace(wanted, verifier=measured.verifier))  # a calibration covers both recipes
 
 
 def predict_policy(

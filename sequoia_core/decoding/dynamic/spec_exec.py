@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...design.conditions import TOPK
 from ...models.protocol import Session
 from ..tree_policy import TreePolicy
 from ..verifiers import DraftSampling
@@ -22,14 +21,6 @@ class SpecExecTree(GrowingTree):
 
     Drafting stops early when nothing better than the worst node kept can come. Arguments as for `TreeBounds`.
     """
-
-    @property
-    def verifiers(self) -> tuple[str, ...]:
-        return (TOPK,)
-
-    @property
-    def kind(self) -> str:
-        return "most likely"
 
     def expansion_at_start(self, context: float | None = None) -> TopKExpansion:
         return TopKExpansion(self, DraftChances())

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...design.calibration import ChanceTables
 from ...native.text_index import TreeColumns
-from ..dynamic.expansion import Nodes, Rows, TokenCosts, TreeBounds, best_width
+from ..dynamic.expansion import Nodes, Rows, TokenCosts, TreeBounds, best_width, worth_verifying
 from .text_index import LEAST_SCORE, RunningText
 
 # How likely a token is that text already seen gives chance a, and the draft chance b, as log-odds:
@@ -127,8 +127,7 @@ class HybridExpansion:
 
     def kept(self, nodes: Nodes) -> Nodes:
         if self.token_costs is not None:
-            values = np.cumsum(nodes.scores) - self.token_costs.step[1 : nodes.size + 1]
-            nodes = nodes.first(int(values.argmax()) + 1)
+            nodes = nodes.first(worth_verifying(nodes.scores, self.token_costs.step))
         return nodes._replace(ranks=np.append(0, np.arange(1, nodes.size)))  # siblings in the order of their chances
 
     def _looked_up_below(self, nodes: Nodes, added: list[tuple[int, int, float, float]]) -> Nodes:

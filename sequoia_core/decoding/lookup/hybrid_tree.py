@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ...design.calibration import Calibration
-from ...design.conditions import TOPK, Conditions
-from ...design.profile import HardwareProfile
 from ...models.protocol import Session
 from ...native.text_index import TreeColumns
 from ..drafting import DraftTree
 from ..dynamic.adaptive import DEPTH, SIZE
-from ..dynamic.adaptive_expansion import CONTEXT_STEP, Controller, Rate, StepCosts
-from ..dynamic.growing import GrowingDrafter, GrowingTree
+from ..dynamic.adaptive_expansion import Controller, RunCosts
+from ..dynamic.growing import CalibratedTree, GrowingDrafter, GrowingTree
 from ..tree_policy import TreePolicy
 from ..verifiers import DraftSampling
 from .hybrid_expansion import HybridExpansion
@@ -24,14 +21,12 @@ from .text_index import LEAST_SCORE, RunningText, TextIndex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HybridTree(GrowingTree):
+class HybridTree(CalibratedTree):
     """The policy by which the draft model and text already seen propose for the same tree.
 
     Args:
         index: earlier texts, as for `LookupTree`.
-        profile: what the parts of a step cost. None counts no cost.
-        calibration: chances by the draft's probabilities, of this pair at the temperature to come.
-        holds_for: what the calibration was measured for, as for `AdaptiveTree`.
+        profile, calibration, holds_for: as for `CalibratedTree`.
         max_size, max_depth, beam, branch: as for `TreeBounds`; no larger than what was profiled.
 
     Raises:
@@ -39,12 +34,9 @@ class HybridTree(GrowingTree):
     """
 
     index: TextIndex = field(kw_only=False)
-    profile: HardwareProfile | None
-    calibration: Calibration
     max_size: int = SIZE
     max_depth: int = DEPTH + 4
     branch: int = 8
-    holds_for: Conditions | None = None
 
     def __post_init__(self) -> None:
         GrowingTree.__post_init__(self)
@@ -55,25 +47,6 @@ class HybridTree(GrowingTree):
     @property
     def max_children(self) -> int:
         return 2 * self.branch  # looked-up ones and the draft's
-
-    @property
-    def verifiers(self) -> tuple[str, ...]:
-        return (TOPK,)
-
-    @property
-    def kind(self) -> str:
-        return "most likely"
-
-    def differences(self, wanted: Conditions) -> list[str]:
-        measured = self.holds_for or replace(wanted, temperature=self.calibration.temperature)
-        return measured.differences(replace(wanted, verifier=measured.verifier))
-
-    def costs(self, context: float | None = None) -> StepCosts | None:
-        """Return the profiled costs with so many tokens in the cache; None where none are counted."""
-        if self.profile is None:
-            return None
-        greedy = self.calibration.temperature == 0.0
-        return StepCosts.of_profile(self.profile, self, context=context, greedy=greedy)
 
 
 class HybridDrafter(GrowingDrafter):
@@ -88,25 +61,17 @@ class HybridDrafter(GrowingDrafter):
             max_size=2 * policy.max_size + policy.beam * policy.branch, max_depth=policy.max_depth,
             max_children=policy.branch, least=LEAST_SCORE,
         )  # fmt: skip
-        self._tables, self._expected = (
-            policy.calibration.tables(),
-            policy.calibration.expected(policy.kind)[: policy.branch],
-        )
-        self._costs: StepCosts | None = None
-        self._rate: Rate | None = None
-        self._looked_up_at, self.gain = 0, 1.0
+        self._tables = policy.calibration.tables()
+        self._expected = policy.calibration.expected(policy.kind)[: policy.branch]
+        self._costs = None if policy.profile is None else RunCosts(policy.costs)
+        self.gain = 1.0
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
         return isinstance(policy, HybridTree)
 
     def expansion(self, context: int) -> HybridExpansion:
-        if self._costs is None or context >= self._looked_up_at + CONTEXT_STEP:
-            self._costs, self._looked_up_at = self.policy.costs(context), context
-        costs = None
-        if self._costs is not None:
-            self._rate = self._rate or Rate(1.0, 1.0 / float(self._costs.step_sec[1]))
-            costs = self._costs.token_costs(self._rate.tokens_per_sec)
+        costs = None if self._costs is None else self._costs.token_costs(context)
         tables, expected = replace(self._tables, gain=self.gain), self.gain * self._expected
         return HybridExpansion(self.policy, tables, expected, costs, self._text, self._columns)
 
@@ -116,6 +81,6 @@ class HybridDrafter(GrowingDrafter):
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         super().commit(draft, path)
-        if self._rate is not None and self._costs is not None:
-            self._rate.seen(len(path), self._costs.seconds(draft.tree.size, self.widths))
+        if self._costs is not None:
+            self._costs.seen(len(path), draft.tree.size, self.widths)
         self.gain = Controller(0.0, 0.0, self.gain).seen(len(path), self.expected).gain

@@ -20,7 +20,8 @@ from ...design.tree import MAX_SIZE, TokenTree
 from ...native import sampling_ops, tree_expansion
 from ...native.text_index import MOST, TreeColumns
 from ..drafting import DraftTree, RootDrafter
-from ..dynamic.adaptive_expansion import CONTEXT_STEP, Rate, StepCosts
+from ..dynamic.adaptive_expansion import RunCosts, StepCosts
+from ..dynamic.expansion import worth_verifying
 from ..plan import TreePlan
 from .text_index import LEAST_SCORE, Occurrence, RunningText, TextIndex
 
@@ -112,10 +113,10 @@ class LookupDrafter:
         self._tree = TreeColumns(
             max_size=policy.max_size, max_depth=policy.max_depth, max_children=policy.max_children, least=LEAST_SCORE
         )
-        self._root, self._profile, self._greedy = RootDrafter(), policy.profile, greedy
-        self._costs: StepCosts | None = None
-        self._rate: Rate | None = None
-        self._looked_up_at = 0
+        self._root, self._costs = RootDrafter(), None
+        if policy.profile is not None:
+            costs_at = partial(StepCosts.without_draft, policy.profile, policy.max_size, greedy=greedy)
+            self._costs = RunCosts(lambda context: costs_at(context=context))
         compiled = tree_expansion.compiled() is not None and sampling_ops.compiled() is not None
         self._shaping = (
             tree_expansion.Shaping(
@@ -128,9 +129,9 @@ class LookupDrafter:
     def grow(self, sequence: Sequence[int]) -> DraftTree:
         self._text.extend(sequence[self._text.length :])
         size = self._text.grow(self._tree)
-        if self._profile is not None:
-            step = self._token_costs(self._profile, len(sequence))
-            size = worth_verifying(self._tree.columns["scores"][:size], step)
+        if self._costs is not None:
+            costs = self._costs.token_costs(len(sequence))
+            size = worth_verifying(self._tree.columns["scores"][:size], costs.step)
         if size == 1:
             return self._root.grow(sequence)
         plan, tokens, order = self._planned(size) if self._shaping is None else self._compiled_plan(size)
@@ -150,16 +151,6 @@ class LookupDrafter:
         before, after = (self._text.passage(place, source, before=b, after=a) for b, a in sides)
         return Occurrence(match, bool(source), tuple(before), tuple(after))
 
-    def _token_costs(self, profile: HardwareProfile, context: int) -> np.ndarray:
-        """Return what steps cost in tokens at the rate of the run, as for `worth_verifying`."""
-        if self._costs is None or context >= self._looked_up_at + CONTEXT_STEP:
-            most = self._tree.state.max_size
-            self._costs = StepCosts.without_draft(profile, most, context=context, greedy=self._greedy)
-            self._looked_up_at = context
-        if self._rate is None:
-            self._rate = Rate(1.0, 1.0 / float(self._costs.step_sec[1]))
-        return self._rate.tokens_per_sec * self._costs.step_sec
-
     def _planned(self, size: int) -> tuple[TreePlan, np.ndarray, np.ndarray]:
         columns = {name: self._tree.columns[name][:size] for name in ("parents", "ranks", "tokens")}
         tree, order = TokenTree.from_links(columns["parents"], columns["ranks"])
@@ -175,18 +166,8 @@ class LookupDrafter:
         return plan, tokens, self._shaping.order(size)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
-        if self._rate is not None and self._costs is not None:
-            self._rate.seen(len(path), self._costs.seconds(draft.tree.size, ()))
+        if self._costs is not None:
+            self._costs.seen(len(path), draft.tree.size)
 
     def wait(self) -> None:
         pass
-
-
-def worth_verifying(scores: np.ndarray, step: np.ndarray) -> int:
-    """Return how many of the likeliest nodes are worth what verifying them costs.
-
-    Args:
-        scores: float64 [n], falling, the root's 1 first.
-        step: float64 [N + 1], the cost of a step of that many nodes in tokens; entry 0 is unused.
-    """
-    return int((np.cumsum(scores) - step[1 : len(scores) + 1]).argmax()) + 1
