@@ -18,17 +18,14 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-import numpy as np
-
 from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TextIndex, load_pair
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
-from sequoia_core.design.bootstrap import ratio_estimate
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.native import instruction_sets
 from sequoia_core.studies.lookup_replay import Request, replay
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile
-from sequoia_core.studies.race import Method, MethodResult, own_method, take_turns, transformers_method
+from sequoia_core.studies.race import Method, MethodResult, over_best_other, own_method, take_turns, transformers_method
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -74,10 +71,8 @@ def methods(pair, vector, profile, sampling: SamplingConfig, others: Sequence[Se
 
 def compare(results: dict[str, MethodResult], name: str) -> dict:
     """Return how many times as fast a method is as the fastest of today's, with a paired interval over prompts."""
-    best = min(TODAY, key=lambda other: results[other].sec_per_token)
-    theirs, own = (np.array(results[other].step_sec) for other in (best, name))
-    value, low, high = ratio_estimate(theirs, own)
-    return {"method": best, "value": value, "interval": [low, high]}
+    found = over_best_other({other: results[other] for other in (*TODAY, name)}, name)
+    return {"method": found["lane"], "value": found["value"], "interval": [found["low"], found["high"]]}
 
 
 def one_race(pair, prompts, length: int, sampling: SamplingConfig, vector, profile, others) -> dict:

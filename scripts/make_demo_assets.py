@@ -7,6 +7,7 @@
 prompts: assets/prompts/prompts.jsonl      vectors: assets/acceptance/demo-t*.json
 varied: assets/prompts/not-looping.jsonl, held-out prompts whose greedy continuation does not loop
 edits: assets/prompts/edits.jsonl, held-out functions with the beginning of the same under another name
+responses: assets/responses/demo-greedy.jsonl, what the target answers to them greedily
 profile: assets/profiles/cpu-2core*.json; without AMX in bfloat16 only, in a file of that processor's own
 run: assets/runs/recorded.jsonl             card: assets/demo/README.md
 disk: assets/scenarios/profiles/demo-*-disk.json, with the target's weights on disk (a scenario names it)
@@ -28,6 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 ASSETS = ROOT / "assets"
+RESPONSES = ASSETS / "responses" / "demo-greedy.jsonl"
 PROMPT_COUNT, VARIED_COUNT = 240, 32  # a prediction of +-5 % takes 90 to 150
 EDIT_COUNT, EDIT_TOKENS = 32, (96, 200)  # functions, and tokens of one
 SHORTEST, LONGEST, PER_FILE = 48, 96, 8  # tokens of a prompt; prompts of one file
@@ -153,6 +155,27 @@ def write_edits(pair) -> None:
                 rows.append({"text": f"{code}\n\n\n{asked}\n{again}", "source": name})
                 break
     save_prompts(rows[:EDIT_COUNT], "edits.jsonl")
+
+
+def write_responses(out: Path = RESPONSES, prompts: int | None = None, new_tokens: int = 128) -> None:
+    """Write the target's greedy answers to the prompts that do not loop: the log that the replay page shows first.
+
+    As token ids, and in float32, so that any processor writes the same.
+    """
+    from sequoia_core import autoregressive, load_pair
+    from sequoia_core.files.prompt_files import load_prompts
+    from sequoia_core.files.safe_files import write_atomic
+    from sequoia_core.models.chat import encode_prompt
+
+    pair = load_pair(draft="none", dtype="float32")
+    lines = []
+    for text in load_prompts(ASSETS / "prompts" / "not-looping.jsonl")[:prompts]:
+        prompt = encode_prompt(pair.tokenizer, text)
+        steps = autoregressive(prompt, target=pair.target, max_new_tokens=new_tokens)
+        answer = [token for step in steps for token in step.new_tokens]
+        lines.append(json.dumps({"prompt_ids": prompt, "token_ids": answer}, separators=(",", ":")))
+    out.parent.mkdir(exist_ok=True)
+    write_atomic(out, ("\n".join(lines) + "\n").encode())
 
 
 def encoded_prompts(pair) -> list[list[int]]:
@@ -360,7 +383,7 @@ def main() -> None:
     parser.add_argument(
         "parts",
         nargs="+",
-        choices=["prompts", "varied", "edits", "vectors", "profile", "disk", "run", "robustness", "card"],
+        choices=["prompts", "varied", "edits", "responses", "vectors", "profile", "disk", "run", "robustness", "card"],
     )
     parser.add_argument("--work", type=Path, help="the recipe's work folder, for both kinds of prompts")
     args = parser.parse_args()
@@ -376,6 +399,8 @@ def main() -> None:
         write_varied_prompts(args.work, pair)
     if "edits" in args.parts:
         write_edits(pair)
+    if "responses" in args.parts:
+        write_responses()
     if "vectors" in args.parts:
         write_vectors()
     if "profile" in args.parts:

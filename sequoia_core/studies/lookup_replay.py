@@ -72,8 +72,8 @@ class Replay:
         """Return the size predicted to be the fastest; without a profile the least that has nearly the whole gain."""
         if profile is not None:
             return max(self.within(profile), key=lambda size: self.predicted_speedup(size, profile))
-        gains = {size: self.tokens_per_step(size).value - 1.0 for size in self.sizes}
-        return next(size for size in self.sizes if gains[size] >= ENOUGH * max(gains.values()))
+        gains = self.tokens.sum() / self.steps.sum(axis=1) - 1.0
+        return self.sizes[int((gains >= ENOUGH * gains.max()).argmax())]
 
     def within(self, profile: HardwareProfile) -> list[int]:
         """Return the sizes whose trees are no larger than what was profiled."""

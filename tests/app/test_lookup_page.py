@@ -13,7 +13,7 @@ from sequoia_core.files.faults import Cancelled
 from sequoia_core.files.response_logs import load_responses, responses_from_bytes
 from sequoia_core.studies import lookup_replay
 from sequoia_core.studies.lookup_replay import encode_requests, replay_log
-from tests.app.conftest import ROOT, metrics, open_page, profile, settled, wait_for
+from tests.app.conftest import ROOT, metrics, open_page, profile, run_job, settled
 from ui.jobs.jobs import Job, JobContext
 from ui.jobs.replay_job import replay_work
 from ui.lookup import figures
@@ -59,14 +59,9 @@ def test_an_uploaded_log_is_a_job_and_text_is_called_an_estimate(assets) -> None
     assert "Upload a log" in page.info[0].value
     lines = [json.dumps({"prompt": "a b c", "response": "the cat sat on the mat " * 6})] * 3
     page.get("file_uploader")[0].upload("log.jsonl", "\n".join(lines).encode(), "application/jsonl")
-    page = settled(page.run())
-    page = settled(page.button(key="replay_start").click().run())
-    job = page.session_state["studio_jobs"]["replay"]
-    wait_for(lambda: not job.active)
-    assert job.error is None, job.error
-    page = settled(page.run())
+    page = run_job(settled(page.run()), "replay")
     assert any("An estimate" in each.value and "3 requests" in each.value for each in page.caption)
-    assert page.session_state["studio_replayed"] is job.result
+    assert page.session_state["studio_replayed"] is page.session_state["studio_jobs"]["replay"].result
 
 
 def test_a_bad_log_is_refused_in_one_line(assets) -> None:
@@ -87,10 +82,10 @@ def test_a_cancelled_replay_leaves_nothing() -> None:
 
 
 def test_the_recipe_writes_the_shipped_log(tmp_path) -> None:
-    spec = importlib.util.spec_from_file_location("recipe", ROOT / "scripts" / "make_lookup_log.py")
+    spec = importlib.util.spec_from_file_location("recipe", ROOT / "scripts" / "make_demo_assets.py")
     recipe = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(recipe)
-    recipe.main(tmp_path / "log.jsonl", prompts=1, new_tokens=8)
+    recipe.write_responses(tmp_path / "log.jsonl", prompts=1, new_tokens=8)
     (made,), shipped = load_responses(tmp_path / "log.jsonl"), load_responses(LOG)
     assert (made.prompt, made.answer) == (shipped[0].prompt, shipped[0].answer[:8])
     assert len(shipped) == 32 and LOG.stat().st_size < 200_000
