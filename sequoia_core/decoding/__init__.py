@@ -22,7 +22,7 @@ Each module imports, of this room, only the modules named:
     judging                     sampling, verifiers, walk, drafting, explaining
     record                      dynamic.marginal_gains, lookup.text_index, walk, explaining
     lookup.lookup_tree          dynamic.expansion, plan, dynamic.adaptive_expansion, lookup.text_index, drafting
-    dynamic.growing             dynamic.expansion, dynamic.adaptive_expansion, plan, sampling, dynamic.marginal_gains, dynamic.growing_prediction, verifiers, drafting, dynamic.compiled_growing
+    dynamic.growing             dynamic.expansion, dynamic.adaptive_expansion, plan, sampling, dynamic.marginal_gains, dynamic.growing_prediction, verifiers, drafting, lookup.hybrid_expansion, dynamic.compiled_growing
     dynamic.adaptive            dynamic.expansion, dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing
     dynamic.spec_exec           dynamic.expansion, verifiers, tree_policy, dynamic.growing
     lookup.hybrid_tree          dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing, dynamic.adaptive, lookup.text_index, lookup.hybrid_expansion

@@ -39,6 +39,8 @@ class DraftTree:
             also the row of its children; -1 for a node that the draft did not read.
         marginal_gains: how many candidates to list -> what its nodes add and cost; None where the tree was given.
         occurrences: where each node was found [n], None for one that was not looked up; None where no node was.
+        looked_up: int64 [n], how many children of each node, the first ones, were proposed before any was drawn from
+            the draft's row; None where all children were proposed in one way.
     """
 
     plan: TreePlan
@@ -49,6 +51,7 @@ class DraftTree:
     cache_positions: np.ndarray
     marginal_gains: Callable[[int], MarginalGains] | None = None
     occurrences: Callable[[], tuple[Occurrence | None, ...]] | None = None
+    looked_up: np.ndarray | None = None
 
     @property
     def tree(self) -> TokenTree:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..design.tree import TokenTree
 from .verifiers import Rule
-from .walk import WALKS, Walk
+from .walk import WALKS, Walk, offers_at
 
 Likely = tuple[tuple[int, float], ...]  # tokens with their probabilities, the most likely first
 
@@ -44,6 +44,7 @@ def explain_path(
     draft_row: Callable[[int], np.ndarray],
     rule: Rule | None,
     most: int,
+    looked_up: np.ndarray | None = None,
 ) -> tuple[NodeRows, ...]:
     """Return the rows at every node of a path, `most` tokens of each.
 
@@ -51,6 +52,7 @@ def explain_path(
         tokens: token of every node [n].
         target_row, draft_row: node -> float64 [V]; the draft's is asked only for nodes with children.
         rule: of the walk; None at temperature 0.
+        looked_up: as for `walk_tree`.
     """
     refused = Counter(int(tree.parents[trial.node]) for trial in walk.trials if trial.node not in walk.path)
     found, share = [], 1.0  # the chance that a node is kept; 1 in walks from the root, which have decided already
@@ -58,7 +60,7 @@ def explain_path(
         row, children = target_row(node), tree.children(node)
         draft, residuals = (draft_row(node) if children else None), []
         if rule is not None and draft is not None:
-            offers = rule(share * row, draft, [tokens[child] for child in children])
+            offers = offers_at(rule, node, share * row, draft, [tokens[child] for child in children], looked_up)
             residuals = [likely(offer.residual, most) for offer in islice(offers, refused[node])]
             if rule in WALKS and place + 1 < len(walk.path):
                 share = next(offers).accept_prob

@@ -93,6 +93,7 @@ class RowJudge:
         if self.sampling.greedy:
             wanted = most_likely(self.logits, "target").tolist()
             return walk_greedily(draft.tree, draft.tokens.tolist(), wanted.__getitem__)
+        mixed = {} if draft.looked_up is None else {"looked_up": draft.looked_up}
         return WALKS.get(self.verifier.rule, walk_tree)(
             draft.tree,
             draft.tokens.tolist(),
@@ -100,6 +101,7 @@ class RowJudge:
             draft_row=draft.row,
             rule=self.verifier.rule,
             uniform=iter(self._uniforms(draft).tolist()).__next__,
+            **mixed,
         )
 
     def _uniforms(self, draft: DraftTree) -> torch.Tensor:
@@ -125,6 +127,7 @@ class RowJudge:
             draft_row=draft.row,
             rule=None if self.sampling.greedy else self.verifier.rule,
             most=most,
+            looked_up=draft.looked_up,
         )
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
@@ -152,7 +155,7 @@ class CompiledJudge(RowJudge):
         if not sampling_ops.supports(self.logits):  # under autocast a model returns another dtype than its own
             return super().walk(draft)
         plan, walker = draft.plan, self._walker
-        walker.take(plan.first_children, plan.child_counts, draft.cache_positions)
+        walker.take(plan.first_children, plan.child_counts, draft.cache_positions, draft.looked_up)
         if self.sampling.greedy:
             path, bonus, nodes = finite(walker.greedily(self.logits, draft.tokens), "target")
             accepted = set(path)

@@ -70,17 +70,22 @@ class Offer:
 
 
 DraftSampling = Callable[[torch.Tensor, int, torch.Generator | None], torch.Tensor]
-Rule = Callable[[np.ndarray, np.ndarray, Sequence[int]], Iterator[Offer]]
+Rule = Callable[..., Iterator[Offer]]  # of the rows P and Q and the children
 
 
-def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
-    """Offer children drawn without replacement (Sequoia, Algorithm 2).
+def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int], looked_up: int = 0) -> Iterator[Offer]:
+    """Offer children drawn without replacement (Sequoia, Algorithm 2), after those that were certain beforehand.
+
+    Each child is offered against the residual that those before it left, with the law by which it was proposed: all
+    mass on a looked-up token, and for a drawn one the draft's row without the tokens before it. As each law depends on
+    nothing but what was proposed before, the output follows the target exactly.
 
     Args:
-        target, draft: float64 [V] rows P and Q, each summing to 1.
-        children: tokens [k] in the order drawn.
+        target, draft: float64 [V] rows P and Q, each summing to 1; Q is not read where no child was drawn.
+        children: tokens [k] in the order proposed, all different.
+        looked_up: how many of them, the first ones, were proposed before any was drawn.
     """
-    return _in_turn(target, draft, children, residual)
+    return _in_turn(target, draft, children, residual, looked_up)
 
 
 def traversal_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
@@ -101,12 +106,18 @@ def _in_turn(
     draft: np.ndarray,
     children: Sequence[int],
     residual_of: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    looked_up: int = 0,
 ) -> Iterator[Offer]:
     target_residual, mass = target, draft.copy()
     for position, token in enumerate(children):
-        offer = Offer(target_residual[token], mass[token], partial(residual_of, target_residual, mass))
+        if position < looked_up:
+            offer = Offer(target_residual[token], 1.0, partial(_without, target_residual, token))
+        else:
+            offer = Offer(target_residual[token], mass[token], partial(residual_of, target_residual, mass))
         yield offer
         target_residual = offer.residual
+        if looked_up == len(children):
+            continue  # the draft may not have read the node
         if remove_token(mass, token) <= 0.0:  # exhausted: uniform over the tokens not rejected so far
             mass[:] = 1.0
             mass[list(children[: position + 1])] = 0.0

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..design.tree import TokenTree
 from .sampling import sample_row
-from .verifiers import Rule, traversal_rule
+from .verifiers import Offer, Rule, traversal_rule
 
 
 class Trial(NamedTuple):
@@ -46,6 +46,7 @@ def walk_tree(
     draft_row: Callable[[int], np.ndarray],
     rule: Rule,
     uniform: Callable[[], float],
+    looked_up: np.ndarray | None = None,
 ) -> Walk:
     """Descend from the root as long as a child is accepted, then sample the bonus token.
 
@@ -53,6 +54,7 @@ def walk_tree(
         tokens: token of every node [n].
         target_row, draft_row: node -> float64 [V]; asked only for the nodes visited.
         uniform: fresh draws from [0, 1).
+        looked_up: as in `DraftTree`; only for `sequoia_rule`.
     """
     path, trials, node = [0], [], 0
     while True:
@@ -60,9 +62,8 @@ def walk_tree(
         children = tree.children(node)
         descended = False
         if children:
-            for child, offer in zip(
-                children, rule(residual, draft_row(node), [tokens[child] for child in children]), strict=True
-            ):
+            offers = offers_at(rule, node, residual, draft_row(node), [tokens[child] for child in children], looked_up)
+            for child, offer in zip(children, offers, strict=True):
                 # draft mass 0 is the rounding case of Offer.accept_prob: the target alone decides
                 trials.append(Trial(child, uniform(), offer.target_mass, offer.draft_mass or 1e-300))
                 if trials[-1].accepted:
@@ -72,6 +73,18 @@ def walk_tree(
                 residual = offer.residual
         if not descended:
             return Walk(tuple(path), sample_row(residual, uniform()), tuple(trials))
+
+
+def offers_at(
+    rule: Rule,
+    node: int,
+    target: np.ndarray,
+    draft: np.ndarray,
+    children: Sequence[int],
+    looked_up: np.ndarray | None,
+) -> Iterator[Offer]:
+    """Offer the children of one node by a rule, telling it which of them were looked up where that matters."""
+    return rule(target, draft, children) if looked_up is None else rule(target, draft, children, int(looked_up[node]))
 
 
 class Stop(NamedTuple):

@@ -361,10 +361,11 @@ enum Rule { SEQUOIA, SPECINFER, TOPK };
 // Walk down a drafted tree (`decoding.walk.walk_tree`).
 // logits [n, size]; children of node i: counts[i] from firsts[i] on; draft rows [.., size], that of node i at
 // cache_positions[i]; tokens [n]; uniforms [n]. Fills path [n], trials: nodes, masses [n, 2] of target and draft; ends =
-// {length of the path, number of trials, bonus token} -> whether the rows on the way were finite; -1 without memory.
+// {length of the path, number of trials, bonus token}; looked_up [n]: how many children of a node, the first ones, were
+// proposed before any was drawn, NULL for none -> whether the rows on the way were finite; -1 without memory.
 int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float inverse, const int64_t *firsts,
               const int64_t *counts, const int64_t *cache_positions, const float *draft, const int64_t *tokens,
-              const double *uniforms, int64_t *path, int64_t *nodes, double *masses, int64_t *ends) {
+              const double *uniforms, int64_t *path, int64_t *nodes, double *masses, int64_t *ends, const int64_t *looked_up) {
     double *memory = malloc(size * (3 * sizeof(double) + sizeof(float)));
     double *left = memory, *mass = left + size, *rest = mass + size;
     float *scratch = (float *)(rest + size);
@@ -376,10 +377,13 @@ int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float
         int64_t next = -1;
         fine = rows_distribution(logits + node * stride, size, inverse, scratch, left);
         if (!fine) break;
-        if (counts[node] && rule != TOPK) rows_to_float64(draft + cache_positions[node] * size, size, mass);
+        const int64_t first_drawn = rule == TOPK ? counts[node] : looked_up ? looked_up[node] : 0;  // among the children
+        const int draws = first_drawn < counts[node];
+        if (draws) rows_to_float64(draft + cache_positions[node] * size, size, mass);
         for (int64_t child = firsts[node]; child < firsts[node] + counts[node]; child++) {
             const int64_t token = tokens[child];
-            const double target_mass = left[token], given = rule == TOPK ? 1.0 : mass[token];
+            const int certain = child < firsts[node] + first_drawn;
+            const double target_mass = left[token], given = certain ? 1.0 : mass[token];
             const double draft_mass = given > 0.0 ? given : 1e-300;
             nodes[trials] = child;
             masses[2 * trials] = target_mass;
@@ -388,15 +392,15 @@ int rows_walk(int rule, const float *logits, int64_t stride, int64_t size, float
                 next = child;
                 break;
             }
-            if (rule == TOPK) {
+            if (certain) {
                 memcpy(rest, left, size * sizeof(double));
-                if (rows_remove(rest, size, token) <= 0.0) continue;
+                if (rows_remove(rest, size, token) <= 0.0) memcpy(rest, left, size * sizeof(double));
             } else {
                 rows_residual(left, mass, size, rest);
             }
             double *swap = left;
             left = rest, rest = swap;
-            if (rule == SEQUOIA) give_up(mass, size, tokens, firsts[node], child);
+            if (rule == SEQUOIA && draws) give_up(mass, size, tokens, firsts[node], child);
         }
         if (next < 0) break;
         path[length++] = node = next;

@@ -43,7 +43,7 @@ _FUNCTIONS = {
     "rows_to_float64": (None, _POINTER, _COUNT, _POINTER),
     "rows_residual": (None, _POINTER, _POINTER, _COUNT, _POINTER),
     "rows_remove": (_REAL, _POINTER, _COUNT, _COUNT),
-    "rows_walk": (_FLAG, _FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 10),
+    "rows_walk": (_FLAG, _FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 11),
     "rows_traverse": (_FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 10),
     "rows_follow": (_FLAG, _POINTER, _COUNT, _COUNT, *[_POINTER] * 6),
     "rows_invert": (_COUNT, _POINTER, _COUNT, _REAL),
@@ -181,14 +181,22 @@ class Walker:
         self._shape: tuple[np.ndarray, ...] = ()
         self._size = 0
 
-    def take(self, firsts: np.ndarray, counts: np.ndarray, cache_positions: np.ndarray) -> None:
+    def take(
+        self,
+        firsts: np.ndarray,
+        counts: np.ndarray,
+        cache_positions: np.ndarray,
+        looked_up: np.ndarray | None = None,
+    ) -> None:
         """Take the tree of the next walks.
 
         Args:
             firsts, counts: int64 [n], each node's first child and how many it has.
             cache_positions: int64 [n], as in `DraftTree`, which row of the draft's each node has; not read for leaves.
+            looked_up: int64 [n], as in `DraftTree`.
         """
         shape = firsts, counts, cache_positions
+        self._kept, self._looked_up = looked_up, None if looked_up is None else _address(looked_up)
         if len(firsts) > self._size:
             self._size = size = len(firsts)
             self._path, self._nodes = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
@@ -246,7 +254,7 @@ class Walker:
         if rule == TRAVERSAL:
             fine = compiled().rows_traverse(*arguments)
         else:
-            fine = compiled().rows_walk(RULES.index(rule), *arguments)
+            fine = compiled().rows_walk(RULES.index(rule), *arguments, self._looked_up)
         _granted(fine)
         if not fine:
             return None

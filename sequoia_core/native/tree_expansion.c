@@ -133,8 +133,7 @@ static void take_looked_up(Shaping *s, int64_t size, int64_t fresh) {
     memcpy(s->parents, tree->parents, size * sizeof(int64_t)), memcpy(s->depths, tree->depths, size * sizeof(int64_t));
     memcpy(s->tokens, tree->tokens, size * sizeof(int64_t)), memcpy(s->probs, tree->probs, size * sizeof(double));
     memcpy(s->scores, tree->scores, size * sizeof(double));
-    for (int64_t i = fresh; i < size; i++) s->cache_positions[i] = -1;
-    for (int64_t i = 0; i < size; i++) s->ranks[i] = i;
+    for (int64_t i = fresh; i < size; i++) s->cache_positions[i] = -1, s->from_text[i] = i > 0, s->ranks[i] = 0;
     s->size = size;
 }
 
@@ -164,16 +163,33 @@ static int64_t unread_path(const Shaping *s, int64_t node) {
 
 static void choose_none(Shaping *s) { memset(s->scratch, 0, s->size * sizeof(int64_t)); }
 
+// InTurnExpansion: whether a node stays, since its parent was read and tokens may have been drawn beside it.
+static int settled(const Shaping *s, int64_t node) { return !node || s->cache_positions[s->parents[node]] >= 0; }
+
+static int64_t settled_nodes(const Shaping *s) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < s->size; i++) count += settled(s, i);
+    return count;
+}
+
+static double least_other(const Shaping *s) {
+    double largest = s->expected[0];
+    for (int64_t k = 1; k < s->branch; k++) largest = fmax(largest, s->expected[k]);
+    return largest > 0.0 ? s->threshold / largest : INFINITY;
+}
+
 // HybridExpansion: the nodes after which another token than those below them is likeliest, with their unread ancestors.
 static int64_t hybrid_frontier(Shaping *s) {
     double *others = s->others, *ranked = s->sorted;
     int64_t *wanted = s->order, count = 0, most = 0, width = 0, best = 0;
+    const double least = s->sampled ? least_other(s) : 0.0;
+    if (s->sampled && settled_nodes(s) >= s->max_size) return 0;
     for (int64_t i = 0; i < s->size; i++) others[i] = 0.0;
     for (int64_t i = 1; i < s->size; i++) others[s->parents[i]] += s->scores[i];
     for (int64_t i = 0; i < s->size; i++) {
         others[i] = s->scores[i] - others[i];
         const int first_pass = s->cache_positions[0] < 0;  // the root's pass also reads what was committed
-        if (s->cache_positions[i] < 0 && s->depths[i] < s->max_depth && others[i] > 0.0 && (!i || !first_pass))
+        if (s->cache_positions[i] < 0 && s->depths[i] < s->max_depth && others[i] > least && (!i || !first_pass))
             wanted[count++] = i;
     }
     sort_falling(others, wanted, s->other, count);
@@ -254,7 +270,7 @@ int64_t tree_frontier(Shaping *s) {
     return s->width;
 }
 
-// Add the first counts[i] tokens of row i as children of node frontier[i].
+// Add the first `count` tokens of a row as children of its node of the frontier.
 static void add_children(Shaping *s, int64_t row, int64_t count, const int64_t *tokens, const double *probs, int64_t table) {
     const int64_t parent = s->frontier[row];
     for (int64_t k = 0; k < count; k++, s->size++) {
@@ -275,19 +291,28 @@ static void reorder_reals(double *column, const int64_t *order, double *scratch,
     memcpy(column, scratch, count * sizeof(double));
 }
 
-// Keep the nodes of largest score, largest first.
-static void keep_best(Shaping *s) {
-    const int64_t size = s->size, kept = size < s->max_size ? size : s->max_size;
+static void reorder_facts(Shaping *s, const int64_t *order, int64_t *scratch, int64_t count) {
+    reorder(s->ranks, order, scratch, count), reorder(s->depths, order, scratch, count);
+    reorder(s->tokens, order, scratch, count), reorder(s->cache_positions, order, scratch, count);
+    reorder(s->from_text, order, scratch, count);
+    reorder_reals(s->probs, order, s->sorted, count), reorder_reals(s->scores, order, s->sorted, count);
+}
+
+// Keep the first `kept` nodes of s->order, in that order; each comes after its parent.
+static void keep(Shaping *s, int64_t kept) {
     int64_t *order = s->order, *renumbered = s->other;
-    for (int64_t i = 0; i < size; i++) order[i] = i;
-    sort_falling(s->scores, order, s->other, size);
-    reorder(s->parents, order, renumbered, kept), reorder(s->ranks, order, renumbered, kept);
-    reorder(s->depths, order, renumbered, kept), reorder(s->tokens, order, renumbered, kept);
-    reorder(s->cache_positions, order, renumbered, kept);
-    reorder_reals(s->probs, order, s->sorted, kept), reorder_reals(s->scores, order, s->sorted, kept);
+    reorder(s->parents, order, renumbered, kept), reorder_facts(s, order, renumbered, kept);
     for (int64_t i = 0; i < kept; i++) renumbered[order[i]] = i;
     for (int64_t i = 1; i < kept; i++) s->parents[i] = renumbered[s->parents[i]];
     s->size = kept;
+}
+
+// Keep the nodes of largest score, largest first.
+static void keep_best(Shaping *s) {
+    const int64_t size = s->size;
+    for (int64_t i = 0; i < size; i++) s->order[i] = i;
+    sort_falling(s->scores, s->order, s->other, size);
+    keep(s, size < s->max_size ? size : s->max_size);
 }
 
 // Take the logits after node `row` of the frontier; different rows may be taken at the same time -> 0; 1 when they are not
@@ -309,40 +334,75 @@ static double log_odds(double chance) {
 
 static double of_log_odds(double value) { return 1.0 / (1.0 + exp(-value)); }
 
+// The chance of each node after its parent.
+static double *shares_of(Shaping *s) {
+    double *shares = s->others;
+    shares[0] = 1.0;
+    for (int64_t i = 1; i < s->size; i++) shares[i] = s->scores[i] / s->scores[s->parents[i]];
+    return shares;
+}
+
+// HybridExpansion: note what row `row` gives the looked-up children of its node, among the first `size` nodes; s->previous
+// becomes their chances by both sources -> the sum of these; *looked_up: that of their chances by text alone.
+static double weigh_children(Shaping *s, int64_t row, int64_t size, double *looked_up) {
+    const int64_t node = s->frontier[row], branch = s->branch, *best = s->best + row * branch;
+    const float *probs = s->rows + (s->read - s->width + row) * s->vocab;
+    double *shares = s->others, *weighed = s->previous, both = 0.0;
+    *looked_up = 0.0;
+    for (int64_t child = node + 1; child < size; child++) {
+        if (s->parents[child] != node) continue;
+        int64_t rank = 0;
+        while (rank < branch && best[rank] != s->tokens[child]) rank++;
+        s->probs[child] = probs[s->tokens[child]];
+        const double drafted = chance(s, TABLE_MOST_LIKELY + pooled(rank), s->probs[child]);
+        weighed[child] = of_log_odds(s->both[0] + s->both[1] * log_odds(shares[child]) + s->both[2] * log_odds(drafted));
+        *looked_up += shares[child], both += weighed[child];
+    }
+    return both;
+}
+
+// HybridExpansion: the chance of a drafted token beside looked-up ones.
+static double chance_beside(const Shaping *s, double looked_up, double drafted) {
+    if (looked_up <= 0.0) return drafted;
+    const double rest = log(1.0 - (looked_up < s->most_sure ? looked_up : s->most_sure));
+    return of_log_odds(s->beside[0] * rest + s->beside[1] * log_odds(drafted));
+}
+
+// Whether a node has a child with that token among the first `size` nodes.
+static int has_child(const Shaping *s, int64_t node, int64_t token, int64_t size) {
+    for (int64_t child = node + 1; child < size; child++)
+        if (s->parents[child] == node && s->tokens[child] == token) return 1;
+    return 0;
+}
+
+// HybridExpansion: of the first `size` nodes those from `old` on were added; look up below them what followed such text.
+static void look_up_below(Shaping *s, int64_t size, int64_t old, double least) {
+    Tree *tree = s->looked_up;
+    memcpy(tree->parents, s->parents, size * sizeof(int64_t)), memcpy(tree->depths, s->depths, size * sizeof(int64_t));
+    memcpy(tree->tokens, s->tokens, size * sizeof(int64_t)), memcpy(tree->probs, s->probs, size * sizeof(double));
+    memcpy(tree->scores, s->scores, size * sizeof(double));
+    tree->max_size = size + s->max_size, tree->least = least > s->least_score ? least : s->least_score;
+    take_looked_up(s, index_grow(s->text, s->store, tree, size, old), size);
+}
+
 // HybridExpansion: what the draft says of the looked-up children of the frontier changes their chances, its other likely
 // tokens are added, and below these text already seen is looked up.
 static void take_hybrid(Shaping *s) {
-    double *shares = s->others, *weighed = s->previous;
+    double *shares = shares_of(s), *weighed = s->previous;
     const int64_t old = s->size, branch = s->branch;
     int64_t size = old;
-    shares[0] = 1.0;
-    for (int64_t i = 1; i < old; i++) shares[i] = s->scores[i] / s->scores[s->parents[i]];
     for (int64_t row = 0; row < s->width; row++) {
         const int64_t node = s->frontier[row], *best = s->best + row * branch, first = size;
-        const float *probs = s->rows + (s->read - s->width + row) * s->vocab;
-        double looked_up = 0.0, both = 0.0, alone = 0.0;
-        for (int64_t child = node + 1; child < old; child++) {
-            if (s->parents[child] != node) continue;
-            int64_t rank = 0;
-            while (rank < branch && best[rank] != s->tokens[child]) rank++;
-            s->probs[child] = probs[s->tokens[child]];
-            const double drafted = chance(s, TABLE_MOST_LIKELY + pooled(rank), s->probs[child]);
-            weighed[child] = of_log_odds(s->both[0] + s->both[1] * log_odds(shares[child]) + s->both[2] * log_odds(drafted));
-            looked_up += shares[child], both += weighed[child];
-        }
+        double looked_up, alone = 0.0;
+        const double both = weigh_children(s, row, old, &looked_up);
         for (int64_t k = 0; k < branch; k++) {
-            int64_t known = 0;
-            for (int64_t child = node + 1; child < old && !known; child++)
-                known = s->parents[child] == node && s->tokens[child] == best[k];
-            if (known) continue;
-            double found = chance(s, TABLE_MOST_LIKELY + pooled(k), s->best_probs[row * branch + k]);
-            if (looked_up > 0.0) {
-                const double rest = log(1.0 - (looked_up < s->most_sure ? looked_up : s->most_sure));
-                found = of_log_odds(s->beside[0] * rest + s->beside[1] * log_odds(found));
-            }
+            if (has_child(s, node, best[k], old)) continue;
+            const double likely = chance(s, TABLE_MOST_LIKELY + pooled(k), s->best_probs[row * branch + k]);
+            const double found = chance_beside(s, looked_up, likely);
             alone += found;
             s->parents[size] = node, s->depths[size] = s->depths[node] + 1, s->tokens[size] = best[k];
-            s->probs[size] = s->best_probs[row * branch + k], s->cache_positions[size] = -1, shares[size++] = found;
+            s->probs[size] = s->best_probs[row * branch + k], s->cache_positions[size] = -1, s->from_text[size] = 0;
+            shares[size++] = found;
         }
         const double total = both + alone > 1.0 ? both + alone : 1.0;
         for (int64_t child = node + 1; child < old; child++)
@@ -350,15 +410,156 @@ static void take_hybrid(Shaping *s) {
         for (int64_t child = first; child < size; child++) shares[child] /= total;
     }
     for (int64_t i = 1; i < size; i++) s->scores[i] = s->scores[s->parents[i]] * shares[i];
-    Tree *tree = s->looked_up;
-    memcpy(tree->parents, s->parents, size * sizeof(int64_t)), memcpy(tree->depths, s->depths, size * sizeof(int64_t));
-    memcpy(tree->tokens, s->tokens, size * sizeof(int64_t)), memcpy(tree->probs, s->probs, size * sizeof(double));
-    memcpy(tree->scores, s->scores, size * sizeof(double));
     falling(s->scores, s->sorted, size);
-    const double full = size >= s->max_size ? s->sorted[s->max_size - 1] : 0.0;  // what it takes to be kept
-    tree->max_size = size + s->max_size, tree->least = full > s->least_score ? full : s->least_score;
-    take_looked_up(s, index_grow(s->text, s->store, tree, size, old), size);
+    look_up_below(s, size, old, size >= s->max_size ? s->sorted[s->max_size - 1] : 0.0);  // what it takes to be kept
     keep_best(s);
+}
+
+// InTurnExpansion: the smallest of a row's gains so far.
+static void fall_to(double *gains, int64_t k) {
+    if (k && gains[k - 1] < gains[k]) gains[k] = gains[k - 1];
+}
+
+// InTurnExpansion: leave out the children of the pass that gain too little, with all below them; `most` may stay.
+static void leave_out(Shaping *s, int64_t most) {
+    int64_t *stay = s->scratch, *order = s->order, *places = s->next, count = 0, wanted = 0;
+    for (int64_t i = 0; i < s->size; i++) {
+        stay[i] = !(i && s->cache_positions[s->parents[i]] >= s->read - s->width);
+        if (!stay[i] && s->scores[i] >= s->least_gain) order[wanted++] = i;
+    }
+    sort_falling(s->scores, order, s->other, wanted);
+    for (int64_t i = 0; i < wanted && i < most; i++) stay[order[i]] = 1;
+    for (int64_t i = 0; i < s->size; i++) {
+        stay[i] = stay[i] && (!i || stay[s->parents[i]]);
+        places[i] = stay[i] ? count : -1;
+        if (stay[i]) order[count++] = i;
+    }
+    keep(s, count);
+    for (int64_t row = 0; row < s->width; row++) s->frontier[row] = places[s->frontier[row]];
+}
+
+// InTurnExpansion: rank the looked-up children of a node by their scores -> how many they are.
+static int64_t rank_children(Shaping *s, int64_t node) {
+    int64_t *order = s->order, count = 0;
+    for (int64_t child = node + 1; node >= 0 && child < s->size; child++)
+        if (s->parents[child] == node) order[count++] = child;
+    sort_falling(s->scores, order, s->other, count);
+    for (int64_t i = 0; i < count; i++) s->ranks[order[i]] = i + 1;
+    return count;
+}
+
+// InTurnExpansion: weigh the looked-up children of the frontier, decide which of them stay -> how many tokens are to be
+// drawn after each node.
+static int64_t take_in_turn(Shaping *s) {
+    const int64_t width = s->width, branch = s->branch;
+    double *shares = shares_of(s);
+    for (int64_t row = 0; row < width; row++) {
+        const int64_t node = s->frontier[row];
+        double *gains = s->planned + row * branch, given = 0.0, sum = 0.0, alone = 0.0, looked_up;
+        const double both = weigh_children(s, row, s->size, &looked_up);
+        int64_t count = 0;
+        for (int64_t child = node + 1; child < s->size; child++)
+            if (s->parents[child] == node) given += s->probs[child];
+        for (int64_t k = 0; k < branch; k++) {
+            const double prob = s->best_probs[row * branch + k];
+            if (has_child(s, node, s->best[row * branch + k], s->size)) continue;
+            sum = count ? sum + prob : prob;
+            gains[count] = chance_beside(s, looked_up, chance_before(s, count, 1.0 - given - (sum - prob), prob));
+            alone += gains[count++];
+        }
+        const double total = both + alone > 1.0 ? both + alone : 1.0;
+        for (int64_t child = node + 1; child < s->size; child++)
+            if (s->parents[child] == node) shares[child] = s->previous[child] / total;
+        for (int64_t k = 0; k < count; k++) gains[k] /= total;
+        for (int64_t k = count; k < branch; k++) gains[k] = 0.0;
+        s->weights[row] = looked_up, s->totals[row] = total;
+    }
+    for (int64_t i = 1; i < s->size; i++) s->scores[i] = s->scores[s->parents[i]] * shares[i];
+    int64_t candidates = 0, size = 0, ranks = 0, most = 0;
+    double *falls = s->sorted;
+    for (int64_t row = 0; row < width; row++)
+        for (int64_t k = 0; k < branch; k++) {
+            double *gains = s->planned + row * branch;
+            gains[k] *= s->scores[s->frontier[row]];
+            fall_to(gains, k);
+        }
+    for (int64_t i = 0; i < s->size; i++) {
+        const int fresh = i && s->cache_positions[s->parents[i]] >= s->read - width;
+        if (settled(s, i) && !fresh)
+            size++;
+        else
+            falls[candidates++] = s->scores[i];
+    }
+    for (int64_t i = 0; i < candidates; i++) s->merged[i] = falls[i];
+    falling(s->merged, falls, candidates);
+    candidates = candidates < s->max_size ? candidates : s->max_size;
+    memcpy(s->merged, falls, candidates * sizeof(double));
+    for (int64_t row = 0; row < width; row++) candidates = merge_gains(s, 1.0, s->planned + row * branch, candidates);
+    const int64_t held = s->size;
+    s->size = size;
+    best_draws(s, candidates, &s->least_gain);
+    s->size = held;
+    for (int64_t row = 0; row < width; row++) {
+        int64_t count = 0;
+        for (int64_t k = 0; k < branch; k++) count += s->planned[row * branch + k] >= s->least_gain;
+        ranks = count > ranks ? count : ranks;
+    }
+    s->draw_ranks = ranks + 1 < branch ? ranks + 1 : branch;
+    leave_out(s, s->max_size - size);
+    for (int64_t row = 0; row < width; row++) {
+        const int64_t children = rank_children(s, s->frontier[row]);
+        most = children > most ? children : most;
+    }
+    return s->draw_ranks + most < s->vocab ? s->draw_ranks + most : s->vocab;
+}
+
+// InTurnExpansion: settled nodes and after them the others, the likeliest of each first, as many as there is room for.
+static void keep_settled(Shaping *s) {
+    int64_t count = 0, *order = s->order;
+    for (int stay = 1; stay >= 0; stay--) {
+        const int64_t first = count;
+        for (int64_t i = 0; i < s->size; i++)
+            if (settled(s, i) == stay) order[count++] = i;
+        sort_falling(s->scores, order + first, s->other, count - first);
+    }
+    keep(s, count < s->max_size ? count : s->max_size);
+}
+
+// InTurnExpansion: of the `drawn` tokens after each node of the frontier those that were not looked up become children
+// while their expected gain is enough; each is decided on before its token is read.
+static void add_in_turn(Shaping *s, int64_t drawn) {
+    const int64_t branch = s->branch, old = s->size;
+    int64_t size = old, room = s->max_size;
+    for (int64_t i = 0; i < old; i++) room -= settled(s, i);
+    for (int64_t row = 0; row < s->width; row++) {
+        const int64_t node = s->frontier[row], *tokens = s->drawn + row * drawn, *best = s->best + row * branch;
+        double given = 0.0, sum = 0.0;
+        int64_t known = 0, count = 0, going = 1;
+        if (node < 0) continue;
+        for (int64_t child = node + 1; child < old; child++)
+            if (s->parents[child] == node) given += s->probs[child], known++;
+        for (int64_t at = 0; at < drawn && count < s->draw_ranks && going; at++) {
+            if (has_child(s, node, tokens[at], old)) continue;
+            const double prob = s->drawn_probs[row * drawn + at];
+            double largest = 0.0;  // not drawn yet, among the most likely
+            sum = count ? sum + prob : prob;
+            for (int64_t b = 0; b < branch; b++) {
+                int taken = has_child(s, node, best[b], old);
+                for (int64_t k = 0; k < at; k++) taken |= tokens[k] == best[b];
+                if (!taken) largest = fmax(largest, s->best_probs[row * branch + b]);
+            }
+            const double before = chance_before(s, count, 1.0 - given - (sum - prob), largest);
+            going = s->scores[node] * (chance_beside(s, s->weights[row], before) / s->totals[row]) >= s->least_gain;
+            if (!going || room <= 0) break;
+            const double after = chance(s, TABLE_AFTER + pooled(count), prob);
+            s->parents[size] = node, s->depths[size] = s->depths[node] + 1, s->tokens[size] = tokens[at];
+            s->probs[size] = prob, s->cache_positions[size] = -1, s->from_text[size] = 0;
+            s->ranks[size] = known + ++count, room--;
+            s->scores[size++] = s->scores[node] * (chance_beside(s, s->weights[row], after) / s->totals[row]);
+        }
+    }
+    look_up_below(s, size, old, s->threshold);
+    keep_settled(s);
 }
 
 // Once all rows of the frontier are taken: top-k adds children and returns 0; the sampled policy returns how many tokens are
@@ -366,6 +567,7 @@ static void take_hybrid(Shaping *s) {
 int64_t tree_taken(Shaping *s) {
     const int64_t width = s->width, branch = s->branch;
     s->read += width;
+    if (s->text && s->sampled) return take_in_turn(s);
     if (s->text) {
         take_hybrid(s);
         return 0;
@@ -385,7 +587,7 @@ int64_t tree_taken(Shaping *s) {
             sum = k ? sum + s->best_probs[at] : s->best_probs[at];
             const double left = 1.0 - (sum - s->best_probs[at]);
             planned[at] = s->scores[s->frontier[i]] * chance_before(s, k, left, s->best_probs[at]);
-            if (k && planned[at - 1] < planned[at]) planned[at] = planned[at - 1];
+            fall_to(planned + i * branch, k);
         }
     }
     int64_t gains = 0;
@@ -405,9 +607,11 @@ int64_t tree_taken(Shaping *s) {
 int tree_draw_row(Shaping *s, int64_t row, const double *uniforms, int64_t ranks) {
     const float *probs = s->rows + (s->read - s->width + row) * s->vocab;
     int64_t *drawn = s->drawn + row * ranks;
-    if (!s->draws)
+    if (!s->draws && ranks <= s->branch)
         memcpy(drawn, s->best + row * s->branch, ranks * sizeof(int64_t));
-    else if (rows_draw(probs, 1, s->vocab, ranks, 0, uniforms + row * ranks, drawn) < 0)
+    else if (!s->draws && rows_largest(probs, 1, s->vocab, ranks, drawn) < 0)
+        return -1;
+    else if (s->draws && rows_draw(probs, 1, s->vocab, ranks, 0, uniforms + row * ranks, drawn) < 0)
         return -1;
     for (int64_t k = 0; k < ranks; k++) s->drawn_probs[row * ranks + k] = probs[drawn[k]];
     return 0;
@@ -416,6 +620,10 @@ int tree_draw_row(Shaping *s, int64_t row, const double *uniforms, int64_t ranks
 // Once all rows are drawn: add children while their expected gain is enough; each is decided on before its token is read.
 void tree_drawn(Shaping *s, int64_t ranks) {
     const int64_t width = s->width, branch = s->branch;
+    if (s->text) {
+        add_in_turn(s, ranks);
+        return;
+    }
     for (int64_t i = 0; i < width; i++) {
         const int64_t *tokens = s->drawn + i * ranks, *best = s->best + i * branch, room = s->max_size - s->size;
         const double *probs = s->drawn_probs + i * ranks;
@@ -469,9 +677,7 @@ static void number_breadth_first(Shaping *s) {
         for (int64_t child = first[order[i]]; child >= 0; child = next[child], count++)
             order[count] = child, parents[count] = i;
     memcpy(s->parents, parents, size * sizeof(int64_t));
-    reorder(s->ranks, order, next, size), reorder(s->depths, order, next, size);
-    reorder(s->tokens, order, next, size), reorder(s->cache_positions, order, next, size);
-    reorder_reals(s->probs, order, s->sorted, size), reorder_reals(s->scores, order, s->sorted, size);
+    reorder_facts(s, order, next, size);
 }
 
 // Write down the kept tree's children and mask, as walks and passes need them; nodes are numbered breadth-first.
@@ -491,16 +697,18 @@ static void describe(Shaping *s) {
 
 // Leave out nodes that gain less than they cost, and number the others breadth-first -> how many nodes go to the target.
 int64_t tree_kept(Shaping *s) {
-    if (!s->sampled && s->step) {
+    if (s->step && (s->text || !s->sampled)) {
+        const int64_t least = s->sampled ? settled_nodes(s) : 1;  // which come first
         double sum = 0.0, best = -INFINITY;
-        int64_t kept = 1;
+        int64_t kept = least;
         for (int64_t i = 0; i < s->size; i++) {
             sum = i ? sum + s->scores[i] : s->scores[i];
-            if (sum - s->step[i + 1] > best) best = sum - s->step[i + 1], kept = i + 1;
+            if (i + 1 >= least && sum - s->step[i + 1] > best) best = sum - s->step[i + 1], kept = i + 1;
         }
         s->size = kept;
     }
-    for (int64_t i = 0; s->text && i < s->size; i++) s->ranks[i] = i;  // siblings in the order of their chances
+    for (int64_t i = 0; s->text && i < s->size; i++)
+        if (!s->sampled || !settled(s, i)) s->ranks[i] = i;  // siblings in the order of their chances
     number_breadth_first(s);
     describe(s);
     return s->size;

@@ -20,13 +20,13 @@ typedef struct {
     double gain, threshold, least_gain;  // least_gain: that one more child of this frontier needs, kept from reading to drawing
     float inverse_temperature, padding;
     int64_t size, width, read;         // n, w, how many nodes the draft has read in this step
-    int64_t *parents, *ranks, *depths, *tokens, *cache_positions;  // [max_size + beam * branch]
+    int64_t *parents, *ranks, *depths, *tokens, *cache_positions, *from_text;  // [2 max_size + beam * branch]
     double *probs, *scores;
     int64_t *frontier, *ids, *pass_positions;  // [beam]: the pass's nodes, their tokens and positions
     float *pass_mask, *mask, *rows;    // [beam * most_read], [most_read, most_read] over cache positions, [most_read, vocab]
-    int64_t *best, *drawn;             // [beam, branch] tokens
-    double *best_probs, *drawn_probs, *planned;  // [beam, branch]
-    int64_t *order, *other, *next, *scratch;  // [max_size + beam * branch] each
+    int64_t *best, *drawn;             // tokens: [beam, branch], [beam, 2 branch]
+    double *best_probs, *drawn_probs, *planned;  // [beam, branch], but the drawn ones [beam, 2 branch]
+    int64_t *order, *other, *next, *scratch;  // [2 max_size + beam * branch] each
     int64_t *firsts, *counts;          // [max_size]: of the tree that is kept: first child (size for none), children
     float *sees;                       // [n, n] of it: 0 where a row is the node itself or below it, -inf elsewhere
     double *sorted, *previous, *merged, *expected_falling;  // the same
@@ -35,6 +35,8 @@ typedef struct {
     double *others;                    // [2 max_size + beam * branch]
     double least_score, most_sure;     // see `decoding/lookup/hybrid_expansion.py`
     double both[3], beside[2];
+    double *weights, *totals;          // [beam]: InTurnExpansion: `_Read.looked_up` and `_Read.total` of each row
+    int64_t draw_ranks;                // how many of the tokens drawn after a node may become its children
 } Shaping;
 
 void tree_start(Shaping *s);

@@ -29,13 +29,14 @@ class _Shaping(ctypes.Structure):
         *((name, _REAL) for name in "gain threshold least_gain".split()),
         *((name, ctypes.c_float) for name in "inverse_temperature padding".split()),
         *((name, _COUNT) for name in "size width read".split()),
-        *((name, _POINTER) for name in "parents ranks depths tokens cache_positions probs scores".split()),
+        *((name, _POINTER) for name in "parents ranks depths tokens cache_positions from_text probs scores".split()),
         *((name, _POINTER) for name in "frontier ids pass_positions pass_mask mask rows".split()),
         *((name, _POINTER) for name in "best drawn best_probs drawn_probs planned".split()),
         *((name, _POINTER) for name in "order other next scratch firsts counts sees".split()),
         *((name, _POINTER) for name in "sorted previous merged expected_falling text store looked_up others".split()),
         *((name, _REAL) for name in "least_score most_sure".split()),
         *(("both", _REAL * 3), ("beside", _REAL * 2)),
+        *(("weights", _POINTER), ("totals", _POINTER), ("draw_ranks", _COUNT)),
     ]
 
 
@@ -65,7 +66,7 @@ class Shaping:
     Attributes:
         address: of the structure in C.
         most_read: nodes that the draft reads for one tree at most.
-        most_draws: tokens that may be drawn for one tree.
+        most_draws: tokens that may be drawn for one tree; twice as many beside looked-up ones.
         rows: float32 [most_read, V], the draft's distributions in the order in which nodes were read; None before any.
     """
 
@@ -81,13 +82,16 @@ class Shaping:
         children = beam * branch  # candidates of one frontier; beside them the kept nodes, and as many looked up anew
         nodes = 2 * max_size + children
         for names, size, kind in (
-            ("parents ranks depths tokens cache_positions order other next scratch", nodes, np.int64),
+            ("parents ranks depths tokens cache_positions from_text order other next scratch", nodes, np.int64),
             ("probs scores sorted previous merged expected_falling others", nodes, np.float64),
             ("frontier ids pass_positions", beam, np.int64),
             ("firsts counts", max_size, np.int64),
             ("sees", max_size * max_size, np.float32),
-            ("best drawn", children, np.int64),
-            ("best_probs drawn_probs planned", children, np.float64),
+            ("best", children, np.int64),
+            ("drawn", 2 * children, np.int64),  # as many again may be left out, as they were looked up
+            ("best_probs planned", children, np.float64),
+            ("drawn_probs", 2 * children, np.float64),
+            ("weights totals", beam, np.float64),
             ("pass_mask", beam * most_read, np.float32),
             ("mask", most_read * most_read, np.float32),
         ):
@@ -121,7 +125,7 @@ class Shaping:
 
         Args:
             temperature: of the draft's distributions.
-            sampled: as `SampledExpansion`, with its `threshold`; otherwise as `TopKExpansion`.
+            sampled: as `SampledExpansion` or `InTurnExpansion`, with its `threshold`; otherwise as the others.
             draws: tokens are drawn; otherwise the most likely ones are used instead.
             tables: centres float64 [b], values float64 [T, b] and edges of the mass left, float64 [2], as in
                 `design.calibration`; None for the draft's own probabilities.
@@ -136,6 +140,7 @@ class Shaping:
         for name, value in (("parents", -1), ("ranks", 0), ("depths", 0), ("tokens", token), ("cache_positions", -1)):
             arrays[name][0] = value
         arrays["probs"][0] = arrays["scores"][0] = 1.0
+        arrays["from_text"][:] = 0
         shaping.bins = 0 if tables is None else len(tables[0])
         given = (expected, *(tables or (None,) * 3), *(token_costs or (None,) * 2))
         for name, array in zip(("expected", "centres", "values", "mass_edges", "step", "draft"), given, strict=True):
@@ -160,6 +165,7 @@ class Shaping:
         shaping.text, shaping.store, shaping.looked_up = text
         shaping.least_score, shaping.most_sure = least_score, most_sure
         shaping.both[:], shaping.beside[:] = both, beside
+        self.most_draws = 2 * self.most_read * shaping.branch
         compiled().tree_start(self.address)
 
     def take(self, columns: dict[str, np.ndarray]) -> None:
@@ -219,7 +225,7 @@ class Shaping:
             The columns of `expansion.Nodes`, views of buffers, numbered breadth-first as a `TokenTree` has them.
         """
         size = compiled().tree_kept(self.address)
-        columns = ("parents", "ranks", "depths", "tokens", "probs", "scores", "cache_positions")
+        columns = ("parents", "ranks", "depths", "tokens", "probs", "scores", "cache_positions", "from_text")
         return tuple(self._arrays[name][:size] for name in columns)
 
     def description(self, size: int) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:

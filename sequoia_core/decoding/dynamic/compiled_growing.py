@@ -19,7 +19,7 @@ from ...native.drafting_calls import GrowCall
 from ...native.llama_x86 import CompiledSession
 from ..drafting import unseen_tokens
 from ..lookup import hybrid_expansion
-from ..lookup.hybrid_expansion import HybridExpansion
+from ..lookup.hybrid_expansion import HybridExpansion, InTurnExpansion
 from ..plan import TreePlan
 from ..sampling import SamplingConfig, finite, sample_without_replacement, take_most_likely
 from ..tree_policy import TreePolicy
@@ -31,7 +31,8 @@ DRAFT_SAMPLINGS: dict[DraftSampling, bool] = {
     take_most_likely: False,
 }  # whether tokens are drawn
 
-CompiledExpansion = TopKExpansion | SampledExpansion | HybridExpansion
+Drawing = SampledExpansion | InTurnExpansion  # whether to draw is decided before each draw
+CompiledExpansion = TopKExpansion | HybridExpansion | Drawing
 
 
 class CompiledGrower:
@@ -67,7 +68,7 @@ class CompiledGrower:
             # not subclasses, which may decide otherwise
             and type(expansion) in get_args(CompiledExpansion)
             and type(expansion.chances) in (DraftChances, ChanceTables)
-            and (self.draft_sampling in DRAFT_SAMPLINGS or type(expansion) is not SampledExpansion)
+            and (self.draft_sampling in DRAFT_SAMPLINGS or not isinstance(expansion, Drawing))
             and self._reads(session)
         )
 
@@ -108,7 +109,7 @@ class CompiledGrower:
     ) -> list[int] | None:
         if self._call is None or self._call.session is not session:
             self._call = GrowCall(session, shaping, most_frontiers=self.policy.max_depth)
-        draws = isinstance(expansion, SampledExpansion) and DRAFT_SAMPLINGS[self.draft_sampling]
+        draws = isinstance(expansion, Drawing) and DRAFT_SAMPLINGS[self.draft_sampling]
         return self._call.grow(sequence[session.length :], self.generator if draws else None)
 
     def _pass_by_pass(self, shaping: tree_expansion.Shaping, session: Session, sequence: Sequence[int]) -> list[int]:
@@ -126,7 +127,7 @@ class CompiledGrower:
 
     def _begun(self, expansion: CompiledExpansion, sequence: Sequence[int]) -> tree_expansion.Shaping:
         """Return the buffers with the rules of this step and the root alone."""
-        bounds, sampled = expansion.bounds, isinstance(expansion, SampledExpansion)
+        bounds, sampled = expansion.bounds, isinstance(expansion, Drawing)
         by_table = expansion.chances if isinstance(expansion.chances, ChanceTables) else None
         if self._shaping is None:
             self._shaping = tree_expansion.Shaping(
@@ -138,7 +139,7 @@ class CompiledGrower:
             sampled=sampled, draws=DRAFT_SAMPLINGS.get(self.draft_sampling, False),
             tables=None if by_table is None else (CENTRES, by_table.values, MASS_EDGES),
             gain=1.0 if by_table is None else by_table.gain,
-            threshold=expansion.threshold if isinstance(expansion, SampledExpansion) else 0.0,
+            threshold=expansion.threshold if isinstance(expansion, Drawing) else 0.0,
             expected=expansion.expected, token_costs=expansion.token_costs,
         )  # fmt: skip
         if isinstance(expansion, HybridExpansion):

@@ -57,6 +57,7 @@ class Nodes(NamedTuple):
         probs: float64 [n], what the draft gave each token after its parent; 1 for the root.
         scores: float64 [n], chance that the node is accepted, as far as is known when the step is drafted.
         cache_positions: int64 [n], position in the draft's cache counted from the root's; -1 for nodes not read yet.
+        looked_up: int64 [n], 1 for a node proposed by text already seen, before its parent was read; else 0.
     """
 
     parents: np.ndarray
@@ -66,11 +67,12 @@ class Nodes(NamedTuple):
     probs: np.ndarray
     scores: np.ndarray
     cache_positions: np.ndarray
+    looked_up: np.ndarray
 
     @classmethod
     def root(cls, token: int) -> Nodes:
         parents, ranks, depths, tokens = (np.array([value]) for value in (-1, 0, 0, token))
-        return cls(parents, ranks, depths, tokens, np.ones(1), np.ones(1), np.array([-1]))
+        return cls(parents, ranks, depths, tokens, np.ones(1), np.ones(1), np.array([-1]), np.array([0]))
 
     @property
     def size(self) -> int:
@@ -78,7 +80,10 @@ class Nodes(NamedTuple):
 
     def best(self, limit: int) -> Nodes:
         """Return the nodes of largest score, largest first; no child scores more than its parent, so it comes after."""
-        order = np.argsort(-self.scores, kind="stable")[:limit]
+        return self.taken(np.argsort(-self.scores, kind="stable")[:limit])
+
+    def taken(self, order: np.ndarray) -> Nodes:
+        """Return some nodes in a new order, int64 [m]; each comes after its parent, which is among them."""
         new = np.full(self.size, -1)
         new[order] = np.arange(len(order))
         kept = Nodes(*(column[order] for column in self))
@@ -103,7 +108,7 @@ class Nodes(NamedTuple):
         parents = frontier[rows]
         added = (
             parents, ranks[columns], self.depths[parents] + 1, tokens[chosen], probs[chosen], scores[chosen],
-            np.full(len(parents), -1),
+            np.full(len(parents), -1), np.zeros_like(parents),
         )  # fmt: skip
         return Nodes(*map(np.concatenate, zip(self, added, strict=True)))
 
@@ -121,7 +126,7 @@ class Rows(Protocol):
         ...
 
     def drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw k tokens of each row as the verifier asks for them; shapes as for `most_likely`."""
+        """Draw k tokens of each row, at most all, as the verifier asks for them; shapes as for `most_likely`."""
         ...
 
     def given(self, row: int, tokens: np.ndarray) -> np.ndarray:
@@ -162,6 +167,25 @@ class TokenCosts(NamedTuple):
 
     step: np.ndarray
     draft: np.ndarray
+
+
+def best_draws(
+    gains: np.ndarray, size: int, *, max_size: int, costs: TokenCosts | None, threshold: float
+) -> tuple[float, float]:
+    """Return what the best number of nodes more gains beyond its cost, and the least gain among them (inf for none).
+
+    Args:
+        gains: of the nodes that may be added to `size` nodes.
+        threshold: the gain of each has to be above it.
+    """
+    gains = -np.sort(-gains)[: max_size - size]
+    gains = gains[gains > threshold]
+    step = np.zeros(max_size + 1) if costs is None else costs.step
+    values = np.cumsum(gains) - (step[size + 1 : size + 1 + len(gains)] - step[size])
+    if len(values) == 0 or values.max() <= 0.0:
+        return 0.0, np.inf
+    place = int(values.argmax())
+    return float(values[place]), float(gains[place])
 
 
 def worth_verifying(scores: np.ndarray, step: np.ndarray) -> int:
@@ -283,7 +307,7 @@ class SampledExpansion:
         tokens, probs = rows.drawn(ranks)
         # Each rank is decided by the tokens drawn before it; tokens of later ranks are drawn already, but not used.
         left = 1.0 - (np.cumsum(probs, axis=1) - probs)
-        largest = _largest_left(tokens, best_tokens, best_probs)
+        largest = largest_left(tokens, best_tokens, best_probs)
         going = np.logical_and.accumulate(reach * self.chances.before(left, largest) >= least_gain, axis=1)
         room = self.bounds.max_size - nodes.size
         counts = going.sum(axis=1)
@@ -294,15 +318,8 @@ class SampledExpansion:
         return nodes
 
     def _best_draws(self, size: int, gains: np.ndarray) -> tuple[float, float]:
-        """Return what the best number of draws gains beyond its cost, and the least gain among them (inf for none)."""
-        gains = -np.sort(-gains)[: self.bounds.max_size - size]
-        gains = gains[gains > self.threshold]
-        step = np.zeros(self.bounds.max_size + 1) if self.token_costs is None else self.token_costs.step
-        values = np.cumsum(gains) - (step[size + 1 : size + 1 + len(gains)] - step[size])
-        if len(values) == 0 or values.max() <= 0.0:
-            return 0.0, np.inf
-        place = int(values.argmax())
-        return float(values[place]), float(gains[place])
+        options = {"max_size": self.bounds.max_size, "costs": self.token_costs, "threshold": self.threshold}
+        return best_draws(gains, size, **options)
 
 
 def _unread(nodes: Nodes, bounds: TreeBounds) -> np.ndarray:
@@ -317,7 +334,7 @@ def best_width(net_gain: Callable[[int], float], most: int) -> int:
     return max(widths, key=net_gain)  # of equal gains the smallest width
 
 
-def _largest_left(drawn: np.ndarray, best_tokens: np.ndarray, best_probs: np.ndarray) -> np.ndarray:
+def largest_left(drawn: np.ndarray, best_tokens: np.ndarray, best_probs: np.ndarray) -> np.ndarray:
     """Return the largest probability not drawn before each rank, float64 [w, k]; all arguments are [w, k or more]."""
     same = drawn[:, :, None] == best_tokens[:, None, :]
     before = np.cumsum(same, axis=1) - same > 0

@@ -21,6 +21,7 @@ from ...design.profile import HardwareProfile
 from ...design.tree import TokenTree
 from ...models.protocol import Session
 from ..drafting import DraftTree, LevelDrafter, unseen_tokens
+from ..lookup.hybrid_expansion import InTurnExpansion
 from ..plan import TreePlan
 from ..sampling import SamplingConfig, check_probabilities, probabilities, take_most_likely
 from ..verifiers import DraftSampling
@@ -135,7 +136,7 @@ class DraftRows:
         return self._with_probs(take_most_likely(self.block, k))
 
     def drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        return self._with_probs(self.draft_sampling(self.block, k, self.generator))
+        return self._with_probs(self.draft_sampling(self.block, min(k, self.block.shape[1]), self.generator))
 
     def given(self, row: int, tokens: np.ndarray) -> np.ndarray:
         return self.block[row, torch.from_numpy(tokens).to(self.block.device)].double().cpu().numpy()
@@ -233,7 +234,12 @@ class GrowingDrafter(LevelDrafter):
         rows = torch.empty(0, 0) if grower.rows is None else grower.rows
         tokens, probs = torch.from_numpy(nodes.tokens), torch.from_numpy(nodes.probs)
         gains = partial(self._marginal_gains, expansion, nodes, rows)
-        return DraftTree(plan, len(sequence) - 1, tokens, probs, rows, nodes.cache_positions, gains)
+        looked_up = None
+        if isinstance(expansion, InTurnExpansion):
+            looked_up = np.bincount(nodes.parents[nodes.looked_up > 0], minlength=nodes.size)
+        return DraftTree(
+            plan, len(sequence) - 1, tokens, probs, rows, nodes.cache_positions, gains, looked_up=looked_up
+        )
 
     def _marginal_gains(self, expansion: ExpansionPolicy, nodes: Nodes, rows: torch.Tensor, most: int) -> MarginalGains:
         """Say what the nodes of the tree just drafted add and cost; `rows` as in its `DraftTree`."""

@@ -1,6 +1,6 @@
 """The policy by which the draft model and text already seen propose for the same tree, and its drafter.
 
-Where nothing was seen before, its trees are the adaptive ones of `dynamic.adaptive` by the draft's most likely tokens.
+Where nothing was seen before, its trees are the adaptive ones of `dynamic.adaptive` by the recipe of the same kind.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from ...models.protocol import Session
 from ...native.text_index import TreeColumns
 from ..drafting import DraftTree
 from ..dynamic.adaptive import DEPTH, SIZE
-from ..dynamic.adaptive_expansion import Controller, RunCosts
+from ..dynamic.adaptive_expansion import RECIPES, Controller, Expectation, Recipe, RunCosts, expectation
 from ..dynamic.growing import CalibratedTree, GrowingDrafter, GrowingTree
 from ..tree_policy import TreePolicy
 from ..verifiers import DraftSampling
-from .hybrid_expansion import HybridExpansion
+from .hybrid_expansion import HybridExpansion, InTurnExpansion
 from .text_index import LEAST_SCORE, RunningText, TextIndex
+
+DRAFTED = {"topk": RECIPES["deterministic"], "in_turn": RECIPES["sampled"]}  # how each recipe has the draft propose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,13 @@ class HybridTree(CalibratedTree):
         index: earlier texts, as for `LookupTree`.
         profile, calibration, holds_for: as for `CalibratedTree`.
         max_size, max_depth, beam, branch: as for `TreeBounds`; no larger than what was profiled.
+        recipe: "topk" adds the draft's most likely tokens to those looked up, verified by the top-k rule; "in_turn"
+            draws from what the draft's row has besides the looked-up tokens, verified by Sequoia's rule. "auto" becomes
+            "topk" at temperature 0, otherwise the one whose drafted part alone has the highest expected speed by the
+            calibration, or the most expected tokens without a profile.
+
+    Attributes:
+        expected: recipe -> what its drafted part alone is expected to do, where that was asked.
 
     Raises:
         ValueError: naming the option, what was found and what was expected.
@@ -37,12 +46,36 @@ class HybridTree(CalibratedTree):
     max_size: int = SIZE
     max_depth: int = DEPTH + 4
     branch: int = 8
+    recipe: str = "auto"
+    expected: dict[str, Expectation] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         GrowingTree.__post_init__(self)
+        if self.recipe not in ("auto", *DRAFTED):
+            raise ValueError(f"recipe: found {self.recipe!r}, expected auto, {' or '.join(DRAFTED)}")
         if self.profile is not None:
             object.__setattr__(self, "max_size", min(self.max_size, self.profile.max_size))
         object.__setattr__(self, "branch", min(self.branch, self.calibration.ranks))
+        found: dict[str, Expectation] = {}
+        if self.recipe == "in_turn" or (self.recipe == "auto" and self.calibration.temperature > 0.0):
+            asked, costs = DRAFTED if self.recipe == "auto" else ("in_turn",), self.costs()
+            found = {name: expectation(DRAFTED[name], self, self.calibration, costs) for name in asked}
+        recipe = max(found, key=lambda name: found[name].value) if found else "topk"
+        object.__setattr__(self, "expected", found)
+        object.__setattr__(self, "recipe", recipe)
+
+    @property
+    def rules(self) -> Recipe:
+        """How the draft proposes children."""
+        return DRAFTED[self.recipe]
+
+    @property
+    def verifiers(self) -> tuple[str, ...]:
+        return (self.rules.verifier,)
+
+    @property
+    def kind(self) -> str:
+        return self.rules.kind
 
     @property
     def max_children(self) -> int:
@@ -64,7 +97,8 @@ class HybridDrafter(GrowingDrafter):
         self._tables = policy.calibration.tables()
         self._expected = policy.calibration.expected(policy.kind)[: policy.branch]
         self._costs = None if policy.profile is None else RunCosts(policy.costs)
-        self.gain = 1.0
+        expected = policy.expected.get(policy.recipe)
+        self.controller = Controller(0.0, 0.0 if expected is None else expected.controller.threshold)
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
@@ -72,8 +106,12 @@ class HybridDrafter(GrowingDrafter):
 
     def expansion(self, context: int) -> HybridExpansion:
         costs = None if self._costs is None else self._costs.token_costs(context)
-        tables, expected = replace(self._tables, gain=self.gain), self.gain * self._expected
-        return HybridExpansion(self.policy, tables, expected, costs, self._text, self._columns)
+        gain = self.controller.gain
+        tables, expected = replace(self._tables, gain=gain), gain * self._expected
+        if self.policy.recipe == "topk":
+            return HybridExpansion(self.policy, tables, expected, costs, self._text, self._columns)
+        threshold = self.controller.threshold
+        return InTurnExpansion(self.policy, tables, expected, costs, self._text, self._columns, threshold)
 
     def grow(self, sequence: Sequence[int]) -> DraftTree:
         self._text.extend(sequence[self._text.length :])
@@ -81,6 +119,7 @@ class HybridDrafter(GrowingDrafter):
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         super().commit(draft, path)
+        size = draft.tree.size
         if self._costs is not None:
-            self._costs.seen(len(path), draft.tree.size, self.widths)
-        self.gain = Controller(0.0, 0.0, self.gain).seen(len(path), self.expected).gain
+            self._costs.seen(len(path), size, self.widths)
+        self.controller = self.controller.after(size, self.policy.max_size).seen(len(path), self.expected)

@@ -15,6 +15,7 @@ from sequoia_core.decoding.dynamic.expansion import Nodes, SampledExpansion, Tok
 from sequoia_core.decoding.dynamic.growing import GrowingDrafter
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.verifiers import VERIFIERS
+from sequoia_core.decoding.walk import offers_at
 
 DEPTH = 2
 
@@ -92,18 +93,17 @@ def filled_by(script, verifier):
     return draft_sampling
 
 
-def outcomes(tree, tokens, rows, places, target, verifier, node=0, path=()):
+def outcomes(drafted, target, verifier, node=0, path=()):
     """Yield (tokens committed, probability) for every way the walk can go."""
-    children, left, reach = list(tree.children(node)), target[path], 1.0
+    children, tokens, left, reach = list(drafted.tree.children(node)), drafted.tokens.tolist(), target[path], 1.0
     if children:
-        rule = VERIFIERS[verifier].rule
-        draft = rows[places[node]].double().numpy()
-        draft = draft / draft.sum()
-        for child, offer in zip(children, rule(left, draft, [tokens[child] for child in children]), strict=True):
+        rule, texts = VERIFIERS[verifier].rule, [tokens[child] for child in children]
+        offers = offers_at(rule, node, left, drafted.row(node), texts, drafted.looked_up)
+        for child, offer in zip(children, offers, strict=True):
             chance = reach * offer.accept_prob
             if chance > 0.0:
                 below = (*path, tokens[child])
-                for text, share in outcomes(tree, tokens, rows, places, target, verifier, child, below):
+                for text, share in outcomes(drafted, target, verifier, child, below):
                     yield text, chance * share
             reach *= 1.0 - offer.accept_prob
             if reach <= 0.0:
@@ -128,9 +128,9 @@ def law_of_a_step(expansion, verifier, target, draft, vocab):
             context=99, generator=None,
         )  # fmt: skip
         drafted = drafter.grow([0])
-        weight, tree, tokens = script.weight, drafted.tree, drafted.tokens.tolist()
-        shapes.add(tree)
-        for text, share in outcomes(tree, tokens, drafted.rows, drafted.cache_positions, target, verifier):
+        weight = script.weight
+        shapes.add(drafted.tree)
+        for text, share in outcomes(drafted, target, verifier):
             rest = np.array(weight * share)
             for missing in range(len(text), DEPTH + 1):
                 prefixes = itertools.product(range(vocab), repeat=missing - len(text))
@@ -162,6 +162,9 @@ class Whim:
 
     def after(self, probs):
         return self.most_likely(probs, shift=1)
+
+    def of_tokens(self, best, tokens, probs):
+        return self.most_likely(probs, shift=2)
 
 
 def token_costs(seed, bounds):

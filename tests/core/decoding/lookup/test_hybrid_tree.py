@@ -49,8 +49,9 @@ def test_greedy_text_is_the_targets_own(kind, costs, tiny_target, tiny_draft):
 
 
 @both_ways
+@pytest.mark.parametrize("recipe", ["topk", "in_turn"])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_sampled_text_follows_the_target(sampling):
+def test_sampled_text_follows_the_target(sampling, recipe):
     target, draft = (recalled(tiny_llama(seed, vocab=16, layers=1, scale=1.0)) for seed in (1, 2))
     index = misleading(target, [3, 5, 3], 16)
     for seed in range(6):
@@ -59,9 +60,10 @@ def test_sampled_text_follows_the_target(sampling):
         index.add([3, 5, 3, *tokens_of(answer)])
     tree = HybridTree(
         index=index, profile=None, calibration=calibration_of(0.5, temperature=sampling.temperature), max_size=12,
-        max_depth=3, beam=2,
+        max_depth=3, beam=2, recipe=recipe,
     )  # fmt: skip
-    options = {"samples": 1_000, "new_tokens": 3, "generator": torch.Generator().manual_seed(0), "verifier": "topk"}
+    options = {"samples": 1_000, "new_tokens": 3, "generator": torch.Generator().manual_seed(0)}
+    options["verifier"] = tree.verifiers[0]
     report = check_losslessness((3, 5, 3), target=target, draft=draft, tree=tree, sampling=sampling, **options)
     assert report.passed and report.degrees_of_freedom > 5
 
@@ -73,17 +75,16 @@ def test_every_family_decodes_as_generate(family, tmp_path):
 
 
 @pytest.mark.parametrize("costs", [None, profile(0.03)], ids=["budget alone", "costs"])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_compiled_and_plain_growers_agree(temperature, costs, demo_pair, monkeypatch):
+@pytest.mark.parametrize("temperature, recipe", [(0.0, "topk"), (0.8, "topk"), (0.0, "in_turn"), (0.8, "in_turn")])
+def test_compiled_and_plain_growers_agree(temperature, recipe, costs, demo_pair, monkeypatch):
     """On the demo pair, whose sessions take a whole tree in one call, pass by pass, and in Python."""
     prompt = demo_pair.tokenizer.encode("def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n")
     index = TextIndex()
     index.add(demo_pair.tokenizer.encode("def sub(a, b):\n    return a - b\n\n\ndef mul(a, b):\n    return a * b\n"))
-    tree = replace(policy(index, costs), max_size=24, max_depth=8)
     calibrated = HybridTree(
-        index=index, profile=costs, calibration=calibration_of(0.6, temperature=temperature), max_size=24, max_depth=8
-    )
-    assert tree.max_size == calibrated.max_size == 24
+        index=index, profile=costs, calibration=calibration_of(0.6, temperature=temperature), max_size=24, max_depth=8,
+        recipe=recipe,
+    )  # fmt: skip
 
     def steps():
         options = {"sampling": SamplingConfig(temperature), "generator": torch.Generator().manual_seed(0)}

@@ -1,0 +1,101 @@
+"""The whole law of one step of hybrid trees on tiny vocabularies, as `dynamic.test_dynamic_exactness` enumerates it."""
+
+import numpy as np
+import pytest
+
+from sequoia_core.decoding.dynamic.expansion import Nodes, TreeBounds
+from sequoia_core.decoding.lookup.hybrid_expansion import HybridExpansion, InTurnExpansion
+from sequoia_core.decoding.lookup.text_index import LEAST_SCORE, RunningText, TextIndex
+from sequoia_core.native.text_index import MOST, TreeColumns
+from tests.core.decoding.dynamic.test_dynamic_exactness import (
+    DEPTH,
+    Whim,
+    law_of_a_step,
+    random_law,
+    token_costs,
+    wanted,
+)
+
+
+def hybrid(kind, seed, vocab, *, size=7, text=None, **options):
+    """An expansion after some random text that ends in 0, the token of the root."""
+    bounds = TreeBounds(max_size=size, max_depth=DEPTH, beam=3, branch=2)
+    generator = np.random.default_rng(seed)
+    seen = generator.integers(vocab, size=12).tolist() if text is None else text
+    running = RunningText(TextIndex(max_context=2), len(seen) + 1)
+    running.extend([*seen, 0])
+    columns = TreeColumns(
+        max_size=2 * size + bounds.beam * bounds.branch, max_depth=DEPTH, max_children=MOST, least=LEAST_SCORE
+    )
+    costs = token_costs(seed, bounds) if seed % 2 else None
+    return kind(bounds, Whim(seed), np.full(2, 0.6), costs, running, columns, **options)
+
+
+def test_in_turn_keeps_the_law_whatever_is_looked_up_and_drawn():
+    seen = set()
+    for seed in range(12):
+        target, draft = random_law(3, seed), random_law(3, 100 + seed)
+        expansion = hybrid(InTurnExpansion, seed, 3, threshold=0.05)
+        law, shapes = law_of_a_step(expansion, "sequoia", target, draft, 3)
+        np.testing.assert_allclose(law, wanted(target, 3), atol=2e-7)  # the draft's rows are float32
+        seen |= shapes
+    assert len(seen) > 5, "decisions that never differ prove nothing"
+
+
+@pytest.mark.parametrize("vocab", [3, 4])
+def test_top_k_keeps_the_law_whatever_is_looked_up(vocab):
+    seen = set()
+    for seed in range(20):
+        target, draft = random_law(vocab, seed), random_law(vocab, 100 + seed)
+        law, shapes = law_of_a_step(hybrid(HybridExpansion, seed, vocab), "topk", target, draft, vocab)
+        np.testing.assert_allclose(law, wanted(target, vocab), atol=1e-12)
+        seen |= shapes
+    assert len(seen) > 3
+
+
+class CalledLookedUpAfterTheDraw(InTurnExpansion):
+    """Forbidden: draws first, and calls a child looked up when text already seen agrees with the draw."""
+
+    def start(self, token: int) -> Nodes:
+        return Nodes.root(token)
+
+    def kept(self, nodes: Nodes) -> Nodes:
+        agreed = np.isin(np.arange(nodes.size), np.flatnonzero(nodes.parents == 0)) & (nodes.tokens == 1)
+        return InTurnExpansion.kept(self, nodes._replace(looked_up=agreed.astype(np.int64)))
+
+
+def test_a_coincidence_that_changes_a_label_is_caught():
+    """With P = Q = (1/2, 1/2), and text that says 1, calling a drawn 1 looked up gives (3/4, 1/4)."""
+    rows = dict.fromkeys(random_law(2, 0), np.full(2, 0.5))
+    for kind, fair in ((CalledLookedUpAfterTheDraw, False), (InTurnExpansion, True)):
+        expansion = hybrid(kind, 0, 2, size=2, text=[1, 0, 1, 0, 1])
+        law, _ = law_of_a_step(expansion, "sequoia", rows, rows, 2)
+        first = law.sum(axis=(1, 2))
+        assert first == pytest.approx([0.5, 0.5] if fair else [0.75, 0.25], abs=1e-6)
+
+
+class WithoutTheLookedUp(InTurnExpansion):
+    """Forbidden: looked-up tokens are left out of the draws, but not named to the verifier."""
+
+    def kept(self, nodes: Nodes) -> Nodes:
+        read = nodes.cache_positions[nodes.parents] >= 0
+        return InTurnExpansion.kept(self, nodes._replace(looked_up=np.where(read, 0, nodes.looked_up)))
+
+
+class DroppingAfterTheDraw(InTurnExpansion):
+    """Forbidden: a drawn child that text already seen did not expect is dropped."""
+
+    def kept(self, nodes: Nodes) -> Nodes:
+        kept = InTurnExpansion.kept(self, nodes)
+        leaves = ~np.isin(np.arange(kept.size), kept.parents)
+        return kept.taken(np.flatnonzero(~(leaves & (kept.looked_up == 0) & (kept.tokens == 1))))
+
+
+@pytest.mark.parametrize("kind", [WithoutTheLookedUp, DroppingAfterTheDraw])
+def test_other_ways_to_go_wrong_are_caught(kind):
+    worst = 0.0
+    for seed in range(6):
+        target, draft = random_law(3, seed), random_law(3, 100 + seed)
+        law, _ = law_of_a_step(hybrid(kind, seed, 3, threshold=0.05), "sequoia", target, draft, 3)
+        worst = max(worst, np.abs(law - wanted(target, 3)).max())
+    assert worst > 1e-3
