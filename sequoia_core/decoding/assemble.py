@@ -73,7 +73,7 @@ def assemble(
     session = target.open(capacity + policy.max_size)
     drafter: Drafter
     if isinstance(policy, LookupTree):
-        sessions, drafter = [session], LookupDrafter(policy, capacity=capacity, greedy=sampling.greedy)
+        sessions, drafter = [session], LookupDrafter(policy, capacity=capacity, temperature=sampling.temperature)
     elif draft is None or not policy.needs_draft:
         sessions, drafter = [session], RootDrafter()
     else:

@@ -197,11 +197,11 @@ int64_t index_grow(Index *own, Index *store, Tree *tree, int64_t size, int64_t f
             const int many = candidates(sources, context + LONGEST, length, found);
             weigh(own, found, many);
             for (int i = 0; i < many; i++) {
-                const double score = tree->scores[node] * found[i].chance;
+                const double chance = tree->gain * found[i].chance, score = tree->scores[node] * chance;
                 if (score < tree->least) continue;
                 const int64_t facts[6] = {node, found[i].token, found[i].place, found[i].source, LENGTHS[found[i].level], 0};
                 for (int fact = 0; fact < 6; fact++) tree->waiting[6 * waiting + fact] = facts[fact];
-                tree->keys[waiting] = score, tree->chances[waiting] = found[i].chance, tree->heap[heap] = waiting++;
+                tree->keys[waiting] = score, tree->chances[waiting] = chance, tree->heap[heap] = waiting++;
                 sift_up(tree, heap++);
             }
         }

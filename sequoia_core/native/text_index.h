@@ -15,7 +15,7 @@ typedef struct {
 
 typedef struct {
     int64_t max_size, max_depth, max_children;
-    double least;                                   // score of a node at least
+    double least, gain;                             // score of a node at least; what chances are multiplied by
     int64_t *parents, *ranks, *depths, *tokens;     // [max_size]
     double *probs, *scores;
     int64_t *places, *sources, *lengths;            // [max_size]: where a node was found: place, store or text, match

@@ -39,7 +39,7 @@ class _Ring(ctypes.Structure):
 class _Tree(ctypes.Structure):
     _fields_ = [
         *((name, _COUNT) for name in "max_size max_depth max_children".split()),
-        ("least", _REAL),
+        *((name, _REAL) for name in ("least", "gain")),
         *((name, _POINTER) for name in "parents ranks depths tokens probs scores places sources lengths".split()),
         *((name, _POINTER) for name in "keys heap waiting chances children".split()),
     ]
@@ -100,6 +100,7 @@ class TreeColumns:
     Attributes:
         columns: name -> int64 or float64 [max_size]: parents, ranks, depths, tokens, probs, scores, and where a node
             was found: the place of an occurrence, its source (0 this text, 1 the store) and the length of the match.
+        state: of it `gain` may be set, by which the chance of every node is multiplied.
         address: of the structure in C.
     """
 
@@ -114,7 +115,7 @@ class TreeColumns:
         }
         self._heap |= {name: np.zeros(waiting) for name in ("keys", "chances")}
         self.state = _Tree(
-            max_size=max_size, max_depth=max_depth, max_children=max_children, least=least,
+            max_size=max_size, max_depth=max_depth, max_children=max_children, least=least, gain=1.0,
             **{name: array.ctypes.data for name, array in (self.columns | self._heap).items()},
         )  # fmt: skip
         self.address = ctypes.addressof(self.state)

@@ -348,6 +348,7 @@ static double weigh_children(Shaping *s, int64_t row, int64_t size, double *look
     const int64_t node = s->frontier[row], branch = s->branch, *best = s->best + row * branch;
     const float *probs = s->rows + (s->read - s->width + row) * s->vocab;
     double *shares = s->others, *weighed = s->previous, both = 0.0;
+    const double gain = s->looked_up->gain;
     *looked_up = 0.0;
     for (int64_t child = node + 1; child < size; child++) {
         if (s->parents[child] != node) continue;
@@ -355,8 +356,9 @@ static double weigh_children(Shaping *s, int64_t row, int64_t size, double *look
         while (rank < branch && best[rank] != s->tokens[child]) rank++;
         s->probs[child] = probs[s->tokens[child]];
         const double drafted = chance(s, TABLE_MOST_LIKELY + pooled(rank), s->probs[child]);
-        weighed[child] = of_log_odds(s->both[0] + s->both[1] * log_odds(shares[child]) + s->both[2] * log_odds(drafted));
-        *looked_up += shares[child], both += weighed[child];
+        const double seen = shares[child] / gain;
+        weighed[child] = of_log_odds(s->both[0] + s->both[1] * log_odds(seen) + s->both[2] * log_odds(drafted));
+        *looked_up += seen, both += weighed[child];
     }
     return both;
 }

@@ -33,6 +33,9 @@ THRESHOLD_STEP = 1.1  # the threshold rises by this when a tree is full, and fal
 LOWEST_THRESHOLD = 1e-4
 GAIN_STEP = 0.02  # per token more or less than expected: about fifty steps correct chances that are twice too high
 GAIN_LIMITS = (0.25, 1.25)
+# The chances of looked-up tokens are those of answers at low temperatures, and fall by this share for each unit of it.
+LOOKED_UP_FALL = 0.25
+LOOKED_UP_STEP, LOOKED_UP_LIMITS = 0.1, (0.1, 1.0)  # the step is per expected token
 EXPOSED_DRAFT_SHARE = 0.5  # of a draft pass, not overlapped by reading weights; 0.2 to 0.5 work equally well
 
 
@@ -161,11 +164,13 @@ class Controller(NamedTuple):
         theta: tokens per second.
         threshold: used by the sampled recipe alone.
         gain: what chances are multiplied by; below 1 where fewer tokens are accepted than they predict.
+        looked_up_gain: the same of tokens by text already seen, as long as the draft has not been asked about them.
     """
 
     theta: float
     threshold: float
     gain: float = 1.0
+    looked_up_gain: float = 1.0
 
     def after(self, size: int, max_size: int) -> Controller:
         """Return the controller with the threshold of the next step, set so that about half of the trees are full."""
@@ -174,9 +179,23 @@ class Controller(NamedTuple):
 
     def seen(self, tokens: int, expected: float) -> Controller:
         """Return the controller after a step that committed so many tokens where the scores predicted `expected`."""
-        lowest, highest = GAIN_LIMITS
-        gain = self.gain * math.exp(GAIN_STEP * (tokens - expected))
-        return self._replace(gain=min(max(gain, lowest), highest))
+        return self._replace(gain=_corrected(self.gain, GAIN_STEP * (tokens - expected), GAIN_LIMITS))
+
+    def looked_up(self, tokens: int, expected: float) -> Controller:
+        """Return the controller after a step that committed so many tokens of nodes by text already seen alone."""
+        change = LOOKED_UP_STEP * (tokens - expected) / (1.0 + expected)
+        gain = _corrected(self.looked_up_gain, change, LOOKED_UP_LIMITS)
+        return self._replace(looked_up_gain=gain)
+
+
+def _corrected(gain: float, change: float, limits: tuple[float, float]) -> float:
+    lowest, highest = limits
+    return min(max(gain * math.exp(change), lowest), highest)
+
+
+def looked_up_gain(temperature: float) -> float:
+    """Return what the chances of looked-up tokens are multiplied by when a run begins."""
+    return 1.0 - LOOKED_UP_FALL * min(temperature, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

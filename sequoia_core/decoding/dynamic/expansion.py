@@ -318,8 +318,7 @@ class SampledExpansion:
         return nodes
 
     def _best_draws(self, size: int, gains: np.ndarray) -> tuple[float, float]:
-        options = {"max_size": self.bounds.max_size, "costs": self.token_costs, "threshold": self.threshold}
-        return best_draws(gains, size, **options)
+        return best_draws(gains, size, max_size=self.bounds.max_size, costs=self.token_costs, threshold=self.threshold)
 
 
 def _unread(nodes: Nodes, bounds: TreeBounds) -> np.ndarray:

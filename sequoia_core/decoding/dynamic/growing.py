@@ -230,6 +230,7 @@ class GrowingDrafter(LevelDrafter):
         expansion = self.expansion(len(sequence))
         grower = next(own for own in self._growers if own.supports(expansion, self.session))
         plan, nodes, self.widths = grower.grow(expansion, self.session, sequence)
+        self.nodes = nodes  # of the tree just grown; the next one may overwrite them
         self.expected = sum(nodes.scores.tolist())  # tokens that the step is expected to commit
         rows = torch.empty(0, 0) if grower.rows is None else grower.rows
         tokens, probs = torch.from_numpy(nodes.tokens), torch.from_numpy(nodes.probs)

@@ -158,7 +158,7 @@ class HybridExpansion:
         Returns:
             The sum of those chances, and the chance of each by both sources.
         """
-        seen, looked_up = nodes.tokens[below], shares.tolist()
+        seen, looked_up = nodes.tokens[below], (shares / self.columns.state.gain).tolist()
         nodes.probs[below] = given = rows.given(row, seen)
         by_draft = self.chances.of_tokens(best, seen, given).tolist()
         return _total(looked_up), [likely_by_both(*pair) for pair in zip(looked_up, by_draft, strict=True)]
@@ -228,7 +228,7 @@ class InTurnExpansion(HybridExpansion):
         least = best_draws(gains, size, max_size=most, costs=self.token_costs, threshold=self.threshold)[1]
         ranks = min(max(int((read.gains >= least).sum()) for read in reads) + 1, self.bounds.branch)
         nodes, places = _without(nodes, fresh, least, most - size)
-        below = [np.flatnonzero(nodes.parents == node) if node >= 0 else [] for node in places[frontier].tolist()]
+        below = [np.flatnonzero(nodes.parents == (node if node >= 0 else -2)) for node in places[frontier].tolist()]
         for children in below:
             nodes.ranks[children] = 1 + np.argsort(np.argsort(-nodes.scores[children], kind="stable"), kind="stable")
         # What is drawn besides looked-up tokens follows the row without them, so they are drawn too and left out.

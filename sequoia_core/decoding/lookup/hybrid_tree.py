@@ -12,7 +12,7 @@ from ...models.protocol import Session
 from ...native.text_index import TreeColumns
 from ..drafting import DraftTree
 from ..dynamic.adaptive import DEPTH, SIZE
-from ..dynamic.adaptive_expansion import RECIPES, Controller, Expectation, Recipe, RunCosts, expectation
+from ..dynamic.adaptive_expansion import RECIPES, Controller, Expectation, Recipe, RunCosts, expectation, looked_up_gain
 from ..dynamic.growing import CalibratedTree, GrowingDrafter, GrowingTree
 from ..tree_policy import TreePolicy
 from ..verifiers import DraftSampling
@@ -98,7 +98,9 @@ class HybridDrafter(GrowingDrafter):
         self._expected = policy.calibration.expected(policy.kind)[: policy.branch]
         self._costs = None if policy.profile is None else RunCosts(policy.costs)
         expected = policy.expected.get(policy.recipe)
-        self.controller = Controller(0.0, 0.0 if expected is None else expected.controller.threshold)
+        threshold = 0.0 if expected is None else expected.controller.threshold
+        start = looked_up_gain(policy.calibration.temperature)
+        self.controller = Controller(0.0, threshold, looked_up_gain=start)
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
@@ -106,7 +108,7 @@ class HybridDrafter(GrowingDrafter):
 
     def expansion(self, context: int) -> HybridExpansion:
         costs = None if self._costs is None else self._costs.token_costs(context)
-        gain = self.controller.gain
+        gain, self._columns.state.gain = self.controller.gain, self.controller.looked_up_gain
         tables, expected = replace(self._tables, gain=gain), gain * self._expected
         if self.policy.recipe == "topk":
             return HybridExpansion(self.policy, tables, expected, costs, self._text, self._columns)
@@ -122,4 +124,8 @@ class HybridDrafter(GrowingDrafter):
         size = draft.tree.size
         if self._costs is not None:
             self._costs.seen(len(path), size, self.widths)
-        self.controller = self.controller.after(size, self.policy.max_size).seen(len(path), self.expected)
+        nodes = self.nodes
+        alone = (nodes.looked_up > 0) & (nodes.cache_positions[nodes.parents] < 0)  # the draft was not asked about them
+        accepted, expected = int(alone[list(path)].sum()), float(nodes.scores[alone].sum())
+        controller = self.controller.after(size, self.policy.max_size).looked_up(accepted, expected)
+        self.controller = controller.seen(len(path) - accepted, self.expected - expected)

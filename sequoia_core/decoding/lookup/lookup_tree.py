@@ -20,7 +20,7 @@ from ...design.tree import MAX_SIZE, TokenTree
 from ...native import sampling_ops, tree_expansion
 from ...native.text_index import MOST, TreeColumns
 from ..drafting import DraftTree, RootDrafter
-from ..dynamic.adaptive_expansion import RunCosts, StepCosts
+from ..dynamic.adaptive_expansion import Controller, RunCosts, StepCosts, looked_up_gain
 from ..dynamic.expansion import worth_verifying
 from ..plan import TreePlan
 from .text_index import LEAST_SCORE, Occurrence, RunningText, TextIndex
@@ -105,18 +105,19 @@ class LookupDrafter:
 
     Args:
         capacity: tokens of the text at its longest.
-        greedy: at temperature 0, for what a step costs besides its pass.
+        temperature: of the target, for what a step costs besides its pass and for the chances to begin with.
     """
 
-    def __init__(self, policy: LookupTree, *, capacity: int, greedy: bool) -> None:
+    def __init__(self, policy: LookupTree, *, capacity: int, temperature: float) -> None:
         self._text = RunningText(policy.index, capacity)
         self._tree = TreeColumns(
             max_size=policy.max_size, max_depth=policy.max_depth, max_children=policy.max_children, least=LEAST_SCORE
         )
         self._root, self._costs = RootDrafter(), None
         if policy.profile is not None:
-            costs_at = partial(StepCosts.without_draft, policy.profile, policy.max_size, greedy=greedy)
+            costs_at = partial(StepCosts.without_draft, policy.profile, policy.max_size, greedy=temperature == 0.0)
             self._costs = RunCosts(lambda context: costs_at(context=context))
+            self._controller = Controller(0.0, 0.0, looked_up_gain=looked_up_gain(temperature))
         compiled = tree_expansion.compiled() is not None and sampling_ops.compiled() is not None
         self._shaping = (
             tree_expansion.Shaping(
@@ -128,10 +129,13 @@ class LookupDrafter:
 
     def grow(self, sequence: Sequence[int]) -> DraftTree:
         self._text.extend(sequence[self._text.length :])
-        size = self._text.grow(self._tree)
-        if self._costs is not None:
-            costs = self._costs.token_costs(len(sequence))
-            size = worth_verifying(self._tree.columns["scores"][:size], costs.step)
+        if self._costs is None:
+            size = self._text.grow(self._tree)
+        else:
+            self._tree.state.gain = self._controller.looked_up_gain
+            scores = self._tree.columns["scores"][: self._text.grow(self._tree)]
+            size = worth_verifying(scores, self._costs.token_costs(len(sequence)).step)
+            self._expected = float(scores[:size].sum())
         if size == 1:
             return self._root.grow(sequence)
         plan, tokens, order = self._planned(size) if self._shaping is None else self._compiled_plan(size)
@@ -168,6 +172,7 @@ class LookupDrafter:
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         if self._costs is not None:
             self._costs.seen(len(path), draft.tree.size)
+            self._controller = self._controller.looked_up(len(path), self._expected)
 
     def wait(self) -> None:
         pass

@@ -175,7 +175,8 @@ def grow(own: Ring, store: Ring | None, tree: TreeColumns, size: int = 0, fresh:
             if nodes[node][2] == bounds.max_depth:
                 continue
             found = candidates((own, store), last_tokens(own, paths[node]))
-            for candidate, chance in zip(found, chances(own, found), strict=True):
+            for candidate, found_chance in zip(found, chances(own, found), strict=True):
+                chance = bounds.gain * found_chance
                 score = nodes[node][5] * chance
                 if score >= bounds.least:
                     heapq.heappush(waiting, (-score, count, node, candidate, chance))

@@ -135,15 +135,13 @@ def test_trees_shaped_by_what_was_drawn_before_keep_the_law(vocab, levels, seeds
 def test_trees_of_the_sampled_recipe_keep_the_law(monkeypatch):
     """Through the drafter that decoding uses, its children drawn in turn."""
 
-    def by_traversal(tree, tokens, rows, places, target, verifier):
-        def draft_row(node):
-            row = rows[places[node]].double().numpy()
-            return row / row.sum()
+    def by_traversal(drafted, target, verifier):
+        tree, tokens = drafted.tree, drafted.tokens.tolist()
 
         def target_row(node):
             return target[tuple(tokens[step] for step in tree.path_to(node)[1:])]
 
-        return endings(tree, tokens, {"target_row": target_row, "draft_row": draft_row})
+        return endings(tree, tokens, {"target_row": target_row, "draft_row": drafted.row})
 
     monkeypatch.setattr(dynamic, "outcomes", by_traversal)
     for seed in range(3):

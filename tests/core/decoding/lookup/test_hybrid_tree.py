@@ -17,7 +17,7 @@ from sequoia_core.decoding.lookup.hybrid_expansion import HybridExpansion, likel
 from sequoia_core.decoding.lookup.hybrid_tree import HybridDrafter
 from sequoia_core.decoding.lookup.text_index import LEAST_SCORE, RunningText
 from sequoia_core.decoding.loop import autoregressive, decode
-from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.sampling import SamplingConfig, take_most_likely
 from sequoia_core.native.text_index import MOST, TreeColumns
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import calibration_of, recalled, tiny_llama
@@ -229,27 +229,50 @@ def test_how_chances_are_joined():
 
 
 def test_costs_and_chances_follow_the_run(tiny_target, monkeypatch):
-    """Costs in tokens are those at the rate of the last steps; chances move with what is accepted of them."""
+    """Costs in tokens are those at the rate of the last steps; chances move with what is accepted of each source."""
     tree, own, commit = policy(profile=profile(0.05), max_size=8), HybridDrafter.expansion, HybridDrafter.commit
     costs = tree.costs()
-    rate, gain, seen = Rate(1.0, 1.0 / costs.step_sec[1]), 1.0, []
+    rate, kept, seen = Rate(1.0, 1.0 / costs.step_sec[1]), Controller(0.0, 0.0), []
 
     def expansion(drafter, context):
         found = own(drafter, context)
-        seen.append((float(found.token_costs.step[8]), found.chances.gain))
-        assert seen[-1] == pytest.approx((rate.tokens_per_sec * costs.step_sec[8], gain))
+        gains = found.chances.gain, found.columns.state.gain
+        seen.append((float(found.token_costs.step[8]), *gains))
+        assert seen[-1] == pytest.approx((rate.tokens_per_sec * costs.step_sec[8], kept.gain, kept.looked_up_gain))
         return found
 
     def committed(drafter, draft, path):
-        nonlocal gain
+        nonlocal kept
         rate.seen(len(path), costs.seconds(draft.tree.size, drafter.widths))
-        gain = Controller(0.0, 0.0, gain).seen(len(path), drafter.expected).gain
+        nodes = drafter.nodes
+        alone = [bool(nodes.looked_up[n]) and nodes.cache_positions[nodes.parents[n]] < 0 for n in range(nodes.size)]
+        accepted, expected = sum(alone[node] for node in path), sum(nodes.scores[alone])
+        kept = kept.looked_up(accepted, expected).seen(len(path) - accepted, sum(nodes.scores) - expected)
         commit(drafter, draft, path)
 
     monkeypatch.setattr(HybridDrafter, "expansion", expansion)
     monkeypatch.setattr(HybridDrafter, "commit", committed)
     list(decode(PROMPT, target=tiny_target, draft=tiny_llama(1), tree=tree, max_new_tokens=50))
-    assert len(seen) > 5 and seen[-1][0] > 1.2 * seen[0][0] and seen[-1][1] > 1.0
+    assert len(seen) > 5 and seen[-1][0] > 1.2 * seen[0][0] and seen[-1][1] > 1.0 and seen[-1][2] < 1.0
+
+
+def test_misleading_text_is_believed_less_and_less(tiny_target, tiny_draft):
+    """A run begins with less trust at higher temperatures, and loses what is left where the text goes on otherwise."""
+    drafters = []
+    for temperature in (0.0, 0.6, 1.0):
+        tree = HybridTree(
+            index=misleading(tiny_target, PROMPT, 64), profile=profile(0.001), recipe="topk",
+            calibration=calibration_of(0.6, temperature=temperature),
+        )  # fmt: skip
+        options = {"draft_sampling": take_most_likely, "sampling": SamplingConfig(1.0), "context": 128}
+        drafters.append(HybridDrafter(tiny_draft.open(128), tree, generator=None, **options))
+    starts = [drafter.controller.looked_up_gain for drafter in drafters]
+    assert starts == [1.0, 0.85, 0.75]
+    controller = drafters[0].controller
+    for _ in range(20):
+        controller = controller.looked_up(0, 2.0)
+    assert 0.1 < controller.looked_up_gain < 0.3 and controller.gain == 1.0
+    assert controller.looked_up(4, 2.0).looked_up_gain > controller.looked_up_gain
 
 
 def test_bounds_and_conditions():
