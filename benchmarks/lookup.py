@@ -7,7 +7,8 @@ Methods take turns on each prompt, EOS is off so that all write equally much. Ve
 on prompts that are not raced. `lookup` and `hybrid` look through the text under way alone; `... earlier` through what
 they answered to the prompts before as well, and `... other files` through answers to prompts of other source files.
 Tokens per step over the size of trees come from a replay of the autoregressive answers. `hybrid_over_best` compares
-with the fastest of today's methods (planned tree, adaptive trees), paired prompt by prompt.
+with the fastest of today's methods (planned tree, adaptive trees), paired prompt by prompt. `predicted_speedup` is what
+the autoregressive answers and the profile say beforehand.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from sequoia_core.native import instruction_sets
 from sequoia_core.studies.lookup_replay import Request, replay
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile
+from sequoia_core.studies.prediction_on_texts import predict_on_texts
 from sequoia_core.studies.race import Method, MethodResult, over_best_other, own_method, take_turns, transformers_method
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,10 +51,17 @@ def with_index(pair, index: TextIndex, policy, sampling: SamplingConfig, *, adds
     return run
 
 
+def known_of(vector, profile) -> dict:
+    return {"calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for}
+
+
+def hybrid_tree(vector, profile, index: TextIndex) -> HybridTree:
+    return HybridTree(index=index, **known_of(vector, profile))
+
+
 def methods(pair, vector, profile, sampling: SamplingConfig, others: Sequence[Sequence[int]]) -> dict[str, Method]:
     """Return every method by name, each with an index of its own."""
-    known = {"calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for}
-    planned, adaptive = plan_tree(vector, profile), AdaptiveTree(**known)
+    planned, adaptive = plan_tree(vector, profile), AdaptiveTree(**known_of(vector, profile))
     found = {
         "autoregressive": own_method(pair, ROOT_ONLY, sampling),
         "hf_prompt_lookup": transformers_method(pair, sampling, prompt_lookup=LOOKED_UP),
@@ -64,7 +73,7 @@ def methods(pair, vector, profile, sampling: SamplingConfig, others: Sequence[Se
             index = TextIndex()
             for text in texts:
                 index.add(text)
-            tree = LookupTree(index, profile=profile) if name == "lookup" else HybridTree(index=index, **known)
+            tree = LookupTree(index, profile=profile) if name == "lookup" else hybrid_tree(vector, profile, index)
             found[name + kind] = with_index(pair, index, tree, sampling, adds=adds)
     return found
 
@@ -84,7 +93,16 @@ def one_race(pair, prompts, length: int, sampling: SamplingConfig, vector, profi
     rates = {
         name: sum(found.tokens) / sum(found.step_sec or found.seconds) for name, found in results.items()
     }  # of our own methods without reading the prompt
+    trees = {"lookup": LookupTree(TextIndex(), profile=profile), "hybrid": hybrid_tree(vector, profile, TextIndex())}
+    predicted = {
+        name: predict_on_texts(
+            tree, requests, profile, draft=pair.draft, temperature=sampling.temperature, prompts=len(prompts)
+        ).speedup
+        for name, tree in trees.items()
+    }
     return {
+        "recipe": trees["hybrid"].recipe,
+        "predicted_speedup": {name: [found.value, found.low, found.high] for name, found in predicted.items()},
         "tokens_per_sec": rates,
         "tokens_per_step": {name: sum(found.tokens) / sum(found.steps) for name, found in results.items()},
         "hybrid_over_best": compare(results, "hybrid"),
@@ -93,7 +111,6 @@ def one_race(pair, prompts, length: int, sampling: SamplingConfig, vector, profi
             kind: {size: found.tokens_per_step(size).value for size in found.sizes}
             for kind, found in (("own", own), ("shared", shared))
         },
-        "predicted_lookup": own.predicted_speedup(64, profile) if profile.max_size >= 64 else None,
     }
 
 
@@ -104,6 +121,9 @@ def show(workload: str, temperature: float, found: dict) -> None:
         print(
             f"  {name:<20}{rate:>9.0f} tokens/s{rate / base:>7.2f}×{found['tokens_per_step'][name]:>8.2f} tokens/step"
         )
+    for name, (value, low, high) in found["predicted_speedup"].items():
+        measured = found["tokens_per_sec"][name] / base
+        print(f"  {name} predicted {value:.2f}× [{low:.2f}, {high:.2f}], measured {measured:.2f}×")
     for name in ("hybrid_over_best", "hybrid_earlier_over_best"):
         best = found[name]
         low, high = best["interval"]

@@ -11,6 +11,7 @@ Each module imports, of this room, only the modules named:
     step_counts          -
     step_timers          -
     bound_of_passes      measure_bounds
+    prediction_on_texts  lookup_replay
     losslessness         prompt_loop
     measure_profile      step_timers
     race                 prompt_loop

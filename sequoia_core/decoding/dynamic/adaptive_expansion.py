@@ -123,7 +123,7 @@ class Rate:
     def tokens_per_sec(self) -> float:
         return self._tokens / self._seconds
 
-    def seen(self, tokens: int, seconds: float) -> None:
+    def seen(self, tokens: float, seconds: float) -> None:
         """Count a step."""
         kept = 1.0 - 1.0 / MEMORY
         self._tokens, self._seconds = kept * self._tokens + tokens, kept * self._seconds + seconds
@@ -151,7 +151,7 @@ class RunCosts:
             self._rate = Rate(1.0, 1.0 / float(self._costs.step_sec[1]))
         return self._costs.token_costs(self._rate.tokens_per_sec)
 
-    def seen(self, tokens: int, size: int, widths: Sequence[int] = ()) -> None:
+    def seen(self, tokens: float, size: int, widths: Sequence[int] = ()) -> None:
         """Count a step that committed so many tokens; its tree and draft passes as for `StepCosts.seconds`."""
         assert self._costs is not None and self._rate is not None, "a step's costs were asked for before it was taken"
         self._rate.seen(tokens, self._costs.seconds(size, widths))
@@ -177,7 +177,7 @@ class Controller(NamedTuple):
         threshold = self.threshold * THRESHOLD_STEP if size >= max_size else self.threshold / THRESHOLD_STEP
         return self._replace(threshold=max(threshold, LOWEST_THRESHOLD))
 
-    def seen(self, tokens: int, expected: float) -> Controller:
+    def seen(self, tokens: float, expected: float) -> Controller:
         """Return the controller after a step that committed so many tokens where the scores predicted `expected`."""
         return self._replace(gain=_corrected(self.gain, GAIN_STEP * (tokens - expected), GAIN_LIMITS))
 

@@ -121,11 +121,19 @@ class HybridDrafter(GrowingDrafter):
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         super().commit(draft, path)
-        size = draft.tree.size
-        if self._costs is not None:
-            self._costs.seen(len(path), size, self.widths)
         nodes = self.nodes
         alone = (nodes.looked_up > 0) & (nodes.cache_positions[nodes.parents] < 0)  # the draft was not asked about them
-        accepted, expected = int(alone[list(path)].sum()), float(nodes.scores[alone].sum())
+        self.follow(draft.tree.size, len(path), int(alone[list(path)].sum()), float(nodes.scores[alone].sum()))
+
+    def follow(self, size: int, tokens: float, accepted: int, expected: float) -> None:
+        """Follow the run after a step.
+
+        Args:
+            size: of its tree.
+            tokens: that it committed.
+            accepted, expected: how many of them are nodes by text already seen alone, and how many were expected.
+        """
+        if self._costs is not None:
+            self._costs.seen(tokens, size, self.widths)
         controller = self.controller.after(size, self.policy.max_size).looked_up(accepted, expected)
-        self.controller = controller.seen(len(path) - accepted, self.expected - expected)
+        self.controller = controller.seen(tokens - accepted, self.expected - expected)

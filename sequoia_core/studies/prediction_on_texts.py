@@ -1,0 +1,155 @@
+"""Predictions of trees that depend on the text: what they would have done on recorded answers, without the target.
+
+Trees of the top-k rule are fixed before the target draws, so a recorded answer is what the target drew, and following
+it through the trees tells the tokens of each step exactly, at any temperature. Of trees whose children are drawn, the
+tokens of a step are those that their nodes' chances promise, which on the demo pair was 7 to 13 % less than what
+decoding then did. Seconds come from a profile. Only the draft runs. S = steps of all answers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from ..decoding.drafting import Drafter, DraftTree
+from ..decoding.dynamic.growing import GrowingDrafter
+from ..decoding.lookup.hybrid_tree import HybridDrafter, HybridTree
+from ..decoding.lookup.lookup_tree import LookupDrafter, LookupTree
+from ..decoding.sampling import SamplingConfig
+from ..decoding.verifiers import choose_verifier
+from ..design.conditions import TOPK
+from ..design.prediction import Prediction, combined, rate_samples, time_ratios
+from ..design.profile import HardwareProfile
+from ..design.step_time import StepTime, autoregressive_sec, step_parts
+from ..models.protocol import LanguageModel
+from .lookup_replay import Request
+
+
+def predict_on_texts(
+    policy: LookupTree | HybridTree,
+    answers: Sequence[Request],
+    profile: HardwareProfile,
+    *,
+    draft: LanguageModel | None = None,
+    temperature: float = 0.0,
+    prompts: int | None = None,
+    progress: Callable[[float, str], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> Prediction:
+    """Predict what decoding with lookup or hybrid trees does on text like some recorded answers.
+
+    Args:
+        answers: token ids of this target at that temperature. The policy's index stays as it is.
+        draft: the model that hybrid trees draft with; not used for lookup trees.
+        prompts: as for `design.prediction.predict`.
+        progress: called with a fraction and words after each answer.
+
+    Returns:
+        The prediction, over the answers finished before `cancel` was set.
+
+    Raises:
+        ValueError: for no answers, or hybrid trees without a draft.
+    """
+    if isinstance(policy, HybridTree) and draft is None:
+        raise ValueError("draft: found none for hybrid trees, expected the model that they draft with")
+    greedy = temperature == 0.0
+    owners: list[int] = []
+    steps: list[tuple[float, int, Sequence[int]]] = []  # tokens, nodes, nodes of each draft pass
+    for number, answer in enumerate(answers):
+        if cancel is not None and cancel.is_set():
+            break
+        if len(answer.prompt_ids) and len(answer.token_ids):
+            found = _steps(policy, answer, draft, temperature, seed=number)
+            steps += found
+            owners += [number] * len(found)
+        if progress is not None:
+            progress((number + 1) / len(answers), f"{number + 1} of {len(answers)} answers")
+    if not steps:
+        raise ValueError("found no answers to prompts, expected at least one")
+    tokens, sizes = np.array([step[0] for step in steps]), np.array([step[1] for step in steps])
+    widths = np.zeros((len(steps), max(1, *(len(step[2]) for step in steps))), np.int64)
+    for row, step in enumerate(steps):
+        widths[row, : len(step[2])] = step[2]
+    growing = isinstance(policy, HybridTree)
+
+    def seconds(times: HardwareProfile) -> np.ndarray:  # parts of each step, float64 [3, S]
+        return np.array(step_parts(sizes, widths, times, greedy=greedy, growing=growing))
+
+    def step_sec(times: HardwareProfile) -> float:
+        return float(seconds(times).sum() / len(steps))
+
+    parts, alone = seconds(profile), autoregressive_sec(profile, greedy=greedy)
+    own = np.unique(owners, return_inverse=True)[1]
+    by_answer = [np.bincount(own, values) for values in (tokens, np.ones(len(steps)), parts.sum(axis=0))]
+    several = len(by_answer[0]) > 1
+    by_step, by_time = (rate_samples(by_answer[0], spent, prompts) if several else None for spent in by_answer[1:])
+    per_step = float(tokens.mean())
+    return Prediction(
+        speedup=combined(
+            per_step * alone / step_sec(profile), by_time, time_ratios(profile, step_sec, context=None, greedy=greedy)
+        ),
+        tokens_per_step=combined(per_step, by_step, None),
+        step=StepTime(*parts.mean(axis=1).tolist()),
+        autoregressive_sec=alone,
+        paper_speedup=None,
+        replayed=policy.verifiers == (TOPK,),
+    )
+
+
+def _drafter(
+    policy: LookupTree | HybridTree, draft: LanguageModel | None, temperature: float, *, capacity: int, seed: int
+) -> Drafter:
+    if isinstance(policy, LookupTree):
+        return LookupDrafter(policy, capacity=capacity, temperature=temperature)
+    assert draft is not None
+    return (HybridDrafter if policy.verifiers == (TOPK,) else _Promising)(
+        draft.open(capacity + policy.max_inner + 1), policy,
+        draft_sampling=choose_verifier(policy.verifiers[0], greedy=temperature == 0.0).draft_sampling,
+        sampling=SamplingConfig(temperature or 1.0), context=draft.max_context,
+        generator=torch.Generator().manual_seed(seed),
+    )  # fmt: skip
+
+
+class _Promising(HybridDrafter):
+    """Takes what its nodes promise for what the target accepts: on a recorded text nobody knows that of drawn ones."""
+
+    def follow(self, size: int, tokens: float, accepted: int, expected: float) -> None:
+        super().follow(size, accepted + self.expected - expected, accepted, expected)
+
+
+def _steps(
+    policy: LookupTree | HybridTree, answer: Request, draft: LanguageModel | None, temperature: float, *, seed: int
+) -> list[tuple[float, int, Sequence[int]]]:
+    """Return tokens, nodes and widths of the draft's passes of each step along one answer."""
+    text = [*answer.prompt_ids, *answer.token_ids]
+    drafter = _drafter(policy, draft, temperature, capacity=len(text) + 1, seed=seed)
+    length, generator = len(answer.prompt_ids), np.random.default_rng(seed)
+    found: list[tuple[float, int, Sequence[int]]] = []
+    while length < len(text):
+        tree = drafter.grow(text[:length])
+        path = _path(tree, text[length:])
+        tokens: float = len(path)
+        committed = len(path)
+        if isinstance(drafter, _Promising):
+            tokens = drafter.expected
+            committed = max(1, int(tokens + generator.random()))  # so that steps begin where those of a run do
+            path = path[:committed]
+        drafter.commit(tree, path)
+        widths = drafter.widths if isinstance(drafter, GrowingDrafter) else ()
+        found.append((min(tokens, len(text) - length), tree.tree.size, widths))
+        length += committed
+    return found
+
+
+def _path(draft: DraftTree, text: Sequence[int]) -> tuple[int, ...]:
+    """Return the nodes that a text passes through, the root first."""
+    tokens, node, path = draft.tokens.tolist(), 0, [0]
+    for wanted in text:
+        node = next((child for child in draft.tree.children(node) if tokens[child] == wanted), -1)
+        if node < 0:
+            break
+        path.append(node)
+    return tuple(path)
