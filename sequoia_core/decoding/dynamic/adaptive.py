@@ -30,7 +30,6 @@ from .expansion import ExpansionPolicy
 from .growing import CalibratedTree, GrowingDrafter, GrowingTree
 
 SIZE, DEPTH = 64, 12  # of the largest trees; costs keep them well below
-STREAMED_SIZE, STREAMED_DEPTH = 256, 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +77,13 @@ class AdaptiveTree(CalibratedTree):
             raise ValueError(f"recipe: found {self.recipe!r}, expected auto, {STATIC}, {' or '.join(RECIPES)}")
         if self.recipe == STATIC and self.profile is None:
             raise ValueError("recipe: found static without a profile, expected one: without costs no tree is the best")
-        self._set(**self._wide_enough())
+        self._set(**self.wide_enough(SIZE, DEPTH))
         GrowingTree.__post_init__(self)  # slots=True creates a new class, which super() without arguments does not know
         self._set(branch=min(self.branch, self.calibration.ranks))
         planned = {}
-        if self.profile is not None and (self._streams or self.recipe in ("auto", STATIC)):
+        if self.profile is not None and (self.streams or self.recipe in ("auto", STATIC)):
             tree, planned[STATIC] = best_static(self.rules, self, self.calibration, self.profile)
-        if self._streams:
+        if self.streams:
             self._set(max_size=min(self.max_size, max(tree.size, 2)))
         grown = RECIPES if self.recipe == "auto" else RECIPES.keys() & {self.recipe}
         found = {name: expectation(RECIPES[name], self, self.calibration, self.costs()) for name in grown}
@@ -97,17 +96,6 @@ class AdaptiveTree(CalibratedTree):
     def _set(self, **fields) -> None:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-
-    def _wide_enough(self) -> dict[str, int]:
-        """Return the bounds that were not given."""
-        size, depth = (STREAMED_SIZE, STREAMED_DEPTH) if self._streams else (SIZE, DEPTH)
-        if self.profile is not None:
-            size = min(size, self.profile.max_size)
-        return {name: wide for name, wide in (("max_size", size), ("max_depth", depth)) if getattr(self, name) is None}
-
-    @property
-    def _streams(self) -> bool:
-        return self.profile is not None and self.profile.streaming is not None
 
     @property
     def max_inner(self) -> int:

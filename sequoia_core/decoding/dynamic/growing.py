@@ -31,6 +31,8 @@ from .expansion import ExpansionPolicy, Nodes, TreeBounds
 from .growing_prediction import predict_growing
 from .marginal_gains import MarginalGains, marginal_gains
 
+STREAMED_SIZE, STREAMED_DEPTH = 256, 24
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowingTree(TreeBounds):
@@ -85,6 +87,18 @@ class CalibratedTree(GrowingTree):
     profile: HardwareProfile | None
     calibration: Calibration
     holds_for: Conditions | None = None
+
+    @property
+    def streams(self) -> bool:
+        """Whether weights stream in, so that passes over more nodes and deeper drafting cost little."""
+        return self.profile is not None and self.profile.streaming is not None
+
+    def wide_enough(self, size: int, depth: int) -> dict[str, int]:
+        """Return the bounds on nodes and levels that were not given: these, or wider ones where weights stream in."""
+        size, depth = (STREAMED_SIZE, max(depth, STREAMED_DEPTH)) if self.streams else (size, depth)
+        if self.profile is not None:
+            size = min(size, self.profile.max_size)
+        return {name: wide for name, wide in (("max_size", size), ("max_depth", depth)) if getattr(self, name) is None}
 
     def costs(self, context: float | None = None) -> StepCosts | None:
         """Return the profiled costs with so many tokens in the cache; None where none are counted."""

@@ -29,7 +29,9 @@ class HybridTree(CalibratedTree):
     Args:
         index: earlier texts, as for `LookupTree`.
         profile, calibration, holds_for: as for `CalibratedTree`.
-        max_size, max_depth, beam, branch: as for `TreeBounds`; no larger than what was profiled.
+        max_size: None for 64, for 256 where weights stream in; no more than was profiled.
+        max_depth: None for 16, and for 24 where weights stream in.
+        beam, branch: as for `TreeBounds`.
         recipe: "topk" adds the draft's most likely tokens to those looked up, verified by the top-k rule; "in_turn"
             draws from what the draft's row has besides the looked-up tokens, verified by Sequoia's rule. "auto" becomes
             "topk" at temperature 0, otherwise the one whose drafted part alone has the highest expected speed by the
@@ -43,13 +45,15 @@ class HybridTree(CalibratedTree):
     """
 
     index: TextIndex = field(kw_only=False)
-    max_size: int = SIZE
-    max_depth: int = DEPTH + 4
+    max_size: int = None  # type: ignore[assignment]  # a number once it is made
+    max_depth: int = None  # type: ignore[assignment]
     branch: int = 8
     recipe: str = "auto"
     expected: dict[str, Expectation] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
+        for name, value in self.wide_enough(SIZE, DEPTH + 4).items():
+            object.__setattr__(self, name, value)
         GrowingTree.__post_init__(self)
         if self.recipe not in ("auto", *DRAFTED):
             raise ValueError(f"recipe: found {self.recipe!r}, expected auto, {' or '.join(DRAFTED)}")
