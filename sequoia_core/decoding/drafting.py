@@ -55,7 +55,7 @@ class DraftTree:
         return self.plan.tree
 
     def occurrences(self) -> tuple[Occurrence | None, ...]:
-        """Return where each node was found in text already seen [n], None for one that was not; empty where none was."""
+        """Return where each node was found in text already seen [n], None where it was not; empty where none was."""
         if self.text is None:
             return ()
         return self.text.occurrences(self.tree.parents, self.tokens.numpy(), self.cache_positions >= 0)

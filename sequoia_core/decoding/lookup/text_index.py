@@ -166,11 +166,13 @@ class RunningText:
         names = ("parents", "tokens", "places", "sources", "lengths")
         candidates = zip(*(tree.columns[name][size:grown].tolist() for name in names), strict=True)
         where = {(parent, token): rest for parent, token, *rest in candidates}
-        nodes = zip(parents.tolist(), tokens.tolist(), strict=True)
-        found = [self._occurrence(*where[node], bool(read[node[0]])) if node in where else None for node in nodes]
+        found = [
+            self._occurrence(*where[parent, token], drafted=bool(read[parent])) if (parent, token) in where else None
+            for parent, token in zip(parents.tolist(), tokens.tolist(), strict=True)
+        ]
         return tuple(found) if any(found) else ()
 
-    def _occurrence(self, place: int, source: int, match: int, drafted: bool) -> Occurrence:
+    def _occurrence(self, place: int, source: int, match: int, *, drafted: bool) -> Occurrence:
         sides = ((SHOWN, 0), (0, SHOWN))
         before, after = (self.passage(place, source, before=b, after=a) for b, a in sides)
         return Occurrence(match, bool(source), tuple(before), tuple(after), drafted)

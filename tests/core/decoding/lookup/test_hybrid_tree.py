@@ -22,8 +22,13 @@ from sequoia_core.native.text_index import MOST, TreeColumns
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import calibration_of, recalled, tiny_llama
 from tests.core.decoding.lookup.test_lookup_tree import (
-    PROMPT, SAMPLINGS, found_where_it_says, misleading, profile, tokens_of,
-)  # fmt: skip
+    PROMPT,
+    SAMPLINGS,
+    found_where_it_says,
+    misleading,
+    profile,
+    tokens_of,
+)
 from tests.core.test_families import FAMILIES, assert_decodes_as_generate, build, save
 
 both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
