@@ -20,7 +20,7 @@ from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
 from tests.app.conftest import ROOT, metrics, open_page, settled, vector, wait_for
 from tests.conftest import calibration_of, tiny_llama
 from ui.robustness import measurements, record_files, records, wording
-from ui.session import session
+from ui.session import evidence, session
 from ui.session.model_pairs import PairSpec
 from ui.verifier_names import AFTER_REJECTION, BESIDE, DRAWS, NAMES, RIVALS
 
@@ -99,7 +99,7 @@ def test_recorded_evidence_is_there_at_once_and_says_so(recorded) -> None:
     page = open_page("robustness")
     text = " ".join(element.value for element in page.markdown)
     assert "recorded on" in text and "on the demo pair, 32 prompts × 256 tokens, tree n = 32, d = 6" in text
-    held = record_files.load(recorded)["comparison"]
+    held = evidence.load(recorded)["comparison"]
     here = next(row for row in held["runs"] if row["temperature"] == 1 and row["verifier"] == "sequoia")
     assert metrics(page)["Tokens per step"][0] == f"{here['tokens_per_step']:.2f}"
     won = sum(row["low"] > 1 for row in held["ratios"])

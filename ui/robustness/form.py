@@ -12,8 +12,8 @@ from sequoia_core.files.prompt_files import check_text
 from ui import controls, prompts
 from ui.jobs import job_panel
 from ui.robustness.measurements import Subject, Work
-from ui.robustness.records import job_name
 from ui.session import core_cache, predictions, session, tree_in_use
+from ui.session.evidence import job_name
 from ui.verifier_names import BESIDE
 
 if TYPE_CHECKING:
