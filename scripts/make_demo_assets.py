@@ -277,6 +277,7 @@ def write_robustness() -> None:
     from ui.robustness import records
     from ui.robustness.measurements import Subject, assumption_work, lossless_work, record_now
     from ui.session import evidence
+    from ui.verifier_names import BESIDE
 
     measured = json.loads(max((ROOT / "benchmarks" / "results").glob("robustness-*.json")).read_text())
     columns = ("steps", "yielded", "committed", "seconds")
@@ -286,6 +287,8 @@ def write_robustness() -> None:
     )
     comparison = VerifierComparison(runs, measured["verifiers"]["settings"])
     recorded = {"pair": "demo pair", "recorded": measured["settings"]["date"]}
+    if beside := [kind for kind in BESIDE if any(run.verifier == kind for run in runs)]:
+        recorded["beside"] = beside
     source = f"best of its shape for {Path(measured['settings']['tree']['planned_for']).stem}"
     compared = records.comparison_record(
         comparison, rejection=measured["rejection"]["rejection"], **recorded, tree_source=source
