@@ -176,8 +176,10 @@ def compare_verifiers(
     pairings = [
         (sampling, name)
         for sampling in dict.fromkeys(samplings)
-        for name in choose_verifiers(verifiers, greedy=sampling.greedy)
-    ] + list(policies)
+        for name in (
+            *choose_verifiers(verifiers, greedy=sampling.greedy), *(name for at, name in policies if at == sampling)
+        )
+    ]  # fmt: skip
 
     def run(prompt: Sequence[int], pairing: tuple[SamplingConfig, str], number: int, length: int) -> list[DecodeStep]:
         drafted, verifier = (policies[pairing], None) if pairing in policies else (tree, pairing[1])

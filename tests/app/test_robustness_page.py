@@ -186,8 +186,8 @@ def test_trees_of_text_already_seen_are_measured_beside_the_verifiers(tiny_pair,
     page = finish(press(page, "comparison"), "comparison")
     record = page.session_state["studio_evidence_comparison"]
     assert [(row["verifier"], row["temperature"]) for row in record["runs"]] == [
-        ("greedy", 0.0), ("sequoia", 1.0), ("specinfer", 1.0), ("topk", 1.0),
-        ("lookup", 0.0), ("hybrid", 0.0), ("lookup", 1.0),
+        ("greedy", 0.0), ("lookup", 0.0), ("hybrid", 0.0),
+        ("sequoia", 1.0), ("specinfer", 1.0), ("topk", 1.0), ("lookup", 1.0),
     ]  # fmt: skip
     assert {(row["other"], row["temperature"]) for row in record["ratios"]} >= {("hybrid", 0.0), ("lookup", 1.0)}
     said = [each.value for each in page.caption if "Hybrid trees are missing" in each.value]

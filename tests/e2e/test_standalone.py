@@ -48,6 +48,8 @@ def test_it_says_what_nodes_add_and_what_was_left_out(page, tmp_path) -> None:
     assert "Expected to add f = 0.500 tokens." in page.locator(".details").inner_text()
     page.locator(".left-out summary").click()
     assert HOSTILE.replace(" ", "·") in page.locator(".left-out").inner_text() and page.title() != "taken"
+    opened(page, tmp_path, run | {"steps": [first | {"marginal": marginal | {"left_out": []}}]})
+    assert not page.locator(".left-out").is_visible(), "of hybrid trees it is not known"
 
 
 def test_a_looked_up_node_is_square_and_says_where_it_was_found(page, tmp_path) -> None:
