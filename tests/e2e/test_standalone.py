@@ -48,16 +48,20 @@ def test_it_says_what_nodes_add_and_what_was_left_out(page, tmp_path) -> None:
     assert "Expected to add f = 0.500 tokens." in page.locator(".details").inner_text()
     page.locator(".left-out summary").click()
     assert HOSTILE.replace(" ", "·") in page.locator(".left-out").inner_text() and page.title() != "taken"
+    opened(page, tmp_path, run | {"steps": [first | {"marginal": marginal | {"left_out": []}}]})
+    assert not page.locator(".left-out").is_visible(), "of hybrid trees it is not known"
 
 
 def test_a_looked_up_node_is_square_and_says_where_it_was_found(page, tmp_path) -> None:
     run = load_run(ROOT / "assets" / "runs" / "recorded.json")
     first = run["steps"][0]
     found = {"match": 4, "earlier": True, "before": HOSTILE, "after": "went on"}
-    step = first | {"found_at": [None, found] + [None] * (len(first["tokens"]) - 2)}
+    both = found | {"drafted": True}
+    step = first | {"found_at": [None, found, None, both] + [None] * (len(first["tokens"]) - 4)}
     opened(page, tmp_path, run | {"steps": [step]})
     boxes = page.locator(".nodes .node:not(.bonus) .box")
-    assert [boxes.nth(node).get_attribute("rx") for node in range(3)] == ["5", "0", "5"]
+    assert [boxes.nth(node).get_attribute("rx") for node in range(4)] == ["5", "0", "5", "0"]
+    assert page.locator(".nodes .both .box").count() == 1
     page.locator(".nodes .node").nth(1).hover()
     tip = page.locator(".tip").inner_text()
     assert (
@@ -67,7 +71,11 @@ def test_a_looked_up_node_is_square_and_says_where_it_was_found(page, tmp_path) 
     )
     page.locator(".nodes .node").nth(2).hover()
     assert "draft" in page.locator(".tip").inner_text() and "lookup" not in page.locator(".tip").inner_text()
-    assert "square: looked up" in page.locator(".legend").inner_text() and page.title() != "taken"
+    page.locator(".nodes .node").nth(3).hover()
+    tip = page.locator(".tip").inner_text()
+    assert "Drafted and looked up: it followed" in tip and "draft" in tip and "chance by lookup" not in tip
+    legend = page.locator(".legend").inner_text()
+    assert "square: looked up" in legend and "blue edge: drafted too" in legend and page.title() != "taken"
 
 
 def test_text_of_a_run_never_becomes_markup(page, tmp_path) -> None:

@@ -80,12 +80,12 @@ def _row(name: str, race: Race) -> dict[str, Any]:
     result, run, alone = race.results[name], race.runs[name], race.results.get(AUTOREGRESSIVE)
     row = {
         "method": name,
-        "how": run["tree_source"].partition(": ")[2],
-        "seconds": round(sum(result.step_sec), 3),
-        "tokens per second": 1 / result.sec_per_token,
-        "tokens per step": sum(result.tokens) / sum(result.steps),
-        "steps": sum(result.steps),
         "speedup": None if alone is None else alone.sec_per_token / result.sec_per_token,
         "predicted": run["predicted_speedup"],
+        "tokens per second": 1 / result.sec_per_token,
+        "tokens per step": sum(result.tokens) / sum(result.steps),
+        "seconds": round(sum(result.step_sec), 3),
+        "steps": sum(result.steps),
+        "how": run["tree_source"].partition(": ")[2],
     }
     return {key: value for key, value in row.items() if value is not None}

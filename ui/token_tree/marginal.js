@@ -15,8 +15,8 @@ function describeLeftOut(view, step) {
     view.el["left-out-list"].replaceChildren()
     return
   }
-  box.hidden = !marginal
-  if (!marginal) return
+  box.hidden = !marginal || (marginal.next_cost === null && !marginal.left_out.length) // not known of hybrid trees
+  if (box.hidden) return
   const { left_out: left } = marginal
   box.querySelector("summary").textContent = left.length ? `Left out of this step's tree: the best ${count(left.length, "candidate")}` : "Nothing was left out of this step's tree"
   view.el["left-out-list"].replaceChildren(make("p", costStory(marginal)), ...(left.length ? [leftOutTable(view, step, left)] : []))
