@@ -16,6 +16,7 @@ Each module imports, of this room, only the modules named:
     profile           profile_files
     acceptance        bootstrap, conditions, calibration, acceptance_files
     roofline          model_shapes, profile
+    bench_profile     tree, profile_files, profile
     step_time         tree, profile_files, profile
     observed          tree, acceptance
     optimal_trees     tree, tree_search, acceptance
