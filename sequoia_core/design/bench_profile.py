@@ -95,9 +95,8 @@ def _passes(data: bytes) -> list[Pass]:
     except UnicodeDecodeError as error:
         raise ValueError(f"found bytes that are not UTF-8 at {error.start}, expected {EXPECTED}") from error
     if kind == "JSON":
-        rows = (
-            read_json(data) if text.lstrip().startswith("[") else map(read_json, filter(str.strip, text.splitlines()))
-        )
+        lines = [line for line in data.splitlines() if line.strip()]
+        rows = read_json(data) if text.lstrip().startswith("[") else [read_json(line) for line in lines]
         found = [_of_fields(row) for row in rows]
     elif "|" in text:
         found = [_of_markdown(row) for row in _table(text)]
