@@ -1,6 +1,6 @@
 """llama.cpp's server with its own command line, from the wheel xllamacpp, which brings no program `llama-server`.
 
-    python scripts/llama_server.py -m target.gguf -md draft.gguf --spec-type draft-simple --spec-draft-n-max 4 --port 8080
+    python scripts/llama_server.py -m target.gguf -md draft.gguf --spec-type draft-simple --port 8080
 
 The flags are read by llama.cpp's own parser, so whatever passes here passes there. With --check they are read and
 nothing is started: exit code 0 where they hold, 1 with a line on stderr where they do not.

@@ -2,9 +2,8 @@
 
     python scripts/make_gguf.py assets/demo/target target.gguf --dtype bfloat16
 
-Needs the package gguf (requirements-servers.txt). llama.cpp splits text by a pre-tokenizer of its own list, which no demo
-tokenizer is in: send it token ids. Vectors stay float32, as llama.cpp expects; no other dtype changes a stored number
-than float16, q8_0 and q4_0.
+Needs the package gguf (requirements-servers.txt). llama.cpp splits text by rules of its own, and not one is the demo
+tokenizer's: send it token ids. Vectors stay float32, as llama.cpp expects.
 """
 
 from __future__ import annotations
@@ -28,7 +27,10 @@ def write_gguf(folder: Path, out: Path, *, dtype: str = "bfloat16") -> None:
         found = f"{config['model_type']} with a tokenizer {stored['model']['type']}"
         raise ValueError(f"{folder}: found {found}, expected llama with BPE")
     kind = gguf.GGMLQuantizationType[DTYPES[dtype]]
-    heads, blocks = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}, config["num_hidden_layers"]
+    heads, blocks = (
+        {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]},
+        config["num_hidden_layers"],
+    )
     writer = gguf.GGUFWriter(out, "llama")
     writer.add_file_type(gguf.LlamaFileType["ALL_F32" if dtype == "float32" else f"MOSTLY_{kind.name}"])
     writer.add_vocab_size(config["vocab_size"])

@@ -8,5 +8,6 @@ Each module imports, of this room, only the modules named:
     inputs            output
     decode_commands   options, output, inputs
     measure_commands  options, output, inputs
-    main              options, design_commands, decode_commands, measure_commands
+    server_commands   options, output, inputs
+    main              options, design_commands, decode_commands, measure_commands, server_commands
 """

@@ -4,6 +4,7 @@ Each module imports, of this room, only the modules named:
 
     bounded_process     -
     faults              -
+    local_server        -
     model_names         -
     prompt_columns      -
     safe_files          -

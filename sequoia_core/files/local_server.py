@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from http.client import HTTPException, HTTPResponse
 from urllib.parse import urlsplit
 
 LOOPBACK = "127.0.0.1"
@@ -70,16 +71,26 @@ def ask(address: str, path: str, body: bytes | None = None, *, seconds: float = 
     request = urllib.request.Request(address + path, body, {"Content-Type": "application/json"} if body else {})
     try:
         with _OPENER.open(request, timeout=seconds) as response:
-            content = response.read(MAX_ANSWER_BYTES + 1)
+            content = _read(response, time.monotonic() + seconds)
     except urllib.error.HTTPError as error:
         with error:
             said = error.read(LAST_WORDS).decode(errors="replace")
         raise ValueError(f"{address}{path}: found status {error.code} ({said}), expected 200") from error
-    except (OSError, ValueError) as error:  # ValueError: an answer that is not HTTP
+    except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise ValueError(f"{address}{path}: found no answer ({reason}), expected a running server") from error
     if len(content) > MAX_ANSWER_BYTES:
         raise ValueError(f"{address}{path}: found more than {MAX_ANSWER_BYTES:,} bytes, expected a shorter answer")
+    return content
+
+
+def _read(response: HTTPResponse, deadline: float) -> bytes:
+    """Read up to one byte more than an answer may have; the opener's own limit of time is for each piece."""
+    content = b""
+    while len(content) <= MAX_ANSWER_BYTES and (piece := response.read1(2**20)):
+        content += piece
+        if time.monotonic() > deadline:
+            raise TimeoutError("timed out")
     return content
 
 
@@ -97,6 +108,8 @@ def running_server(
     Raises:
         ValueError: with the end of its log, where it does not start.
     """
+    if os.name == "nt":
+        raise ValueError("found Windows, where the servers' processes cannot be ended together: start them yourself")
     port = _free_port()
     address = f"http://{LOOPBACK}:{port}"
     with tempfile.TemporaryFile() as log:
