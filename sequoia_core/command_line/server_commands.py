@@ -92,7 +92,7 @@ def server_plan_command(
     found = _about(counts) | {
         "survival": chains.survival.tolist(),
         "interval": [chains.low.tolist(), chains.high.tolist()],
-        "acceptance": chains.to_matrix().probs[:, 0].tolist(),
+        "acceptance": chains.to_matrix().probs[:-1, 0].tolist(),
         "tokens_per_step": chains.tokens_per_step.tolist(),
         "coverage": chains.coverage,
         "costs": None if plan is None else plan.source,
@@ -111,7 +111,8 @@ def server_plan_command(
     report(_for_people(chains, plan), as_json)
     if plan is not None:
         print(plan.sentence(chains.longest))
-        report(found["flags"], as_json)
+        for name, text in found["flags"].items():  # whole lines, to be copied
+            print(f"{name}:\n{text}")
     for warning in found["warnings"]:
         tell(warning)
 

@@ -104,8 +104,8 @@ def _from_json(data: bytes) -> dict[str, Any]:
     content = read_json(data)
     if isinstance(content, dict) and content.get("version") == MATRIX_VERSION:
         raise ValueError(
-            "found acceptance by depth (version 3), expected a vector of all ranks: a server tells of rank 1 alone, from "
-            "which its draft length can be planned (server-plan), but no tree"
+            "found acceptance by depth (version 3), expected a vector of all ranks: a server tells of rank 1 alone, "
+            "from which its draft length can be planned (server-plan), but no tree"
         )
     read = checked(Schema, content)
     sums = read.prompt_sums

@@ -37,7 +37,7 @@ def acceptance_from_bytes(data: bytes, name: str) -> AcceptanceVector | Acceptan
         if len({len(row) for row in (*read.matrix, *(read.trials or []))}) > 1:
             raise ValueError("matrix: found rows of several lengths, expected one number for each rank in each")
         trials = None if read.trials is None else np.array(read.trials)
-        return AcceptanceMatrix(np.array(read.matrix), trials, read.meta, read.carried_on)
+        return AcceptanceMatrix(np.array(read.matrix), trials, read.meta)
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(f"{name}: ") else f"{name}: {error}") from error
 
@@ -48,7 +48,6 @@ def matrix_bytes(matrix: AcceptanceMatrix) -> bytes:
         "matrix": matrix.probs.tolist(),
         "trials": None if matrix.trials is None else matrix.trials.tolist(),
         "meta": matrix.meta,
-        "carried_on": matrix.carried_on,
     }
     return json_bytes({"format": "sequoia-acceptance", "version": MATRIX_VERSION, **fields})
 
@@ -66,6 +65,5 @@ def _schema() -> Any:
         matrix: list[list[float]] = Field(min_length=1, max_length=MAX_RANKS)
         trials: list[list[Count]] | None = None
         meta: dict[str, Any] = {}
-        carried_on: bool = True
 
     return Schema
