@@ -51,7 +51,7 @@ def server_plan_command(
         str | None, typer.Option("--method", help="draft or ngram; default: ngram where few steps have a draft.")
     ] = None,
     new_tokens: Annotated[
-        int | None, typer.Option("--new-tokens", help="Of every request, where records do not tell.", min=2)
+        int | None, typer.Option("--new-tokens", help="Of every request, where records do not tell.", min=2, max=2**31)
     ] = None,
     acceptance: Annotated[
         Path | None, typer.Option("--acceptance", help="A vector measured here: tells what a tree would add.", **READ)
@@ -71,6 +71,8 @@ def server_plan_command(
     batches = [_number("--batch", part, 1) for part in batch.split(",")]
     if method not in (None, *METHODS):
         raise ValueError(f"--method: found {method!r}, expected one of {', '.join(METHODS)}")
+    if draft_profile is not None and profile is None:
+        raise ValueError("--bench-draft: found it without --profile, expected the target's times there")
     check_out(out)
     counts = _counts(after, before, engine, model)
     try:

@@ -189,6 +189,9 @@ def _wanted(found: Reading, engine: str, model: str | None, others: list[str], e
     }  # fmt: skip
     if not speculating and empty:
         return {}
+    models = {series.model for series in found}
+    if not speculating and model is not None and model not in models:
+        raise ValueError(f"model: found {', '.join(sorted(models))[:80] or 'none'}, expected {model[:40]!r} among them")
     if not speculating:
         first = ", ".join(dict.fromkeys(others))[:60]
         if found and others:
