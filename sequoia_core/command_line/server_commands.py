@@ -1,146 +1,234 @@
-"""Commands that ask a server: server-check.
+"""Commands about speculative decoding in other people's servers: server-plan.
 
 Heavy modules are imported inside the commands that need them, so that those without a model start at once.
 """
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .inputs import prompt_texts
-from .options import PROMPT_COUNT, Column, Json, MaxNewTokens, Out, Prompts, app
-from .output import check_out, progress_bar, report, tell
+from .options import READ, Json, Out, app
+from .output import check_out, report, tell
 
-PROGRAMS = {"vllm": "python -m vllm.entrypoints.openai.api_server", "llama.cpp": "llama-server"}
+if TYPE_CHECKING:
+    from ..design.chain_acceptance import ChainAcceptance
+    from ..design.profile import HardwareProfile
+    from ..design.server_costs import TimedSetting
+    from ..design.server_plan import BatchPlan, ServerPlan
+    from ..files.server_counts import ServerCounts
 
 
-@app.command("server-check")
-def server_check_command(
-    engine: Annotated[str, typer.Option("--engine", help="vllm or llama.cpp.")],
-    target: Annotated[str | None, typer.Option("--target", help="Model, as the server takes it.")] = None,
-    draft: Annotated[str | None, typer.Option("--draft", help="Its draft, the same.")] = None,
-    method: Annotated[str, typer.Option("--method", help="draft (a model) or ngram (text already seen).")] = "draft",
-    program: Annotated[
-        str | None, typer.Option("--program", help="What starts the server, with any options of yours in quotes.")
+@app.command("server-plan")
+def server_plan_command(
+    after: Annotated[
+        Path,
+        typer.Option(
+            "--after", help="Metrics, answers as JSON, acceptance.csv or a log of a server; or a saved matrix.", **READ
+        ),
+    ],
+    before: Annotated[
+        Path | None, typer.Option("--before", help="An earlier reading of the metrics, to be subtracted.", **READ)
     ] = None,
-    server: Annotated[
-        list[str] | None, typer.Option("--server", help="A running one instead: K=ADDRESS, once for each setting.")
+    engine: Annotated[str, typer.Option("--engine", help="auto, vllm, llama.cpp or sglang.")] = "auto",
+    model: Annotated[str | None, typer.Option("--model", help="Which of several models that the server has.")] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option("--profile", help="Costs: a profile, measured or modelled, or llama-bench's output.", **READ),
     ] = None,
-    remote: Annotated[bool, typer.Option("--remote", help="Let --server be on another machine.")] = False,
-    settings: Annotated[str, typer.Option("--settings", help="Lengths of draft, 0 among them.")] = "0,1,2,3,4,6,8",
-    planned_from: Annotated[
+    draft_profile: Annotated[
+        Path | None,
+        typer.Option("--bench-draft", help="llama-bench's output of the draft, where in another file.", **READ),
+    ] = None,
+    timed: Annotated[
         str | None,
-        typer.Option("--planned-from", help="0, one between and the longest, which the plan sees; default: 2 between."),
+        typer.Option("--timed", help="Costs: tokens per second at some k, @batch: 0=70,2=110,4=118,0=200@4"),
     ] = None,
-    prompts: Prompts = None,
-    column: Column = None,
-    prompt_count: Annotated[int, PROMPT_COUNT] = 16,
-    max_new_tokens: MaxNewTokens = 128,
-    tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", help="Send token ids by this tokenizer.json.", exists=True)
+    batch: Annotated[str, typer.Option("--batch", help="Requests side by side, separated by commas.")] = "1",
+    method: Annotated[
+        str | None, typer.Option("--method", help="draft or ngram; default: ngram where few steps have a draft.")
     ] = None,
-    one_at_a_time: Annotated[
-        bool, typer.Option("--one-at-a-time", help="Run one server after the other, where memory holds no more.")
-    ] = False,
+    new_tokens: Annotated[
+        int | None, typer.Option("--new-tokens", help="Of every request, where records do not tell.", min=2, max=2**31)
+    ] = None,
+    acceptance: Annotated[
+        Path | None, typer.Option("--acceptance", help="A vector measured here: tells what a tree would add.", **READ)
+    ] = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Run the same requests on a server at several lengths of draft, and compare with what two of them predict."""
+    """Say which draft length pays on a server, from what it counted. Loads no model."""
     # Long only by its options, which typer reads from the signature.
-    from ..files.local_server import checked_address
-    from ..files.safe_files import json_bytes, write_atomic
-    from ..studies.server_check import ask_servers, check_planned_from, compare, server_command, start_and_ask
+    from ..design.chain_acceptance import chain_acceptance
+    from ..design.matrix_files import matrix_bytes
+    from ..design.server_costs import costs_of
+    from ..design.server_flags import METHODS, flags_by_batch
+    from ..design.server_plan import plan_server
+    from ..files.safe_files import write_atomic
 
-    if engine not in PROGRAMS:
-        raise ValueError(f"--engine: found {engine[:40]!r}, expected one of {', '.join(PROGRAMS)}")
+    batches = [_number("--batch", part, 1) for part in batch.split(",")]
+    if method not in (None, *METHODS):
+        raise ValueError(f"--method: found {method!r}, expected one of {', '.join(METHODS)}")
+    if draft_profile is not None and profile is None:
+        raise ValueError("--bench-draft: found it without --profile, expected the target's times there")
     check_out(out)
-    given = dict(_given(each) for each in server or ())
-    lengths = sorted(given) if server else _lengths("--settings", settings)
-    seen = [0, 2, max(lengths)] if planned_from is None else _lengths("--planned-from", planned_from)
-    check_planned_from(seen, lengths)
-    sent: list = prompt_texts(prompts, prompt_count, column)
-    if tokenizer is not None:
-        sent = _ids(tokenizer, sent)
-    if given:
-        servers = {k: checked_address(address, remote=remote) for k, address in given.items()}
-        found = ask_servers(servers, engine, sent, max_new_tokens, progress=progress_bar(as_json))
-    else:
-        if target is None or (method == "draft" and draft is None):
-            raise ValueError("found no models to start a server with, expected --target and --draft, or --server")
-        starts = {
-            k: server_command(engine, program or PROGRAMS[engine], target, draft, k, method=method) for k in lengths
-        }
-        tell(f"Starts {len(starts)} servers{', one after the other' if one_at_a_time else ', all at once'}.")
-        with _ended_too():
-            found = start_and_ask(
-                starts, engine, sent, max_new_tokens, one_at_a_time=one_at_a_time, progress=progress_bar(as_json)
-            )
-    result = {"engine": engine, "method": method, "requests": len(sent), "max_new_tokens": max_new_tokens}
-    result |= compare(found, planned_from=seen, drafts_free=method == "ngram")
-    if out is not None:
-        write_atomic(out, json_bytes(result))
-    report(result if as_json else _readable(result), as_json)
-
-
-def _given(text: str) -> tuple[int, str]:
-    k, _, address = text.partition("=")
-    if not k.isdecimal() or not address:
-        raise ValueError(f"--server: found {text[:80]!r}, expected K=ADDRESS such as 4=http://127.0.0.1:8000")
-    return int(k), address
-
-
-def _lengths(option: str, text: str) -> list[int]:
+    counts = _counts(after, before, engine, model)
     try:
-        found = sorted({int(part) for part in text.split(",")})
+        chains = chain_acceptance(counts, new_tokens=new_tokens)
     except ValueError as error:
-        raise ValueError(f"{option}: found {text!r}, expected whole numbers separated by commas") from error
-    if found[0] != 0 or len(found) < 3:
-        raise ValueError(f"{option}: found {text!r}, expected 0 and two numbers above it")
+        if out is not None:
+            raise ValueError(f"--out: {error}") from error
+        _report_unplanned(counts, str(error), as_json)
+        return
+    method = method or (METHODS[1] if chains.drafted_share < 1 else METHODS[0])
+    settings = [] if timed is None else _settings(timed, chains)
+    free = method == METHODS[1]
+    needs_draft = not free and len({setting.k for setting in settings if setting.k}) < 2
+    hardware = None if profile is None else _profile(profile, draft_profile, needs_draft)
+    costs = costs_of(hardware, settings, drafts_free=free)
+    plan = None if costs is None else plan_server(chains, costs, batches)
+    if out is not None:
+        write_atomic(out, matrix_bytes(chains.to_matrix()))
+    found = _about(counts) | {
+        "survival": chains.survival.tolist(),
+        "interval": [chains.low.tolist(), chains.high.tolist()],
+        "acceptance": chains.to_matrix().probs[:-1, 0].tolist(),
+        "tokens_per_step": chains.tokens_per_step.tolist(),
+        "coverage": chains.coverage,
+        "costs": None if plan is None else plan.source,
+        "best": None if plan is None else plan.best,
+        "off_from": None if plan is None else plan.off_from,
+        "batches": None if plan is None else [_row(each, chains.longest) for each in plan.batches],
+        "tree_adds": None if acceptance is None else _tree_adds(acceptance, hardware),
+        "flags": None if plan is None else flags_by_batch(counts.engine, plan.best, method=method),
+        "warnings": [*(chains.notes if plan is None else plan.notes)],
+    }
+    if plan is None:
+        found["warnings"].append("Without costs (--profile or --timed) no length can be called the best.")
+    if as_json:
+        report(found, as_json)
+        return
+    report(_for_people(chains, plan), as_json)
+    if plan is not None:
+        print(plan.sentence(chains.longest))
+        for name, text in found["flags"].items():  # whole lines, to be copied
+            print(f"{name}:\n{text}")
+    for warning in found["warnings"]:
+        tell(warning)
+
+
+def _for_people(chains: ChainAcceptance, plan: ServerPlan | None) -> dict[str, str]:
+    """Return a table: one row for each k."""
+    rows = {key: str(value) for key, value in _about(chains.counts).items()}
+    rows |= {} if plan is None else {"costs": plan.source}
+    for k in range(1, chains.longest + 1):
+        place = k - 1
+        parts = [
+            f"position {k} survives {chains.survival[place]:.3f} [{chains.low[place]:.3f}, {chains.high[place]:.3f}]",
+            f"{chains.tokens_per_step[k]:.2f} tokens per step",
+        ]
+        for each in () if plan is None else plan.batches:
+            if k < len(each.speedup):
+                parts.append(f"{each.speedup[k].value:.2f}× at batch {each.batch}")
+        rows[f"k = {k}"] = " · ".join(parts)
+    return rows
+
+
+def _counts(after: Path, before: Path | None, engine: str, model: str | None) -> ServerCounts:
+    """Read a server's counts, or those behind a matrix that was saved of them."""
+    from ..design.acceptance import AcceptanceVector
+    from ..design.chain_acceptance import counts_of_matrix
+    from ..design.matrix_files import acceptance_from_bytes
+    from ..files.safe_files import read_bytes
+    from ..files.server_readings import MAX_READING_BYTES, counts_from_bytes
+
+    data = read_bytes(after, limit=MAX_READING_BYTES)
+    if before is None and b'"sequoia-acceptance"' in data[:4096]:
+        matrix = acceptance_from_bytes(data, str(after))
+        if isinstance(matrix, AcceptanceVector):
+            raise ValueError(f"{after}: found a vector of ranks, expected what a server counted, or its saved matrix")
+        return counts_of_matrix(matrix)
+    earlier = None if before is None else read_bytes(before, limit=MAX_READING_BYTES)
+    return counts_from_bytes(data, str(after), earlier, str(before), engine=engine, model=model)
+
+
+def _about(counts: ServerCounts) -> dict[str, Any]:
+    return {"engine": counts.engine, "model": counts.model, "source": counts.source, "drafts": counts.drafts}
+
+
+def _report_unplanned(counts: ServerCounts, reason: str, as_json: bool) -> None:
+    """Report what little a source tells that nothing can be planned from."""
+    nothing = ("survival", "acceptance", "tokens_per_step", "best", "flags")
+    warnings = [reason[0].upper() + reason[1:], *counts.notes]
+    found = _about(counts) | {"mean_tokens_per_step": counts.mean_length}
+    if as_json:
+        report(found | dict.fromkeys(nothing) | {"warnings": warnings}, as_json)
+        return
+    report(found | {"nothing planned": "; ".join(warnings)}, as_json)
+
+
+def _profile(path: Path, draft: Path | None, needs_draft: bool) -> HardwareProfile:
+    from ..design.bench_profile import MAX_BENCH_BYTES, profile_from_files
+    from ..files.safe_files import read_bytes
+
+    paths = [path] if draft is None else [path, draft]
+    files = [(read_bytes(each, limit=MAX_BENCH_BYTES), str(each)) for each in paths]
+    return profile_from_files(files, needs_draft=needs_draft)
+
+
+def _settings(text: str, chains: ChainAcceptance) -> list[TimedSetting]:
+    from ..design.server_costs import timed_setting
+
+    found = []
+    for part in text.split(","):
+        k, _, rest = part.partition("=")
+        rate, _, batch = rest.partition("@")
+        try:
+            found.append(timed_setting(int(k), float(rate), chains, batch=int(batch or 1)))
+        except (ValueError, OverflowError) as error:
+            raise ValueError(
+                f"--timed: found {part[:40]!r} ({str(error)[:120]}), expected k=tokens per second, perhaps @batch"
+            ) from error
     return found
 
 
-def _ids(path: Path, texts: list[str]) -> list[list[int]]:
-    from tokenizers import Tokenizer
-
+def _number(option: str, text: str, least: int) -> int:
     try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # what tokenizers raises has no class of its own
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= 65_536:
+        raise ValueError(f"{option}: found {text[:40]!r}, expected whole numbers from {least}, separated by commas")
+    return value
+
+
+def _row(plan: BatchPlan, present: int) -> dict[str, Any]:
+    return {
+        "batch": plan.batch,
+        "tokens_per_sec": [each.to_json() for each in plan.tokens_per_sec],
+        "speedup": [each.to_json() for each in plan.speedup],
+        "best": plan.best,
+        "best_interval": [plan.best_low, plan.best_high],
+        "flat": plan.flat,
+        "present": present,
+        "present_share_of_best": plan.share_of_best(present),
+        "more": plan.more,
+        "helps": plan.helps,
+    }
+
+
+def _tree_adds(acceptance: Path, hardware: HardwareProfile | None) -> float:
+    """Return the speed of the best tree ÷ that of the best chain, by a vector measured here, at batch size 1."""
+    from ..design.acceptance import AcceptanceVector
+    from ..design.planning import plan_tree
+    from ..design.prediction import best_chain, predicted_speedup
+
+    if hardware is None:
         raise ValueError(
-            f"--tokenizer {path}: found what does not load ({error}), expected a tokenizer.json"
-        ) from error
-    return [tokenizer.encode(text).ids for text in texts]
-
-
-@contextmanager
-def _ended_too() -> Iterator[None]:
-    """End what was started also where this process is told to end: an interrupt unwinds, a termination would not."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    names = [name for name in ("SIGTERM", "SIGHUP") if name in signal.Signals.__members__]
-    earlier = {name: signal.signal(signal.Signals[name], interrupt) for name in names}
-    try:
-        yield
-    finally:
-        for name, handler in earlier.items():
-            signal.signal(signal.Signals[name], handler)
-
-
-def _readable(result: dict) -> dict:
-    """Return a line for each setting in place of its fields."""
-    lines = {}
-    for row in result["rows"]:
-        measured, predicted = row["measured"], row["predicted"]
-        between = "" if measured["low"] is None else f" [{measured['low']:.2f}, {measured['high']:.2f}]"
-        said = "nothing predicted" if predicted is None else f"predicted {predicted['value']:.2f}×"
-        seen = ", seen by the plan" if row["planned_from"] else ""
-        speed = f"{row['tokens_per_sec']:.1f} tokens/s"
-        lines[f"k = {row['k']}"] = f"{said}, measured {measured['value']:.2f}×{between}, {speed}{seen}"
-    return {name: value for name, value in result.items() if name != "rows"} | lines
+            "--acceptance: found it without --profile, expected both: a tree is planned by times of passes"
+        )
+    vector = AcceptanceVector.load(acceptance)
+    chain, tree = best_chain(vector, hardware), plan_tree(vector, hardware)
+    return predicted_speedup(tree, vector, hardware) / predicted_speedup(chain, vector, hardware)

@@ -21,6 +21,7 @@ Each module imports, of this room, only the modules named:
     observed          tree, acceptance
     optimal_trees     tree, tree_search, acceptance
     replay            tree, acceptance
+    matrix_files      acceptance_files, acceptance
     chain_acceptance  bootstrap, acceptance, replay
     server_costs      profile, step_time, chain_acceptance
     server_plan       bootstrap, chain_acceptance, server_costs

@@ -294,10 +294,10 @@ class AcceptanceMatrix:
 
     Args:
         probs: float64 [L, B], `probs[l - 1, k - 1]` = probability that the child of rank k at depth l is the accepted
-            one, given that its parent was accepted; each row obeys an `AcceptanceVector`'s rules. Stored read-only.
+            one, given that its parent was accepted; each row obeys an `AcceptanceVector`'s rules. Depths beyond L take
+            the last row. Stored read-only.
         trials: int64 [L, B], parents seen for each entry, or None when unknown.
         meta: where the matrix comes from (JSON values).
-        carried_on: whether depths beyond L take the last row; else nothing is known there, and nothing accepted.
 
     Raises:
         ValueError: naming the level and the rule that it breaks.
@@ -306,7 +306,6 @@ class AcceptanceMatrix:
     probs: np.ndarray
     trials: np.ndarray | None = None
     meta: dict[str, Any] = field(default_factory=dict)
-    carried_on: bool = True
 
     def __post_init__(self) -> None:
         raw = np.asarray(self.probs)
@@ -331,8 +330,6 @@ class AcceptanceMatrix:
 
     def at_level(self, level: int) -> np.ndarray:
         """Return the probabilities of children at depth `level` (from 1), float64 [B]."""
-        if level > len(self.probs) and not self.carried_on:
-            return np.zeros(len(self))
         return self.probs[min(level, len(self.probs)) - 1]
 
 

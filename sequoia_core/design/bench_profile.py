@@ -76,6 +76,13 @@ def profile_from_bench(files: Iterable[tuple[bytes, str]], *, needs_draft: bool 
     )  # fmt: skip
 
 
+def profile_from_files(files: Sequence[tuple[bytes, str]], *, needs_draft: bool = True) -> HardwareProfile:
+    """Return a profile from one file of ours, or from llama-bench's output in one file or several."""
+    if len(files) == 1 and b'"sequoia-profile"' in files[0][0][:4096]:
+        return HardwareProfile.loads(*files[0])
+    return profile_from_bench(files, needs_draft=needs_draft)
+
+
 def _least(found: Sequence[Pass], model: str) -> tuple[list[int], list[float]]:
     best: dict[int, float] = {}
     for each in found:

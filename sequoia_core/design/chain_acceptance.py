@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..files.server_counts import UNCENSORED, ServerCounts, ServerRequest
+from ..files.server_counts import MAX_COUNT, UNCENSORED, ServerCounts, ServerRequest
 from .acceptance import AcceptanceMatrix, AcceptanceVector
 from .bootstrap import LEVEL, RESAMPLES, Estimate, bounds, estimate, resampled, wilson_interval
 from .replay import replay_while_growing
@@ -80,15 +80,40 @@ class ChainAcceptance:
         return counts.accepted_tokens / (counts.accepted_tokens + counts.drafts - counts.positions[-1])
 
     def to_matrix(self) -> AcceptanceMatrix:
-        """Return acceptance by depth, of rank 1 alone: what follows an accepted token at each depth up to K."""
+        """Return acceptance by depth, of rank 1 alone: what follows an accepted token at each depth up to K.
+
+        A matrix's last row holds for all depths beyond it, so a row of 0 ends this one: nothing was drafted there.
+        """
         assert self.counts.drafts is not None
-        reached = np.array([self.counts.drafts, *self.counts.positions[:-1]])
-        probs = np.array(self.counts.positions) / np.maximum(reached, 1)
+        reached = np.array([self.counts.drafts, *self.counts.positions[:-1], 0])
+        probs = np.array([*self.counts.positions, 0]) / np.maximum(reached, 1)
+        over = "requests" if self.by_request else "drafts, as if independent"
         meta = {
             "engine": self.counts.engine, "model": self.counts.model, "source": self.counts.source,
-            "drafts": self.counts.drafts, "settings": "unknown",
+            "settings": "unknown", "draft_tokens": self.counts.draft_tokens, "tokens": self.counts.tokens,
+            "requests_done": self.counts.requests_done, "tokens_per_step": self.tokens_per_step.tolist(),
+            "survival": self.survival.tolist(), "low": self.low.tolist(), "high": self.high.tolist(), "interval": over,
         }  # fmt: skip
-        return AcceptanceMatrix(probs[:, None], trials=reached[:, None], meta=meta, carried_on=False)
+        return AcceptanceMatrix(probs[:, None], trials=reached[:, None], meta=meta)
+
+
+def counts_of_matrix(matrix: AcceptanceMatrix) -> ServerCounts:
+    """Return the counts behind a matrix that `to_matrix` made: those by position; requests are not kept.
+
+    Raises:
+        ValueError: for a matrix with more ranks, or without its trials.
+    """
+    if len(matrix) > 1 or matrix.trials is None or not matrix.trials[0, 0]:
+        raise ValueError(f"found a matrix of {len(matrix)} ranks, expected rank 1 alone with its trials, of a server")
+    drafted = slice(-1 if not matrix.trials[-1, 0] else None)  # without the row that ends it
+    positions = np.rint(matrix.probs[drafted, 0] * matrix.trials[drafted, 0]).astype(int).tolist()
+    kept = [matrix.meta.get(name) for name in ("draft_tokens", "tokens", "requests_done")]
+    known = [value if type(value) is int and 0 <= value <= MAX_COUNT else None for value in kept]
+    return ServerCounts(
+        str(matrix.meta.get("engine", "unknown"))[:40], "a saved matrix", int(matrix.trials[0, 0]), known[0],
+        sum(positions), tuple(positions), known[1], known[2], model=str(matrix.meta.get("model", ""))[:4096],
+        notes=("A saved matrix: counts by position, requests not kept.",),
+    )  # fmt: skip
 
 
 def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> ChainAcceptance:
@@ -131,7 +156,7 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> 
             notes.append("Records without the answers' lengths: tokens past their ends count too, about 2 % of steps.")
     elif len(survival) > 1:
         notes.append(
-            f"Counted at K = {len(survival)}: shorter chains yield a little more than shown (seen: 3 to 6 % at K = 8)."
+            f"Counted at K = {len(survival)}: shorter chains yield a little more than shown (seen: 2 to 6 % at K = 8)."
         )
     if share < 1:
         notes.append(f"Only {share:.0%} of steps have a draft; the others yield one token.")

@@ -83,6 +83,20 @@ class ServerPlan:
             found = plan.batch
         return found
 
+    def sentence(self, present: int) -> str:
+        """Say what to set at each batch size, and how far from it the present k is."""
+        parts = []
+        for plan in self.batches:
+            speed, share = plan.speedup[plan.best], plan.share_of_best(present)
+            low = "" if speed.low is None else f" [{speed.low:.2f}, {speed.high:.2f}]"
+            what = f"k = {plan.best} ({speed.value:.2f}×{low} the speed without)" if plan.best else "no speculation"
+            also = [k for k in plan.flat if k != plan.best]
+            as_good = f", k = {', '.join(map(str, also))} as good within 2 %" if also else ""
+            now = "" if share is None or present == plan.best else f"; k = {present} now reaches {share:.0%} of it"
+            parts.append(f"at batch {plan.batch} {what}{as_good}{now}")
+        off = "" if self.off_from is None else f" Turn it off from batch {self.off_from} on."
+        return f"Set {'; '.join(parts)}.{off}"
+
 
 def plan_server(acceptance: ChainAcceptance, costs: ServerCosts, batches: Sequence[int] = (1,)) -> ServerPlan:
     """Return the length of draft that pays at each batch size.

@@ -81,6 +81,8 @@ def _counts(series: Series, total: Mapping[str | int, float], notes: list[str]) 
     known = {name: int(total[name]) for name in _KEPT if name in total}
     if not known.get("drafts"):
         raise ValueError("found no drafts counted, expected a server that speculated between the readings")
+    if not {"draft_tokens", "accepted_tokens"} <= set(known):
+        raise ValueError("found drafts without draft tokens or accepted tokens, expected the whole text")
     if not places:
         notes.append("No counts by position: totals alone, which say nothing of another k.")
     return ServerCounts(
@@ -110,6 +112,8 @@ def _reading(text: str, engine: str, model: str | None, *, empty: bool = False) 
     """
     found: Reading = {}
     others: list[str] = []
+    if "spec_decode_num_" in text[text.rfind("\n") + 1 :]:
+        raise ValueError("found an end within a line, expected the whole text")
     for number, line in enumerate(text.splitlines(), start=1):
         line = line.strip()
         if not line or line.startswith("#"):
@@ -185,6 +189,9 @@ def _wanted(found: Reading, engine: str, model: str | None, others: list[str], e
     }  # fmt: skip
     if not speculating and empty:
         return {}
+    models = {series.model for series in found}
+    if not speculating and model is not None and model not in models:
+        raise ValueError(f"model: found {', '.join(sorted(models))[:80] or 'none'}, expected {model[:40]!r} among them")
     if not speculating:
         first = ", ".join(dict.fromkeys(others))[:60]
         if found and others:
