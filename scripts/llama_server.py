@@ -2,13 +2,15 @@
 
     python scripts/llama_server.py -m target.gguf -md draft.gguf --spec-type draft-simple --port 8080
 
-The flags are read by llama.cpp's own parser, so whatever passes here passes there. With --check they are read and
-nothing is started: exit code 0 where they hold, 1 with a line on stderr where they do not.
+The flags are read by llama.cpp's own parser, so whatever passes here passes there. With --check nothing is started:
+what they say of speculation is printed as JSON, or exit code 1 with a line on stderr where they are refused.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
+import os
 import signal
 import sys
 
@@ -36,10 +38,14 @@ def main() -> None:
     if params is None:
         sys.exit(1)
     if "--check" in sys.argv:
-        return
+        draft, ngram = params.speculative.draft, params.speculative.ngram_mod
+        types = [each.name.removeprefix("COMMON_SPECULATIVE_TYPE_") for each in params.speculative.types]
+        found = {"draft_n_max": draft.n_max, "draft_p_min": draft.p_min, "ngram_n_max": ngram.n_max}
+        return print(json.dumps({"types": types, **found}))
     server = xllamacpp.Server(params)
     print(f"listening on {server.listening_address}", flush=True)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    os._exit(0)  # there is nothing to save, and a request under way would be waited for
 
 
 if __name__ == "__main__":

@@ -36,7 +36,10 @@ def server_check_command(
     settings: Annotated[str, typer.Option("--settings", help="Lengths of draft, 0 among them.")] = "0,1,2,3,4,6,8",
     planned_from: Annotated[
         str | None,
-        typer.Option("--planned-from", help="0, one between and the longest, which the plan sees; default: 2 between."),
+        typer.Option(
+            "--planned-from",
+            help="What the plan sees: 0, the longest, one between (default: near 2).",
+        ),
     ] = None,
     prompts: Prompts = None,
     column: Column = None,
@@ -62,7 +65,8 @@ def server_check_command(
     check_out(out)
     given = dict(_given(each) for each in server or ())
     lengths = sorted(given) if server else _lengths("--settings", settings)
-    seen = [0, 2, max(lengths)] if planned_from is None else _lengths("--planned-from", planned_from)
+    between = min(lengths[1:-1], key=lambda k: abs(k - 2), default=0)
+    seen = [0, between, lengths[-1]] if planned_from is None else _lengths("--planned-from", planned_from)
     check_planned_from(seen, lengths)
     sent: list = prompt_texts(prompts, prompt_count, column)
     if tokenizer is not None:

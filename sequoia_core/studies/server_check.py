@@ -216,7 +216,8 @@ def compare(
         JSON-ready: `rows`, one for each k, with tokens per second over k = 0 `predicted` and `measured` (paired by
         request), `error` and whether the prediction `held` inside the measured interval; `median_abs_error` of the
         settings that the plan did not see; the k `chosen` by prediction, the `best` measured, and `chosen_over_best`;
-        `same_text`, the share of answers that equal those at k = 0; `notes`.
+        `same_text`, the share of answers that equal those at k = 0; `survival_interval`, low and high for each
+        position of the longest draft; `notes`.
     """
     check_planned_from(planned_from, list(settings))
     seconds = {k: np.array([each.seconds / each.tokens for each in settings[k]]) for k in sorted(settings)}
@@ -242,7 +243,9 @@ def compare(
         result |= {"chosen": chosen, "chosen_over_best": over.to_json()}
     texts = {k: [each.text for each in answers] for k, answers in settings.items()}
     same = [text == plain for k in texts if k for text, plain in zip(texts[k], texts[0], strict=True)]
-    return result | {"same_text": float(np.mean(same)), "rows": rows, "notes": notes}
+    interval = None if acceptance is None else [acceptance.low.tolist(), acceptance.high.tolist()]
+    result |= {"same_text": float(np.mean(same)), "survival_interval": interval}
+    return result | {"rows": rows, "notes": notes}
 
 
 def check_planned_from(planned_from: Sequence[int], settings: Sequence[int]) -> None:
