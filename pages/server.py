@@ -29,7 +29,7 @@ except ValueError as error:
     figures.unplanned(counts, str(error))
     st.stop()
 free = chains.drafted_share < 1 if untold.drafts_free is None else untold.drafts_free
-key_figures, pictures, sentence = st.container(), st.container(), st.container()
+key_figures, sentence, pictures = st.container(), st.container(), st.container()
 st.subheader("What a step costs")
 batches = costs.batches()
 known = costs.section(chains, drafts_free=free, is_example=found.is_example)
@@ -42,11 +42,11 @@ if known is not None:
 with key_figures:
     figures.key_figures(chains, plan)
 left, right = pictures.columns(2)
-figures.survival(left, chains)
+figures.survival(left, chains, is_example=found.is_example)
 figures.speeds(right, plan, chains.longest)
 if plan is not None:
     sentence.markdown(f":material/arrow_forward: **{escaped(plan.sentence(chains.longest))}**")
-    figures.settings(plan, counts.engine, drafts_free=free)
+    figures.settings(plan, chains, drafts_free=free)
 for note in chains.notes if plan is None else plan.notes:
     st.caption(f":material/info: {escaped(note)}")
 figures.saving(chains)

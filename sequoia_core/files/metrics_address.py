@@ -59,7 +59,9 @@ def _checked(address: str, allowed: tuple[str, ...]) -> tuple[str, int, bool]:
         host, port = (parts.hostname or "").lower(), parts.port
     except ValueError:
         host, port = "", None
-    if not host or parts.scheme not in ("http", "https") or parts.username is not None or not address.isprintable():
+    if host and parts.username is not None:
+        raise ValueError(f"address: found a user name, {expected}")
+    if not host or parts.scheme not in ("http", "https") or not address.isprintable():
         raise ValueError(f"address: found {address[:40]!r}, {expected}")
     if parts.path not in ("", "/", "/metrics") or parts.query or parts.fragment:
         raise ValueError(f"address: found the path {parts.path[:40]!r}, {expected}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core.design.matrix_files import matrix_bytes
 from sequoia_core.design.server_flags import METHODS, flags_by_batch
@@ -82,19 +83,25 @@ def _now(plan: BatchPlan, present: int) -> str:
     return "vs 1.00× without" if share is None else f"k = {present} now: {share:.0%} of it"
 
 
-def survival(place, chains: ChainAcceptance) -> None:
-    """Draw survival by position beside a vector measured here, and say why they differ."""
+def survival(place: DeltaGenerator, chains: ChainAcceptance, *, is_example: bool) -> None:
+    """Draw survival by position beside a vector that the reader brought or measured, and say why they differ."""
     vector = session.acceptance()
+    compared = is_example or session.has_own_acceptance()  # a default of the app is of no server but the example's
     name = "p₁ of the vector in use, to the power of the position"
     place.subheader("Survival by position")
     place.plotly_chart(
-        charts.survival_figure(chains, beside={name: float(vector.probs[0])}),
+        charts.survival_figure(chains, beside={name: float(vector.probs[0])} if compared else {}),
         width="stretch",
         key="server_survival",
         alt="Share of drafts accepted up to each position: "
         + ", ".join(f"{share:.2f}" for share in chains.survival[:8]),
     )
     over = "requests" if chains.by_request else "drafts, taken as independent"
+    if not compared:
+        place.caption(
+            f"95 % over {over}. A vector that you choose or measure on the acceptance page is drawn beside it."
+        )
+        return
     place.caption(
         f"95 % over {over}. The dashed line is {escaped(session.acceptance_source())}, p₁ = {vector.probs[0]:.2f}: "
         "measured at every position of a text. A draft begins more often where text is hard, so a server's first "
@@ -102,7 +109,7 @@ def survival(place, chains: ChainAcceptance) -> None:
     )
 
 
-def speeds(place, plan: ServerPlan | None, present: int) -> None:
+def speeds(place: DeltaGenerator, plan: ServerPlan | None, present: int) -> None:
     """Draw speed over k at every batch size."""
     place.subheader("Speed over k")
     if plan is None:
@@ -118,20 +125,26 @@ def speeds(place, plan: ServerPlan | None, present: int) -> None:
     place.caption(f"Costs: {escaped(plan.source)}. Bands are of the acceptance alone.")
 
 
-def settings(plan: ServerPlan, engine: str, *, drafts_free: bool) -> None:
-    """Draw a row for each batch size, and what to copy."""
-    controls.page_link(
-        st.container(), "lookup", "Would text already seen help? Replay a log of yours", ":material/replay:"
+def settings(plan: ServerPlan, chains: ChainAcceptance, *, drafts_free: bool) -> None:
+    """Draw a row for each batch size, what else might help, and what to copy."""
+    unit = "requests" if chains.by_request else "drafts"
+    st.dataframe([_row(each, unit) for each in plan.batches], hide_index=True, width="stretch", key="server_table")
+    st.caption(
+        "What a tree would add a server's counts cannot tell: they are of rank 1 alone. A vector measured here can."
     )
-    st.dataframe([_row(each) for each in plan.batches], hide_index=True, width="stretch", key="server_table")
+    left, right = st.columns(2)
+    controls.page_link(left, "lookup", "Would text already seen help? Replay a log", ":material/replay:")
+    controls.page_link(right, "tree", "What a tree yields by the vector in use", ":material/account_tree:")
     st.subheader("To copy")
     st.caption("Names in angle brackets are yours. Other options of yours stay as they are.")
-    for name, text in flags_by_batch(engine, plan.best, method=METHODS[1] if drafts_free else METHODS[0]).items():
+    for name, text in flags_by_batch(
+        chains.counts.engine, plan.best, method=METHODS[1] if drafts_free else METHODS[0]
+    ).items():
         st.markdown(f"**{escaped(name)}**")
         st.code(text, language="bash", wrap_lines=True)
 
 
-def _row(plan: BatchPlan) -> dict[str, str]:
+def _row(plan: BatchPlan, unit: str) -> dict[str, str]:
     speed, rate = plan.speedup[plan.best], plan.tokens_per_sec[plan.best]
     spread = "" if speed.low is None else f" [{speed.low:.2f}, {speed.high:.2f}]"
     return {
@@ -141,8 +154,8 @@ def _row(plan: BatchPlan) -> dict[str, str]:
         "within 2 %": ", ".join(map(str, plan.flat)),
         "tokens per second": f"{rate.value:,.0f}",
         "speed over k = 0": f"{speed.value:.2f}×{spread}",
-        "more to settle it": "unknown" if plan.more is None else f"{plan.more:,}" if plan.more else "none",
-        "what would help": "; ".join(f"{what}: {gain:.2f}×" for what, gain in plan.helps.items()) or "nothing of these",
+        f"more {unit} to settle it": "unknown" if plan.more is None else f"{plan.more:,}" if plan.more else "none",
+        "would help": "; ".join(f"{what}: {gain:.2f}×" for what, gain in plan.helps.items()) or "nothing of these",
     }
 
 
