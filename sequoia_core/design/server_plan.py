@@ -89,11 +89,13 @@ class ServerPlan:
         for plan in self.batches:
             speed, share = plan.speedup[plan.best], plan.share_of_best(present)
             low = "" if speed.low is None else f" [{speed.low:.2f}, {speed.high:.2f}]"
-            what = f"k = {plan.best} ({speed.value:.2f}×{low} the speed without)" if plan.best else "no speculation"
+            what = f"k = {plan.best} at batch {plan.batch} ({speed.value:.2f}×{low} the speed without)"
+            if not plan.best:
+                what = f"no speculation at batch {plan.batch}"
             also = [k for k in plan.flat if k != plan.best]
             as_good = f", k = {', '.join(map(str, also))} as good within 2 %" if also else ""
             now = "" if share is None or present == plan.best else f"; k = {present} now reaches {share:.0%} of it"
-            parts.append(f"at batch {plan.batch} {what}{as_good}{now}")
+            parts.append(f"{what}{as_good}{now}")
         off = "" if self.off_from is None else f" Turn it off from batch {self.off_from} on."
         return f"Set {'; '.join(parts)}.{off}"
 
@@ -185,9 +187,9 @@ def _what_helps(
     given = np.divide(survival[1:], survival[:-1], out=np.zeros(acceptance.longest), where=survival[:-1] > 0)
     gained = np.concatenate([[0.0], np.cumprod((1 + given) / 2).cumsum()]) * acceptance.drafted_share
     better = float((batch * (1 + gained[:count]) / seconds).max()) / now
-    found = {"a draft that is refused half as often": better}
+    found = {"half the refusals": better}
     drafting = np.array([costs.drafting_sec(k, batch) for k in range(count)]) * acceptance.drafted_share
     if drafting.any():
         speeds = batch * acceptance.tokens_per_step[:count] / (seconds - drafting / 2)
-        found["a draft that takes half the time"] = float(speeds.max()) / now
+        found["half the draft's time"] = float(speeds.max()) / now
     return {what: speed for what, speed in found.items() if speed >= HELPS}

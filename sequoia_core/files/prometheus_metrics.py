@@ -199,8 +199,7 @@ def _wanted(found: Reading, engine: str, model: str | None, others: list[str], e
         raise ValueError(f"found {first or 'nothing'}, expected {EXPECTED}")
     for what, names in (("engines", {s.engine for s in speculating}), ("models", {s.model for s in speculating})):
         if len(names) > 1:
-            option = "--engine" if what == "engines" else "--model"
-            raise ValueError(f"found {what} {', '.join(sorted(names))[:80]}, expected one: choose it by {option}")
+            raise ValueError(f"found {what} {', '.join(sorted(names))[:80]}, expected one: say which {what[:-1]}")
     return speculating
 
 

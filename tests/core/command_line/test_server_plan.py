@@ -112,7 +112,7 @@ def test_what_a_tree_adds_needs_a_vector_and_a_profile(plan, files, capsys):
 def test_for_people_there_is_a_sentence_and_lines_to_copy(files, capsys):
     assert main(["server-plan", "--after", files("after"), "--timed", "0=400,2=600,4=640"]) == 0
     shown = capsys.readouterr().out
-    assert "Set at batch 1 k = 4 (1.60×" in shown
+    assert "Set k = 4 at batch 1 (1.60×" in shown
     assert "\n--speculative-config '{" in shown and '"num_speculative_tokens": 4' in shown
 
 

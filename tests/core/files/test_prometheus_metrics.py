@@ -68,11 +68,11 @@ def test_an_earlier_reading_may_hold_no_counters_yet():
 
 def test_several_models_or_engines_are_a_choice():
     models = vllm_text(*AFTER) + vllm_text(*NGRAM, model="other")
-    with pytest.raises(ValueError, match="found models demo, other, expected one: choose it by --model"):
+    with pytest.raises(ValueError, match="found models demo, other, expected one: say which model"):
         read(models)
     assert read(models, model="other").drafts == 352
     engines = vllm_text(*AFTER) + llama_text(*LLAMA_AFTER)
-    with pytest.raises(ValueError, match="found engines llama.cpp, vllm, expected one: choose it by --engine"):
+    with pytest.raises(ValueError, match="found engines llama.cpp, vllm, expected one: say which engine"):
         read(engines)
     assert read(engines, engine="llama.cpp").drafts == 2732
     with pytest.raises(ValueError, match="no counters of speculative decoding of sglang"):
