@@ -64,7 +64,7 @@ def server_plan_command(
     from ..design.chain_acceptance import chain_acceptance
     from ..design.matrix_files import matrix_bytes
     from ..design.server_costs import costs_of
-    from ..design.server_flags import METHODS, flags_by_batch
+    from ..design.server_flags import METHODS
     from ..design.server_plan import plan_server
     from ..files.safe_files import write_atomic
 
@@ -91,22 +91,8 @@ def server_plan_command(
     plan = None if costs is None else plan_server(chains, costs, batches)
     if out is not None:
         write_atomic(out, matrix_bytes(chains.to_matrix()))
-    found = _about(counts) | {
-        "survival": chains.survival.tolist(),
-        "interval": [chains.low.tolist(), chains.high.tolist()],
-        "acceptance": chains.to_matrix().probs[:-1, 0].tolist(),
-        "tokens_per_step": chains.tokens_per_step.tolist(),
-        "coverage": chains.coverage,
-        "costs": None if plan is None else plan.source,
-        "best": None if plan is None else plan.best,
-        "off_from": None if plan is None else plan.off_from,
-        "batches": None if plan is None else [_row(each, chains.longest) for each in plan.batches],
-        "tree_adds": None if acceptance is None else _tree_adds(acceptance, hardware),
-        "flags": None if plan is None else flags_by_batch(counts.engine, plan.best, method=method),
-        "warnings": [*(chains.notes if plan is None else plan.notes)],
-    }
-    if plan is None:
-        found["warnings"].append("Without costs (--profile or --timed) no length can be called the best.")
+    adds = None if acceptance is None else _tree_adds(acceptance, hardware)
+    found = _result(chains, plan, method) | {"tree_adds": adds}
     if as_json:
         report(found, as_json)
         return
@@ -117,6 +103,30 @@ def server_plan_command(
             print(f"{name}:\n{text}")
     for warning in found["warnings"]:
         tell(warning)
+
+
+def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> dict[str, Any]:
+    from ..design.server_flags import flags_by_batch
+
+    found = _about(chains.counts) | {
+        "survival": chains.survival.tolist(),
+        "interval": [chains.low.tolist(), chains.high.tolist()],
+        "acceptance": chains.to_matrix().probs[:-1, 0].tolist(),
+        "tokens_per_step": chains.tokens_per_step.tolist(),
+        "coverage": chains.coverage,
+    }
+    if plan is None:
+        unknown = dict.fromkeys(("costs", "best", "off_from", "batches", "flags"))
+        more = "Without costs (--profile or --timed) no length can be called the best."
+        return found | unknown | {"warnings": [*chains.notes, more]}
+    return found | {
+        "costs": plan.source,
+        "best": plan.best,
+        "off_from": plan.off_from,
+        "batches": [_row(each, chains.longest) for each in plan.batches],
+        "flags": flags_by_batch(chains.counts.engine, plan.best, method=method),
+        "warnings": [*plan.notes],
+    }
 
 
 def _for_people(chains: ChainAcceptance, plan: ServerPlan | None) -> dict[str, str]:

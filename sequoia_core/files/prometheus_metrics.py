@@ -36,7 +36,7 @@ Reading = dict[Series, dict[str | int, float]]  # of each series: count name, or
 
 def looks_like_metrics(text: str) -> bool:
     """Whether a text has lines of Prometheus' format."""
-    return any(line.startswith(("# HELP ", "# TYPE ")) or "spec_decode_num_" in line for line in text.splitlines())
+    return re.search(r"^(?:# (?:HELP|TYPE) |[\w:]*spec_decode_num_)", text, re.MULTILINE | re.ASCII) is not None
 
 
 def counts_between(after: str, before: str | None, *, engine: str = "auto", model: str | None = None) -> ServerCounts:

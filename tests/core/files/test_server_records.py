@@ -58,6 +58,14 @@ def test_whole_answers_tell_how_long_they_are():
     assert "1 answers without counts" in read([answer, other]).notes[0]
 
 
+def test_an_answer_may_speak_of_metrics():
+    answer = {
+        "text": "vllm:spec_decode_num_drafts_total 1\n# HELP",
+        "metrics": {"speculative_decoding": step_record("205")},
+    }
+    assert read(json.dumps(answer, indent=1)).drafts == 3
+
+
 def test_histograms_alone_cannot_be_replayed():
     row = step_record("3125")
     del row["per_step_accepted"], row["per_step_drafted"]
