@@ -14,12 +14,14 @@ from typing import NamedTuple
 from .server_counts import LLAMA_CPP, MAX_COUNT, MAX_POSITIONS, SGLANG, VLLM, ServerCounts
 
 MAX_METRICS_BYTES = 16 * 2**20
+MAX_OTHERS = 8  # names of other metrics that a message may show
 EXPECTED = "metrics of vLLM, llama.cpp's server (started with --metrics) or SGLang with speculative decoding"
 _SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)\s*(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*(?:#.*)?", re.ASCII)
 _LABEL = re.compile(r'\s*([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)', re.ASCII)
 _COUNTER = re.compile(r"(.*?)[:_]?spec_decode_num_(drafts|draft_tokens|accepted_tokens(?:_per_pos)?)(?:_total)?")
 _TOKENS = {"generation_tokens_total": "tokens", "tokens_predicted_total": "tokens", "request_success_total": "requests"}
 _AVERAGES = ("spec_accept_length", "spec_accept_rate")
+_OURS = re.compile("|".join(["spec_decode_num_", *_TOKENS, *_AVERAGES]))
 _KEPT = ("drafts", "draft_tokens", "accepted_tokens", "tokens", "requests")
 
 
@@ -117,6 +119,9 @@ def _reading(text: str, engine: str, model: str | None, *, empty: bool = False) 
     for number, line in enumerate(text.splitlines(), start=1):
         line = line.strip()
         if not line or line.startswith("#"):
+            continue
+        if _OURS.search(line) is None:
+            others += [re.split(r"[\s{]", line, maxsplit=1)[0]] * (len(others) < MAX_OTHERS)
             continue
         match = _SAMPLE.fullmatch(line)
         if match is None:
