@@ -89,15 +89,13 @@ class ServerPlan:
         for plan in self.batches:
             speed, share = plan.speedup[plan.best], plan.share_of_best(present)
             low = "" if speed.low is None else f" [{speed.low:.2f}, {speed.high:.2f}]"
-            what = f"k = {plan.best} at batch {plan.batch} ({speed.value:.2f}×{low} the speed without)"
-            if not plan.best:
-                what = f"no speculation at batch {plan.batch}"
-            also = [k for k in plan.flat if k != plan.best]
-            as_good = f", k = {', '.join(map(str, also))} as good within 2 %" if also else ""
-            now = "" if share is None or present == plan.best else f"; k = {present} now reaches {share:.0%} of it"
-            parts.append(f"{what}{as_good}{now}")
+            found = [f"{speed.value:.2f}×{low} the speed without"] if plan.best else []
+            if share is not None and present != plan.best:
+                found.append(f"k = {present} now reaches {share:.0%} of the best")
+            what = f"k = {plan.best}" if plan.best else "no speculation"
+            parts.append(f"{what} at batch {plan.batch}" + (f" ({'; '.join(found)})" if found else ""))
         off = "" if self.off_from is None else f" Turn it off from batch {self.off_from} on."
-        return f"Set {'; '.join(parts)}.{off}"
+        return f"Set {', '.join(parts)}.{off}"
 
 
 def plan_server(acceptance: ChainAcceptance, costs: ServerCosts, batches: Sequence[int] = (1,)) -> ServerPlan:

@@ -129,6 +129,10 @@ def settings(plan: ServerPlan, chains: ChainAcceptance, *, drafts_free: bool) ->
     """Draw a row for each batch size, what else might help, and what to copy."""
     unit = "requests" if chains.by_request else "drafts"
     st.dataframe([_row(each, unit) for each in plan.batches], hide_index=True, width="stretch", key="server_table")
+    for each in plan.batches:
+        if each.helps:
+            gains = ", ".join(f"{what} {gain:.2f}×" for what, gain in each.helps.items())
+            st.caption(f":material/trending_up: Over the best at batch {each.batch}: {gains}.")
     st.caption(
         "What a tree would add a server's counts cannot tell: they are of rank 1 alone. A vector measured here can."
     )
@@ -150,12 +154,11 @@ def _row(plan: BatchPlan, unit: str) -> dict[str, str]:
     return {
         "batch": f"{plan.batch}",
         "best k": f"{plan.best}" if plan.best else "off",
-        "95 % of resamples": f"{plan.best_low} to {plan.best_high}",
+        "95 %": f"{plan.best_low} to {plan.best_high}",
         "within 2 %": ", ".join(map(str, plan.flat)),
         "tokens per second": f"{rate.value:,.0f}",
         "speed over k = 0": f"{speed.value:.2f}×{spread}",
         f"more {unit} to settle it": "unknown" if plan.more is None else f"{plan.more:,}" if plan.more else "none",
-        "would help": "; ".join(f"{what}: {gain:.2f}×" for what, gain in plan.helps.items()) or "nothing of these",
     }
 
 

@@ -116,7 +116,7 @@ def test_the_present_setting_is_compared_with_the_best():
     plan = plan_server(geometric(0.5), costs_of(profile(draft=0.3)))
     best = plan.batches[0]
     assert best.best < 8
-    assert f"k = 8 now reaches {best.share_of_best(8):.0%} of it" in plan.sentence(8)
+    assert f"k = 8 now reaches {best.share_of_best(8):.0%} of the best" in plan.sentence(8)
     assert "now reaches" not in plan.sentence(best.best)
 
 
