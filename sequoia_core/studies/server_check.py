@@ -62,8 +62,14 @@ def server_command(
         program: its own command with any options, such as "llama-server --threads 8".
         target, draft: models as this server takes them.
         method: "draft" or "ngram".
+
+    Raises:
+        ValueError: for a program whose quotes are open, or another method.
     """
-    words = [*shlex.split(program), "--model", target]
+    try:
+        words = [*shlex.split(program), "--model", target]
+    except ValueError as error:
+        raise ValueError(f"--program: found {program[:80]!r}, expected a command with its quotes closed") from error
     if engine == LLAMA_CPP:
         words += ["--metrics"]
     else:
