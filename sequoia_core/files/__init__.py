@@ -12,7 +12,7 @@ Each module imports, of this room, only the modules named:
     parquet_prompts     bounded_process
     parquet_reading     prompt_columns, safe_files
     prometheus_metrics  server_counts
-    metrics_address     prometheus_metrics, safe_files
+    metrics_address     local_server
     prompt_files        prompt_columns, safe_files, parquet_prompts
     response_logs       prompt_columns, safe_files, prompt_files
     server_records      safe_files, server_counts

@@ -34,11 +34,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
 
 
-def checked_address(address: str, *, remote: bool = False) -> str:
+def checked_address(address: str, *, remote: bool = False, others: str = "--remote allows others") -> str:
     """Return the scheme, host and port of a server.
 
     Args:
         remote: whether it may be elsewhere than on this machine.
+        others: how that is allowed, for the error.
 
     Raises:
         ValueError: for what is no such address, or another machine's.
@@ -49,9 +50,10 @@ def checked_address(address: str, *, remote: bool = False) -> str:
     except ValueError:
         host, port = None, None
     if host is None or parts.scheme not in ("http", "https") or parts.username is not None:
-        raise ValueError(f"server: found {address[:80]!r}, expected an address such as http://{LOOPBACK}:8000")
+        named = "a user name" if host and parts.username is not None else repr(address[:80])
+        raise ValueError(f"server: found {named}, expected an address such as http://{LOOPBACK}:8000")
     if not (remote or _is_loopback(host)):
-        raise ValueError(f"server: found {host[:80]}, expected an address of this machine (--remote allows others)")
+        raise ValueError(f"server: found {host[:80]}, expected an address of this machine ({others})")
     named = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{named}" + ("" if port is None else f":{port}")
 
