@@ -35,6 +35,7 @@ from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import predict
 from sequoia_core.files.local_server import ask
 from sequoia_core.models.device import describe_device
+from sequoia_core.native import instruction_sets
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile
 from sequoia_core.studies.race import own_method, take_turns
@@ -156,7 +157,9 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(DEMO / "target" / "tokenizer.json"))
     texts = [json.loads(line)["text"] for line in (PROMPTS / "not-looping.jsonl").read_text().splitlines()]
     prompts = [tokenizer.encode(text).ids for text in texts[: args.prompts]]
-    out = ROOT / "benchmarks" / "results" / f"servers-{date.today().isoformat()}.json"
+    instructions = instruction_sets.chosen()[0]
+    passes = "other" if instructions is None else instructions.name
+    out = ROOT / "benchmarks" / "results" / f"servers-{passes}-{date.today().isoformat()}.json"
     result = json.loads(out.read_text()) if out.exists() else {}
     result["settings"] = {
         "device": describe_device("cpu"),
