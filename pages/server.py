@@ -14,22 +14,24 @@ st.caption(
     "off? The server's own counts tell; no model is loaded."
 )
 found = reading.section()
-untold = reading.untold()
+answer, pictures, untold_place = st.container(), st.container(), st.container()
+with untold_place:
+    untold = reading.untold()
 if found is None:
-    st.info("Bring a reading of your server: what to set appears here.", icon=":material/dns:")
+    answer.info("Bring a reading of your server: what to set appears here.", icon=":material/dns:")
     st.stop()
 try:
     counts = reading.counts(found, untold.engine, untold.model)
 except ValueError as error:
-    st.error(escaped(str(error)), icon=":material/error:")
+    answer.error(escaped(str(error)), icon=":material/error:")
     st.stop()
 try:
     chains = reading.chains(counts, found, untold.engine, untold.model, untold.new_tokens)
 except ValueError as error:
-    figures.unplanned(counts, str(error))
+    with answer:
+        figures.unplanned(counts, str(error))
     st.stop()
 free = chains.drafted_share < 1 if untold.drafts_free is None else untold.drafts_free
-key_figures, sentence, pictures = st.container(), st.container(), st.container()
 st.subheader("What a step costs")
 batches = costs.batches()
 known = costs.section(chains, drafts_free=free, is_example=found.is_example)
@@ -39,13 +41,14 @@ if known is not None:
         plan = plan_server(chains, known, batches)
     except ValueError as error:
         st.error(escaped(str(error)), icon=":material/error:")
-with key_figures:
+with answer:
     figures.key_figures(chains, plan)
+    if plan is not None:
+        st.markdown(f":material/arrow_forward: **{escaped(plan.sentence(chains.longest))}**")
 left, right = pictures.columns(2)
 figures.survival(left, chains, is_example=found.is_example)
 figures.speeds(right, plan, chains.longest)
 if plan is not None:
-    sentence.markdown(f":material/arrow_forward: **{escaped(plan.sentence(chains.longest))}**")
     figures.settings(plan, chains, drafts_free=free)
 for note in chains.notes if plan is None else plan.notes:
     st.caption(f":material/info: {escaped(note)}")

@@ -17,7 +17,7 @@ from typing import Any
 from .safe_files import read_json
 from .server_counts import LLAMA_CPP, MAX_COUNT, MAX_POSITIONS, SGLANG, VLLM, ServerCounts, ServerRequest
 
-MAX_REQUESTS = 100_000
+MAX_REQUESTS = 10_000  # each is in every resample: 80 MB
 MAX_STEPS = 5_000_000  # of all requests
 EXPECTED_ANSWERS = (
     "answers of vLLM with metrics.speculative_decoding (--per-request-spec-decode-metrics detailed), or of llama.cpp's "

@@ -1,12 +1,14 @@
 """Costs of a server's steps and the draft length that pays: lines, passes, batches, intervals, what would help."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sequoia_core import HardwareProfile
 from sequoia_core.design.chain_acceptance import chain_acceptance
 from sequoia_core.design.server_costs import ServerCosts, TimedSetting, costs_of, timed_setting
-from sequoia_core.design.server_plan import plan_server
+from sequoia_core.design.server_plan import ServerPlan, plan_server
 from sequoia_core.files.server_counts import ServerCounts
 from sequoia_core.files.server_readings import counts_from_bytes
 from tests.core.files.server_samples import AFTER, NGRAM, step_records, vllm_text
@@ -101,6 +103,13 @@ def test_off_is_among_the_answers_and_the_batch_from_which_it_is_best_is_named()
     assert plan.best[1] > 0 and plan.best[4] == 0 and plan.off_from in (2, 4)
     assert "no speculation" in plan.sentence(4) and f"Turn it off from batch {plan.off_from} on." in plan.sentence(4)
     assert plan_server(geometric(0.9), costs_of(profile()), [1, 2]).off_from is None
+
+
+def test_off_means_off_at_every_larger_batch_size():
+    one = plan_server(geometric(0.5), costs_of(profile())).batches[0]
+    rows = tuple(replace(one, batch=batch, best=best) for batch, best in ((1, 0), (2, 3), (4, 0), (8, 0)))
+    assert ServerPlan(rows, (), "", ()).off_from == 4
+    assert ServerPlan(rows[:2], (), "", ()).off_from is None
 
 
 def test_the_present_setting_is_compared_with_the_best():
