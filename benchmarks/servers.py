@@ -5,9 +5,9 @@
     python benchmarks/servers.py --engines "vllm ngram" --server 0=http://127.0.0.1:8600 --server 1=http://…
 
 Every engine answers the same requests at k = 0, 1, 2, 3, 4, 6, 8 in turns; the plan sees k = 0, 2 and 8. llama.cpp is
-the wheel of requirements-servers.txt with one thread fewer than there are cores, as our own engine has here. vLLM is
-started by --vllm, all settings at once, or given. The day's record is completed, so engines may run one after the
-other; it is named after the dtype and the day. Last line: engine -> `median_abs_error`, `chosen_over_best`, `rows`.
+the wheel of requirements-servers.txt with one thread fewer than there are cores, as our own engine has here; ours runs
+in bfloat16, its compiled format. vLLM is started by --vllm, all settings at once, or given. The day's record is
+completed, so engines may run one after the other. Last line: engine -> `median_abs_error`, `chosen_over_best`, `rows`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 from sequoia_core import HybridTree, SamplingConfig, TextIndex, load_pair
 from sequoia_core.decoding.tree_policy import ROOT_ONLY
@@ -34,6 +35,7 @@ from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.prediction import predict
 from sequoia_core.files.local_server import ask
 from sequoia_core.models.device import describe_device
+from sequoia_core.native import instruction_sets
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile
 from sequoia_core.studies.race import own_method, take_turns
@@ -59,9 +61,9 @@ LLAMA = (
 )
 
 
-def ours(prompts: Sequence[Sequence[int]], length: int, pair) -> dict:
+def ours(prompts: Sequence[Sequence[int]], length: int) -> dict:
     """Check our own chains as if a server ran them; add the planned tree and the hybrid, with rows of their own."""
-    sampling = SamplingConfig(0.0)
+    pair, sampling = load_pair(dtype="bfloat16"), SamplingConfig(0.0)
     lines = (PROMPTS / "prompts.jsonl").read_text().splitlines()[CALIBRATING]
     calibrating = [pair.tokenizer.encode(json.loads(line)["text"]) for line in lines]
     vector = measure_acceptance(
@@ -87,7 +89,7 @@ def ours(prompts: Sequence[Sequence[int]], length: int, pair) -> dict:
             prediction = predict(trees[name], vector, profile, prompts=len(prompts))
             row["predicted"] = prediction.speedup.to_json()
         result["rows"].append(row)
-    return result
+    return result | {"dtype": "bfloat16"}
 
 
 def seconds(answers: Sequence[Served]) -> np.ndarray:
@@ -111,7 +113,7 @@ def of_server(engine: str, prompts: Sequence[Sequence[int]], length: int, dtype:
                 models = {each: as_gguf(path, Path(folder), dtype) for each, path in models.items()}
             starts = {k: server_command(name, program, *models.values(), k, method=method) for k in SETTINGS}
             found = start_and_ask(starts, name, prompts, length)
-    return compare(found, drafts_free=method == "ngram") | about
+    return compare(found, drafts_free=method == "ngram") | about | {"dtype": dtype}
 
 
 def as_gguf(model: str, folder: Path, dtype: str) -> str:
@@ -147,19 +149,20 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--prompts", type=int, default=32, help="how many of not-looping.jsonl")
     parser.add_argument("--max-new-tokens", type=int, default=128)
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--dtype", default="float32", help="of llama.cpp's files; vLLM is told by --vllm")
     parser.add_argument("--vllm", default="python -m vllm.entrypoints.openai.api_server", help="what starts vLLM")
     parser.add_argument("--server", action="append", help="K=ADDRESS of a running one, for a single engine")
     args = parser.parse_args()
     torch.set_num_threads(THREADS)
-    pair = load_pair(dtype=args.dtype)
+    tokenizer = Tokenizer.from_file(str(DEMO / "target" / "tokenizer.json"))
     texts = [json.loads(line)["text"] for line in (PROMPTS / "not-looping.jsonl").read_text().splitlines()]
-    prompts = [pair.tokenizer.encode(text) for text in texts[: args.prompts]]
-    out = ROOT / "benchmarks" / "results" / f"servers-{args.dtype}-{date.today().isoformat()}.json"
+    prompts = [tokenizer.encode(text).ids for text in texts[: args.prompts]]
+    instructions = instruction_sets.chosen()[0]
+    passes = "other" if instructions is None else instructions.name
+    out = ROOT / "benchmarks" / "results" / f"servers-{passes}-{date.today().isoformat()}.json"
     result = json.loads(out.read_text()) if out.exists() else {}
     result["settings"] = {
-        "device": describe_device(pair.target.device),
-        "dtype": args.dtype,
+        "device": describe_device("cpu"),
         "prompts": len(prompts),
         "prompt_file": "not-looping.jsonl",
         "max_new_tokens": args.max_new_tokens,
@@ -167,7 +170,7 @@ def main() -> None:
     }
     for engine in args.engines:
         measured = (
-            ours(prompts, args.max_new_tokens, pair)
+            ours(prompts, args.max_new_tokens)
             if engine == "ours"
             else of_server(engine, prompts, args.max_new_tokens, args.dtype, args)
         )

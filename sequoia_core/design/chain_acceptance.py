@@ -150,7 +150,8 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> 
         notes.append("Intervals take drafts as independent; those of one text resemble each other, so they are narrow.")
     share = coverage if coverage is not None and coverage < UNCENSORED else 1.0
     tokens, samples = (_yields(part, share) for part in (survival, again))
-    if counts.ordered:
+    replayed = counts.ordered and share == 1  # n-grams leave no record of the steps without a draft
+    if replayed:
         tokens, samples = _replayed(counts.requests, len(survival), new_tokens, picks)
         if new_tokens is None and any(request.tokens is None for request in counts.requests):
             notes.append("Records without the answers' lengths: tokens past their ends count too, about 2 % of steps.")
@@ -160,10 +161,10 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> 
         )
     if share < 1:
         notes.append(f"Only {share:.0%} of steps have a draft; the others yield one token.")
-    elif coverage is None and not counts.ordered:
+    elif coverage is None and not replayed:
         notes.append("Whether every step had a draft is not told; that is assumed.")
     return ChainAcceptance(
-        survival, low, high, tokens, samples, picks is not None, counts.ordered, coverage, trials, counts, tuple(notes)
+        survival, low, high, tokens, samples, picks is not None, replayed, coverage, trials, counts, tuple(notes)
     )
 
 

@@ -118,9 +118,11 @@ def _of_vllm(found: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
     if not taken:
         raise ValueError("found no drafts counted, expected a server that speculated")
     drafted_in_all = sum(_whole(fields, "num_draft_tokens") for fields in found)
+    lengths_known = all(request.tokens is not None for request in requests)
     return ServerCounts(
         VLLM, "records by step" if ordered else "records by request", len(taken), drafted_in_all,
         sum(taken), tuple(sum(step >= place for step in taken) for place in range(1, longest + 1)),
+        tokens=sum((request.tokens or 0) + 1 for request in requests) if lengths_known else None,
         requests_done=len(requests), requests=tuple(requests), ordered=ordered,
         model=_model(found), notes=tuple(notes),
     )  # fmt: skip

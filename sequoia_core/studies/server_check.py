@@ -62,8 +62,14 @@ def server_command(
         program: its own command with any options, such as "llama-server --threads 8".
         target, draft: models as this server takes them.
         method: "draft" or "ngram".
+
+    Raises:
+        ValueError: for a program whose quotes are open, or another method.
     """
-    words = [*shlex.split(program), "--model", target]
+    try:
+        words = [*shlex.split(program), "--model", target]
+    except ValueError as error:
+        raise ValueError(f"--program: found {program[:80]!r}, expected a command with its quotes closed") from error
     if engine == LLAMA_CPP:
         words += ["--metrics"]
     else:
@@ -128,9 +134,15 @@ def server_method(address: str, engine: str, k: int) -> Callable[[Prompt, int, i
         answer = read_answer(content, address, engine)
         if not k:
             return answer
-        if b"per_step_accepted" in content:
-            return replace(answer, counts=counts_from_bytes(content, address, engine=engine))
-        return replace(answer, counts=_counted(ask(address, "/metrics"), before, address, engine, answer.tokens))
+        try:
+            if b"per_step_accepted" in content:
+                return replace(answer, counts=counts_from_bytes(content, address, engine=engine))
+            counts = counts_from_bytes(ask(address, "/metrics"), f"{address}/metrics", before, engine=engine)
+        except ValueError as error:
+            if "no drafts" in str(error):  # n-grams may find nothing to draft
+                return answer
+            raise
+        return replace(answer, counts=replace(counts, requests=(_steps(counts, answer.tokens),)))
 
     return run
 
@@ -155,20 +167,12 @@ def read_answer(content: bytes, address: str, engine: str) -> Served:
     return Served(tokens - 1, seconds, text)
 
 
-def _counted(after: bytes, before: bytes, address: str, engine: str, tokens: int) -> ServerCounts | None:
-    """Return what the counters around a request say of it: how far its drafts got, in no order."""
-    try:
-        counts = counts_from_bytes(after, f"{address}/metrics", before, engine=engine)
-    except ValueError as error:
-        if "no drafts" in str(error):  # n-grams may find nothing to draft
-            return None
-        raise
+def _steps(counts: ServerCounts, tokens: int) -> ServerRequest:
+    """Return the steps of a request by the counters around it, which tell how far drafts got, in no order."""
     reached = [counts.drafts or 0, *counts.positions, 0]
-    accepted = [
-        length for length, (at, on) in enumerate(zip(reached, reached[1:], strict=False)) for _ in range(at - on)
-    ]
-    drafted = (len(counts.positions),) * len(accepted)
-    return replace(counts, requests=(ServerRequest(tuple(accepted), drafted, tokens),))
+    ends = [at - on for at, on in zip(reached, reached[1:], strict=False)]
+    accepted = tuple(length for length, count in enumerate(ends) for _ in range(count))
+    return ServerRequest(accepted, (len(counts.positions),) * len(accepted), tokens)
 
 
 def served_by_us(decoded: Decoded, k: int) -> Served:

@@ -1,5 +1,6 @@
 """Survival and tokens per step by what real servers counted; replayed records; what a source cannot tell."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -128,6 +129,15 @@ def test_drafts_in_some_steps_only_yield_less_in_all():
     share = 352 / (2048 - 16 - 654)
     assert chains.tokens(4).value == pytest.approx(1 + share * 654 / 352)
     assert "Only 26% of steps have a draft" in chains.notes[-1]
+
+
+def test_records_of_drafts_in_some_steps_only_are_not_replayed():
+    """vLLM records no step without a draft, as n-grams have many: the tokens in between would count as guessed."""
+    steps = {"num_spec_tokens": 4, "num_spec_steps": 2, "num_draft_tokens": 8}
+    steps |= {"per_step_accepted": [4, 0], "per_step_drafted": [4, 4], "completion_tokens": 21}
+    found = chain_acceptance(counts_from_bytes(json.dumps([steps, steps]).encode(), "answers"))
+    assert not found.replayed and found.coverage == pytest.approx(2 / 16)
+    assert found.tokens(4).value == pytest.approx(20 / 16)
 
 
 def test_censored_drafts_are_never_planned_from():
