@@ -67,6 +67,12 @@ st.markdown(
     "Measure how often your draft model is right, get the provably best token tree for your hardware, see the "
     "predicted speedup, then decode for real and see whether the prediction held."
 )
+controls.page_link(
+    st.container(),
+    "server",
+    "You run vLLM, SGLang or llama.cpp? Plan its draft length, without a model",
+    ":material/dns:",
+)
 if job is None:
     tour.draw()
 lacks_draft = controls.lacks_draft("The whole chain")

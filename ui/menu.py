@@ -47,6 +47,12 @@ def pages() -> dict[str, list[StreamlitPage]]:
                 icon=":material/replay:",
                 help="What trees of text already seen would do for recorded answers; no draft, no model.",
             ),
+            st.Page(
+                "pages/server.py",
+                title="Server",
+                icon=":material/dns:",
+                help="Which draft length pays on a vLLM, SGLang or llama.cpp server, by what it counted; no model.",
+            ),
         ],
         "Decode": [
             st.Page(

@@ -5,8 +5,10 @@ Each module imports, of this room, only the modules named:
     options           -
     output            -
     design_commands   options, output
+    server_commands   options, output
     inputs            output
     decode_commands   options, output, inputs
     measure_commands  options, output, inputs
-    main              options, design_commands, decode_commands, measure_commands
+    server_check      options, output, inputs
+    main              options, design_commands, server_commands, decode_commands, measure_commands, server_check
 """

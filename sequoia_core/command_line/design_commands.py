@@ -30,15 +30,16 @@ def tree_command(
     as_json: Json = False,
 ) -> None:
     """Build the optimal tree for an acceptance vector."""
+    from ..design.matrix_files import load_acceptance
     from ..design.optimal_trees import expected_tokens, optimal_tree
     from ..design.tree_files import VERSION_NOTES, check_format, export_tree
 
     check_format(format)
     check_out(out)
-    vector = AcceptanceVector.load(acceptance)
+    vector = load_acceptance(acceptance)
     tree = optimal_tree(vector, size=size, depth=depth)
     if out is not None:
-        export_tree(tree, format, out, acceptance=vector)
+        export_tree(tree, format, out, acceptance=vector if isinstance(vector, AcceptanceVector) else None)
     note = {"warning": VERSION_NOTES[format]} if out is not None and format in VERSION_NOTES else {}
     report(_describe(tree) | {"expected_tokens": expected_tokens(tree, vector)} | note, as_json)
 
@@ -60,9 +61,10 @@ def table_command(
     as_json: Json = False,
 ) -> None:
     """Compute G(n, d), the most expected tokens for every size and depth."""
+    from ..design.matrix_files import load_acceptance
     from ..design.optimal_trees import expected_tokens_table
 
-    vector = AcceptanceVector.load(acceptance)
+    vector = load_acceptance(acceptance)
     started = time.perf_counter()
     table = expected_tokens_table(vector, max_size=max_size, max_depth=max_depth)
     seconds = time.perf_counter() - started
@@ -77,10 +79,11 @@ def score_command(
     as_json: Json = False,
 ) -> None:
     """Score somebody's tree under a vector, beside the best tree of the same size and depth."""
+    from ..design.matrix_files import load_acceptance
     from ..design.optimal_trees import best_expected_tokens, expected_tokens
     from ..design.tree_files import import_tree
 
-    vector, shape = AcceptanceVector.load(acceptance), import_tree(tree)
+    vector, shape = load_acceptance(acceptance), import_tree(tree)
     result = {"size": shape.size, "depth": shape.depth, "expected_tokens": expected_tokens(shape, vector)}
     try:
         best: dict[str, float | str | None] = {"optimal_expected_tokens": best_expected_tokens(shape, vector)}

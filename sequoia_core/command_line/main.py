@@ -15,12 +15,18 @@ import typer
 from typer.exceptions import TyperException
 
 from ..files.faults import OUT_OF_MEMORY, is_out_of_memory, is_panic
-from . import decode_commands, design_commands, measure_commands
+from . import decode_commands, design_commands, measure_commands, server_check, server_commands
 from .options import app
 
 CLOSED_PIPE = 141  # 128 + SIGPIPE, which Windows does not have
 LONGEST = 800  # characters of a fault: what was found may be long
-COMMANDS = (design_commands, measure_commands, decode_commands)  # importing them joins their commands to the app
+COMMANDS = (
+    design_commands,
+    server_commands,
+    measure_commands,
+    decode_commands,
+    server_check,
+)  # importing them joins their commands to the app
 
 
 def run() -> NoReturn:

@@ -6,6 +6,7 @@ Each module imports, of this room, only the modules named:
     conditions        -
     model_shapes      -
     scenarios         -
+    server_flags      -
     tree              -
     tree_search       -
     calibration       bootstrap
@@ -15,10 +16,15 @@ Each module imports, of this room, only the modules named:
     profile           profile_files
     acceptance        bootstrap, conditions, calibration, acceptance_files
     roofline          model_shapes, profile
+    bench_profile     tree, profile_files, profile
     step_time         tree, profile_files, profile
     observed          tree, acceptance
     optimal_trees     tree, tree_search, acceptance
     replay            tree, acceptance
+    matrix_files      acceptance_files, acceptance
+    chain_acceptance  bootstrap, acceptance, replay
+    server_costs      profile, step_time, chain_acceptance
+    server_plan       bootstrap, chain_acceptance, server_costs
     what_if           acceptance_files, acceptance
     bounded_search    tree, tree_search, acceptance, optimal_trees
     node_facts        tree, acceptance, optimal_trees

@@ -20,6 +20,7 @@ MAX_BYTES = 8 * 2**20
 MAX_TEXT_BYTES = 2**20
 MAX_RANKS = 4096
 SUM_TOLERANCE = 1e-3  # float16 files and rounded decimals overshoot a little
+MATRIX_VERSION = 3  # of the native JSON: a matrix, which `matrix_files` reads
 LAYOUT_TOLERANCE = 2.5e-3  # entries saved as bfloat16 are off by up to 2**-9 of their value
 
 CHANGED_BY_HAND = {"edited", "share", "p1"}  # keys that edited and supposed vectors carry in `meta`
@@ -100,7 +101,13 @@ def _from_json(data: bytes) -> dict[str, Any]:
         holds_for: dict[str, Any] | None = None
         calibration: dict[str, Any] | None = None
 
-    read = checked(Schema, read_json(data))
+    content = read_json(data)
+    if isinstance(content, dict) and content.get("version") == MATRIX_VERSION:
+        raise ValueError(
+            "found acceptance by depth (version 3), expected a vector of all ranks: a server tells of rank 1 alone, "
+            "from which its draft length can be planned (server-plan), but no tree"
+        )
+    read = checked(Schema, content)
     sums = read.prompt_sums
     if sums is not None and any(len(row) != len(read.probs) for row in sums):
         raise ValueError(f"prompt_sums: found rows of other lengths, expected {len(read.probs)} numbers in each")

@@ -190,7 +190,7 @@ def bootstrap_tables(
     return np.array([expected_tokens_table(v, max_size=max_size, max_depth=max_depth) for v in vectors])
 
 
-def best_expected_tokens(tree: TokenTree, acceptance: AcceptanceVector) -> float:
+def best_expected_tokens(tree: TokenTree, acceptance: Acceptance) -> float:
     """Return G at a tree's own size and depth: what the best such tree yields under `acceptance`.
 
     Ranks beyond the vector have probability 0; the best tree may use as many of them as the given tree does.
@@ -198,8 +198,9 @@ def best_expected_tokens(tree: TokenTree, acceptance: AcceptanceVector) -> float
     Raises:
         ValueError: for a tree too large to search, where ranks do not always decrease.
     """
-    missing = max(0, int(tree.child_ranks.max()) - len(acceptance.probs))
-    padded = AcceptanceVector(np.concatenate([acceptance.probs, np.zeros(missing)])) if missing else acceptance
+    missing = max(0, int(tree.child_ranks.max()) - len(acceptance))
+    more = [(0, 0)] * (acceptance.probs.ndim - 1) + [(0, missing)]
+    padded = type(acceptance)(np.pad(acceptance.probs, more)) if missing else acceptance
     if is_monotone(padded):  # only the value is needed, so no tree is built and it may be large
         return float(best_first(rows_by_levels_left(padded, tree.depth), tree.size)[2].sum())
     return expected_tokens(optimal_tree(padded, size=tree.size, depth=tree.depth), padded)

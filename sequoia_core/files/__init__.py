@@ -1,14 +1,20 @@
-"""Safe reading, atomic writing, running within limits, prompt files, names of models. Knows bytes and containers.
+"""Safe reading, atomic writing, running within limits, prompts, logs, servers' counts, names of models. Knows bytes.
 
 Each module imports, of this room, only the modules named:
 
-    bounded_process  -
-    faults           -
-    model_names      -
-    prompt_columns   -
-    safe_files       -
-    parquet_prompts  bounded_process
-    parquet_reading  prompt_columns, safe_files
-    prompt_files     prompt_columns, safe_files, parquet_prompts
-    response_logs    prompt_columns, safe_files, prompt_files
+    bounded_process     -
+    faults              -
+    local_server        -
+    model_names         -
+    prompt_columns      -
+    safe_files          -
+    server_counts       -
+    parquet_prompts     bounded_process
+    parquet_reading     prompt_columns, safe_files
+    prometheus_metrics  server_counts
+    metrics_address     local_server
+    prompt_files        prompt_columns, safe_files, parquet_prompts
+    response_logs       prompt_columns, safe_files, prompt_files
+    server_records      safe_files, server_counts
+    server_readings     prometheus_metrics, safe_files, server_counts, server_records
 """

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from .prompt_loop import Progress, Report
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Asked = TypeVar("Asked")
+Answered = TypeVar("Answered")
 
 LOOPS_FROM = 0.5  # share of repeated 4-grams from which a text counts as looping; it is very easy to draft
 PHASES = ("draft_sec", "verify_sec", "walk_sec", "commit_sec")
@@ -140,13 +143,13 @@ def own_method(
 
 
 def take_turns(
-    methods: Mapping[str, Method],
-    prompts: Sequence[Sequence[int]],
+    methods: Mapping[str, Callable[[Asked, int, int, Report], Answered | None]],
+    prompts: Sequence[Asked],
     max_new_tokens: int,
     *,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
-) -> Iterator[tuple[str, Decoded]]:
+) -> Iterator[tuple[str, Answered]]:
     """Yield what each method does with each prompt, as it ends; the method that begins changes from prompt to prompt.
 
     Each method is warmed up first. A cancelled race ends; its methods have to check `cancel` too.

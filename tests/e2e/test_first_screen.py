@@ -17,6 +17,7 @@ VISIBLE = 0.75  # share of the picture's height that must be on the screen
         ("tree?n=64&depth=24", "tree_picture", ("tree_hide",)),  # the tallest that the sliders give
         ("hardware", "hardware_surface", ("hardware_way", "hardware_shipped", "hardware_3d", "hardware_paper")),
         ("robustness", "robustness_tokens", ("robustness_shown",)),
+        ("server", "server_speed", ("server_way",)),
         ("regret", "regret_matrix", ("regret_vectors", "regret_n", "regret_d")),
         ("acceptance", "acceptance_ranks", ("acceptance_way", "acceptance_choice", "acceptance_compare")),
     ],

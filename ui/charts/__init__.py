@@ -7,6 +7,7 @@ from ui.charts.marginal_costs import marginal_cost_figure
 from ui.charts.regret import regret_figure
 from ui.charts.replay import replay_figure
 from ui.charts.runs import runs_figure, sizes_figure
+from ui.charts.server import speed_figure, survival_figure
 from ui.charts.tree import comparison_figure, tree_figure, tree_thumbnail
 
 __all__ = [
@@ -19,9 +20,11 @@ __all__ = [
     "replay_figure",
     "runs_figure",
     "sizes_figure",
+    "speed_figure",
     "speedup_heatmap",
     "draft_cost_figure",
     "speedup_surface_3d",
+    "survival_figure",
     "tree_figure",
     "tree_thumbnail",
     "verify_time_figure",

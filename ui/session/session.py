@@ -62,6 +62,11 @@ def _is_of_pair(vector: AcceptanceVector) -> bool:
     return holds is not None and (holds.target, holds.draft) == pair_names(*pair_spec()[:2])
 
 
+def has_own_acceptance() -> bool:
+    """Whether the vector in use was chosen, brought or measured, rather than a default of the app."""
+    return get("acceptance") is not None
+
+
 def acceptance_source() -> str:
     """Say where the vector in use comes from, and whether it is a default of the app or the user's own."""
     if get("acceptance") is None:

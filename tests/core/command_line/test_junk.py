@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from sequoia_core.command_line.main import app, main
+from tests.core.files.server_samples import AFTER, vllm_text
 
 ASSETS = Path(__file__).parents[3] / "assets"
 VECTOR, PROFILE = ASSETS / "acceptance" / "demo-t0.json", ASSETS / "profiles" / "cpu-2core.json"
@@ -20,6 +21,7 @@ NEEDED = {
     "table": ["--acceptance", str(VECTOR), "--max-size", "5", "--max-depth", "2"],
     "score": ["--acceptance", str(VECTOR), "--tree", "TREE"],
     "lookup": ["--responses", "LOG"],
+    "server-plan": ["--after", "METRICS"],
     "plan": ["--acceptance", str(VECTOR), "--profile", str(PROFILE)],
 }
 DEMO = str(ASSETS / "demo" / "target")
@@ -107,7 +109,8 @@ def test_junk_is_named_before_anything_is_loaded(command, option, junk, tmp_path
     (tmp_path / "bytes").write_bytes(bytes(range(256)))
     (tmp_path / "tree.json").write_text('{"format": "sequoia-tree", "version": 1, "parents": [-1, 0]}')
     (tmp_path / "log.jsonl").write_text('{"prompt": "a", "response": "b"}')
-    places = {"TREE": "tree.json", "LOG": "log.jsonl", "FOLDER": "folder", "BYTES": "bytes"}
+    (tmp_path / "metrics").write_text(vllm_text(*AFTER))
+    places = {"TREE": "tree.json", "LOG": "log.jsonl", "METRICS": "metrics", "FOLDER": "folder", "BYTES": "bytes"}
     needed = NEEDED.get(command, []) + BESIDE.get(option, [])
     if option in needed:
         place = needed.index(option)

@@ -1,0 +1,55 @@
+"""Server: which draft length pays on a vLLM, SGLang or llama.cpp server, by what it counted? No model is loaded."""
+
+import streamlit as st
+
+from sequoia_core.design.server_plan import plan_server
+from ui import page_setup
+from ui.markdown import escaped
+from ui.server import costs, figures, reading
+
+page_setup.setup_page("Server")
+st.title("Server")
+st.caption(
+    "You serve with vLLM, SGLang or llama.cpp: which draft length pays at your batch sizes, or should speculation be "
+    "off? The server's own counts tell; no model is loaded."
+)
+found = reading.section()
+answer, pictures, untold_place = st.container(), st.container(), st.container()
+with untold_place:
+    untold = reading.untold()
+if found is None:
+    answer.info("Bring a reading of your server: what to set appears here.", icon=":material/dns:")
+    st.stop()
+try:
+    counts = reading.counts(found, untold.engine, untold.model)
+except ValueError as error:
+    answer.error(escaped(str(error)), icon=":material/error:")
+    st.stop()
+try:
+    chains = reading.chains(counts, found, untold.engine, untold.model, untold.new_tokens)
+except ValueError as error:
+    with answer:
+        figures.unplanned(counts, str(error))
+    st.stop()
+free = chains.drafted_share < 1 if untold.drafts_free is None else untold.drafts_free
+st.subheader("What a step costs")
+batches = costs.batches()
+known = costs.section(chains, drafts_free=free, is_example=found.is_example)
+plan = None
+if known is not None:
+    try:
+        plan = plan_server(chains, known, batches)
+    except ValueError as error:
+        st.error(escaped(str(error)), icon=":material/error:")
+with answer:
+    figures.key_figures(chains, plan)
+    if plan is not None:
+        st.markdown(f":material/arrow_forward: **{escaped(plan.sentence(chains.longest))}**")
+left, right = pictures.columns(2)
+figures.survival(left, chains, is_example=found.is_example)
+figures.speeds(right, plan, chains.longest)
+if plan is not None:
+    figures.settings(plan, chains, drafts_free=free)
+for note in chains.notes if plan is None else plan.notes:
+    st.caption(f":material/info: {escaped(note)}")
+figures.saving(chains)

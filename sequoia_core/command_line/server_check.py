@@ -1,0 +1,150 @@
+"""The command server-check, which runs real servers.
+
+Heavy modules are imported inside, so that commands without a model start at once.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .inputs import prompt_texts
+from .options import PROMPT_COUNT, Column, Json, MaxNewTokens, Out, Prompts, app
+from .output import check_out, progress_bar, report, tell
+
+PROGRAMS = {"vllm": "python -m vllm.entrypoints.openai.api_server", "llama.cpp": "llama-server"}
+
+
+@app.command("server-check")
+def server_check_command(
+    engine: Annotated[str, typer.Option("--engine", help="vllm or llama.cpp.")],
+    target: Annotated[str | None, typer.Option("--target", help="Model, as the server takes it.")] = None,
+    draft: Annotated[str | None, typer.Option("--draft", help="Its draft, the same.")] = None,
+    method: Annotated[str, typer.Option("--method", help="draft (a model) or ngram (text already seen).")] = "draft",
+    program: Annotated[
+        str | None, typer.Option("--program", help="What starts the server, with any options of yours in quotes.")
+    ] = None,
+    server: Annotated[
+        list[str] | None, typer.Option("--server", help="A running one instead: K=ADDRESS, once for each setting.")
+    ] = None,
+    remote: Annotated[bool, typer.Option("--remote", help="Let --server be on another machine.")] = False,
+    settings: Annotated[str, typer.Option("--settings", help="Lengths of draft, 0 among them.")] = "0,1,2,3,4,6,8",
+    planned_from: Annotated[
+        str | None,
+        typer.Option(
+            "--planned-from",
+            help="What the plan sees: 0, the longest, one between (default: near 2).",
+        ),
+    ] = None,
+    prompts: Prompts = None,
+    column: Column = None,
+    prompt_count: Annotated[int, PROMPT_COUNT] = 16,
+    max_new_tokens: MaxNewTokens = 128,
+    tokenizer: Annotated[
+        Path | None, typer.Option("--tokenizer", help="Send token ids by this tokenizer.json.", exists=True)
+    ] = None,
+    one_at_a_time: Annotated[
+        bool, typer.Option("--one-at-a-time", help="Run one server after the other, where memory holds no more.")
+    ] = False,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Run the same requests on a server at several lengths of draft, and compare with what two of them predict."""
+    # Long only by its options, which typer reads from the signature.
+    from ..files.local_server import checked_address
+    from ..files.safe_files import json_bytes, write_atomic
+    from ..studies.server_check import ask_servers, check_planned_from, compare, server_command, start_and_ask
+
+    if engine not in PROGRAMS:
+        raise ValueError(f"--engine: found {engine[:40]!r}, expected one of {', '.join(PROGRAMS)}")
+    check_out(out)
+    given = dict(_given(each) for each in server or ())
+    lengths = sorted(given) if server else _lengths("--settings", settings)
+    between = min(lengths[1:-1], key=lambda k: abs(k - 2), default=0)
+    seen = [0, between, lengths[-1]] if planned_from is None else _lengths("--planned-from", planned_from)
+    check_planned_from(seen, lengths)
+    sent: list = prompt_texts(prompts, prompt_count, column)
+    if tokenizer is not None:
+        sent = _ids(tokenizer, sent)
+    if given:
+        servers = {k: checked_address(address, remote=remote) for k, address in given.items()}
+        found = ask_servers(servers, engine, sent, max_new_tokens, progress=progress_bar(as_json))
+    else:
+        if target is None or (method == "draft" and draft is None):
+            raise ValueError("found no models to start a server with, expected --target and --draft, or --server")
+        starts = {
+            k: server_command(engine, program or PROGRAMS[engine], target, draft, k, method=method) for k in lengths
+        }
+        tell(f"Starts {len(starts)} servers{', one after the other' if one_at_a_time else ', all at once'}.")
+        with _ended_too():
+            found = start_and_ask(
+                starts, engine, sent, max_new_tokens, one_at_a_time=one_at_a_time, progress=progress_bar(as_json)
+            )
+    result = {"engine": engine, "method": method, "requests": len(sent), "max_new_tokens": max_new_tokens}
+    result |= compare(found, planned_from=seen, drafts_free=method == "ngram")
+    if out is not None:
+        write_atomic(out, json_bytes(result))
+    report(result if as_json else _readable(result), as_json)
+
+
+def _given(text: str) -> tuple[int, str]:
+    k, _, address = text.partition("=")
+    if not k.isdecimal() or not address:
+        raise ValueError(f"--server: found {text[:80]!r}, expected K=ADDRESS such as 4=http://127.0.0.1:8000")
+    return int(k), address
+
+
+def _lengths(option: str, text: str) -> list[int]:
+    try:
+        found = sorted({int(part) for part in text.split(",")})
+    except ValueError as error:
+        raise ValueError(f"{option}: found {text!r}, expected whole numbers separated by commas") from error
+    if found[0] != 0 or len(found) < 3:
+        raise ValueError(f"{option}: found {text!r}, expected 0 and two numbers above it")
+    return found
+
+
+def _ids(path: Path, texts: list[str]) -> list[list[int]]:
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # what tokenizers raises has no class of its own
+        raise ValueError(
+            f"--tokenizer {path}: found what does not load ({error}), expected a tokenizer.json"
+        ) from error
+    return [tokenizer.encode(text).ids for text in texts]
+
+
+@contextmanager
+def _ended_too() -> Iterator[None]:
+    """End what was started also where this process is told to end: an interrupt unwinds, a termination would not."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    names = [name for name in ("SIGTERM", "SIGHUP") if name in signal.Signals.__members__]
+    earlier = {name: signal.signal(signal.Signals[name], interrupt) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in earlier.items():
+            signal.signal(signal.Signals[name], handler)
+
+
+def _readable(result: dict) -> dict:
+    """Return a line for each setting in place of its fields."""
+    lines = {}
+    for row in result["rows"]:
+        measured, predicted = row["measured"], row["predicted"]
+        between = "" if measured["low"] is None else f" [{measured['low']:.2f}, {measured['high']:.2f}]"
+        said = "nothing predicted" if predicted is None else f"predicted {predicted['value']:.2f}×"
+        seen = ", seen by the plan" if row["planned_from"] else ""
+        speed = f"{row['tokens_per_sec']:.1f} tokens/s"
+        lines[f"k = {row['k']}"] = f"{said}, measured {measured['value']:.2f}×{between}, {speed}{seen}"
+    return {name: value for name, value in result.items() if name != "rows"} | lines

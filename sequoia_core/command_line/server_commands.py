@@ -1,0 +1,244 @@
+"""Commands about speculative decoding in other people's servers: server-plan.
+
+Heavy modules are imported inside the commands that need them, so that those without a model start at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import READ, Json, Out, app
+from .output import check_out, report, tell
+
+if TYPE_CHECKING:
+    from ..design.chain_acceptance import ChainAcceptance
+    from ..design.profile import HardwareProfile
+    from ..design.server_costs import TimedSetting
+    from ..design.server_plan import BatchPlan, ServerPlan
+    from ..files.server_counts import ServerCounts
+
+
+@app.command("server-plan")
+def server_plan_command(
+    after: Annotated[
+        Path,
+        typer.Option(
+            "--after", help="Metrics, answers as JSON, acceptance.csv or a log of a server; or a saved matrix.", **READ
+        ),
+    ],
+    before: Annotated[
+        Path | None, typer.Option("--before", help="An earlier reading of the metrics, to be subtracted.", **READ)
+    ] = None,
+    engine: Annotated[str, typer.Option("--engine", help="auto, vllm, llama.cpp or sglang.")] = "auto",
+    model: Annotated[str | None, typer.Option("--model", help="Which of several models that the server has.")] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option("--profile", help="Costs: a profile, measured or modelled, or llama-bench's output.", **READ),
+    ] = None,
+    draft_profile: Annotated[
+        Path | None,
+        typer.Option("--bench-draft", help="llama-bench's output of the draft, where in another file.", **READ),
+    ] = None,
+    timed: Annotated[
+        str | None,
+        typer.Option("--timed", help="Costs: tokens per second at some k, @batch: 0=70,2=110,4=118,0=200@4"),
+    ] = None,
+    batch: Annotated[str, typer.Option("--batch", help="Requests side by side, separated by commas.")] = "1",
+    method: Annotated[
+        str | None, typer.Option("--method", help="draft or ngram; default: ngram where few steps have a draft.")
+    ] = None,
+    new_tokens: Annotated[
+        int | None, typer.Option("--new-tokens", help="Of every request, where records do not tell.", min=2, max=2**31)
+    ] = None,
+    acceptance: Annotated[
+        Path | None, typer.Option("--acceptance", help="A vector measured here: tells what a tree would add.", **READ)
+    ] = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Say which draft length pays on a server, from what it counted. Loads no model."""
+    # Long only by its options, which typer reads from the signature.
+    from ..design.chain_acceptance import chain_acceptance
+    from ..design.matrix_files import matrix_bytes
+    from ..design.server_costs import costs_of
+    from ..design.server_flags import METHODS
+    from ..design.server_plan import plan_server
+    from ..files.safe_files import write_atomic
+
+    batches = [_number("--batch", part, 1) for part in batch.split(",")]
+    if method not in (None, *METHODS):
+        raise ValueError(f"--method: found {method!r}, expected one of {', '.join(METHODS)}")
+    if draft_profile is not None and profile is None:
+        raise ValueError("--bench-draft: found it without --profile, expected the target's times there")
+    check_out(out)
+    counts = _counts(after, before, engine, model)
+    try:
+        chains = chain_acceptance(counts, new_tokens=new_tokens)
+    except ValueError as error:
+        if out is not None:
+            raise ValueError(f"--out: {error}") from error
+        _report_unplanned(counts, str(error), as_json)
+        return
+    method = method or (METHODS[1] if chains.drafted_share < 1 else METHODS[0])
+    settings = [] if timed is None else _settings(timed, chains)
+    free = method == METHODS[1]
+    needs_draft = not free and len({setting.k for setting in settings if setting.k}) < 2
+    hardware = None if profile is None else _profile(profile, draft_profile, needs_draft)
+    costs = costs_of(hardware, settings, drafts_free=free)
+    plan = None if costs is None else plan_server(chains, costs, batches)
+    if out is not None:
+        write_atomic(out, matrix_bytes(chains.to_matrix()))
+    adds = None if acceptance is None else _tree_adds(acceptance, hardware)
+    found = _result(chains, plan, method) | {"tree_adds": adds}
+    if as_json:
+        report(found, as_json)
+        return
+    report(_for_people(chains, plan), as_json)
+    if plan is not None:
+        print(plan.sentence(chains.longest))
+        for name, text in found["flags"].items():  # whole lines, to be copied
+            print(f"{name}:\n{text}")
+    for warning in found["warnings"]:
+        tell(warning)
+
+
+def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> dict[str, Any]:
+    from ..design.server_flags import flags_by_batch
+
+    found = _about(chains.counts) | {
+        "survival": chains.survival.tolist(),
+        "interval": [chains.low.tolist(), chains.high.tolist()],
+        "acceptance": chains.to_matrix().probs[:-1, 0].tolist(),
+        "tokens_per_step": chains.tokens_per_step.tolist(),
+        "coverage": chains.coverage,
+    }
+    if plan is None:
+        unknown = dict.fromkeys(("costs", "best", "off_from", "batches", "flags"))
+        more = "Without costs (--profile or --timed) no length can be called the best."
+        return found | unknown | {"warnings": [*chains.notes, more]}
+    return found | {
+        "costs": plan.source,
+        "best": plan.best,
+        "off_from": plan.off_from,
+        "batches": [_row(each, chains.longest) for each in plan.batches],
+        "flags": flags_by_batch(chains.counts.engine, plan.best, method=method),
+        "warnings": [*plan.notes],
+    }
+
+
+def _for_people(chains: ChainAcceptance, plan: ServerPlan | None) -> dict[str, str]:
+    """Return a table: one row for each k."""
+    rows = {key: str(value) for key, value in _about(chains.counts).items()}
+    rows |= {} if plan is None else {"costs": plan.source}
+    for k in range(1, chains.longest + 1):
+        place = k - 1
+        parts = [
+            f"position {k} survives {chains.survival[place]:.3f} [{chains.low[place]:.3f}, {chains.high[place]:.3f}]",
+            f"{chains.tokens_per_step[k]:.2f} tokens per step",
+        ]
+        for each in () if plan is None else plan.batches:
+            if k < len(each.speedup):
+                parts.append(f"{each.speedup[k].value:.2f}× at batch {each.batch}")
+        rows[f"k = {k}"] = " · ".join(parts)
+    return rows
+
+
+def _counts(after: Path, before: Path | None, engine: str, model: str | None) -> ServerCounts:
+    """Read a server's counts, or those behind a matrix that was saved of them."""
+    from ..design.acceptance import AcceptanceVector
+    from ..design.chain_acceptance import counts_of_matrix
+    from ..design.matrix_files import acceptance_from_bytes
+    from ..files.safe_files import read_bytes
+    from ..files.server_readings import MAX_READING_BYTES, counts_from_bytes
+
+    data = read_bytes(after, limit=MAX_READING_BYTES)
+    if before is None and b'"sequoia-acceptance"' in data[:4096]:
+        matrix = acceptance_from_bytes(data, str(after))
+        if isinstance(matrix, AcceptanceVector):
+            raise ValueError(f"{after}: found a vector of ranks, expected what a server counted, or its saved matrix")
+        return counts_of_matrix(matrix)
+    earlier = None if before is None else read_bytes(before, limit=MAX_READING_BYTES)
+    return counts_from_bytes(data, str(after), earlier, str(before), engine=engine, model=model)
+
+
+def _about(counts: ServerCounts) -> dict[str, Any]:
+    return {"engine": counts.engine, "model": counts.model, "source": counts.source, "drafts": counts.drafts}
+
+
+def _report_unplanned(counts: ServerCounts, reason: str, as_json: bool) -> None:
+    """Report what little a source tells that nothing can be planned from."""
+    nothing = ("survival", "acceptance", "tokens_per_step", "best", "flags")
+    warnings = [reason[0].upper() + reason[1:], *counts.notes]
+    found = _about(counts) | {"mean_tokens_per_step": counts.mean_length}
+    if as_json:
+        report(found | dict.fromkeys(nothing) | {"warnings": warnings}, as_json)
+        return
+    report(found | {"nothing planned": "; ".join(warnings)}, as_json)
+
+
+def _profile(path: Path, draft: Path | None, needs_draft: bool) -> HardwareProfile:
+    from ..design.bench_profile import MAX_BENCH_BYTES, profile_from_files
+    from ..files.safe_files import read_bytes
+
+    paths = [path] if draft is None else [path, draft]
+    files = [(read_bytes(each, limit=MAX_BENCH_BYTES), str(each)) for each in paths]
+    return profile_from_files(files, needs_draft=needs_draft)
+
+
+def _settings(text: str, chains: ChainAcceptance) -> list[TimedSetting]:
+    from ..design.server_costs import timed_setting
+
+    found = []
+    for part in text.split(","):
+        k, _, rest = part.partition("=")
+        rate, _, batch = rest.partition("@")
+        try:
+            found.append(timed_setting(int(k), float(rate), chains, batch=int(batch or 1)))
+        except (ValueError, OverflowError) as error:
+            raise ValueError(
+                f"--timed: found {part[:40]!r} ({str(error)[:120]}), expected k=tokens per second, perhaps @batch"
+            ) from error
+    return found
+
+
+def _number(option: str, text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= 65_536:
+        raise ValueError(f"{option}: found {text[:40]!r}, expected whole numbers from {least}, separated by commas")
+    return value
+
+
+def _row(plan: BatchPlan, present: int) -> dict[str, Any]:
+    return {
+        "batch": plan.batch,
+        "tokens_per_sec": [each.to_json() for each in plan.tokens_per_sec],
+        "speedup": [each.to_json() for each in plan.speedup],
+        "best": plan.best,
+        "best_interval": [plan.best_low, plan.best_high],
+        "flat": plan.flat,
+        "present": present,
+        "present_share_of_best": plan.share_of_best(present),
+        "more": plan.more,
+        "helps": plan.helps,
+    }
+
+
+def _tree_adds(acceptance: Path, hardware: HardwareProfile | None) -> float:
+    """Return the speed of the best tree ÷ that of the best chain, by a vector measured here, at batch size 1."""
+    from ..design.acceptance import AcceptanceVector
+    from ..design.planning import plan_tree
+    from ..design.prediction import best_chain, predicted_speedup
+
+    if hardware is None:
+        raise ValueError(
+            "--acceptance: found it without --profile, expected both: a tree is planned by times of passes"
+        )
+    vector = AcceptanceVector.load(acceptance)
+    chain, tree = best_chain(vector, hardware), plan_tree(vector, hardware)
+    return predicted_speedup(tree, vector, hardware) / predicted_speedup(chain, vector, hardware)

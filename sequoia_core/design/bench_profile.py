@@ -1,0 +1,167 @@
+"""A hardware profile of llama-bench's times: the passes of a target and of its draft, from any of its output formats.
+
+`llama-bench -p 1,2,3,4,5,7,9,16 -n 0` times passes over so many tokens. Machines are disturbed, never helped: the
+least of its samples counts, where the format keeps them (JSON); CSV and Markdown only have means.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..files.safe_files import kind_of, read_json
+from .profile import HardwareProfile
+from .profile_files import MIN_SEC
+from .tree import MAX_SIZE
+
+MAX_BENCH_BYTES = 16 * 2**20
+EXPECTED = "output of llama-bench (-o json, jsonl, csv or md) with passes over 1 and more tokens: -p 1,2,4,8 -n 0"
+_UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+
+class Pass(NamedTuple):
+    """One timed pass: of which model (name, parameters), over how many tokens, behind how many, in how many seconds."""
+
+    model: str
+    parameters: float
+    tokens: int
+    context: int
+    sec: float
+    device: str = "unknown"
+    means: bool = False
+
+
+def profile_from_bench(files: Iterable[tuple[bytes, str]], *, needs_draft: bool = True) -> HardwareProfile:
+    """Return the profile of a pair; of two models the larger is the target.
+
+    Args:
+        files: (content, name) of one file or several.
+        needs_draft: refuse passes of one model alone; else a draft pass counts as nothing.
+
+    Raises:
+        ValueError: in one line, naming the file, what was found and what was expected.
+    """
+    found: list[Pass] = []
+    for data, name in files:
+        try:
+            found += _passes(data)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    models = sorted({(each.parameters, each.model) for each in found}, reverse=True)
+    if len(models) > 2 or not models or (len(models) == 1 and needs_draft):
+        listed = ", ".join(name[:40] for _, name in models) or "none"
+        raise ValueError(f"llama-bench: found models {listed}, expected a target and its draft")
+    contexts = sorted({each.context for each in found})
+    if len(contexts) > 1:
+        raise ValueError(f"llama-bench: found depths {contexts[:8]}, expected one (-d)")
+    sizes, seconds = _least(found, models[0][1])
+    widths, draft_sec = _least(found, models[1][1]) if len(models) == 2 else ([1], [MIN_SEC])
+    for role, timed in (("target", sizes), ("draft", widths)):
+        if timed[:1] != [1]:
+            raise ValueError(
+                f"llama-bench: found passes of the {role} over {timed[:8]} tokens, expected one over 1 too"
+            )
+    means = ", means" if any(each.means for each in found) else ""
+    names = [name for _, name in models]
+    return HardwareProfile(
+        np.array(sizes), np.array(seconds), draft_sec[0], device=found[0].device, dtype=names[0], context=contexts[0],
+        draft_widths=np.array(widths), draft_width_sec=np.array(draft_sec),
+        meta={"source": f"llama-bench{means}", "target": names[0], "draft": names[1] if len(names) > 1 else None},
+    )  # fmt: skip
+
+
+def profile_from_files(files: Sequence[tuple[bytes, str]], *, needs_draft: bool = True) -> HardwareProfile:
+    """Return a profile from one file of ours, or from llama-bench's output in one file or several."""
+    if len(files) == 1 and b'"sequoia-profile"' in files[0][0][:4096]:
+        return HardwareProfile.loads(*files[0])
+    return profile_from_bench(files, needs_draft=needs_draft)
+
+
+def _least(found: Sequence[Pass], model: str) -> tuple[list[int], list[float]]:
+    best: dict[int, float] = {}
+    for each in found:
+        if each.model == model:
+            best[each.tokens] = min(each.sec, best.get(each.tokens, math.inf))
+    return sorted(best), [best[tokens] for tokens in sorted(best)]
+
+
+def _passes(data: bytes) -> list[Pass]:
+    if len(data) > MAX_BENCH_BYTES:
+        raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_BENCH_BYTES:,}")
+    kind = "binary data" if b"\0" in data else kind_of(data)
+    if kind not in ("JSON", "text"):
+        raise ValueError(f"found {kind}, expected {EXPECTED}")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"found bytes that are not UTF-8 at {error.start}, expected {EXPECTED}") from error
+    if kind == "JSON":
+        lines = [line for line in data.splitlines() if line.strip()]
+        rows = read_json(data) if text.lstrip().startswith("[") else [read_json(line) for line in lines]
+        found = [_of_fields(row) for row in rows]
+    elif "|" in text:
+        found = [_of_markdown(row) for row in _table(text)]
+    else:
+        found = [_of_fields(row) for row in csv.DictReader(io.StringIO(text))]
+    passes = [each for each in found if each is not None]
+    if not passes:
+        raise ValueError(f"found no such passes, expected {EXPECTED}")
+    return passes
+
+
+def _of_fields(row: Any) -> Pass | None:
+    """Return the pass of a JSON object or a CSV row; None for one that times generation."""
+    if not isinstance(row, dict) or "n_prompt" not in row or "avg_ns" not in row:
+        raise ValueError(f"found {str(row)[:40]!r}, expected {EXPECTED}")
+    try:
+        tokens, generated, context = (int(row.get(name) or 0) for name in ("n_prompt", "n_gen", "n_depth"))
+        samples = row.get("samples_ns")
+        least = min(map(float, samples)) if isinstance(samples, list) and samples else float(row["avg_ns"])
+        parameters = float(row.get("model_n_params") or 0)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"found numbers that cannot be read ({error}), expected {EXPECTED}") from error
+    if generated or not tokens:
+        return None
+    name = str(row.get("model_filename") or row.get("model_type") or "unnamed")[:200]
+    device = str(row.get("gpu_info") or row.get("cpu_info") or "unknown")[:200]
+    return _checked(Pass(name, parameters, tokens, context, least / 1e9, device, not isinstance(samples, list)))
+
+
+def _table(text: str) -> Iterable[dict[str, str]]:
+    header: list[str] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if "test" in cells and "t/s" in cells:
+            header = cells
+        elif header and len(cells) == len(header) and not set(cells[0]) <= set("-: "):
+            yield dict(zip(header, cells, strict=True))
+
+
+def _of_markdown(row: Mapping[str, str]) -> Pass | None:
+    test = re.fullmatch(r"pp(\d{1,6})(?: @ d(\d{1,9}))?", row["test"])
+    if test is None:
+        return None
+    try:
+        number, unit = row.get("params", "0 K").split()
+        parameters = float(number) * _UNITS[unit]
+        rate = float(row["t/s"].split("±")[0])
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"found the row {str(dict(row))[:60]!r}, expected {EXPECTED}") from error
+    tokens = int(test[1])
+    sec = tokens / rate if rate > 0 else math.nan
+    name = row.get("model", "unnamed")[:200]
+    return _checked(Pass(name, parameters, tokens, int(test[2] or 0), sec, row.get("backend", "unknown"), True))
+
+
+def _checked(found: Pass) -> Pass:
+    if not MIN_SEC <= found.sec < 1e9 or not 1 <= found.tokens <= MAX_SIZE or not 0 <= found.context <= 10**9:
+        raise ValueError(f"found a pass over {found.tokens} tokens in {found.sec:g} seconds, expected times above 0")
+    if not math.isfinite(found.parameters):
+        raise ValueError(f"found {found.parameters:g} parameters, expected a finite number")
+    return found

@@ -1,0 +1,224 @@
+"""What chains of drafted tokens yield by what a server counted: survival by position, tokens per step of every length.
+
+A server counts in how many drafts each position was accepted. Divided by the drafts that is *survival*: S_1, S_2, …;
+a chain of k yields 1 + S_1 + … + S_k tokens per step. How easy the text is where a draft begins depends on K, the
+length that the server drafted: read from its counts, shorter chains come out a little too low. Records by step have no
+such bias, since they can be replayed with a chain of any k up to K. Nothing is carried on beyond K.
+Shapes: K = positions, m = requests, r = resamples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..files.server_counts import MAX_COUNT, UNCENSORED, ServerCounts, ServerRequest
+from .acceptance import AcceptanceMatrix, AcceptanceVector
+from .bootstrap import LEVEL, RESAMPLES, Estimate, bounds, estimate, resampled, wilson_interval
+from .replay import replay_while_growing
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChainAcceptance:
+    """What chains yield on the text that a server answered.
+
+    Args:
+        survival, low, high: float64 [K], share of drafts in which each position was accepted, with its 95 % interval.
+        tokens_per_step: float64 [K + 1], of chains of 0 to K drafted tokens; [0] is 1.
+        samples: float64 [r, K + 1], the same for resamples of the measurement.
+        by_request: whether whole requests are resampled; else drafts, as if independent.
+        replayed: whether chains shorter than K are exact, not read from counts at K.
+        coverage: share of steps that have a draft; None where the source does not tell, and then taken as 1.
+        trials: requests or drafts, whichever are resampled.
+        counts: what it was made from.
+        notes: what was assumed, for people.
+    """
+
+    survival: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    tokens_per_step: np.ndarray
+    samples: np.ndarray
+    by_request: bool
+    replayed: bool
+    coverage: float | None
+    trials: int
+    counts: ServerCounts
+    notes: tuple[str, ...]
+
+    @property
+    def longest(self) -> int:
+        """K, beyond which nothing is known."""
+        return len(self.survival)
+
+    @property
+    def drafted_share(self) -> float:
+        """Share of steps that have a draft: where nearly all do, or it is unknown, 1."""
+        return 1.0 if self.coverage is None or self.coverage >= UNCENSORED else self.coverage
+
+    def tokens(self, k: int) -> Estimate:
+        """Return tokens per step of a chain of k, with its interval.
+
+        Raises:
+            ValueError: beyond K.
+        """
+        if not 0 <= k <= self.longest:
+            raise ValueError(f"k: found {k}, expected 0 to {self.longest}: the server drafted no more")
+        if len(self.samples) < 2:
+            return Estimate(float(self.tokens_per_step[k]), None, None)
+        return estimate(float(self.tokens_per_step[k]), self.samples[:, k])
+
+    @property
+    def guessed(self) -> float:
+        """Share of tokens that the draft guessed, of those where it tried: the nearest to a p1 by position.
+
+        The token after a whole accepted draft was never guessed at.
+        """
+        counts = self.counts
+        assert counts.drafts is not None and counts.accepted_tokens is not None
+        return counts.accepted_tokens / (counts.accepted_tokens + counts.drafts - counts.positions[-1])
+
+    def to_matrix(self) -> AcceptanceMatrix:
+        """Return acceptance by depth, of rank 1 alone: what follows an accepted token at each depth up to K.
+
+        A matrix's last row holds for all depths beyond it, so a row of 0 ends this one: nothing was drafted there.
+        """
+        assert self.counts.drafts is not None
+        reached = np.array([self.counts.drafts, *self.counts.positions[:-1], 0])
+        probs = np.array([*self.counts.positions, 0]) / np.maximum(reached, 1)
+        over = "requests" if self.by_request else "drafts, as if independent"
+        meta = {
+            "engine": self.counts.engine, "model": self.counts.model, "source": self.counts.source,
+            "settings": "unknown", "draft_tokens": self.counts.draft_tokens, "tokens": self.counts.tokens,
+            "requests_done": self.counts.requests_done, "tokens_per_step": self.tokens_per_step.tolist(),
+            "survival": self.survival.tolist(), "low": self.low.tolist(), "high": self.high.tolist(), "interval": over,
+        }  # fmt: skip
+        return AcceptanceMatrix(probs[:, None], trials=reached[:, None], meta=meta)
+
+
+def counts_of_matrix(matrix: AcceptanceMatrix) -> ServerCounts:
+    """Return the counts behind a matrix that `to_matrix` made: those by position; requests are not kept.
+
+    Raises:
+        ValueError: for a matrix with more ranks, or without its trials.
+    """
+    if len(matrix) > 1 or matrix.trials is None or not matrix.trials[0, 0]:
+        raise ValueError(f"found a matrix of {len(matrix)} ranks, expected rank 1 alone with its trials, of a server")
+    drafted = slice(-1 if not matrix.trials[-1, 0] else None)  # without the row that ends it
+    positions = np.rint(matrix.probs[drafted, 0] * matrix.trials[drafted, 0]).astype(int).tolist()
+    kept = [matrix.meta.get(name) for name in ("draft_tokens", "tokens", "requests_done")]
+    known = [value if type(value) is int and 0 <= value <= MAX_COUNT else None for value in kept]
+    return ServerCounts(
+        str(matrix.meta.get("engine", "unknown"))[:40], "a saved matrix", int(matrix.trials[0, 0]), known[0],
+        sum(positions), tuple(positions), known[1], known[2], model=str(matrix.meta.get("model", ""))[:4096],
+        notes=("A saved matrix: counts by position, requests not kept.",),
+    )  # fmt: skip
+
+
+def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> ChainAcceptance:
+    """Work out what chains yield from what a server counted.
+
+    Args:
+        new_tokens: that every request generated, where records by step do not tell; steps go a little past the end.
+
+    Raises:
+        ValueError: where the source has no counts by position, or most drafts ended early.
+    """
+    if not counts.positions or not counts.drafts:
+        raise ValueError(f"found {counts.source} of {counts.engine} alone, expected counts by position to plan from")
+    if counts.censored:
+        raise ValueError(
+            f"found drafts filled to {counts.filled:.0%} of K = {len(counts.positions)}, expected at least "
+            f"{UNCENSORED:.0%}: positions that were never drafted count as refused, so nothing is planned (a minimum "
+            "probability or n-grams end drafts early: measure without)"
+        )
+    survival = np.array(counts.positions) / counts.drafts
+    notes = list(counts.notes)
+    coverage = counts.coverage
+    if len(counts.requests) > 1:
+        trials = len(counts.requests)
+        picks = resampled(trials)
+        passed = np.array([_passed(request, len(survival)) for request in counts.requests])
+        drafts = np.maximum(picks @ np.array([len(request.accepted) for request in counts.requests]), 1)
+        again = (picks @ passed) / drafts[:, None]
+        low, high = bounds(again)
+    else:
+        trials, picks = counts.drafts, None
+        again = _redrawn(survival, trials)
+        low, high = wilson_interval(survival, trials, LEVEL)
+        notes.append("Intervals take drafts as independent; those of one text resemble each other, so they are narrow.")
+    share = coverage if coverage is not None and coverage < UNCENSORED else 1.0
+    tokens, samples = (_yields(part, share) for part in (survival, again))
+    replayed = counts.ordered and share == 1  # n-grams leave no record of the steps without a draft
+    if replayed:
+        tokens, samples = _replayed(counts.requests, len(survival), new_tokens, picks)
+        if new_tokens is None and any(request.tokens is None for request in counts.requests):
+            notes.append("Records without the answers' lengths: tokens past their ends count too, about 2 % of steps.")
+    elif len(survival) > 1:
+        notes.append(
+            f"Counted at K = {len(survival)}: shorter chains yield a little more than shown (seen: 2 to 6 % at K = 8)."
+        )
+    if share < 1:
+        notes.append(f"Only {share:.0%} of steps have a draft; the others yield one token.")
+    elif coverage is None and not replayed:
+        notes.append("Whether every step had a draft is not told; that is assumed.")
+    return ChainAcceptance(
+        survival, low, high, tokens, samples, picks is not None, replayed, coverage, trials, counts, tuple(notes)
+    )
+
+
+def _passed(request: ServerRequest, longest: int) -> np.ndarray:
+    """Return in how many drafts of a request each position was accepted, int64 [K]."""
+    return (np.array(request.accepted, dtype=np.int64)[:, None] >= np.arange(1, longest + 1)).sum(axis=0)
+
+
+def _redrawn(survival: np.ndarray, drafts: int) -> np.ndarray:
+    """Return survival in resamples of independent drafts, float64 [r, K]."""
+    ends = -np.diff(np.concatenate([[1.0], survival, [0.0]]))  # how far a draft gets: 0, 1, …, K
+    drawn = np.random.default_rng(0).multinomial(drafts, ends / ends.sum(), size=RESAMPLES)
+    return drawn[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:] / drafts
+
+
+def _yields(survival: np.ndarray, share: float) -> np.ndarray:
+    """Return tokens per step of chains of 0 to K, float64 [..., K + 1]."""
+    start = np.zeros((*survival.shape[:-1], 1))
+    return 1.0 + share * np.concatenate([start, survival.cumsum(axis=-1)], axis=-1)
+
+
+def _replayed(
+    requests: tuple[ServerRequest, ...], longest: int, new_tokens: int | None, picks: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return tokens per step of chains of 0 to K on the recorded texts, float64 [K + 1], and resampled, [r, K + 1].
+
+    The token after a whole accepted draft was not guessed at; it counts as accepted.
+    """
+    texts = [_guesses(request, new_tokens) for request in requests]
+    answered = [place for place, text in enumerate(texts) if len(text)]
+    if not answered:
+        raise ValueError("found no tokens after each request's first, expected answers of two tokens or more")
+    rows = [texts[place] for place in answered]
+    counts = np.array([len(row) for row in rows])
+    vector = AcceptanceVector(
+        np.array([np.concatenate(rows).mean()]), prompt_sums=np.array([[row.sum()] for row in rows]),
+        prompt_trials=counts, prompt_ranks=tuple(rows),
+    )  # fmt: skip
+    chain = np.arange(-1, longest)
+    found = replay_while_growing(chain, np.minimum(chain + 2, 1), range(1, longest + 2), vector)
+    assert found is not None  # the vector has ranks
+    steps = np.array([each.steps for each in found])  # [K + 1, m]
+    tokens = counts.sum() / steps.sum(axis=1)
+    if picks is None:
+        return tokens, tokens[None, :]
+    picks = picks[:, answered]
+    return tokens, np.maximum(picks @ counts, 1)[:, None] / np.maximum(picks @ steps.T, 1)
+
+
+def _guesses(request: ServerRequest, new_tokens: int | None) -> np.ndarray:
+    """Return for each token of an answer after its first whether the draft's guess is right, 1 or 0."""
+    accepted, drafted = np.array(request.accepted, dtype=np.int64), np.array(request.drafted, dtype=np.int64)
+    ends = np.cumsum(accepted + 1) - 1
+    right = np.ones(int(ends[-1]) + 1 if len(ends) else 0, dtype=np.int64)
+    right[ends[accepted < drafted]] = 0
+    length = request.tokens if request.tokens is not None else None if new_tokens is None else new_tokens - 1
+    return right[:length]

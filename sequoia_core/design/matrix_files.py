@@ -1,0 +1,69 @@
+"""Files of acceptance, whichever kind they hold: vectors of all ranks, or a matrix by depth.
+
+Version 3 of the native JSON holds a matrix; versions 1 and 2, and everything else that is read, a vector.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from ..files.safe_files import checked, json_bytes, kind_of, read_bytes, read_json
+from .acceptance import AcceptanceMatrix, AcceptanceVector
+from .acceptance_files import MATRIX_VERSION, MAX_BYTES, MAX_RANKS
+
+
+def load_acceptance(path: str | Path) -> AcceptanceVector | AcceptanceMatrix:
+    """Read a vector or a matrix from a file.
+
+    Raises:
+        ValueError: in one line, naming the file, what was found and what was expected.
+    """
+    return acceptance_from_bytes(read_bytes(path, limit=MAX_BYTES), str(path))
+
+
+def acceptance_from_bytes(data: bytes, name: str) -> AcceptanceVector | AcceptanceMatrix:
+    """Read a vector or a matrix from a file's content; `name` gives the ending and names it in errors."""
+    if kind_of(data) != "JSON" or len(data) > MAX_BYTES:
+        return AcceptanceVector.loads(data, name)
+    try:
+        content = read_json(data)
+        if not isinstance(content, dict) or content.get("version") != MATRIX_VERSION:
+            return AcceptanceVector.loads(data, name)
+        read = checked(_schema(), content)
+        if len({len(row) for row in (*read.matrix, *(read.trials or []))}) > 1:
+            raise ValueError("matrix: found rows of several lengths, expected one number for each rank in each")
+        trials = None if read.trials is None else np.array(read.trials)
+        return AcceptanceMatrix(np.array(read.matrix), trials, read.meta)
+    except ValueError as error:
+        raise ValueError(str(error) if str(error).startswith(f"{name}: ") else f"{name}: {error}") from error
+
+
+def matrix_bytes(matrix: AcceptanceMatrix) -> bytes:
+    """Return the content of a matrix's file."""
+    fields = {
+        "matrix": matrix.probs.tolist(),
+        "trials": None if matrix.trials is None else matrix.trials.tolist(),
+        "meta": matrix.meta,
+    }
+    return json_bytes({"format": "sequoia-acceptance", "version": MATRIX_VERSION, **fields})
+
+
+@cache
+def _schema() -> Any:
+    from pydantic import BaseModel, ConfigDict, Field
+
+    Count = Annotated[int, Field(ge=0, le=2**53)]
+
+    class Schema(BaseModel):
+        model_config = ConfigDict(strict=True)
+        format: str = Field(pattern="^sequoia-acceptance$")
+        version: int
+        matrix: list[list[float]] = Field(min_length=1, max_length=MAX_RANKS)
+        trials: list[list[Count]] | None = None
+        meta: dict[str, Any] = {}
+
+    return Schema

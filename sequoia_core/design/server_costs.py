@@ -1,0 +1,160 @@
+"""What a step of a server costs with a chain of k drafted tokens and B requests side by side.
+
+Costs come from a profile (measured here, modelled, or made of llama-bench's times), from the server's own speed at some
+settings, or from both. A step at batch B is a target pass over B · (k + 1) tokens and k draft passes over B. Turning
+speculation on has a cost of its own, so a line through two settings with k > 0 tells what a step costs beyond its
+passes; it is never drawn through k = 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .chain_acceptance import ChainAcceptance
+from .profile import HardwareProfile
+from .step_time import step_seconds
+
+MAX_K = 1024
+MAX_BATCH = 65_536
+
+
+class TimedSetting(NamedTuple):
+    """A setting that the server ran with: k drafted tokens, B requests side by side, and the seconds of a step."""
+
+    k: int
+    step_sec: float
+    batch: int = 1
+
+
+class Line(NamedTuple):
+    """Seconds beyond the target's pass (without a profile: of the whole step) in settings with k > 0."""
+
+    fixed_sec: float
+    per_token_sec: float
+
+
+def timed_setting(k: int, tokens_per_sec: float, acceptance: ChainAcceptance, *, batch: int = 1) -> TimedSetting:
+    """Return a setting from the tokens per second of all its requests together.
+
+    Raises:
+        ValueError: for a speed that is not above 0, or k beyond what was counted.
+    """
+    if not 0 < tokens_per_sec < math.inf:
+        raise ValueError(f"tokens per second: found {tokens_per_sec:g}, expected a number above 0")
+    return TimedSetting(k, batch * acceptance.tokens(k).value / tokens_per_sec, batch)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServerCosts:
+    """Seconds of a server's steps.
+
+    Args:
+        source: where they come from, for people.
+        profile: of the passes; None where only settings were timed.
+        settings: that the server was timed with; may be empty.
+        drafts_free: the draft is no model (n-grams), so that its passes cost nothing.
+
+    Raises:
+        ValueError: for neither profile nor enough settings, or settings out of range.
+    """
+
+    source: str
+    profile: HardwareProfile | None = None
+    settings: tuple[TimedSetting, ...] = ()
+    drafts_free: bool = False
+
+    def __post_init__(self) -> None:
+        for k, sec, batch in self.settings:
+            if not (0 <= k <= MAX_K and 1 <= batch <= MAX_BATCH and 0 < sec < math.inf):
+                raise ValueError(
+                    f"setting: found k = {k}, batch {batch}, {sec:g} seconds, expected k from 0, batch from 1, time > 0"
+                )
+        if self.profile is None and not any(self._line(batch) for batch in self.batches):
+            raise ValueError(
+                f"found {len(self.settings)} timed settings, expected two with different k > 0 at one batch size, or a "
+                "profile"
+            )
+
+    @property
+    def batches(self) -> list[int]:
+        """Batch sizes that the server was timed at."""
+        return sorted({setting.batch for setting in self.settings})
+
+    @property
+    def notes(self) -> list[str]:
+        """What is assumed of these costs, for people."""
+        found = []
+        if self.profile is not None and not any(self._line(batch) for batch in self.batches):
+            found.append("What turning speculation on costs beside its passes is unknown and counted as nothing.")
+        if self.profile is not None and self.profile.modelled:
+            found.append("Costs are modelled, not measured.")
+        return found
+
+    def step_sec(self, k: int, batch: int = 1) -> float:
+        """Return the seconds of one step of `batch` requests that each verify k drafted tokens; NaN where unknown."""
+        timed = [setting.step_sec for setting in self.settings if setting[::2] == (0, batch)]
+        if k == 0 and timed:
+            return float(np.mean(timed))
+        line = self._line(batch if self.profile is None else self._nearest(batch))
+        verify = self._passes_sec(k, batch, drafts=line is None)
+        if k and line is not None:
+            verify += line.fixed_sec + line.per_token_sec * k
+        elif self.profile is None:
+            return math.nan
+        return verify if math.isnan(verify) else max(verify, 1e-12)
+
+    def drafting_sec(self, k: int, batch: int) -> float:
+        """Return how much of such a step is drafting; 0 where passes are not known apart."""
+        if self.profile is None or not k:
+            return 0.0
+        line = self._line(self._nearest(batch))
+        if line is not None:
+            return line.per_token_sec * k
+        return self._passes_sec(k, batch, drafts=True) - self._passes_sec(k, batch, drafts=False)
+
+    def _nearest(self, batch: int) -> int:
+        return min((b for b in self.batches if self._line(b)), key=lambda b: abs(math.log(b / batch)), default=batch)
+
+    def _passes_sec(self, k: int, batch: int, *, drafts: bool) -> float:
+        """Return the seconds of a step's passes by the profile: of the target, and of the draft where `drafts`."""
+        if self.profile is None:
+            return 0.0
+        nodes = batch * (k + 1)
+        if nodes > self.profile.max_size:
+            return math.nan
+        passes = k if drafts and not self.drafts_free else 0
+        return float(
+            step_seconds(np.array([nodes]), np.full((1, max(passes, 1)), batch * (passes > 0)), self.profile)[0]
+        )
+
+    def _line(self, batch: int) -> Line | None:
+        """Fit what settings with k > 0 take beyond the target's pass; None without two of different k."""
+        drafting = [setting for setting in self.settings if setting.k and setting.batch == batch]
+        left = [(k, sec - self._passes_sec(k, batch, drafts=False)) for k, sec, _ in drafting]
+        known = np.array([pair for pair in left if not math.isnan(pair[1])])
+        if len({k for k, _ in known}) < 2:
+            return None
+        slope, fixed = np.polyfit(known[:, 0], known[:, 1], 1)
+        if slope < 0:  # a draft does not give time back: noise
+            return Line(float(known[:, 1].mean()), 0.0)
+        return Line(float(fixed), float(slope))
+
+
+def costs_of(
+    profile: HardwareProfile | None, settings: Sequence[TimedSetting] = (), *, drafts_free: bool = False
+) -> ServerCosts | None:
+    """Return the costs that a profile and timed settings tell, naming their source; None without either."""
+    parts = []
+    if profile is not None:
+        kind = profile.meta.get("source") or ("modelled" if profile.modelled else "profile")
+        parts.append(f"{kind}: {profile.device}, {profile.dtype}")
+    if settings:
+        parts.append(f"the server's own speed at {len(settings)} settings")
+    if not parts:
+        return None
+    return ServerCosts(" and ".join(parts), profile, tuple(settings), drafts_free)

@@ -1,0 +1,117 @@
+"""The settings of servers for a length of draft, in their own words.
+
+As of vLLM 0.32, SGLang 0.5, TensorRT-LLM 1.3 and llama.cpp's server of autumn 2026, which dropped `--draft-max`. Names
+in angle brackets are the reader's to fill in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from ..files.server_counts import LLAMA_CPP, SGLANG, VLLM
+
+METHODS = DRAFT_MODEL, NGRAM = ("draft", "ngram")
+CHECKED = {
+    VLLM: "vLLM 0.32",
+    LLAMA_CPP: "llama.cpp, autumn 2026",
+    SGLANG: "SGLang 0.5",
+    "tensorrt-llm": "TensorRT-LLM 1.3",
+}
+
+
+def server_flags(engine: str, k: int, *, method: str = DRAFT_MODEL) -> str:
+    """Return the options of an engine's command line that draft k tokens; k = 0 turns speculation off.
+
+    Args:
+        engine: "vllm", "llama.cpp" or "sglang".
+        method: "draft" for a draft model, "ngram" for text already seen.
+
+    Raises:
+        ValueError: for another engine or method, or k below 0.
+    """
+    _check(k, method)
+    if engine == VLLM:
+        return _vllm(k, method, [])
+    if engine == LLAMA_CPP:
+        if k == 0:
+            return "--spec-type none"
+        if method == NGRAM:
+            return f"--spec-type ngram-mod --spec-ngram-mod-n-max {k}"
+        return f"--spec-type draft-simple --model-draft <draft.gguf> --spec-draft-n-max {k} --spec-draft-p-min 0"
+    if engine == SGLANG:
+        if k == 0:
+            return "(leave out --speculative-algorithm)"
+        if method == NGRAM:
+            return f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {k + 1}"
+        return (
+            "--speculative-algorithm STANDALONE --speculative-draft-model-path <draft> --speculative-num-steps "
+            f"{k} --speculative-eagle-topk 1 --speculative-num-draft-tokens {k + 1}"
+        )
+    raise ValueError(f"engine: found {engine[:40]!r}, expected one of {', '.join(CHECKED)}")
+
+
+def flags_by_batch(engine: str, best: Mapping[int, int], *, method: str = DRAFT_MODEL) -> dict[str, str]:
+    """Return the settings for the best k at each batch size: name of the setting -> text to copy.
+
+    One command line for each k that is best somewhere; where the engine has a table by batch size, that table; and
+    TensorRT-LLM's, which has one too.
+
+    Args:
+        engine: as the server was found; another than those known gets the settings of all.
+        best: batch size -> k.
+    """
+    engines = [engine] if engine in CHECKED else [VLLM, LLAMA_CPP, SGLANG]
+    found = {}
+    for name in engines:
+        for k in sorted(set(best.values()), reverse=True):
+            where = ", ".join(str(batch) for batch, other in best.items() if other == k)
+            found[f"{CHECKED[name]}, batch {where}"] = server_flags(name, k, method=method)
+        if name == VLLM and len(set(best.values())) > 1:
+            found[f"{CHECKED[name]}, by batch size"] = _vllm(max(best.values()), method, _ranges(best))
+        if name == SGLANG and len(set(best.values())) > 1:
+            slots = {str(batch): {"candidate_steps": [k]} for batch, k in sorted(best.items())}
+            found[
+                f"{CHECKED[name]}, by batch size (EAGLE): --speculative-adaptive --speculative-adaptive-config FILE"
+            ] = json.dumps(slots)
+    if len(set(best.values())) > 1:
+        schedule = {batch: k for batch, k in sorted(best.items()) if k}
+        found[f"{CHECKED['tensorrt-llm']}, by batch size"] = (
+            f"speculative_config:\n  max_draft_len: {max(best.values())}\n  draft_len_schedule: {json.dumps(schedule)}"
+        ).replace('"', "")
+    return found
+
+
+def _vllm(k: int, method: str, ranges: list[list[int]]) -> str:
+    if k == 0:
+        return "(leave out --speculative-config)"
+    config: dict[str, object] = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 12}
+    if method == DRAFT_MODEL:
+        config = {"method": "draft_model", "model": "<draft>"}
+    config["num_speculative_tokens"] = k
+    if ranges:
+        config["num_speculative_tokens_per_batch_size"] = ranges
+    return f"--speculative-config '{json.dumps(config)}'"
+
+
+def _ranges(best: Mapping[int, int]) -> list[list[int]]:
+    """Return [first, last, k] for each run of batch sizes with one k; sizes between go with the next one asked for.
+
+    Beyond the last, vLLM keeps its k.
+    """
+    found: list[list[int]] = []
+    below = 0
+    for batch, k in sorted(best.items()):
+        if found and found[-1][2] == k:
+            found[-1][1] = batch
+        else:
+            found.append([below + 1, batch, k])
+        below = batch
+    return found
+
+
+def _check(k: int, method: str) -> None:
+    if k < 0:
+        raise ValueError(f"k: found {k}, expected 0 or more drafted tokens")
+    if method not in METHODS:
+        raise ValueError(f"method: found {method[:40]!r}, expected one of {', '.join(METHODS)}")

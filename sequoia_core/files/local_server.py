@@ -1,0 +1,162 @@
+"""Start a model server on the loopback address, ask it, and leave none behind.
+
+Knows processes and HTTP, no models. Answers are bounded in size and time; no proxy and no redirect is followed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from http.client import HTTPException, HTTPResponse
+from urllib.parse import urlsplit
+
+LOOPBACK = "127.0.0.1"
+MAX_ANSWER_BYTES = 64 * 2**20
+START_SEC = 600  # a large model is read from disk
+END_SEC = 10  # to end by itself before it is killed
+LAST_WORDS = 300  # characters of a server's log that a fault shows
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: object) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+
+
+def checked_address(address: str, *, remote: bool = False, others: str = "--remote allows others") -> str:
+    """Return the scheme, host and port of a server.
+
+    Args:
+        remote: whether it may be elsewhere than on this machine.
+        others: how that is allowed, for the error.
+
+    Raises:
+        ValueError: for what is no such address, or another machine's.
+    """
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if host is None or parts.scheme not in ("http", "https") or parts.username is not None:
+        named = "a user name" if host and parts.username is not None else repr(address[:80])
+        raise ValueError(f"server: found {named}, expected an address such as http://{LOOPBACK}:8000")
+    if not (remote or _is_loopback(host)):
+        raise ValueError(f"server: found {host[:80]}, expected an address of this machine ({others})")
+    named = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{named}" + ("" if port is None else f":{port}")
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def ask(address: str, path: str, body: bytes | None = None, *, seconds: float = 60) -> bytes:
+    """Return a server's answer to GET, or to POST of a JSON body.
+
+    Raises:
+        ValueError: where there is no answer in time, an error, or too long a one.
+    """
+    request = urllib.request.Request(address + path, body, {"Content-Type": "application/json"} if body else {})
+    try:
+        with _OPENER.open(request, timeout=seconds) as response:
+            content = _read(response, time.monotonic() + seconds)
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(LAST_WORDS).decode(errors="replace")
+        raise ValueError(f"{address}{path}: found status {error.code} ({said}), expected 200") from error
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise ValueError(f"{address}{path}: found no answer ({reason}), expected a running server") from error
+    if len(content) > MAX_ANSWER_BYTES:
+        raise ValueError(f"{address}{path}: found more than {MAX_ANSWER_BYTES:,} bytes, expected a shorter answer")
+    return content
+
+
+def _read(response: HTTPResponse, deadline: float) -> bytes:
+    """Read up to one byte more than an answer may have; the opener's own limit of time is for each piece."""
+    content = b""
+    while len(content) <= MAX_ANSWER_BYTES and (piece := response.read1(2**20)):
+        content += piece
+        if time.monotonic() > deadline:
+            raise TimeoutError("timed out")
+    return content
+
+
+@contextmanager
+def running_server(
+    command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float = START_SEC
+) -> Iterator[str]:
+    """Run a server in the block; yields its address once it answers /health.
+
+    Args:
+        command: its program and options; --host and --port are added.
+        environment: variables beside those of this process.
+        seconds: to wait for it.
+
+    Raises:
+        ValueError: with the end of its log, where it does not start.
+    """
+    if os.name == "nt":
+        raise ValueError("found Windows, where the servers' processes cannot be ended together: start them yourself")
+    port = _free_port()
+    address = f"http://{LOOPBACK}:{port}"
+    with tempfile.TemporaryFile() as log:
+        try:
+            process = subprocess.Popen(
+                [*command, "--host", LOOPBACK, "--port", str(port)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, **(environment or {})}, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise ValueError(f"{command[0]}: cannot be started ({error.strerror}), expected a program") from error
+        try:
+            _await_health(process, address, time.monotonic() + seconds, lambda: _end_of(log))
+            yield address
+        finally:
+            _end(process)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return probe.getsockname()[1]
+
+
+def _await_health(process: subprocess.Popen, address: str, deadline: float, last_words) -> None:
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            ask(address, "/health", seconds=5)
+            return
+        except ValueError:
+            time.sleep(0.1)
+    how = "still loading" if process.poll() is None else f"ended with exit code {process.returncode}"
+    raise ValueError(f"server: found it {how}, expected it to answer; it last wrote: {last_words()}")
+
+
+def _end_of(log) -> str:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(0, size - LAST_WORDS))
+    return " ".join(log.read().decode(errors="replace").split()) or "nothing"
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End a server and every process that it started: they share its group."""
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, sent)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_SEC)
+    # children of a killed leader are reaped by init; its own exit is waited for above

@@ -1,0 +1,105 @@
+"""What a server counted of its speculative decoding, whatever it was read from, and the rules that such counts obey.
+
+Knows numbers only; the readers are `prometheus_metrics` and `server_records`, the choice among them `server_readings`.
+Positions of a draft count from 1 here: position 1 is the first drafted token. K = most tokens that a draft has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+ENGINES = VLLM, LLAMA_CPP, SGLANG = ("vllm", "llama.cpp", "sglang")
+MAX_COUNT = 2**53  # beyond, a float64 no longer counts by ones
+MAX_POSITIONS = 1024
+UNCENSORED = 0.95  # of K tokens in each draft: below, positions that were never drafted count as refused
+
+
+class ServerRequest(NamedTuple):
+    """The verification steps of one request.
+
+    Attributes:
+        accepted, drafted: tokens of each step.
+        tokens: that were generated after the first; None where it is not recorded.
+    """
+
+    accepted: tuple[int, ...]
+    drafted: tuple[int, ...]
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCounts:
+    """Counts of one engine and one model, between two readings or since its start.
+
+    Args:
+        engine: one of `ENGINES`, or what the metrics' own prefix says.
+        source: what was read, in words, such as "counters".
+        drafts: how many drafts were verified; None where only averages are known.
+        draft_tokens, accepted_tokens: of all drafts.
+        positions: drafts in which positions 1, 2, ... were accepted; empty where the source does not tell.
+        tokens: generated in all, drafts or not; requests_done: requests that they belong to. None where unknown.
+        requests: where the source tells of each request; then all counts are theirs.
+        ordered: whether the steps of `requests` are in their order, so that they can be replayed.
+        mean_length: tokens per step, where the source only tells averages.
+        model: name as the server gives it.
+        notes: what was assumed, and what the source cannot tell; for people.
+
+    Raises:
+        ValueError: naming the count that breaks a rule.
+    """
+
+    engine: str
+    source: str
+    drafts: int | None = None
+    draft_tokens: int | None = None
+    accepted_tokens: int | None = None
+    positions: tuple[int, ...] = ()
+    tokens: int | None = None
+    requests_done: int | None = None
+    requests: tuple[ServerRequest, ...] = ()
+    ordered: bool = False
+    mean_length: float | None = None
+    model: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.positions) > MAX_POSITIONS:
+            raise ValueError(f"found {len(self.positions):,} positions, expected at most {MAX_POSITIONS:,}")
+        above = self.drafts
+        for place, count in enumerate(self.positions, start=1):
+            if above is not None and count > above:
+                what = "drafts" if place == 1 else f"accepted at position {place - 1}"
+                raise ValueError(f"found {count:,} accepted at position {place} of {above:,} {what}, expected no more")
+            above = count
+        if self.positions and self.accepted_tokens not in (None, sum(self.positions)):
+            raise ValueError(
+                f"found {self.accepted_tokens:,} accepted tokens, expected {sum(self.positions):,}: what the positions "
+                "add up to"
+            )
+        if None not in (self.accepted_tokens, self.draft_tokens) and self.accepted_tokens > self.draft_tokens:  # type: ignore[operator]
+            raise ValueError(f"found {self.accepted_tokens:,} accepted of {self.draft_tokens:,} draft tokens")
+
+    @property
+    def filled(self) -> float | None:
+        """Draft tokens ÷ (K · drafts): how full drafts are; None where a count is missing."""
+        if not self.positions or not self.drafts or self.draft_tokens is None:
+            return None
+        return self.draft_tokens / (len(self.positions) * self.drafts)
+
+    @property
+    def censored(self) -> bool:
+        """Whether many drafts ended early, so that positions which were never drafted count as refused."""
+        return self.filled is not None and self.filled < UNCENSORED
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of steps that had a draft; None where tokens were not counted.
+
+        A step yields one token beside the accepted ones. Of llama.cpp the number of requests is unknown, whose first
+        tokens come from no step: then it is a little too low.
+        """
+        if self.tokens is None or self.accepted_tokens is None or not self.drafts:
+            return None
+        steps = self.tokens - (self.requests_done or 0) - self.accepted_tokens
+        return min(1.0, self.drafts / steps) if steps > 0 else 1.0

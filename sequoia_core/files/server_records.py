@@ -1,0 +1,276 @@
+"""What servers say of speculative decoding outside their metrics: answers, tables of benchmarks, lines of logs.
+
+vLLM's answers hold histograms by request, and by step with `--per-request-spec-decode-metrics detailed`; llama.cpp's
+hold totals (`timings`). vLLM's speculators write `acceptance.csv`. Logs show windows (vLLM), requests (llama.cpp) or
+averages (SGLang).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .safe_files import read_json
+from .server_counts import LLAMA_CPP, MAX_COUNT, MAX_POSITIONS, SGLANG, VLLM, ServerCounts, ServerRequest
+
+MAX_REQUESTS = 10_000  # each is in every resample: 80 MB
+MAX_STEPS = 5_000_000  # of all requests
+EXPECTED_ANSWERS = (
+    "answers of vLLM with metrics.speculative_decoding (--per-request-spec-decode-metrics detailed), or of llama.cpp's "
+    "server with timings"
+)
+_VLLM_LINE = re.compile(
+    r"SpecDecoding metrics:.*?Accepted: (\d+) tokens, Drafted: (\d+) tokens, "
+    r"Per-position acceptance rate: ([\d., ]+?),? (?:Avg )?Draft acceptance"
+)
+_LLAMA_LINE = re.compile(
+    r"draft acceptance(?: rate)? = [\d.]+ \( *(\d+) accepted / +(\d+) generated\)(?:, mean len = +([\d.]+))?"
+)
+_LLAMA_EVAL = re.compile(r" eval time =.*?/ +(\d+) (?:tokens|runs)")
+_SGLANG_LINE = re.compile(r"accept len: ([\d.]+)")
+
+
+def counts_of_answers(data: bytes) -> ServerCounts:
+    """Read JSON: one answer, a list of answers, or one answer on each line; whole answers or the part that counts.
+
+    Raises:
+        ValueError: in one line, what was found and what was expected.
+    """
+    rows = _rows(data)
+    parts = [part for row in rows for part in _parts(row)]
+    engines = {engine for engine, _ in parts}
+    if len(engines) != 1:
+        mixed = " and ".join(sorted(engines)) or f"{len(rows)} objects without counts"
+        raise ValueError(f"found {mixed}, expected {EXPECTED_ANSWERS}")
+    if len(parts) > MAX_REQUESTS:
+        raise ValueError(f"found {len(parts):,} requests, expected at most {MAX_REQUESTS:,}")
+    found = [fields for _, fields in parts]
+    left_out = len(rows) - len(parts)
+    notes = [f"{left_out} answers without counts were left out."] if left_out > 0 else []
+    return (_of_vllm if engines == {VLLM} else _of_timings)(found, notes)
+
+
+def _rows(data: bytes) -> list[Any]:
+    try:
+        whole = read_json(data)
+    except ValueError as error:
+        lines = [line for line in data.splitlines() if line.strip()]
+        if len(lines) < 2 or not lines[1].lstrip().startswith(b"{"):
+            raise
+        if len(lines) > MAX_REQUESTS:
+            raise ValueError(f"found {len(lines):,} lines, expected at most {MAX_REQUESTS:,}") from error
+        whole = [read_json(line) for line in lines]
+    return whole if isinstance(whole, list) else [whole]
+
+
+def _parts(row: Any) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Yield the parts of an answer that count: engine -> fields, with `completion_tokens` where it is known."""
+    if not isinstance(row, dict):
+        return
+    row = row["response"] if isinstance(row.get("response"), dict) else row
+    metrics, usage = row.get("metrics"), row.get("usage")
+    fields = metrics.get("speculative_decoding") if isinstance(metrics, dict) else row
+    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else row.get("completion_tokens")
+    if isinstance(fields, dict) and "num_spec_steps" in fields:
+        yield VLLM, fields | {"completion_tokens": tokens, "model": row.get("model", "")}
+    timings = row.get("timings", row)
+    if isinstance(timings, dict) and "draft_n" in timings:
+        yield LLAMA_CPP, timings | {"model": row.get("model", "")}
+
+
+def _of_vllm(found: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
+    requests, lengths = [], set()
+    ordered = all(isinstance(fields.get("per_step_accepted"), list) for fields in found)
+    steps = 0
+    for number, fields in enumerate(found, start=1):
+        try:
+            longest = _whole(fields, "num_spec_tokens", most=MAX_POSITIONS)
+            if ordered:
+                accepted, drafted = _whole_list(fields, "per_step_accepted"), _whole_list(fields, "per_step_drafted")
+            else:
+                bins = _whole_list(fields, "acceptance_histogram")
+                if sum(bins) > MAX_STEPS:
+                    raise ValueError(f"acceptance_histogram: found {sum(bins):,} steps, expected fewer")
+                accepted = [taken for taken, count in enumerate(bins) for _ in range(count)]
+                drafted = [longest] * len(accepted)
+            steps += len(accepted)
+            if steps > MAX_STEPS:
+                raise ValueError(f"found more than {MAX_STEPS:,} steps, expected fewer requests")
+            _check_steps(accepted, drafted, longest, _whole(fields, "num_spec_steps"))
+            tokens = fields["completion_tokens"]
+            after_first = None if tokens is None else _whole(fields, "completion_tokens") - 1
+        except ValueError as error:
+            raise ValueError(f"request {number}: {error}") from error
+        requests.append(ServerRequest(tuple(accepted), tuple(drafted), after_first))
+        lengths.add(longest)
+    if len(lengths) > 1:
+        raise ValueError(f"found num_spec_tokens {sorted(lengths)}, expected one setting in all requests")
+    longest = lengths.pop()
+    if not longest:
+        raise ValueError("found num_spec_tokens 0, expected 1 or more")
+    if not ordered:
+        notes.append("Histograms without the order of steps: nothing can be replayed.")
+    taken = [step for request in requests for step in request.accepted]
+    if not taken:
+        raise ValueError("found no drafts counted, expected a server that speculated")
+    drafted_in_all = sum(_whole(fields, "num_draft_tokens") for fields in found)
+    lengths_known = all(request.tokens is not None for request in requests)
+    return ServerCounts(
+        VLLM, "records by step" if ordered else "records by request", len(taken), drafted_in_all,
+        sum(taken), tuple(sum(step >= place for step in taken) for place in range(1, longest + 1)),
+        tokens=sum((request.tokens or 0) + 1 for request in requests) if lengths_known else None,
+        requests_done=len(requests), requests=tuple(requests), ordered=ordered,
+        model=_model(found), notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _check_steps(accepted: Sequence[int], drafted: Sequence[int], longest: int, steps: int) -> None:
+    if len(accepted) != len(drafted):
+        raise ValueError(f"found {len(accepted)} steps accepted and {len(drafted)} drafted, expected as many of each")
+    if len(accepted) != steps:
+        raise ValueError(f"num_spec_steps: found {steps}, expected {len(accepted)}: as many as there are steps")
+    for step, (taken, given) in enumerate(zip(accepted, drafted, strict=True), start=1):
+        if not taken <= given <= longest:
+            raise ValueError(f"step {step}: found {taken} accepted of {given}, expected no more than {longest} drafted")
+
+
+def _of_timings(found: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
+    drafted = accepted = tokens = 0
+    for number, fields in enumerate(found, start=1):
+        try:
+            tokens += _whole(fields, "predicted_n")
+            drafted += _whole(fields, "draft_n")
+            accepted += _whole(fields, "draft_n_accepted")
+        except ValueError as error:
+            raise ValueError(f"request {number}: {error}") from error
+    steps = tokens - len(found) - accepted
+    if steps < 1 or not drafted:
+        raise ValueError(
+            f"found {tokens} tokens, {drafted} drafted, {accepted} accepted, expected answers that were speculated"
+        )
+    notes.append("llama.cpp's timings are totals: tokens per step of the present setting, nothing by position.")
+    return ServerCounts(
+        LLAMA_CPP, "totals", None, drafted, accepted, tokens=tokens, requests_done=len(found),
+        mean_length=1 + accepted / steps, model=_model(found), notes=tuple(notes),
+    )  # fmt: skip
+
+
+def counts_of_table(text: str) -> ServerCounts:
+    """Read `acceptance.csv` of vLLM's speculators: a row for each subset, with drafts and rates by position.
+
+    Raises:
+        ValueError: in one line, what was found and what was expected.
+    """
+    rows = list(csv.DictReader(io.StringIO(text)))
+    names = [f"acceptance_at_pos_{place}" for place in range(MAX_POSITIONS)]
+    header = rows[0].keys() if rows else ()
+    names = [name for name in names if name in header]
+    if not names or "num_drafts" not in header:
+        raise ValueError("found another table, expected columns num_drafts, acceptance_at_pos_0, …")
+    totals = dict.fromkeys(("num_drafts", "num_draft_tokens"), 0)
+    positions = [0] * len(names)
+    for number, row in enumerate(rows, start=2):
+        try:
+            numbers = {name: float(row[name] or "nan") for name in (*totals, *names) if name in row}
+        except (TypeError, ValueError):
+            numbers = {}
+        rates = [numbers.get(name, math.nan) for name in names]
+        drafts = numbers.get("num_drafts", math.nan)
+        drafted = numbers.get("num_draft_tokens", drafts * len(names))
+        if not all(0 <= rate <= 1 for rate in rates) or not 0 <= drafts <= MAX_COUNT or not 0 <= drafted <= MAX_COUNT:
+            raise ValueError(f"line {number}: found no row of counts and rates from 0 to 1, expected one")
+        totals["num_drafts"] += round(drafts)
+        totals["num_draft_tokens"] += round(drafted)
+        positions = [count + round(rate * drafts) for count, rate in zip(positions, rates, strict=True)]
+    if not totals["num_drafts"]:
+        raise ValueError("found no drafts counted, expected at least one")
+    notes = [f"{len(rows)} subsets, summed."] if len(rows) > 1 else []
+    return ServerCounts(
+        VLLM, "acceptance.csv", totals["num_drafts"], totals["num_draft_tokens"], sum(positions), tuple(positions),
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def counts_of_log(text: str) -> ServerCounts:
+    """Read lines of a server's log: vLLM's windows, llama.cpp's requests, SGLang's averages.
+
+    Raises:
+        ValueError: where there are none, or vLLM's windows have different K.
+    """
+    if windows := _VLLM_LINE.findall(text):
+        return _of_windows(windows)
+    if requests := _LLAMA_LINE.findall(text):
+        return _of_llama_log(requests, text)
+    if averages := [float(found) for found in _SGLANG_LINE.findall(text) if found.count(".") <= 1 and found != "."]:
+        mean = sum(averages) / len(averages)
+        if not 1 <= mean <= MAX_POSITIONS:
+            raise ValueError(f"accept len: found {mean:g}, expected 1 or more tokens per step")
+        notes = ("SGLang's log shows averages: no counts, no positions, and so no interval.",)
+        return ServerCounts(SGLANG, "averages", mean_length=mean, notes=notes)
+    raise ValueError("found no line of speculative decoding, expected metrics, answers or a log of such a server")
+
+
+def _of_windows(windows: Sequence[tuple[str, str, str]]) -> ServerCounts:
+    drafts = drafted = 0
+    positions: list[int] = []
+    for accepted, tokens, listed in windows:
+        try:
+            rates = [float(rate) for rate in listed.split(",") if rate.strip()]
+        except ValueError:
+            rates = []
+        if not rates or not all(0 <= rate <= 1 for rate in rates) or int(accepted) > int(tokens) > MAX_COUNT:
+            raise ValueError(f"found rates {listed[:40]!r}, expected numbers from 0 to 1")
+        if positions and len(positions) != len(rates):
+            raise ValueError(f"found {len(positions)} and {len(rates)} positions, expected one K in all windows")
+        # The log tells drafts by nothing else: all positions' rates add up to accepted ÷ drafts.
+        share = sum(rates)
+        count = round(int(accepted) / share) if share else round(int(tokens) / len(rates))
+        drafts, drafted = drafts + count, drafted + int(tokens)
+        positions = positions or [0] * len(rates)
+        positions = [have + round(rate * count) for have, rate in zip(positions, rates, strict=True)]
+    if not drafts:
+        raise ValueError("found windows without a draft, expected at least one")
+    notes = (f"{len(windows)} windows of a log, summed: rates are rounded there, and times between windows missing.",)
+    return ServerCounts(
+        VLLM, "log windows", drafts, max(drafted, sum(positions)), sum(positions), tuple(positions), notes=notes
+    )
+
+
+def _of_llama_log(requests: Sequence[tuple[str, str, str]], text: str) -> ServerCounts:
+    accepted, drafted = (sum(int(request[place]) for request in requests) for place in (0, 1))
+    generated = [int(count) for count in _LLAMA_EVAL.findall(text.replace("prompt eval", "prompt"))]
+    tokens = sum(generated) if len(generated) == len(requests) else None
+    # mean len = 1 + accepted / drafts
+    drafts = [int(taken) / (float(mean) - 1) for taken, _, mean in requests if mean and float(mean) > 1]
+    if not accepted or len(drafts) < len(requests) or accepted > drafted:
+        raise ValueError("found lines without accepted drafts or their mean length, expected both")
+    notes = ("llama.cpp's log shows totals of each request: nothing by position.",)
+    return ServerCounts(
+        LLAMA_CPP, "totals", round(sum(drafts)), drafted, accepted, tokens=tokens, requests_done=len(requests),
+        mean_length=1 + accepted / sum(drafts), notes=notes,
+    )  # fmt: skip
+
+
+def _model(found: Sequence[dict[str, Any]]) -> str:
+    names = {fields["model"] for fields in found if isinstance(fields.get("model"), str) and fields["model"]}
+    if len(names) > 1:
+        raise ValueError(f"found models {', '.join(sorted(names))[:80]}, expected one")
+    return next(iter(names), "")[:4096]
+
+
+def _whole(fields: dict[str, Any], name: str, *, most: int = MAX_COUNT) -> int:
+    value = fields.get(name)
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{name}: found {str(value)[:40]!r}, expected a whole number from 0")
+    return value
+
+
+def _whole_list(fields: dict[str, Any], name: str) -> list[int]:
+    values = fields.get(name)
+    if not isinstance(values, list) or not all(type(value) is int and 0 <= value <= MAX_COUNT for value in values):
+        raise ValueError(f"{name}: found {str(values)[:40]!r}, expected a list of whole numbers from 0")
+    return values

@@ -1,0 +1,296 @@
+"""Prove a plan for a server: it answers the same requests with drafts of several lengths, and two predict the others.
+
+The plan is made from k = 0 and two k > 0; the others are the test. Requests take turns over the settings, so that a
+machine's moods hit all alike, and ratios over k = 0 are paired by request. Times are the server's own, of the tokens
+after the first: reading the prompt is left out. Shapes: m = requests.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..design.bootstrap import ratio_estimate
+from ..design.chain_acceptance import ChainAcceptance, chain_acceptance
+from ..design.server_costs import costs_of, timed_setting
+from ..design.server_flags import DRAFT_MODEL, server_flags
+from ..design.server_plan import ServerPlan, plan_server
+from ..files.local_server import ask, running_server
+from ..files.server_counts import LLAMA_CPP, VLLM, ServerCounts, ServerRequest
+from ..files.server_readings import counts_from_bytes
+from .prompt_loop import Progress, Report
+from .race import PHASES, Decoded, take_turns
+
+SETTINGS = (0, 1, 2, 3, 4, 6, 8)  # lengths of draft
+PLANNED_FROM = (0, 2, 8)
+REQUEST_SEC = 600
+CLOCKS = {  # where an answer has the time of its tokens, and what the server must be started with
+    VLLM: ("metrics", "generation_time_ms", "--enable-per-request-metrics"),
+    LLAMA_CPP: ("timings", "predicted_ms", "--metrics"),
+}
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One request answered.
+
+    Args:
+        tokens: after the first; seconds: that they took.
+        text: of the answer, or its token ids.
+        counts: of this request, whose steps are in `counts.requests`; None where nothing was drafted.
+    """
+
+    tokens: int
+    seconds: float
+    text: Prompt
+    counts: ServerCounts | None = None
+
+
+def server_command(
+    engine: str, program: str, target: str, draft: str | None, k: int, *, method: str = DRAFT_MODEL
+) -> list[str]:
+    """Return what starts a server of an engine that drafts k tokens, and counts and times what it does.
+
+    Args:
+        program: its own command with any options, such as "llama-server --threads 8".
+        target, draft: models as this server takes them.
+        method: "draft" or "ngram".
+
+    Raises:
+        ValueError: for a program whose quotes are open, or another method.
+    """
+    try:
+        words = [*shlex.split(program), "--model", target]
+    except ValueError as error:
+        raise ValueError(f"--program: found {program[:80]!r}, expected a command with its quotes closed") from error
+    if engine == LLAMA_CPP:
+        words += ["--metrics"]
+    else:
+        words += ["--enable-per-request-metrics"]
+        words += ["--per-request-spec-decode-metrics", "detailed"] if k else []
+    if engine == VLLM and not k:
+        return words
+    flags = shlex.split(server_flags(engine, k, method=method))
+    return words + [flag.replace("<draft.gguf>", draft or "").replace("<draft>", draft or "") for flag in flags]
+
+
+def ask_servers(
+    servers: Mapping[int, str], engine: str, prompts: Sequence[Prompt], length: int, *, progress: Progress | None = None
+) -> dict[int, list[Served]]:
+    """Let servers answer the same requests in turns.
+
+    Args:
+        servers: length of draft -> address.
+        length: tokens of each answer.
+
+    Returns:
+        length of draft -> answers, in the order of the prompts.
+    """
+    methods = {str(k): server_method(address, engine, k) for k, address in servers.items()}
+    found: dict[int, list[Served]] = {k: [] for k in servers}
+    for name, served in take_turns(methods, prompts, length, progress=progress):
+        found[int(name)].append(served)
+    return found
+
+
+def start_and_ask(
+    commands: Mapping[int, Sequence[str]],
+    engine: str,
+    prompts: Sequence[Prompt],
+    length: int,
+    *,
+    one_at_a_time: bool = False,
+    progress: Progress | None = None,
+) -> dict[int, list[Served]]:
+    """Do the same with servers that are started for it and ended after it.
+
+    Args:
+        commands: length of draft -> what starts its server.
+        one_at_a_time: needs memory for one server only, but a machine's moods then hit settings differently.
+    """
+    found: dict[int, list[Served]] = {}
+    for group in [[k] for k in commands] if one_at_a_time else [list(commands)]:
+        with ExitStack() as running:
+            servers = {k: running.enter_context(running_server(commands[k])) for k in group}
+            found |= ask_servers(servers, engine, prompts, length, progress=progress)
+    return found
+
+
+def server_method(address: str, engine: str, k: int) -> Callable[[Prompt, int, int, Report], Served]:
+    """Return what sends a prompt, text or token ids, to a server that drafts k tokens, and reads what it counted."""
+
+    def run(prompt: Prompt, length: int, turn: int, report: Report) -> Served:
+        ids = prompt if isinstance(prompt, str) else list(prompt)
+        body = json.dumps({"prompt": ids, "max_tokens": length, "temperature": 0, "ignore_eos": True}).encode()
+        before = ask(address, "/metrics") if k else b""
+        content = ask(address, "/v1/completions", body, seconds=REQUEST_SEC)
+        answer = read_answer(content, address, engine)
+        if not k:
+            return answer
+        try:
+            if b"per_step_accepted" in content:
+                return replace(answer, counts=counts_from_bytes(content, address, engine=engine))
+            counts = counts_from_bytes(ask(address, "/metrics"), f"{address}/metrics", before, engine=engine)
+        except ValueError as error:
+            if "no drafts" in str(error):  # n-grams may find nothing to draft
+                return answer
+            raise
+        return replace(answer, counts=replace(counts, requests=(_steps(counts, answer.tokens),)))
+
+    return run
+
+
+def read_answer(content: bytes, address: str, engine: str) -> Served:
+    """Return an answer with the server's own time for it.
+
+    Raises:
+        ValueError: where it lacks text, tokens or time.
+    """
+    part, name, option = CLOCKS[engine]
+    try:
+        answer = json.loads(content)
+        tokens, text = int(answer["usage"]["completion_tokens"]), str(answer["choices"][0]["text"])
+        seconds = float(answer[part][name]) / 1000
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"{address}: found an answer without {part}.{name}, expected one of {engine}, started with {option}"
+        ) from error
+    if tokens < 2 or not 0 < seconds < REQUEST_SEC:
+        raise ValueError(f"{address}: found {tokens} tokens in {seconds:g} s, expected two or more in some time")
+    return Served(tokens - 1, seconds, text)
+
+
+def _steps(counts: ServerCounts, tokens: int) -> ServerRequest:
+    """Return the steps of a request by the counters around it, which tell how far drafts got, in no order."""
+    reached = [counts.drafts or 0, *counts.positions, 0]
+    ends = [at - on for at, on in zip(reached, reached[1:], strict=False)]
+    accepted = tuple(length for length, count in enumerate(ends) for _ in range(count))
+    return ServerRequest(accepted, (len(counts.positions),) * len(accepted), tokens)
+
+
+def served_by_us(decoded: Decoded, k: int) -> Served:
+    """Return what our own engine did with a chain of k as if a server had; its first token comes from a step too."""
+    accepted = tuple(len(step.accepted_path) - 1 for step in decoded.steps)
+    seconds = sum(getattr(step, phase) for step in decoded.steps for phase in PHASES)
+    tokens = len(decoded.output)
+    if not k:
+        return Served(tokens, seconds, decoded.output)
+    drafted = (k,) * len(accepted)
+    counts = ServerCounts(
+        "sequoia", "records by step", len(accepted), sum(drafted), sum(accepted),
+        tuple(sum(taken >= place for taken in accepted) for place in range(1, k + 1)),
+        requests=(ServerRequest(accepted, drafted, tokens),), ordered=True,
+    )  # fmt: skip
+    return Served(tokens, seconds, decoded.output, counts)
+
+
+def counts_of(answers: Sequence[Served]) -> ServerCounts | None:
+    """Return what was counted for all requests together; None where nothing was drafted."""
+    parts = [each.counts for each in answers if each.counts is not None]
+    if not parts:
+        return None
+    longest = max(len(part.positions) for part in parts)
+    positions = np.array([(*part.positions, *[0] * (longest - len(part.positions))) for part in parts]).sum(axis=0)
+    return replace(
+        parts[0], drafts=sum(part.drafts or 0 for part in parts), accepted_tokens=int(positions.sum()),
+        draft_tokens=sum(part.draft_tokens or 0 for part in parts), positions=tuple(positions.tolist()),
+        tokens=sum(each.tokens + 1 for each in answers), requests_done=len(answers),
+        requests=tuple(request for part in parts for request in part.requests),
+    )  # fmt: skip
+
+
+def compare(
+    settings: Mapping[int, Sequence[Served]], *, planned_from: Sequence[int] = PLANNED_FROM, drafts_free: bool = False
+) -> dict:
+    """Plan from a few settings and hold the plan against all of them.
+
+    Args:
+        settings: length of draft -> what it did with each request, the same ones for all.
+        planned_from: 0 and two lengths above it; the longest tells how far drafts get.
+        drafts_free: the draft is no model.
+
+    Returns:
+        JSON-ready: `rows`, one for each k, with tokens per second over k = 0 `predicted` and `measured` (paired by
+        request), `error` and whether the prediction `held` inside the measured interval; `median_abs_error` of the
+        settings that the plan did not see; the k `chosen` by prediction, the `best` measured, and `chosen_over_best`;
+        `same_text`, the share of answers that equal those at k = 0; `survival_interval`, low and high for each
+        position of the longest draft; `notes`.
+    """
+    check_planned_from(planned_from, list(settings))
+    seconds = {k: np.array([each.seconds / each.tokens for each in settings[k]]) for k in sorted(settings)}
+    acceptance, plan, notes = _plan(settings, planned_from, drafts_free)
+    rows = []
+    for k in seconds:
+        row = _measured(settings[k]) | {"k": k, "planned_from": k in planned_from}
+        row["measured"] = ratio_estimate(seconds[0], seconds[k]).to_json()
+        row |= {"predicted": None, "error": None, "held": None, "predicted_tokens_per_step": None}
+        if acceptance is not None and plan is not None:
+            predicted, measured = plan.batches[0].speedup[k], row["measured"]
+            row["predicted"], row["predicted_tokens_per_step"] = predicted.to_json(), acceptance.tokens(k).value
+            row["error"] = predicted.value / measured["value"] - 1
+            row["held"] = measured["low"] is not None and measured["low"] <= predicted.value <= measured["high"]
+        rows.append(row)
+    errors = [abs(row["error"]) for row in rows if not row["planned_from"] and row["error"] is not None]
+    best = min(seconds, key=lambda k: float(seconds[k].sum()))
+    result = {"median_abs_error": statistics.median(errors) if errors else None, "best": best}
+    result |= {"chosen": None, "chosen_over_best": None}
+    if plan is not None:
+        chosen = max(seconds, key=lambda k: plan.batches[0].speedup[k].value)
+        over = ratio_estimate(seconds[best], seconds[chosen])
+        result |= {"chosen": chosen, "chosen_over_best": over.to_json()}
+    texts = {k: [each.text for each in answers] for k, answers in settings.items()}
+    same = [text == plain for k in texts if k for text, plain in zip(texts[k], texts[0], strict=True)]
+    interval = None if acceptance is None else [acceptance.low.tolist(), acceptance.high.tolist()]
+    result |= {"same_text": float(np.mean(same)), "survival_interval": interval}
+    return result | {"rows": rows, "notes": notes}
+
+
+def check_planned_from(planned_from: Sequence[int], settings: Sequence[int]) -> None:
+    """Refuse lengths of draft that nothing can be planned from."""
+    last = max(settings, default=0)
+    if len({*planned_from}) != 3 or not {0, last} <= {*planned_from} <= {*settings}:
+        raise ValueError(
+            f"planned from: found k = {list(planned_from)}, expected 0, {last} (the longest draft) and one of the "
+            f"settings between: {sorted(settings)}"
+        )
+
+
+def _plan(
+    settings: Mapping[int, Sequence[Served]], planned_from: Sequence[int], drafts_free: bool
+) -> tuple[ChainAcceptance | None, ServerPlan | None, list[str]]:
+    """Return how far drafts get, the plan, and its notes; where nothing can be planned, the reason instead."""
+    counts = counts_of(settings[max(planned_from)])
+    if counts is None:
+        return None, None, ["found no drafts at the longest setting, expected some to plan from"]
+    try:
+        acceptance = chain_acceptance(counts)
+    except ValueError as error:  # drafts that end early
+        return None, None, [str(error)]
+    timed = [timed_setting(k, tokens_per_sec(settings[k]), acceptance) for k in sorted(planned_from)]
+    costs = costs_of(None, timed, drafts_free=drafts_free)
+    assert costs is not None, "settings were timed"
+    plan = plan_server(acceptance, costs)
+    return acceptance, plan, list(plan.notes)
+
+
+def tokens_per_sec(answers: Sequence[Served]) -> float:
+    """All tokens ÷ all seconds, first tokens and the reading of prompts left out."""
+    return sum(each.tokens for each in answers) / sum(each.seconds for each in answers)
+
+
+def _measured(answers: Sequence[Served]) -> dict:
+    counts = counts_of(answers)
+    drafts = 0 if counts is None else counts.drafts or 0
+    return {
+        "tokens_per_sec": tokens_per_sec(answers),
+        "drafts": drafts,
+        "tokens_per_step": 1 + (counts.accepted_tokens or 0) / drafts if counts and drafts else None,
+        "survival": [count / drafts for count in counts.positions] if counts and drafts else [],
+    }

@@ -1,0 +1,218 @@
+"""The server page: the example, readings, records, costs, settings to copy; what cannot be planned; hostile files."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from sequoia_core.design.chain_acceptance import chain_acceptance
+from sequoia_core.design.matrix_files import acceptance_from_bytes, matrix_bytes
+from sequoia_core.design.server_costs import costs_of
+from sequoia_core.design.server_flags import flags_by_batch
+from sequoia_core.design.server_plan import plan_server
+from sequoia_core.files.server_readings import load_counts
+from tests.app.conftest import ROOT, metrics, open_page, profile, settled
+from tests.core.design.test_bench_profile import ROWS
+from tests.core.files.server_samples import (
+    AFTER,
+    BEFORE,
+    LLAMA_PMIN,
+    NGRAM,
+    SGLANG_TEXT,
+    llama_text,
+    step_records,
+    vllm_text,
+)
+from ui.server import reading
+
+EXAMPLE = ROOT / "assets" / "servers" / "vllm-demo-pair.jsonl"
+
+
+@pytest.fixture
+def with_example(assets) -> Path:
+    (assets / "servers").mkdir()
+    return shutil.copy(EXAMPLE, assets / "servers" / EXAMPLE.name)
+
+
+def words(page: AppTest) -> str:
+    return " ".join(each.value for kind in ("markdown", "caption", "info", "warning") for each in page.get(kind))
+
+
+def with_files(after: str | bytes, before: str | None = None) -> AppTest:
+    """Return the page after files were dropped on it."""
+    page = open_page("server", server_way="Files")
+    uploaders = {each.key: each for each in page.get("file_uploader")}
+    data = after.encode() if isinstance(after, str) else after
+    uploaders["server_after"].upload("after.prom", data, "text/plain")
+    if before is not None:
+        uploaders["server_before"].upload("before.prom", before.encode(), "text/plain")
+    return settled(page.run())
+
+
+def test_the_example_is_shown_as_the_core_plans_it(with_example) -> None:
+    page = open_page("server")
+    chains = chain_acceptance(load_counts(with_example))
+    plan = plan_server(chains, costs_of(profile()), [1, 4, 16])
+    shown, best = metrics(page), plan.batches[0]
+    assert shown["Tokens per step now"] == (f"{chains.tokens(8).value:.2f}", "k = 8, vs 1.00 without")
+    assert shown["Guessed right"][0] == f"{chains.guessed:.1%}" == "76.3%"
+    assert shown["Best k, batch 1"][0] == f"{best.best}"
+    assert shown["Speed at it"][0] == f"{best.speedup[best.best].value:.2f}×"
+    assert [code.value for code in page.code] == list(flags_by_batch("vllm", plan.best).values())
+    table = page.dataframe[0].value
+    assert list(table["batch"]) == [f"{each.batch}" for each in plan.batches]
+    assert list(table["best k"]) == [f"{each.best}" if each.best else "off" for each in plan.batches]
+    assert f"Set k = {best.best} at batch 1" in words(page)
+    assert "in this app's own engine, not in the server" in words(page)
+    survival, speed = (json.loads(chart.proto.spec) for chart in page.get("plotly_chart"))
+    assert survival["data"][0]["y"] is not None and len(survival["data"]) == 2
+    assert [trace["name"] for trace in speed["data"] if "name" in trace] == ["batch 1", "batch 4", "batch 16"]
+
+
+def test_without_the_example_it_asks_for_a_file(assets) -> None:
+    page = open_page("server")
+    assert "The example is missing" in page.info[0].value and not page.metric
+
+
+def test_two_readings_wait_for_costs_and_compare_with_no_default(assets) -> None:
+    page = with_files(vllm_text(*AFTER), vllm_text(*BEFORE))
+    shown = metrics(page)
+    assert shown["Tokens per step now"] == ("2.99", "k = 4, vs 1.00 without")
+    assert shown["Best k"] == ("–", "no costs yet") and shown["Speed at it"] == ("–", "no costs yet")
+    assert not page.code and "No costs yet" in words(page) and "taken as independent" in words(page)
+    assert len(json.loads(page.get("plotly_chart")[0].proto.spec)["data"]) == 1  # the app's own vector is of no server
+
+
+def test_a_vector_of_the_reader_is_drawn_beside(assets) -> None:
+    page = with_files(vllm_text(*AFTER))
+    page.session_state["studio_acceptance"] = acceptance_from_bytes(b"0.7\n0.1\n", "own.csv")
+    page.session_state["studio_acceptance_source"] = "your file own.csv"
+    settled(page.run())
+    assert len(json.loads(page.get("plotly_chart")[0].proto.spec)["data"]) == 2
+    assert "your file own.csv, p₁ = 0.70" in words(page)
+
+
+def test_its_own_speed_at_some_settings_names_the_best(assets) -> None:
+    page = with_files(vllm_text(*AFTER), vllm_text(*BEFORE))
+    speeds = [{"tokens per second": 400}, {"k": 2, "tokens per second": 600}, {"k": 4, "tokens per second": 640}]
+    edited = {str(row): values for row, values in enumerate(speeds)}
+    page.session_state["server_timed"] = {"edited_rows": edited, "added_rows": [], "deleted_rows": []}
+    settled(page.run())
+    assert metrics(page)["Best k, batch 1"][0] == "4" and metrics(page)["Speed at it"][0] == "1.60×"
+    assert '"num_speculative_tokens": 4' in page.code[0].value
+    assert "Batch 4, 16" in words(page)
+
+
+def test_times_of_llama_bench_name_the_best(assets) -> None:
+    page = with_files(vllm_text(*AFTER), vllm_text(*BEFORE))
+    page.button_group(key="server_costs").set_value("llama-bench or a profile")
+    settled(page.run())
+    uploader = next(each for each in page.get("file_uploader") if each.key == "server_bench")
+    uploader.upload("bench.json", json.dumps(ROWS).encode(), "application/json")
+    settled(page.run())
+    assert "llama-bench: AMD EPYC" in words(page) and metrics(page)["Best k, batch 1"][0] != "–"
+
+
+def test_records_tell_intervals_over_requests(assets) -> None:
+    page = with_files(step_records())
+    assert "95 % over requests" in words(page) and "tokens past their ends count too" in words(page)
+    page.number_input(key="server_new_tokens").set_value(128)
+    settled(page.run())
+    assert "tokens past their ends" not in words(page)
+
+
+def test_pasted_text_is_read_like_a_file(assets) -> None:
+    page = open_page("server", server_way="Paste")
+    assert "Bring a reading" in page.info[0].value
+    page.text_area(key="server_text_after").set_value(vllm_text(*AFTER).strip())
+    page.text_area(key="server_text_before").set_value(vllm_text(*BEFORE).strip())
+    settled(page.run())
+    assert metrics(page)["Tokens per step now"][0] == "2.99"
+
+
+def test_n_grams_are_said_to_draft_in_some_steps(assets) -> None:
+    page = with_files(vllm_text(*NGRAM))
+    assert "Only 26% of steps have a draft" in words(page)
+
+
+def test_an_address_is_read_twice_and_another_host_is_refused(assets, monkeypatch) -> None:
+    texts = iter((vllm_text(*BEFORE), vllm_text(*AFTER)))
+    monkeypatch.setattr(reading, "read_metrics", lambda address, allowed: next(texts).encode())
+    page = open_page("server", server_way="Connect")
+    settled(page.button(key="server_read_first").click().run())
+    assert "First reading kept" in words(page)
+    settled(page.button(key="server_read_last").click().run())
+    assert metrics(page)["Tokens per step now"][0] == "2.99"
+    monkeypatch.undo()
+    page.text_input(key="server_address").set_value("http://example.org/metrics")
+    settled(page.button(key="server_read_last").click().run())
+    assert "expected an address of this machine" in page.error[0].value
+
+
+def test_no_address_comes_from_a_link(assets) -> None:
+    page = open_page("server", server_way="Connect", server_address="http://127.0.0.1:1/metrics")
+    assert page.text_input(key="server_address").value == "http://127.0.0.1:8000/metrics" and not page.error
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(llama_text(*LLAMA_PMIN), "drafts filled to 56% of K = 4"), (SGLANG_TEXT, "averages of sglang alone")],
+)
+def test_what_cannot_be_planned_from_says_why_and_shows_nothing_as_known(text, said, assets) -> None:
+    page = with_files(text)
+    assert said in page.warning[0].value and not page.code and not page.get("plotly_chart")
+    assert ("Tokens per step now" in metrics(page)) == (text is SGLANG_TEXT)
+
+
+HOSTILE = vllm_text(*AFTER, model="<img src=x onerror=alert(1)>**b**")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"", b"\0\1\2", b"\xff\xfe", "<html>", "{}", '{"num_spec_steps": 1e400}', "node_cpu 1\n" * 3,
+        vllm_text(*AFTER).replace("} 693.0", "} NaN"), vllm_text(*AFTER).replace("} 693.0", "} -3"),
+        vllm_text(*AFTER).replace("} 358.0", "} 9e99"), vllm_text(*AFTER)[:400], HOSTILE + vllm_text(*NGRAM),
+    ],
+    ids=lambda text: repr(text[:20]),
+)  # fmt: skip
+def test_broken_and_hostile_files_are_one_line_and_nothing_is_shown(text, assets) -> None:
+    page = with_files(text)
+    assert (
+        len(page.error) == 1 and "\n" not in page.error[0].value and not re.search(r"(?<!\\)<img", page.error[0].value)
+    )
+    assert not page.metric and not page.code and not page.get("plotly_chart")
+
+
+def test_what_was_counted_can_be_saved_and_brought_back(assets) -> None:
+    page = with_files(vllm_text(*AFTER))
+    chains = chain_acceptance(reading.counts(reading.Reading((vllm_text(*AFTER).encode(), "a"), None), "auto", None))
+    saved = matrix_bytes(chains.to_matrix())
+    assert b'"version": 3' in saved
+    assert metrics(with_files(saved))["Tokens per step now"] == metrics(page)["Tokens per step now"]
+    vector = with_files(b'{"format": "sequoia-acceptance", "version": 1, "probs": [0.5]}')
+    assert "found a vector of ranks" in vector.error[0].value
+
+
+def test_it_needs_no_torch() -> None:
+    code = (
+        "import sys; from streamlit.testing.v1 import AppTest; "
+        f"page = AppTest.from_file({str(ROOT / 'pages' / 'server.py')!r}, default_timeout=60).run(); "
+        "assert page.metric and not page.exception; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
+
+
+def test_the_overview_names_it_before_the_demo(assets) -> None:
+    shown = [
+        element for element in open_page("overview").main if element.type in ("title", "markdown", "caption", "button")
+    ]
+    named = next(place for place, element in enumerate(shown) if "vLLM, SGLang or llama.cpp" in element.value)
+    assert named == 2  # after the title and what the app is

@@ -1,0 +1,151 @@
+"""server-plan: from readings, records, saved matrices and costs to settings; without torch; bad input in one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sequoia_core.command_line.main import main
+from sequoia_core.design.matrix_files import load_acceptance
+from tests.core.design.test_bench_profile import ROWS
+from tests.core.files.server_samples import (
+    AFTER,
+    BEFORE,
+    LLAMA_PMIN,
+    NGRAM,
+    SGLANG_TEXT,
+    llama_text,
+    step_records,
+    vllm_text,
+)
+
+ASSETS = Path(__file__).parents[3] / "assets"
+PROFILE, VECTOR = ASSETS / "profiles" / "cpu-2core.json", ASSETS / "acceptance" / "demo-t0.json"
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Readings of servers by name."""
+    for name, text in (
+        ("after", vllm_text(*AFTER)), ("before", vllm_text(*BEFORE)), ("ngram", vllm_text(*NGRAM)),
+        ("pmin", llama_text(*LLAMA_PMIN)), ("sglang", SGLANG_TEXT), ("steps", step_records().decode()),
+        ("bench", json.dumps(ROWS)),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text)
+    return lambda name: str(tmp_path / name)
+
+
+@pytest.fixture
+def plan(capsys):
+    def run(*arguments: str) -> dict:
+        code = main(["server-plan", *arguments, "--json"])
+        output = capsys.readouterr()
+        assert code == 0, output.err
+        assert output.out.count("\n") == 1
+        return json.loads(output.out)
+
+    return run
+
+
+def test_two_readings_without_costs_name_no_best(plan, files):
+    found = plan("--after", files("after"), "--before", files("before"))
+    assert (found["engine"], found["drafts"], found["best"], found["flags"]) == ("vllm", 689, None, None)
+    assert [round(each, 3) for each in found["survival"]] == [0.676, 0.517, 0.427, 0.372]
+    assert [round(each, 3) for each in found["acceptance"]] == [0.676, 0.764, 0.826, 0.871]
+    assert [round(each, 3) for each in found["tokens_per_step"]] == [1, 1.676, 2.193, 2.62, 2.991]
+    assert "Without costs" in found["warnings"][-1]
+
+
+def test_a_profile_or_timed_settings_name_the_best_at_each_batch_size(plan, files):
+    readings = ("--after", files("after"), "--before", files("before"))
+    found = plan(*readings, "--profile", str(PROFILE), "--batch", "1,16")
+    assert set(found["best"]) == {"1", "16"} and "vLLM 0.32" in next(iter(found["flags"]))
+    assert found["batches"][0]["present_share_of_best"] <= 1
+    found = plan(*readings, "--timed", "0=400,2=600,4=640,0=900@4,1=1000@4,4=700@4", "--batch", "1,4")
+    assert found["best"]["1"] == 4 and found["costs"] == "the server's own speed at 6 settings"
+    assert found["batches"][0]["speedup"][4]["value"] == pytest.approx(640 / 400)
+    assert found["best"]["4"] < 4
+    assert plan(*readings, "--profile", files("bench"))["costs"].startswith("llama-bench")
+
+
+def test_records_by_step_are_replayed(plan, files):
+    found = plan("--after", files("steps"), "--new-tokens", "128")
+    assert round(16 * 127 / found["tokens_per_step"][1]) == 1173
+    assert found["warnings"] == ["Without costs (--profile or --timed) no length can be called the best."]
+
+
+def test_what_cannot_be_planned_from_says_why(plan, files):
+    found = plan("--after", files("pmin"), "--profile", str(PROFILE))
+    assert found["survival"] is None and found["best"] is None and "56%" in found["warnings"][0]
+    found = plan("--after", files("sglang"))
+    assert found["mean_tokens_per_step"] == 2.65 and found["tokens_per_step"] is None
+    assert any("averages" in warning for warning in found["warnings"])
+
+
+def test_n_grams_draft_for_free_and_in_some_steps(plan, files):
+    found = plan("--after", files("ngram"), "--profile", str(PROFILE))
+    assert found["coverage"] == pytest.approx(0.255, abs=1e-3)
+    assert '"method": "ngram"' in next(iter(found["flags"].values()))
+
+
+def test_a_saved_matrix_is_planned_with_like_the_readings(plan, files, tmp_path):
+    out = tmp_path / "matrix.json"
+    readings = ("--after", files("after"), "--before", files("before"))
+    first = plan(*readings, "--out", str(out), "--profile", str(PROFILE))
+    again = plan("--after", str(out), "--profile", str(PROFILE))
+    assert again["best"] == first["best"] and again["survival"] == pytest.approx(first["survival"])
+    assert load_acceptance(out).meta["engine"] == "vllm"
+    # trees of one rank are chains; what needs other ranks says so
+    assert main(["tree", "--acceptance", str(out), "--size", "5"]) == 0
+    assert main(["plan", "--acceptance", str(out), "--profile", str(PROFILE)]) == 2
+
+
+def test_what_a_tree_adds_needs_a_vector_and_a_profile(plan, files, capsys):
+    found = plan("--after", files("after"), "--profile", str(PROFILE), "--acceptance", str(VECTOR))
+    assert found["tree_adds"] >= 1
+    assert main(["server-plan", "--after", files("after"), "--acceptance", str(VECTOR)]) == 2
+    assert "expected both" in capsys.readouterr().err
+
+
+def test_for_people_there_is_a_sentence_and_lines_to_copy(files, capsys):
+    assert main(["server-plan", "--after", files("after"), "--timed", "0=400,2=600,4=640"]) == 0
+    shown = capsys.readouterr().out
+    assert "Set k = 4 at batch 1 (1.60×" in shown
+    assert "\n--speculative-config '{" in shown and '"num_speculative_tokens": 4' in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--timed", "0=400"], "expected two with different k > 0"),
+        (["--timed", "x"], "--timed: found 'x'"),
+        (["--timed", "2=nan,3=1"], "--timed: found '2=nan'"),
+        (["--timed", "9=5,3=1"], "--timed: found '9=5'"),
+        (["--batch", "0"], "--batch: found '0'"),
+        (["--batch", "1,,2"], "--batch: found ''"),
+        (["--method", "eagle"], "--method: found 'eagle'"),
+        (["--engine", "triton"], "engine: found 'triton'"),
+        (["--model", "other"], "model"),
+    ],
+)
+def test_bad_options_are_named(options, said, files, capsys):
+    assert main(["server-plan", "--after", files("after"), *options]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+def test_nothing_is_written_where_nothing_can_be_planned(files, tmp_path, capsys):
+    out = tmp_path / "matrix.json"
+    assert main(["server-plan", "--after", files("pmin"), "--out", str(out)]) == 2
+    assert not out.exists() and "--out" in capsys.readouterr().err
+
+
+def test_it_loads_no_torch(files):
+    code = (
+        "import sys; from sequoia_core.command_line.main import main; "
+        f"main(['server-plan', '--after', {files('after')!r}, '--timed', '0=4,2=6,4=6', '--json']); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ASSETS.parent, capture_output=True)

@@ -1,0 +1,97 @@
+"""llama-bench's output in its four formats as a profile; what is no such output in one line."""
+
+import json
+
+import pytest
+
+from sequoia_core.design.bench_profile import profile_from_bench, profile_from_files
+from sequoia_core.design.profile import HardwareProfile
+
+
+def row(tokens, samples, *, model="target.gguf", parameters=19_000_000, generated=0, depth=64) -> dict:
+    return {
+        "cpu_info": "AMD EPYC", "gpu_info": "", "model_filename": model, "model_type": "llama ?B BF16",
+        "model_n_params": parameters, "n_prompt": tokens, "n_gen": generated, "n_depth": depth,
+        "avg_ns": sum(samples) / len(samples), "samples_ns": samples,
+    }  # fmt: skip
+
+
+ROWS = [
+    row(1, [3_000_000, 1_600_000]), row(4, [3_100_000, 9_000_000]), row(0, [5_000_000], generated=16),
+    row(1, [50_000, 90_000], model="draft.gguf", parameters=1_200_000),
+    row(4, [70_000], model="draft.gguf", parameters=1_200_000),
+]  # fmt: skip
+MARKDOWN = """| model | size | params | backend | threads | test | t/s |
+| ------------------- | ---: | ---: | ------- | --: | ------: | -----------------: |
+| llama ?B BF16 | 36 MiB | 19.28 M | CPU | 1 | pp1 @ d64 | 500.00 ± 9.00 |
+| llama ?B BF16 | 36 MiB | 19.28 M | CPU | 1 | pp4 @ d64 | 1000.00 ± 9.00 |
+| llama small | 2 MiB | 1.23 M | CPU | 1 | pp1 @ d64 | 20000.00 ± 9.00 |
+| llama ?B BF16 | 36 MiB | 19.28 M | CPU | 1 | tg16 @ d64 | 500.00 ± 9.00 |
+
+build: unknown (0)
+"""
+
+
+def as_csv(rows) -> str:
+    names = [name for name in rows[0] if name != "samples_ns"]
+    return "\n".join([",".join(names), *(",".join(f'"{each[name]}"' for name in names) for each in rows)]) + "\n"
+
+
+def test_the_least_of_the_samples_counts_and_the_larger_model_is_the_target():
+    for text in (json.dumps(ROWS), "\n".join(map(json.dumps, ROWS))):
+        found = profile_from_bench([(text.encode(), "bench")])
+        assert found.sizes.tolist() == [1, 4] and found.verify_sec.tolist() == pytest.approx([0.0016, 0.0031])
+        assert found.draft_widths.tolist() == [1, 4] and found.draft_sec == pytest.approx(5e-5)
+        assert found.context == 64 and found.device == "AMD EPYC"
+        assert found.meta == {"source": "llama-bench", "target": "target.gguf", "draft": "draft.gguf"}
+
+
+def test_csv_and_markdown_have_means():
+    found = profile_from_bench([(as_csv(ROWS).encode(), "bench.csv")])
+    assert found.verify_sec.tolist() == pytest.approx([0.0023, 0.00605])
+    assert found.meta["source"] == "llama-bench, means"
+    found = profile_from_bench([(MARKDOWN.encode(), "bench.md")])
+    assert found.verify_sec.tolist() == pytest.approx([1 / 500, 4 / 1000]) and found.draft_sec == pytest.approx(5e-5)
+
+
+def test_two_files_are_one_pair_and_a_profile_of_ours_stays_one():
+    files = [(json.dumps(part).encode(), "bench") for part in (ROWS[:3], ROWS[3:])]
+    assert profile_from_files(files).meta["draft"] == "draft.gguf"
+    with pytest.raises(ValueError, match="found models target.gguf, expected a target and its draft"):
+        profile_from_files(files[:1])
+    assert profile_from_files(files[:1], needs_draft=False).meta["draft"] is None
+    own = HardwareProfile([1, 2], [1.0, 1.5], 0.1, device="here")
+    assert profile_from_files([(own.to_bytes(), "own.json")]).device == "here"
+    again = HardwareProfile.loads(profile_from_files(files).to_bytes(), "saved.json")
+    assert again.verify_sec.tolist() == pytest.approx([0.0016, 0.0031])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "found an empty file"),
+        ("[]", "found no such passes"),
+        ("[1]", "found '1', expected output of llama-bench"),
+        ("{}", "found '{}', expected output of llama-bench"),
+        ('{"n_prompt": NaN}', "found NaN"),
+        (json.dumps([row(0, [1], generated=4)]), "found no such passes"),
+        (json.dumps([row(1, [0])]), "found a pass over 1 tokens in 0 seconds"),
+        (json.dumps([row(1, [-5])]), "expected times above 0"),
+        (json.dumps([row(-3, [5])]), "found a pass over -3 tokens"),
+        (json.dumps([row(10**9, [5])]), "found a pass over 1000000000 tokens"),
+        (json.dumps([row("x", [5])]), "found numbers that cannot be read"),
+        (json.dumps([*ROWS, row(2, [5], depth=0)]), r"llama-bench: found depths \[0, 64\], expected one"),
+        (json.dumps([*ROWS, row(1, [5], model="third", parameters=3)]), "found models target.gguf, draft.gguf, third"),
+        (json.dumps([row(4, [5]), *ROWS[3:]]), r"passes of the target over \[4\] tokens, expected one over 1 too"),
+        (MARKDOWN.replace("500.00", "fast"), "found the row"),
+        (MARKDOWN.replace("19.28 M", "many"), "found the row"),
+        (MARKDOWN.replace("500.00", "0"), "in nan seconds"),
+        ("a,b\n1,2\n", "expected output of llama-bench"),
+        ("\0\1", "found binary data"),
+    ],
+    ids=str,
+)
+def test_what_is_no_such_output_is_refused(text, said):
+    with pytest.raises(ValueError, match=said) as error:
+        profile_from_bench([(text.encode(), "bench")])
+    assert "\n" not in str(error.value) and len(str(error.value)) < 300

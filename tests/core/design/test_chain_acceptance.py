@@ -1,0 +1,164 @@
+"""Survival and tokens per step by what real servers counted; replayed records; what a source cannot tell."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sequoia_core.design.chain_acceptance import chain_acceptance, counts_of_matrix
+from sequoia_core.design.optimal_trees import expected_tokens
+from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.files.server_counts import ServerCounts, ServerRequest
+from sequoia_core.files.server_readings import counts_from_bytes
+from tests.core.files.server_samples import (
+    AFTER,
+    BEFORE,
+    DRAFTS_BY_K,
+    LLAMA_PMIN,
+    NGRAM,
+    SGLANG_TEXT,
+    llama_text,
+    step_records,
+    vllm_text,
+)
+
+
+def counts(after: str | bytes, before: str | None = None) -> ServerCounts:
+    data = after.encode() if isinstance(after, str) else after
+    return counts_from_bytes(data, "after", None if before is None else before.encode())
+
+
+@pytest.fixture(scope="module")
+def by_counters():
+    return chain_acceptance(counts(vllm_text(*AFTER), vllm_text(*BEFORE)))
+
+
+@pytest.fixture(scope="module")
+def by_step():
+    return chain_acceptance(counts(step_records()), new_tokens=128)
+
+
+def test_counters_give_survival_and_the_acceptance_below_each_accepted_token(by_counters):
+    assert by_counters.survival.round(3).tolist() == [0.676, 0.517, 0.427, 0.372]
+    matrix = by_counters.to_matrix()
+    assert matrix.probs.ravel().round(3).tolist() == [0.676, 0.764, 0.826, 0.871, 0]
+    assert matrix.trials.ravel().tolist() == [689, 466, 356, 294, 0]
+    assert by_counters.tokens_per_step.round(3).tolist() == [1, 1.676, 2.193, 2.62, 2.991]
+    assert by_counters.guessed == pytest.approx(0.760, abs=1e-3)
+
+
+def test_a_chain_of_the_matrix_expects_what_was_counted_and_nothing_beyond(by_counters):
+    matrix = by_counters.to_matrix()
+    for k in range(5):
+        assert expected_tokens(chain_tree(k), matrix) == pytest.approx(by_counters.tokens_per_step[k])
+    assert expected_tokens(chain_tree(9), matrix) == pytest.approx(by_counters.tokens_per_step[4])
+    with pytest.raises(ValueError, match="k: found 5, expected 0 to 4: the server drafted no more"):
+        by_counters.tokens(5)
+
+
+def test_replayed_records_take_the_drafts_that_servers_took(by_step):
+    tokens = 16 * 127  # the first token of each answer comes from the prompt's pass
+    assert {k: round(tokens / by_step.tokens_per_step[k]) for k in DRAFTS_BY_K} == DRAFTS_BY_K
+    assert by_step.replayed and by_step.tokens(4).value == pytest.approx(2.949, abs=1e-3)
+    uncut = chain_acceptance(counts(step_records()))
+    assert "past their ends" in uncut.notes[0]
+    assert uncut.tokens_per_step[1] == pytest.approx(by_step.tokens_per_step[1], rel=0.01)
+
+
+def test_counts_at_a_longer_draft_understate_shorter_ones(by_step):
+    read_off = 1 + np.cumsum(by_step.survival)[:6]
+    lower = 1 - read_off / by_step.tokens_per_step[1:7]
+    assert (lower > 0.015).all() and (lower < 0.065).all()
+
+
+def test_intervals_are_over_requests_where_there_are_requests(by_step, by_counters):
+    assert by_step.by_request and by_step.trials == 16
+    assert not by_counters.by_request and by_counters.trials == 689
+    assert "independent" in by_counters.notes[0] and not by_step.notes
+    # requests differ more than independent drafts would
+    assert by_step.high[0] - by_step.low[0] > 2 * (by_counters.high[0] - by_counters.low[0])
+    for chains in (by_step, by_counters):
+        assert (chains.low <= chains.survival).all() and (chains.survival <= chains.high).all()
+        for k in range(1, chains.longest + 1):
+            found = chains.tokens(k)
+            assert found.low < found.value < found.high
+    assert by_counters.tokens(0) == (1, 1, 1)
+
+
+def test_resampled_drafts_keep_how_positions_hang_together(by_counters):
+    # Var(accepted per draft) / drafts: independent positions would have less than half of it
+    ends = -np.diff([1, *by_counters.survival, 0])
+    lengths = np.arange(5)
+    variance = (ends * lengths**2).sum() - (ends * lengths).sum() ** 2
+    assert by_counters.samples[:, 4].std() == pytest.approx(np.sqrt(variance / 689), rel=0.1)
+
+
+def test_one_request_has_no_interval_over_requests():
+    chains = chain_acceptance(counts(vllm_text(*AFTER)))
+    alone = ServerCounts(
+        "vllm",
+        "records by step",
+        3,
+        12,
+        6,
+        (2, 2, 1, 1),
+        requests=(ServerRequest((4, 0, 2), (4, 4, 4), 8),),
+        ordered=True,
+    )
+    one = chain_acceptance(alone)
+    assert one.tokens(4).low is None and one.tokens(4).value == pytest.approx(8 / 3)
+    assert one.tokens(1).value == pytest.approx(8 / 4) and chains.tokens(1).low is not None
+
+
+def test_an_answer_of_one_token_takes_no_part():
+    rows = (ServerRequest((4, 0, 2), (4, 4, 4), 8), ServerRequest((1,), (4,), 0), ServerRequest((), (), 0))
+    found = chain_acceptance(
+        ServerCounts("vllm", "records by step", 4, 16, 7, (3, 2, 1, 1), requests=rows, ordered=True)
+    )
+    assert found.tokens(4).value == pytest.approx(8 / 3)
+    with pytest.raises(ValueError, match="expected answers of two tokens or more"):
+        chain_acceptance(
+            ServerCounts("vllm", "records by step", 1, 4, 1, (1, 0, 0, 0), requests=rows[1:2], ordered=True)
+        )
+
+
+def test_drafts_in_some_steps_only_yield_less_in_all():
+    chains = chain_acceptance(counts(vllm_text(*NGRAM)))
+    assert chains.survival[0] == pytest.approx(212 / 352)
+    share = 352 / (2048 - 16 - 654)
+    assert chains.tokens(4).value == pytest.approx(1 + share * 654 / 352)
+    assert "Only 26% of steps have a draft" in chains.notes[-1]
+
+
+def test_records_of_drafts_in_some_steps_only_are_not_replayed():
+    """vLLM records no step without a draft, as n-grams have many: the tokens in between would count as guessed."""
+    steps = {"num_spec_tokens": 4, "num_spec_steps": 2, "num_draft_tokens": 8}
+    steps |= {"per_step_accepted": [4, 0], "per_step_drafted": [4, 4], "completion_tokens": 21}
+    found = chain_acceptance(counts_from_bytes(json.dumps([steps, steps]).encode(), "answers"))
+    assert not found.replayed and found.coverage == pytest.approx(2 / 16)
+    assert found.tokens(4).value == pytest.approx(20 / 16)
+
+
+def test_censored_drafts_are_never_planned_from():
+    with pytest.raises(ValueError, match="found drafts filled to 56% of K = 4, expected at least 95%"):
+        chain_acceptance(counts(llama_text(*LLAMA_PMIN)))
+
+
+def test_totals_and_averages_say_nothing_of_another_k():
+    with pytest.raises(ValueError, match="found averages of sglang alone, expected counts by position"):
+        chain_acceptance(counts(SGLANG_TEXT))
+
+
+def test_a_saved_matrix_brings_its_counts_back(by_counters):
+    again = counts_of_matrix(by_counters.to_matrix())
+    assert again.positions == by_counters.counts.positions and again.drafts == 689
+    assert np.allclose(chain_acceptance(again).tokens_per_step, by_counters.tokens_per_step)
+    with pytest.raises(ValueError, match="found a matrix of 1 ranks, expected rank 1 alone with its trials"):
+        counts_of_matrix(replace(by_counters.to_matrix(), trials=None))
+
+
+def test_a_position_that_is_never_reached_is_no_division_by_zero():
+    chains = chain_acceptance(ServerCounts("vllm", "counters", 10, 40, 0, (0, 0, 0, 0)))
+    assert chains.to_matrix().probs.ravel().tolist() == [0, 0, 0, 0, 0]
+    assert chains.tokens(4).value == 1

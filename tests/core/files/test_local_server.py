@@ -1,0 +1,180 @@
+"""Servers that are started here answer, and are gone afterwards whatever happened; answers are bounded."""
+
+import http.server
+import importlib
+import os
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from sequoia_core.files import local_server
+from sequoia_core.files.local_server import ask, checked_address, running_server
+
+# a server with a child process of its own; argv: --deaf ignores SIGTERM, --host H --port P
+SERVER = """
+import http.server, signal, subprocess, sys
+if "--deaf" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b"ok")
+    def log_message(self, *words): pass
+port = int(sys.argv[sys.argv.index("--port") + 1])
+http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+def command(*options: str) -> list[str]:
+    return [sys.executable, "-c", SERVER, *options]
+
+
+def started_here() -> set[int]:
+    """Return the processes of this test, those of ended parents too: their environment tells."""
+    found = set()
+    for process in psutil.process_iter(["pid", "status"]):
+        try:
+            if process.environ().get("SERVER_OF") == str(os.getpid()) and process.status() != psutil.STATUS_ZOMBIE:
+                found.add(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def gone_within(seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while started_here():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+MARK = {"SERVER_OF": str(os.getpid())}
+
+
+def test_a_server_answers_and_is_gone_with_its_children():
+    with running_server(command(), environment=MARK) as address:
+        assert ask(address, "/metrics") == b"ok"
+        assert len(started_here()) == 2
+    assert gone_within(5)
+
+
+def test_a_server_is_gone_after_a_failure_in_the_block():
+    with pytest.raises(ZeroDivisionError), running_server(command(), environment=MARK):
+        1 / 0  # noqa: B018
+    assert gone_within(5)
+
+
+def test_a_server_that_ignores_the_signal_is_killed(monkeypatch):
+    monkeypatch.setattr(local_server, "END_SEC", 0.3)
+    with running_server(command("--deaf"), environment=MARK):
+        pass
+    assert gone_within(5)
+
+
+def test_a_server_that_does_not_start_says_why():
+    with (
+        pytest.raises(ValueError, match=r"exit code 3, expected it to answer; it last wrote: no such model$"),
+        running_server([sys.executable, "-c", "import sys; print('no such model'); sys.exit(3)"], environment=MARK),
+    ):
+        pass
+    with (
+        pytest.raises(ValueError, match="found it still loading"),
+        running_server([sys.executable, "-c", "import time; time.sleep(60)"], environment=MARK, seconds=0.5),
+    ):
+        pass
+    assert gone_within(5)
+    with pytest.raises(ValueError, match="/no/such/program: cannot be started"), running_server(["/no/such/program"]):
+        pass
+
+
+@contextmanager
+def answering(respond):
+    """Run a server in this process whose answers `respond` writes."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            respond(self)
+
+        def log_message(self, *words):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_no_redirect_and_no_proxy_is_followed(monkeypatch):
+    asked = []
+
+    def redirect(handler):
+        asked.append(handler.path)
+        handler.send_response(302)
+        handler.send_header("Location", "/elsewhere")
+        handler.end_headers()
+
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "")
+    fresh = importlib.reload(local_server)  # proxies are read where the module is imported
+    with answering(redirect) as address, pytest.raises(ValueError, match="found status 302"):
+        fresh.ask(address, "/metrics")
+    assert asked == ["/metrics"]
+
+
+def test_answers_are_bounded(monkeypatch):
+    monkeypatch.setattr(local_server, "MAX_ANSWER_BYTES", 100)
+
+    def long(handler):
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(b"x" * 101)
+
+    def never(handler):
+        time.sleep(1)
+
+    def drips(handler):
+        handler.send_response(200)
+        handler.end_headers()
+        for _ in range(20):
+            handler.wfile.write(b"x")
+            time.sleep(0.1)
+
+    with answering(long) as address, pytest.raises(ValueError, match="found more than 100 bytes"):
+        ask(address, "/metrics")
+    for slow in (never, drips):
+        with answering(slow) as address, pytest.raises(ValueError, match="found no answer .*timed out"):
+            ask(address, "/metrics", seconds=0.3)
+    with answering(lambda handler: handler.wfile.write(b"SSH-2.0\r\n")) as address:
+        with pytest.raises(ValueError, match="found no answer"):
+            ask(address, "/metrics")
+
+
+@pytest.mark.parametrize(
+    "address", ["http://127.0.0.1:8000", "http://localhost:1", "https://[::1]:9", "http://127.9.9.9"]
+)
+def test_addresses_of_this_machine(address):
+    assert checked_address(address + "/some/path?x=1") == address
+
+
+@pytest.mark.parametrize("address", ["http://10.0.0.1:80", "http://example.org", "http://127.0.0.1.example.org"])
+def test_other_machines_need_leave(address):
+    with pytest.raises(ValueError, match="expected an address of this machine"):
+        checked_address(address)
+    assert checked_address(address, remote=True) == address
+
+
+@pytest.mark.parametrize(
+    "address", ["", "8000", "file:///etc/passwd", "http://", "http://127.0.0.1:x", "http://me:secret@127.0.0.1"]
+)
+def test_what_is_no_address_is_refused(address):
+    with pytest.raises(ValueError, match="expected an address such as http://127.0.0.1:8000"):
+        checked_address(address, remote=True)

@@ -1,0 +1,150 @@
+"""Counters of real servers' metrics: differences, engines, resets, mixtures; broken and foreign text in one line."""
+
+import pytest
+
+from sequoia_core.files.server_readings import counts_from_bytes
+from tests.core.files.server_samples import (
+    AFTER,
+    BEFORE,
+    LLAMA_AFTER,
+    LLAMA_BEFORE,
+    LLAMA_PMIN,
+    NGRAM,
+    SGLANG_TEXT,
+    llama_text,
+    vllm_text,
+)
+
+
+def read(after: str, before: str | None = None, **options):
+    return counts_from_bytes(
+        after.encode(), "after.prom", None if before is None else before.encode(), "before.prom", **options
+    )
+
+
+def test_two_readings_of_vllm_are_subtracted():
+    counts = read(vllm_text(*AFTER), vllm_text(*BEFORE))
+    assert (counts.engine, counts.model, counts.source, counts.notes) == ("vllm", "demo", "counters", ())
+    assert (counts.drafts, counts.draft_tokens, counts.accepted_tokens) == (689, 2756, 1372)
+    assert counts.positions == (466, 356, 294, 256)
+    assert (counts.tokens, counts.requests_done) == (2048, 16)
+    assert counts.filled == 1 and counts.coverage == 1 and not counts.censored
+
+
+def test_llama_cpp_counts_by_the_same_names():
+    counts = read(llama_text(*LLAMA_AFTER), llama_text(*LLAMA_BEFORE))
+    assert (counts.engine, counts.drafts, counts.positions) == ("llama.cpp", 2728, (1832, 1396, 1152, 996))
+    assert counts.coverage == pytest.approx(0.969, abs=1e-3)  # of 64 requests the first tokens are unknown
+    pmin = read(llama_text(*LLAMA_PMIN))
+    assert pmin.censored and pmin.filled == pytest.approx(0.56, abs=0.01)
+
+
+def test_one_reading_counts_from_the_start_and_says_so():
+    counts = read(vllm_text(*AFTER))
+    assert counts.drafts == 693 and "since the server's start" in counts.notes[0]
+
+
+def test_a_counter_that_fell_began_again_at_0():
+    counts = read(vllm_text(*NGRAM), vllm_text(*AFTER))
+    assert counts.drafts == 352 and counts.positions == NGRAM[3] and counts.tokens == 2048
+    assert "began again" in counts.notes[0]
+    # of two engines only the one that was restarted begins again
+    two = read(vllm_text(*NGRAM) + vllm_text(*AFTER, engine="1"), vllm_text(*AFTER) + vllm_text(*BEFORE, engine="1"))
+    assert two.drafts == 352 + 689 and "(engine 0) began again" in two.notes[0] and two.notes[1] == "2 engines, summed."
+
+
+def test_a_server_that_drafts_less_than_before_began_again():
+    shorter = (10, 20, 9, (6, 3), 30, 1)
+    assert read(vllm_text(*shorter), vllm_text(*BEFORE)).positions == (6, 3)
+
+
+def test_drafts_in_some_steps_only_show_in_the_coverage():
+    assert read(vllm_text(*NGRAM)).coverage == pytest.approx(352 / (2048 - 16 - 654))
+
+
+def test_an_earlier_reading_may_hold_no_counters_yet():
+    assert read(vllm_text(*AFTER), "# HELP vllm:x y\nvllm:x 1\n").drafts == 693
+
+
+def test_several_models_or_engines_are_a_choice():
+    models = vllm_text(*AFTER) + vllm_text(*NGRAM, model="other")
+    with pytest.raises(ValueError, match="found models demo, other, expected one: say which model"):
+        read(models)
+    assert read(models, model="other").drafts == 352
+    engines = vllm_text(*AFTER) + llama_text(*LLAMA_AFTER)
+    with pytest.raises(ValueError, match="found engines llama.cpp, vllm, expected one: say which engine"):
+        read(engines)
+    assert read(engines, engine="llama.cpp").drafts == 2732
+    with pytest.raises(ValueError, match="no counters of speculative decoding of sglang"):
+        read(engines, engine="sglang")
+
+
+def test_sglang_tells_averages_alone():
+    counts = read(SGLANG_TEXT)
+    assert (counts.engine, counts.source, counts.mean_length, counts.drafts) == ("sglang", "averages", 2.65, None)
+    assert counts.positions == () and "averages" in counts.notes[0]
+
+
+def test_labels_may_hold_anything():
+    hostile = 'a\\"}{,=\\\\ 7'
+    assert read(vllm_text(*AFTER, model=hostile)).model == hostile
+
+
+def test_an_other_prefix_is_named():
+    assert read(vllm_text(*AFTER).replace("vllm:", "ray_vllm_")).engine == "vllm"
+    assert read(vllm_text(*AFTER).replace("vllm:", "own:")).engine == "own"
+
+
+GOOD = vllm_text(*AFTER)
+DRAFTS = 'vllm:spec_decode_num_drafts_total{engine="0",model_name="demo"} 693.0'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD.replace("} 693.0", "} NaN"), "line 3: found vllm:spec_decode_num_drafts_total = NaN, expected a count"),
+        (GOOD.replace("} 693.0", "} -1"), "= -1, expected a count"),
+        (GOOD.replace("} 693.0", "} +Inf"), "= \\+Inf, expected a count"),
+        (GOOD.replace("} 693.0", "} 1e400"), "= 1e400, expected a count"),
+        (GOOD.replace("} 693.0", "} 1e17"), "= 1e17, expected a count"),
+        (GOOD.replace("} 693.0", "} 692.5"), "= 692.5, expected a count"),
+        (GOOD.replace("} 693.0", "} many"), "= many, expected a count"),
+        (GOOD.replace("} 693.0", "}"), "line 3: found 'vllm:spec_decode_num_drafts_total"),
+        (GOOD.replace("} 693.0", "} 0.0"), "469 accepted at position 1 of 0 drafts|found no drafts counted"),
+        (GOOD.replace("} 358.0", "} 470.0"), "470 accepted at position 2 of 469 accepted at position 1"),
+        (GOOD.replace("} 1378.0", "} 1379.0"), "found 1,379 accepted tokens, expected 1,378"),
+        (GOOD.replace("} 2772.0", "} 1000.0"), "found 1,378 accepted of 1,000 draft tokens"),
+        (GOOD.replace('position="1"} 358', 'position="7"} 358'), r"found positions \[0, 2, 3, 7\]"),
+        (GOOD.replace('position="1"} 358', 'position="99999"} 358'), "found position '99999', expected 0 to 1023"),
+        (GOOD.replace('position="1"} 358', 'position="-1"} 358'), "found position '-1'"),
+        (GOOD.replace('engine="0",model', "engine=0,model"), "found labels 'engine=0"),
+        (GOOD + DRAFTS + "\n", "found vllm:spec_decode_num_drafts_total twice"),
+        (GOOD[:170], "found an end within a line"),
+        ("# HELP node_cpu x\nnode_cpu 1\nnode_load1 2\n", "found node_cpu, node_load1, expected metrics of vLLM"),
+        ("# HELP x y\n", "found nothing, expected metrics of vLLM"),
+        (SGLANG_TEXT.replace("2.65", "0.0"), "spec_accept_length: found 0, expected 1 or more"),
+        (SGLANG_TEXT.replace("2.65", "NaN"), "= NaN, expected a number from 0"),
+    ],
+)
+def test_broken_text_is_refused_in_one_line(text, said):
+    with pytest.raises(ValueError, match=said) as error:
+        read(text)
+    assert str(error.value).startswith("after.prom: ") and "\n" not in str(error.value)
+    assert len(str(error.value)) < 300
+
+
+def test_a_text_that_is_cut_off_is_refused_or_still_true():
+    whole = read(GOOD)
+    for end in range(len(GOOD)):
+        try:
+            counts = read(GOOD[:end])
+        except ValueError:
+            continue
+        assert (counts.drafts, counts.accepted_tokens) == (whole.drafts, whole.accepted_tokens)
+        assert counts.positions in ((), whole.positions)
+
+
+def test_counts_without_positions_are_totals():
+    text = "\n".join(line for line in GOOD.splitlines() if "per_pos" not in line) + "\n"
+    counts = read(text)
+    assert counts.positions == () and counts.drafts == 693 and "totals alone" in counts.notes[-1]

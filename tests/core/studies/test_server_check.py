@@ -1,0 +1,213 @@
+"""A plan from three settings predicts the others, on servers whose steps cost what a line says."""
+
+import http.server
+import json
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sequoia_core.files.server_counts import ServerCounts, ServerRequest
+from sequoia_core.studies.server_check import (
+    SETTINGS,
+    Served,
+    ask_servers,
+    compare,
+    counts_of,
+    read_answer,
+    server_command,
+    tokens_per_sec,
+)
+
+PLAIN_SEC, FIXED_SEC, TOKEN_SEC = 0.010, 0.004, 0.001
+TOKENS = 200
+
+
+def guesses(requests: int, seed: int = 0) -> list[np.ndarray]:
+    """Return for each request whether the draft is right about each token: stretches of easy text, then of hard."""
+    generator = np.random.default_rng(seed)
+    ease = [np.repeat(generator.choice([0.4, 0.9], TOKENS // 20), 20) for _ in range(requests)]
+    return [generator.random(TOKENS) < chances for chances in ease]
+
+
+def serve(right: np.ndarray, k: int) -> Served:
+    """Answer a request with a chain of k."""
+    accepted, place = [], 0
+    while place < len(right):
+        taken = next((i for i in range(k) if place + i >= len(right) or not right[place + i]), k)
+        accepted.append(taken)
+        place += taken + 1
+    sec = (PLAIN_SEC + FIXED_SEC + k * TOKEN_SEC) if k else PLAIN_SEC
+    if not k:
+        return Served(len(right), len(accepted) * sec, "text")
+    request = ServerRequest(tuple(accepted), (k,) * len(accepted), len(right))
+    positions = tuple(sum(taken >= place for taken in accepted) for place in range(1, k + 1))
+    counts = ServerCounts(
+        "vllm", "records by step", len(accepted), k * len(accepted), sum(accepted), positions,
+        requests=(request,), ordered=True,
+    )  # fmt: skip
+    return Served(len(right), len(accepted) * sec, "text", counts)
+
+
+@pytest.fixture(scope="module")
+def settings() -> dict[int, list[Served]]:
+    texts = guesses(12)
+    return {k: [serve(right, k) for right in texts] for k in SETTINGS}
+
+
+def test_records_by_step_predict_every_setting(settings):
+    found = compare(settings)
+    assert [row["k"] for row in found["rows"]] == list(SETTINGS)
+    for row in found["rows"]:
+        # what follows a whole accepted draft was never guessed, and counts as right
+        assert row["error"] == pytest.approx(0, abs=0.02)
+        assert row["held"]
+        assert row["measured"]["value"] == pytest.approx(
+            tokens_per_sec(settings[row["k"]]) / tokens_per_sec(settings[0])
+        )
+    assert found["chosen"] == found["best"] > 0 and found["chosen_over_best"]["value"] == 1.0
+    assert found["same_text"] == 1.0
+
+
+def without_order(answers: list[Served]) -> list[Served]:
+    """Return what counters tell of the same answers."""
+    return [each and replace(each, counts=replace(each.counts, ordered=False)) for each in answers]
+
+
+def test_counters_predict_closely_and_say_what_they_miss(settings):
+    counted = {k: without_order(answers) if k else answers for k, answers in settings.items()}
+    found = compare(counted)
+    assert 0 < found["median_abs_error"] < 0.08
+    assert any("shorter chains yield a little more" in note for note in found["notes"])
+
+
+def test_a_setting_that_behaves_otherwise_does_not_hold(settings):
+    slower = settings | {4: [replace(each, seconds=each.seconds * 1.5) for each in settings[4]]}
+    found = compare(slower)
+    four = next(row for row in found["rows"] if row["k"] == 4)
+    assert four["error"] == pytest.approx(0.5, abs=0.02) and not four["held"]
+    assert found["chosen"] == 4 and found["best"] != 4 and found["chosen_over_best"]["high"] < 0.95
+    assert found["median_abs_error"] < 0.02  # the three others hold
+    unseen = compare(slower, planned_from=(0, 4, 8))
+    assert unseen["median_abs_error"] > 0.05
+
+
+def test_nothing_is_predicted_from_drafts_that_end_early(settings):
+    def early(each: Served) -> Served:
+        return replace(each, counts=replace(each.counts, draft_tokens=each.counts.draft_tokens * 9 // 10))
+
+    found = compare({k: [early(each) for each in answers] if k else answers for k, answers in settings.items()})
+    assert found["chosen"] is None and found["median_abs_error"] is None and found["chosen_over_best"] is None
+    assert all(row["predicted"] is None and row["held"] is None for row in found["rows"])
+    assert all(row["measured"]["value"] > 0 for row in found["rows"])
+    assert "nothing is planned" in found["notes"][0]
+
+
+def test_nothing_is_predicted_where_nothing_was_drafted(settings):
+    found = compare({k: [replace(each, counts=None) for each in answers] for k, answers in settings.items()})
+    assert found["chosen"] is None and "no drafts" in found["notes"][0]
+
+
+def test_requests_without_a_draft_count_with_the_others(settings):
+    answers = [*settings[8][:3], replace(settings[8][3], counts=None)]
+    counts = counts_of(answers)
+    assert counts.drafts == sum(each.counts.drafts for each in answers[:3])
+    assert counts.tokens == sum(each.tokens + 1 for each in answers) and counts.requests_done == 4
+
+
+@pytest.mark.parametrize("planned_from", [(0, 2), (0, 2, 6), (1, 2, 8), (0, 2, 5), (0, 2, 4, 8)])
+def test_what_nothing_can_be_planned_from_is_refused(settings, planned_from):
+    with pytest.raises(ValueError, match="expected 0, 8 .the longest draft. and one of the settings between"):
+        compare(settings, planned_from=planned_from)
+
+
+ANSWER = {"choices": [{"text": "x"}], "usage": {"completion_tokens": 3}}
+
+
+@pytest.mark.parametrize(
+    ("engine", "answer", "fault"),
+    [
+        ("vllm", ANSWER, "without metrics.generation_time_ms, expected one of vllm, started with --enable-per-request"),
+        ("vllm", ANSWER | {"metrics": {"generation_time_ms": None}}, "without metrics.generation_time_ms"),
+        ("llama.cpp", {"timings": {"predicted_ms": 5}}, "without timings.predicted_ms"),
+        ("llama.cpp", ANSWER | {"timings": {"predicted_ms": -1}}, "found 3 tokens in -0.001 s"),
+        ("llama.cpp", ANSWER | {"usage": {"completion_tokens": 1}, "timings": {"predicted_ms": 1}}, "found 1 tokens"),
+        ("llama.cpp", [], "without timings"),
+    ],
+)
+def test_answers_that_tell_too_little_are_refused(engine, answer, fault):
+    with pytest.raises(ValueError, match=fault):
+        read_answer(json.dumps(answer).encode(), "http://127.0.0.1:1", engine)
+
+
+@contextmanager
+def vllm_like(*, detailed: bool):
+    """Answer as vLLM does with drafts of 2, of which the first step's is accepted whole and the second's refused."""
+    asked = []
+    counted = {"drafts": 5, "draft_tokens": 10, "accepted_tokens": 4, "first": 3, "second": 1}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            prefix = "vllm:spec_decode_num_"
+            lines = [f"{prefix}{name}_total {counted[name]}" for name in ("drafts", "draft_tokens", "accepted_tokens")]
+            for place, name in enumerate(("first", "second")):
+                lines.append(f'{prefix}accepted_tokens_per_pos_total{{position="{place}"}} {counted[name]}')
+            self.reply("\n".join([*lines, ""]).encode())
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append(body)
+            for name, more in {"drafts": 2, "draft_tokens": 4, "accepted_tokens": 2, "first": 1, "second": 1}.items():
+                counted[name] += more
+            steps = {"num_spec_steps": 2, "num_spec_tokens": 2, "num_draft_tokens": 4}
+            steps |= {"per_step_accepted": [2, 0], "per_step_drafted": [2, 2]}
+            metrics = {"generation_time_ms": 40.0, "speculative_decoding": steps if detailed else None}
+            usage = {"completion_tokens": 5}
+            answer = {"choices": [{"text": "abcde"}], "usage": usage, "metrics": metrics}
+            self.reply(json.dumps(answer).encode())
+
+        def reply(self, content: bytes):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *words):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("detailed", [True, False])
+def test_a_server_is_asked_and_its_counts_are_read(detailed):
+    with vllm_like(detailed=detailed) as (address, asked):
+        found = ask_servers({0: address, 2: address}, "vllm", [[5, 6], "text"], 5)
+    bodies = [each for each in asked if isinstance(each, dict)]
+    assert [body["prompt"] for body in bodies[2:]] == [[5, 6], [5, 6], "text", "text"]  # after the warm-up
+    assert all(body["temperature"] == 0 and body["ignore_eos"] and body["max_tokens"] == 5 for body in bodies)
+    assert [(each.tokens, each.seconds, each.counts) for each in found[0]] == [(4, 0.04, None)] * 2
+    for each in found[2]:
+        assert (each.counts.drafts, each.counts.positions, each.counts.ordered) == (2, (1, 1), detailed)
+        assert sorted(each.counts.requests[0].accepted) == [0, 2] and each.counts.requests[0].tokens == 4
+
+
+def test_commands_turn_speculation_and_its_records_on():
+    draft = server_command("vllm", "python -m vllm --dtype float32", "big", "small", 4)
+    assert draft[:6] == ["python", "-m", "vllm", "--dtype", "float32", "--model"]
+    config = json.loads(draft[draft.index("--speculative-config") + 1])
+    assert config == {"method": "draft_model", "model": "small", "num_speculative_tokens": 4}
+    assert draft[-3:-1] != draft and "detailed" in draft
+    plain = server_command("vllm", "python -m vllm", "big", "small", 0)
+    assert "--speculative-config" not in plain and "--per-request-spec-decode-metrics" not in plain
+    assert "--enable-per-request-metrics" in plain
+    llama = server_command("llama.cpp", "llama-server", "big.gguf", "small.gguf", 3)
+    assert llama[:4] == ["llama-server", "--model", "big.gguf", "--metrics"] and "small.gguf" in llama
+    assert "<" not in "".join([*draft, *llama])

@@ -1,0 +1,169 @@
+"""llama.cpp's real server (the wheel xllamacpp): our flags pass its parser, its counts agree with our own engine.
+
+Counts are compared, never speed. Each server runs on the loopback address, bounded, and is looked for afterwards.
+"""
+
+import importlib.util
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from sequoia_core.command_line.main import main
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.chain_acceptance import chain_acceptance
+from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.design.server_flags import METHODS, server_flags
+from sequoia_core.files.local_server import ask, running_server
+from sequoia_core.studies.race import own_method
+from sequoia_core.studies.server_check import counts_of, read_answer, served_by_us, server_command, start_and_ask
+
+ROOT = Path(__file__).parents[2]
+SERVER = ROOT / "scripts" / "llama_server.py"
+PROGRAM = f"{sys.executable} {SERVER} --ctx-size 512 --parallel 1 --threads 1 --threads-batch 1"
+NEW_TOKENS = 48
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needed() -> None:
+    lacking = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
+    if lacking:
+        if os.environ.get("SEQUOIA_SERVERS") == "required":
+            pytest.fail(f"needs {', '.join(lacking)} (requirements-servers.txt)")
+        pytest.skip(f"needs {', '.join(lacking)} (requirements-servers.txt)")
+
+
+@pytest.fixture(autouse=True)
+def none_is_left():
+    """Fail where a server outlives its test."""
+    yield
+    assert not running(), "a server is still there"
+
+
+def running() -> list[int]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = process.info["cmdline"] or ()
+        if str(SERVER) in words and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process.pid)
+    return found
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> dict[str, Path]:
+    """The demo pair as GGUF in float32, in which batched passes give the same tokens."""
+    spec = importlib.util.spec_from_file_location("make_gguf", ROOT / "scripts" / "make_gguf.py")
+    recipe = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recipe)
+    folder = tmp_path_factory.mktemp("gguf")
+    for name in ("target", "draft"):
+        recipe.write_gguf(ROOT / "assets" / "demo" / name, folder / f"{name}.gguf", dtype="float32")
+    return {name: folder / f"{name}.gguf" for name in ("target", "draft")}
+
+
+@pytest.fixture(scope="module")
+def prompts(demo_pair) -> list[list[int]]:
+    rows = (ROOT / "assets" / "prompts" / "not-looping.jsonl").read_text().splitlines()[:4]
+    return [demo_pair.tokenizer.encode(json.loads(row)["text"]) for row in rows]
+
+
+def checked(flags: list[str]) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, SERVER, "--check", *flags], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("k", [0, 1, 8])
+def test_our_flags_pass_the_real_parser(method, k):
+    run = checked(shlex.split(server_flags("llama.cpp", k, method=method)))
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    if k == 0:
+        assert set(found["types"]) == {"NONE"}
+    elif method == "draft":
+        assert (found["types"][-1], found["draft_n_max"], found["draft_p_min"]) == ("DRAFT_SIMPLE", k, 0)
+    else:
+        assert (found["types"][-1], found["ngram_n_max"]) == ("NGRAM_MOD", k)
+
+
+def test_the_option_that_was_removed_is_refused():
+    run = checked(["--draft-max", "4"])
+    assert run.returncode == 1 and "has been removed. use --spec-draft-n-max" in run.stderr
+    assert checked(["--spec-draft-n-max", "4", "--spec-draft-p-min", "0.6"]).returncode == 0
+    assert checked(["--spec-type", "no-such-type"]).returncode != 0
+
+
+def test_counts_and_text_are_those_of_our_own_engine(files, prompts, demo_pair):
+    """One chain of 4 and none: the same tokens, and the same drafts accepted as far."""
+    commands = {k: server_command("llama.cpp", PROGRAM, str(files["target"]), str(files["draft"]), k) for k in (0, 4)}
+    found = start_and_ask(commands, "llama.cpp", prompts, NEW_TOKENS)
+    assert [each.text for each in found[4]] == [each.text for each in found[0]]
+    assert all(each.counts is None and each.tokens == NEW_TOKENS - 1 for each in found[0])
+    counts = counts_of(found[4])
+    assert (counts.engine, len(counts.positions), counts.requests_done) == ("llama.cpp", 4, len(prompts))
+    assert not counts.censored and counts.coverage > 0.95  # where one token is left, nothing is drafted
+    assert sum(len(request.accepted) for request in counts.requests) == counts.drafts
+    assert sum(sum(request.accepted) for request in counts.requests) == counts.accepted_tokens
+
+    ours = own_method(demo_pair, chain_tree(4), SamplingConfig(0.0))
+    decoded = [ours(ids, NEW_TOKENS, 0, lambda share: None) for ids in prompts]
+    assert [demo_pair.tokenizer.decode(each.output) for each in decoded] == [each.text for each in found[4]]
+    own = counts_of([served_by_us(each, 4) for each in decoded])
+    # the server's first token comes with the prompt, ours from a step: up to a draft each apart, and at answers' ends
+    assert abs(own.drafts - counts.drafts) <= 2 * len(prompts)
+    there, here = chain_acceptance(counts), chain_acceptance(own)
+    assert np.abs(there.survival - here.survival).max() < 0.08
+    assert ((there.low <= here.survival) & (here.survival <= there.high)).all()
+
+
+def test_other_formats_load_and_answer(tmp_path, prompts, files):
+    """Quantised files write other text; all that counts here is that they are complete."""
+    spec = importlib.util.spec_from_file_location("make_gguf", ROOT / "scripts" / "make_gguf.py")
+    recipe = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recipe)
+    for dtype in ("bfloat16", "q8_0", "q4_0"):
+        out = tmp_path / f"{dtype}.gguf"
+        recipe.write_gguf(ROOT / "assets" / "demo" / "target", out, dtype=dtype)
+        assert out.stat().st_size < files["target"].stat().st_size
+        with running_server(server_command("llama.cpp", PROGRAM, str(out), None, 0), seconds=60) as address:
+            body = json.dumps({"prompt": prompts[0], "max_tokens": 8, "temperature": 0, "ignore_eos": True}).encode()
+            assert read_answer(ask(address, "/v1/completions", body), address, "llama.cpp").tokens == 7
+
+
+def test_the_command_plans_from_three_settings_and_predicts_the_fourth(files, tmp_path, capsys):
+    out = tmp_path / "check.json"
+    options = ["--engine", "llama.cpp", "--program", PROGRAM, "--settings", "0,1,2,4", "--prompt-count", "3"]
+    options += ["--target", str(files["target"]), "--draft", str(files["draft"]), "--max-new-tokens", "64"]
+    options += ["--tokenizer", str(ROOT / "assets" / "demo" / "target" / "tokenizer.json"), "--out", str(out), "--json"]
+    assert main(["server-check", *options]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert json.loads(out.read_text()) == result
+    assert [(row["k"], row["planned_from"]) for row in result["rows"]] == [(0, True), (1, False), (2, True), (4, True)]
+    assert [len(row["survival"]) for row in result["rows"]] == [0, 1, 2, 4]
+    assert result["same_text"] == 1.0 and result["requests"] == 3
+    for row in result["rows"]:
+        assert row["predicted"]["value"] > 0 and row["measured"]["low"] <= row["measured"]["value"]
+        if row["planned_from"]:
+            assert row["error"] == pytest.approx(0, abs=0.02)  # the plan has seen it: rounding and means alone
+
+
+def test_a_command_that_is_ended_takes_its_servers_along(files):
+    options = ["--engine", "llama.cpp", "--program", PROGRAM, "--settings", "0,1,2", "--max-new-tokens", "400"]
+    options += ["--target", str(files["target"]), "--draft", str(files["draft"]), "--prompt-count", "200"]
+    check = subprocess.Popen([sys.executable, "-m", "sequoia_core", "server-check", *options], cwd=ROOT)
+    try:
+        deadline = time.monotonic() + 60
+        while len(running()) < 3 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        check.send_signal(signal.SIGTERM)
+        assert check.wait(60) == 130
+    finally:
+        check.kill()
+        check.wait()

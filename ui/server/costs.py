@@ -1,0 +1,102 @@
+"""What steps of a server cost: its own speed at some settings, llama-bench's times, or a profile."""
+
+from __future__ import annotations
+
+import math
+
+import streamlit as st
+
+from sequoia_core.design.bench_profile import profile_from_files
+from sequoia_core.design.chain_acceptance import ChainAcceptance
+from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.design.server_costs import ServerCosts, TimedSetting, costs_of, timed_setting
+from ui import controls
+from ui.markdown import escaped, safe_name
+from ui.session import session
+
+WAYS = SPEED, FILE, PROFILE = ("Its own speed", "llama-bench or a profile", "Profile in use")
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+
+
+def section(chains: ChainAcceptance, *, drafts_free: bool, is_example: bool) -> ServerCosts | None:
+    """Draw where costs come from -> them; None before there are any."""
+    ways = (PROFILE, SPEED, FILE) if is_example else WAYS
+    way = controls.source_picker("Costs", ways, key="server_costs_example" if is_example else "server_costs")
+    try:
+        if way == PROFILE:
+            return _of_profile(drafts_free)
+        return _of_settings(chains, drafts_free) if way == SPEED else _of_files(drafts_free)
+    except ValueError as error:
+        st.error(escaped(str(error)), icon=":material/error:")
+        return None
+
+
+def _of_profile(drafts_free: bool) -> ServerCosts | None:
+    profile = session.profile()
+    if profile is None:
+        st.info("No profile is in use: choose one on the hardware page.", icon=":material/memory:")
+        return None
+    names = [escaped(str(profile.meta.get(role, "?"))) for role in ("target", "draft")]
+    st.caption(
+        f":material/memory: {escaped(session.profile_source())}; of {' and '.join(names)} in this app's own engine, "
+        "not in the server."
+    )
+    return costs_of(profile, drafts_free=drafts_free)
+
+
+def _of_files(drafts_free: bool) -> ServerCosts | None:
+    files = st.file_uploader(
+        "Times of passes",
+        type=["json", "jsonl", "csv", "md", "txt"],
+        accept_multiple_files=True,
+        key="server_bench",
+        help="llama-bench -p 1,2,3,4,5,7,9,16 -n 0 of target and draft (-o json, jsonl, csv or md), or a profile of "
+        "this app, measured or modelled.",
+    )
+    if not files:
+        st.info("Without costs no draft length can be called the best.", icon=":material/info:")
+        return None
+    read: HardwareProfile = profile_from_files(
+        [(file.getvalue(), safe_name(file.name)) for file in files], needs_draft=not drafts_free
+    )
+    return costs_of(read, drafts_free=drafts_free)
+
+
+def _of_settings(chains: ChainAcceptance, drafts_free: bool) -> ServerCosts | None:
+    st.caption(
+        "Run the same requests with speculation off (k = 0) and with two settings or more, and write down the tokens "
+        "per second of all together. k = 0 stands alone: turning speculation on has a cost of its own."
+    )
+    rows = {"k": [0, None, None], "tokens per second": [None] * 3, "batch": [1, 1, 1]}
+    table = st.data_editor(
+        rows,
+        key="server_timed",
+        num_rows="dynamic",
+        hide_index=True,
+        column_config={
+            "k": st.column_config.NumberColumn("k", min_value=0, max_value=chains.longest, step=1),
+            "tokens per second": st.column_config.NumberColumn("tokens per second", min_value=0.0),
+            "batch": st.column_config.NumberColumn("batch", min_value=1, max_value=65_536, step=1, default=1),
+        },
+    )
+    settings: list[TimedSetting] = []
+    for k, rate, batch in zip(table["k"], table["tokens per second"], table["batch"], strict=True):
+        if all(value is not None and math.isfinite(value) for value in (k, rate, batch)):
+            settings.append(timed_setting(int(k), float(rate), chains, batch=int(batch)))
+    if len({setting.k for setting in settings if setting.k}) < 2:
+        st.info("Fill in k = 0 and two settings with k > 0: then the best is named here.", icon=":material/info:")
+        return None
+    return costs_of(None, settings, drafts_free=drafts_free)
+
+
+def batches() -> list[int]:
+    """Draw the choice of batch sizes."""
+    chosen = st.pills(
+        "Requests side by side",
+        BATCHES,
+        selection_mode="multi",
+        default=[1, 4, 16],
+        key="server_batches",
+        help="B: a step then checks B · (k + 1) tokens at once. Acceptance does not depend on it, costs do.",
+    )
+    return sorted(chosen) or [1]

@@ -1,0 +1,171 @@
+"""Where a server's figures come from: the shipped example, files, pasted text, or an address of this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import streamlit as st
+
+from sequoia_core.design.chain_acceptance import ChainAcceptance, chain_acceptance
+from sequoia_core.design.matrix_files import acceptance_from_bytes
+from sequoia_core.files.metrics_address import allowed_hosts, read_metrics
+from sequoia_core.files.server_counts import ENGINES
+from sequoia_core.files.server_readings import counts_from_bytes
+from ui import controls
+from ui.markdown import escaped, safe_name
+from ui.session import shipped
+from ui.session.state import get, put
+
+if TYPE_CHECKING:
+    from sequoia_core.files.server_counts import ServerCounts
+
+WAYS = ("Example", "Files", "Paste", "Connect")
+TYPES = ("prom", "txt", "json", "jsonl", "csv", "log", "metrics")
+MAX_PASTED = 2_000_000  # characters
+EXAMPLE = "vLLM 0.32 on the demo pair: 16 greedy answers of 128 tokens, recorded by step at K = 8"
+
+
+class Reading(NamedTuple):
+    """What was read, before anybody looked inside: (content, name) of the last reading, and of the first or None."""
+
+    after: tuple[bytes, str]
+    before: tuple[bytes, str] | None
+    is_example: bool = False
+
+
+def section() -> Reading | None:
+    """Draw the choice of a source -> what was read; None before anything was."""
+    way = controls.source_picker("Where the figures come from", WAYS, key="server_way")
+    return {"Example": _example, "Files": _files, "Paste": _paste, "Connect": _connect}[way]()
+
+
+def _example() -> Reading | None:
+    path = shipped.ASSETS / "servers" / "vllm-demo-pair.jsonl"
+    if not path.is_file():
+        st.info("The example is missing from this installation: bring a file.", icon=":material/upload_file:")
+        return None
+    st.caption(f":material/receipt_long: {EXAMPLE}.")
+    return Reading((path.read_bytes(), path.name), None, is_example=True)
+
+
+def _files() -> Reading | None:
+    left, right = st.columns(2)
+    after = left.file_uploader(
+        "Last reading, or the only file",
+        type=list(TYPES),
+        key="server_after",
+        help="Metrics of vLLM, SGLang or llama.cpp's server (curl …/metrics), answers as JSON (best: vLLM with "
+        "--per-request-spec-decode-metrics detailed), acceptance.csv of speculators, a log, or what this page saved.",
+    )
+    before = right.file_uploader(
+        "First reading (metrics alone)",
+        type=list(TYPES),
+        key="server_before",
+        help="Metrics count from the server's start; with an earlier reading only what lies between counts.",
+    )
+    if after is None:
+        return None
+    first = None if before is None else (before.getvalue(), safe_name(before.name))
+    return Reading((after.getvalue(), safe_name(after.name)), first)
+
+
+def _paste() -> Reading | None:
+    left, right = st.columns(2)
+    after = left.text_area("Last reading", key="server_text_after", height=160, max_chars=MAX_PASTED)
+    before = right.text_area("First reading", key="server_text_before", height=160, max_chars=MAX_PASTED)
+    if not after.strip():
+        return None
+    # a text area drops the end of the last line, without which a text counts as cut off
+    texts = [None if not text.strip() else (text + "\n").encode(errors="replace") for text in (after, before)]
+    assert texts[0] is not None
+    return Reading((texts[0], "pasted text"), None if texts[1] is None else (texts[1], "first pasted text"))
+
+
+def _connect() -> Reading | None:
+    address = st.text_input(
+        "Address",
+        "http://127.0.0.1:8000/metrics",
+        key="server_address",
+        help="Of this machine; others have to be named in SEQUOIA_METRICS_HOSTS when the app is started.",
+    )
+    left, right = st.columns(2)
+    for place, name, label in ((left, "first", "Read first"), (right, "last", "Read last")):
+        if place.button(label, key=f"server_read_{name}", icon=":material/download:", width="stretch"):
+            try:
+                data = read_metrics(address, allowed=allowed_hosts())
+            except ValueError as error:
+                st.error(escaped(str(error)), icon=":material/error:")
+            else:
+                put("server_readings", {**get("server_readings", {}), name: data})
+    readings = get("server_readings", {})
+    if "first" in readings and "last" not in readings:
+        st.caption(":material/hourglass: First reading kept. Let the server answer requests, then read it again.")
+    if "last" not in readings:
+        return None
+    first = (readings["first"], "first reading") if "first" in readings else None
+    return Reading((readings["last"], "last reading"), first)
+
+
+class Untold(NamedTuple):
+    """What files do not say, and their reader may."""
+
+    engine: str
+    model: str | None
+    new_tokens: int | None
+    drafts_free: bool | None
+
+
+def untold() -> Untold:
+    """Draw what the files may not say."""
+    with st.expander("What the files do not say", icon=":material/tune:", key="server_untold"):
+        columns = st.columns(4)
+        engine = columns[0].selectbox("Server", ("auto", *ENGINES), key="server_engine", help="Which one wrote them.")
+        model = columns[1].text_input("Model", key="server_model", max_chars=400, help="Where the server has several.")
+        tokens = columns[2].number_input(
+            "New tokens per answer",
+            0,
+            10**9,
+            0,
+            key="server_new_tokens",
+            help="Where records by step do not tell: steps run a little past the end. 0 is unknown.",
+        )
+        method = columns[3].selectbox(
+            "Draft by",
+            ("what the counts suggest", "a model", "n-grams"),
+            key="server_method",
+            help="N-grams cost no draft passes. Where few steps have a draft they are taken for granted.",
+        )
+    free = {"a model": False, "n-grams": True}.get(method)
+    return Untold(engine, model.strip() or None, int(tokens) or None, free)
+
+
+@st.cache_resource(max_entries=4, show_spinner="Reading…")
+def counts(reading: Reading, engine: str, model: str | None) -> ServerCounts:
+    """Return what was counted.
+
+    Raises:
+        ValueError: in one line.
+    """
+    from sequoia_core.design.acceptance import AcceptanceVector
+    from sequoia_core.design.chain_acceptance import counts_of_matrix
+
+    data, name = reading.after
+    if reading.before is None and b'"sequoia-acceptance"' in data[:4096]:
+        matrix = acceptance_from_bytes(data, f"{name}.json")
+        if isinstance(matrix, AcceptanceVector):
+            raise ValueError(f"{name}: found a vector of ranks, expected what a server counted; open it on Acceptance")
+        return counts_of_matrix(matrix)
+    before, before_name = reading.before or (None, "")
+    return counts_from_bytes(data, name, before, before_name, engine=engine, model=model)
+
+
+@st.cache_resource(max_entries=4, show_spinner="Replaying…")
+def chains(
+    _counts: ServerCounts, reading: Reading, engine: str, model: str | None, new_tokens: int | None
+) -> ChainAcceptance:
+    """Return what chains yield by the counts; the other arguments tell them apart.
+
+    Raises:
+        ValueError: where nothing can be planned from them.
+    """
+    return chain_acceptance(_counts, new_tokens=new_tokens)
