@@ -6,7 +6,8 @@ Each module imports, of this room, only the modules named:
     plan                        -
     lookup.plain_index          -
     sampling                    -
-    dynamic.adaptive_expansion  dynamic.expansion
+    dynamic.step_costs          dynamic.expansion
+    dynamic.adaptive_expansion  dynamic.expansion, dynamic.step_costs
     dynamic.marginal_gains      dynamic.expansion
     rank_acceptance             sampling
     lookup.text_index           lookup.plain_index
@@ -18,14 +19,15 @@ Each module imports, of this room, only the modules named:
     explaining                  verifiers, walk
     compiled_drafting           sampling, verifiers, tree_policy, drafting
     lookup.hybrid_expansion     dynamic.expansion, lookup.text_index
-    dynamic.compiled_growing    dynamic.expansion, plan, sampling, verifiers, tree_policy, drafting, lookup.hybrid_expansion
+    lookup.in_turn_expansion    dynamic.expansion, lookup.hybrid_expansion
+    dynamic.compiled_growing    dynamic.expansion, plan, sampling, verifiers, tree_policy, drafting, lookup.hybrid_expansion, lookup.in_turn_expansion
     judging                     sampling, verifiers, walk, drafting, explaining
     record                      dynamic.marginal_gains, lookup.text_index, walk, explaining
-    lookup.lookup_tree          dynamic.expansion, plan, dynamic.adaptive_expansion, lookup.text_index, drafting
-    dynamic.growing             dynamic.expansion, dynamic.adaptive_expansion, plan, sampling, dynamic.marginal_gains, dynamic.growing_prediction, verifiers, drafting, lookup.hybrid_expansion, dynamic.compiled_growing
-    dynamic.adaptive            dynamic.expansion, dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing
+    lookup.lookup_tree          dynamic.expansion, dynamic.step_costs, plan, dynamic.adaptive_expansion, lookup.text_index, drafting
+    dynamic.growing             dynamic.expansion, dynamic.step_costs, plan, sampling, dynamic.marginal_gains, dynamic.growing_prediction, verifiers, drafting, lookup.in_turn_expansion, dynamic.compiled_growing
+    dynamic.adaptive            dynamic.expansion, dynamic.step_costs, dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing
     dynamic.spec_exec           dynamic.expansion, verifiers, tree_policy, dynamic.growing
-    lookup.hybrid_tree          dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing, dynamic.adaptive, lookup.text_index, lookup.hybrid_expansion
+    lookup.hybrid_tree          dynamic.step_costs, dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing, dynamic.adaptive, lookup.text_index, lookup.hybrid_expansion, lookup.in_turn_expansion
     assemble                    sampling, verifiers, tree_policy, drafting, compiled_drafting, judging, lookup.lookup_tree, lookup.hybrid_tree, dynamic.adaptive, dynamic.spec_exec
     loop                        sampling, verifiers, tree_policy, drafting, judging, record, assemble
 """  # noqa: E501

@@ -35,7 +35,7 @@ typedef struct {
     double *others;                    // [2 max_size + beam * branch]
     double least_score, most_sure;     // see `decoding/lookup/hybrid_expansion.py`
     double both[3], beside[2];
-    double *weights, *totals;          // [beam]: InTurnExpansion: `_Read.looked_up` and `_Read.total` of each row
+    double *weights, *totals;          // [beam]: `in_turn_expansion._Read.looked_up` and `.total` of each row
     int64_t draw_ranks;                // how many of the tokens drawn after a node may become its children
 } Shaping;
 

@@ -16,18 +16,16 @@ from ..drafting import DraftTree
 from ..tree_policy import FixedTree, TreePolicy
 from ..verifiers import VERIFIERS, DraftSampling, same_draft_sampling
 from .adaptive_expansion import (
-    CONTEXT_STEP,
     RECIPES,
     STATIC,
     Expectation,
-    Rate,
     Recipe,
-    StepCosts,
     best_static,
     expectation,
 )
 from .expansion import ExpansionPolicy
 from .growing import CalibratedTree, GrowingDrafter, GrowingTree
+from .step_costs import CONTEXT_STEP, Rate, StepCosts
 
 SIZE, DEPTH = 64, 12  # of the largest trees; costs keep them well below
 

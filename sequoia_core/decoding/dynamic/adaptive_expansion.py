@@ -2,14 +2,14 @@
 
 The expected speed of a recipe is found by growing trees on rows that the calibration kept, drawn independently. That is
 enough to choose a recipe and a starting point, but gives no interval as a `Prediction` does. Knows neither models nor
-torch. Shapes: N = largest size, B = beam, k = ranks, w = nodes of one pass.
+torch. Shapes: k = ranks, w = nodes of one pass.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,13 +19,11 @@ from ...design.calibration import Calibration
 from ...design.optimal_trees import node_scores, optimal_tree
 from ...design.planning import best_shape, speedup_surface
 from ...design.profile import HardwareProfile
-from ...design.profile_files import Streaming
-from ...design.step_time import autoregressive_sec, computing_sec, overlapped
+from ...design.step_time import autoregressive_sec
 from ...design.tree import TokenTree
-from .expansion import ExpansionPolicy, Nodes, SampledExpansion, TokenCosts, TopKExpansion, TreeBounds
+from .expansion import ExpansionPolicy, Nodes, SampledExpansion, TopKExpansion, TreeBounds
+from .step_costs import StepCosts
 
-MEMORY = 20  # steps after which a past step counts 1 / e: long enough to average, short enough to follow the text
-CONTEXT_STEP = 64  # committed tokens after which costs are computed again
 TRIAL_STEPS = 60  # trees grown for one estimate
 ROUNDS = 4  # of setting theta to the rate found with it (Dinkelbach); later changes are below the noise
 TAIL_TOKENS = 8  # the mass that a kept row lacks is given to so many tokens, equally
@@ -36,125 +34,6 @@ GAIN_LIMITS = (0.25, 1.25)
 # The chances of looked-up tokens are those of answers at low temperatures, and fall by this share for each unit of it.
 LOOKED_UP_FALL = 0.25
 LOOKED_UP_STEP, LOOKED_UP_LIMITS = 0.1, (0.1, 1.0)  # the step is per expected token
-EXPOSED_DRAFT_SHARE = 0.5  # of a draft pass, not overlapped by reading weights; 0.2 to 0.5 work equally well
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepCosts:
-    """Profiled seconds of a step's parts, looked up once for every size and width; entry 0 of each array is 0.
-
-    Attributes:
-        computing_sec: float64 [N + 1], the target's pass over n nodes, as `step_time.computing_sec` gives it.
-        overhead_sec: float64 [N + 1], the rest of a step of n nodes without drafting, growing the tree included.
-        draft_sec: float64 [B + 1], a draft pass over w nodes.
-        streaming: how weights stream in meanwhile; None where they are in memory.
-        step_sec: float64 [N + 1], a step of n nodes without drafting.
-    """
-
-    computing_sec: np.ndarray
-    overhead_sec: np.ndarray
-    draft_sec: np.ndarray
-    streaming: Streaming | None = None
-    step_sec: np.ndarray = field(init=False)
-
-    def __post_init__(self) -> None:
-        verify, draft, rest = overlapped(self.streaming, self.computing_sec[1:], np.array(0.0), self.overhead_sec[1:])
-        object.__setattr__(self, "step_sec", np.append(0.0, verify + draft + rest))
-
-    @classmethod
-    def of_profile(
-        cls, profile: HardwareProfile, bounds: TreeBounds, *, context: float | None = None, greedy: bool
-    ) -> StepCosts:
-        """Compute the times from a profile.
-
-        Raises:
-            ValueError: when the bounds go beyond what was profiled.
-        """
-        sizes, widths = np.arange(1, bounds.max_size + 1), np.arange(1, bounds.beam + 1)
-        overhead = profile.overhead_at(sizes, greedy=greedy) + profile.growing_at(greedy=greedy)
-        parts = computing_sec(profile, sizes, context), overhead, profile.draft_at(widths, context)
-        computing, beside, drafting = (np.append(0.0, part) for part in parts)
-        return cls(computing, beside, drafting, profile.streaming)
-
-    @classmethod
-    def without_draft(
-        cls, profile: HardwareProfile, max_size: int, *, context: float | None = None, greedy: bool
-    ) -> StepCosts:
-        """Look up the times of steps without draft passes, for up to `max_size` nodes, at most what was profiled."""
-        sizes = np.arange(1, max_size + 1)
-        parts = computing_sec(profile, sizes, context), profile.overhead_at(sizes, greedy=greedy)
-        computing, overhead = (np.append(0.0, part) for part in parts)
-        return cls(computing, overhead, np.zeros(1), profile.streaming)
-
-    def seconds(self, size: int, widths: Sequence[int]) -> float:
-        """Return the seconds of a step with so many nodes, whose draft passes read so many nodes each."""
-        drafting = self.draft_sec[list(widths)].sum()
-        target, draft, rest = overlapped(self.streaming, self.computing_sec[size], drafting, self.overhead_sec[size])
-        return float(target + rest + draft)
-
-    def at_least(self, theta: float) -> float:
-        """Return a rate, but at least that of dynamic trees that are the root alone."""
-        return max(theta, 1.0 / float(self.step_sec[1]))
-
-    def token_costs(self, theta: float) -> TokenCosts:
-        """Return what nodes and draft passes cost in tokens, at so many tokens per second.
-
-        Where weights stream in, nodes cost what they cost in a step without drafting, and draft passes their
-        `EXPOSED_DRAFT_SHARE`. How much of drafting overlaps with reading depends on the whole step, so costs of
-        single nodes are approximate; `seconds` is exact.
-        """
-        return TokenCosts(
-            theta * self.step_sec, theta * (1.0 if self.streaming is None else EXPOSED_DRAFT_SHARE) * self.draft_sec
-        )
-
-
-class Rate:
-    """Tokens per second by the profile, of the last steps of a run.
-
-    Args:
-        tokens_per_step, tokens_per_sec: what to start from, as if `MEMORY` steps had shown it.
-    """
-
-    def __init__(self, tokens_per_step: float, tokens_per_sec: float) -> None:
-        self._tokens = MEMORY * tokens_per_step
-        self._seconds = self._tokens / tokens_per_sec
-
-    @property
-    def tokens_per_sec(self) -> float:
-        return self._tokens / self._seconds
-
-    def seen(self, tokens: float, seconds: float) -> None:
-        """Count a step."""
-        kept = 1.0 - 1.0 / MEMORY
-        self._tokens, self._seconds = kept * self._tokens + tokens, kept * self._seconds + seconds
-
-
-class RunCosts:
-    """What the parts of a step cost in tokens while a run goes on: by its length so far, at the rate of its last steps.
-
-    Args:
-        costs_at: committed tokens -> profiled times, never None; asked anew after every `CONTEXT_STEP` of them.
-    """
-
-    def __init__(self, costs_at: Callable[[int], StepCosts | None]) -> None:
-        self._costs_at = costs_at
-        self._asked_at = 0
-        self._costs: StepCosts | None = None
-        self._rate: Rate | None = None
-
-    def token_costs(self, context: int) -> TokenCosts:
-        """Return the costs of the next step, before which `context` tokens are committed."""
-        if self._costs is None or context >= self._asked_at + CONTEXT_STEP:
-            self._costs, self._asked_at = self._costs_at(context), context
-        assert self._costs is not None, "costs are followed only where there is a profile"
-        if self._rate is None:  # the run begins as autoregressive decoding
-            self._rate = Rate(1.0, 1.0 / float(self._costs.step_sec[1]))
-        return self._costs.token_costs(self._rate.tokens_per_sec)
-
-    def seen(self, tokens: float, size: int, widths: Sequence[int] = ()) -> None:
-        """Count a step that committed so many tokens; its tree and draft passes as for `StepCosts.seconds`."""
-        assert self._costs is not None and self._rate is not None, "a step's costs were asked for before it was taken"
-        self._rate.seen(tokens, self._costs.seconds(size, widths))
 
 
 class Controller(NamedTuple):

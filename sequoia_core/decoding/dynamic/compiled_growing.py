@@ -19,7 +19,8 @@ from ...native.drafting_calls import GrowCall
 from ...native.llama_x86 import CompiledSession
 from ..drafting import unseen_tokens
 from ..lookup import hybrid_expansion
-from ..lookup.hybrid_expansion import HybridExpansion, InTurnExpansion
+from ..lookup.hybrid_expansion import HybridExpansion
+from ..lookup.in_turn_expansion import InTurnExpansion
 from ..plan import TreePlan
 from ..sampling import SamplingConfig, finite, sample_without_replacement, take_most_likely
 from ..tree_policy import TreePolicy

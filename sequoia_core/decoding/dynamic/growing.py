@@ -21,15 +21,15 @@ from ...design.profile import HardwareProfile
 from ...design.tree import TokenTree
 from ...models.protocol import Session
 from ..drafting import DraftTree, LevelDrafter, unseen_tokens
-from ..lookup.hybrid_expansion import InTurnExpansion
+from ..lookup.in_turn_expansion import InTurnExpansion
 from ..plan import TreePlan
 from ..sampling import SamplingConfig, check_probabilities, probabilities, take_most_likely
 from ..verifiers import DraftSampling
-from .adaptive_expansion import StepCosts
 from .compiled_growing import CompiledGrower
 from .expansion import ExpansionPolicy, Nodes, TreeBounds
 from .growing_prediction import predict_growing
 from .marginal_gains import MarginalGains, marginal_gains
+from .step_costs import StepCosts
 
 STREAMED_SIZE, STREAMED_DEPTH = 256, 24
 

@@ -2,32 +2,22 @@
 
 A step begins with the likeliest continuations by text already seen. The draft model reads the nodes after which another
 token is likeliest, with their ancestors, while that is expected to add more than the pass costs. What it says of a
-looked-up token changes that token's chance, and below each token that it adds text is looked up again. Two recipes keep
-the output exact, and each is a class here: `HybridExpansion` adds the draft's most likely tokens, `InTurnExpansion`
-draws from what its row has besides the looked-up ones. `native/tree_expansion.c` does the same number for number:
-change both. Knows no torch.
+looked-up token changes that token's chance, and below each token that it adds text is looked up again. Two recipes
+keep the output exact: `HybridExpansion` adds the draft's most likely tokens, `in_turn_expansion` draws from what its
+row has besides the looked-up ones. `native/tree_expansion.c` does the same number for number: change both. Knows no
+torch.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from ...design.calibration import ChanceTables
 from ...native.text_index import TreeColumns
-from ..dynamic.expansion import (
-    Nodes,
-    Rows,
-    TokenCosts,
-    TreeBounds,
-    best_draws,
-    best_width,
-    largest_left,
-    worth_verifying,
-)
+from ..dynamic.expansion import Nodes, Rows, TokenCosts, TreeBounds, best_width, worth_verifying
 from .text_index import LEAST_SCORE, RunningText
 
 # How likely a token is that text already seen gives chance a, and the draft chance b, as log-odds:
@@ -124,29 +114,29 @@ class HybridExpansion:
         tokens, probs = rows.most_likely(self.bounds.branch)
         drafted = self.chances.most_likely(probs)
         row_of = dict(zip(frontier.tolist(), range(len(frontier)), strict=True))
-        shares = _shares(nodes)
+        shares = shares_of(nodes)
         added: list[tuple[int, int, float, float]] = []  # parent, token, probability, chance
         for node, row in sorted(row_of.items()):
             below = np.flatnonzero(nodes.parents == node)
-            looked_up, both = self._weighed(nodes, below, shares[below], tokens[row], rows, row)
+            looked_up, both = self.weighed(nodes, below, shares[below], tokens[row], rows, row)
             fresh = ~np.isin(tokens[row], nodes.tokens[below])
-            alone = _beside(looked_up, drafted[row][fresh])
-            total = max(1.0, _total(both) + _total(alone))
+            alone = beside(looked_up, drafted[row][fresh])
+            total = max(1.0, total_of(both) + total_of(alone))
             shares[below] = np.array(both) / total
             columns = tokens[row][fresh].tolist(), probs[row][fresh].tolist()
             added += [(node, *child, chance / total) for *child, chance in zip(*columns, alone, strict=True)]
-        nodes = _scored(nodes, shares)
+        nodes = scored(nodes, shares)
         scores = np.concatenate([nodes.scores, [nodes.scores[child[0]] * child[3] for child in added]])
         ranked, most = -np.sort(-scores), self.bounds.max_size
         full = float(ranked[most - 1]) if len(ranked) >= most else 0.0  # what it takes to be kept
-        return self._looked_up_below(nodes, added, full).best(most)
+        return self.looked_up_below(nodes, added, full).best(most)
 
     def kept(self, nodes: Nodes) -> Nodes:
         if self.token_costs is not None:
             nodes = nodes.first(worth_verifying(nodes.scores, self.token_costs.step))
         return nodes._replace(ranks=np.append(0, np.arange(1, nodes.size)))  # siblings in the order of their chances
 
-    def _weighed(
+    def weighed(
         self, nodes: Nodes, below: np.ndarray, shares: np.ndarray, best: np.ndarray, rows: Rows, row: int
     ) -> tuple[float, list[float]]:
         """Note what the draft gives the looked-up children of a node.
@@ -161,9 +151,9 @@ class HybridExpansion:
         seen, looked_up = nodes.tokens[below], (shares / self.columns.state.gain).tolist()
         nodes.probs[below] = given = rows.given(row, seen)
         by_draft = self.chances.of_tokens(best, seen, given).tolist()
-        return _total(looked_up), [likely_by_both(*pair) for pair in zip(looked_up, by_draft, strict=True)]
+        return total_of(looked_up), [likely_by_both(*pair) for pair in zip(looked_up, by_draft, strict=True)]
 
-    def _looked_up_below(self, nodes: Nodes, added: list[tuple[int, int, float, float]], least: float) -> Nodes:
+    def looked_up_below(self, nodes: Nodes, added: list[tuple[int, int, float, float]], least: float) -> Nodes:
         """Return the nodes with the children that the draft added, and below these what followed such text before.
 
         Args:
@@ -192,144 +182,12 @@ class HybridExpansion:
         return Nodes(parents, np.arange(size), depths, tokens, probs, scores, cache_positions, looked_up)
 
 
-@dataclass(frozen=True, slots=True)
-class InTurnExpansion(HybridExpansion):
-    """Grows one step's tree from looked-up nodes and children drawn from the draft's rows; an `ExpansionPolicy`.
-
-    A node's looked-up children are chosen before any is drawn there. Then tokens besides theirs are drawn from the
-    draft's row, and whether to draw once more is decided before that token is known. So no draw changes the order or
-    the number of those proposed before it, and `verifiers.sequoia_rule` is exact. From then on the node's children
-    stay; looked-up nodes below a node that was not read may still be left out.
-
-    Args:
-        expected: float64 [k], the chance of a drawn child by rank where nothing is known of the row.
-        threshold: the least gain of a draw, so that a budget lasts to the deeper levels.
-    """
-
-    threshold: float = 0.0
-
-    @property
-    def least_other(self) -> float:
-        largest = float(self.expected.max())
-        return self.threshold / largest if largest > 0.0 else math.inf
-
-    def frontier(self, nodes: Nodes) -> np.ndarray:
-        if _settled(nodes).sum() >= self.bounds.max_size:
-            return np.empty(0, np.int64)
-        return HybridExpansion.frontier(self, nodes)  # slots=True creates a new class, which super() does not know
-
-    def extended(self, nodes: Nodes, frontier: np.ndarray, rows: Rows) -> Nodes:
-        best, best_probs = rows.most_likely(self.bounds.branch)
-        nodes, reads = self._read(nodes, frontier, rows, best, best_probs)
-        fresh = np.isin(nodes.parents, frontier)  # settled in this pass
-        settled, most = _settled(nodes) & ~fresh, self.bounds.max_size
-        gains = np.concatenate([nodes.scores[~settled], *(read.gains for read in reads)])
-        size = int(settled.sum())
-        least = best_draws(gains, size, max_size=most, costs=self.token_costs, threshold=self.threshold)[1]
-        ranks = min(max(int((read.gains >= least).sum()) for read in reads) + 1, self.bounds.branch)
-        nodes, places = _without(nodes, fresh, least, most - size)
-        below = [np.flatnonzero(nodes.parents == (node if node >= 0 else -2)) for node in places[frontier].tolist()]
-        for children in below:
-            nodes.ranks[children] = 1 + np.argsort(np.argsort(-nodes.scores[children], kind="stable"), kind="stable")
-        # What is drawn besides looked-up tokens follows the row without them, so they are drawn too and left out.
-        tokens, probs = rows.drawn(ranks + max(map(len, below)))
-        added: list[tuple[int, int, float, float]] = []
-        added_ranks: list[int] = []
-        room = most - size - sum(map(len, below))
-        for row, node in enumerate(places[frontier].tolist()):
-            if node < 0:
-                continue
-            seen, read = nodes.tokens[below[row]], reads[row]
-            new = np.flatnonzero(~np.isin(tokens[row], seen))[:ranks]
-            left = 1.0 - _total(nodes.probs[below[row]].tolist()) - (np.cumsum(probs[row][new]) - probs[row][new])
-            others = np.where(np.isin(best[row], seen), 0.0, best_probs[row])
-            largest = largest_left(tokens[row][new][None], best[row][None], others[None])
-            before = np.array(_beside(read.looked_up, self.chances.before(left[None], largest)[0])) / read.total
-            going = np.logical_and.accumulate(nodes.scores[node] * before >= least)
-            count = min(int(going.sum()), max(room, 0))
-            room -= count
-            after = np.array(_beside(read.looked_up, self.chances.after(probs[row][new][None])[0])) / read.total
-            columns = (tokens[row][new], probs[row][new], after)
-            added += [(node, *child) for child in zip(*(column[:count].tolist() for column in columns), strict=True)]
-            added_ranks += range(len(below[row]) + 1, len(below[row]) + count + 1)
-        grown = self._looked_up_below(nodes, added, self.threshold)
-        anew = np.zeros(grown.size - nodes.size - len(added), np.int64)
-        grown = grown._replace(ranks=np.concatenate([nodes.ranks, added_ranks, anew]).astype(np.int64))
-        return grown.taken(np.lexsort((-grown.scores, ~_settled(grown)))[:most])
-
-    def _read(
-        self, nodes: Nodes, frontier: np.ndarray, rows: Rows, best: np.ndarray, best_probs: np.ndarray
-    ) -> tuple[Nodes, list[_Read]]:
-        """Return the nodes with what the rows say of looked-up children, and what draws after each row promise."""
-        shares, found = _shares(nodes), []
-        for row, node in enumerate(frontier.tolist()):
-            below = np.flatnonzero(nodes.parents == node)
-            looked_up, both = self._weighed(nodes, below, shares[below], best[row], rows, row)
-            probs = best_probs[row][~np.isin(best[row], nodes.tokens[below])]
-            left = 1.0 - _total(nodes.probs[below].tolist()) - (np.cumsum(probs) - probs)
-            alone = np.array(
-                _beside(looked_up, self.chances.before(left[None], probs[None])[0] if len(probs) else probs)
-            )
-            total = max(1.0, _total(both) + _total(alone.tolist()))
-            shares[below] = np.array(both) / total
-            found.append(_Read(looked_up, total, alone / total))
-        nodes = _scored(nodes, shares)
-        reach = nodes.scores[frontier].tolist()
-        gains = [np.minimum.accumulate(own * read.gains) for own, read in zip(reach, found, strict=True)]
-        return nodes, [read._replace(gains=gain) for read, gain in zip(found, gains, strict=True)]
-
-    def kept(self, nodes: Nodes) -> Nodes:
-        settled, count = _settled(nodes), nodes.size
-        if self.token_costs is not None:
-            least = int(settled.sum())
-            values = np.cumsum(nodes.scores) - self.token_costs.step[1 : count + 1]
-            count = least + int(values[least - 1 :].argmax())
-        return nodes._replace(ranks=np.where(settled, nodes.ranks, np.arange(nodes.size))).first(count)
-
-
-class _Read(NamedTuple):
-    """What the draft's row after a node says of draws there.
-
-    Attributes:
-        looked_up: the chances of the node's looked-up children by text alone, summed.
-        total: what chances are divided by, so that they sum to no more than 1.
-        gains: float64 [k], what each of the next draws is expected to add, as if the most likely tokens were drawn.
-    """
-
-    looked_up: float
-    total: float
-    gains: np.ndarray
-
-
-def _settled(nodes: Nodes) -> np.ndarray:
-    """Return which nodes stay, bool [n]: those whose parent was read, among whose siblings tokens may be drawn."""
-    return np.append(True, nodes.cache_positions[nodes.parents[1:]] >= 0)
-
-
-def _without(nodes: Nodes, fresh: np.ndarray, least: float, most: int) -> tuple[Nodes, np.ndarray]:
-    """Leave out the looked-up children of a pass that gain too little, with all below them.
-
-    Args:
-        fresh: bool [n], those children.
-        least, most: what each must gain, and how many may stay.
-
-    Returns:
-        The nodes left, and the new place of every old one, int64 [n], -1 for none.
-    """
-    wanted = np.flatnonzero(fresh & (nodes.scores >= least))
-    stay = ~fresh
-    stay[wanted[np.argsort(-nodes.scores[wanted], kind="stable")][:most]] = True
-    for node in range(1, nodes.size):  # parents before their children
-        stay[node] &= stay[nodes.parents[node]]
-    return nodes.taken(np.flatnonzero(stay)), np.where(stay, np.cumsum(stay) - 1, -1)
-
-
-def _shares(nodes: Nodes) -> np.ndarray:
+def shares_of(nodes: Nodes) -> np.ndarray:
     """Return the chance of each node after its parent, float64 [n]."""
     return nodes.scores / np.append(1.0, nodes.scores[nodes.parents[1:]])
 
 
-def _scored(nodes: Nodes, shares: np.ndarray) -> Nodes:
+def scored(nodes: Nodes, shares: np.ndarray) -> Nodes:
     """Return the nodes with the scores that follow from their chances after their parents, float64 [n]."""
     scores = nodes.scores.copy()
     for node in range(1, nodes.size):  # parents before their children
@@ -337,11 +195,12 @@ def _scored(nodes: Nodes, shares: np.ndarray) -> Nodes:
     return nodes._replace(scores=scores)
 
 
-def _beside(looked_up: float, drafted: np.ndarray) -> list[float]:
+def beside(looked_up: float, drafted: np.ndarray) -> list[float]:
+    """Return `likely_beside` for many tokens, float64 [k]."""
     return [likely_beside(looked_up, chance) for chance in drafted.tolist()]
 
 
-def _total(values: list[float]) -> float:
+def total_of(values: list[float]) -> float:
     """Return the sum, added up in order: `sum` and NumPy round otherwise, and compiled code must agree."""
     total = 0.0
     for value in values:

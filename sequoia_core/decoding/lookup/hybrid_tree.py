@@ -12,11 +12,13 @@ from ...models.protocol import Session
 from ...native.text_index import TreeColumns
 from ..drafting import DraftTree
 from ..dynamic.adaptive import DEPTH, SIZE
-from ..dynamic.adaptive_expansion import RECIPES, Controller, Expectation, Recipe, RunCosts, expectation, looked_up_gain
+from ..dynamic.adaptive_expansion import RECIPES, Controller, Expectation, Recipe, expectation, looked_up_gain
 from ..dynamic.growing import CalibratedTree, GrowingDrafter, GrowingTree
+from ..dynamic.step_costs import RunCosts
 from ..tree_policy import TreePolicy
 from ..verifiers import DraftSampling
-from .hybrid_expansion import HybridExpansion, InTurnExpansion
+from .hybrid_expansion import HybridExpansion
+from .in_turn_expansion import InTurnExpansion
 from .text_index import LEAST_SCORE, RunningText, TextIndex
 
 DRAFTED = {"topk": RECIPES["deterministic"], "in_turn": RECIPES["sampled"]}  # how each recipe has the draft propose

@@ -20,8 +20,9 @@ from ...design.tree import MAX_SIZE, TokenTree
 from ...native import sampling_ops, tree_expansion
 from ...native.text_index import MOST, TreeColumns
 from ..drafting import DraftTree, RootDrafter
-from ..dynamic.adaptive_expansion import Controller, RunCosts, StepCosts, looked_up_gain
+from ..dynamic.adaptive_expansion import Controller, looked_up_gain
 from ..dynamic.expansion import worth_verifying
+from ..dynamic.step_costs import RunCosts, StepCosts
 from ..plan import TreePlan
 from .text_index import LEAST_SCORE, RunningText, TextIndex
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from sequoia_core import HybridTree, TextIndex
-from sequoia_core.decoding.dynamic.adaptive_expansion import Controller, Rate
+from sequoia_core.decoding.dynamic.adaptive_expansion import Controller
 from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
 from sequoia_core.decoding.dynamic.expansion import Nodes, TokenCosts, TopKExpansion, TreeBounds
+from sequoia_core.decoding.dynamic.step_costs import Rate
 from sequoia_core.decoding.lookup.hybrid_expansion import HybridExpansion, likely_beside, likely_by_both
 from sequoia_core.decoding.lookup.hybrid_tree import HybridDrafter
 from sequoia_core.decoding.lookup.text_index import LEAST_SCORE, RunningText

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sequoia_core import HardwareProfile, LookupTree, TextIndex
-from sequoia_core.decoding.dynamic.adaptive_expansion import Rate
+from sequoia_core.decoding.dynamic.step_costs import Rate
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.decoding.lookup import lookup_tree
 from sequoia_core.decoding.lookup.lookup_tree import LookupDrafter, worth_verifying
