@@ -24,7 +24,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import torch
 from tokenizers import Tokenizer
 
 from sequoia_core import HybridTree, SamplingConfig, TextIndex, load_pair
@@ -153,6 +152,8 @@ def main() -> None:
     parser.add_argument("--vllm", default="python -m vllm.entrypoints.openai.api_server", help="what starts vLLM")
     parser.add_argument("--server", action="append", help="K=ADDRESS of a running one, for a single engine")
     args = parser.parse_args()
+    import torch  # after the package, which settles how its threads wait
+
     torch.set_num_threads(THREADS)
     tokenizer = Tokenizer.from_file(str(DEMO / "target" / "tokenizer.json"))
     texts = [json.loads(line)["text"] for line in (PROMPTS / "not-looping.jsonl").read_text().splitlines()]

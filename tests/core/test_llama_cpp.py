@@ -103,7 +103,7 @@ def test_the_option_that_was_removed_is_refused():
 def test_counts_and_text_are_those_of_our_own_engine(files, prompts, demo_pair):
     """One chain of 4 and none: the same tokens, and the same drafts accepted as far."""
     commands = {k: server_command("llama.cpp", PROGRAM, str(files["target"]), str(files["draft"]), k) for k in (0, 4)}
-    found = start_and_ask(commands, "llama.cpp", prompts, NEW_TOKENS)
+    found = start_and_ask(commands, "llama.cpp", prompts, NEW_TOKENS, one_at_a_time=True)
     assert [each.text for each in found[4]] == [each.text for each in found[0]]
     assert all(each.counts is None and each.tokens == NEW_TOKENS - 1 for each in found[0])
     counts = counts_of(found[4])
