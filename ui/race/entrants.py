@@ -69,5 +69,6 @@ def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | Tre
         grown = f"{adaptive.recipe}, up to {adaptive.max_size} nodes, what is worth its cost"
         trees["Adaptive"] = (adaptive, grown) if adaptive.fixed is None else (adaptive.fixed, tree_kinds.BEST_STATIC)
         hybrid = core_cache.policy("hybrid", 0, 0, vector, profile)
-        trees["Hybrid"] = hybrid, f"text already seen and the draft, up to {hybrid.max_size} nodes"
+        looked_up = f"text already seen and the draft, up to {hybrid.max_size} nodes"
+        trees["Hybrid"] = (hybrid, looked_up) if hybrid.fixed is None else (hybrid.fixed, tree_kinds.HYBRID_STATIC)
     return trees

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 STATIC = "static"
 BEST_STATIC = "the adaptive policy, which expects a static tree to be faster here than trees that grow"
+HYBRID_STATIC = "the hybrid policy, which expects a static tree to be faster here than looking text up adds"
 KINDS = {STATIC: "Static", "specexec": "SpecExec", "adaptive": "Adaptive", "lookup": "Lookup", "hybrid": "Hybrid"}
 
 
@@ -44,7 +45,11 @@ def decoded(vector: AcceptanceVector | None) -> tuple[TokenTree | TreePolicy | N
     if lacking is not None:
         return None, lacking
     if current() == "hybrid":
-        return core_cache.policy("hybrid", 0, 0, vector, session.profile()), "trees of text already seen and the draft"
+        policy, words = (
+            core_cache.policy("hybrid", 0, 0, vector, session.profile()),
+            "of text already seen and the draft",
+        )
+        return (policy, f"trees {words}") if policy.fixed is None else (policy.fixed, HYBRID_STATIC)
     policy = core_cache.policy("adaptive", size, depth, vector, session.profile())
     return (policy, "adaptive trees") if policy.fixed is None else (policy.fixed, BEST_STATIC)
 

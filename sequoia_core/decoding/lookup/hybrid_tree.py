@@ -8,20 +8,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from ...design.tree import TokenTree
 from ...models.protocol import Session
 from ...native.text_index import TreeColumns
 from ..drafting import DraftTree
 from ..dynamic.adaptive import DEPTH, SIZE
-from ..dynamic.adaptive_expansion import RECIPES, Controller, Expectation, Recipe, expectation, looked_up_gain
+from ..dynamic.adaptive_expansion import (
+    RECIPES,
+    STATIC,
+    Controller,
+    Expectation,
+    Recipe,
+    best_static,
+    expectation,
+    looked_up_gain,
+)
 from ..dynamic.growing import CalibratedTree, GrowingDrafter, GrowingTree
 from ..dynamic.step_costs import RunCosts
-from ..tree_policy import TreePolicy
-from ..verifiers import DraftSampling
+from ..tree_policy import FixedTree, TreePolicy
+from ..verifiers import VERIFIERS, DraftSampling
 from .hybrid_expansion import HybridExpansion
 from .in_turn_expansion import InTurnExpansion
 from .text_index import LEAST_SCORE, RunningText, TextIndex
 
 DRAFTED = {"topk": RECIPES["deterministic"], "in_turn": RECIPES["sampled"]}  # how each recipe has the draft propose
+LOOKED_UP_ADDS = 1.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +46,14 @@ class HybridTree(CalibratedTree):
         max_depth: None for 16, and for 24 where weights stream in.
         beam, branch: as for `TreeBounds`.
         recipe: "topk" adds the draft's most likely tokens to those looked up, verified by the top-k rule; "in_turn"
-            draws from what the draft's row has besides the looked-up tokens, verified by Sequoia's rule. "auto" becomes
-            "topk" at temperature 0, otherwise the one whose drafted part alone has the highest expected speed by the
-            calibration, or the most expected tokens without a profile.
+            draws from what the draft's row has besides the looked-up tokens, verified by Sequoia's rule; "static" looks
+            nothing up and uses the best planned tree at every step. "auto" becomes "topk" at temperature 0, otherwise
+            the one whose drafted part alone has the highest expected speed by the calibration (the most expected tokens
+            without a profile); "static" only where it is ahead by more than the little that look-ups add to fresh text.
 
     Attributes:
         expected: recipe -> what its drafted part alone is expected to do, where that was asked.
+        fixed: the tree of every step by the recipe "static", else None.
 
     Raises:
         ValueError: naming the option, what was found and what was expected.
@@ -52,32 +65,46 @@ class HybridTree(CalibratedTree):
     branch: int = 8
     recipe: str = "auto"
     expected: dict[str, Expectation] = field(init=False, compare=False)
+    fixed: TokenTree | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         for name, value in self.wide_enough(SIZE, DEPTH + 4).items():
             object.__setattr__(self, name, value)
         GrowingTree.__post_init__(self)
-        if self.recipe not in ("auto", *DRAFTED):
-            raise ValueError(f"recipe: found {self.recipe!r}, expected auto, {' or '.join(DRAFTED)}")
+        if self.recipe not in ("auto", *DRAFTED, STATIC):
+            raise ValueError(f"recipe: found {self.recipe!r}, expected auto, {', '.join(DRAFTED)} or {STATIC}")
+        if self.recipe == STATIC and self.profile is None:
+            raise ValueError("recipe: found static without a profile, expected one: without costs no tree is the best")
         if self.profile is not None:
             object.__setattr__(self, "max_size", min(self.max_size, self.profile.max_size))
         object.__setattr__(self, "branch", min(self.branch, self.calibration.ranks))
-        found: dict[str, Expectation] = {}
-        if self.recipe == "in_turn" or (self.recipe == "auto" and self.calibration.temperature > 0.0):
-            asked, costs = DRAFTED if self.recipe == "auto" else ("in_turn",), self.costs()
-            found = {name: expectation(DRAFTED[name], self, self.calibration, costs) for name in asked}
-        recipe = max(found, key=lambda name: found[name].value) if found else "topk"
+        if self.recipe == "auto" and self.calibration.temperature == 0.0:
+            object.__setattr__(self, "recipe", "topk")
+        asked = {"auto": tuple(DRAFTED), "in_turn": ("in_turn",)}.get(self.recipe, ())
+        found = {name: expectation(DRAFTED[name], self, self.calibration, self.costs()) for name in asked}
+        recipe = max(found, key=lambda name: found[name].value) if found else self.recipe
+        if self.profile is not None and self.recipe in ("auto", STATIC):
+            tree, found[STATIC] = best_static(self.rules, self, self.calibration, self.profile)
+            if recipe == STATIC or found[STATIC].value > LOOKED_UP_ADDS * found[recipe].value:
+                recipe = STATIC
+                bounds = {"max_size": tree.size, "max_depth": tree.depth, "branch": FixedTree(tree).max_children}
+                for name, value in (bounds | {"fixed": tree}).items():
+                    object.__setattr__(self, name, value)
         object.__setattr__(self, "expected", found)
         object.__setattr__(self, "recipe", recipe)
 
     @property
     def rules(self) -> Recipe:
-        """How the draft proposes children."""
-        return DRAFTED[self.recipe]
+        """How the draft proposes children; those of a static tree as Sequoia has them."""
+        return DRAFTED.get(self.recipe, DRAFTED["topk" if self.calibration.temperature == 0.0 else "in_turn"])
 
     @property
     def verifiers(self) -> tuple[str, ...]:
-        return (self.rules.verifier,)
+        return (self.rules.verifier,) if self.fixed is None else tuple(VERIFIERS)
+
+    @property
+    def max_inner(self) -> int:
+        return self.most_read if self.fixed is None else FixedTree(self.fixed).max_inner
 
     @property
     def kind(self) -> str:
@@ -110,7 +137,7 @@ class HybridDrafter(GrowingDrafter):
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
-        return isinstance(policy, HybridTree)
+        return isinstance(policy, HybridTree) and policy.fixed is None
 
     def expansion(self, context: int) -> HybridExpansion:
         costs = None if self._costs is None else self._costs.token_costs(context)

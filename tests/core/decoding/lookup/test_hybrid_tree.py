@@ -315,6 +315,35 @@ def test_bounds_and_conditions():
         HybridTree(index=TextIndex(), profile=None, calibration=calibration_of(0.6), max_depth=0)
 
 
+def test_auto_takes_the_recipe_of_the_fastest_drafted_part(tiny_target, tiny_draft):
+    """At temperature 0 the most likely tokens; above it what is expected, a static tree only where that is ahead."""
+    made = {
+        (temperature, grow): HybridTree(
+            index=TextIndex(), profile=replace(profile(0.02), growing_sec=(grow, grow)),
+            calibration=calibration_of(0.6, temperature=temperature),
+        )
+        for temperature in (0.0, 0.8)
+        for grow in (0.0, 5.0)
+    }  # fmt: skip
+    assert made[0.0, 0.0].recipe == made[0.0, 5.0].recipe == "topk" and not made[0.0, 0.0].expected
+    grown, static = made[0.8, 0.0], made[0.8, 5.0]
+    assert grown.fixed is None and set(grown.expected) == {"topk", "in_turn", "static"}
+    drafted = {name: grown.expected[name].value for name in ("topk", "in_turn")}
+    assert grown.recipe == max(drafted, key=drafted.get) and grown.expected["static"].value < 1.03 * max(
+        drafted.values()
+    )
+    assert static.recipe == "static" and static.fixed is not None and static.max_size == static.fixed.size
+    sampling = SamplingConfig(0.8)
+    steps = list(
+        decode(PROMPT, target=tiny_target, draft=tiny_draft, tree=static, sampling=sampling, max_new_tokens=20)
+    )
+    assert {step.tree for step in steps} == {static.fixed}
+    with pytest.raises(ValueError, match="found static without a profile"):
+        policy(recipe="static")
+    with pytest.raises(ValueError, match="recipe: found 'both', expected auto, topk, in_turn or static"):
+        policy(recipe="both")
+
+
 def test_another_temperature_is_warned_of(tiny_target, tiny_draft):
     with pytest.warns(UserWarning, match="temperature 0.0, not 0.8"):
         decode(PROMPT, target=tiny_target, draft=tiny_draft, tree=policy(), sampling=SamplingConfig(0.8))
