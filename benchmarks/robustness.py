@@ -6,6 +6,7 @@
 A table, a dated file in results/, and one JSON line last. EOS is off so that all write equally much; intervals are
 95 %, from resampling prompts. The tree is the optimum for the shipped vector at T = 0.6, the same throughout. That
 vector is Sequoia's own and was measured on these prompts (not these texts): the shape, if anything, suits Sequoia.
+Beside it lookup and hybrid trees no larger are decoded, hybrid ones where a shipped vector tells the draft's chances.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ import sequoia_core  # noqa: F401  before torch, whose threads read their settin
 import torch
 import transformers
 
+from sequoia_core.decoding.lookup.hybrid_tree import HybridTree
+from sequoia_core.decoding.lookup.lookup_tree import LookupTree
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.bootstrap import Estimate
@@ -62,7 +66,14 @@ def main() -> None:
     models = {"target": target, "draft": draft, "max_new_tokens": args.max_new_tokens}
     samplings = sampling_grid(_numbers(args.temperatures))
 
-    comparison = compare_verifiers(prompts, **models, tree=tree, samplings=samplings)
+    bounds = {"max_size": tree.size, "max_depth": tree.depth}
+    beside = {(sampling, "lookup"): LookupTree(TextIndex(), **bounds) for sampling in samplings}
+    for known in map(AcceptanceVector.load, (VECTOR, VECTOR.with_name("demo-t0.json"))):
+        hybrid = HybridTree(
+            TextIndex(), profile=None, calibration=known.calibration, holds_for=known.holds_for, **bounds
+        )
+        beside |= {(each, "hybrid"): hybrid for each in samplings if each.temperature == known.holds_for.temperature}
+    comparison = compare_verifiers(prompts, **models, tree=tree, samplings=samplings, policies=beside)
     print(f"tokens per step of one tree of {tree.size} nodes and depth {tree.depth}, {len(prompts)} prompts\n")
     print_comparison(comparison, samplings)
 
@@ -110,6 +121,9 @@ def main() -> None:
 
 
 def print_comparison(comparison: VerifierComparison, samplings: list[SamplingConfig]) -> None:
+    for run in comparison.runs:
+        if run.verifier in ("lookup", "hybrid"):
+            print(f"{run.verifier} trees at T = {run.sampling.temperature:g}: {_cell(run.tokens_per_step)}")
     print(f"{'T':>5}" + "".join(f"{name:>20}" for name in VERIFIERS) + f"{'÷ specinfer':>20}{'÷ topk':>20}")
     for sampling in samplings:
         if sampling.greedy:

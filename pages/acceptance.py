@@ -5,7 +5,7 @@ import streamlit as st
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.plain_trees import chain_limit
 from ui import charts, controls, page_setup, uploads
-from ui.acceptance import changing, declaring, supposing
+from ui.acceptance import changing, declaring, supposing, which_draft
 from ui.cards import Card, cards, number
 from ui.jobs import acceptance_measurement as measurement
 from ui.markdown import escaped
@@ -151,6 +151,7 @@ st.markdown(
     f"The target takes the draft's first choice {vector.probs[0]:.0%} of the time and one of its {len(vector)} choices "
     f"{accepted:.0%} of the time: a chain can only use the first number, a tree uses all of them."
 )
+which_draft.section(vector)
 with unsaid if vector.holds_for is None else st.container():  # a vector that predicts nothing says so first
     declaring.section(vector)
 changing.smoothing_controls()

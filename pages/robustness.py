@@ -1,6 +1,7 @@
 """Robustness: evidence on this pair. Verifiers compared, what they promise, losslessness checked, one vector tested."""
 
 from functools import partial
+from itertools import product
 
 import streamlit as st
 
@@ -9,6 +10,7 @@ from ui.controls import VERIFIERS
 from ui.markdown import escaped
 from ui.robustness import current_result, dynamic_trees, form, guarantees, views
 from ui.robustness.measurements import assumption_work, compare_work, lossless_work
+from ui.verifier_names import BESIDE
 
 TEMPERATURES = (0.0, 0.3, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 TOP_PS = (1.0, 0.95, 0.9, 0.8)
@@ -41,16 +43,20 @@ def verifiers_section() -> None:
             help="Nucleus kept of the target's distribution, crossed with the temperatures; 1 keeps everything.",
         )
         texts, tokens = form.text_controls("comparison", 6)
-        kind = form.tree_control("comparison", ["shape", "use"])
+        left, right = st.columns(2)
+        with left:
+            kind = form.tree_control("comparison", ["shape", "use"])
+        with right:
+            beside = form.beside_control("comparison")
         if form.start_button("comparison"):
             try:
                 if not temperatures or not top_ps:
                     raise ValueError("settings: found an empty list, expected at least one temperature and one top-p")
-                subject = form.subject(kind, texts, tokens)
+                subject = form.subject(kind, texts, tokens, samplings=product(temperatures, (*top_ps, 1.0)))
             except ValueError as error:
                 st.error(f"{escaped(str(error))}.", icon=":material/error:")
             else:
-                work = compare_work(subject, temperatures, top_ps)
+                work = compare_work(subject, temperatures, top_ps, beside)
                 form.start("comparison", "Comparing verifiers", work)
     record = current_result.result("comparison")
     if record is not None:
@@ -71,7 +77,8 @@ def losslessness_section() -> None:
             key="robustness_verifier",
             format_func=VERIFIERS.get,
             bind="query-params",
-            help="All three are lossless, each with the way it draws the children.",
+            help="All three are lossless, each with the way it draws the children. Lookup and hybrid trees take "
+            "their own.",
         )
         prompt = prompts.own_in_form(picked, key="robustness_losslessness_own")
         temperature, top_p = form.sampling_controls("losslessness", 1.0)
@@ -88,16 +95,17 @@ def losslessness_section() -> None:
             "Seed", 0, 2**31 - 1, 0, key="robustness_seed", help="Another seed draws other samples."
         )
         with right:
-            kind = form.tree_control("losslessness", ["small", "use"])
+            kind = form.tree_control("losslessness", ["small", "use", *BESIDE])
         if form.start_button("losslessness"):
             try:
-                subject = form.subject(kind, [prompt] if prompt.strip() else [])
+                settings = temperature, top_p
+                subject = form.subject(kind, [prompt] if prompt.strip() else [], samplings=[settings])
             except ValueError as error:
                 st.error(f"{escaped(str(error))}.", icon=":material/error:")
             else:
-                work = lossless_work(
-                    subject, temperature=temperature, top_p=top_p, verifier=verifier, samples=samples, seed=int(seed)
-                )
+                options = {"verifier": verifier, "samples": samples, "seed": int(seed)}
+                options["kind"] = kind if kind in BESIDE else ""
+                work = lossless_work(subject, temperature=temperature, top_p=top_p, **options)
                 form.start("losslessness", "Checking losslessness", work)
     record = current_result.result("losslessness")
     if record is not None:

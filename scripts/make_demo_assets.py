@@ -274,8 +274,10 @@ def write_robustness() -> None:
     from sequoia_core.files.prompt_files import load_prompts
     from sequoia_core.files.safe_files import json_bytes
     from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
-    from ui.robustness import record_files, records
+    from ui.robustness import records
     from ui.robustness.measurements import Subject, assumption_work, lossless_work, record_now
+    from ui.session import evidence
+    from ui.verifier_names import BESIDE
 
     measured = json.loads(max((ROOT / "benchmarks" / "results").glob("robustness-*.json")).read_text())
     columns = ("steps", "yielded", "committed", "seconds")
@@ -285,6 +287,8 @@ def write_robustness() -> None:
     )
     comparison = VerifierComparison(runs, measured["verifiers"]["settings"])
     recorded = {"pair": "demo pair", "recorded": measured["settings"]["date"]}
+    if beside := [kind for kind in BESIDE if any(run.verifier == kind for run in runs)]:
+        recorded["beside"] = beside
     source = f"best of its shape for {Path(measured['settings']['tree']['planned_for']).stem}"
     compared = records.comparison_record(
         comparison, rejection=measured["rejection"]["rejection"], **recorded, tree_source=source
@@ -297,9 +301,9 @@ def write_robustness() -> None:
     assumed = record_now(assumption_work(whole, temperature=0.6, top_p=1.0))
     for record in (checked, assumed):
         record["settings"] |= {"recorded": date.today().isoformat()}
-    parts = dict(zip(records.PARTS, (compared, checked, assumed), strict=True))
+    parts = dict(zip(evidence.PARTS, (compared, checked, assumed), strict=True))
     path = ASSETS / "runs" / "robustness.json"
-    path.write_bytes(json_bytes({"format": record_files.FORMAT, "version": record_files.VERSION, **parts}))
+    path.write_bytes(json_bytes({"format": evidence.FORMAT, "version": evidence.VERSION, **parts}))
     print(f"robustness: {len(runs)} runs, p-value {checked['p_value']:.2g}, {path.stat().st_size:,} bytes")
 
 

@@ -17,7 +17,7 @@ import torch
 from ..design.tree import TokenTree
 from ..models.protocol import Session, causal_mask
 from .dynamic.marginal_gains import MarginalGains
-from .lookup.text_index import Occurrence
+from .lookup.text_index import Occurrence, RunningText
 from .plan import TreePlan, plan_of
 from .sampling import SamplingConfig, check_probabilities, probabilities, to_float64
 from .tree_policy import ROOT_ONLY, TreePolicy
@@ -38,7 +38,7 @@ class DraftTree:
         cache_positions: int64 [n], the position of each node in the draft's cache, counted from the root's, which is
             also the row of its children; -1 for a node that the draft did not read.
         marginal_gains: how many candidates to list -> what its nodes add and cost; None where the tree was given.
-        occurrences: where each node was found [n], None for one that was not looked up; None where no node was.
+        text: that nodes were looked up in; None where none was.
         looked_up: int64 [n], how many children of each node, the first ones, were proposed before any was drawn from
             the draft's row; None where all children were proposed in one way.
     """
@@ -50,12 +50,18 @@ class DraftTree:
     rows: torch.Tensor
     cache_positions: np.ndarray
     marginal_gains: Callable[[int], MarginalGains] | None = None
-    occurrences: Callable[[], tuple[Occurrence | None, ...]] | None = None
+    text: RunningText | None = None
     looked_up: np.ndarray | None = None
 
     @property
     def tree(self) -> TokenTree:
         return self.plan.tree
+
+    def occurrences(self) -> tuple[Occurrence | None, ...]:
+        """Return where each node was found in text already seen [n], None where it was not; empty where none was."""
+        if self.text is None:
+            return ()
+        return self.text.occurrences(self.tree.parents, self.tokens.numpy(), self.cache_positions >= 0)
 
     def row(self, node: int) -> np.ndarray:
         """Return the draft's row after a node, float64 [V]; empty after one that the draft did not read."""

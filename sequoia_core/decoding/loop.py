@@ -260,7 +260,7 @@ def take_step(
         target_probs = judge.target_probs(draft) if explain else ()
         path_rows = judge.path_rows(draft, walk, likely) if likely else ()
         gains = draft.marginal_gains(left_out) if left_out and draft.marginal_gains is not None else None
-        occurrences = draft.occurrences() if likely and draft.occurrences is not None else ()
+        occurrences = draft.occurrences() if likely else ()
     except FloatingPointError as error:
         raise FloatingPointError(f"step {index}: {error}") from error
     explained = time.perf_counter()  # what is only worked out to be shown counts in no phase

@@ -33,7 +33,7 @@ class DecodeStep:
             asked for them.
         marginal_gains: what its nodes were expected to add and cost; None where the tree was given, and where a run was
             not asked for it.
-        occurrences: where each node was found in text already seen [n], None for the root and for the draft's nodes;
+        occurrences: where each node was found in text already seen [n], None for the root and what was not;
             empty where none was looked up, and where a run was not asked for it.
         read_wait_sec: of these, seconds waited for weights from a slower tier; 0 where they are in memory.
     """

@@ -1,13 +1,13 @@
 """The same fixed tree under every verifier and way of sampling: tokens per step by real decoding, with intervals.
 
-Shapes: m = prompts.
+Dynamic trees can be decoded beside it, each kind by its own verifier. Shapes: m = prompts.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from ..decoding.loop import DecodeStep, decode
 from ..decoding.sampling import SamplingConfig
+from ..decoding.tree_policy import TreePolicy
 from ..decoding.verifiers import GREEDY, choose_verifiers
 from ..design.bootstrap import Estimate, estimate, ratio_estimate, resampled
 from ..design.conditions import SEQUOIA, VERIFIERS
@@ -33,6 +34,7 @@ class TreeRun:
     """What one verifier did with the tree at one way of sampling, prompt by prompt.
 
     Attributes:
+        verifier: or the name of the trees that were decoded in place of the fixed one.
         steps: int64 [m].
         yielded: int64 [m], tokens of those steps taken whole, bonus tokens counted. A last step that was cut at the
             limit counts in full. The number of steps is then a stopping time, and yielded / steps estimates F without
@@ -86,11 +88,11 @@ class VerifierComparison:
         Raises:
             ValueError: when there is none.
         """
-        wanted = GREEDY.name if sampling.greedy else verifier
-        for run in self.runs:
-            if run.verifier == wanted and run.sampling == sampling:
-                return run
-        raise ValueError(f"found no run of {wanted} at {sampling}, expected one of those compared")
+        found = {(run.verifier, run.sampling): run for run in self.runs}
+        for name in (verifier, GREEDY.name) if sampling.greedy else (verifier,):
+            if (name, sampling) in found:
+                return found[name, sampling]
+        raise ValueError(f"found no run of {verifier} at {sampling}, expected one of those compared")
 
     def ratio(self, verifier: str, other: str, sampling: SamplingConfig) -> Estimate:
         """Estimate tokens per step of one verifier ÷ those of another; prompts are resampled for both at once."""
@@ -150,6 +152,7 @@ def compare_verifiers(
     tree: TokenTree,
     samplings: Sequence[SamplingConfig],
     verifiers: Sequence[str] = VERIFIERS,
+    policies: Mapping[tuple[SamplingConfig, str], TreePolicy] | None = None,
     max_new_tokens: int = 64,
     seed: int = 0,
     progress: Progress | None = None,
@@ -160,23 +163,27 @@ def compare_verifiers(
     Args:
         prompts: token ids; they should not be those the tree was planned on.
         samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one run, "greedy".
+        policies: way of sampling and a name -> trees to decode beside the fixed one, by their own verifier.
         cancel: looked at within every step; prompts complete under every verifier are kept.
 
     Raises:
         ValueError: for an option that cannot be decoded.
         Cancelled: before the first prompt was complete.
     """
-    cancel = cancel or threading.Event()
+    cancel, policies = cancel or threading.Event(), policies or {}
     if not prompts or not samplings:
         raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")
     pairings = [
         (sampling, name)
         for sampling in dict.fromkeys(samplings)
         for name in choose_verifiers(verifiers, greedy=sampling.greedy)
-    ]
+    ] + list(policies)
 
     def run(prompt: Sequence[int], pairing: tuple[SamplingConfig, str], number: int, length: int) -> list[DecodeStep]:
-        return decode_prompt(prompt, target, draft, tree, *pairing, length, seed=seed, number=number, cancel=cancel)
+        drafted, verifier = (policies[pairing], None) if pairing in policies else (tree, pairing[1])
+        return decode_prompt(
+            prompt, target, draft, drafted, pairing[0], verifier, length, seed=seed, number=number, cancel=cancel
+        )
 
     for pairing in pairings:  # warm-up: first calls allocate and pick kernels
         run(prompts[0], pairing, 0, min(4, max_new_tokens))
@@ -215,9 +222,9 @@ def decode_prompt(
     prompt: Sequence[int],
     target: LanguageModel,
     draft: LanguageModel,
-    tree: TokenTree,
+    tree: TokenTree | TreePolicy,
     sampling: SamplingConfig,
-    verifier: str,
+    verifier: str | None,
     max_new_tokens: int,
     *,
     seed: int,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector
+from sequoia_core.studies.lookup_replay import Request, replay_log
 from tests.app.conftest import ROOT, TIMEOUT_SEC, metrics, open_page, settled, vector, wait_for
 from ui import sidebar
 from ui.jobs import engine_queue
+from ui.jobs.replay_job import Replayed
+from ui.session import replays
 
 pytestmark = pytest.mark.usefixtures("assets")
 
@@ -305,3 +309,48 @@ def test_what_an_upload_holds_for_is_asked_and_shown_as_declared(assets) -> None
     assert held.declared and held.temperature == 0.6 and held.draft == "demo draft"
     assert any("as you declared" in element.value and r"\!\[x\]" in element.value for element in page.caption)
     assert len(page.session_state["studio_own_vectors"]) == 1
+
+
+def which_draft(page) -> str | None:
+    return next((each.value for each in page.markdown if "Which draft?" in each.value), None)
+
+
+def compared(*names: str, **settings) -> dict:
+    rows = [
+        {"verifier": name, "temperature": t, "top_p": 1.0, "tokens_per_step": 2.0 + place, "ci_low": 1.5 + place}
+        | {"ci_high": 2.5 + place}
+        for place, name in enumerate(names)
+        for t in (0.0, 0.6)
+    ]
+    return {"settings": {"pair": "demo pair", "prompts": 7, "tree": [-1, 0, 0, 1]} | settings, "runs": rows}
+
+
+def test_no_draft_and_both_stand_beside_the_draft_where_they_were_measured(assets, monkeypatch) -> None:
+    monkeypatch.setattr(replays, "example", lambda: None)
+    page = open_page("acceptance")
+    assert "replay recorded answers" in which_draft(page) and "were not measured on this pair" in which_draft(page)
+    for lacking in (
+        compared("greedy", "lookup"), compared("greedy", "lookup", "hybrid", pair="other pair"),
+    ):  # fmt: skip
+        page.session_state["studio_evidence_comparison"] = lacking
+        assert "were not measured on this pair" in which_draft(settled(page.run()))
+    page.session_state["studio_evidence_comparison"] = compared("greedy", "lookup", "hybrid")
+    assert which_draft(settled(page.run())).endswith(
+        "Tokens per step at T = 0, by decoding 7 prompts with trees of at most n = 4: demo draft 2.00 (1.50 to 2.50), "
+        "none (lookup) 3.00 (2.50 to 3.50), both (hybrid) 4.00 (3.50 to 4.50); 95% intervals."
+    )
+    page.session_state["studio_evidence_comparison"] = compared("specinfer", "lookup", "hybrid")
+    assert "were not measured" in which_draft(settled(page.run())), "by another verifier than the vector's"
+    for path in (assets / "acceptance").iterdir():
+        replace(vector(), holds_for=replace(vector().holds_for, target="another target")).save(path)
+    assert which_draft(open_page("acceptance")) is None
+
+
+def test_what_replayed_answers_tell_of_no_draft_is_said_with_its_interval(monkeypatch) -> None:
+    log = [Request([1, 2, 3], [1, 2, 3] * 20), Request([4, 5], [6, 7, 8, 9] * 9)]
+    found = Replayed("some answers", replay_log(log), 2, 0, exact=True)
+    monkeypatch.setattr(replays, "example", lambda: found)
+    size = found.report.own.best_size(None)
+    tokens = found.report.own.tokens_per_step(size)
+    said = which_draft(open_page("acceptance"))
+    assert f"at most n = {size}: {tokens.value:.2f} ({tokens.low:.2f} to {tokens.high:.2f}) tokens per step in" in said

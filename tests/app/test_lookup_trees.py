@@ -69,6 +69,9 @@ def test_hybrid_trees_decode_with_both_and_earlier_answers(assets, tiny_pair) ->
     page.session_state["studio_tree_kind"] = "hybrid"
     first = decoded(settled(page.run()))
     assert "text already seen and the draft" in first["tree_source"] and len(first["shapes"]) > 1
+    nodes = [found for step in first["steps"] for found in step.get("found_at", ())[1:]]
+    assert {None if found is None else found["drafted"] for found in nodes} >= {None, True}  # the draft's, both's
+    assert run_from_bytes(run_to_bytes(first), "run")["steps"] == first["steps"]
     settled(page.toggle(key="earlier_answers").set_value(True).run())
     told = decoded(page)
     assert told["text"] == first["text"] and len(told["steps"]) < len(first["steps"])

@@ -75,7 +75,7 @@ def test_pages_do_not_inject_html(path: Path) -> None:
 
 
 def test_walls_between_folders() -> None:
-    """Charts know no page, what pages share knows none either but for jobs' results, and no page another's folder."""
+    """Charts know no page, what pages share knows none either, and no page another's folder."""
     own = {page.stem for page in PAGES} - {"runs"}  # what the page of runs shows, others show too
     reads = {
         path: {name.split(".")[1] for name in re.findall(r"^\s*(?:from|import) (ui\.\w+)", path.read_text(), re.M)}
@@ -85,6 +85,5 @@ def test_walls_between_folders() -> None:
     assert any(reads.values())
     for path, found in reads.items():
         home = path.stem if path in PAGES else path.relative_to(ROOT / "ui").parts[0]
-        adopts = {"robustness"} if path.name == "finished_jobs.py" else set()
-        assert found <= {home} | adopts, f"{path}: found imports of {sorted(found - {home})}"
+        assert found <= {home}, f"{path}: found imports of {sorted(found - {home})}"
     assert not any("from tests" in path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))

@@ -43,6 +43,7 @@ def test_every_method_writes_the_same_text_at_temperature_0_and_is_kept_as_a_run
     assert list(found.runs) == METHODS and {run["id"] for run in found.runs.values()} <= set(kept)
     alone = sum(found.results[METHODS[0]].step_sec)
     assert all(found.runs[name]["baseline"]["seconds"] == alone for name in METHODS[1:])
+    assert any("found_at" in step for step in found.runs["Lookup"]["steps"])
     for name, run in found.runs.items():  # the record says what the race summed up
         assert sum(sum(step["seconds"]) for step in run["steps"]) == pytest.approx(sum(found.results[name].step_sec))
 

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,12 +17,12 @@ from sequoia_core import SamplingConfig
 from sequoia_core.design.conditions import VERIFIERS
 from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
-from tests.app.conftest import ROOT, metrics, open_page, settled, wait_for
-from tests.conftest import tiny_llama
+from tests.app.conftest import ROOT, metrics, open_page, settled, vector, wait_for
+from tests.conftest import calibration_of, tiny_llama
 from ui.robustness import measurements, record_files, records, wording
-from ui.session import session
+from ui.session import evidence, session
 from ui.session.model_pairs import PairSpec
-from ui.verifier_names import AFTER_REJECTION, DRAWS, NAMES, RIVALS
+from ui.verifier_names import AFTER_REJECTION, BESIDE, DRAWS, NAMES, RIVALS
 
 pytestmark = pytest.mark.usefixtures("assets")
 SECTIONS = ("Verifiers", "Guarantees", "Losslessness", "Assumption")
@@ -98,7 +99,7 @@ def test_recorded_evidence_is_there_at_once_and_says_so(recorded) -> None:
     page = open_page("robustness")
     text = " ".join(element.value for element in page.markdown)
     assert "recorded on" in text and "on the demo pair, 32 prompts × 256 tokens, tree n = 32, d = 6" in text
-    held = record_files.load(recorded)["comparison"]
+    held = evidence.load(recorded)["comparison"]
     here = next(row for row in held["runs"] if row["temperature"] == 1 and row["verifier"] == "sequoia")
     assert metrics(page)["Tokens per step"][0] == f"{here['tokens_per_step']:.2f}"
     won = sum(row["low"] > 1 for row in held["ratios"])
@@ -175,6 +176,34 @@ def test_cancelling_keeps_the_comparison_and_a_failure_keeps_it_too(pair, monkey
     monkeypatch.setattr("sequoia_core.compare_verifiers", fail)
     page = finish(press(page, "comparison"), "comparison", "failed")
     assert "vocabulary: found 10 and 12" in page.error[0].value and metrics(page)["Tokens per step"][0] == "3.10"
+
+
+def test_trees_of_text_already_seen_are_measured_beside_the_verifiers(tiny_pair, assets) -> None:
+    """Hybrid trees only where a vector tells the draft's chances: at temperature 0."""
+    replace(vector(), calibration=calibration_of(0.7)).save(assets / "acceptance" / "demo-t0.json")
+    page = open_page("robustness", robustness_temperatures=["0", "1"])
+    page.select_slider(key="robustness_comparison_tokens").set_value(16)
+    page = finish(press(page, "comparison"), "comparison")
+    record = page.session_state["studio_evidence_comparison"]
+    assert [(row["verifier"], row["temperature"]) for row in record["runs"]] == [
+        ("greedy", 0.0), ("sequoia", 1.0), ("specinfer", 1.0), ("topk", 1.0),
+        ("lookup", 0.0), ("hybrid", 0.0), ("lookup", 1.0),
+    ]  # fmt: skip
+    assert {(row["other"], row["temperature"]) for row in record["ratios"]} >= {("hybrid", 0.0), ("lookup", 1.0)}
+    said = [each.value for each in page.caption if "Hybrid trees are missing" in each.value]
+    assert len(said) == 1 and "missing at T = 1: no acceptance vector" in said[0] and "Lookup" not in said[0]
+    assert "Against Lookup trees Sequoia" in " ".join(each.value for each in page.markdown)
+    lines = [trace["name"] for trace in json.loads(page.get("plotly_chart")[0].proto.spec)["data"]]
+    assert lines[-2:] == ["Lookup trees", "Hybrid trees"]
+    page.pills(key="robustness_comparison_beside").set_value([])
+    page = finish(press(page, "comparison"), "comparison")
+    assert len(page.session_state["studio_evidence_comparison"]["runs"]) == 4
+    assert not any("hybrid trees" in each.value.lower() for each in page.caption)
+
+
+def test_a_recording_without_them_says_so(recorded) -> None:
+    said = [each.value for each in open_page("robustness").caption if "are not in this recording" in each.value]
+    assert len(said) == 1 and "Lookup and hybrid trees" in said[0]
 
 
 def test_settings_that_cannot_be_run_are_refused() -> None:
@@ -273,6 +302,24 @@ def test_a_real_check_shows_texts_literally(tiny_pair) -> None:
         csv.DictReader(io.StringIO(record_files.to_csv(wording.cell_rows(record["cells"]), record["settings"])))
     )
     assert len(table) == len(record["cells"]) and table[0]["verifier"] == "sequoia" and table[0]["seed"] == "0"
+
+
+@pytest.mark.parametrize("kind", ["lookup", "hybrid"])
+def test_a_check_of_trees_of_text_already_seen(kind, tiny_pair, assets) -> None:
+    query = {"robustness_section": "Losslessness", "robustness_samples": "200"}
+    query["robustness_losslessness_tree"] = BESIDE[kind]
+    page = press(open_page("robustness", **query), "losslessness")
+    if kind == "hybrid":
+        assert "hybrid trees: found no acceptance vector with a calibration" in page.error[0].value
+        measured = replace(vector(), calibration=calibration_of(0.7, temperature=1.0))
+        replace(measured, holds_for=replace(measured.holds_for, temperature=1.0)).save(
+            assets / "acceptance" / "demo-t1.json"
+        )
+        page = press(open_page("robustness", **query), "losslessness")
+    page = finish(page, "losslessness")
+    assert metrics(page)["Losslessness"] == ("Passed", "200 samples, Top-k")
+    record = page.session_state["studio_evidence_losslessness"]
+    assert record["settings"]["tree_source"] == f"{kind} trees no larger than branching 3 × 2"
 
 
 def test_a_failed_check_says_so() -> None:

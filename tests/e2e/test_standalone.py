@@ -54,10 +54,12 @@ def test_a_looked_up_node_is_square_and_says_where_it_was_found(page, tmp_path) 
     run = load_run(ROOT / "assets" / "runs" / "recorded.json")
     first = run["steps"][0]
     found = {"match": 4, "earlier": True, "before": HOSTILE, "after": "went on"}
-    step = first | {"found_at": [None, found] + [None] * (len(first["tokens"]) - 2)}
+    both = found | {"drafted": True}
+    step = first | {"found_at": [None, found, None, both] + [None] * (len(first["tokens"]) - 4)}
     opened(page, tmp_path, run | {"steps": [step]})
     boxes = page.locator(".nodes .node:not(.bonus) .box")
-    assert [boxes.nth(node).get_attribute("rx") for node in range(3)] == ["5", "0", "5"]
+    assert [boxes.nth(node).get_attribute("rx") for node in range(4)] == ["5", "0", "5", "0"]
+    assert page.locator(".nodes .both .box").count() == 1
     page.locator(".nodes .node").nth(1).hover()
     tip = page.locator(".tip").inner_text()
     assert (
@@ -67,7 +69,11 @@ def test_a_looked_up_node_is_square_and_says_where_it_was_found(page, tmp_path) 
     )
     page.locator(".nodes .node").nth(2).hover()
     assert "draft" in page.locator(".tip").inner_text() and "lookup" not in page.locator(".tip").inner_text()
-    assert "square: looked up" in page.locator(".legend").inner_text() and page.title() != "taken"
+    page.locator(".nodes .node").nth(3).hover()
+    tip = page.locator(".tip").inner_text()
+    assert "Drafted and looked up: it followed" in tip and "draft" in tip and "chance by lookup" not in tip
+    legend = page.locator(".legend").inner_text()
+    assert "square: looked up" in legend and "blue edge: drafted too" in legend and page.title() != "taken"
 
 
 def test_text_of_a_run_never_becomes_markup(page, tmp_path) -> None:

@@ -35,8 +35,7 @@ def section(vector: AcceptanceVector, profile: HardwareProfile) -> None:
 
 def _without_draft(vector: AcceptanceVector, profile: HardwareProfile) -> str:
     """Say what lookup trees do without a draft, on the log replayed here or the demo target's; empty without one."""
-    of_example = (vector.holds_for.target, vector.holds_for.temperature) == ("demo target", 0.0)
-    found = replays.last() or (replays.example() if of_example else None)
+    found = replays.of_target(vector.holds_for)
     if found is None:
         return ""
     best = found.report.own.best_size(profile)

@@ -12,8 +12,7 @@ import streamlit as st
 
 from ui.jobs import session_jobs
 from ui.jobs.jobs import Job
-from ui.robustness.records import PARTS, job_name
-from ui.session import conversation, replays, session, tree_in_use
+from ui.session import conversation, evidence, replays, session, tree_in_use
 
 
 def adopt_finished_jobs() -> None:
@@ -66,7 +65,7 @@ def _keep_replay(job: Job) -> None:
 
 
 def _keep_evidence(part: str, job: Job) -> None:
-    session.set_evidence(part, job.result)
+    evidence.keep(part, job.result)
 
 
 def _say_in_use(job: Job) -> None:
@@ -81,5 +80,5 @@ ADOPTERS: dict[str, Callable[[Job], None]] = {
     "chain": _use_chain,
     "race": _keep_runs,
     "replay": _keep_replay,
-    **{job_name(part): partial(_keep_evidence, part) for part in PARTS},
+    **{evidence.job_name(part): partial(_keep_evidence, part) for part in evidence.PARTS},
 }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.models.chat import encode_prompt
+from ui.jobs.decode_job import LIKELY
 from ui.jobs.jobs import JobContext
 from ui.runs.runs import DecodeRequest, Recorder
 from ui.token_text import TokenText
@@ -54,7 +55,7 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
         methods = {
             name: own_method(
                 pair, request.tree, sampling, seed=request.seed, verifier=request.verifier, explain=True,
-                cancel=context.cancel,
+                likely=LIKELY, cancel=context.cancel,
             )
             for name, request in entrants.items()
         }  # fmt: skip

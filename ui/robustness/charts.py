@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ui.charts.style import BLUE, FAINT, GREEN, GREY, PLUM, RUST, SERIES, log2_ticks
+from ui.charts.style import BLUE, FAINT, GREEN, GREY, OCHRE, PLUM, RUST, SERIES, log2_ticks
 from ui.charts.style import figure as new_figure
 from ui.markdown import for_chart
 from ui.robustness.wording import cell_name
-from ui.verifier_names import NAMES
+from ui.verifier_names import COMPARED
 
 Rows = Sequence[Mapping[str, Any]]
 MARKS = {
@@ -20,6 +20,8 @@ MARKS = {
     "specinfer": (RUST, "square", "dash"),
     "topk": (GREEN, "diamond", "dot"),
     "greedy": (GREY, "star", "solid"),
+    "lookup": (OCHRE, "triangle-up", "dashdot"),
+    "hybrid": (PLUM, "cross", "solid"),
 }
 APART = 0.015  # share of the axis that sets verifiers at one temperature apart, so that no interval hides another
 LEAF = [[0.0, "#F2EFE6"], [0.5, "#9CC9B6"], [1.0, "#1F6A52"]]  # numbers stay readable on every shade
@@ -56,7 +58,7 @@ def _series(rows: Rows, verifier: str, x: np.ndarray, value: str, low: str, high
         y=_column(rows, value),
         error_y=_bars(rows, value, low, high),
         mode="lines+markers",
-        name=NAMES.get(verifier, verifier),
+        name=COMPARED.get(verifier, verifier),
         line={"color": color, "width": 2, "dash": dash},
         marker={"color": color, "size": 9, "symbol": symbol},
         customdata=np.column_stack([_column(rows, low), _column(rows, high), _column(rows, "temperature")]),

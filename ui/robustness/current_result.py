@@ -1,6 +1,6 @@
 """Which result of a part of the robustness page is on show, where it comes from, and its files.
 
-Each part (`records.PARTS`) shows what this session measured last, else what was recorded beforehand.
+Each part (`evidence.PARTS`) shows what this session measured last, else what was recorded beforehand.
 """
 
 from __future__ import annotations
@@ -14,29 +14,21 @@ from sequoia_core import TokenTree
 from ui.jobs import job_panel, session_jobs
 from ui.markdown import escaped
 from ui.robustness import record_files, wording
-from ui.robustness.records import job_name
 from ui.robustness.wording import Row
-from ui.session import session, shipped
-
-
-@st.cache_data(show_spinner=False, max_entries=2)
-def recorded(path: str, modified: int) -> dict[str, Row]:
-    """Read the recorded evidence."""
-    return record_files.load(path)
+from ui.session import evidence, session
+from ui.session.evidence import job_name
 
 
 def latest(part: str) -> Row | None:
     """Return this session's newest result of a part, else the recorded one; None without either."""
     job = session_jobs.job(job_name(part))
-    # a job's result may be partial: what it has kept so far
-    found = session.evidence(part) if job is None or job.result is None else job.result
-    path = shipped.ASSETS / "runs" / "robustness.json"
-    if found is None and path.is_file():
-        try:
-            found = recorded(str(path), path.stat().st_mtime_ns).get(part)
-        except ValueError as error:
-            st.warning(f"{escaped(str(error))}. Restore the file from the repository.", icon=":material/warning:")
-    return found
+    if job is not None and job.result is not None:
+        return job.result  # which may be partial: what it has kept so far
+    try:
+        return evidence.latest(part)
+    except ValueError as error:
+        st.warning(f"{escaped(str(error))}. Restore the file from the repository.", icon=":material/warning:")
+        return None
 
 
 def result(part: str) -> Row | None:

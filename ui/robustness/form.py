@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -11,8 +12,12 @@ from sequoia_core.files.prompt_files import check_text
 from ui import controls, prompts
 from ui.jobs import job_panel
 from ui.robustness.measurements import Subject, Work
-from ui.robustness.records import job_name
-from ui.session import core_cache, session, tree_in_use
+from ui.session import core_cache, predictions, session, tree_in_use
+from ui.session.evidence import job_name
+from ui.verifier_names import BESIDE
+
+if TYPE_CHECKING:
+    from sequoia_core import AcceptanceVector
 
 LENGTHS = (16, 32, 48, 64, 128)
 SHAPE = (32, 6)  # wide and deep enough for verifiers to differ; trees planned for a small CPU are not
@@ -21,7 +26,7 @@ TREES = {
     "shape": f"Best of n = {SHAPE[0]}, d = {SHAPE[1]}",
     "small": f"Branching {' × '.join(map(str, SMALL_BRANCHING))}",
     "use": "The tree in use",
-}
+} | BESIDE
 
 
 def folded(part: str, what: str) -> DeltaGenerator:
@@ -73,8 +78,39 @@ def tree_control(part: str, kinds: Sequence[str]) -> str:
     )
 
 
-def subject(kind: str, texts: Sequence[str], tokens: int = 0, *, least: int = 1) -> Subject:
+def beside_control(part: str) -> list[str]:
+    """Draw which trees of text already seen to decode beside a tree -> their kinds, of `BESIDE`."""
+    return st.pills(
+        "Beside it",
+        BESIDE,
+        selection_mode="multi",
+        default=list(BESIDE),
+        key=f"robustness_{part}_beside",
+        bind="query-params",
+        format_func=BESIDE.get,
+        help="Trees of the text under way, no larger or deeper than the tree above, at no cost: by themselves, and "
+        "together with the draft. Hybrid trees need a vector with a calibration at each temperature.",
+    )
+
+
+def calibrated(samplings: Iterable[tuple[float, float]]) -> dict[tuple[float, float], AcceptanceVector]:
+    """Return (temperature, top-p) -> a vector with a calibration that holds there, where there is one."""
+    found = {each: predictions.vector_for(predictions.conditions(*each)) for each in samplings}
+    return {each: vector for each, vector in found.items() if vector is not None and vector.calibration is not None}
+
+
+def subject(
+    kind: str,
+    texts: Sequence[str],
+    tokens: int = 0,
+    *,
+    least: int = 1,
+    samplings: Iterable[tuple[float, float]] = (),
+) -> Subject:
     """Collect everything that a job needs: it never looks at the session.
+
+    Args:
+        samplings: (temperature, top-p) that hybrid trees are to be decoded at.
 
     Raises:
         ValueError: when there is no tree of that kind, or for too few or too long prompts.
@@ -86,13 +122,20 @@ def subject(kind: str, texts: Sequence[str], tokens: int = 0, *, least: int = 1)
     length = sum(map(len, texts))
     if length > prompts.MAX_CHARS:
         raise ValueError(f"prompts: found {length:,} characters, expected at most {prompts.MAX_CHARS:,}")
-    if kind == "small":
+    known = calibrated(samplings)
+    if kind == "hybrid" and not known:
+        raise ValueError(
+            "hybrid trees: found no acceptance vector with a calibration at this temperature and top-p, expected one: "
+            "measure it on the acceptance page"
+        )
+    if kind in ("small", *BESIDE):
         from sequoia_core.design.plain_trees import branching_tree
 
-        tree, source = branching_tree(SMALL_BRANCHING), TREES["small"].lower()
+        tree, small = branching_tree(SMALL_BRANCHING), TREES["small"].lower()
+        source = f"{TREES[kind].lower()} no larger than {small}" if kind in BESIDE else small
     elif kind == "use":
         tree, source = tree_in_use.current(), tree_in_use.source()
     else:
         tree = core_cache.best_tree(session.acceptance(), *SHAPE)
         source = f"best of its shape for {session.acceptance_name() or 'the vector in use'}"
-    return Subject(session.pair_name(), tree, source, tuple(texts), tokens, session.pair_spec())
+    return Subject(session.pair_name(), tree, source, tuple(texts), tokens, session.pair_spec(), known)

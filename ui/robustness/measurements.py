@@ -6,8 +6,8 @@ Runs on the worker's thread, so no Streamlit here. What is complete is kept as i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.models.chat import encode_prompt
@@ -21,7 +21,8 @@ from ui.token_text import text_after
 if TYPE_CHECKING:
     import torch
 
-    from sequoia_core import SamplingConfig, TokenTree
+    from sequoia_core import AcceptanceVector, SamplingConfig, TokenTree
+    from sequoia_core.decoding.tree_policy import TreePolicy
     from sequoia_core.models.language_model import ModelPair
 
 Work = Callable[[JobContext], Row]
@@ -37,6 +38,7 @@ class Subject:
         pair: its name for people, to follow "the".
         tree_source: where the tree comes from, for people.
         models: what to load for it.
+        calibrated: (temperature, top-p) -> a vector that tells hybrid trees the draft's chances there.
     """
 
     pair: str
@@ -45,6 +47,7 @@ class Subject:
     prompts: tuple[str, ...]
     max_new_tokens: int = 48
     models: PairSpec = PairSpec()
+    calibrated: Mapping[tuple[float, float], AcceptanceVector] = field(default_factory=dict)
 
     def load(self, context: JobContext) -> tuple[ModelPair, list[list[int]]]:
         """Return the pair and the prompts' tokens."""
@@ -54,9 +57,35 @@ class Subject:
     def settings(self) -> Row:
         return {"pair": self.pair, "tree": self.tree.parents.tolist(), "tree_source": self.tree_source}
 
+    def trees(self, kind: str, sampling: SamplingConfig) -> TokenTree | TreePolicy | None:
+        """Return the tree, or trees of text already seen that are no larger or deeper, at no cost.
 
-def compare_work(subject: Subject, temperatures: Sequence[float], top_ps: Sequence[float]) -> Work:
-    """Return the work of comparing the verifiers: on the tree by decoding, then rank by rank without a tree."""
+        Args:
+            kind: "" for the tree, "lookup", or "hybrid", of which there are none where no vector tells the draft's
+                chances.
+        """
+        from sequoia_core import HybridTree, LookupTree, TextIndex
+
+        if not kind:
+            return self.tree
+        bounds = {"max_size": self.tree.size, "max_depth": max(self.tree.depth, 1)}
+        if kind == "lookup":
+            return LookupTree(TextIndex(), **bounds)
+        vector = self.calibrated.get((sampling.temperature, sampling.top_p))
+        if vector is None:
+            return None
+        known = {"calibration": vector.calibration, "holds_for": vector.holds_for}
+        return HybridTree(TextIndex(), profile=None, **known, **bounds)
+
+
+def compare_work(
+    subject: Subject, temperatures: Sequence[float], top_ps: Sequence[float], beside: Sequence[str] = ()
+) -> Work:
+    """Return the work of comparing the verifiers: on the tree by decoding, then rank by rank without a tree.
+
+    Args:
+        beside: kinds of trees of text already seen to decode beside the tree.
+    """
 
     def work(context: JobContext) -> Row:
         from sequoia_core import compare_verifiers, measure_rejection
@@ -72,14 +101,17 @@ def compare_work(subject: Subject, temperatures: Sequence[float], top_ps: Sequen
             "cancel": context.cancel,
         }
         progress = context.part(0.02, 0.65, "Decoding with every verifier")
-        found = compare_verifiers(prompts, **models, tree=subject.tree, progress=progress)
-        record = records.comparison_record(found, **subject.settings())
+        policies = {(sampling, kind): subject.trees(kind, sampling) for sampling in samplings for kind in beside}
+        known = {key: policy for key, policy in policies.items() if policy is not None}
+        found = compare_verifiers(prompts, **models, tree=subject.tree, policies=known, progress=progress)
+        settings = subject.settings() | {"beside": list(beside)}
+        record = records.comparison_record(found, **settings)
         context.keep(record)
         if context.cancel.is_set():
             return record
         progress = context.part(0.65, 0.72, "Timing without a draft")
         baseline = _baseline(pair, prompts, samplings, subject.max_new_tokens, context, progress)
-        record = records.comparison_record(found, baseline=baseline, **subject.settings())
+        record = records.comparison_record(found, baseline=baseline, **settings)
         context.keep(record)
         if context.cancel.is_set():
             return record
@@ -121,22 +153,29 @@ def _baseline(
 
 
 def lossless_work(
-    subject: Subject, *, temperature: float, top_p: float, verifier: str, samples: int, seed: int = 0
+    subject: Subject, *, temperature: float, top_p: float, verifier: str, samples: int, seed: int = 0, kind: str = ""
 ) -> Work:
-    """Return the work of decoding the subject's first prompt many times and testing what was written."""
+    """Return the work of decoding the subject's first prompt many times and testing what was written.
+
+    Args:
+        kind: of trees, as `Subject.trees` has them; all but the tree itself are walked by their own verifier.
+    """
 
     def work(context: JobContext) -> Row:
         from sequoia_core import SamplingConfig, check_losslessness
         from sequoia_core.studies.losslessness import FALSE_ALARM
 
         pair, prompts = subject.load(context)
+        sampling = SamplingConfig(temperature, top_p)
+        tree = subject.trees(kind, sampling)
+        rule = tree.verifiers[0] if kind else verifier
         report = check_losslessness(
             prompts[0],
             target=pair.target,
             draft=pair.draft,
-            tree=subject.tree,
-            sampling=SamplingConfig(temperature, top_p),
-            verifier=verifier,
+            tree=tree,
+            sampling=sampling,
+            verifier=rule,
             samples=samples,
             new_tokens=COMPARED_TOKENS,
             generator=_generator(seed),
@@ -149,7 +188,7 @@ def lossless_work(
             "prompt": subject.prompts[0],
             "temperature": temperature,
             "top_p": top_p,
-            "verifier": verifier,
+            "verifier": rule,
             "samples_asked": samples,
             "new_tokens": COMPARED_TOKENS,
             "seed": seed,

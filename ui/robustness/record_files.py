@@ -1,23 +1,20 @@
-"""Robustness evidence to and from files: one part as JSON, its tables as CSV. No Streamlit here."""
+"""Robustness evidence as files: one part as JSON, its tables as CSV; `ui.session.evidence` reads the first."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from sequoia_core.files.safe_files import json_bytes, read_bytes
-from ui.robustness.records import PARTS
+from sequoia_core.files.safe_files import json_bytes
 from ui.robustness.wording import Row
-
-FORMAT, VERSION = "sequoia-evidence", 1
+from ui.session.evidence import FORMAT, VERSION
 
 
 def to_json(part: str, record: Row) -> bytes:
-    """Write one part with its settings, as `load` reads it."""
+    """Write one part with its settings, as `ui.session.evidence.load` reads it."""
     return json_bytes({"format": FORMAT, "version": VERSION, part: record})
 
 
@@ -34,19 +31,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str) and (value.startswith(tuple("=+-@")) or not value.isprintable()):
         return repr(value)
     return value
-
-
-def load(path: str | Path) -> dict[str, Row]:
-    """Read the parts of a file that `to_json` wrote, or several in one.
-
-    Raises:
-        ValueError: naming the file, what was found and what was expected.
-    """
-    try:
-        held = json.loads(read_bytes(path))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: found no JSON, expected an object of format {FORMAT!r}") from error
-    found = held.get("format") if isinstance(held, dict) else type(held).__name__
-    if found != FORMAT or held.get("version") != VERSION:
-        raise ValueError(f"{path}: found {found!r}, expected format {FORMAT!r}, version {VERSION}")
-    return {part: held[part] for part in PARTS if part in held}

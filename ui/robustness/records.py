@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from sequoia_core.studies.step_counts import ConfidenceCurve
     from sequoia_core.studies.verifier_comparison import VerifierComparison
 
-PARTS = ("comparison", "losslessness", "assumption")
-
-
-def job_name(part: str) -> str:
-    """Name the job that measures a part."""
-    return f"robustness_{part}"
-
 
 def comparison_record(
     comparison: VerifierComparison, *, rejection: Iterable[Row] = (), baseline: Iterable[Row] = (), **settings: Any

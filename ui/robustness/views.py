@@ -49,6 +49,8 @@ def show_comparison(record: Row) -> None:
     cards(*(_ratio_card(rival, against.get(rival), shown) for rival in RIVALS))
     if ratios:
         st.markdown(wording.verdict(ratios))
+    if (lacking := wording.lacking_beside(runs, record["settings"])) is not None:
+        st.caption(f":material/info: {lacking}")
     _at_setting(record, here)
     st.caption(
         f":material/timer: Sequoia at {shown}: {wording.speed_sentence(run)} Intervals are 95% each by itself: of "

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ui.markdown import quoted
-from ui.verifier_names import NAMES
+from ui.verifier_names import COMPARED
 
 Row = dict[str, Any]
 STEADY = 1.3  # upper ÷ lower quartile of seconds per step up to which a timing is worth a claim
@@ -56,7 +56,7 @@ def verdict(ratios: Sequence[Mapping[str, Any]]) -> str:
             )
             if (group := found[word])
         ]
-        parts.append(f"- Against {NAMES.get(rival, rival)} Sequoia: {'; '.join(clauses)}.")
+        parts.append(f"- Against {COMPARED.get(rival, rival)} Sequoia: {'; '.join(clauses)}.")
     return "\n".join(parts)
 
 
@@ -99,6 +99,22 @@ def speed_sentence(run: Mapping[str, Any]) -> str:
     return f"No speedup is claimed: {why}. Tokens per step do not depend on the machine."
 
 
+def lacking_beside(runs: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str | None:
+    """Say which trees of text already seen a comparison lacks, and how to get them; None where it has all."""
+    asked = settings.get("beside")
+    if asked is None:
+        return "Lookup and hybrid trees are not in this recording: run the comparison on your pair for theirs."
+    has = {kind: [sampling_label(run) for run in runs if run["verifier"] == kind] for kind in asked}
+    labels = dict.fromkeys(map(sampling_label, runs))
+    parts = [
+        f"{COMPARED[kind]} are missing at {', '.join(label for label in labels if label not in found)}: no acceptance "
+        "vector with a calibration holds there. Measure one on the acceptance page."
+        for kind, found in has.items()
+        if set(found) != set(labels)
+    ]
+    return " ".join(parts) or None
+
+
 def assumption_sentence(found: Mapping[str, Mapping[str, Any]]) -> str:
     """Say whether predictions made beforehand held, by the intervals of their gaps."""
     static, depth, same = (found[name] for name in ("static_gap", "by_depth_gap", "same_prompts_gap"))
@@ -139,7 +155,7 @@ def run_line(run: Mapping[str, Any]) -> Row:
     fast = run["speedup"] is not None and run["timing_spread"] <= STEADY
     return {
         "Setting": sampling_label(run),
-        "Verifier": NAMES.get(run["verifier"], run["verifier"]),
+        "Verifier": COMPARED.get(run["verifier"], run["verifier"]),
         "Tokens per step": f"{run['tokens_per_step']:.2f}" + spread,
         "Speedup": f"{run['speedup']:.2f}×" if fast else "unreliable" if run["speedup"] else "not timed",
     }

@@ -78,6 +78,7 @@ class FoundAt(TypedDict):
     earlier: bool  # in an earlier text, not in this one
     before: str
     after: str  # the token itself and what followed it
+    drafted: NotRequired[bool]  # the draft gave it a probability too
 
 
 @with_config(ConfigDict(strict=True))
@@ -99,7 +100,7 @@ class StepRecord(TypedDict):
     finished: Literal["eos", "length", "context"] | None
     rows: NotRequired[list[PathRows]]  # one for each node of the path
     marginal: NotRequired[Marginal | None]  # of a tree that took shape in the step
-    found_at: NotRequired[list[FoundAt | None]]  # [n], where each node was looked up; None for the root and the draft's
+    found_at: NotRequired[list[FoundAt | None]]  # [n], where each node was looked up; None for one that was not
 
 
 def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> StepRecord:
@@ -138,7 +139,7 @@ def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> StepRecord
 
 def _found_at(found: Occurrence, text: TokenText) -> FoundAt:
     before, after = text.passage(found.before, found.after)
-    return {"match": found.match, "earlier": found.earlier, "before": before, "after": after}
+    return {"match": found.match, "earlier": found.earlier, "before": before, "after": after, "drafted": found.drafted}
 
 
 def _marginal(found: MarginalGains, text: TokenText) -> Marginal:

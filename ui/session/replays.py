@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import streamlit as st
 
 from sequoia_core.files.response_logs import load_responses
@@ -9,6 +11,9 @@ from ui.jobs.jobs import Job, JobContext
 from ui.jobs.replay_job import Replayed, replay_work
 from ui.session import shipped
 from ui.session.state import get, put
+
+if TYPE_CHECKING:
+    from sequoia_core.design.conditions import Conditions
 
 NAME = "the demo target's greedy answers to 32 shipped prompts"
 
@@ -21,6 +26,11 @@ def last() -> Replayed | None:
 def keep(found: Replayed) -> None:
     """Keep a replayed log in place of the last one."""
     put("replayed", found)
+
+
+def of_target(held: Conditions) -> Replayed | None:
+    """Return the log replayed last, else the example where it is one of that target and temperature."""
+    return last() or (example() if (held.target, held.temperature) == ("demo target", 0.0) else None)
 
 
 @st.cache_resource(show_spinner="Replaying the example…")

@@ -261,16 +261,6 @@ def keep_run(run: dict[str, Any], origin: str) -> None:
     put("run_origins", {key: {**run_origins(), run["id"]: origin}[key] for key in runs()})
 
 
-def evidence(part: str) -> dict[str, Any] | None:
-    """Return what this session's last finished measurement of a part of the robustness page found."""
-    return get(f"evidence_{part}")
-
-
-def set_evidence(part: str, record: dict[str, Any]) -> None:
-    """Keep what a measurement of the robustness page found; it outlives a later one that finds nothing."""
-    put(f"evidence_{part}", record)
-
-
 def _follow_best_shape() -> None:
     if get("shape") is None:
         put("shape_to_show", True)

@@ -81,6 +81,7 @@ function paint(view, step) {
   el.tt.classList.toggle("dots", !spots.pills)
   el["gauge-key"].hidden = !spots.pills
   el["found-key"].hidden = !view.looksUp
+  el["both-key"].hidden = !view.both
   el["q-name"].textContent = view.looksUp ? (view.drafts ? `draft probability or ${LOOKUP}` : LOOKUP) : "draft probability"
   el.graph.toggleAttribute("hidden", shape.onCanvas)
   el.field.toggleAttribute("hidden", !shape.onCanvas)
@@ -94,7 +95,7 @@ function paint(view, step) {
     paintNode(spots, parts, {
       x, y, state, text: step.tokens[node], named: path.has(node),
       q: node ? step.draft[node] : null, p: node ? step.target[node] : null, chosen: view.chosen === node,
-      square: foundAt(step, node) !== null,
+      square: foundAt(step, node) !== null, both: Boolean(foundAt(step, node)?.drafted),
     })
   })
   const last = step.path[step.path.length - 1]
@@ -116,14 +117,15 @@ function paintNode(spots, parts, node) {
   const { group, veil, box, q, p, label, odds } = parts
   const move = `translate(${node.x}px, ${node.y}px)`
   if (group.style.transform !== move) group.style.transform = move
-  group.setAttribute("class", `node ${node.state}${node.chosen ? " chosen" : ""}`)
-  const looks = [spots.row, spots.column, spots.pills, spots.tall, node.text, node.named, node.q, node.p, node.square].join("\n")
+  group.setAttribute("class", `node ${node.state}${node.chosen ? " chosen" : ""}${node.both ? " both" : ""}`)
+  const looks = [spots.row, spots.column, spots.pills, spots.tall, node.text, node.named, node.q, node.p, node.square, node.both].join("\n")
   if (parts.looks === looks) return
   parts.looks = looks
   if (!spots.pills) {
     const radius = Math.max(1.5, Math.min(5, spots.row * 0.42, spots.column * 0.3)) * (node.named ? 1.25 : 1)
-    set(box, { x: 5 - radius, y: -radius, width: 2 * radius, height: 2 * radius, rx: node.square ? 0 : radius })
-    set(veil, { width: 0, height: 0 })
+    const place = { x: 5 - radius, y: -radius, width: 2 * radius, height: 2 * radius, rx: node.square ? 0 : radius }
+    set(box, place)
+    set(veil, node.both ? place : { width: 0, height: 0 })
     set(q, { width: 0, height: 0 })
     set(p, { width: 0, height: 0 })
     odds.textContent = ""

@@ -48,7 +48,7 @@ function storyOf(view, step, node, parent) {
   const shape = shapeOf(view, step)
   const found = foundAt(step, node)
   return [
-    `Child of rank ${shape.ranks[node]} below ${quote(step.tokens[parent])}: ${found ? LOOKUP : "draft probability"} ` +
+    `Child of rank ${shape.ranks[node]} below ${quote(step.tokens[parent])}: ${isDrafted(step, node) ? "draft probability" : LOOKUP} ` +
       `${percent(step.draft[node])}, target probability ${percent(step.target[node])}.`,
     ...(found ? passageOf(found) : []),
     decisionStory(view, step, node, parent),
@@ -167,7 +167,7 @@ function captionOf(view, step) {
   if (reveal < 0) return `Step ${view.shown + 1}: the draft, a small model, has guessed ${count(step.tokens.length - 1, "token")} ahead, as a tree of possible texts.`
   if (reveal === 0 && view.about.tour) return "The target, the large model, reads the whole tree in one pass: beside the draft's probability of each token now stands its own."
   if (reveal === 0) {
-    return `Step ${view.shown + 1}: ${step.found_at ? "text already seen" : "the draft"} has proposed ${count(step.tokens.length - 1, "token")}; the target checks all of them in one pass.`
+    return `Step ${view.shown + 1}: ${proposersOf(step)} proposed ${count(step.tokens.length - 1, "token")}; the target checks all of them in one pass.`
   }
   if (reveal > step.trials.length) {
     const bonus = step.bonus === null ? "" : ` The target itself adds ${quote(step.bonus)}.`
@@ -176,6 +176,12 @@ function captionOf(view, step) {
   const [node] = step.trials[reveal - 1]
   const isAccepted = step.outcomes[node] === "A"
   return `Walking down the tree: ${quote(step.tokens[node])} is ${isAccepted ? "accepted" : "rejected"}.`
+}
+
+function proposersOf(step) {
+  const drafted = step.tokens.some((_, node) => isDrafted(step, node))
+  if (!step.found_at) return "the draft has"
+  return drafted ? "the draft and text already seen have" : "text already seen has"
 }
 
 const PARTS = [

@@ -31,7 +31,7 @@ export default function liveTree(component) {
 function createView(parent) {
   const find = (name) => parent.querySelector("." + name)
   const names = ["tt", "prev", "play", "next", "slow", "scrub", "at", "link", "size", "lanes", "phases", "growth", "growth-key", "parts", "caption", "stage", "graph", "edges",
-    "bonus-edge", "nodes", "field", "tip", "wait", "counts", "text", "prompt", "body", "details", "gauge-key", "q-name", "found-key",
+    "bonus-edge", "nodes", "field", "tip", "wait", "counts", "text", "prompt", "body", "details", "gauge-key", "q-name", "found-key", "both-key",
     "left-out", "left-out-list"]
   const view = { el: Object.fromEntries(names.map((name) => [name, find(name)])) }
   Object.assign(view, { epoch: null, steps: [], shapes: [], asked: {}, spread: false, slow: false, reveal: null, timer: null })
@@ -106,7 +106,8 @@ function receive(view, data) {
   view.el.scrub.max = Math.max(have - 1, 0)
   if (view.shapes.length > shapesHad) arrange(view)
   view.looksUp ||= view.steps.slice(had).some((step) => step.found_at)
-  view.drafts ||= view.steps.slice(had).some((step) => step.tokens.length > 1 && !(step.found_at ?? []).slice(1).every(Boolean))
+  view.drafts ||= view.steps.slice(had).some((step) => step.tokens.some((_, node) => isDrafted(step, node)))
+  view.both ||= view.steps.slice(had).some((step) => step.found_at?.some((found) => found?.drafted))
   view.reads ||= view.steps.slice(had).some((step) => step.read_wait_sec > 0)
   if (view.goal !== null && have > view.goal) {
     show(view, view.goal)
@@ -162,7 +163,7 @@ function begin(view, data) {
   const look = () => view.running && view.ask(view.steps.length)
   if (data.running && data.interval_sec * 1000 > FIRST_LOOK_MS) view.look = setTimeout(look, FIRST_LOOK_MS)
   Object.assign(view, { epoch: data.epoch, about: data.about, goal: data.about.at, asked: {} })
-  Object.assign(view, { steps: [], shapes: [], rows: new Map(), reads: false, looksUp: false, drafts: false }) // reads: some step waited for weights
+  Object.assign(view, { steps: [], shapes: [], rows: new Map(), reads: false, looksUp: false, drafts: false, both: false }) // reads: some step waited for weights
   Object.assign(view, { shown: -1, follow: true, chosen: null, linked: null })
   view.el.link.hidden = !data.about.link
   view.el.tt.classList.toggle("compact", data.about.tour)
@@ -277,7 +278,7 @@ function hover(view, node) {
   const { tip, stage } = view.el
   tip.hidden = node === null
   if (node === null) return
-  const odds = typeof node === "number" && node > 0 ? `\n${foundAt(step, node) ? LOOKUP : "draft"} ${percent(step.draft[node])} · target ${percent(step.target[node])}` : ""
+  const odds = typeof node === "number" && node > 0 ? `\n${isDrafted(step, node) ? "draft" : LOOKUP} ${percent(step.draft[node])} · target ${percent(step.target[node])}` : ""
   const passage = foundAt(step, node) ? "\n" + passageOf(foundAt(step, node)).join("\n") : ""
   tip.textContent = `${visible(textOf(step, node))}  ${node === 0 ? "root" : WORDS[stateOf(view, step, node)]}${odds}${passage}`
   const place = placeOf(view, step, node)

@@ -14,9 +14,14 @@ function foundAt(step, node) {
   return step.found_at?.[node] ?? null
 }
 
+function isDrafted(step, node) {
+  const found = foundAt(step, node)
+  return node > 0 && (found === null || Boolean(found.drafted))
+}
+
 function passageOf(found) {
   const where = found.earlier ? "an earlier answer" : "this text"
-  return [`Looked up: it followed the same ${count(found.match, "token")} in ${where}`, `…${visible(found.before)}▸${visible(found.after)}…`]
+  return [`${found.drafted ? "Drafted and looked up" : "Looked up"}: it followed the same ${count(found.match, "token")} in ${where}`, `…${visible(found.before)}▸${visible(found.after)}…`]
 }
 
 function shorten(text, room) {

@@ -117,7 +117,9 @@ class HybridDrafter(GrowingDrafter):
 
     def grow(self, sequence: Sequence[int]) -> DraftTree:
         self._text.extend(sequence[self._text.length :])
-        return super().grow(sequence)
+        draft = super().grow(sequence)
+        draft.text = self._text
+        return draft
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         super().commit(draft, path)

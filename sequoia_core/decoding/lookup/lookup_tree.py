@@ -23,10 +23,9 @@ from ..drafting import DraftTree, RootDrafter
 from ..dynamic.adaptive_expansion import Controller, RunCosts, StepCosts, looked_up_gain
 from ..dynamic.expansion import worth_verifying
 from ..plan import TreePlan
-from .text_index import LEAST_SCORE, Occurrence, RunningText, TextIndex
+from .text_index import LEAST_SCORE, RunningText, TextIndex
 
 UNPROFILED_SIZE = 8  # nodes that lose little on any machine where they are in vain
-SHOWN = 6  # tokens of a passage before a token, and from it on
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +141,8 @@ class LookupDrafter:
         probs, none_read = self._tree.columns["probs"][order], np.full(size, -1)
         return DraftTree(
             plan, len(sequence) - 1, torch.from_numpy(tokens), torch.from_numpy(probs), torch.empty(0, 0), none_read,
-            occurrences=partial(self._occurrences, order),
+            text=self._text,
         )  # fmt: skip
-
-    def _occurrences(self, order: np.ndarray) -> tuple[Occurrence | None, ...]:
-        """Return where the nodes of the tree just grown were found; `order` says which columns are theirs."""
-        places, sources, lengths = (self._tree.columns[name][order] for name in ("places", "sources", "lengths"))
-        return (None, *map(self._occurrence, places[1:].tolist(), sources[1:].tolist(), lengths[1:].tolist()))
-
-    def _occurrence(self, place: int, source: int, match: int) -> Occurrence:
-        sides = ((SHOWN, 0), (0, SHOWN))
-        before, after = (self._text.passage(place, source, before=b, after=a) for b, a in sides)
-        return Occurrence(match, bool(source), tuple(before), tuple(after))
 
     def _planned(self, size: int) -> tuple[TreePlan, np.ndarray, np.ndarray]:
         columns = {name: self._tree.columns[name][:size] for name in ("parents", "ranks", "tokens")}

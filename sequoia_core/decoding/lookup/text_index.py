@@ -17,11 +17,12 @@ import numpy as np
 
 from ...design.optimal_trees import check_whole
 from ...native import text_index as native
-from ...native.text_index import BINS, LONGEST, Ring, TreeColumns
+from ...native.text_index import BINS, LONGEST, MOST, Ring, TreeColumns
 from . import plain_index
 
 MAX_TOKENS = 1 << 26  # of an index: 4 GB
 LEAST_SCORE = 0.005  # of a node in a tree: rarer ones are not worth their verification on any machine
+SHOWN = 6  # tokens of a passage before a token, and from it on
 PRIOR_TRIALS = 8.0
 # A token that followed a context k times, others o times, comes again with chance k / (k + o + a). The a by length of
 # match, if it was the newest there and if not: fitted to 17,000 positions of the demo target's answers.
@@ -105,12 +106,14 @@ class Occurrence(NamedTuple):
         earlier: whether in an earlier text, not in the one under way.
         before: some tokens before it.
         after: the token itself and some that followed it.
+        drafted: whether the draft model gave it a probability too.
     """
 
     match: int
     earlier: bool
     before: tuple[int, ...]
     after: tuple[int, ...]
+    drafted: bool = False
 
 
 class RunningText:
@@ -147,6 +150,32 @@ class RunningText:
         if library is None:
             return plain_index.grow(self._ring, self._store, tree, size, fresh)
         return library.index_grow(self._ring.address, _address(self._store), tree.address, size, fresh)
+
+    def occurrences(self, parents: np.ndarray, tokens: np.ndarray, read: np.ndarray) -> tuple[Occurrence | None, ...]:
+        """Return where each node of a tree below this text was found [n], whoever proposed it; empty where none was.
+
+        Args:
+            parents, tokens: int [n], of the tree.
+            read: bool [n], which nodes the draft model has read, so that it gave their children probabilities.
+        """
+        size = len(parents)
+        tree = TreeColumns(max_size=size * (1 + MOST), max_depth=1, max_children=size + MOST, least=LEAST_SCORE)
+        for name, values in (("parents", parents), ("tokens", tokens), ("scores", 1.0)):
+            tree.columns[name][:size] = values
+        grown = self.grow(tree, size)  # what may follow each node: all are given as roots, of depth 0
+        names = ("parents", "tokens", "places", "sources", "lengths")
+        candidates = zip(*(tree.columns[name][size:grown].tolist() for name in names), strict=True)
+        where = {(parent, token): rest for parent, token, *rest in candidates}
+        found = [
+            self._occurrence(*where[parent, token], drafted=bool(read[parent])) if (parent, token) in where else None
+            for parent, token in zip(parents.tolist(), tokens.tolist(), strict=True)
+        ]
+        return tuple(found) if any(found) else ()
+
+    def _occurrence(self, place: int, source: int, match: int, *, drafted: bool) -> Occurrence:
+        sides = ((SHOWN, 0), (0, SHOWN))
+        before, after = (self.passage(place, source, before=b, after=a) for b, a in sides)
+        return Occurrence(match, bool(source), tuple(before), tuple(after), drafted)
 
     @property
     def addresses(self) -> tuple[int, int | None]:

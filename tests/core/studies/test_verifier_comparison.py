@@ -4,13 +4,14 @@ import threading
 import numpy as np
 import pytest
 
+from sequoia_core import HybridTree, LookupTree, TextIndex
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.bootstrap import ratio_estimate
 from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.files.faults import Cancelled
 from sequoia_core.studies.rejection_curves import sampling_grid
 from sequoia_core.studies.verifier_comparison import compare_verifiers
-from tests.conftest import tiny_llama
+from tests.conftest import calibration_of, tiny_llama
 
 PROMPTS = [[1, 2, 3], [9], [4, 8, 15]]
 HOT = SamplingConfig(2.0)
@@ -39,6 +40,29 @@ def test_comparison_is_complete(tiny_target, tiny_draft):
     assert told == sorted(told) and told[-1] == 1.0
     with pytest.raises(ValueError, match="no run of sequoia"):
         result.run("sequoia", SamplingConfig(0.1))
+
+
+def test_trees_of_text_already_seen_are_decoded_beside_the_fixed_one(tiny_target):
+    """The draft is the target: hybrid trees are always right, and beat a chain of 2; lookup hardly finds anything."""
+    cold, chain = SamplingConfig(0), chain_tree(2)
+    hybrid = HybridTree(index=TextIndex(), profile=None, calibration=calibration_of(0.9), max_size=12, max_depth=5)
+    lookup = LookupTree(TextIndex(), max_size=12, max_depth=5)
+    policies = {(cold, "hybrid"): hybrid, (cold, "lookup"): lookup, (HOT, "lookup"): lookup}
+    result = compare_verifiers(
+        PROMPTS, target=tiny_target, draft=tiny_llama(1), tree=chain, samplings=[cold, HOT], policies=policies,
+        verifiers=["sequoia"], max_new_tokens=24,
+    )  # fmt: skip
+    assert [(run.verifier, run.sampling.temperature) for run in result.runs] == [
+        ("greedy", 0.0), ("sequoia", 2.0), ("hybrid", 0.0), ("lookup", 0.0), ("lookup", 2.0),
+    ]  # fmt: skip
+    assert result.run("greedy", cold).tokens_per_step.value == pytest.approx(3.0)
+    assert result.run("hybrid", cold).tokens_per_step.value > 4.0
+    assert result.run("lookup", HOT).tokens_per_step.value < 1.5
+    ratios = {(row["other"], row["temperature"]): row["value"] for row in result.ratios()}
+    assert set(ratios) == {("hybrid", 0.0), ("lookup", 0.0), ("lookup", 2.0)} and ratios["hybrid", 0.0] < 0.75
+    for row in result.rows():
+        run = result.run(row["verifier"], SamplingConfig(row["temperature"]))
+        assert row["tokens_per_step"] == run.tokens_per_step.value
 
 
 def test_a_draft_equal_to_the_target_fills_a_chain_but_topk_does_not(tiny_target):

@@ -21,7 +21,14 @@ from sequoia_core.decoding.sampling import SamplingConfig, take_most_likely
 from sequoia_core.native.text_index import MOST, TreeColumns
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import calibration_of, recalled, tiny_llama
-from tests.core.decoding.lookup.test_lookup_tree import PROMPT, SAMPLINGS, misleading, profile, tokens_of
+from tests.core.decoding.lookup.test_lookup_tree import (
+    PROMPT,
+    SAMPLINGS,
+    found_where_it_says,
+    misleading,
+    profile,
+    tokens_of,
+)
 from tests.core.test_families import FAMILIES, assert_decodes_as_generate, build, save
 
 both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
@@ -102,6 +109,31 @@ def test_compiled_and_plain_growers_agree(temperature, recipe, costs, demo_pair,
     monkeypatch.setattr(CompiledGrower, "supports", lambda *_: False)
     assert steps() == in_one_call
     assert max(tree.depth for tree, *_ in in_one_call) > 3
+
+
+@both_ways
+def test_an_explained_step_says_who_proposed_each_node(tiny_target, tiny_draft, monkeypatch):
+    """A node was looked up, or drafted, or both; the draft gave it a probability where it read the node's parent."""
+    wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=40))
+    index = TextIndex()
+    index.add([*PROMPT, *wanted])
+    options = {"target": tiny_target, "draft": tiny_draft, "tree": policy(index), "max_new_tokens": 40}
+    assert not any(step.occurrences for step in decode(PROMPT, **options))  # worked out only to be shown
+    kinds, seen, text, told = [], [], list(PROMPT), [*PROMPT, *wanted]
+    for step in decode(PROMPT, **options, likely=64):
+        rows = {each.node: dict(each.draft) for each in step.path_rows}
+        assert len(list(found_where_it_says(step, text, told))) == sum(map(bool, step.occurrences))
+        for node, found in enumerate(step.occurrences[1:], start=1):
+            row = rows.get(parent := int(step.tree.parents[node]))
+            kinds.append("draft" if found is None else "both" if found.drafted else "looked up")
+            if row is not None:
+                assert (kinds[-1] != "looked up") == bool(row), (parent, node)
+                assert not row or step.draft_probs[node] == pytest.approx(row[step.tokens[node]], rel=1e-4)
+        text += step.new_tokens
+        seen.append(step.occurrences)
+    assert set(kinds) == {"draft", "looked up", "both"}
+    monkeypatch.setattr(CompiledGrower, "supports", lambda *_: False)
+    assert [step.occurrences for step in decode(PROMPT, **options, likely=1)] == seen
 
 
 class Rows:

@@ -226,21 +226,28 @@ def test_an_explained_step_says_where_each_node_was_found(tiny_target):
     assert not any(step.occurrences for step in decode(PROMPT, **options))  # worked out only to be shown
     seen, text = set(), list(PROMPT)
     for step in decode(PROMPT, **options, likely=1):
-        for node, found in enumerate(step.occurrences):
-            if node == 0:
-                assert found is None
-                continue
-            path, above = [], node
-            while above >= 0:
-                path.insert(0, step.tokens[above])
-                above = step.tree.parents[above]
-            context = text[:-1] + path[:-1]
-            assert found.after[0] == step.tokens[node] and 1 <= len(found.before) <= 6 >= len(found.after)
-            same = min(found.match, len(found.before))
-            assert list(found.before[-same:]) == context[-same:]
-            source = [*PROMPT, *wanted] if found.earlier else text
-            passage = [*found.before, *found.after]
-            assert any(source[at : at + len(passage)] == passage for at in range(len(source)))
+        assert all((found is None) == (node == 0) for node, found in enumerate(step.occurrences))
+        for found in found_where_it_says(step, text, [*PROMPT, *wanted]):
+            assert not found.drafted
             seen.add(found.earlier)
         text += step.new_tokens
     assert seen == {False, True}
+
+
+def found_where_it_says(step, text, earlier):
+    """Yield the occurrences of a step's nodes, each checked against the text so far and an earlier one."""
+    for node, found in enumerate(step.occurrences):
+        if found is None:
+            continue
+        path, above = [], node
+        while above >= 0:
+            path.insert(0, step.tokens[above])
+            above = step.tree.parents[above]
+        context = text[:-1] + path[:-1]
+        assert found.after[0] == step.tokens[node] and 1 <= len(found.before) <= 6 >= len(found.after)
+        same = min(found.match, len(found.before))
+        assert list(found.before[-same:]) == context[-same:]
+        source = earlier if found.earlier else text
+        passage = [*found.before, *found.after]
+        assert any(source[at : at + len(passage)] == passage for at in range(len(source)))
+        yield found
