@@ -42,8 +42,8 @@ with right:
     st.caption(
         "Autoregressive, and trees of text already seen."
         if session.pair_spec().is_alone
-        else "Autoregressive, the best chain, the planned tree, SpecExec's trees, adaptive and hybrid trees where the "
-        "vector in use has a calibration, and trees of text already seen."
+        else "Autoregressive, the best chain, the planned tree, SpecInfer's 5 × 8 tree, SpecExec's trees, adaptive "
+        "and hybrid trees where the vector in use has a calibration, and trees of text already seen."
     )
 
 active = job_panel.is_active("race")

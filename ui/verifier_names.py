@@ -9,7 +9,8 @@ NAMES = {
 }
 RIVALS = ("specinfer", "topk")  # that Sequoia is compared with
 BESIDE = {"lookup": "Lookup trees", "hybrid": "Hybrid trees"}  # kinds of tree that are compared with the one in use
-COMPARED = NAMES | BESIDE
+OPTIMA = {"optimum": "Best possible", "optimum_with_replacement": "Best possible, replaced"}
+COMPARED = NAMES | BESIDE | OPTIMA
 DRAWS = {
     "sequoia": "Draws children without replacement; after a rejection both rows give up what was tried.",
     "specinfer": "Draws children with replacement: a wrong token can be offered twice.",

@@ -11,7 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ..design.conditions import Conditions
+from ..design.conditions import SPECINFER, Conditions
+from ..design.plain_trees import independent_chains
 from ..design.tree import TokenTree
 from .verifiers import VERIFIERS
 
@@ -56,9 +57,14 @@ class TreePolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedTree:
-    """The policy of a tree that was planned beforehand: every step has it, and every verifier is exact for it."""
+    """The policy of a tree that was planned beforehand: every step has it, and every verifier is exact for it.
+
+    Attributes:
+        verifiers: those that may decide; fewer than all where a method is meant with its own rule.
+    """
 
     fixed: TokenTree
+    verifiers: tuple[str, ...] = tuple(VERIFIERS)
 
     @property
     def needs_draft(self) -> bool:
@@ -80,12 +86,12 @@ class FixedTree:
     def max_children(self) -> int:
         return int(self.fixed.child_counts.max(initial=0))
 
-    @property
-    def verifiers(self) -> tuple[str, ...]:
-        return tuple(VERIFIERS)
-
     def differences(self, wanted: Conditions) -> list[str]:
         return []  # a tree does not say what it was planned for
+
+
+# the 5 × 8 trees that the Sequoia paper compares with: five chains of eight tokens, drawn and verified SpecInfer's way
+SPECINFER_TREE = FixedTree(independent_chains(5, 8), verifiers=(SPECINFER,))
 
 
 def policy_of(tree: TokenTree | TreePolicy) -> TreePolicy:

@@ -8,6 +8,7 @@ Neither is a measurement, and profiles made here say so. This machine's own peak
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
@@ -15,7 +16,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from .model_shapes import ModelShape, bytes_of, shipped_table
+from .model_shapes import BYTES, ModelShape, bytes_of, shipped_table
 from .profile import HardwareProfile
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # tokens of target passes
@@ -212,3 +213,18 @@ def memory_bytes(target: ModelShape, draft: ModelShape, *, dtype: str, tokens: i
     """Return the bytes that a pair needs on the device: weights, or what streaming keeps of them, and both caches."""
     kept = target.parameters if offload is None else target.resident_parameters + RING * target.layer_parameters
     return bytes_of(dtype) * (kept + draft.parameters) + tokens * (target.kv_bytes(dtype) + draft.kv_bytes(dtype))
+
+
+def tree_bytes(target: ModelShape, draft: ModelShape, *, dtype: str, nodes: int) -> int:
+    """Return the bytes that a tree's nodes take beside the text: both caches' slots, the mask, both models' rows.
+
+    Mask and rows are float32; the draft's leaves have neither a slot nor a row, so this is a little too much.
+    """
+    slots = target.kv_bytes(dtype) + draft.kv_bytes(dtype)
+    return nodes * (slots + BYTES["float32"] * (target.vocab_size + draft.vocab_size)) + BYTES["float32"] * nodes**2
+
+
+def largest_tree(target: ModelShape, draft: ModelShape, *, dtype: str, free: int) -> int:
+    """Return the most nodes whose `tree_bytes` fit into so many free bytes."""
+    number, each = BYTES["float32"], tree_bytes(target, draft, dtype=dtype, nodes=1) - BYTES["float32"]
+    return (math.isqrt(each**2 + 4 * number * free) - each) // (2 * number)

@@ -14,7 +14,7 @@ from ..decoding.dynamic.adaptive import AdaptiveTree
 from ..decoding.dynamic.growing import predict_policy
 from ..decoding.dynamic.spec_exec import SpecExecTree
 from ..decoding.sampling import SamplingConfig
-from ..decoding.tree_policy import TreePolicy
+from ..decoding.tree_policy import SPECINFER_TREE, TreePolicy
 from ..design.acceptance import AcceptanceVector
 from ..design.planning import plan_tree
 from ..design.prediction import Prediction, best_chain, predict
@@ -76,9 +76,8 @@ def bench(
     trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
     dynamic = dynamic_trees(acceptance, profile, trees["sequoia"])
     policies = cast("dict[str, TreePolicy]", dynamic)  # an adaptive policy has a size once it is created
-    results = race(
-        pair, raced, trees={**trees, **policies}, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress
-    )
+    raced_trees: dict[str, TokenTree | TreePolicy] = {**trees, "specinfer": SPECINFER_TREE, **policies}
+    results = race(pair, raced, trees=raced_trees, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress)
     result: dict = {name: found.summary() for name, found in results.items()}
     context = float(np.mean([len(prompt) for prompt in raced])) + max_new_tokens / 2
     times: dict[str, Any] = {"context": context, "prompts": len(raced)}

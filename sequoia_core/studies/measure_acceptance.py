@@ -139,7 +139,7 @@ def _measure_prompt(
     _, _, outcome_stream, calibration_stream = prompt_generators(seed, number, draft.device)
     options: dict[str, Any] = {
         "target": target, "draft": draft, "sampling": sampling,
-        "questions": rank_questions({"ranks": verifier}, width)
+        "questions": rank_questions({"ranks": verifier.ranks}, width)
         | {"outcomes": outcome_question(verifier, width, teacher_forced=forced, generator=outcome_stream)}
         | {"calibration": calibration_question(min(RANKS, target.vocab_size), generator=calibration_stream)},
         "seed": seed, "number": number, "report": report, "cancel": cancel,

@@ -112,7 +112,7 @@ def static_versus_real(
     if tree.size == 1:
         raise ValueError("tree: found one node, expected at least one child")
     width = int(tree.child_ranks.max())
-    questions = rank_questions({verifier: choose_verifier(verifier, greedy=sampling.greedy)}, width)
+    questions = rank_questions({verifier: choose_verifier(verifier, greedy=sampling.greedy).ranks}, width)
     fitted: list[_Fitted] = []
     held_out: list[tuple] = []  # tokens and steps of each prompt
     total = len(fit_prompts) + len(held_out_prompts)

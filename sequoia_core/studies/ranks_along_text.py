@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ..decoding.loop import autoregressive, decode
-from ..decoding.rank_acceptance import rank_acceptance_of_drawn
+from ..decoding.rank_acceptance import RankRule, rank_acceptance_of_drawn
 from ..decoding.sampling import SamplingConfig, probabilities, sample_without_replacement, take_most_likely
 from ..decoding.verifiers import Verifier
 from ..design.optimal_trees import optimal_tree
@@ -32,13 +32,13 @@ Question = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Generator],
 Answers = dict[str, np.ndarray]  # to each question, [N, ...]
 
 
-def rank_questions(verifiers: Mapping[str, Verifier], width: int) -> dict[str, Question]:
-    """Ask each verifier how likely it accepts the child of each rank: answers are float64 [N, W]."""
+def rank_questions(rules: Mapping[str, RankRule], width: int) -> dict[str, Question]:
+    """Ask each rule how likely it accepts the child of each rank: answers are float64 [N, W]."""
 
-    def question(verifier: Verifier) -> Question:
-        return lambda target, draft, tokens, draws: verifier.ranks(target, draft, width, draws)
+    def question(rule: RankRule) -> Question:
+        return lambda target, draft, tokens, draws: rule(target, draft, width, draws)
 
-    return {name: question(verifier) for name, verifier in verifiers.items()}
+    return {name: question(rule) for name, rule in rules.items()}
 
 
 def outcome_question(verifier: Verifier, width: int, *, teacher_forced: bool, generator: torch.Generator) -> Question:

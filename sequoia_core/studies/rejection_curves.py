@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..decoding.rank_acceptance import OPTIMA, RankRule
 from ..decoding.sampling import SamplingConfig
 from ..decoding.verifiers import choose_verifiers
 from ..design.acceptance import AcceptanceVector
@@ -39,7 +40,7 @@ def sampling_grid(temperatures: Sequence[float], top_ps: Sequence[float] = (1.0,
 
 @dataclass(frozen=True, slots=True)
 class RejectionCurve:
-    """Under one verifier and one way of sampling: how often a node's first k children are all rejected."""
+    """Under a verifier or the best one (`OPTIMA`) and a way of sampling: how often k children are all rejected."""
 
     verifier: str
     sampling: SamplingConfig
@@ -100,6 +101,7 @@ def measure_rejection(
     verifiers: Sequence[str] = VERIFIERS,
     width: int = 16,
     max_new_tokens: int = 64,
+    optimum: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
@@ -113,6 +115,7 @@ def measure_rejection(
         prompts: token ids, one list per prompt.
         samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one curve, "greedy".
         width: ranks W.
+        optimum: also find what the best verifier could reach (`OPTIMA`), above temperature 0; it takes longer.
         cancel: looked at between passes; prompts complete at every way of sampling are kept.
 
     Raises:
@@ -126,9 +129,8 @@ def measure_rejection(
     if not 1 <= width <= target.vocab_size:
         raise ValueError(f"width: found {width}, expected 1 to {target.vocab_size}")
     samplings = list(dict.fromkeys(samplings))
-    pairings = [
-        (sampling, name) for sampling in samplings for name in choose_verifiers(verifiers, greedy=sampling.greedy)
-    ]
+    rules = {sampling: _rules(verifiers, sampling, optimum) for sampling in samplings}
+    pairings = [(sampling, name) for sampling in samplings for name in rules[sampling]]
     sums: dict[tuple[SamplingConfig, str], list[np.ndarray]] = {pairing: [] for pairing in pairings}
     counts: dict[tuple[SamplingConfig, str], list[int]] = {pairing: [] for pairing in pairings}
 
@@ -137,7 +139,7 @@ def measure_rejection(
         for place, sampling in enumerate(samplings):
             parts = ranks_on_target_text(
                 prompts[number], target=target, draft=draft, sampling=sampling, seed=seed, number=number,
-                questions=rank_questions(choose_verifiers(verifiers, greedy=sampling.greedy), width),
+                questions=rank_questions(rules[sampling], width),
                 max_new_tokens=max_new_tokens,
                 report=lambda share, place=place: report((place + share) / len(samplings)),  # type: ignore[misc]
                 cancel=cancel,
@@ -161,3 +163,8 @@ def measure_rejection(
         for sampling, name in pairings
     )
     return RejectionStudy(curves, settings)
+
+
+def _rules(verifiers: Sequence[str], sampling: SamplingConfig, optimum: bool) -> dict[str, RankRule]:
+    rules = {name: verifier.ranks for name, verifier in choose_verifiers(verifiers, greedy=sampling.greedy).items()}
+    return rules | OPTIMA if optimum and not sampling.greedy else rules

@@ -14,8 +14,10 @@ from sequoia_core import AcceptanceVector, HardwareProfile, best_shape, speedup_
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.studies.lookup_replay import Request, replay_log
 from tests.app.conftest import DEMO_NAMES, OTHER_DRAFT, metrics, open_page, profile, settled, vector, wait_for
+from ui.hardware import surface
 from ui.jobs.replay_job import Replayed
 from ui.session import core_cache, machine, replays
+from ui.session.model_pairs import PairSpec
 
 pytestmark = pytest.mark.usefixtures("assets")
 PAGE = "hardware"
@@ -40,6 +42,15 @@ def test_the_default_profile_predicts_and_says_where_it_comes_from() -> None:
     assert f"shipped with the app, measured on {machine.device_name()} in float32" in text(page)
     assert "is the limit" in text(page)
     assert '"type":"heatmap"' in chart(page, "hardware_surface")
+
+
+def test_memory_of_a_tree_stands_below_the_surface(monkeypatch) -> None:
+    assert any("n = 1,024" in each.value and "would hold n" in each.value for each in open_page(PAGE).caption)
+    monkeypatch.setattr(surface, "available_bytes", lambda: 2**20)
+    demo, rows = PairSpec(), 4 * 2 * 4096
+    found = int(surface.memory_sentence(demo, "float32", 8).rsplit("n = ")[-1].rstrip(".").replace(",", ""))
+    assert 1 <= found < 2**20 / rows
+    assert surface.memory_sentence(PairSpec("no/such", "no/such-draft"), "float32", 8) is None
 
 
 def test_the_surface_can_be_turned_around_and_linked_to() -> None:

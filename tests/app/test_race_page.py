@@ -18,7 +18,7 @@ from ui.jobs.jobs import Job, JobContext
 from ui.race import race_job
 from ui.runs.runs import DecodeRequest
 
-METHODS = ["Autoregressive", "Best chain", "Planned tree", "SpecExec", "Lookup"]
+METHODS = ["Autoregressive", "Best chain", "Planned tree", "SpecInfer", "SpecExec", "Lookup"]
 
 
 def sent(page: AppTest) -> dict:
@@ -52,24 +52,26 @@ def test_the_figures_of_a_race_follow_from_its_seconds(assets, tiny_pair) -> Non
     tiny_pair.draft = tiny_pair.target  # always right: a step is more than one token
     page = run_job(open_page("race", race_tokens="16"), "race")
     results = page.session_state["studio_jobs"]["race"].result.results
-    for name, seconds in zip(METHODS, (2.0, 1.0, 0.5, 4.0, 8.0), strict=True):
+    for name, seconds in zip(METHODS, (2.0, 1.0, 0.5, 2.0, 4.0, 8.0), strict=True):
         results[name].step_sec = [seconds]
     page = settled(page.run())
     assert metrics(page) == {
-        "Winner": ("Planned tree", "of 5 methods"),
+        "Winner": ("Planned tree", "of 6 methods"),
         "Tokens per second": ("32", "autoregressive 8"),
         "Speedup": ("4.00×", "vs 1.00× autoregressive"),
         "Lead": ("500 ms", "before Best chain"),
     }
     table = page.dataframe[0].value.set_index("method")
-    assert table["speedup"].round(6).to_dict() == dict(zip(METHODS, (1.0, 2.0, 4.0, 0.5, 0.25), strict=True))
-    assert list(table["tokens per second"].round(6)) == [32.0, 16.0, 8.0, 4.0, 2.0]
+    assert table["speedup"].round(6).to_dict() == dict(zip(METHODS, (1.0, 2.0, 4.0, 1.0, 0.5, 0.25), strict=True))
+    assert list(table["tokens per second"].round(6)) == [32.0, 16.0, 8.0, 8.0, 4.0, 2.0]
 
 
 def test_above_temperature_0_methods_write_equally_much_but_not_the_same(assets, tiny_pair, monkeypatch) -> None:
     monkeypatch.setattr(tiny_pair.target, "eos_ids", frozenset(range(0, 64, 2)))  # which would soon end every method
     page = run_job(open_page("race", race_tokens="16", temperature="1"), "race")
-    assert [result["tokens"][-1] for result in sent(page)["methods"]] == [16] * 5
+    assert [result["tokens"][-1] for result in sent(page)["methods"]] == [16] * 6
+    found = page.session_state["studio_jobs"]["race"].result
+    assert {name: run["verifier"] for name, run in found.runs.items()}["SpecInfer"] == "specinfer"
     assert not page.success and any("distribution" in element.value for element in page.markdown)
 
 
@@ -113,7 +115,7 @@ def test_a_method_that_drafts_as_the_target_would_takes_fewer_steps(tiny_pair, c
 
 def test_a_race_of_another_pair_is_not_shown_as_one_of_the_pair_in_use(assets, tiny_pair) -> None:
     page = run_job(open_page("race", race_tokens="16", temperature="0.7", seed="3"), "race")
-    said = "demo target ← demo draft, float32, cpu, temperature 0.7, seed 3, Sequoia and Top-k"
+    said = "demo target ← demo draft, float32, cpu, temperature 0.7, seed 3, Sequoia, SpecInfer and Top-k"
     assert said in " ".join(element.value for element in page.caption) and not page.warning
     page.session_state["studio_pair"] = OTHER_DRAFT
     page = settled(page.run())

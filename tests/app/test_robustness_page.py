@@ -364,11 +364,19 @@ def test_a_real_comparison_times_the_target_alone(tiny_pair) -> None:
     record = measurements.record_now(measurements.compare_work(subject, [0.0, 1.0], [1.0]))
     assert [run["verifier"] for run in record["runs"]] == ["greedy", "sequoia", "specinfer", "topk"]
     assert all(run["speedup"] > 0 and run["timing_spread"] >= 1 for run in record["runs"])
-    assert len(record["baseline"]) == 2 and len(record["rejection"]) == 4 * 16
+    assert len(record["baseline"]) == 2 and len(record["rejection"]) == 4 * 16 + 4 + 16  # ranks of both optima
     again = json.loads(record_files.to_json("comparison", record))["comparison"]
     assert again == record  # what is downloaded is what was found, in plain JSON
     rows = list(csv.DictReader(io.StringIO(record_files.to_csv(record["runs"], record["settings"]))))
     assert json.loads(rows[0]["tree"]) == [-1, 0, 0, 1, 1, 2, 2] and rows[0]["target"] == tiny_pair.target.name
+
+
+def test_the_best_possible_verifier_stands_beside_the_three() -> None:
+    names = {"sequoia": 0.25, "specinfer": 0.4, "topk": 0.3, "optimum": 0.2, "optimum_with_replacement": 0.375}
+    rows = [{"verifier": name, "rank": k, "rejection": r / k} for name, r in names.items() for k in (1, 2)]
+    said = wording.optimum_sentence([*rows, {"verifier": "sequoia", "rank": 3, "rejection": 0.0}])
+    assert "Of 2 children" in said and "90.0% (Sequoia: 87.5%)" in said and "81.2% (SpecInfer: 80.0%)" in said
+    assert wording.optimum_sentence(rows[:2]) == ""
 
 
 def test_speed_is_claimed_only_where_it_is_steady() -> None:

@@ -21,7 +21,7 @@ def test_race_replayed_side_by_side(page, server, shot):
     page.get_by_role("button", name="Start the race").click()
     track = page.locator(".st-key-race_track")
     track.locator(".method").first.wait_for(timeout=LONG_MS)
-    names = ["Autoregressive", "Best chain", "Planned tree", "SpecExec", "Adaptive", "Hybrid", "Lookup"]
+    names = ["Autoregressive", "Best chain", "Planned tree", "SpecInfer", "SpecExec", "Adaptive", "Hybrid", "Lookup"]
     assert track.locator(".name").all_inner_texts() == names
     track.get_by_role("button", name="1/10×").click()
     keys = track.locator(".track")

@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from sequoia_core.design.model_shapes import bytes_of, find_shape
 from sequoia_core.design.planning import more_ranks_wanted, smallest_good_shape
+from sequoia_core.design.roofline import largest_tree, tree_bytes
+from sequoia_core.files.model_names import DEMO_PAIR
+from sequoia_core.models.free_memory import available_bytes
 from ui import charts, controls
-from ui.session import core_cache, tree_in_use
+from ui.session import core_cache, machine, session, tree_in_use
 
 if TYPE_CHECKING:
     from sequoia_core import AcceptanceVector, HardwareProfile
     from sequoia_core.design.planning import BestShape
+    from ui.session.model_pairs import PairSpec
 
 
 def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool) -> None:
@@ -46,6 +51,29 @@ def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool
         take(*map(int, picked[0][:2]), key="hardware_use_picked", label="Take the shape you clicked")
     small = smallest_good_shape(surface)
     st.caption(spread_sentence(vector, profile, best, small) + " Click the map to take another shape.")
+    if (words := memory_sentence(session.pair_spec(), profile.dtype, best.size)) is not None:
+        st.caption(words)
+
+
+def memory_sentence(pair: PairSpec, dtype: str, size: int) -> str | None:
+    """Say what trees take in memory for a pair, and the largest that fits here; None where its sizes are unknown."""
+    names = (pair.target or str(DEMO_PAIR / "target")), (pair.draft or str(DEMO_PAIR / "draft"))
+    try:
+        target, draft = map(find_shape, names)
+        dtype = pair.dtype or dtype
+        bytes_of(dtype)
+    except ValueError:  # a family whose sizes we cannot read, a pair not on this machine, or no draft at all
+        return None
+    sizes = sorted({size, 128, core_cache.MAX_SIZE})
+    taken = ", ".join(
+        f"n = {n:,} {tree_bytes(target, draft, dtype=dtype, nodes=n) / 2**20:,.1f} MiB" for n in sizes if n > 1
+    )
+    words = f"Memory of a tree of the pair in use, in {dtype}: {taken} for caches, mask and rows of probabilities."
+    free = None if machine.has_gpu() else available_bytes()
+    if free is None:
+        return words
+    most = largest_tree(target, draft, dtype=dtype, free=free)
+    return f"{words} The {free / 2**30:.1f} GiB free here would hold n = {most:,}."
 
 
 def spread_sentence(vector: AcceptanceVector, profile: HardwareProfile, best: BestShape, small: BestShape) -> str:

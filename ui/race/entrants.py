@@ -50,6 +50,7 @@ def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | Tre
     Args:
         vector: one that holds for the race; None where none does.
     """
+    from sequoia_core.decoding.tree_policy import SPECINFER_TREE
     from sequoia_core.design.prediction import best_chain
 
     profile = session.profile()
@@ -62,6 +63,7 @@ def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | Tre
     trees = {
         "Best chain" if known else f"Chain of {CHAIN}": (chain, f"chain of {chain.depth}"),
         "Planned tree": (planned, f"{origin}, n = {planned.size}, d = {planned.depth}"),
+        "SpecInfer": (SPECINFER_TREE, "5 chains of 8, drawn and verified its way"),
         "SpecExec": (core_cache.policy("specexec", *budget, None, None), f"up to {budget[0]} nodes, anew each step"),
     }
     if known and vector.calibration is not None:

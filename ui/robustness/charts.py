@@ -22,6 +22,8 @@ MARKS = {
     "greedy": (GREY, "star", "solid"),
     "lookup": (OCHRE, "triangle-up", "dashdot"),
     "hybrid": (PLUM, "cross", "solid"),
+    "optimum": (BLUE, "circle-open", "dot"),
+    "optimum_with_replacement": (RUST, "square-open", "dot"),
 }
 APART = 0.015  # share of the axis that sets verifiers at one temperature apart, so that no interval hides another
 LEAF = [[0.0, "#F2EFE6"], [0.5, "#9CC9B6"], [1.0, "#1F6A52"]]  # numbers stay readable on every shade

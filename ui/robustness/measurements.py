@@ -117,7 +117,7 @@ def compare_work(
             return record
         progress = context.part(0.72, 1.0, "Rejection by rank")
         width = min(RANKS, pair.target.vocab_size)
-        study = measure_rejection(prompts, **models, width=width, progress=progress)
+        study = measure_rejection(prompts, **models, width=width, optimum=True, progress=progress)
         return record | {"rejection": study.rows()}
 
     return work

@@ -96,7 +96,7 @@ def _at_setting(record: Row, here: Row) -> None:
             key="robustness_rejection",
             alt=f"Probability that the first k children are all rejected at {shown}, by verifier, on log-log axes",
         )
-        left.caption("Lower is better. A straight line is a power law.")
+        left.caption("Lower is better. A straight line is a power law." + wording.optimum_sentence(curves))
     else:
         left.info("Not measured: the run was stopped before.", icon=":material/info:")
     right.subheader("All numbers")

@@ -82,6 +82,20 @@ def between(low: float | None, high: float | None) -> str:
     return "one prompt: no interval" if low is None or high is None else f"95%: {low:.2f} to {high:.2f}"
 
 
+def optimum_sentence(curves: Sequence[Mapping[str, Any]]) -> str:
+    """Say how near the verifiers come to the best possible one, for rows of one setting; empty where it is unknown."""
+    widest = max((row["rank"] for row in curves if row["verifier"] == "optimum"), default=None)
+    if widest is None:
+        return ""
+    accepted = {row["verifier"]: 1.0 - row["rejection"] for row in curves if row["rank"] == widest}
+    return (
+        f" Of {widest} children drawn without replacement no verifier could accept one more often than "
+        f"{accepted['optimum']:.1%} (Sequoia: {accepted['sequoia']:.1%}); with replacement, than "
+        f"{accepted['optimum_with_replacement']:.1%} (SpecInfer: {accepted['specinfer']:.1%}). "
+        f"Top-k: {accepted['topk']:.1%}, and none could be better with its children."
+    )
+
+
 def speed_sentence(run: Mapping[str, Any]) -> str:
     """Say how fast a run was, or why that cannot be said."""
     spread = f"seconds per step vary {run['timing_spread']:.1f}-fold between prompts (middle half)"

@@ -258,7 +258,8 @@ def made_with(*several: dict[str, Any]) -> str:
         parts.append(f"temperature {run['temperature']:g}")
     if run.get("temperature"):  # greedy decoding is the same with every other setting
         parts += [f"top-p {run['top_p']:g}"] if run["top_p"] < 1 else []
-        parts += [f"seed {run['seed']}", " and ".join(dict.fromkeys(NAMES[each["verifier"]] for each in several))]
+        *others, last = dict.fromkeys(NAMES[each["verifier"]] for each in several)
+        parts += [f"seed {run['seed']}", f"{', '.join(others)} and {last}" if others else last]
     return ", ".join(filter(None, parts))
 
 

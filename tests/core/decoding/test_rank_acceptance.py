@@ -1,10 +1,13 @@
 """Acceptance by rank equals what the verifiers do, by enumeration of every draw on tiny vocabularies."""
 
+from itertools import permutations, product
+
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import linprog
 
-from sequoia_core.decoding.rank_acceptance import rank_acceptance
+from sequoia_core.decoding.rank_acceptance import OPTIMA, rank_acceptance
 from sequoia_core.decoding.verifiers import VERIFIERS, choose_verifier, choose_verifiers
 from tests.core.decoding.test_verifiers import DRAFT_SAMPLINGS, next_token_law, rows
 
@@ -111,3 +114,39 @@ def test_outcomes_given_the_token_are_those_of_the_rule(name, target, draft):
     np.add.at(found, (tokens.numpy(), ranks.numpy()), 1.0)
     error = np.sqrt(wanted * (1 - wanted).clip(0) / count)
     assert np.all(np.abs(found / count - wanted) < 5.5 * error + 1e-6)  # false alarm about 1e-6 for each pair of rows
+
+
+def transported(target, draft, width, *, replacement):
+    """The most that any verifier accepts: a linear program over couplings of the drawn sets with the target's token."""
+    sets: dict[tuple, float] = {}
+    tokens = range(len(target))
+    for drawn in product(tokens, repeat=width) if replacement else permutations(tokens, width):
+        taken = [0.0 if replacement else draft[list(drawn[:place])].sum() for place in range(width)]
+        weight = np.prod([draft[token] / (1.0 - before) for token, before in zip(drawn, taken, strict=True)])
+        key = tuple(sorted(set(drawn)))
+        sets[key] = sets.get(key, 0.0) + weight
+    edges = [(children, token) for children in sets for token in children]
+    rows = [[float(edge[0] == children) for edge in edges] for children in sets]
+    rows += [[float(edge[1] == token) for edge in edges] for token in tokens]
+    return -linprog(-np.ones(len(edges)), A_ub=np.array(rows), b_ub=[*sets.values(), *target]).fun
+
+
+@pytest.mark.parametrize("name", list(OPTIMA))
+def test_the_optimum_is_that_of_the_linear_program_and_no_verifier_exceeds_it(name):
+    random, verifier = np.random.default_rng(7), {"optimum": "sequoia"}.get(name, "specinfer")
+    for _ in range(30):
+        spread, size = random.choice([0.3, 1.0, 3.0]), int(random.integers(3, 7))
+        target, draft = random.dirichlet([spread] * size, 2)
+        found = OPTIMA[name](torch.tensor(target)[None], torch.tensor(draft)[None], 3)[0].numpy()
+        reached = exact_rank_acceptance(verifier, target, draft, 3)
+        for width in (1, 2, 3):
+            best = transported(target, draft, width, replacement=verifier == "specinfer")
+            assert found[:width].sum() == pytest.approx(best, abs=2e-6)
+            assert reached[:width].sum() <= best + 1e-9
+
+
+def test_the_optimum_knows_where_the_drafts_mass_ends():
+    """The first token drawn is certain, the second evenly one of the others; independent draws all give the first."""
+    target, draft = torch.tensor([[0.2, 0.4, 0.4]]), torch.tensor([[1.0, 0.0, 0.0]])
+    assert OPTIMA["optimum"](target, draft, 3)[0].tolist() == pytest.approx([0.2, 0.8, 0.0], abs=2e-6)
+    assert OPTIMA["optimum_with_replacement"](target, draft, 3)[0].tolist() == pytest.approx([0.2, 0.0, 0.0])

@@ -15,9 +15,11 @@ from sequoia_core.design.roofline import (
     Device,
     Software,
     find_device,
+    largest_tree,
     memory_bytes,
     modelled_profile,
     pass_sec,
+    tree_bytes,
 )
 from sequoia_core.files.model_names import ASSETS
 
@@ -204,3 +206,12 @@ def test_how_well_two_times_predict_the_others(passes, recipe):
     assert 100 * float(max(abs(predicted / [measured[n] for n in sizes] - 1))) == pytest.approx(
         WORST_PERCENT[passes], abs=0.6
     )
+
+
+def test_a_trees_memory_by_hand_and_the_largest_tree_that_fits():
+    pair, nodes = {"target": LLAMA_7B, "draft": LLAMA_68M, "dtype": "float16"}, 128
+    slots = 2 * 2 * 4096 * 32 + 2 * 2 * 768 * 2  # keys and values of every layer, two bytes each
+    assert tree_bytes(**pair, nodes=nodes) == nodes * (slots + 4 * 2 * 32_000) + 4 * nodes**2
+    for free in (0, 10**6, 10**9, 10**11):
+        most = largest_tree(**pair, free=free)
+        assert tree_bytes(**pair, nodes=most) <= free < tree_bytes(**pair, nodes=most + 1)

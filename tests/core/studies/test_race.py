@@ -16,7 +16,7 @@ from sequoia_core.studies import race as racing
 from sequoia_core.studies.bench import bench
 from sequoia_core.studies.race import Decoded, MethodResult, over_best_other, own_method, race, take_turns
 
-METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia", "specexec", "adaptive")
+METHODS = ("autoregressive", "hf_generate", "hf_assisted", "chain", "sequoia", "specinfer", "specexec", "adaptive")
 VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
 PROFILE = HardwareProfile(sizes=[1, 8, 32], verify_sec=[0.010, 0.012, 0.020], draft_sec=0.0008)
 
