@@ -87,8 +87,9 @@ class HybridTree(CalibratedTree):
             tree, found[STATIC] = best_static(self.rules, self, self.calibration, self.profile)
             if recipe == STATIC or found[STATIC].value > LOOKED_UP_ADDS * found[recipe].value:
                 recipe = STATIC
+                object.__setattr__(self, "fixed", tree)
                 bounds = {"max_size": tree.size, "max_depth": tree.depth, "branch": FixedTree(tree).max_children}
-                for name, value in (bounds | {"fixed": tree}).items():
+                for name, value in bounds.items():
                     object.__setattr__(self, name, value)
         object.__setattr__(self, "expected", found)
         object.__setattr__(self, "recipe", recipe)
