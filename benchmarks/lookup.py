@@ -99,6 +99,7 @@ def one_race(pair, prompts, length: int, sampling: SamplingConfig, vector, profi
             tree, requests, profile, draft=pair.draft, temperature=sampling.temperature, prompts=len(prompts)
         ).speedup
         for name, tree in trees.items()
+        if tree.fixed is None
     }
     return {
         "recipe": trees["hybrid"].recipe,

@@ -51,10 +51,12 @@ def predict_on_texts(
         The prediction, over the answers finished before `cancel` was set.
 
     Raises:
-        ValueError: for no answers, or hybrid trees without a draft.
+        ValueError: for no answers, hybrid trees without a draft, or a policy that uses one tree at every step.
     """
     if isinstance(policy, HybridTree) and draft is None:
         raise ValueError("draft: found none for hybrid trees, expected the model that they draft with")
+    if policy.fixed is not None:
+        raise ValueError("policy: found a static tree, expected trees that depend on the text: `predict` is for others")
     greedy = temperature == 0.0
     owners: list[int] = []
     steps: list[tuple[float, int, Sequence[int]]] = []  # tokens, nodes, nodes of each draft pass

@@ -66,9 +66,9 @@ def memory_sentence(pair: PairSpec, dtype: str, size: int) -> str | None:
         return None
     sizes = sorted({size, 128, core_cache.MAX_SIZE})
     taken = ", ".join(
-        f"n = {n:,} {tree_bytes(target, draft, dtype=dtype, nodes=n) / 2**20:,.1f} MiB" for n in sizes if n > 1
+        f"{tree_bytes(target, draft, dtype=dtype, nodes=n) / 2**20:,.1f} MiB for n = {n:,}" for n in sizes if n > 1
     )
-    words = f"Memory of a tree of the pair in use, in {dtype}: {taken} for caches, mask and rows of probabilities."
+    words = f"A tree of the pair in use takes {taken} in {dtype}: caches, mask and rows of probabilities."
     free = None if machine.has_gpu() else available_bytes()
     if free is None:
         return words

@@ -71,5 +71,7 @@ def test_drawn_trees_are_predicted_by_what_their_nodes_promise(tiny_target):
 def test_bad_input(tiny_target):
     with pytest.raises(ValueError, match="draft: found none for hybrid trees"):
         predict_on_texts(hybrid("topk", 0.0), [Request(PROMPT, PROMPT)], COSTS)
+    with pytest.raises(ValueError, match="policy: found a static tree"):
+        predict_on_texts(hybrid("static", 1.0), [Request(PROMPT, PROMPT)], COSTS, draft=tiny_target)
     with pytest.raises(ValueError, match="found no answers to prompts"):
         predict_on_texts(LookupTree(TextIndex(), profile=COSTS), [Request([], PROMPT)], COSTS)
