@@ -36,7 +36,7 @@ def test_race_replayed_side_by_side(page, server, shot):
     track.get_by_role("button", name="Play").wait_for()
     assert track.locator(".method.first").count() == 1 and "wins" in track.locator(".said").inner_text()
     gaps = [text for text in track.locator(".figures").all_inner_texts() if " · +" in text]
-    assert len(gaps) == 6 and all("tok/s" in text for text in gaps)
+    assert len(gaps) == 7 and all("tok/s" in text for text in gaps)
     texts = set(track.locator(".text").all_inner_texts())
     assert len(texts) == 1 and page.get_by_text("All methods wrote the same text").is_visible()
     track.scroll_into_view_if_needed()

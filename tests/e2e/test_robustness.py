@@ -58,7 +58,7 @@ def test_recorded_evidence_then_ones_own(page, server, shot, tmp_path):
     move_slider(page, "robustness_comparison_prompts", "2")
     move_slider(page, "robustness_comparison_tokens", "16")
     start(page, "comparison", "measured here on the demo pair, 2 prompts × 16 tokens")
-    assert "of 2" in metric(page, "Won, over all settings")
+    assert "of 4" in metric(page, "Won, over all settings")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download JSON").click()
     download.value.save_as(tmp_path / "comparison.json")
