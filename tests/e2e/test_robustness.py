@@ -63,7 +63,7 @@ def test_recorded_evidence_then_ones_own(page, server, shot, tmp_path):
         page.get_by_role("button", name="Download JSON").click()
     download.value.save_as(tmp_path / "comparison.json")
     held = json.loads((tmp_path / "comparison.json").read_text())["comparison"]
-    assert [run["verifier"] for run in held["runs"]] == ["sequoia", "specinfer", "topk"]
+    assert [run["verifier"] for run in held["runs"]] == ["sequoia", "specinfer", "topk", "lookup", "hybrid"]
     assert held["settings"]["prompts"] == 2 and len(held["rejection"]) == 3 * 16 + 4 + 16
     assert f"{held['runs'][0]['tokens_per_step']:.2f}" in metric(page, "Tokens per step")
 
