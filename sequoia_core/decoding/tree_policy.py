@@ -6,7 +6,7 @@ kind of policy decides; everything after it reads the tree from the `DraftTree`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -64,7 +64,7 @@ class FixedTree:
     """
 
     fixed: TokenTree
-    verifiers: tuple[str, ...] = tuple(VERIFIERS)
+    verifiers: tuple[str, ...] = field(default_factory=lambda: tuple(VERIFIERS))
 
     @property
     def needs_draft(self) -> bool:

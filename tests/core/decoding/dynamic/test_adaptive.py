@@ -13,7 +13,7 @@ import torch
 
 from sequoia_core import AdaptiveTree, HardwareProfile, measure_acceptance
 from sequoia_core.decoding import assemble
-from sequoia_core.decoding.dynamic import adaptive_expansion
+from sequoia_core.decoding.dynamic import adaptive_expansion, step_costs
 from sequoia_core.decoding.dynamic.adaptive import AdaptiveDrafter
 from sequoia_core.decoding.dynamic.expansion import Nodes, SampledExpansion, TreeBounds
 from sequoia_core.decoding.dynamic.growing import GrowingDrafter
@@ -263,8 +263,8 @@ def test_nodes_are_held_to_the_rate_of_the_last_steps(recipe, tiny_target, monke
     """It begins as expected; each step's tokens and profiled seconds push what came before back by a twentieth, and
     the floor of draws moves with how full its tree was."""
     policy = AdaptiveTree(profile=profile(0.05), calibration=calibration_of(0.6), max_size=8, recipe=recipe)
-    start, costs, kept = policy.expected[recipe], policy.costs(), 1 - 1 / adaptive_expansion.MEMORY
-    tokens = adaptive_expansion.MEMORY * start.tokens_per_step
+    start, costs, kept = policy.expected[recipe], policy.costs(), 1 - 1 / step_costs.MEMORY
+    tokens = step_costs.MEMORY * start.tokens_per_step
     seconds, seen, commit = tokens / start.controller.theta, [], AdaptiveDrafter.commit
 
     def committed(drafter, draft, path):
@@ -279,7 +279,7 @@ def test_nodes_are_held_to_the_rate_of_the_last_steps(recipe, tiny_target, monke
         tokens, seconds = kept * tokens + count, kept * seconds + taken
         controller = controller.after(size, policy.max_size)
         assert (found.theta, found.threshold) == pytest.approx((max(tokens / seconds, 1.0), controller.threshold))
-    assert len(seen) > adaptive_expansion.MEMORY
+    assert len(seen) > step_costs.MEMORY
     assert found.theta > 1.2 * start.controller.theta  # the draft is better than it promised
 
 
