@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...design.calibration import Calibration
-from ...design.tree import TokenTree
 from ...models.protocol import Session
 from ..drafting import DraftTree
-from ..tree_policy import FixedTree, TreePolicy
+from ..tree_policy import TreePolicy
 from ..verifiers import VERIFIERS, DraftSampling, same_draft_sampling
 from .adaptive_expansion import (
     RECIPES,
@@ -52,7 +51,6 @@ class AdaptiveTree(CalibratedTree):
 
     Attributes:
         expected: recipe -> what it is expected to do; all of them after "auto".
-        fixed: the tree of every step by the recipe "static", whose bounds are then the policy's, else None.
 
     Raises:
         ValueError: naming the option, what was found and what was expected.
@@ -63,7 +61,6 @@ class AdaptiveTree(CalibratedTree):
     branch: int = 8
     recipe: str = "auto"
     expected: dict[str, Expectation] = field(init=False, compare=False)
-    fixed: TokenTree | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if not isinstance(self.calibration, Calibration):
@@ -75,29 +72,21 @@ class AdaptiveTree(CalibratedTree):
             raise ValueError(f"recipe: found {self.recipe!r}, expected auto, {STATIC}, {' or '.join(RECIPES)}")
         if self.recipe == STATIC and self.profile is None:
             raise ValueError("recipe: found static without a profile, expected one: without costs no tree is the best")
-        self._set(**self.wide_enough(SIZE, DEPTH))
+        self.set(**self.wide_enough(SIZE, DEPTH))
         GrowingTree.__post_init__(self)  # slots=True creates a new class, which super() without arguments does not know
-        self._set(branch=min(self.branch, self.calibration.ranks))
+        self.set(branch=min(self.branch, self.calibration.ranks))
         planned = {}
         if self.profile is not None and (self.streams or self.recipe in ("auto", STATIC)):
             tree, planned[STATIC] = best_static(self.rules, self, self.calibration, self.profile)
         if self.streams:
-            self._set(max_size=min(self.max_size, max(tree.size, 2)))
+            self.set(max_size=min(self.max_size, max(tree.size, 2)))
         grown = RECIPES if self.recipe == "auto" else RECIPES.keys() & {self.recipe}
         found = {name: expectation(RECIPES[name], self, self.calibration, self.costs()) for name in grown}
         if self.recipe in ("auto", STATIC):
             found |= planned
-        self._set(expected=found, recipe=max(found, key=lambda name: found[name].value))
+        self.set(expected=found, recipe=max(found, key=lambda name: found[name].value))
         if self.recipe == STATIC:
-            self._set(fixed=tree, max_size=tree.size, max_depth=tree.depth, branch=FixedTree(tree).max_children)
-
-    def _set(self, **fields) -> None:
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
-
-    @property
-    def max_inner(self) -> int:
-        return self.most_read if self.fixed is None else FixedTree(self.fixed).max_inner
+            self.use_static(tree)
 
     @property
     def rules(self) -> Recipe:

@@ -7,7 +7,7 @@ Shapes: n = tree nodes, w = nodes of one pass, V = vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -24,6 +24,7 @@ from ..drafting import DraftTree, LevelDrafter, unseen_tokens
 from ..lookup.in_turn_expansion import InTurnExpansion
 from ..plan import TreePlan
 from ..sampling import SamplingConfig, check_probabilities, probabilities, take_most_likely
+from ..tree_policy import FixedTree
 from ..verifiers import DraftSampling
 from .compiled_growing import CompiledGrower
 from .expansion import ExpansionPolicy, Nodes, TreeBounds
@@ -82,11 +83,28 @@ class CalibratedTree(GrowingTree):
         profile: what the parts of a step cost. None counts no cost.
         calibration: chances by the draft's probabilities, of this pair at the temperature to come.
         holds_for: what the calibration was measured for. None compares the temperature alone.
+
+    Attributes:
+        fixed: the tree of every step by the recipe "static", whose bounds are then the policy's, else None.
     """
 
     profile: HardwareProfile | None
     calibration: Calibration
     holds_for: Conditions | None = None
+    fixed: TokenTree | None = field(init=False, default=None)
+
+    def set(self, **fields) -> None:
+        """Set fields while the policy is made."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def use_static(self, tree: TokenTree) -> None:
+        """Have every step use one tree, whose bounds are then the policy's."""
+        self.set(fixed=tree, max_size=tree.size, max_depth=tree.depth, branch=FixedTree(tree).max_children)
+
+    @property
+    def max_inner(self) -> int:
+        return self.most_read if self.fixed is None else FixedTree(self.fixed).max_inner
 
     @property
     def streams(self) -> bool:

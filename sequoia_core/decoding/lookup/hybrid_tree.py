@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ...design.tree import TokenTree
 from ...models.protocol import Session
 from ...native.text_index import TreeColumns
 from ..drafting import DraftTree
@@ -25,7 +24,7 @@ from ..dynamic.adaptive_expansion import (
 )
 from ..dynamic.growing import CalibratedTree, GrowingDrafter, GrowingTree
 from ..dynamic.step_costs import RunCosts
-from ..tree_policy import FixedTree, TreePolicy
+from ..tree_policy import TreePolicy
 from ..verifiers import VERIFIERS, DraftSampling
 from .hybrid_expansion import HybridExpansion
 from .in_turn_expansion import InTurnExpansion
@@ -53,7 +52,6 @@ class HybridTree(CalibratedTree):
 
     Attributes:
         expected: recipe -> what its drafted part alone is expected to do, where that was asked.
-        fixed: the tree of every step by the recipe "static", else None.
 
     Raises:
         ValueError: naming the option, what was found and what was expected.
@@ -65,21 +63,19 @@ class HybridTree(CalibratedTree):
     branch: int = 8
     recipe: str = "auto"
     expected: dict[str, Expectation] = field(init=False, compare=False)
-    fixed: TokenTree | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        for name, value in self.wide_enough(SIZE, DEPTH + 4).items():
-            object.__setattr__(self, name, value)
+        self.set(**self.wide_enough(SIZE, DEPTH + 4))
         GrowingTree.__post_init__(self)
         if self.recipe not in ("auto", *DRAFTED, STATIC):
             raise ValueError(f"recipe: found {self.recipe!r}, expected auto, {', '.join(DRAFTED)} or {STATIC}")
         if self.recipe == STATIC and self.profile is None:
             raise ValueError("recipe: found static without a profile, expected one: without costs no tree is the best")
         if self.profile is not None:
-            object.__setattr__(self, "max_size", min(self.max_size, self.profile.max_size))
-        object.__setattr__(self, "branch", min(self.branch, self.calibration.ranks))
+            self.set(max_size=min(self.max_size, self.profile.max_size))
+        self.set(branch=min(self.branch, self.calibration.ranks))
         if self.recipe == "auto" and self.calibration.temperature == 0.0:
-            object.__setattr__(self, "recipe", "topk")
+            self.set(recipe="topk")
         asked = {"auto": tuple(DRAFTED), "in_turn": ("in_turn",)}.get(self.recipe, ())
         found = {name: expectation(DRAFTED[name], self, self.calibration, self.costs()) for name in asked}
         recipe = max(found, key=lambda name: found[name].value) if found else self.recipe
@@ -87,12 +83,8 @@ class HybridTree(CalibratedTree):
             tree, found[STATIC] = best_static(self.rules, self, self.calibration, self.profile)
             if recipe == STATIC or found[STATIC].value > LOOKED_UP_ADDS * found[recipe].value:
                 recipe = STATIC
-                object.__setattr__(self, "fixed", tree)
-                bounds = {"max_size": tree.size, "max_depth": tree.depth, "branch": FixedTree(tree).max_children}
-                for name, value in bounds.items():
-                    object.__setattr__(self, name, value)
-        object.__setattr__(self, "expected", found)
-        object.__setattr__(self, "recipe", recipe)
+                self.use_static(tree)
+        self.set(expected=found, recipe=recipe)
 
     @property
     def rules(self) -> Recipe:
@@ -102,10 +94,6 @@ class HybridTree(CalibratedTree):
     @property
     def verifiers(self) -> tuple[str, ...]:
         return (self.rules.verifier,) if self.fixed is None else tuple(VERIFIERS)
-
-    @property
-    def max_inner(self) -> int:
-        return self.most_read if self.fixed is None else FixedTree(self.fixed).max_inner
 
     @property
     def kind(self) -> str:
