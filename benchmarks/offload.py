@@ -37,6 +37,8 @@ import sequoia_core  # noqa: F401  before torch, whose threads read their settin
 # isort: split
 import torch
 
+from sequoia_core.decoding.lookup.hybrid_tree import HybridTree
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import ROOT_ONLY, TreePolicy
@@ -220,7 +222,9 @@ class Setup:
 def trees_of(setup: Setup, vector: AcceptanceVector) -> dict[str, TokenTree | TreePolicy]:
     planned = plan_tree(vector, setup.profile, max_depth=DEEPEST_TREE)
     dynamic = dynamic_trees(vector, setup.profile, planned)
-    return {"chain": best_chain(vector, setup.profile, longest=LONGEST_CHAIN), "planned": planned, **dynamic}
+    known = {"calibration": vector.calibration, "profile": setup.profile, "holds_for": vector.holds_for}
+    chain = best_chain(vector, setup.profile, longest=LONGEST_CHAIN)
+    return {"chain": chain, "planned": planned, **dynamic, "hybrid": HybridTree(TextIndex(), **known)}
 
 
 def one_temperature(args, setups: list[Setup], calibration, raced, temperature: float) -> dict:
@@ -242,7 +246,7 @@ def one_temperature(args, setups: list[Setup], calibration, raced, temperature: 
         trees |= {setup.name(method): tree for method, tree in trees_of(setup, vectors[setup.draft]).items()}
         methods |= {
             setup.name(method): own_method(setup.pair, trees[setup.name(method)], sampling)
-            for method in ("chain", "planned", "specexec", "adaptive")
+            for method in ("chain", "planned", "specexec", "adaptive", "hybrid")
             if setup.name(method) in trees
         }
     with tempfile.TemporaryDirectory(dir=compile_c.cache_folder()) as folder:
@@ -279,7 +283,7 @@ def one_temperature(args, setups: list[Setup], calibration, raced, temperature: 
                 "widest_rank": int(tree.child_counts.max()),
                 **{
                     f"{method}_over_best_other": over_best_other(beside, setup.name(method))
-                    for method in ("specexec", "adaptive")
+                    for method in ("specexec", "adaptive", "hybrid")
                     if setup.name(method) in beside
                 },
             }

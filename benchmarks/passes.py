@@ -2,11 +2,13 @@
 
     python benchmarks/passes.py                  # a table, one JSON line last; a few minutes
     python benchmarks/passes.py --compile        # also torch.compile with frozen weights: minutes of compiling
+    python benchmarks/passes.py --llama-cpp      # beside llama.cpp: the demo target and 340M parameters
 
 Demo target after 128 tokens. The bound of a pass over n tokens is the larger of bytes / bandwidth and operations /
 rate: bandwidth is that of all threads reading a buffer of the packed weights' size, rate that of a loop on registers
 alone with the instructions of the set; both are measured between the passes. Methods take turns, in another order each
-time so that none always pays for the one before it, and so do sizes; medians of the turns.
+time so that none always pays for the one before it, and so do sizes; medians of the turns. With --llama-cpp each
+method has a process of its own, as two OpenMP runtimes in one spoil each other's times.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import json
 import os
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,15 +34,28 @@ import torch
 from timing import REPEATS, median_sec
 
 from sequoia_core import load_pair
+from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.device import describe_device
 from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.protocol import causal_mask
+from sequoia_core.models.random_models import write_random_model
 from sequoia_core.native import compile_c, instruction_sets, llama_x86
 from sequoia_core.native.instruction_sets import InstructionSet
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT = 128  # tokens before the pass
+LARGER = {
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 64,
+    "vocab_size": 4096,
+    "max_position_embeddings": 2048,
+}  # 342M parameters
 REST_SEC = 0.3  # until the threads of whatever was timed before sleep: some OpenMP runtimes spin for 0.2 s
 
 
@@ -113,11 +129,49 @@ def compiled_by_torch(model) -> Callable[[int], float]:
     return timed
 
 
+def timed_alone(model: str) -> None:
+    """Print the seconds of passes of one model, by size; a .gguf is run by llama.cpp."""
+    found = passes_of(load_pair(model, "none", dtype=None if model.endswith(".gguf") else "bfloat16").target)
+    print(json.dumps({n: found(n) for n in SIZES if n <= 64}))
+
+
+def against_llama_cpp(rounds: int) -> None:
+    """Time our passes in bfloat16 and llama.cpp's in bfloat16 and Q8_0, in turns of separate processes."""
+    order, taken = random.Random(0), {}
+    with tempfile.TemporaryDirectory() as folder:
+        write_random_model(LARGER, Path(folder, "340M"))
+        for name, path in (("demo target", DEMO_PAIR / "target"), ("340M", Path(folder, "340M"))):
+            methods = {"ours, bfloat16": str(path)}
+            for dtype in ("bfloat16", "q8_0"):
+                methods[f"llama.cpp, {dtype}"] = file = str(Path(folder, f"{name}-{dtype}.gguf"))
+                recipe = Path(__file__).parents[1] / "scripts" / "make_gguf.py"
+                subprocess.run([sys.executable, str(recipe), str(path), file, "--dtype", dtype], check=True)
+            found: dict[str, list[dict]] = {method: [] for method in methods}
+            for _ in range(rounds):
+                for method in order.sample(list(methods), len(methods)):
+                    command = [sys.executable, __file__, "--only", methods[method]]
+                    run = subprocess.run(command, check=True, capture_output=True, text=True)
+                    found[method].append(json.loads(run.stdout.splitlines()[-1]))
+            taken[name] = {
+                method: {n: 1e3 * statistics.median(turn[n] for turn in turns) for n in turns[0]}
+                for method, turns in found.items()
+            }
+            for method, sec in taken[name].items():
+                print(f"{name}, {method}, ms: " + ", ".join(f"{n}: {ms:.2f}" for n, ms in sec.items()), flush=True)
+    print(json.dumps({"device": describe_device("cpu"), "ms": taken}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="turns that each method takes")
     parser.add_argument("--compile", action="store_true", help="also torch.compile, at 1, 4, 16 and 64 tokens")
+    parser.add_argument("--llama-cpp", action="store_true", help="compare with llama.cpp's passes alone")
+    parser.add_argument("--only", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.only:
+        return timed_alone(args.only)
+    if args.llama_cpp:
+        return against_llama_cpp(args.rounds)
     sets = [found for found in instruction_sets.runnable() if not found.emulated]
     pair, single = load_pair(dtype="bfloat16"), load_pair(dtype="float32")
     model = pair.target.model

@@ -18,7 +18,7 @@ DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "q8_0": "Q8_0"
 
 
 def write_gguf(folder: Path, out: Path, *, dtype: str = "bfloat16") -> None:
-    """Write the model in `folder` (config.json, tokenizer.json, model.safetensors) as one GGUF file."""
+    """Write the model in `folder` (config.json, tokenizer.json, safetensors files) as one GGUF file."""
     import gguf
     from safetensors.torch import load_file
 
@@ -45,7 +45,8 @@ def write_gguf(folder: Path, out: Path, *, dtype: str = "bfloat16") -> None:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     _add_tokenizer(writer, config, stored)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, blocks)
-    for name, tensor in load_file(folder / "model.safetensors").items():
+    shards = sorted(folder.glob("*.safetensors"))
+    for name, tensor in (pair for shard in shards for pair in load_file(shard).items()):
         values = tensor.float().numpy()
         for letter, count in heads.items():  # llama.cpp rotates neighbours, transformers halves
             if name.endswith(f"self_attn.{letter}_proj.weight"):
@@ -71,8 +72,9 @@ def _add_tokenizer(writer, config: dict, stored: dict) -> None:
     kinds = (gguf.TokenType.CONTROL if id in special else gguf.TokenType.NORMAL for id in range(len(tokens)))
     writer.add_token_types(list(kinds))
     writer.add_token_merges([" ".join(pair) for pair in stored["model"]["merges"]])
-    writer.add_bos_token_id(config["bos_token_id"])
-    writer.add_eos_token_id(config["eos_token_id"])
+    for end, add in (("bos", writer.add_bos_token_id), ("eos", writer.add_eos_token_id)):
+        if config.get(f"{end}_token_id") is not None:
+            add(config[f"{end}_token_id"])
     writer.add_add_bos_token(False)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from sequoia_core.files.gguf_header import is_gguf
 from sequoia_core.files.model_names import NO_DRAFT
 from sequoia_core.models.default_dtype import default_dtype
 from ui import scenarios, weights_place
@@ -67,14 +68,15 @@ def _pair_control() -> None:
                 "Target",
                 value="" if spec.is_demo else spec.target,
                 key="sidebar_target",
-                placeholder="folder or hub id",
-                help="A local folder with config.json and .safetensors files, or a Hugging Face hub id.",
+                placeholder="folder, hub id or .gguf",
+                help="A local folder with config.json and .safetensors files, a Hugging Face hub id, or a GGUF file on "
+                "this machine, which llama.cpp runs.",
             )
             new_draft = st.text_input(
                 "Draft",
                 value="" if spec.is_demo or spec.is_alone else spec.draft,
                 key="sidebar_draft",
-                placeholder="folder or hub id",
+                placeholder="folder, hub id or .gguf",
                 disabled=alone,
                 help="Same kinds of names as the target. Leave both empty for the shipped demo pair.",
             )
@@ -141,13 +143,16 @@ def pair_problem(target: str, draft: str) -> str | None:
         if not name:
             return f"{role}: nothing given. Name both models, or neither for the demo pair."
         path = Path(name).expanduser()
-        if path.is_dir():
+        if is_gguf(name):
+            if problem := weights_place.gguf_problem(path):
+                return f"{role}: {problem}"
+        elif path.is_dir():
             if not (path / "config.json").is_file():
                 return f"{role}: the folder has no config.json."
         elif path.is_absolute() or name.startswith((".", "~")):
             return f"{role}: no such folder."
         elif not HUB_ID.fullmatch(name):
-            return f"{role}: found {name!r}, expected a folder or a hub id such as owner/model."
+            return f"{role}: found {name!r}, expected a folder, a hub id such as owner/model, or a GGUF file."
     return None
 
 

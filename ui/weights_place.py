@@ -1,4 +1,4 @@
-"""Where the target's weights live: the choice, what it means, and what streaming them will take."""
+"""Where the models' weights live: the choice, what it means, and what they take when streamed or run by llama.cpp."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from sequoia_core.design.profile import PLACES
+from sequoia_core.files.gguf_header import is_gguf, read_gguf_header
 from sequoia_core.models.free_memory import available_bytes
+from sequoia_core.models.gguf.library import load as llama_library
 from ui.markdown import escaped
 from ui.session import machine, predictions
 from ui.session.model_pairs import PairSpec
@@ -16,6 +18,7 @@ from ui.session.model_pairs import PairSpec
 if TYPE_CHECKING:
     from sequoia_core.models.offload.needs import OffloadNeeds
 
+CACHED_TOKENS = 2048
 MEANING = (
     "On disk, every pass reads the target's layers anew: it may be larger than memory, and a tree of dozens of tokens "
     "is checked in about the time of one."
@@ -47,8 +50,42 @@ def problem(spec: PairSpec) -> str | None:
     return None
 
 
+def gguf_problem(path: Path) -> str | None:
+    """Say why a GGUF file cannot be loaded here, as far as its head and the memory tell; None where nothing is seen."""
+    try:
+        header = read_gguf_header(path)
+        llama_library()
+    except (ValueError, OSError) as error:
+        return str(error)
+    free = available_bytes()
+    if free is not None and not machine.has_gpu() and header.file_bytes > free:
+        return f"the file has {header.file_bytes / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of memory are free."
+    return None
+
+
+def _gguf_line(names: list[str]) -> None:
+    parts = []
+    for name in names:
+        try:
+            header = read_gguf_header(Path(name).expanduser())
+        except (ValueError, OSError) as error:
+            st.caption(f":red[:material/memory: {escaped(Path(name).name)} cannot be read]", help=escaped(str(error)))
+            return
+        context = header.of_model("context_length")
+        tokens = min(CACHED_TOKENS, context) if isinstance(context, int) else CACHED_TOKENS
+        cache = header.cache_bytes(tokens)
+        words = f"weights {header.file_bytes / 1e6:,.0f}"
+        parts.append(words if cache is None else f"{words}, keys and values {cache / 1e6:,.0f}")
+    st.caption(
+        f":material/memory: By llama.cpp, in MB: {'; '.join(parts)}{_free()}",
+        help=f"Predicted from the heads of the files, keys and values in 16 bits for {CACHED_TOKENS:,} tokens.",
+    )
+
+
 def line(spec: PairSpec) -> None:
-    """Say what the pair in use takes while its target streams; nothing where it is in memory."""
+    """Say what the pair in use takes while its target streams or where llama.cpp runs it; else nothing."""
+    if files := [name for name in spec.named if is_gguf(name)]:
+        _gguf_line(files)
     if spec.offload is None:
         return
     place = f":material/hard_drive: Target {PLACES[spec.offload]}"

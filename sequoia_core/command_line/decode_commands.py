@@ -29,6 +29,7 @@ from .options import (
     MaxNewTokens,
     Offload,
     Out,
+    PairTokenizer,
     Prompts,
     Seed,
     Target,
@@ -74,6 +75,7 @@ def generate_command(
     device: Device = None,
     dtype: Dtype = None,
     offload: Offload = None,
+    tokenizer: PairTokenizer = None,
     as_json: Json = False,
 ) -> None:
     """Decode a prompt with a token tree."""
@@ -96,7 +98,7 @@ def generate_command(
     hardware = None if profile is None else HardwareProfile.load(profile)
     drafted = vector is not None or (shape is not None and shape.size > 1)
     why = "it fills the tree that was asked for" if drafted else None
-    pair = open_pair(target, draft, device, dtype, offload, draft_for=why)
+    pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer, draft_for=why)
     source = f"file {tree}"
     policy: TokenTree | TreePolicy | None = shape
     if policy is None and pair.draft is None:
@@ -207,6 +209,7 @@ def bench_command(
     device: Device = None,
     dtype: Dtype = None,
     offload: Offload = None,
+    tokenizer: PairTokenizer = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -220,7 +223,7 @@ def bench_command(
     texts = prompt_texts(prompts, prompt_count)
     calibration = [] if prompts else prompt_texts(None, prompt_count + CALIBRATED)[prompt_count:]
     why = "bench races trees that a draft fills"
-    pair = open_pair(target, draft, device, dtype, offload, draft_for=why)
+    pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer, draft_for=why)
     ids, others = (encode_within(pair, part, max_new_tokens, chat) for part in (texts, calibration))
     result = bench(
         pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, calibration=others,

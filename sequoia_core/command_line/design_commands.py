@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -108,15 +108,19 @@ def plan_command(
     """Choose the tree size and depth with the largest predicted speedup, and say how sure that is."""
     from ..design.optimal_trees import optimal_tree
     from ..design.planning import best_shape, more_ranks_wanted, pair_mismatches, smallest_good_shape, speedup_surface
-    from ..design.prediction import predict, prompts_for
+    from ..design.prediction import best_chain, predict, predicted_speedup, prompts_for
     from ..design.profile import HardwareProfile
+    from ..design.server_flags import llama_server_sentence
 
     vector, hardware = AcceptanceVector.load(acceptance), HardwareProfile.load(profile)
     surface = speedup_surface(vector, hardware, max_size=max_size, max_depth=max_depth, context=context)
     best, small = best_shape(surface), smallest_good_shape(surface)
     tree = optimal_tree(vector, size=best.size, depth=best.depth)
     found = predict(tree, vector, hardware, context=context)
-    result = {
+    warnings = [*pair_mismatches(vector, hardware), *filter(None, [more_ranks_wanted(tree, vector)])]
+    if hardware.most_leaves is not None and tree.leaves > hardware.most_leaves:
+        warnings.append(f"The tree has {tree.leaves} leaves; llama.cpp takes {hardware.most_leaves}.")
+    result: dict[str, Any] = {
         "size": best.size,
         "depth": best.depth,
         "predicted_speedup": best.predicted_speedup,
@@ -132,8 +136,12 @@ def plan_command(
         "modelled": hardware.modelled,
         "holds_for": None if vector.holds_for is None else vector.holds_for.to_json(),
         "device": hardware.device,
-        "warnings": [*pair_mismatches(vector, hardware), *filter(None, [more_ranks_wanted(tree, vector)])],
+        "warnings": warnings,
     }
+    if hardware.by_llama_cpp:
+        chain = best_chain(vector, hardware)
+        speed = predicted_speedup(chain, vector, hardware, context=context)
+        result["llama_server"] = llama_server_sentence(chain.depth, speed, best.predicted_speedup)
     report(result, as_json)
 
 

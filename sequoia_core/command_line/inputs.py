@@ -32,6 +32,7 @@ def open_pair(
     dtype: str | None = None,
     offload: str | None = None,
     *,
+    tokenizer: str | None = None,
     draft_for: str | None = None,
 ) -> ModelPair:
     """Load a pair, saying on a terminal which dtype it is in where none was asked for, and how packing gets on.
@@ -46,16 +47,18 @@ def open_pair(
 
     from ..models.default_dtype import default_dtype
     from ..models.loading import load_pair
+    from ..models.protocol import dtype_name
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     hub_logging.set_verbosity_error()  # else each retry is a line of its own on stderr
     progress = None if offload is None else progress_bar(as_json=False)
     with held_stderr() if progress is None else nullcontext():
-        pair = load_pair(target, draft, device, dtype, offload, progress)
+        pair = load_pair(target, draft, device, dtype, offload, progress, tokenizer=tokenizer)
     if dtype is None:
         chosen = default_dtype(target, gpu=pair.target.device.type != "cpu")
-        tell(f"Loaded in {chosen.dtype} ({chosen.reason}); --dtype chooses another.")
+        other = "; --dtype chooses another" if pair.in_transformers else ""
+        tell(f"Loaded in {dtype_name(pair.target)} ({chosen.reason}){other}.")
     return pair
 
 

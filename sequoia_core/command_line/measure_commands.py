@@ -26,6 +26,7 @@ from .options import (
     MaxNewTokens,
     Offload,
     Out,
+    PairTokenizer,
     Prompts,
     Seed,
     Target,
@@ -75,6 +76,7 @@ def measure_command(
     device: Device = None,
     dtype: Dtype = None,
     offload: Offload = None,
+    tokenizer: PairTokenizer = None,
     as_json: Json = False,
 ) -> None:
     """Measure a pair's acceptance vector on text the target writes, or on your own.
@@ -89,7 +91,7 @@ def measure_command(
     texts = prompt_texts(prompts, prompt_count, column)
     partial = _partial_vector(resume, out)
     why = "measuring acceptance compares two models"
-    pair = open_pair(target, draft, device, dtype, offload, draft_for=why)
+    pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer, draft_for=why)
     ids = encoded(pair, texts, chat=False) if own_text else encode_within(pair, texts, max_new_tokens, chat)
     started = time.perf_counter()
     try:
@@ -139,6 +141,7 @@ def profile_command(
     device: Device = None,
     dtype: Dtype = None,
     offload: Offload = None,
+    tokenizer: PairTokenizer = None,
     target_shape: Annotated[
         str | None,
         typer.Option("--target-shape", help="Sizes of a target without weights: a name or a config.json."),
@@ -191,7 +194,7 @@ def profile_command(
             pair = _random_pair(_shapes(target_shape, draft_shape), dtype, offload)
         else:
             why = "a profile has the times of two models"
-            pair = open_pair(target, draft, device, dtype, offload, draft_for=why)
+            pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer, draft_for=why)
         profile = measure_profile(
             target=pair.target, draft=pair.draft, sizes=wanted, context=context, repeats=repeats,
             resume=earlier, progress=progress_bar(as_json),

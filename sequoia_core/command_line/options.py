@@ -17,10 +17,15 @@ Acceptance = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 Out = Annotated[Path | None, typer.Option("--out", help="File to write.")]
 Target = Annotated[
-    str | None, typer.Option("--target", help="Target model: local folder or hub id. Default: demo pair.")
+    str | None, typer.Option("--target", help="Target model: local folder, hub id or GGUF file. Default: demo pair.")
 ]
 Draft = Annotated[
-    str | None, typer.Option("--draft", help="Draft model: local folder, hub id, or none. Default: demo pair.")
+    str | None,
+    typer.Option("--draft", help="Draft: local folder, hub id, GGUF file, or none. Default: demo pair."),
+]
+PairTokenizer = Annotated[
+    str | None,
+    typer.Option("--tokenizer", help="Folder or hub id whose tokenizer is used; default: the target's own."),
 ]
 Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cuda; default: CUDA where there is one.")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]

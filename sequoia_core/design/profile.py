@@ -134,6 +134,16 @@ class HardwareProfile:
         return bool(self.meta.get("modelled"))
 
     @property
+    def by_llama_cpp(self) -> bool:
+        """Whether llama.cpp ran the target's passes."""
+        return self.meta.get("passes_by") == "llama.cpp"
+
+    @property
+    def most_leaves(self) -> int | None:
+        """Leaves of the largest tree that what ran the passes can take; None without a limit."""
+        return 256 if self.by_llama_cpp else None  # llama.cpp's LLAMA_MAX_SEQ: each leaf is a sequence
+
+    @property
     def offload(self) -> str | None:
         """The slower tier that the target's layers stream from, "disk" or "host"; None where they are in memory."""
         found = self.meta.get("offload")

@@ -156,6 +156,11 @@ class TokenTree:
         return [nodes[start:stop] for start, stop in pairwise(self.level_starts)]
 
     @property
+    def leaves(self) -> int:
+        """Nodes without children."""
+        return int((self.child_counts == 0).sum())
+
+    @property
     def child_counts(self) -> np.ndarray:
         """Children of each node, int64 [n]."""
         return np.bincount(self.parents[1:], minlength=self.size)

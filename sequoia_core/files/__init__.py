@@ -4,11 +4,12 @@ Each module imports, of this room, only the modules named:
 
     bounded_process     -
     faults              -
+    gguf_header         -
     local_server        -
-    model_names         -
     prompt_columns      -
     safe_files          -
     server_counts       -
+    model_names         gguf_header
     parquet_prompts     bounded_process
     parquet_reading     prompt_columns, safe_files
     prometheus_metrics  server_counts

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TypeVar
 
+from .gguf_header import is_gguf
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 # Beside the package in a checkout, inside it where it is installed.
 ASSETS = next(path for path in (_PACKAGE.parent / "assets", _PACKAGE / "assets") if path.is_dir())
@@ -28,13 +30,13 @@ def shipped_files(folder: Path, dtype: str) -> dict[str, Path]:
 
 
 def model_source(name: str | os.PathLike) -> str:
-    """Return where to load a model from: the absolute path of a local folder, or the hub id as it was given.
+    """Return where to load a model from: the absolute path of a local folder or GGUF file, or the hub id as given.
 
     A leading `~` and relative paths are resolved, so that two spellings of one folder are one model.
     """
     try:
         path = Path(name).expanduser()
-        return str(path.resolve()) if path.is_dir() else str(name)
+        return str(path.resolve()) if path.is_dir() or (is_gguf(name) and path.is_file()) else str(name)
     except (OSError, RuntimeError):  # a name too long for the system, or ~ of a user who has no home
         return str(name)
 

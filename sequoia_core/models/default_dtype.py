@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..files.model_names import DEMO_PAIR, model_folder
+from ..files.gguf_header import is_gguf, read_gguf_header
+from ..files.model_names import DEMO_PAIR, model_folder, model_source
 from ..files.safe_files import read_bytes, read_json
 from ..native import instruction_sets
 from ..native.compile_c import can_compile
@@ -43,9 +44,15 @@ def default_dtype(target: str | os.PathLike | None = None, *, gpu: bool | None =
     """Return the dtype that a pair with this target is loaded in.
 
     Args:
-        target: a folder or hub id; None for the demo target. One that is not on this machine yet counts as float32.
+        target: a folder, hub id or GGUF file; None for the demo target. One that is not on this machine
+            yet counts as float32.
         gpu: whether it runs on a GPU; None where a GPU is found.
     """
+    if target is not None and is_gguf(target):
+        try:
+            return DefaultDtype(read_gguf_header(model_source(target)).dtype, "as the file stores it, by llama.cpp")
+        except (OSError, ValueError):  # loading reports the fault
+            return DefaultDtype("GGUF", "its file cannot be read")
     folder = model_folder(DEMO_PAIR / "target" if target is None else target)
     if folder is None:
         return DefaultDtype("float32", "its files are not here yet")

@@ -6,13 +6,14 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from ..native.llama_x86 import CompiledLlama
 from .llama_torch import TorchLlama
-from .protocol import Backend, Session
+from .protocol import Backend, LoadedModel, Session
 from .transformers_passes import TransformersBackend
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 FASTEST_FIRST = (CompiledLlama, TorchLlama)  # each says which models it supports; the others go through transformers
@@ -82,6 +83,20 @@ class HuggingFaceModel:
         """What runs the passes, in words: compiled code, PyTorch operations of ours, or transformers."""
         return self._backend.description
 
+    @property
+    def kind(self) -> str:
+        """The class or architecture of the model, for messages."""
+        return type(self.model).__name__
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it computes in float32 with weights that are not quantised."""
+        return self.dtype == torch.float32 and getattr(self.model, "hf_quantizer", None) is None
+
+    def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the logits of a text [tokens] read by the model's own forward, without cache or mask of ours."""
+        return self.model(input_ids=ids[None].to(self.device), use_cache=False).logits[0, :, : self.vocab_size]
+
     def ignore_eos(self) -> HuggingFaceModel:
         """Return this model, weights shared, with no end of text: for races in which all must write equally much."""
         twin = copy.copy(self)
@@ -129,14 +144,19 @@ def _eos_ids(model: PreTrainedModel, name: str) -> frozenset[int]:
 class ModelPair:
     """A target model, the draft model that proposes its tokens (None: the target is alone), and their tokenizer."""
 
-    target: HuggingFaceModel
-    draft: HuggingFaceModel | None
+    target: LoadedModel
+    draft: LoadedModel | None
     tokenizer: PreTrainedTokenizerBase
 
     @property
-    def models(self) -> tuple[HuggingFaceModel, ...]:
+    def models(self) -> tuple[LoadedModel, ...]:
         """The target, and the draft where there is one."""
         return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
+    def in_transformers(self) -> bool:
+        """Whether all of its models are transformers' own."""
+        return all(isinstance(model, HuggingFaceModel) for model in self.models)
 
     @property
     def max_context(self) -> int:

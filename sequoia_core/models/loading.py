@@ -9,21 +9,24 @@ import math
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from transformers import AutoTokenizer
 
-from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_name
+from ..files.gguf_header import is_gguf
+from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_name, model_source
 from ..native.instruction_sets import check_environment
 from .checkpoint import Plan, load_weights, read_plan
 from .default_dtype import default_dtype
+from .gguf.model import GGUFModel, LlamaCppOptions, gguf_tokenizer
 from .language_model import HuggingFaceModel, ModelPair
 from .model_files import Source, explained, locate, one_line
 from .offload.loading import check_tier, load_offloaded, predicted_needs
 from .offload.needs import OffloadNeeds, free_bytes
 from .offload.packed_layers import DamagedCopy
-from .protocol import causal_mask, find_dtype
+from .protocol import LoadedModel, causal_mask, find_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,8 +43,11 @@ def load_pair(
     dtype: str | torch.dtype | None = None,
     offload: str | None = None,
     progress: Callable[[float, str], None] | None = None,
+    *,
+    tokenizer: str | os.PathLike | None = None,
+    llama_cpp: LlamaCppOptions | None = None,
 ) -> ModelPair:
-    """Load a target and a draft from local folders or hub ids.
+    """Load a target and a draft from local folders, hub ids or GGUF files.
 
     Models are often padded to a rounder number of logits than their tokenizer has tokens, differently so within one
     family. Both are cut to the ids that the target's tokenizer knows, so that no other token is ever drafted or
@@ -52,24 +58,40 @@ def load_pair(
 
     Args:
         target, draft: None, None loads the shipped demo pair; otherwise both are needed. The word "none" for the draft
-            loads the target alone, the demo's for None; a folder of that name is "./none". `~` is the home folder.
-        device: such as "cpu" or "cuda"; None takes CUDA where there is one.
-        dtype: "float32", "bfloat16" or "float16"; None for the rule of `default_dtype`.
+            loads the target alone, the demo's for None; a folder of that name is "./none". `~` is the home folder. A
+            name that ends in .gguf is a file that llama.cpp runs; one of the two may be that and the other a folder.
+        device: such as "cpu" or "cuda"; None takes CUDA where there is one. A GGUF file goes to whatever llama.cpp was
+            built for, or with "cpu" to the CPU.
+        dtype: "float32", "bfloat16" or "float16"; None for the rule of `default_dtype`. GGUF files have their own.
         offload: "disk" or "host" streams the target's decoder layers from there in every pass, for targets larger than
             memory, see `offload.loading.load_offloaded`; None keeps them in memory. `pair.target.close()` ends it.
         progress: called with a fraction and words where loading takes long: when a packed copy of the layers is made.
+        tokenizer: folder or hub id whose tokenizer is used; None for the target's, or that of a draft folder beside a
+            GGUF target. llama.cpp's files hold a copy that may split text otherwise than the original does.
+        llama_cpp: options for GGUF files; None for those in llama.cpp's own environment variables.
 
     Raises:
         ValueError: naming the model, what was found and what was expected; nothing stays half-loaded. Also for weights
             that are missing, of another shape, without a place in the model or not finite; for a model that cannot read
             a tree; and for a draft with fewer logits than the target has real tokens: it could not read those tokens.
     """
-    request = _request(target, draft, device, dtype, offload)
+    names, place = _request(target, draft, device, dtype, offload)
+    with_options = (GGUFSettings(device, llama_cpp), tokenizer)
     try:
-        return _load(*request, dtype, offload, progress)
+        return _load(names, place, dtype, offload, progress, *with_options)
     except DamagedCopy:
         pass  # what was loaded goes before the copy is made anew: once, as the disk may do so again
-    return _load(*request, dtype, offload, progress)
+    return _load(names, place, dtype, offload, progress, *with_options)
+
+
+class GGUFSettings(NamedTuple):
+    """How GGUF files are opened: the device as it was asked for, and llama.cpp's options."""
+
+    device: str | None
+    options: LlamaCppOptions | None
+
+    def open(self, name: str | os.PathLike) -> GGUFModel:
+        return GGUFModel(_gguf_path(name), model_name(name), device=self.device, options=self.options)
 
 
 def _load(
@@ -78,29 +100,34 @@ def _load(
     dtype: str | torch.dtype | None,
     offload: str | None,
     progress: Callable[[float, str], None] | None,
+    settings: GGUFSettings,
+    tokenizer: str | os.PathLike | None,
 ) -> ModelPair:
-    source, plan = _read(names.target)
+    target_files = _read(names.target)
     draft_files = None if names.draft is None else _read(names.draft)
-    dtype = find_dtype(dtype or default_dtype(names.target, gpu=place.type != "cpu").dtype)
-    tokenizer = _load_tokenizer(source)
-    if draft_files is not None:
-        _check_same_tokens(tokenizer, _load_tokenizer(draft_files.source), source.name, draft_files.source.name)
+    folders = [name for name in names if name is not None and not is_gguf(name)]
+    dtype = find_dtype(dtype or default_dtype(next(iter(folders), None), gpu=place.type != "cpu").dtype)
+    chosen = _one_tokenizer(names, tokenizer)
     with ExitStack() as undo:
-        if offload is None:
-            weights = load_weights(source, plan, place, dtype)
-            target_model = HuggingFaceModel(weights, model_name(names.target))
+        target_model: LoadedModel
+        if target_files is None:
+            target_model = settings.open(names.target)
+        elif offload is None:
+            target_model = HuggingFaceModel(load_weights(*target_files, place, dtype), model_name(names.target))
         else:
             target_model = load_offloaded(
-                source, plan, place, dtype, offload, name=model_name(names.target),
+                *target_files, place, dtype, offload, name=model_name(names.target),
                 beside=_weights_bytes(draft_files, dtype), progress=progress,
             )  # fmt: skip
         undo.callback(target_model.close)
-        draft_model = None
+        draft_model: LoadedModel | None = None
         if draft_files is not None:
             draft_model = HuggingFaceModel(
                 load_weights(*draft_files, place, dtype), model_name(draft_files.source.name)
             )
-        pair = ModelPair(target_model, draft_model, tokenizer)
+        elif names.draft is not None:
+            draft_model = settings.open(names.draft)
+        pair = ModelPair(target_model, draft_model, chosen)
         _cut_to_real_tokens(pair)
         for model in pair.models:
             check_tree_pass(model)
@@ -129,7 +156,9 @@ def streaming_needs(
             numbers.
     """
     names, place = _request(target, draft, device, dtype, offload)
-    (source, plan), draft_files = _read(names.target), None if names.draft is None else _read(names.draft)
+    target_files, draft_files = _read(names.target), None if names.draft is None else _read(names.draft)
+    assert target_files is not None, "a GGUF target does not stream"
+    source, plan = target_files
     dtype = find_dtype(dtype or default_dtype(names.target, gpu=place.type != "cpu").dtype)
     needs = predicted_needs(source, plan, place, dtype, offload, beside=_weights_bytes(draft_files, dtype))
     needs.check(source.name, place)
@@ -163,16 +192,34 @@ def _request(
     place = _device(device)
     if offload is not None:
         check_tier(offload, place)
+        if target is not None and is_gguf(target):
+            raise ValueError(
+                f"offload: found {offload!r} for a GGUF file, expected none: llama.cpp reads its files through memory "
+                "itself"
+            )
     if dtype is not None:
         find_dtype(dtype)
+        if all(name is not None and is_gguf(name) for name in (target, target if alone else draft)):
+            raise ValueError(f"dtype: found {str(dtype)[:40]!r} for GGUF files, expected none: they have their own")
     target = DEMO_PAIR / "target" if target is None else target
     draft = DEMO_PAIR / "draft" if draft is None else draft
     return _Names(target, None if alone else draft), place
 
 
-def _read(name: str | os.PathLike) -> _Files:
+def _read(name: str | os.PathLike) -> _Files | None:
+    """Return what a model's small files say; None for a GGUF file, which llama.cpp reads."""
+    if is_gguf(name):
+        _gguf_path(name)
+        return None
     source = locate(name)
     return _Files(source, read_plan(source))
+
+
+def _gguf_path(name: str | os.PathLike) -> Path:
+    path = Path(model_source(name))
+    if not path.is_file():
+        raise ValueError(f"{str(name)[:200]}: found no such file, expected a GGUF file on this machine")
+    return path
 
 
 def _weights_bytes(draft_files: _Files | None, dtype: torch.dtype) -> int:
@@ -196,6 +243,19 @@ def _device(name: str | None) -> torch.device:
             "cuda on a machine with a CUDA device"
         ) from error
     return device
+
+
+def _one_tokenizer(names: _Names, given: str | os.PathLike | None) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a pair, after a check that all of its models' tokenizers number tokens alike."""
+    found = {}
+    for name in (given, *names):
+        if name is not None:
+            path = is_gguf(name) and _gguf_path(name)
+            found[str(name)] = gguf_tokenizer(path, str(name)) if path else _load_tokenizer(locate(name))
+    original = next((name for name in found if not is_gguf(name)), str(names.target))
+    for name, tokenizer in found.items():
+        _check_same_tokens(found[original], tokenizer, original, name)
+    return found[original]
 
 
 def _load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
@@ -239,7 +299,7 @@ def _cut_to_real_tokens(pair: ModelPair) -> None:
 
 
 @torch.inference_mode()
-def check_tree_pass(model: HuggingFaceModel) -> None:
+def check_tree_pass(model: LoadedModel) -> None:
     """Refuse a model that gives the nodes of a tree other logits than the same tokens get in plain text.
 
     Four tokens go into a cache, then a tree of twelve nodes in one pass: a root, eight children, and below the first
@@ -266,14 +326,10 @@ def check_tree_pass(model: HuggingFaceModel) -> None:
         if parent >= 0:
             visible[node] |= visible[parent]
     first, last = [0, 1, 9], [0, 8, 10, 11]
-    kind = type(model.model).__name__
+    kind = model.kind
     expected = "a model that takes positions and a mask over its cached tokens (models with ALiBi do not)"
     with explained(name, "a model that reads plain text"):
-        plain = [
-            model.model(input_ids=torch.cat([ids[:4], ids[4:][path]])[None].to(model.device), use_cache=False)
-            .logits[0, :, : model.vocab_size]
-            for path in (first, last)
-        ]  # fmt: skip
+        plain = [model.plain_logits(torch.cat([ids[:4], ids[4:][path]])) for path in (first, last)]
     model.rest()
     with explained(name, expected, f"a {kind} that cannot read a tree"):
         session = model.open(len(ids))
@@ -284,8 +340,7 @@ def check_tree_pass(model: HuggingFaceModel) -> None:
     wanted = torch.cat([plain[0], plain[1][4:]]).cpu().double()
     if not (wanted.isfinite().all() and found.isfinite().all()):
         raise ValueError(f"{name}: found logits that are not finite, expected finite ones")
-    exact = model.dtype == torch.float32 and getattr(model.model, "hf_quantizer", None) is None
-    allowed = TREE_TOLERANCE if exact else ROUNDED_TREE_TOLERANCE
+    allowed = TREE_TOLERANCE if model.is_exact else ROUNDED_TREE_TOLERANCE
     spread = (wanted - wanted.mean(-1, keepdim=True)).norm()
     difference = (found - wanted).norm()
     if not difference <= allowed * spread:

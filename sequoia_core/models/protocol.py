@@ -76,7 +76,7 @@ class LanguageModel(Protocol):
         vocab_size: V, tokens that can be drawn; the logits of padding are cut off.
         max_context: positions there are.
         eos_ids: tokens that end a text.
-        device, dtype: where and in which dtype it runs.
+        device, dtype: where and in which dtype it runs; of a GGUF file its format in llama.cpp's words ("Q4_K_M").
         offload: the slower tier that its layers stream from in every pass; None where they are in memory.
     """
 
@@ -85,11 +85,52 @@ class LanguageModel(Protocol):
     max_context: int
     eos_ids: frozenset[int]
     device: torch.device
-    dtype: torch.dtype
     offload: str | None
+
+    @property
+    def dtype(self) -> torch.dtype | str: ...
 
     def open(self, capacity: int) -> Session:
         """Return an empty session with room for `capacity` tokens."""
+        ...
+
+
+class LoadedModel(LanguageModel, Protocol):
+    """A model that was loaded from files: one of transformers or a GGUF file.
+
+    Attributes:
+        parameters: how many it has.
+        kind: its class or architecture, for messages.
+        backend: what runs its passes, in words.
+        is_exact: whether it computes in float32 with weights that are not quantised.
+        bytes_read: of streamed weights so far; 0 for a model in memory.
+    """
+
+    parameters: int
+
+    @property
+    def bytes_read(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def is_exact(self) -> bool: ...
+
+    def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the logits of a text, float [tokens, V], read in one pass without a tree."""
+        ...
+
+    def ignore_eos(self) -> LanguageModel:
+        """Return this model, weights shared, with no end of text."""
+        ...
+
+    def rest(self) -> None:
+        """Give back what only `plain_logits` takes; it takes it again when it is called."""
+        ...
+
+    def close(self) -> None:
+        """Give back threads and descriptors, where layers stream; the model can then run no more."""
         ...
 
 
@@ -117,7 +158,7 @@ class Backend(Protocol):
 
 
 def dtype_name(model: LanguageModel) -> str:
-    """Return a model's dtype as options, files and records spell it, such as "bfloat16"."""
+    """Return a model's dtype as options, files and records spell it, such as "bfloat16" or "Q8_0"."""
     return str(model.dtype).removeprefix("torch.")
 
 

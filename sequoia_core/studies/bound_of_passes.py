@@ -8,12 +8,13 @@ from ..design.model_shapes import shape_of
 from ..design.profile import HardwareProfile
 from ..design.roofline import pass_sec
 from ..models.language_model import HuggingFaceModel
+from ..models.protocol import LanguageModel
 from .measure_bounds import WORKING_BYTES, measure_bounds
 
 PROBE_SEC = 0.1
 
 
-def with_bound(profile: HardwareProfile, target: HuggingFaceModel) -> HardwareProfile:
+def with_bound(profile: HardwareProfile, target: LanguageModel) -> HardwareProfile:
     """Measure this machine's bandwidth and arithmetic, and add to a profile the bound of its passes.
 
     Takes about two seconds. Bandwidth is that of reading as many bytes as the weights have: those of a small model may
@@ -23,6 +24,8 @@ def with_bound(profile: HardwareProfile, target: HuggingFaceModel) -> HardwarePr
         The profile with `bound_sec` in its meta, seconds for each size, and `bound_device`; unchanged where the model
         is of a family whose sizes are not known.
     """
+    if not isinstance(target, HuggingFaceModel):  # a GGUF file mixes formats in its tensors
+        return profile
     try:
         shape = shape_of(target.model.config.to_dict(), target.name)
         working = min(shape.weight_bytes(profile.dtype), WORKING_BYTES)

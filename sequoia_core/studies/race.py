@@ -22,7 +22,7 @@ from ..decoding.tree_policy import ROOT_ONLY, TreePolicy
 from ..design.bootstrap import ratio_estimate
 from ..design.tree import TokenTree
 from ..files.model_names import needed_draft
-from ..models.language_model import ModelPair
+from ..models.language_model import HuggingFaceModel, ModelPair
 from .prompt_loop import Progress, Report
 
 if TYPE_CHECKING:
@@ -190,14 +190,15 @@ def race(
 
     Args:
         trees: method name -> tree, such as {"chain": …, "sequoia": …}.
-        with_transformers: also race `hf_generate` and `hf_assisted` (one method per setting).
+        with_transformers: also race `hf_generate` and `hf_assisted` (one method per setting), unless a model is a
+            GGUF file, which transformers would run in another format.
 
     Returns:
         method -> result, "autoregressive" first; `hf_assisted` is the fastest of its settings.
     """
     trees = {"autoregressive": ROOT_ONLY, **trees}
     methods = {name: own_method(pair, tree, sampling, seed=seed) for name, tree in trees.items()}
-    if with_transformers:
+    if with_transformers and pair.in_transformers:
         methods["hf_generate"] = transformers_method(pair, sampling, assisted=False, length_hint=None)
         for hint in ASSISTANT_TOKENS:
             methods[f"hf_assisted/{hint}"] = transformers_method(pair, sampling, assisted=True, length_hint=hint)
@@ -220,7 +221,10 @@ def transformers_method(
     prompt_lookup: int | None = None,
 ) -> Method:
     """Return a runner of `model.generate`: plain, with the draft as assistant, or with so many looked-up tokens."""
-    model, assistant = pair.target.model, needed_draft(pair.draft, "assisted generation runs two models").model
+    draft = needed_draft(pair.draft, "assisted generation runs two models")
+    if not (isinstance(pair.target, HuggingFaceModel) and isinstance(draft, HuggingFaceModel)):
+        raise ValueError("transformers: found a GGUF file, expected two models of transformers to generate with")
+    model, assistant = pair.target.model, draft.model
     config = copy.deepcopy(model.generation_config)
     config.eos_token_id = None
     config.pad_token_id = 0

@@ -20,9 +20,10 @@ import pytest
 from sequoia_core.command_line.main import main
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.chain_acceptance import chain_acceptance
-from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.design.plain_trees import chain_tree, k_ary_tree
 from sequoia_core.design.server_flags import METHODS, server_flags
 from sequoia_core.files.local_server import ask, running_server
+from sequoia_core.models.loading import load_pair
 from sequoia_core.studies.race import own_method
 from sequoia_core.studies.server_check import counts_of, read_answer, served_by_us, server_command, start_and_ask
 
@@ -115,6 +116,10 @@ def test_counts_and_text_are_those_of_our_own_engine(files, prompts, demo_pair):
     ours = own_method(demo_pair, chain_tree(4), SamplingConfig(0.0))
     decoded = [ours(ids, NEW_TOKENS, 0, lambda share: None) for ids in prompts]
     assert [demo_pair.tokenizer.decode(each.output) for each in decoded] == [each.text for each in found[4]]
+    by_library = load_pair(files["target"], files["draft"], tokenizer=ROOT / "assets" / "demo" / "target")
+    same = own_method(by_library, k_ary_tree(2, 4), SamplingConfig(0.0))  # the server's library, by our own trees
+    texts = [demo_pair.tokenizer.decode(same(ids, NEW_TOKENS, 0, lambda share: None).output) for ids in prompts]
+    assert texts == [each.text for each in found[0]]
     own = counts_of([served_by_us(each, 4) for each in decoded])
     # the server's first token comes with the prompt, ours from a step: up to a draft each apart, and at answers' ends
     assert abs(own.drafts - counts.drafts) <= 2 * len(prompts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sequoia_core.files.gguf_header import is_gguf, read_gguf_header
 from sequoia_core.files.model_names import model_folder, pair_names
 from sequoia_core.models.chat import Turn, has_chat_template
 from ui.jobs import session_jobs
@@ -73,7 +74,10 @@ def _cut(job: Job) -> str:
 def offered() -> bool:
     """Whether the target in use has a chat template, as far as its files are on this machine."""
     spec = session.pair_spec()
-    folder = model_folder(spec.target or pair_names(None, None)[0])
+    name = spec.target or pair_names(None, None)[0]
+    if is_gguf(name):
+        return "tokenizer.chat_template" in read_gguf_header(name).fields
+    folder = model_folder(name)
     return folder is not None and has_chat_template(folder)
 
 

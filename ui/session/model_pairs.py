@@ -11,6 +11,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from sequoia_core.files.gguf_header import is_gguf
 from sequoia_core.files.model_names import DEMO_PAIR, NO_DRAFT, pair_names
 from ui.session.pair_loading import PairKeeper, Progress
 
@@ -82,7 +83,7 @@ def _fetch_pair(spec: PairSpec) -> None:
             strange = next((file for file in sorted(folder.iterdir()) if not (file.is_file() or file.is_dir())), None)
             if strange is not None:
                 raise ValueError(f"{strange}: found a pipe, device or broken link, expected a model's plain files")
-        elif not folder.is_absolute() and not name.startswith((".", "~")):
+        elif not is_gguf(name) and not folder.is_absolute() and not name.startswith((".", "~")):
             from huggingface_hub import snapshot_download
 
             try:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.design.conditions import Conditions, measured_as
+from sequoia_core.files.gguf_header import is_gguf
 from sequoia_core.files.model_names import pair_names
 from sequoia_core.models.default_dtype import default_dtype
 from ui.session import core_cache, machine, session
@@ -85,7 +86,8 @@ def dtype_in_use() -> str:
 
 def dtype_of(spec: PairSpec) -> str:
     """Return the dtype that a pair is loaded in here."""
-    return spec.dtype or default_dtype(spec.target, gpu=machine.has_gpu()).dtype
+    chosen = None if is_gguf(spec.target or "") else spec.dtype  # a GGUF file has its own
+    return chosen or default_dtype(spec.target, gpu=machine.has_gpu()).dtype
 
 
 def profiled_machine() -> str:

@@ -1,0 +1,144 @@
+"""The head of a GGUF file, the format of llama.cpp: what the model is and what it takes, without its weights.
+
+Imports no torch, so that a page can show it before anything is loaded. Files are untrusted: every length is checked
+against the file's size before it is used.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+STRING, ARRAY = 8, 9
+VERSIONS = (2, 3)
+MOST_FIELDS = 65_536
+LONGEST_TEXT = 2**24  # bytes
+KEPT = 4096  # numbers of an array; longer arrays, and those of strings, are kept as their length
+FILE_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
+    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
+    21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
+    29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4", 39: "NVFP4",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFHeader:
+    """What a GGUF file says of its model.
+
+    Attributes:
+        fields: metadata by key; of long arrays and arrays of strings their length.
+        tensors: how many there are.
+        file_bytes: size of the file.
+    """
+
+    fields: dict[str, Any]
+    tensors: int
+    file_bytes: int
+
+    @property
+    def architecture(self) -> str:
+        return str(self.fields["general.architecture"])
+
+    @property
+    def dtype(self) -> str:
+        """The format of most weights in llama.cpp's words, such as "Q4_K_M"."""
+        return FILE_TYPES.get(self.fields.get("general.file_type", -1), "GGUF")
+
+    def of_model(self, key: str) -> Any:
+        """Return a field of the architecture, such as `block_count`; None where the file has none."""
+        return self.fields.get(f"{self.architecture}.{key}")
+
+    def cache_bytes(self, tokens: int) -> int | None:
+        """Return the bytes that keys and values of a text take in 16 bits; None where the file does not tell."""
+        layers, heads, width = (self.of_model(k) for k in ("block_count", "attention.head_count", "embedding_length"))
+        groups = self.of_model("attention.head_count_kv") or heads
+        if not all(isinstance(value, int) and value > 0 for value in (layers, heads, width)):
+            return None
+        per_layer = sum(groups) / len(groups) if isinstance(groups, list) and groups else groups
+        if not isinstance(per_layer, int | float):
+            return None
+        lengths = (self.of_model(f"attention.{k}_length") or width // heads for k in ("key", "value"))
+        return int(2 * tokens * layers * per_layer * sum(lengths))
+
+
+def is_gguf(name: str | os.PathLike) -> bool:
+    """Whether a model's name means a GGUF file."""
+    return os.fspath(name).lower().endswith(".gguf")
+
+
+def read_gguf_header(path: str | os.PathLike) -> GGUFHeader:
+    """Read what a GGUF file says of its model.
+
+    Raises:
+        ValueError: for a file that is no GGUF, of another version, or cut off within its head.
+        OSError: for a file that cannot be read.
+    """
+    path = Path(path).expanduser()
+    size = path.stat().st_size
+    if not path.is_file() or size < 24:
+        raise ValueError(f"{path.name}: found {size} bytes, expected a GGUF file")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
+        try:
+            return _read(held, size)
+        except (ValueError, struct.error, RecursionError) as error:
+            found = "a file that ends within its head" if isinstance(error, struct.error) else f"{error}"
+            raise ValueError(f"{path.name}: found {found}, expected a GGUF file of version 2 or 3") from error
+
+
+def _read(held: mmap.mmap, size: int) -> GGUFHeader:
+    magic, version, tensors, count = struct.unpack_from("<4sIQQ", held, 0)
+    if magic != b"GGUF":
+        raise ValueError(f"a file that begins with {magic!r}")
+    if version not in VERSIONS:
+        raise ValueError(f"version {version}")
+    if count > MOST_FIELDS or tensors > size:
+        raise ValueError(f"{count:,} fields and {tensors:,} tensors")
+    fields, at = {}, 24
+    for _ in range(count):
+        key, at = _string(held, at)
+        (kind,) = struct.unpack_from("<I", held, at)
+        fields[key[:200]], at = _value(held, at + 4, kind)
+    if not isinstance(fields.get("general.architecture"), str):
+        raise ValueError("no general.architecture")
+    return GGUFHeader(fields, tensors, size)
+
+
+def _string(held: mmap.mmap, at: int) -> tuple[str, int]:
+    (length,) = struct.unpack_from("<Q", held, at)
+    if length > LONGEST_TEXT:
+        raise ValueError(f"a text of {length:,} bytes")
+    if length > len(held) - at - 8:
+        raise struct.error
+    return held[at + 8 : at + 8 + length].decode("utf-8", "replace"), at + 8 + length
+
+
+def _value(held: mmap.mmap, at: int, kind: int) -> tuple[Any, int]:
+    if kind in NUMBERS:
+        (value,) = struct.unpack_from("<" + NUMBERS[kind], held, at)
+        return value, at + struct.calcsize("<" + NUMBERS[kind])
+    if kind == STRING:
+        return _string(held, at)
+    if kind != ARRAY:
+        raise ValueError(f"a value of kind {kind}")
+    inner, count = struct.unpack_from("<IQ", held, at)
+    at += 12
+    if inner in NUMBERS:
+        width = struct.calcsize("<" + NUMBERS[inner])
+        if count > (len(held) - at) // width:
+            raise struct.error
+        kept = list(struct.unpack_from(f"<{count}{NUMBERS[inner]}", held, at)) if count <= KEPT else count
+        return kept, at + count * width
+    if inner != STRING:
+        raise ValueError(f"an array of kind {inner}")
+    for _ in range(min(count, len(held))):  # each takes eight bytes at least, so this ends
+        (length,) = struct.unpack_from("<Q", held, at)
+        if length > len(held) - at - 8:
+            raise struct.error
+        at += 8 + length
+    return count, at

@@ -1,0 +1,198 @@
+"""A model in a GGUF file as the engine sees it, loaded and run by llama.cpp.
+
+Knows files, options and tokenizers; what a context does with a tree is known by `session`.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import weakref
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from ...files.gguf_header import GGUFHeader, read_gguf_header
+from ..model_files import explained
+from ..protocol import causal_mask
+from .library import CACHE_TYPES, MOST_SEQUENCES, Library, load
+from .session import LlamaCppSession
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+LONGEST_BATCH = 4096  # tokens of one pass: the largest tree, and more than a chunk of the prompt
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaCppOptions:
+    """How llama.cpp runs a model, by the names of its own options and environment variables.
+
+    Attributes:
+        n_gpu_layers: kept on the GPU; None for all where the library has a GPU (LLAMA_ARG_N_GPU_LAYERS).
+        threads: None for as many as torch uses (LLAMA_ARG_THREADS).
+        cache_type_k, cache_type_v: of `CACHE_TYPES` (LLAMA_ARG_CACHE_TYPE_K, LLAMA_ARG_CACHE_TYPE_V).
+    """
+
+    n_gpu_layers: int | None = None
+    threads: int | None = None
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+
+    def __post_init__(self) -> None:
+        for name in ("cache_type_k", "cache_type_v"):
+            if getattr(self, name) not in CACHE_TYPES:
+                raise ValueError(
+                    f"{name}: found {str(getattr(self, name))[:40]!r}, expected one of {', '.join(CACHE_TYPES)}"
+                )
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise ValueError(f"threads: found {self.threads}, expected 1 to 1024")
+
+    @classmethod
+    def from_environment(cls) -> LlamaCppOptions:
+        """Return the options that llama.cpp's own environment variables ask for.
+
+        Raises:
+            ValueError: naming the variable whose value cannot be used.
+        """
+        found: dict[str, Any] = {}
+        for field in fields(cls):
+            variable = f"LLAMA_ARG_{field.name.upper()}"
+            if value := os.environ.get(variable):
+                number = field.name in ("n_gpu_layers", "threads")
+                if number and not value.lstrip("-").isdecimal():
+                    raise ValueError(f"{variable}: found {value[:40]!r}, expected a whole number")
+                found[field.name] = int(value) if number else value
+        return cls(**found)
+
+
+class GGUFModel:
+    """A model in a GGUF file (see `protocol.LanguageModel` for the attributes).
+
+    Logits come in float32; with weights of few digits and keys and values of 16 bits they depend a little on how many
+    tokens a pass has, so greedy text may take the other one of two nearly equal tokens.
+
+    Args:
+        path: of the file; of its first part where it is split.
+        device: "cpu" keeps all layers there.
+
+    Raises:
+        ValueError: for a file that is broken, a model whose memory cannot branch, or a library that is not there.
+    """
+
+    offload: str | None = None
+    bytes_read: int = 0
+    device: torch.device = torch.device("cpu")  # where logits arrive
+
+    def __init__(
+        self, path: Path, name: str, *, device: str | None = None, options: LlamaCppOptions | None = None
+    ) -> None:
+        self.name, self.options = name, options or LlamaCppOptions.from_environment()
+        with explained(name, "a GGUF file that can be read"):
+            self.header: GGUFHeader = read_gguf_header(path)
+        self._library = library = load()
+        params = library.c.llama_model_default_params()
+        params.n_gpu_layers = 0 if device == "cpu" else -1
+        if device != "cpu" and self.options.n_gpu_layers is not None:
+            params.n_gpu_layers = self.options.n_gpu_layers
+        library.error()  # what was reported for others is not this file's fault
+        address = library.c.llama_model_load_from_file(os.fsencode(path), params)
+        if not address:
+            raise ValueError(f"{name}: found a file that llama.cpp refuses ({library.error()}), expected a whole model")
+        self._weights = _Weights(library, address)
+        self._check_memory()
+        vocab = library.c.llama_model_get_vocab(address)
+        self._rows = self.vocab_size = int(library.c.llama_vocab_n_tokens(vocab))
+        self.max_context = int(library.c.llama_model_n_ctx_train(address))
+        self.eos_ids = frozenset(t for t in range(self._rows) if library.c.llama_vocab_is_eog(vocab, t))
+        self.parameters = int(library.c.llama_model_n_params(address))
+        self.dtype: str = self.header.dtype
+
+    def _check_memory(self) -> None:
+        c, address = self._library.c, self._weights.address
+        kinds = {"recurrent": c.llama_model_is_recurrent, "hybrid": c.llama_model_is_hybrid}
+        kinds |= {"diffusion": c.llama_model_is_diffusion, "encoder": c.llama_model_has_encoder}
+        found = [kind for kind, is_kind in kinds.items() if is_kind(address)]
+        if found:
+            raise ValueError(
+                f"{self.name}: found {self.header.architecture}, {' and '.join(found)}, expected a model with "
+                "attention alone: what it keeps of a text cannot branch into a tree"
+            )
+
+    @property
+    def backend(self) -> str:
+        """What runs the passes, in words."""
+        return "llama.cpp"
+
+    @property
+    def kind(self) -> str:
+        """The architecture of the model, for messages."""
+        return self.header.architecture
+
+    @property
+    def is_exact(self) -> bool:
+        """False: keys and values have 16 bits or fewer."""
+        return False
+
+    def ignore_eos(self) -> GGUFModel:
+        """Return this model, weights shared, with no end of text: for races in which all must write equally much."""
+        twin = copy.copy(self)
+        twin.eos_ids = frozenset()
+        return twin
+
+    def rest(self) -> None:
+        """There is nothing to give back."""
+
+    def close(self) -> None:
+        """Nothing streams; the weights go with the last session and the model."""
+
+    def open(self, capacity: int) -> LlamaCppSession:
+        """Return an empty session with room for `capacity` tokens.
+
+        Raises:
+            ValueError: where llama.cpp makes no context, such as for want of memory.
+        """
+        c, options = self._library.c, self.options
+        params = c.llama_context_default_params()
+        params.n_ctx, params.n_seq_max = capacity, min(MOST_SEQUENCES, capacity)
+        params.n_batch = min(capacity, LONGEST_BATCH)
+        params.n_threads = params.n_threads_batch = options.threads or torch.get_num_threads()
+        params.type_k, params.type_v = CACHE_TYPES[options.cache_type_k], CACHE_TYPES[options.cache_type_v]
+        params.kv_unified = True  # all sequences in one buffer, so that they can share what they have in common
+        params.swa_full = True  # keeps what a sliding window left behind: a tree may go back to it
+        context = c.llama_init_from_model(self._weights.address, params)
+        if not context:
+            raise ValueError(
+                f"{self.name}: found no room for a context of {capacity:,} tokens ({self._library.error()}), expected "
+                "memory for its keys and values"
+            )
+        return LlamaCppSession(
+            self._library, context, capacity, rows=self._rows, vocab_size=self.vocab_size, owner=self._weights
+        )
+
+    def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the logits of a text read in one pass without a tree, float32 [tokens, V]."""
+        count, session = len(ids), self.open(len(ids))  # held: the logits lie in its buffer
+        return session.forward(ids, torch.arange(count), causal_mask(count), keep=count).clone()
+
+
+class _Weights:
+    """A model in llama.cpp's memory, freed when neither the model nor a session uses it."""
+
+    def __init__(self, library: Library, address: int) -> None:
+        self.address = address
+        weakref.finalize(self, library.c.llama_model_free, address).atexit = False
+
+
+def gguf_tokenizer(path: Path, name: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer that a GGUF file holds, as transformers reads it.
+
+    Raises:
+        ValueError: for one that it cannot read; the message says what to give instead.
+    """
+    expected = "a tokenizer that transformers can read (--tokenizer takes the original model's folder)"
+    with explained(name, expected, "a tokenizer that does not load"):
+        return PreTrainedTokenizerFast.from_pretrained(str(path.parent), gguf_file=path.name)

@@ -1,0 +1,143 @@
+"""A token tree in a llama.cpp context: each leaf is a sequence, and a node belongs to those of the leaves below it.
+
+llama.cpp lets a token see what shares a sequence with it and lies before it, so each node sees its own path alone.
+Sequence 0 is the committed text. Shapes: q = tokens in one pass, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from .library import MOST_SEQUENCES, Batch, Library
+
+
+class LlamaCppSession:
+    """One text, with one tree at its end, in a context of its own (see `protocol.Session`).
+
+    Args:
+        context: of llama.cpp, freed with this session.
+        capacity: tokens that it holds; at most what it was made for.
+        vocab_size: logits of real tokens, of `rows` that the model has.
+        owner: what has to live as long: the model.
+    """
+
+    logits_dtype = torch.float32
+    unseen_sec = read_wait_sec = 0.0
+    bytes_read = 0
+
+    def __init__(
+        self, library: Library, context: int, capacity: int, *, rows: int, vocab_size: int, owner: object
+    ) -> None:
+        self._library, self._context, self._owner = library, context, owner
+        weakref.finalize(self, library.c.llama_free, context).atexit = False
+        self._memory = library.c.llama_get_memory(context)
+        self.capacity, self._rows, self._vocab_size = capacity, rows, vocab_size
+        self.length = 0
+        self._through = np.zeros(capacity, np.int32)  # of each token held: a sequence that it belongs to
+        self._positions = np.zeros(capacity, np.int32)
+        self._ends: dict[int, int] = {}  # of tokens at which a sequence ends: that sequence
+        self._unused = [*range(MOST_SEQUENCES - 1, -1, -1)]
+
+    @torch.inference_mode()
+    def forward(
+        self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, *, keep: int
+    ) -> torch.Tensor:
+        count, first = len(ids), self.length
+        if first + count > self.capacity:
+            raise ValueError(f"cache: found {first} + {count} tokens, expected at most {self.capacity} slots")
+        parents = _parents(tree_mask.numpy(), first)
+        places = positions.numpy().astype(np.int32)
+        self._positions[first : first + count] = places
+        sequences = self._sequences(parents)
+        flat = np.fromiter((each for row in sequences for each in row), np.int32)
+        counts = np.fromiter(map(len, sequences), np.int32, count)
+        rows = flat.ctypes.data + 4 * np.concatenate([[0], np.cumsum(counts[:-1])]).astype(np.uint64)
+        tokens, wanted = ids.numpy().astype(np.int32), np.zeros(count, np.int8)
+        wanted[count - keep :] = 1
+        addresses = (array.ctypes.data for array in (places, counts, rows, wanted))
+        status = self._library.c.llama_decode(self._context, Batch(count, tokens.ctypes.data, None, *addresses))
+        if status:
+            raise RuntimeError(f"llama.cpp: a pass over {count} tokens failed ({status}: {self._library.error()})")
+        self.length += count
+        logits = np.ctypeslib.as_array(self._library.c.llama_get_logits(self._context), (keep, self._rows))
+        return torch.from_numpy(logits)[:, : self._vocab_size]
+
+    def _sequences(self, parents: np.ndarray) -> list[list[int]]:
+        """Return which sequences each new token belongs to, one for each leaf, and give those their cached paths.
+
+        Args:
+            parents: int [q], the slot of each new token's parent, -1 for the first of the text.
+        """
+        first, ends = self.length, self._ends
+        found: list[list[int]] = [[] for _ in parents]
+        for node in range(len(parents) - 1, -1, -1):
+            if found[node]:
+                continue  # a leaf below it has named its sequence
+            top = node
+            while (parent := int(parents[top])) >= first:
+                top = parent - first
+            sequence = ends.pop(parent, None)
+            if sequence is None:
+                sequence = self._begin(parent)
+            ends[first + node] = sequence
+            above = node
+            while True:
+                found[above].append(sequence)
+                if above == top:
+                    break
+                above = int(parents[above]) - first
+        self._through[first : first + len(parents)] = [each[0] for each in found]
+        return found
+
+    def _begin(self, parent: int) -> int:
+        """Return a sequence of its own that holds the path to a cached token."""
+        if not self._unused:
+            raise ValueError(
+                f"tree: found more than {MOST_SEQUENCES} leaves, expected at most {MOST_SEQUENCES} in llama.cpp"
+            )
+        sequence = self._unused.pop()
+        if parent >= 0:
+            stop = int(self._positions[parent]) + 1
+            self._library.c.llama_memory_seq_cp(self._memory, int(self._through[parent]), sequence, 0, stop)
+        return sequence
+
+    def commit(self, start: int, slots: Sequence[int]) -> None:
+        last, c = (start + slots[-1] if slots else start - 1), self._library.c
+        if last < 0:
+            c.llama_memory_seq_keep(self._memory, 0)
+            c.llama_memory_seq_rm(self._memory, 0, -1, -1)
+        else:
+            kept, stop = int(self._through[last]), int(self._positions[last]) + 1
+            c.llama_memory_seq_rm(self._memory, kept, stop, -1)
+            if kept:  # what was sequence 0 goes its own way somewhere in the tree
+                c.llama_memory_seq_rm(self._memory, 0, -1, -1)
+                c.llama_memory_seq_cp(self._memory, kept, 0, -1, -1)
+            c.llama_memory_seq_keep(self._memory, 0)
+        moved = start + np.asarray(slots, np.int64)
+        self.length = start + len(moved)
+        self._positions[start : self.length] = self._positions[moved]
+        self._through[: self.length] = 0
+        self._ends = {self.length - 1: 0} if self.length else {}
+        self._unused = [*range(MOST_SEQUENCES - 1, 0 if self.length else -1, -1)]
+
+    def wait(self) -> None:
+        self._library.c.llama_synchronize(self._context)
+
+
+def _parents(tree_mask: np.ndarray, held: int) -> np.ndarray:
+    """Return the slot of each new token's parent, the latest one that it sees: int [q], -1 for the text's first token.
+
+    Args:
+        tree_mask: as for `Session.forward`.
+        held: tokens in the cache before them.
+    """
+    count, covered = tree_mask.shape
+    own = covered - count + np.arange(count)
+    seen = (tree_mask == 0) & (np.arange(covered) < own[:, None])
+    latest = covered - 1 - seen[:, ::-1].argmax(1)
+    before = held + count - covered  # slots before those that the mask covers; all of them are seen
+    return np.where(seen.any(1), before + latest, before - 1)

@@ -1,0 +1,219 @@
+"""GGUF files loaded as a pair: what they decode, what they refuse, and what is left of them in memory."""
+
+import gc
+import struct
+
+import psutil
+import pytest
+import torch
+
+from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TextIndex, decode, load_pair
+from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
+from sequoia_core.decoding.loop import autoregressive
+from sequoia_core.design.plain_trees import k_ary_tree
+from sequoia_core.models.gguf import library
+from sequoia_core.models.gguf.model import GGUFModel, LlamaCppOptions
+from sequoia_core.models.gguf.session import LlamaCppSession
+from sequoia_core.studies.losslessness import check_losslessness
+from tests.conftest import calibration_of
+from tests.core.models.gguf.conftest import ROOT, write_demo, write_random
+
+PROMPT = "def read_lines(path):\n"
+
+
+@pytest.fixture(scope="module")
+def pair(demo_files):
+    return load_pair(demo_files["target"], demo_files["draft"], tokenizer=ROOT / "assets" / "demo" / "target")
+
+
+def tokens_of(steps) -> list[int]:
+    return [token for step in steps for token in step.new_tokens]
+
+
+def test_a_pair_of_files_has_everything_from_them(demo_files, demo_pair, pair):
+    alone = load_pair(demo_files["target"], "none")
+    assert alone.draft is None
+    assert alone.tokenizer.get_vocab() == demo_pair.tokenizer.get_vocab()
+    for model in (pair.target, pair.draft, alone.target):
+        assert model.dtype == "F16" and model.backend == "llama.cpp" and model.offload is None
+        assert model.max_context == demo_pair.max_context and model.eos_ids == demo_pair.target.eos_ids
+        assert model.vocab_size == demo_pair.target.vocab_size
+    ids = demo_pair.tokenizer.encode(PROMPT)
+    assert pair.tokenizer.encode(PROMPT) == ids
+    found = pair.target.plain_logits(torch.tensor(ids)).log_softmax(-1).exp()
+    wanted = demo_pair.target.plain_logits(torch.tensor(ids)).log_softmax(-1).exp()
+    assert (found - wanted).abs().sum(-1).max() < 0.05  # the weights lose 13 bits
+
+
+POLICIES = {
+    "static": lambda: k_ary_tree(2, 4),
+    "specexec": lambda: SpecExecTree(max_size=24, max_depth=5, beam=4),
+    "adaptive": lambda: AdaptiveTree(profile=None, max_size=24, calibration=calibration_of(0.8)),
+    "lookup": lambda: LookupTree(TextIndex(), max_size=16),
+    "hybrid": lambda: HybridTree(index=TextIndex(), profile=None, max_size=24, calibration=calibration_of(0.8)),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_greedy_text_is_that_of_one_token_at_a_time_but_for_near_ties(pair, name):
+    ids = pair.tokenizer.encode(PROMPT)
+    plain = tokens_of(autoregressive(ids, target=pair.target.ignore_eos(), max_new_tokens=48))
+    steps = list(
+        decode(ids, target=pair.target.ignore_eos(), draft=pair.draft, tree=POLICIES[name](), max_new_tokens=48)
+    )
+    found = tokens_of(steps)
+    assert len(found) == 48
+    assert len(steps) < 48 or name == "lookup"
+    for place, (a, b) in enumerate(zip(found, plain, strict=True)):
+        if a != b:  # the first difference has to be a near-tie; after it the texts go apart
+            row = pair.target.plain_logits(torch.tensor([*ids, *plain[:place]]))[-1]
+            assert abs(float(row[a] - row[b])) < 0.05, (place, float(row[a]), float(row[b]))
+            break
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+@pytest.mark.parametrize(("name", "verifier"), [("static", "sequoia"), ("static", "specinfer"), ("specexec", "topk")])
+def test_the_law_is_the_targets(tiny_files, name, verifier, temperature):
+    pair = load_pair(tiny_files["target"], tiny_files["draft"])
+    tree = k_ary_tree(2, 2) if name == "static" else SpecExecTree(max_size=6, max_depth=2, beam=2, branch=4)
+    report = check_losslessness(
+        [1, 2, 3], target=pair.target, draft=pair.draft, tree=tree, sampling=SamplingConfig(temperature),
+        verifier=verifier, samples=1500, new_tokens=2, generator=torch.Generator().manual_seed(1),
+    )  # fmt: skip
+    assert report.passed and report.degrees_of_freedom > 6, report.p_value
+
+
+def test_a_law_that_is_not_the_targets_is_seen(tiny_files, monkeypatch):
+    """The same test fails where a commit keeps the other child of the root: it can tell."""
+    pair, keep = load_pair(tiny_files["target"], tiny_files["draft"]), LlamaCppSession.commit
+    others = {1: 2, 2: 1}
+    monkeypatch.setattr(
+        LlamaCppSession,
+        "commit",
+        lambda self, start, slots: keep(self, start, [others.get(s, s) for s in slots[:2]] + list(slots[2:])),
+    )
+    report = check_losslessness(
+        [1, 2, 3], target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 1), sampling=SamplingConfig(1.0),
+        samples=2000, new_tokens=3, generator=torch.Generator().manual_seed(1),
+    )  # fmt: skip
+    assert not report.passed
+
+
+def test_a_file_and_a_folder_make_a_pair(demo_files, demo_pair):
+    folder = ROOT / "assets" / "demo"
+    for target, draft in ((demo_files["target"], folder / "draft"), (folder / "target", demo_files["draft"])):
+        mixed = load_pair(target, draft, device="cpu", dtype="float32")
+        ids = mixed.tokenizer.encode(PROMPT)
+        assert ids == demo_pair.tokenizer.encode(PROMPT)  # the folder's tokenizer, not the file's copy
+        steps = list(decode(ids, target=mixed.target, draft=mixed.draft, tree=k_ary_tree(2, 3), max_new_tokens=24))
+        assert sum(len(step.new_tokens) for step in steps) > len(steps)
+
+
+@pytest.mark.parametrize("dtype", ["q8_0", "q4_0"])
+def test_quantised_files_decode(tmp_path, dtype, demo_files):
+    target = write_demo("target", tmp_path / f"{dtype}.gguf", dtype)
+    pair = load_pair(target, demo_files["draft"])
+    assert pair.target.dtype == dtype.upper()
+    ids = pair.tokenizer.encode(PROMPT)
+    assert len(tokens_of(decode(ids, target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 3), max_new_tokens=16)))
+
+
+def test_no_memory_is_lost_over_a_hundred_loads(tiny_files):
+    def use() -> int:
+        pair = load_pair(tiny_files["target"], tiny_files["draft"])
+        list(decode([1, 2], target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 2), max_new_tokens=4))
+        del pair
+        gc.collect()
+        return psutil.Process().memory_info().rss
+
+    before = [use() for _ in range(20)][-1]
+    after = [use() for _ in range(100)][-1]
+    assert after - before < 24e6  # one pair with its contexts takes 5 MB: a hundred would take 500
+
+
+def broken(demo_files, tmp_path, kind):
+    data = bytearray(demo_files["target"].read_bytes())
+    if kind == "cut off in the weights":
+        data = data[: len(data) * 2 // 3]
+    elif kind == "cut off in the head":
+        data = data[:3000]
+    elif kind == "not GGUF":
+        data[:4] = b"GGML"
+    elif kind == "empty":
+        data = bytearray()
+    elif kind == "another version":
+        data[4:8] = struct.pack("<I", 77)
+    elif kind == "a text longer than the file":
+        data[24:32] = struct.pack("<Q", 2**40)
+    elif kind == "more fields than bytes":
+        data[16:24] = struct.pack("<Q", 2**63)
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "cut off in the weights", "cut off in the head", "not GGUF", "empty", "another version",
+        "a text longer than the file", "more fields than bytes",
+    ],
+)  # fmt: skip
+def test_broken_files_are_refused_in_one_line(demo_files, tmp_path, kind):
+    with pytest.raises(ValueError, match="broken.gguf: found .*expected") as caught:
+        load_pair(broken(demo_files, tmp_path, kind), demo_files["draft"], tokenizer=ROOT / "assets/demo/target")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_cannot_branch_is_refused_by_name(tmp_path, monkeypatch, tiny_files):
+    monkeypatch.setattr(library.load().c, "llama_model_is_recurrent", lambda address: True)
+    with pytest.raises(ValueError, match="found llama, recurrent, expected a model with attention alone"):
+        GGUFModel(tiny_files["target"], "mine")
+
+
+def test_settings_that_files_do_not_have_are_refused(tiny_files, tmp_path):
+    target, draft = tiny_files["target"], tiny_files["draft"]
+    with pytest.raises(ValueError, match="dtype: found 'bfloat16' for GGUF files, expected none"):
+        load_pair(target, draft, dtype="bfloat16")
+    with pytest.raises(ValueError, match="offload: found 'disk' for a GGUF file"):
+        load_pair(target, draft, offload="disk")
+    with pytest.raises(ValueError, match="found no such file, expected a GGUF file"):
+        load_pair(tmp_path / "none.gguf", draft)
+    other = write_random("llama", tmp_path / "other.gguf", vocab=9)
+    with pytest.raises(ValueError, match="tokenizers differ: id 7 is"):
+        load_pair(other, draft)
+
+
+def test_llama_cpps_own_variables_are_its_options(monkeypatch):
+    monkeypatch.setenv("LLAMA_ARG_CACHE_TYPE_K", "q8_0")
+    monkeypatch.setenv("LLAMA_ARG_N_GPU_LAYERS", "12")
+    assert LlamaCppOptions.from_environment() == LlamaCppOptions(12, None, "q8_0", "f16")
+    monkeypatch.setenv("LLAMA_ARG_THREADS", "many")
+    with pytest.raises(ValueError, match="LLAMA_ARG_THREADS: found 'many', expected a whole number"):
+        LlamaCppOptions.from_environment()
+    with pytest.raises(ValueError, match="cache_type_v: found 'f7', expected one of f32, f16"):
+        LlamaCppOptions(cache_type_v="f7")
+
+
+def test_keys_and_values_of_another_type_give_nearly_the_same_rows(tiny_files):
+    ids = torch.tensor([1, 2, 3, 4, 5, 6])
+    exact, rounded = (
+        GGUFModel(tiny_files["target"], "t", options=LlamaCppOptions(cache_type_k=kind, cache_type_v=kind))
+        for kind in ("f16", "bf16")
+    )
+    assert 0 < float((exact.plain_logits(ids) - rounded.plain_logits(ids)).abs().max()) < 0.3
+
+
+def test_another_librarys_layout_is_refused(monkeypatch):
+    monkeypatch.setitem(library._CONTEXT_DEFAULTS, "n_batch", 4711)
+    with pytest.raises(ValueError, match="found 2048 as the default of n_batch, expected 4711"):
+        library.Library(next(iter([library.Path(library.load().c._name)])))
+
+
+def test_without_llama_cpp_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(library.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"expected the package xllamacpp \(pip install 'sequoia-studio\[gguf\]'\)"):
+        library.load.__wrapped__()
+    monkeypatch.setenv(library.VARIABLE, "/nowhere/libllama.so")
+    with pytest.raises(ValueError, match=r"/nowhere/libllama.so: found no usable library"):
+        library.load.__wrapped__()

@@ -1,0 +1,153 @@
+"""A tree in a llama.cpp context: each node gets the logits of its own path, before and after any number of commits.
+
+Keys and values are float16 there and batches of other sizes round otherwise, so rows are compared within a share of
+their spread; the shares are those that `check_tree_pass` allows of rounded formats, and less.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core.models.gguf.library import MOST_SEQUENCES
+from sequoia_core.models.gguf.model import GGUFModel
+from sequoia_core.models.loading import check_tree_pass
+from sequoia_core.models.protocol import causal_mask
+from tests.core.models.gguf.conftest import ARCHITECTURES, CONTEXT, VOCAB, write_random
+
+ALLOWED = 0.01  # of the spread of a row's logits around their mean; keys and values have 11 bits
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, GGUFModel]:
+    folder = tmp_path_factory.mktemp("families")
+    return {name: GGUFModel(write_random(name, folder / f"{name}.gguf"), name) for name in ARCHITECTURES}
+
+
+def random_tree(draw, size: int) -> list[int]:
+    return [-1, *(int(draw.integers(0, node)) for node in range(1, size))]
+
+
+def masks(parents: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return depths [n] and the additive mask [n, n] of a tree."""
+    size = len(parents)
+    visible, depths = torch.eye(size, dtype=torch.bool), torch.zeros(size, dtype=torch.int64)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            visible[node] |= visible[parent]
+            depths[node] = depths[parent] + 1
+    return depths, torch.zeros(size, size).masked_fill_(~visible, -torch.inf)
+
+
+def path_to(parents: list[int], node: int) -> list[int]:
+    path = [node]
+    while parents[path[0]] >= 0:
+        path.insert(0, parents[path[0]])
+    return path
+
+
+def read(session, ids, keep=1):
+    ids = torch.as_tensor(ids)
+    positions = torch.arange(len(ids)) + session.length
+    return session.forward(ids, positions, causal_mask(len(ids)), keep=keep).clone()
+
+
+def difference(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    spread = (wanted - wanted.mean(-1, keepdim=True)).norm()
+    return float((found - wanted).norm() / spread)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_rows_of_a_tree_are_rows_of_its_paths(models, architecture):
+    draw, model = np.random.default_rng(1), models[architecture]
+    check_tree_pass(model)
+    prefix = draw.integers(0, VOCAB, 20).tolist()
+    parents = random_tree(draw, 40)
+    ids = torch.tensor(draw.integers(0, VOCAB, 40))
+    depths, mask = masks(parents)
+    session = model.open(128)
+    read(session, prefix)
+    rows = session.forward(ids, len(prefix) + depths, mask, keep=40).clone()
+    for node in range(40):
+        plain = model.plain_logits(torch.tensor([*prefix, *ids[path_to(parents, node)].tolist()]))[-1]
+        assert difference(rows[node], plain) < ALLOWED, (node, architecture)
+
+
+def test_a_tree_grown_level_by_level_and_out_of_order_is_the_same_tree(models):
+    """Later passes hang children below any cached node, also below one that has children already."""
+    draw, model = np.random.default_rng(2), models["llama"]
+    prefix, parents = draw.integers(0, VOCAB, 9).tolist(), random_tree(draw, 30)
+    ids = torch.tensor(draw.integers(0, VOCAB, 30))
+    depths, mask = masks(parents)
+    whole, parts = model.open(64), model.open(64)
+    read(whole, prefix)
+    read(parts, prefix)
+    at_once = whole.forward(ids, len(prefix) + depths, mask, keep=30).clone()
+    found, start = [], 0
+    for stop in (1, 2, 7, 8, 19, 30):
+        found.append(
+            parts.forward(
+                ids[start:stop], len(prefix) + depths[start:stop], mask[start:stop, :stop], keep=stop - start
+            ).clone()
+        )
+        start = stop
+    assert difference(torch.cat(found), at_once) < ALLOWED
+
+
+def test_after_a_thousand_commits_the_cache_is_as_new(models):
+    draw, model = np.random.default_rng(3), models["qwen3"]
+    session, text = model.open(160), []
+    for step in range(1000):
+        if len(text) > 90:  # go back to an earlier length, as a conversation does
+            text = text[:5]
+            session.commit(5, [])
+        parents = random_tree(draw, int(draw.integers(1, 24)))
+        ids = draw.integers(0, VOCAB, len(parents))
+        depths, mask = masks(parents)
+        session.forward(torch.tensor(ids), len(text) + depths, mask, keep=1)
+        kept = path_to(parents, int(draw.integers(len(parents))))
+        session.commit(len(text), kept)
+        text += ids[kept].tolist()
+        assert session.length == len(text)
+        if step % 100 == 99:
+            fresh = model.open(160)
+            read(fresh, text)
+            assert difference(read(session, [7]), read(fresh, [7])) < ALLOWED
+            session.commit(len(text), [])
+
+
+def test_nothing_kept_is_an_empty_cache(models):
+    model = models["llama"]
+    session = model.open(32)
+    read(session, [1, 2, 3])
+    session.commit(0, [])
+    assert session.length == 0
+    assert difference(read(session, [4, 5], keep=2), model.plain_logits(torch.tensor([4, 5]))) < ALLOWED
+
+
+def test_as_many_leaves_as_llama_cpp_has_sequences_and_not_one_more(models):
+    model = models["llama"]
+    session = model.open(MOST_SEQUENCES + 8)
+    read(session, [1, 2])
+    depths, mask = masks([-1, *[0] * MOST_SEQUENCES])
+    ids = torch.arange(MOST_SEQUENCES + 1) % VOCAB
+    rows = session.forward(ids, 2 + depths, mask, keep=3).clone()
+    plain = model.plain_logits(torch.tensor([1, 2, 0, int(ids[-1])]))[-1]
+    assert difference(rows[-1], plain) < ALLOWED
+    session.commit(2, [0, 5])
+    assert session.length == 4
+    wider = model.open(MOST_SEQUENCES + 8)
+    depths, mask = masks([-1, *[0] * (MOST_SEQUENCES + 1)])
+    with pytest.raises(ValueError, match="found more than 256 leaves, expected at most 256"):
+        wider.forward(torch.zeros(MOST_SEQUENCES + 2, dtype=torch.int64), depths, mask, keep=1)
+
+
+def test_a_full_cache_is_refused_before_llama_cpp_sees_it(models):
+    session = models["llama"].open(8)
+    read(session, [1] * 6)
+    with pytest.raises(ValueError, match=r"cache: found 6 \+ 3 tokens, expected at most 8 slots"):
+        read(session, [1] * 3)
+
+
+def test_the_context_of_the_file_is_the_models(models):
+    for model in models.values():
+        assert (model.max_context, model.vocab_size, model.dtype) == (CONTEXT, VOCAB, "F32")
