@@ -64,7 +64,7 @@ def gguf_problem(path: Path) -> str | None:
 
 
 def _gguf_line(names: list[str]) -> None:
-    parts = []
+    weights = cache = 0
     for name in names:
         try:
             header = read_gguf_header(Path(name).expanduser())
@@ -72,13 +72,12 @@ def _gguf_line(names: list[str]) -> None:
             st.caption(f":red[:material/memory: {escaped(Path(name).name)} cannot be read]", help=escaped(str(error)))
             return
         context = header.of_model("context_length")
-        tokens = min(CACHED_TOKENS, context) if isinstance(context, int) else CACHED_TOKENS
-        cache = header.cache_bytes(tokens)
-        words = f"weights {header.file_bytes / 1e6:,.0f}"
-        parts.append(words if cache is None else f"{words}, keys and values {cache / 1e6:,.0f}")
+        weights += header.file_bytes
+        cache += header.cache_bytes(min(CACHED_TOKENS, context) if isinstance(context, int) else CACHED_TOKENS) or 0
     st.caption(
-        f":material/memory: By llama.cpp, in MB: {'; '.join(parts)}{_free()}",
-        help=f"Predicted from the heads of the files, keys and values in 16 bits for {CACHED_TOKENS:,} tokens.",
+        f":material/memory: llama.cpp: takes {(weights + cache) / 1e6:,.0f} MB{_free()}",
+        help=f"Predicted from the heads of the GGUF files, in MB: weights {weights / 1e6:,.0f}; keys and values in 16 "
+        f"bits for {CACHED_TOKENS:,} tokens {cache / 1e6:,.0f}.",
     )
 
 

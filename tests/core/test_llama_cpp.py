@@ -3,9 +3,7 @@
 Counts are compared, never speed. Each server runs on the loopback address, bounded, and is looked for afterwards.
 """
 
-import importlib.util
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -26,6 +24,7 @@ from sequoia_core.files.local_server import ask, running_server
 from sequoia_core.models.loading import load_pair
 from sequoia_core.studies.race import own_method
 from sequoia_core.studies.server_check import counts_of, read_answer, served_by_us, server_command, start_and_ask
+from tests.gguf_files import need_llama_cpp, write_demo
 
 ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "scripts" / "llama_server.py"
@@ -35,11 +34,7 @@ NEW_TOKENS = 48
 
 @pytest.fixture(scope="module", autouse=True)
 def needed() -> None:
-    lacking = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
-    if lacking:
-        if os.environ.get("SEQUOIA_SERVERS") == "required":
-            pytest.fail(f"needs {', '.join(lacking)} (requirements-servers.txt)")
-        pytest.skip(f"needs {', '.join(lacking)} (requirements-servers.txt)")
+    need_llama_cpp()
 
 
 @pytest.fixture(autouse=True)
@@ -61,13 +56,8 @@ def running() -> list[int]:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> dict[str, Path]:
     """The demo pair as GGUF in float32, in which batched passes give the same tokens."""
-    spec = importlib.util.spec_from_file_location("make_gguf", ROOT / "scripts" / "make_gguf.py")
-    recipe = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(recipe)
     folder = tmp_path_factory.mktemp("gguf")
-    for name in ("target", "draft"):
-        recipe.write_gguf(ROOT / "assets" / "demo" / name, folder / f"{name}.gguf", dtype="float32")
-    return {name: folder / f"{name}.gguf" for name in ("target", "draft")}
+    return {name: write_demo(name, folder / f"{name}.gguf", "float32") for name in ("target", "draft")}
 
 
 @pytest.fixture(scope="module")
@@ -130,12 +120,8 @@ def test_counts_and_text_are_those_of_our_own_engine(files, prompts, demo_pair):
 
 def test_other_formats_load_and_answer(tmp_path, prompts, files):
     """Quantised files write other text; all that counts here is that they are complete."""
-    spec = importlib.util.spec_from_file_location("make_gguf", ROOT / "scripts" / "make_gguf.py")
-    recipe = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(recipe)
     for dtype in ("bfloat16", "q8_0", "q4_0"):
-        out = tmp_path / f"{dtype}.gguf"
-        recipe.write_gguf(ROOT / "assets" / "demo" / "target", out, dtype=dtype)
+        out = write_demo("target", tmp_path / f"{dtype}.gguf", dtype)
         assert out.stat().st_size < files["target"].stat().st_size
         with running_server(server_command("llama.cpp", PROGRAM, str(out), None, 0), seconds=60) as address:
             body = json.dumps({"prompt": prompts[0], "max_tokens": 8, "temperature": 0, "ignore_eos": True}).encode()

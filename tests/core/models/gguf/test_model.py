@@ -16,7 +16,7 @@ from sequoia_core.models.gguf.model import GGUFModel, LlamaCppOptions
 from sequoia_core.models.gguf.session import LlamaCppSession
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import calibration_of
-from tests.core.models.gguf.conftest import ROOT, write_demo, write_random
+from tests.gguf_files import ROOT, write_demo, write_random
 
 PROMPT = "def read_lines(path):\n"
 

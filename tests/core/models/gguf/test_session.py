@@ -12,7 +12,7 @@ from sequoia_core.models.gguf.library import MOST_SEQUENCES
 from sequoia_core.models.gguf.model import GGUFModel
 from sequoia_core.models.loading import check_tree_pass
 from sequoia_core.models.protocol import causal_mask
-from tests.core.models.gguf.conftest import ARCHITECTURES, CONTEXT, VOCAB, write_random
+from tests.gguf_files import ARCHITECTURES, CONTEXT, VOCAB, write_random
 
 ALLOWED = 0.01  # of the spread of a row's logits around their mean; keys and values have 11 bits
 

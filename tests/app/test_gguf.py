@@ -1,0 +1,63 @@
+"""A pair of GGUF files in the app: chosen in the sidebar, decoded with, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.app.conftest import PAGES, open_page, profile, run_job, settled
+from tests.gguf_files import need_llama_cpp, write_demo
+from ui.session import model_pairs
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> dict[str, Path]:
+    need_llama_cpp()
+    folder = tmp_path_factory.mktemp("gguf")
+    yield {name: write_demo(name, folder / f"{name}.gguf", "q8_0") for name in ("target", "draft")}
+    model_pairs.unload_pair()
+
+
+def choose(page: AppTest, target: Path, draft: Path) -> AppTest:
+    page.text_input(key="sidebar_target").set_value(str(target))
+    page.text_input(key="sidebar_draft").set_value(str(draft))
+    return settled(next(button for button in page.sidebar.button if button.label == "Use this pair").click().run())
+
+
+def test_it_is_chosen_decoded_with_and_every_page_runs(files, assets) -> None:
+    page = choose(open_page("decode", tokens="24", source="file"), files["target"], files["draft"])
+    captions = " ".join(caption.value for caption in page.sidebar.caption)
+    assert "Q8_0" in captions and "llama.cpp: takes " in captions and "MB" in captions
+    page = run_job(page, "decode")
+    run = page.session_state["studio_last_run"]
+    assert (run["target"], run["draft"]) == (str(files["target"]), str(files["draft"]))
+    assert run["dtype"] == "Q8_0" and sum(len(step["pieces"]) for step in run["steps"]) == 24 > len(run["steps"])
+    state = {name: page.session_state[name] for name in ("studio_last_run", "studio_runs", "studio_run_origins")}
+    for path in PAGES:
+        other = AppTest.from_file(str(path), default_timeout=60)
+        for key, value in (state | {"studio_pair": page.session_state["studio_pair"]}).items():
+            other.session_state[key] = value
+        other = settled(other.run())
+        assert not other.exception and not other.error, path.stem
+
+
+def test_what_cannot_be_loaded_is_said_before_it_is(files, assets, tmp_path) -> None:
+    (tmp_path / "cut.gguf").write_bytes(files["target"].read_bytes()[:2000])
+    page = open_page("tree")
+    for name, words in (("cut.gguf", "ends within its head"), ("none.gguf", "No such file")):
+        page = choose(page, tmp_path / name, files["draft"])
+        assert words in page.sidebar.error[0].value
+    assert "studio_pair" not in page.session_state
+
+
+@pytest.mark.parametrize("passes_by", ["llama.cpp", "transformers"])
+def test_a_profile_of_llama_cpp_says_what_to_tell_its_server(assets, passes_by) -> None:
+    page = AppTest.from_file(str(next(path for path in PAGES if path.stem == "hardware")), default_timeout=60)
+    page.session_state["studio_profile"] = replace(profile(), meta={"passes_by": passes_by})
+    page.session_state["studio_profile_source"] = "mine"
+    said = [caption.value for caption in settled(page.run()).caption if "llama-server" in caption.value]
+    assert len(said) == (passes_by == "llama.cpp")
+    assert all("spec-draft-n-max" in words and "planned tree would be" in words for words in said)

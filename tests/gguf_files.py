@@ -1,0 +1,99 @@
+"""Small GGUF files for tests: demo models converted, and random models of several architectures."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+VOCAB, WIDTH, HEADS, GROUPS, HEAD, INNER, LAYERS, CONTEXT = 64, 64, 4, 2, 16, 96, 2, 256
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3", "phi3")
+
+
+def need_llama_cpp() -> None:
+    """Skip a test where llama.cpp's wheel or the package that writes its files is missing; fail where CI wants them."""
+    lacking = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
+    if lacking:
+        reason = f"needs {', '.join(lacking)} (requirements-servers.txt)"
+        (pytest.fail if os.environ.get("SEQUOIA_SERVERS") == "required" else pytest.skip)(reason)
+
+
+def write_demo(name: str, out: Path, dtype: str) -> Path:
+    """Convert a demo model with the recipe that ships."""
+    spec = importlib.util.spec_from_file_location("make_gguf", ROOT / "scripts" / "make_gguf.py")
+    recipe = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recipe)
+    recipe.write_gguf(ROOT / "assets" / "demo" / name, out, dtype=dtype)
+    return out
+
+
+def write_random(architecture: str, out: Path, *, seed: int = 0, vocab: int = VOCAB, layers: int = LAYERS) -> Path:
+    """Write a model of random weights with a byte-level tokenizer of `vocab` tokens, none of which ends a text."""
+    import gguf
+
+    draw, writer = np.random.default_rng(seed), gguf.GGUFWriter(out, architecture)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(GROUPS)
+    writer.add_key_length(HEAD)
+    writer.add_value_length(HEAD)
+    writer.add_rope_dimension_count(HEAD)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_vocab_size(vocab)
+    if architecture == "gemma3":
+        writer.add_sliding_window(12)  # shorter than the texts: old tokens drop out of sight
+    if architecture == "phi3":
+        writer.add_rope_scaling_orig_ctx_len(CONTEXT)
+    letters = [chr(code) for code in range(ord("!"), ord("!") + vocab - 1)]
+    letters.append(letters[0] + letters[1])  # the one merge there is
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(letters)
+    writer.add_token_types([gguf.TokenType.NORMAL] * vocab)
+    writer.add_token_merges([f"{letters[0]} {letters[1]}"])
+    writer.add_add_bos_token(False)
+
+    def add(name: str, *shape: int, scale: float = 0.3, around: float = 0.0) -> None:
+        values = around + scale * draw.standard_normal(shape)
+        writer.add_tensor(name, values.astype(np.float32))
+
+    add("token_embd.weight", vocab, WIDTH, scale=1.0)
+    add("output_norm.weight", WIDTH, scale=0.1, around=1.0)
+    if architecture != "gemma3":  # whose head is its embedding
+        add("output.weight", vocab, WIDTH)
+    for layer in range(layers):
+        block = f"blk.{layer}"
+        norms = ["attn_norm", "ffn_norm"]
+        norms += ["post_attention_norm", "post_ffw_norm"] if architecture == "gemma3" else []
+        for norm in norms:
+            add(f"{block}.{norm}.weight", WIDTH, scale=0.1, around=1.0)
+        sizes = {"q": HEADS * HEAD, "k": GROUPS * HEAD, "v": GROUPS * HEAD}
+        if architecture == "phi3":
+            add(f"{block}.attn_qkv.weight", sum(sizes.values()), WIDTH)
+            add(f"{block}.ffn_up.weight", 2 * INNER, WIDTH)
+        else:
+            for letter, size in sizes.items():
+                add(f"{block}.attn_{letter}.weight", size, WIDTH)
+                if architecture == "qwen2":
+                    add(f"{block}.attn_{letter}.bias", size)
+            for part in ("gate", "up"):
+                add(f"{block}.ffn_{part}.weight", INNER, WIDTH)
+        if architecture in ("qwen3", "gemma3"):
+            for letter in "qk":
+                add(f"{block}.attn_{letter}_norm.weight", HEAD, scale=0.1, around=1.0)
+        add(f"{block}.attn_output.weight", WIDTH, HEADS * HEAD)
+        add(f"{block}.ffn_down.weight", WIDTH, INNER)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
