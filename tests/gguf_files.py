@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
-VOCAB, WIDTH, HEADS, GROUPS, HEAD, INNER, LAYERS, CONTEXT = 64, 64, 4, 2, 16, 96, 2, 256
+VOCAB, HEADS, GROUPS, HEAD, LAYERS, CONTEXT = 64, 4, 2, 16, 2, 256
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3", "phi3")
 
 
@@ -31,16 +31,21 @@ def write_demo(name: str, out: Path, dtype: str) -> Path:
     return out
 
 
-def write_random(architecture: str, out: Path, *, seed: int = 0, vocab: int = VOCAB, layers: int = LAYERS) -> Path:
-    """Write a model of random weights with a byte-level tokenizer of `vocab` tokens, none of which ends a text."""
+def write_random(architecture: str, out: Path, *, seed: int = 0, vocab: int = VOCAB, q4_k: bool = False) -> Path:
+    """Write a model of random weights with a byte-level tokenizer of `vocab` tokens, none of which ends a text.
+
+    Args:
+        q4_k: matrices of layers in blocks of Q4_K, 256 numbers in 144 bytes, drawn as such; rows are wider then.
+    """
     import gguf
 
+    width, inner = (256, 512) if q4_k else (64, 96)
     draw, writer = np.random.default_rng(seed), gguf.GGUFWriter(out, architecture)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_K_M if q4_k else gguf.LlamaFileType.ALL_F32)
     writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(layers)
-    writer.add_feed_forward_length(INNER)
+    writer.add_embedding_length(width)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(inner)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(GROUPS)
     writer.add_key_length(HEAD)
@@ -63,35 +68,40 @@ def write_random(architecture: str, out: Path, *, seed: int = 0, vocab: int = VO
     writer.add_add_bos_token(False)
 
     def add(name: str, *shape: int, scale: float = 0.3, around: float = 0.0) -> None:
+        if q4_k and name.startswith("blk.") and len(shape) == 2 and shape[1] % 256 == 0:
+            blocks = draw.integers(0, 256, (shape[0], shape[1] // 256, 144), dtype=np.uint8)
+            blocks[..., :4] = np.array([1e-4, 1e-3], np.float16).view(np.uint8)  # what scales and minima are times
+            writer.add_tensor(name, blocks.reshape(shape[0], -1), raw_dtype=gguf.GGMLQuantizationType.Q4_K)
+            return
         values = around + scale * draw.standard_normal(shape)
         writer.add_tensor(name, values.astype(np.float32))
 
-    add("token_embd.weight", vocab, WIDTH, scale=1.0)
-    add("output_norm.weight", WIDTH, scale=0.1, around=1.0)
+    add("token_embd.weight", vocab, width, scale=1.0)
+    add("output_norm.weight", width, scale=0.1, around=1.0)
     if architecture != "gemma3":  # whose head is its embedding
-        add("output.weight", vocab, WIDTH)
-    for layer in range(layers):
+        add("output.weight", vocab, width)
+    for layer in range(LAYERS):
         block = f"blk.{layer}"
         norms = ["attn_norm", "ffn_norm"]
         norms += ["post_attention_norm", "post_ffw_norm"] if architecture == "gemma3" else []
         for norm in norms:
-            add(f"{block}.{norm}.weight", WIDTH, scale=0.1, around=1.0)
+            add(f"{block}.{norm}.weight", width, scale=0.1, around=1.0)
         sizes = {"q": HEADS * HEAD, "k": GROUPS * HEAD, "v": GROUPS * HEAD}
         if architecture == "phi3":
-            add(f"{block}.attn_qkv.weight", sum(sizes.values()), WIDTH)
-            add(f"{block}.ffn_up.weight", 2 * INNER, WIDTH)
+            add(f"{block}.attn_qkv.weight", sum(sizes.values()), width)
+            add(f"{block}.ffn_up.weight", 2 * inner, width)
         else:
             for letter, size in sizes.items():
-                add(f"{block}.attn_{letter}.weight", size, WIDTH)
+                add(f"{block}.attn_{letter}.weight", size, width)
                 if architecture == "qwen2":
                     add(f"{block}.attn_{letter}.bias", size)
             for part in ("gate", "up"):
-                add(f"{block}.ffn_{part}.weight", INNER, WIDTH)
+                add(f"{block}.ffn_{part}.weight", inner, width)
         if architecture in ("qwen3", "gemma3"):
             for letter in "qk":
                 add(f"{block}.attn_{letter}_norm.weight", HEAD, scale=0.1, around=1.0)
-        add(f"{block}.attn_output.weight", WIDTH, HEADS * HEAD)
-        add(f"{block}.ffn_down.weight", WIDTH, INNER)
+        add(f"{block}.attn_output.weight", width, HEADS * HEAD)
+        add(f"{block}.ffn_down.weight", width, inner)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -72,6 +72,21 @@ def test_rows_of_a_tree_are_rows_of_its_paths(models, architecture):
         assert difference(rows[node], plain) < ALLOWED, (node, architecture)
 
 
+def test_rows_of_a_tree_in_four_bits(tmp_path):
+    """Q4_K, whose blocks of 256 need wider rows than the demo models have."""
+    model = GGUFModel(write_random("llama", tmp_path / "q4.gguf", q4_k=True), "q4")
+    assert model.dtype == "Q4_K_M"
+    check_tree_pass(model)
+    parents, ids = [-1, 0, 0, 1, 1, 2, 3], torch.tensor([5, 6, 7, 8, 9, 10, 11])
+    depths, mask = masks(parents)
+    session = model.open(64)
+    read(session, [1, 2, 3])
+    rows = session.forward(ids, 3 + depths, mask, keep=7).clone()
+    for node in range(7):
+        plain = model.plain_logits(torch.tensor([1, 2, 3, *ids[path_to(parents, node)].tolist()]))[-1]
+        assert difference(rows[node], plain) < 0.05  # activations are rounded to 8 bits, in other groups
+
+
 def test_a_tree_grown_level_by_level_and_out_of_order_is_the_same_tree(models):
     """Later passes hang children below any cached node, also below one that has children already."""
     draw, model = np.random.default_rng(2), models["llama"]
