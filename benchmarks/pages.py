@@ -18,7 +18,10 @@ from streamlit.testing.v1 import AppTest  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent
 
 DEPTH = 8
-SIZES = {"n <= 128": range(20, 128, 12), "n <= 512": range(130, 512, 42), "n <= 1024": range(540, 1024, 54)}
+SIZES = {
+    "n <= 128": range(20, 128, 12), "n <= 512": range(130, 512, 42), "n <= 1024": range(540, 1024, 54),
+    "n <= 2048": range(1100, 2048, 110),
+}  # fmt: skip
 
 
 def main() -> None:

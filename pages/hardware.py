@@ -76,7 +76,7 @@ with left:
     why.section(vector, profile, foreign=foreign)
 with right:
     source.in_use(profile)
-    if table.max_size < min(profile.max_size, core_cache.MAX_SIZE):
+    if table.max_size < min(profile.max_size, core_cache.USUAL_SIZE):
         st.caption(f":material/info: {controls.TOO_LONG}")
     costs.section(profile, best)
 drafts.section(vector, profile)

@@ -123,7 +123,7 @@ with first:
     vector_control()
 vector = session.acceptance()
 n, d = size_and_depth_controls(*others)
-table = core_cache.tokens_table(vector)
+table = core_cache.tokens_table(vector, core_cache.reach(n))
 use_size_and_depth(n, d, table)
 if np.isnan(table[n, d]):
     st.warning(f"{controls.TOO_LONG} The last tree stays in use.", icon=":material/warning:")

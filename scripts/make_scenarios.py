@@ -1,11 +1,10 @@
-"""Write the modelled profiles of scenarios. `assets/scenarios/*.json` say which vector belongs to each, and what both
-show.
+"""Write the fitted vectors and modelled profiles of scenarios; `assets/scenarios/*.json` say which belong together.
 
     python scripts/make_scenarios.py
 
 Takes seconds and no model: `design.roofline` makes the times, from peaks of `assets/devices.json` and the few published
-or recorded times named below. `make_demo_assets.py` measures the profiles and vectors that are measured; the fitted
-vector is the power law whose numbers it holds.
+or recorded times named below; a fitted vector is the power law that yields two published numbers of tokens per step.
+`make_demo_assets.py` measures the profiles and vectors that are measured.
 """
 
 from __future__ import annotations
@@ -13,19 +12,32 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import least_squares
 
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.model_shapes import ModelShape, find_shape
+from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
+from sequoia_core.design.plain_trees import independent_chains
 from sequoia_core.design.profile import HardwareProfile
-from sequoia_core.design.roofline import TUNED, Device, Software, find_device, modelled_profile, pass_sec
+from sequoia_core.design.roofline import SIZES, TUNED, Device, Software, find_device, modelled_profile, pass_sec
+from sequoia_core.design.what_if import power_law
 
 ROOT = Path(__file__).resolve().parent.parent
 
 SCENARIOS = ROOT / "assets" / "scenarios"
 RECORD = ROOT / "benchmarks" / "results" / "passes-avx512-2026-11-21.json"
-PAPER_TARGET_SEC, PAPER_DRAFT_SEC = 24.2e-3, 0.5e-3  # Sequoia paper, Llama-2-7B <- JackFram-68M on an A100
+PAPER_TARGET_SEC = {"llama-2-7b": 24.2e-3, "llama-2-13b": 31.2e-3, "vicuna-33b": 53.2e-3}  # its blog: A100
+PAPER_DRAFT_SEC = 0.5e-3  # JackFram-68M there, Sequoia paper
+FOUR_BITS = 0.26  # of 16
+FOUR_BITS_SOURCE = "GPTQ, with a scale of 16 bits and a zero of 4 for each 128 weights: 4.16 bits a weight"
+PCI_EXPRESS_3 = 15.75e9  # 8 GT/s x 16 lanes x 128/130
+LARGE = (*SIZES, 1536, 2048)  # tokens of passes where weights stream, which large trees are for
 
 
 def reaching(software: Software, shape: ModelShape, device: Device, seconds: float, *, dtype: str) -> Software:
@@ -62,20 +74,90 @@ def fit_software(
     )
 
 
-def a100_profile() -> HardwareProfile:
-    """Return Llama-2-7B <- 68M on an A100 through the paper's software: both one-token times are the paper's."""
-    device, target, draft = find_device("a100-80g"), find_shape("llama-2-7b"), find_shape("jackfram-68m")
-    return modelled_profile(
-        target, draft, device, dtype="float16",
-        software=reaching(TUNED, target, device, PAPER_TARGET_SEC, dtype="float16"),
-        draft_software=reaching(TUNED, draft, device, PAPER_DRAFT_SEC, dtype="float16"),
+class Row(NamedTuple):
+    """A row of the Sequoia paper's tables at temperature 0: what a tree and SpecInfer's chains yield for a pair.
+
+    Attributes:
+        tree: (nodes, depth in edges, tokens per step); chains: (how many, how long, tokens per step).
+    """
+
+    pair: str
+    target: str
+    draft: str
+    data: str
+    tree: tuple[int, int, float]
+    chains: tuple[int, int, float]
+
+
+ROWS = {  # arXiv 2402.12374v3, tables 2 and 3; their depths count levels
+    "acceptance/llama2-7b-68m-c4.json": Row(
+        "Llama-2-7B <- JackFram-68M", "llama-2-7b", "jackfram-68m", "C4", (128, 9, 5.08), (5, 8, 3.96)
+    ),
+    "acceptance/llama2-13b-68m-c4.json": Row(
+        "Llama-2-13B <- JackFram-68M", "llama-2-13b", "jackfram-68m", "C4", (64, 8, 4.20), (5, 8, 3.64)
+    ),
+    "acceptance/vicuna-33b-1.3b-c4.json": Row(
+        "Vicuna-33B <- Sheared-LLaMA-1.3B", "vicuna-33b", "sheared-llama-1.3b", "C4", (64, 5, 4.28), (5, 8, 3.86)
+    ),
+    "acceptance/llama2-70b-7b-mt-bench.json": Row(
+        "Llama-2-70B-chat <- 7B-chat", "llama-2-70b", "llama-2-7b", "MT-Bench", (768, 17, 10.30), (16, 48, 7.63)
+    ),
+}
+
+
+def fitted_vector(row: Row) -> AcceptanceVector:
+    """Return the power law whose best tree and whose independent chains yield what a row reports."""
+    (size, depth, tokens), (count, length, chain_tokens) = row.tree, row.chains
+    chains = independent_chains(count, length)
+
+    def missed(law: np.ndarray) -> list[float]:
+        vector = power_law(*law.tolist())
+        best = optimal_tree(vector, size=size, depth=depth)
+        return [expected_tokens(best, vector) - tokens, expected_tokens(chains, vector) - chain_tokens]
+
+    found = least_squares(missed, (0.7, 0.5), bounds=((0.05, 0.05), (0.99, 3.0)), xtol=1e-15, ftol=1e-15, gtol=1e-15)
+    assert max(abs(found.fun)) < 1e-6, f"{row.pair}: no power law yields both numbers"
+    p1, b = found.x.tolist()
+    source = (
+        f"fitted, not measured: a power law whose best tree of {size} nodes and {depth + 1} levels yields {tokens:.2f} "
+        f"tokens per step and whose {count} chains of {length} yield {chain_tokens:.2f}, as the Sequoia paper (Chen et "
+        "al., NeurIPS 2024, arXiv 2402.12374) reports; it publishes no vector for this pair"
+    )
+    return AcceptanceVector(
+        power_law(p1, b).probs, meta={"source": source, "pair": row.pair, "data": row.data, "p1": p1, "b": b},
+        holds_for=Conditions(find_shape(row.target).model, find_shape(row.draft).model, 0.0, declared=True),
     )  # fmt: skip
 
 
-def l40_profile() -> HardwareProfile:
-    """Return Llama-3-70B <- 8B on an L40, the target streamed from host memory."""
-    target, draft = find_shape("llama-3-70b"), find_shape("llama-3-8b")
-    return modelled_profile(target, draft, find_device("l40"), dtype="float16", offload="host")
+def a100_profile(target_name: str, draft_name: str) -> HardwareProfile:
+    """Return a pair of the paper on an A100 through its software: the target's one-token time is the paper's.
+
+    That of the 68M draft is too; the time which that software takes for each of its layers holds for other drafts.
+    """
+    device, target, first = find_device("a100-80g"), find_shape(target_name), find_shape("jackfram-68m")
+    return modelled_profile(
+        target, find_shape(draft_name), device, dtype="float16",
+        software=reaching(TUNED, target, device, PAPER_TARGET_SEC[target_name], dtype="float16"),
+        draft_software=reaching(TUNED, first, device, PAPER_DRAFT_SEC, dtype="float16"),
+    )  # fmt: skip
+
+
+def l40_profile(target: str, draft: str) -> HardwareProfile:
+    """Return a pair on an L40, the target streamed from host memory."""
+    return modelled_profile(
+        find_shape(target), find_shape(draft), find_device("l40"), dtype="float16", offload="host", sizes=LARGE
+    )
+
+
+def four_bit_profile(device: Device) -> HardwareProfile:
+    """Return Llama-2-70B in 4 bits <- 7B on a consumer GPU, streamed from host memory; the draft runs eagerly."""
+    target, draft, dtype = find_shape("llama-2-70b"), find_shape("llama-2-7b"), "float16"
+    stored = {"name": "tuned, 4 bits", "stored": FOUR_BITS, "source": f"{TUNED.source}; 4 bits: {FOUR_BITS_SOURCE}"}
+    eager = reaching(TUNED, draft, find_device("a100-80g"), PAPER_TARGET_SEC["llama-2-7b"], dtype=dtype)
+    return modelled_profile(
+        target, draft, device, dtype=dtype, offload="host", sizes=LARGE,
+        software=TUNED.model_copy(update=stored), draft_software=eager,
+    )  # fmt: skip
 
 
 def plain_processor_profile() -> HardwareProfile:
@@ -94,8 +176,16 @@ def plain_processor_profile() -> HardwareProfile:
 
 
 MADE = {
-    "profiles/llama2-7b-68m-a100.json": a100_profile,
-    "profiles/llama3-70b-8b-l40-host.json": l40_profile,
+    **{name: partial(fitted_vector, row) for name, row in ROWS.items()},
+    "profiles/llama2-7b-68m-a100.json": partial(a100_profile, "llama-2-7b", "jackfram-68m"),
+    "profiles/llama2-13b-68m-a100.json": partial(a100_profile, "llama-2-13b", "jackfram-68m"),
+    "profiles/vicuna-33b-1.3b-a100.json": partial(a100_profile, "vicuna-33b", "sheared-llama-1.3b"),
+    "profiles/llama3-70b-8b-l40-host.json": partial(l40_profile, "llama-3-70b", "llama-3-8b"),
+    "profiles/llama2-70b-7b-l40-host.json": partial(l40_profile, "llama-2-70b", "llama-2-7b"),
+    "profiles/llama2-70b-4bit-rtx-4090.json": partial(four_bit_profile, find_device("rtx-4090")),
+    "profiles/llama2-70b-4bit-rtx-3090.json": partial(
+        four_bit_profile, find_device("rtx-3090").model_copy(update={"host_bytes_per_sec": PCI_EXPRESS_3})
+    ),
     "profiles/demo-avx512.json": plain_processor_profile,
 }
 

@@ -99,6 +99,22 @@ def banner() -> None:
         )
 
 
+def beside_reported() -> None:
+    """Say how far the times of the scenario in use are off what others measured on such a machine."""
+    scenario = in_use()
+    if scenario is None:
+        return
+    vector, profile = parts(scenario)
+    for told in scenario.reported:
+        found = core_cache.prediction(vector, profile, core_cache.best_tree(vector, told.size, told.depth))
+        speedup, off = told.distance(found.speedup.value, found.tokens_per_step.value)
+        st.caption(
+            f":material/fact_check: Measured there: {told.speedup:.2f}× with n = {told.size:,}, d = {told.depth} and "
+            f"{told.tokens_per_step:.2f} tokens per step ({escaped(told.source)}). With as many tokens per step these "
+            f"times predict {speedup:.2f}×, {abs(off):.0%} {'more' if off > 0 else 'less'}."
+        )
+
+
 def speedup_card(tree: TokenTree) -> Card | None:
     """Return the speedup of a tree for the pair and machine of the scenario in use; None where that is not told."""
     scenario = in_use()

@@ -110,7 +110,7 @@ def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> di
 
     found = _about(chains.counts) | {
         "survival": chains.survival.tolist(),
-        "interval": [chains.low.tolist(), chains.high.tolist()],
+        "interval": None if chains.counts.shares else [chains.low.tolist(), chains.high.tolist()],
         "acceptance": chains.to_matrix().probs[:-1, 0].tolist(),
         "tokens_per_step": chains.tokens_per_step.tolist(),
         "coverage": chains.coverage,
@@ -135,8 +135,9 @@ def _for_people(chains: ChainAcceptance, plan: ServerPlan | None) -> dict[str, s
     rows |= {} if plan is None else {"costs": plan.source}
     for k in range(1, chains.longest + 1):
         place = k - 1
+        low = "" if chains.counts.shares else f" [{chains.low[place]:.3f}, {chains.high[place]:.3f}]"
         parts = [
-            f"position {k} survives {chains.survival[place]:.3f} [{chains.low[place]:.3f}, {chains.high[place]:.3f}]",
+            f"position {k} survives {chains.survival[place]:.3f}{low}",
             f"{chains.tokens_per_step[k]:.2f} tokens per step",
         ]
         for each in () if plan is None else plan.batches:
@@ -165,7 +166,8 @@ def _counts(after: Path, before: Path | None, engine: str, model: str | None) ->
 
 
 def _about(counts: ServerCounts) -> dict[str, Any]:
-    return {"engine": counts.engine, "model": counts.model, "source": counts.source, "drafts": counts.drafts}
+    drafts = None if counts.shares else counts.drafts
+    return {"engine": counts.engine, "model": counts.model, "source": counts.source, "drafts": drafts}
 
 
 def _report_unplanned(counts: ServerCounts, reason: str, as_json: bool) -> None:

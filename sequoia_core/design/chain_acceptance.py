@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..files.server_counts import MAX_COUNT, UNCENSORED, ServerCounts, ServerRequest
+from ..files.server_counts import MAX_COUNT, SHARES, UNCENSORED, ServerCounts, ServerRequest
 from .acceptance import AcceptanceMatrix, AcceptanceVector
 from .bootstrap import LEVEL, RESAMPLES, Estimate, bounds, estimate, resampled, wilson_interval
 from .replay import replay_while_growing
@@ -88,21 +88,28 @@ class ChainAcceptance:
         reached = np.array([self.counts.drafts, *self.counts.positions[:-1], 0])
         probs = np.array([*self.counts.positions, 0]) / np.maximum(reached, 1)
         over = "requests" if self.by_request else "drafts, as if independent"
+        published = {"published": self.counts.source, "interval": "none"} if self.counts.shares else {}
         meta = {
             "engine": self.counts.engine, "model": self.counts.model, "source": self.counts.source,
             "settings": "unknown", "draft_tokens": self.counts.draft_tokens, "tokens": self.counts.tokens,
             "requests_done": self.counts.requests_done, "tokens_per_step": self.tokens_per_step.tolist(),
             "survival": self.survival.tolist(), "low": self.low.tolist(), "high": self.high.tolist(), "interval": over,
         }  # fmt: skip
-        return AcceptanceMatrix(probs[:, None], trials=reached[:, None], meta=meta)
+        trials = None if published else reached[:, None]
+        return AcceptanceMatrix(probs[:, None], trials=trials, meta=meta | published)
 
 
 def counts_of_matrix(matrix: AcceptanceMatrix) -> ServerCounts:
     """Return the counts behind a matrix that `to_matrix` made: those by position; requests are not kept.
 
+    Rates that somebody published, of rank 1 alone, come as such a matrix without trials; its `meta` says where.
+
     Raises:
         ValueError: for a matrix with more ranks, or without its trials.
     """
+    source = matrix.meta.get("published")
+    if len(matrix) == 1 and matrix.trials is None and isinstance(source, str):
+        return _published_counts(matrix, source[:400])
     if len(matrix) > 1 or matrix.trials is None or not matrix.trials[0, 0]:
         raise ValueError(f"found a matrix of {len(matrix)} ranks, expected rank 1 alone with its trials, of a server")
     drafted = slice(-1 if not matrix.trials[-1, 0] else None)  # without the row that ends it
@@ -113,6 +120,16 @@ def counts_of_matrix(matrix: AcceptanceMatrix) -> ServerCounts:
         str(matrix.meta.get("engine", "unknown"))[:40], "a saved matrix", int(matrix.trials[0, 0]), known[0],
         sum(positions), tuple(positions), known[1], known[2], model=str(matrix.meta.get("model", ""))[:4096],
         notes=("A saved matrix: counts by position, requests not kept.",),
+    )  # fmt: skip
+
+
+def _published_counts(matrix: AcceptanceMatrix, source: str) -> ServerCounts:
+    survival = np.trim_zeros(np.cumprod(matrix.probs[:, 0]), "b")
+    positions = np.rint(SHARES * survival).astype(int).tolist()
+    engine, model = (str(matrix.meta.get(name, "unknown"))[:4096] for name in ("engine", "model"))
+    return ServerCounts(
+        engine, source, SHARES, None, sum(positions), tuple(positions), shares=True, model=model,
+        notes=(f"Published rates of rank 1 alone, for chains only ({source}): no counts, so no interval.",),
     )  # fmt: skip
 
 
@@ -136,7 +153,9 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> 
     survival = np.array(counts.positions) / counts.drafts
     notes = list(counts.notes)
     coverage = counts.coverage
-    if len(counts.requests) > 1:
+    if counts.shares:
+        trials, picks, again, low, high = counts.drafts, None, survival[None], survival, survival
+    elif len(counts.requests) > 1:
         trials = len(counts.requests)
         picks = resampled(trials)
         passed = np.array([_passed(request, len(survival)) for request in counts.requests])

@@ -97,6 +97,8 @@ class Software(BaseModel):
         hiding: h: reading for r seconds and computing for a takes (r^h + a^h)^(1/h) together. None: the two
             overlap fully.
         layer_sec: seconds for each layer beside both; None takes the device's own.
+        stored: bytes of a layer as it is kept and read ÷ bytes in the dtype of the arithmetic: 0.26 for 4 bits with a
+            scale for each 128 weights. Whether models fit is still asked in the dtype.
         source: where the numbers come from.
     """
 
@@ -107,6 +109,7 @@ class Software(BaseModel):
     streaming: Positive = 1.0
     hiding: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     layer_sec: Seconds | None = None
+    stored: Positive = 1.0
     source: str = ""
 
 
@@ -145,7 +148,9 @@ def pass_sec(
     """
     tokens = np.asarray(tokens, dtype=np.float64)
     visible = context + tokens
-    read = shape.read_parameters * bytes_of(dtype) + shape.kv_bytes(dtype) * visible
+    layers = shape.num_hidden_layers * shape.layer_parameters
+    weights = shape.read_parameters - (1 - software.stored) * layers
+    read = weights * bytes_of(dtype) + shape.kv_bytes(dtype) * visible
     reading = read / (device.bytes_per_sec * software.traffic)
     computing = tokens * shape.operations_per_token(visible) / (device.rate(dtype) * software.arithmetic)
     layer_sec = device.layer_sec if software.layer_sec is None else software.layer_sec
@@ -159,7 +164,7 @@ def pass_sec(
 
 def layer_read_sec(shape: ModelShape, device: Device, dtype: str, software: Software, offload: str) -> float:
     """Return the seconds in which one offloaded layer arrives."""
-    return shape.layer_parameters * bytes_of(dtype) / (device.link(offload) * software.streaming)
+    return shape.layer_parameters * bytes_of(dtype) * software.stored / (device.link(offload) * software.streaming)
 
 
 def modelled_profile(

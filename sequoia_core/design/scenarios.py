@@ -17,6 +17,32 @@ from ..files.safe_files import checked, read_bytes, read_json
 Text = Annotated[str, Field(min_length=1)]
 
 
+class Reported(BaseModel):
+    """A speedup that somebody measured on the pair and machine of a scenario.
+
+    Args:
+        size, depth: of the tree, depth in edges.
+        tokens_per_step, speedup: as they report them.
+        source: who, and where it stands.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+    size: Annotated[int, Field(ge=1)]
+    depth: Annotated[int, Field(ge=1)]
+    tokens_per_step: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    speedup: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    source: Text
+
+    def distance(self, speedup: float, tokens: float) -> tuple[float, float]:
+        """Return the speedup that a scenario's times give a tree with the reported tokens, and how far off it is.
+
+        Args:
+            speedup, tokens: predicted of a tree of this size and depth.
+        """
+        predicted = speedup * self.tokens_per_step / tokens
+        return predicted, predicted / self.speedup - 1
+
+
 class Scenario(BaseModel):
     """A pair and a machine, as its file says it.
 
@@ -27,6 +53,7 @@ class Scenario(BaseModel):
         acceptance, profile: the files, by their paths inside the assets.
         vector: measured by this project, published by somebody else, or fitted to agree with what they say.
         times: pages show modelled times unlike measured ones.
+        reported: what others measured there, to hold the times against.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
@@ -40,6 +67,7 @@ class Scenario(BaseModel):
     profile: Text
     vector: Literal["measured", "published", "fitted"]
     times: Literal["measured", "modelled"]
+    reported: list[Reported] = []
 
 
 def list_scenarios(assets: Path = ASSETS) -> list[Scenario]:

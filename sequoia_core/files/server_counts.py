@@ -13,6 +13,7 @@ ENGINES = VLLM, LLAMA_CPP, SGLANG = ("vllm", "llama.cpp", "sglang")
 MAX_COUNT = 2**53  # beyond, a float64 no longer counts by ones
 MAX_POSITIONS = 1024
 UNCENSORED = 0.95  # of K tokens in each draft: below, positions that were never drafted count as refused
+SHARES = 10_000  # drafts that published rates are counted as
 
 
 class ServerRequest(NamedTuple):
@@ -42,6 +43,8 @@ class ServerCounts:
         requests: where the source tells of each request; then all counts are theirs.
         ordered: whether the steps of `requests` are in their order, so that they can be replayed.
         mean_length: tokens per step, where the source only tells averages.
+        shares: whether counts are published rates, of 10,000 drafts for want of the true number; nothing then has an
+            interval.
         model: name as the server gives it.
         notes: what was assumed, and what the source cannot tell; for people.
 
@@ -60,6 +63,7 @@ class ServerCounts:
     requests: tuple[ServerRequest, ...] = ()
     ordered: bool = False
     mean_length: float | None = None
+    shares: bool = False
     model: str = ""
     notes: tuple[str, ...] = ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -50,11 +51,14 @@ def test_a_scenario_sets_every_page_and_says_what_it_is(scenario_assets) -> None
     assert "Predicted speedup" not in metrics(page)
 
 
-def test_the_hardware_page_draws_a_scenario_as_modelled(scenario_assets) -> None:
+def test_the_hardware_page_draws_a_scenario_as_modelled_beside_what_was_measured(scenario_assets) -> None:
     page = choose(open_page("hardware"), TITLE)
     spec = next(c.proto.spec for c in page.get("plotly_chart") if c.proto.id.endswith("-hardware_times"))
     assert "modelled t(n)" in spec and "measured, median" not in spec
     assert "Supposed speedup" in metrics(page)
+    said = next(caption.value for caption in page.caption if "Measured there" in caption.value)
+    assert "9.50× with n = 768, d = 17 and 11.68 tokens per step (Sequoia paper, table 2" in said
+    assert re.search(r"these times predict \d+\.\d\d×, 18% more\.", said)
 
 
 def test_what_does_not_fit_ones_own_pair_is_said_once(scenario_assets) -> None:

@@ -76,6 +76,19 @@ def test_the_example_is_shown_as_the_core_plans_it(with_example) -> None:
     assert [trace["name"] for trace in speed["data"] if "name" in trace] == ["batch 1", "batch 4", "batch 16"]
 
 
+def test_published_rates_of_a_head_are_an_example_too(with_example) -> None:
+    shutil.copy(EXAMPLE.parent / "qwen3-8b-peagle.json", with_example.parent)
+    page = open_page("server")
+    box = page.selectbox(key="server_example")
+    assert [option.rsplit(": ", 1)[-1] for option in box.options][1:] == ["published, rank 1 only (chains)"]
+    settled(box.select(box.options[1]).run())
+    assert metrics(page)["Tokens per step now"] == ("3.50", "k = 7, vs 1.00 without")
+    said = words(page)
+    assert "Published, without an interval" in said and "releases/tag/v0.6.0, 2026-06-16" in said
+    assert "95 %" not in said and "independent" not in said
+    assert len(json.loads(page.get("plotly_chart")[0].proto.spec)["data"]) == 1  # the demo pair is not drawn beside it
+
+
 def test_without_the_example_it_asks_for_a_file(assets) -> None:
     page = open_page("server")
     assert "The example is missing" in page.info[0].value and not page.metric

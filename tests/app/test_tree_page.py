@@ -54,6 +54,13 @@ def test_sliders_design_the_tree_and_the_button_goes_back() -> None:
     assert "best tree for this acceptance and hardware" in page.markdown[0].value
 
 
+def test_trees_of_2048_nodes_are_designed_too() -> None:
+    page = open_page(PAGE, n="2048", depth="9")
+    assert not page.exception and page.session_state["studio_shape"] == (2048, 9)
+    assert "n = 2048, d = 9" in page.markdown[0].value
+    assert metrics(page)["The next node adds"][0] != "–"
+
+
 def test_a_link_reproduces_the_view() -> None:
     page = open_page(PAGE, n="48", depth="7", tree_color="Depth")
     assert sliders(page) == (48, 7) and page.session_state["studio_shape"] == (48, 7)

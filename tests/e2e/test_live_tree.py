@@ -217,6 +217,28 @@ def test_six_updates_a_second_of_500_steps_of_1024_nodes_draw_nothing_anew(page)
     assert heap_mb(page) - before < 60  # 504 steps of 1,024 nodes, two numbers and a text each
 
 
+STEPPED = """
+() => {
+  const button = document.querySelector(".prev")
+  return Array.from({ length: 7 }, () => {
+    const started = performance.now()
+    button.click()
+    return performance.now() - started
+  }).sort((one, other) => one - other)[3]
+}
+"""
+
+
+def test_2048_nodes_are_painted_on_one_canvas_without_delay(page) -> None:
+    parents = [-1, *[node // 4 for node in range(2047)]]
+    shape = {"index": 0, "parents": parents, "across": [node % 600 for node in range(2048)]}
+    page.set_content(f"<style>{CSS}</style><div id=place>{HTML}</div>")
+    assert page.evaluate(OFTEN, [SCRIPT, shape, 8, 8, 20]) == [0, 0, "step 64 of 64"]  # no element for any node
+    assert page.locator(".graph").is_hidden() and page.locator(".field").evaluate(PAINTED)
+    assert page.evaluate(STEPPED) < 250  # milliseconds
+    assert page.locator(".at").inner_text() == "step 57 of 64"
+
+
 PLAYED = """
 async ([script, messages]) => {
   window.tree ??= await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })))
@@ -225,6 +247,7 @@ async ([script, messages]) => {
   }
 }
 """
+PAINTED = "canvas => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(v => v)"
 TREE = {"index": 0, "parents": [-1, 0, 0, 2], "across": [0.5, 0, 1, 1]}
 WALKED = {  # the first child is rejected, the second accepted, and the one below it rejected
     "shape": 0, "tokens": ["r", "wrong", "right", "below"], "outcomes": "ARAR", "draft": [1, 0.5, 0.4, 0.3],
@@ -399,8 +422,7 @@ def test_nodes_and_tokens_of_every_step_are_charted(page) -> None:
     assert page.locator(".growth-key").inner_text().split("\n") == [
         "n = 4 nodes, in every step", "2 tokens in this step, 2.00 in the mean (line)",
     ]  # fmt: skip
-    painted = "canvas => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(v => v)"
-    assert page.locator(".growth").evaluate(painted)
+    assert page.locator(".growth").evaluate(PAINTED)
     box = page.locator(".growth").bounding_box()
     page.mouse.click(box["x"] + 20, box["y"] + 40)  # columns are at most 16 px wide
     assert page.locator(".at").inner_text() == "step 2 of 2"

@@ -21,7 +21,7 @@ def section() -> None:
     with st.form("hardware_measure"):
         largest = st.select_slider(
             "Largest tree",
-            [16, 32, 64, 128, 256, 512, 1024],
+            [16, 32, 64, 128, 256, 512, 1024, 2048],
             64,
             key="hardware_largest",
             help="Target passes of 1, 2, 4, … up to this many tokens are timed. A GPU deserves 256 or more.",

@@ -74,6 +74,7 @@ def in_use(profile: HardwareProfile) -> None:
     if profile.meta.get("passes_by"):
         st.caption(escaped(f"Target passes in {profile.dtype} by {str(profile.meta['passes_by'])[:120]}."))
     scenarios.banner()
+    scenarios.beside_reported()
     foreign = predictions.faults()
     if foreign and scenarios.in_use() is None:
         st.warning(

@@ -71,7 +71,7 @@ def memory_sentence(pair: PairSpec, dtype: str, size: int) -> str | None:
         bytes_of(dtype)
     except ValueError:  # a family whose sizes we cannot read, a pair not on this machine, or no draft at all
         return None
-    sizes = sorted({size, 128, core_cache.MAX_SIZE})
+    sizes = sorted({size, 128, core_cache.USUAL_SIZE, core_cache.MAX_SIZE})
     taken = ", ".join(
         f"{tree_bytes(target, draft, dtype=dtype, nodes=n) / 2**20:,.1f} MiB for n = {n:,}" for n in sizes if n > 1
     )

@@ -43,12 +43,13 @@ def key_figures(chains: ChainAcceptance, plan: ServerPlan | None) -> None:
     first = None if plan is None else plan.batches[0]
     now, longest = chains.tokens(chains.longest), chains.longest
     low = "" if now.low is None else f" 95 %: {now.low:.2f} to {now.high:.2f}."
+    of = "Published, of how many drafts is not told" if chains.counts.shares else f"Of {chains.counts.drafts:,} drafts"
     cards(
         Card(
             "Tokens per step now",
             f"{now.value:.2f}",
             f"k = {longest}, vs 1.00 without",
-            help=f"Of {chains.counts.drafts:,} drafts.{low}",
+            help=f"{of}.{low}",
         ),
         Card(
             "Guessed right",
@@ -73,6 +74,8 @@ def key_figures(chains: ChainAcceptance, plan: ServerPlan | None) -> None:
 
 
 def _range(plan: BatchPlan) -> str:
+    if plan.speedup[plan.best].low is None:
+        return "no interval known"
     if plan.best_low == plan.best_high:
         return "in all resamples"
     return f"95 %: {plan.best_low} to {plan.best_high}"
@@ -96,14 +99,13 @@ def survival(place: DeltaGenerator, chains: ChainAcceptance, *, is_example: bool
         alt="Share of drafts accepted up to each position: "
         + ", ".join(f"{share:.2f}" for share in chains.survival[:8]),
     )
-    over = "requests" if chains.by_request else "drafts, taken as independent"
+    over = "95 % over requests" if chains.by_request else "95 % over drafts, taken as independent"
+    over = "Published, without an interval" if chains.counts.shares else over
     if not compared:
-        place.caption(
-            f"95 % over {over}. A vector that you choose or measure on the acceptance page is drawn beside it."
-        )
+        place.caption(f"{over}. A vector that you choose or measure on the acceptance page is drawn beside it.")
         return
     place.caption(
-        f"95 % over {over}. The dashed line is {escaped(session.acceptance_source())}, p₁ = {vector.probs[0]:.2f}: "
+        f"{over}. The dashed line is {escaped(session.acceptance_source())}, p₁ = {vector.probs[0]:.2f}: "
         "measured at every position of a text. A draft begins more often where text is hard, so a server's first "
         "position survives less and later ones more; other models, prompts and temperatures differ too."
     )

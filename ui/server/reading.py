@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import streamlit as st
 
 from sequoia_core.design.chain_acceptance import ChainAcceptance, chain_acceptance
-from sequoia_core.design.matrix_files import acceptance_from_bytes
+from sequoia_core.design.matrix_files import acceptance_from_bytes, load_acceptance
 from sequoia_core.files.metrics_address import allowed_hosts, read_metrics
 from sequoia_core.files.server_counts import ENGINES
 from sequoia_core.files.server_readings import counts_from_bytes
@@ -40,12 +41,27 @@ def section() -> Reading | None:
 
 
 def _example() -> Reading | None:
-    path = shipped.ASSETS / "servers" / "vllm-demo-pair.jsonl"
-    if not path.is_file():
+    folder = shipped.ASSETS / "servers"
+    recorded = folder / "vllm-demo-pair.jsonl"
+    examples = {EXAMPLE: recorded} if recorded.is_file() else {}
+    examples |= {_title(path): path for path in sorted(folder.glob("*.json"))}
+    if not examples:
         st.info("The example is missing from this installation: bring a file.", icon=":material/upload_file:")
         return None
-    st.caption(f":material/receipt_long: {EXAMPLE}.")
-    return Reading((path.read_bytes(), path.name), None, is_example=True)
+    chosen = st.selectbox(
+        "Example",
+        list(examples),
+        key="server_example",
+        help="What was recorded here, and rates that others published of heads trained for one target.",
+    )
+    path = examples[chosen]
+    return Reading((path.read_bytes(), path.name), None, is_example=path == recorded)
+
+
+def _title(path: Path) -> str:
+    """Say what published rates are of."""
+    told = load_acceptance(path).meta
+    return f"{told['pair']}, {told['data']}: published, rank 1 only (chains)"
 
 
 def _files() -> Reading | None:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from sequoia_core.design.regret import Regret
 
 MAX_DEPTH = 24
-MAX_SIZE = 1024  # the paper's trees have 64 to 128 nodes on a GPU, 768 with offloading
-TABLE_SIZE = MAX_SIZE + 1  # one more, for the value of the next node
+MAX_SIZE = 2048  # SpecExec's budgets; Sequoia's trees have 64 to 128 nodes on a GPU, 768 with offloading
+USUAL_SIZE = 1024  # of tables and plans; twice as far takes seconds where ranks rise and fall, so only for such a tree
 BAND_SIZE = 256  # the largest size with a bootstrap interval: fifty tables of it take a second
 
 _HASH = {
@@ -52,6 +52,11 @@ def _measured(vector: AcceptanceVector) -> bytes:
     held = [array for array in arrays if array is not None]
     told = vector.trials, vector.meta, vector.note, vector.holds_for, calibration and calibration.temperature
     return b"".join(array.tobytes() for array in held) + repr(([array.shape for array in held], told)).encode()
+
+
+def reach(size: int) -> int:
+    """Return how far tables go where a tree of that size is looked at."""
+    return USUAL_SIZE if size <= USUAL_SIZE else MAX_SIZE
 
 
 # for what depends on the sample behind a vector, not only on its probabilities
@@ -99,19 +104,23 @@ def best_tree(vector: AcceptanceVector, size: int, depth: int) -> TokenTree:
 
 
 @st.cache_resource(show_spinner="Computing expected tokens…", max_entries=32, hash_funcs=_HASH)
-def tokens_table(vector: AcceptanceVector) -> np.ndarray:
-    """Return G(n, d), float64 [TABLE_SIZE + 1, MAX_DEPTH + 1]; NaN where it is too much to search."""
+def tokens_table(vector: AcceptanceVector, largest: int = USUAL_SIZE) -> np.ndarray:
+    """Return G(n, d) of trees of up to `largest` nodes and one more, for the value of the next node.
+
+    Returns:
+        float64 [largest + 2, MAX_DEPTH + 1]; NaN where it is too much to search.
+    """
     from sequoia_core.design.bounded_search import table_within_reach
 
-    return table_within_reach(vector, max_size=TABLE_SIZE, max_depth=MAX_DEPTH)
+    return table_within_reach(vector, max_size=largest + 1, max_depth=MAX_DEPTH)
 
 
 @st.cache_resource(show_spinner="Comparing shapes…", max_entries=32, hash_funcs=_HASH)
-def growth_curves(vector: AcceptanceVector, depth: int) -> dict[str, Curve]:
+def growth_curves(vector: AcceptanceVector, depth: int, largest: int = USUAL_SIZE) -> dict[str, Curve]:
     """Return name -> (sizes, expected tokens) of the best tree at two depth limits and of plain shapes."""
     from sequoia_core.design import growth
 
-    return growth.growth_curves(vector, tokens_table(vector)[: MAX_SIZE + 1], depth=depth)
+    return growth.growth_curves(vector, tokens_table(vector, largest)[:-1], depth=depth)
 
 
 @st.cache_resource(show_spinner="Resampling the measurement…", max_entries=8, hash_funcs=_SAMPLE_HASH)
@@ -164,7 +173,7 @@ def planned(
     """Return the predicted speedup surface and its best shape; by the paper's formula if asked to."""
     from sequoia_core.design.planning import best_shape, surface_within_reach
 
-    surface = surface_within_reach(vector, profile, max_size=MAX_SIZE, paper=paper)
+    surface = surface_within_reach(vector, profile, max_size=USUAL_SIZE, paper=paper)
     return surface, best_shape(surface)
 
 

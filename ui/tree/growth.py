@@ -16,7 +16,7 @@ from ui.session import core_cache
 
 def section(tree: TokenTree, vector: AcceptanceVector, depth: int) -> None:
     """Draw the curves of the best tree and of plain shapes of that depth, with the tree in use marked."""
-    ceiling, curves = chain_limit(vector), core_cache.growth_curves(vector, depth)
+    ceiling, curves = chain_limit(vector), core_cache.growth_curves(vector, depth, core_cache.reach(tree.size))
     st.plotly_chart(
         charts.growth_figure(
             curves,

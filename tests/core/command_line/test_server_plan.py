@@ -49,6 +49,16 @@ def plan(capsys):
     return run
 
 
+def test_published_rates_have_no_interval(plan, capsys):
+    head = str(ASSETS / "servers" / "gemma-4-31b-dflash.json")
+    found = plan("--after", head, "--timed", "0=70,2=150,8=230")
+    assert (found["drafts"], found["interval"], found["best"]) == (None, None, {"1": 8})
+    assert round(found["tokens_per_step"][-1], 2) == 4.91 and "for chains only" in found["warnings"][0]
+    assert main(["server-plan", "--after", head]) == 0
+    shown = capsys.readouterr().out
+    assert "position 2 survives 0.721 ·" in shown
+
+
 def test_two_readings_without_costs_name_no_best(plan, files):
     found = plan("--after", files("after"), "--before", files("before"))
     assert (found["engine"], found["drafts"], found["best"], found["flags"]) == ("vllm", 689, None, None)

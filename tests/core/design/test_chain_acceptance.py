@@ -1,14 +1,17 @@
 """Survival and tokens per step by what real servers counted; replayed records; what a source cannot tell."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sequoia_core.design.chain_acceptance import chain_acceptance, counts_of_matrix
+from sequoia_core.design.matrix_files import load_acceptance
 from sequoia_core.design.optimal_trees import expected_tokens
 from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.files.model_names import ASSETS
 from sequoia_core.files.server_counts import ServerCounts, ServerRequest
 from sequoia_core.files.server_readings import counts_from_bytes
 from tests.core.files.server_samples import (
@@ -156,6 +159,32 @@ def test_a_saved_matrix_brings_its_counts_back(by_counters):
     assert np.allclose(chain_acceptance(again).tokens_per_step, by_counters.tokens_per_step)
     with pytest.raises(ValueError, match="found a matrix of 1 ranks, expected rank 1 alone with its trials"):
         counts_of_matrix(replace(by_counters.to_matrix(), trials=None))
+
+
+HEADS = sorted((ASSETS / "servers").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", HEADS, ids=lambda path: path.stem)
+def test_published_rates_are_chains_without_an_interval(path):
+    matrix = load_acceptance(path)
+    chains = chain_acceptance(counts_of_matrix(matrix))
+    assert chains.survival.round(3).tolist() == matrix.probs[:-1, 0].cumprod().round(3).tolist()
+    assert chains.tokens(chains.longest).low is None and len(chains.samples) == 1
+    assert re.fullmatch(r"https://\S+, (read )?2026-\d\d-\d\d", chains.counts.source)
+    assert "for chains only" in chains.notes[0] and chains.counts.source in chains.notes[0]
+    again = counts_of_matrix(chains.to_matrix())
+    assert again.positions == chains.counts.positions and again.notes == chains.counts.notes
+
+
+def test_what_the_heads_publish():
+    """Tokens per step of their whole drafts, as the same tables state them."""
+    found = {path.stem: chain_acceptance(counts_of_matrix(load_acceptance(path))) for path in HEADS}
+    stated = {
+        "gemma-4-31b-dflash": 4.91, "qwen3-8b-peagle": 3.5, "qwen3.5-9b-mtp": 3.23, "qwen3.6-35b-a3b-dspark": 4.58,
+    }  # fmt: skip
+    assert stated.keys() | {"gemma-4-12b-eagle3"} == found.keys()
+    for name, tokens in stated.items():
+        assert found[name].tokens_per_step[-1] == pytest.approx(tokens, abs=0.006)
 
 
 def test_a_position_that_is_never_reached_is_no_division_by_zero():

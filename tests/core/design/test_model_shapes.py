@@ -9,6 +9,7 @@ PUBLISHED = {  # parameters, as the models' pages on the hub count them
     "llama-2-7b": 6_738_415_616, "llama-2-13b": 13_015_864_320, "llama-2-70b": 68_976_648_192,
     "llama-3-8b": 8_030_261_248, "llama-3-70b": 70_553_706_496, "llama-3.2-1b": 1_235_814_400,
     "llama-3.2-3b": 3_212_749_824, "qwen3-0.6b": 596_049_920, "qwen3-8b": 8_190_735_360,
+    "vicuna-33b": 32_528_943_616, "sheared-llama-1.3b": 1_345_423_360,
     "qwen3-32b": 32_762_123_264, "jackfram-68m": 68_030_208, "jackfram-160m": 162_417_408,
     "demo-target": 19_275_648, "demo-draft": 1_229_376,
 }  # fmt: skip

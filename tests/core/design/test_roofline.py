@@ -110,6 +110,17 @@ def test_streamed_layers_arrive_while_others_compute():
         pass_sec(TARGET, 1, TOY, offload="tape")
 
 
+def test_layers_kept_in_fewer_bits_are_read_and_streamed_faster():
+    quarter = Software(name="4 bits", stored=0.25, layer_sec=0.0)
+    layers = TARGET.num_hidden_layers * TARGET.layer_parameters
+    saved = 0.75 * layers * 2 / TOY.bytes_per_sec
+    assert pass_sec(TARGET, 1, TOY) - pass_sec(TARGET, 1, TOY, software=quarter) == pytest.approx(saved)
+    many = 4000  # bound by arithmetic, which stays in the dtype
+    assert pass_sec(TARGET, many, TOY) == pass_sec(TARGET, many, TOY, software=quarter)
+    streamed = pass_sec(TARGET, 1, TOY, offload="host")
+    assert pass_sec(TARGET, 1, TOY, software=quarter, offload="host") == pytest.approx(streamed / 4)
+
+
 def test_fitting_finds_the_shares_that_made_the_times(recipe):
     made = Software(name="made", traffic=0.6, arithmetic=0.3, hiding=2.0, layer_sec=0.0)
     seconds = dict(zip((1, 64), pass_sec(TARGET, [1, 64], TOY, software=made).tolist(), strict=True))
@@ -182,6 +193,21 @@ def test_the_papers_offloading_on_an_l40():
     assert many + drafting == pytest.approx(0.88 * paper, rel=0.01)  # reading hides the target's computing
     computing = float(pass_sec(target, 768, L40, software=TUNED))
     assert many + computing + drafting == pytest.approx(paper, rel=0.02)  # where it does not
+
+
+@pytest.mark.parametrize(
+    ("device", "bits", "tokens_per_sec", "speedup", "off"),
+    [("a100-80g", 16, 3.12, 18.7, -4.6), ("a100-80g", 4, 6.02, 8.9, 0.6), ("rtx-4090", 4, 5.66, 8.3, 1.4),
+     ("rtx-3090", 4, 3.68, 10.6, 3.2)]
+)  # fmt: skip
+def test_specexecs_offloading(device, bits, tokens_per_sec, speedup, off, recipe):
+    """Llama-2-70B from host memory: reported speedup ÷ tokens per second is the seconds of a token without a draft."""
+    place = find_device(device)
+    if device == "rtx-3090":
+        place = place.model_copy(update={"host_bytes_per_sec": recipe.PCI_EXPRESS_3})
+    software = TUNED if bits == 16 else TUNED.model_copy(update={"stored": recipe.FOUR_BITS})
+    one = pass_sec(find_shape("llama-2-70b"), 1, place, dtype="float16", software=software, offload="host")
+    assert 100 * (float(one) * tokens_per_sec / speedup - 1) == pytest.approx(off, abs=0.6)
 
 
 RECORD = json.loads((ASSETS.parent / "benchmarks" / "results" / "passes-avx512-2026-11-21.json").read_text())

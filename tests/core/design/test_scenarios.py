@@ -8,12 +8,19 @@ from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
 from sequoia_core.design.plain_trees import independent_chains
 from sequoia_core.design.planning import best_shape, speedup_surface
-from sequoia_core.design.prediction import predicted_speedup
+from sequoia_core.design.prediction import predict, predicted_speedup
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.scenarios import ASSETS, Scenario, list_scenarios
 from sequoia_core.design.what_if import power_law
 
-NAMES = ["demo-pair", "demo-pair-disk", "llama2-7b-a100", "llama3-70b-l40-offloaded", "no-matrix-unit"]
+NAMES = [
+    "demo-pair", "demo-pair-disk", "llama2-7b-a100", "llama2-13b-a100", "vicuna-33b-a100", "llama3-70b-l40-offloaded",
+    "llama2-70b-l40-offloaded", "llama2-70b-4bit-rtx-4090", "llama2-70b-4bit-rtx-3090", "no-matrix-unit",
+]  # fmt: skip
+OFF_PERCENT = {  # predicted over reported, as docs/planning.md tells
+    "llama2-7b-a100": -4, "llama2-13b-a100": -4, "vicuna-33b-a100": 8, "llama3-70b-l40-offloaded": 18,
+    "llama2-70b-l40-offloaded": 16, "llama2-70b-4bit-rtx-4090": 18, "llama2-70b-4bit-rtx-3090": 15,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +76,18 @@ def test_the_fitted_vector_yields_what_the_paper_reports(shipped):
     assert predicted_speedup(tree, vector, profile) == pytest.approx(4.04, rel=0.04)  # the paper's; 3.90 here
 
 
+def test_speedups_that_others_report_are_predicted_as_far_off_as_documented(shipped):
+    assert {name for name, scenario in shipped.items() if scenario.reported} == set(OFF_PERCENT)
+    for name, percent in OFF_PERCENT.items():
+        scenario = shipped[name]
+        vector, profile = loaded(scenario)
+        for told in scenario.reported:
+            tree = optimal_tree(vector, size=told.size, depth=told.depth)
+            found = predict(tree, vector, profile)
+            speedup, off = told.distance(found.speedup.value, found.tokens_per_step.value)
+            assert speedup == pytest.approx((1 + off) * told.speedup) and 100 * off == pytest.approx(percent, abs=0.6)
+
+
 def test_each_scenario_has_another_tree(shipped):
     shapes = {}
     for name, scenario in shipped.items():
@@ -89,6 +108,7 @@ def test_each_scenario_has_another_tree(shipped):
         ({"sentence": None}, "sentence: found"),
         ({"command": "rm"}, "command"),
         ({"order": "1"}, "order"),
+        ({"reported": [{"size": 0}]}, "reported"),
     ],
 )
 def test_files_that_are_no_scenario_are_refused(changes, message, tmp_path):
