@@ -257,7 +257,8 @@ def test_a_figure_holds_what_is_on_show_where_that_leaves_a_line() -> None:
     ]  # of top-p 1: one point is no line
     assert along("top_p", rows, temperature=0.6, top_p=1.0) == [1.0, 0.9]
     assert along("top_p", sparse, temperature=0.6, top_p=1.0) == [1.0, 0.9]  # of T = 1
-    assert along("temperature", rows[3:4], temperature=1.0, top_p=0.9) == [1.0]
+    assert wording.along("temperature", rows[2:4], rows[3]) == rows[3:4]  # where none has a line, what is on show
+    assert along("temperature", [rows[0], rows[3]], temperature=0.0, top_p=1.0) == [0.0, 1.0]
     assert along("top_p", rows[:1], temperature=0.0, top_p=1.0) == []
 
 
