@@ -1,7 +1,7 @@
 """Tokens per step of static and dynamic trees at equal budgets, over temperatures, and how they grow with the budget.
 
     python benchmarks/dynamic.py --budget            # some ten minutes on two cores with AVX-512
-    python benchmarks/dynamic.py --growth            # static trees, SpecExec and chains up to 1,024 nodes: GROWTH_TIME
+    python benchmarks/dynamic.py --growth            # and chains, to 1,024 nodes; a quarter of an hour
     python benchmarks/dynamic.py --budget --quick    # a minute, to try either
 
 Every tree may have n nodes: the static one is the optimum for the measured vector, SpecExec takes the n most probable
@@ -59,7 +59,7 @@ BUDGET = {
 }  # fmt: skip
 GROWTH = {
     "sizes": ",".join(map(str, SIZES)), "temperatures": "0,0.6", "file": PROMPTS / "prompts.jsonl",
-    "prompts": 24, "max_new_tokens": 32, "max_depth": DEPTH,
+    "prompts": 16, "max_new_tokens": 32, "max_depth": DEPTH,
 }  # fmt: skip
 
 

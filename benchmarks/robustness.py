@@ -1,7 +1,7 @@
 """Tokens per step of one fixed tree under every verifier over temperatures and over top-p, and static acceptance
 against real trees.
 
-    python benchmarks/robustness.py --dtype bfloat16     # ROBUSTNESS_TIME
+    python benchmarks/robustness.py --dtype bfloat16     # a quarter of an hour on two cores
     python benchmarks/robustness.py --quick    # a minute, to try it
 
 A table, a dated file in results/, and one JSON line last. EOS is off so that all write equally much; intervals are
@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--check-temperatures", default="0,0.6,1", help="of static against real")
     parser.add_argument("--prompts", type=int, default=32, help="how many of the shipped prompts")
     parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--rejection-tokens", type=int, default=32, help="of each prompt; the optimum takes 30 ms each")
     parser.add_argument("--size", type=int, default=32, help="nodes of the tree")
     parser.add_argument("--depth", type=int, default=6, help="edges on its longest path")
     parser.add_argument("--target")
@@ -96,9 +97,8 @@ def main() -> None:
             cells += (check.static_gap, check.by_depth_gap, check.same_prompts_gap)
             print(f"{temperature:>5g}" + "".join(f"{_cell(cell):>21}" for cell in cells))
 
-    rejection = measure_rejection(
-        prompts, **models, samplings=samplings, optimum=True
-    )  # with as many ranks as the page
+    models["max_new_tokens"] = min(args.rejection_tokens, args.max_new_tokens)
+    rejection = measure_rejection(prompts, **models, samplings=samplings, optimum=True)  # as many ranks as on the page
     print("\nP(first k children all rejected)")
     print(f"{'T':>5}{'top-p':>7}  {'verifier':<26}" + "".join(f"{f'k={k}':>8}" for k in (1, 2, 4, 8)))
     for curve in rejection.curves:

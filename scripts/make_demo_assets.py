@@ -2,7 +2,7 @@
 
     python scripts/make_demo_assets.py prompts varied --work /tmp/demo-pair     # from the recipe's split
     python scripts/make_demo_assets.py vectors profile disk run card     # any of them, in this order
-    python scripts/make_demo_assets.py robustness growth                 # run their benchmarks first: RECORD_TIME
+    python scripts/make_demo_assets.py robustness growth               # and their benchmarks; a quarter of an hour each
 
 prompts: assets/prompts/prompts.jsonl      vectors: assets/acceptance/demo-t*.json
 varied: assets/prompts/not-looping.jsonl, held-out prompts whose greedy continuation does not loop
@@ -292,7 +292,7 @@ def write_robustness() -> None:
     from ui.session import evidence
     from ui.verifier_names import BESIDE
 
-    benchmark = run_benchmark("robustness.py", "--dtype", DTYPE, "--max-new-tokens", "256", record="robustness")
+    benchmark = run_benchmark("robustness.py", "--dtype", DTYPE, "--max-new-tokens", "128", record="robustness")
     measured = json.loads(benchmark.read_text())
     columns = ("steps", "yielded", "committed", "seconds")
     runs = tuple(
