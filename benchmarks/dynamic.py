@@ -1,7 +1,8 @@
-"""Tokens per step of static and dynamic trees at equal budgets, over temperatures.
+"""Tokens per step of static and dynamic trees at equal budgets, over temperatures, and how they grow with the budget.
 
     python benchmarks/dynamic.py --budget            # some ten minutes on two cores with AVX-512
-    python benchmarks/dynamic.py --budget --quick    # a minute, to try it
+    python benchmarks/dynamic.py --growth            # and chains, to 1,024 nodes; a quarter of an hour
+    python benchmarks/dynamic.py --budget --quick    # a minute, to try either
 
 Every tree may have n nodes: the static one is the optimum for the measured vector, SpecExec takes the n most probable
 continuations, the adaptive one the n with the largest calibrated chance, without looking at costs. Vector and
@@ -9,6 +10,9 @@ calibration come from every second prompt, the others are decoded; none of them 
 temperature 0 nothing is drawn, so only the deterministic recipe is run. A table, a dated file in results/, and one JSON
 line last. EOS is off so that all write equally much; intervals are 95 %, from resampling prompts. The
 robustness page shows the record that lies at assets/runs/dynamic-budget.json.
+
+Growth goes by the vectors that ship for the demo pair, and decodes prompts of those that they were measured on, so that
+the points stand on the curve that follows from them. The tree page shows the record at assets/runs/growth.json.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.decoding.tree_policy import TreePolicy
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.bootstrap import estimate, ratio_estimate, resampled
+from sequoia_core.design.bootstrap import Estimate, estimate, ratio_estimate, resampled
 from sequoia_core.design.calibration import KINDS
 from sequoia_core.design.optimal_trees import optimal_tree
 from sequoia_core.design.tree import TokenTree
@@ -43,52 +47,55 @@ from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.models.loading import load_pair
 from sequoia_core.models.protocol import LanguageModel
 from sequoia_core.studies.measure_acceptance import measure_acceptance
+from sequoia_core.studies.measure_growth import DEPTH, SIZES, measure_growth
 
 ROOT = Path(__file__).resolve().parent.parent
 
 STATIC = "static"
+PROMPTS = ROOT / "assets" / "prompts"
+BUDGET = {
+    "sizes": "8,16,32,64,256", "temperatures": "0,0.6,1", "file": PROMPTS / "not-looping.jsonl", "prompts": 32,
+    "max_new_tokens": 48, "max_depth": 12,
+}  # fmt: skip
+GROWTH = {
+    "sizes": ",".join(map(str, SIZES)), "temperatures": "0,0.6", "file": PROMPTS / "prompts.jsonl",
+    "prompts": 16, "max_new_tokens": 32, "max_depth": DEPTH,
+}  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--budget", action="store_true", required=True, help="equal budgets of nodes")
-    parser.add_argument("--sizes", default="8,16,32,64,256")
-    parser.add_argument("--temperatures", default="0,0.6,1")
-    parser.add_argument("--prompts", type=int, default=32, help="half to measure on, half to decode")
-    parser.add_argument("--file", type=Path, default=ROOT / "assets" / "prompts" / "not-looping.jsonl")
-    parser.add_argument("--max-new-tokens", type=int, default=48)
-    parser.add_argument("--max-depth", type=int, default=12)
+    mode = parser.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--budget", action="store_true", help="equal budgets of nodes")
+    mode.add_argument("--growth", action="store_true", help="growth with the budget, beside chains")
+    parser.add_argument("--sizes")
+    parser.add_argument("--temperatures")
+    parser.add_argument("--prompts", type=int, help="half to measure on, half to decode; of growth, all")
+    parser.add_argument("--file", type=Path)
+    parser.add_argument("--max-new-tokens", type=int)
+    parser.add_argument("--max-depth", type=int)
     parser.add_argument("--target")
     parser.add_argument("--draft")
     parser.add_argument("--dtype", default="bfloat16", help="the format of compiled passes")
     parser.add_argument("--quick", action="store_true", help="4 prompts x 16 tokens, two sizes; writes no file")
+    parser.set_defaults(**(GROWTH if parser.parse_args().growth else BUDGET))
     args = parser.parse_args()
+    if args.growth and (args.target or args.draft):
+        parser.error("growth goes by the demo pair's vectors; the tree page measures that of another pair")
     if args.quick:
         args.prompts, args.max_new_tokens, args.sizes = 4, 16, "8,32"
     started = time.perf_counter()
     pair = load_pair(args.target, args.draft, dtype=args.dtype)
     models = {"target": pair.target.ignore_eos(), "draft": pair.draft.ignore_eos()}
     prompts = [pair.tokenizer.encode(text) for text in load_prompts(args.file)[: args.prompts]]
-    rows, gains = [], []
-    for temperature in (float(part) for part in args.temperatures.split(",")):
-        sampling = SamplingConfig(temperature)
-        vector = measure_acceptance(
-            prompts[1::2], **models, sampling=sampling, max_new_tokens=args.max_new_tokens, width=16
-        )
-        gains += calibration_gains(vector, temperature)
-        print(f"\nT = {temperature:g}")
-        print(f"{'n':>5}  {'tree':<30}{'tokens per step':>22}{'÷ static':>22}{'nodes':>8}")
-        for size in (int(part) for part in args.sizes.split(",")):
-            rows += compared(prompts[::2], models, sampling, vector, size, args.max_depth, args.max_new_tokens)
-    result = {
-        "budgets": rows,
-        "calibration": gains,
+    found = (growth if args.growth else budgets)(prompts, models, args)
+    result = found | {
         "settings": {
             "date": date.today().isoformat(),
             "seconds": time.perf_counter() - started,
             "prompt_file": args.file.name,
-            "prompts_decoded": len(prompts[::2]),
-            "prompts_measured": len(prompts[1::2]),
+            "prompts_decoded": len(prompts if args.growth else prompts[::2]),
+            "prompts_measured": 0 if args.growth else len(prompts[1::2]),
             "max_new_tokens": args.max_new_tokens,
             "max_depth": args.max_depth,
             "dtype": str(pair.target.dtype).removeprefix("torch."),
@@ -99,9 +106,48 @@ def main() -> None:
         },
     }
     if not args.quick:
-        out = ROOT / "benchmarks" / "results" / f"dynamic-budget-{date.today().isoformat()}.json"
+        name = "growth" if args.growth else "dynamic-budget"
+        out = ROOT / "benchmarks" / "results" / f"{name}-{date.today().isoformat()}.json"
         out.write_text(json.dumps(result) + "\n")
     print(json.dumps(result))
+
+
+def growth(prompts: Sequence[Sequence[int]], models: dict[str, LanguageModel], args: argparse.Namespace) -> dict:
+    """Decode the prompts with trees of every size at every temperature that a vector ships for."""
+    studies = []
+    for temperature in _numbers(args.temperatures):
+        study = measure_growth(
+            prompts,
+            **models,
+            acceptance=AcceptanceVector.load(ROOT / "assets" / "acceptance" / f"demo-t{temperature:g}.json"),
+            sampling=SamplingConfig(temperature),
+            sizes=[int(size) for size in _numbers(args.sizes)],
+            depth=args.max_depth,
+            max_new_tokens=args.max_new_tokens,
+        )
+        print(f"\nT = {temperature:g}\n{'n':>5}  {'tree':<12}{'tokens per step':>22}{'predicted':>12}")
+        for point in study.points:
+            predicted = "" if point.predicted is None else f"{point.predicted:.2f}"
+            rate = _cell(point.run.tokens_per_step)
+            print(f"{point.size:>5}  {point.run.verifier:<12}{rate:>22}{predicted:>12}", flush=True)
+        studies.append(study.to_json())
+    return {"studies": studies}
+
+
+def budgets(prompts: Sequence[Sequence[int]], models: dict[str, LanguageModel], args: argparse.Namespace) -> dict:
+    """Measure a vector on every second prompt at every temperature, and decode the others at every budget."""
+    rows, gains = [], []
+    for temperature in _numbers(args.temperatures):
+        sampling = SamplingConfig(temperature)
+        vector = measure_acceptance(
+            prompts[1::2], **models, sampling=sampling, max_new_tokens=args.max_new_tokens, width=16
+        )
+        gains += calibration_gains(vector, temperature)
+        print(f"\nT = {temperature:g}")
+        print(f"{'n':>5}  {'tree':<30}{'tokens per step':>22}{'÷ static':>22}{'nodes':>8}")
+        for size in _numbers(args.sizes):
+            rows += compared(prompts[::2], models, sampling, vector, int(size), args.max_depth, args.max_new_tokens)
+    return {"budgets": rows, "calibration": gains}
 
 
 def calibration_gains(vector: AcceptanceVector, temperature: float) -> list[dict]:
@@ -151,9 +197,7 @@ def compared(
         counts[name] = tokens, steps
         rate, ratio = ratio_estimate(tokens, steps), over_static(counts[name], counts[STATIC])
         mean_size, chosen = float(nodes.sum() / steps.sum()), name == f"adaptive, {auto}"
-        cells = "".join(
-            f"{f'{e.value:.2f} [{e.low:.2f}, {e.high:.2f}]' if e.low else f'{e.value:.2f}':>22}" for e in (rate, ratio)
-        )
+        cells = "".join(f"{_cell(each):>22}" for each in (rate, ratio))
         print(f"{size:>5}  {name + (' (auto)' if chosen else ''):<30}{cells}{mean_size:>8.1f}", flush=True)
         rows.append(
             {"temperature": sampling.temperature, "size": size, "tree": name, "chosen_by_auto": chosen,
@@ -168,6 +212,14 @@ def over_static(counts: tuple[np.ndarray, np.ndarray], static: tuple[np.ndarray,
     (tokens, steps), (base_tokens, base_steps) = counts, static
     samples = (picks @ tokens) / (picks @ steps) / ((picks @ base_tokens) / (picks @ base_steps))
     return estimate(float(tokens.sum() / steps.sum() / (base_tokens.sum() / base_steps.sum())), samples)
+
+
+def _cell(found: Estimate) -> str:
+    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]" if found.low else f"{found.value:.2f}"
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
 
 
 if __name__ == "__main__":

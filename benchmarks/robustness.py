@@ -1,6 +1,7 @@
-"""Tokens per step of one fixed tree under every verifier over temperatures, and static acceptance against real trees.
+"""Tokens per step of one fixed tree under every verifier over temperatures and over top-p, and static acceptance
+against real trees.
 
-    python benchmarks/robustness.py --dtype bfloat16     # two minutes with AMX; in float32 up to a quarter of an hour
+    python benchmarks/robustness.py --dtype bfloat16     # a quarter of an hour on two cores
     python benchmarks/robustness.py --quick    # a minute, to try it
 
 A table, a dated file in results/, and one JSON line last. EOS is off so that all write equally much; intervals are
@@ -45,9 +46,14 @@ VECTOR = ROOT / "assets" / "acceptance" / "demo-t0.6.json"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--temperatures", default="0,0.3,0.6,1,1.5,2")
+    parser.add_argument(
+        "--top-ps", default="0.7,0.8,0.9,0.95", help="below 1, at the temperature of --top-p-temperature"
+    )
+    parser.add_argument("--top-p-temperature", type=float, default=1.0)
     parser.add_argument("--check-temperatures", default="0,0.6,1", help="of static against real")
     parser.add_argument("--prompts", type=int, default=32, help="how many of the shipped prompts")
     parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--rejection-tokens", type=int, default=32, help="of each prompt; the optimum takes 30 ms each")
     parser.add_argument("--size", type=int, default=32, help="nodes of the tree")
     parser.add_argument("--depth", type=int, default=6, help="edges on its longest path")
     parser.add_argument("--target")
@@ -65,6 +71,7 @@ def main() -> None:
     tree = optimal_tree(AcceptanceVector.load(VECTOR), size=args.size, depth=args.depth)
     models = {"target": target, "draft": draft, "max_new_tokens": args.max_new_tokens}
     samplings = sampling_grid(_numbers(args.temperatures))
+    samplings += sampling_grid([args.top_p_temperature], _numbers(args.top_ps))
 
     bounds = {"max_size": tree.size, "max_depth": tree.depth}
     beside = {(sampling, "lookup"): LookupTree(TextIndex(), **bounds) for sampling in samplings}
@@ -72,7 +79,8 @@ def main() -> None:
         hybrid = HybridTree(
             TextIndex(), profile=None, calibration=known.calibration, holds_for=known.holds_for, **bounds
         )
-        beside |= {(each, "hybrid"): hybrid for each in samplings if each.temperature == known.holds_for.temperature}
+        measured = SamplingConfig(known.holds_for.temperature, known.holds_for.top_p)
+        beside |= {(each, "hybrid"): hybrid for each in samplings if each == measured}
     comparison = compare_verifiers(prompts, **models, tree=tree, samplings=samplings, policies=beside)
     print(f"tokens per step of one tree of {tree.size} nodes and depth {tree.depth}, {len(prompts)} prompts\n")
     print_comparison(comparison, samplings)
@@ -89,12 +97,13 @@ def main() -> None:
             cells += (check.static_gap, check.by_depth_gap, check.same_prompts_gap)
             print(f"{temperature:>5g}" + "".join(f"{_cell(cell):>21}" for cell in cells))
 
-    rejection = measure_rejection(prompts, **models, samplings=samplings, width=8)
+    models["max_new_tokens"] = min(args.rejection_tokens, args.max_new_tokens)
+    rejection = measure_rejection(prompts, **models, samplings=samplings, optimum=True)  # as many ranks as on the page
     print("\nP(first k children all rejected)")
-    print(f"{'T':>5}  {'verifier':<10}" + "".join(f"{f'k={k}':>8}" for k in (1, 2, 4, 8)))
+    print(f"{'T':>5}{'top-p':>7}  {'verifier':<26}" + "".join(f"{f'k={k}':>8}" for k in (1, 2, 4, 8)))
     for curve in rejection.curves:
-        values = "".join(f"{curve.rejection[k - 1]:>8.3f}" for k in (1, 2, 4, 8))
-        print(f"{curve.sampling.temperature:>5g}  {curve.verifier:<10}{values}")
+        values = "".join(f"{curve.rejection[k - 1]:>8.3f}" for k in (1, 2, 4, 8) if k <= len(curve.rejection))
+        print(f"{curve.sampling.temperature:>5g}{curve.sampling.top_p:>7g}  {curve.verifier:<26}{values}")
 
     result = {
         "verifiers": comparison.to_json(),
@@ -123,16 +132,20 @@ def main() -> None:
 def print_comparison(comparison: VerifierComparison, samplings: list[SamplingConfig]) -> None:
     for run in comparison.runs:
         if run.verifier in ("lookup", "hybrid"):
-            print(f"{run.verifier} trees at T = {run.sampling.temperature:g}: {_cell(run.tokens_per_step)}")
-    print(f"{'T':>5}" + "".join(f"{name:>20}" for name in VERIFIERS) + f"{'÷ specinfer':>20}{'÷ topk':>20}")
+            print(f"{run.verifier} trees at T = {_setting(run.sampling)}: {_cell(run.tokens_per_step)}")
+    print(f"{'T, top-p':>9}" + "".join(f"{name:>20}" for name in VERIFIERS) + f"{'÷ specinfer':>20}{'÷ topk':>20}")
     for sampling in samplings:
         if sampling.greedy:
             run = comparison.run("sequoia", sampling)
-            print(f"{0:>5}{_cell(run.tokens_per_step):>20}  (all verifiers are the greedy one)")
+            print(f"{0:>9}{_cell(run.tokens_per_step):>20}  (all verifiers are the greedy one)")
             continue
         cells = [comparison.run(name, sampling).tokens_per_step for name in VERIFIERS]
         cells += [comparison.ratio("sequoia", other, sampling) for other in VERIFIERS[1:]]
-        print(f"{sampling.temperature:>5g}" + "".join(f"{_cell(cell):>20}" for cell in cells))
+        print(f"{_setting(sampling):>9}" + "".join(f"{_cell(cell):>20}" for cell in cells))
+
+
+def _setting(sampling: SamplingConfig) -> str:
+    return f"{sampling.temperature:g}" + (f", {sampling.top_p:g}" if sampling.top_p < 1 else "")
 
 
 def _cell(estimate: Estimate) -> str:

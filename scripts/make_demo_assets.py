@@ -2,7 +2,7 @@
 
     python scripts/make_demo_assets.py prompts varied --work /tmp/demo-pair     # from the recipe's split
     python scripts/make_demo_assets.py vectors profile disk run card     # any of them, in this order
-    python scripts/make_demo_assets.py robustness                        # after benchmarks/robustness.py; minutes
+    python scripts/make_demo_assets.py robustness growth               # and their benchmarks; a quarter of an hour each
 
 prompts: assets/prompts/prompts.jsonl      vectors: assets/acceptance/demo-t*.json
 varied: assets/prompts/not-looping.jsonl, held-out prompts whose greedy continuation does not loop
@@ -12,7 +12,8 @@ profile: assets/profiles/cpu-2core*.json; without AMX in bfloat16 only, in a fil
 run: assets/runs/recorded.jsonl             card: assets/demo/README.md
 disk: assets/scenarios/profiles/demo-*-disk.json, with the target's weights on disk (a scenario names it)
 vectors, profile and disk are measured for the larger draft too, where assets/demo/draft-large is there
-robustness: assets/runs/robustness.json, the newest benchmark and two checks of the robustness page
+robustness: assets/runs/robustness.json, of benchmarks/robustness.py and two checks of the robustness page
+growth: assets/runs/growth.json, of benchmarks/dynamic.py --growth
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import ast
 import itertools
 import json
 import random
+import shutil
+import subprocess
 import sys
 from datetime import date
 from pathlib import Path
@@ -265,8 +268,18 @@ def write_run() -> None:
     print(f"recorded {len(run['steps'])} steps")
 
 
+def run_benchmark(script: str, *options: str, record: str) -> Path:
+    """Run a benchmark -> the record that it wrote."""
+    subprocess.run([sys.executable, ROOT / "benchmarks" / script, *options], check=True)
+    return max((ROOT / "benchmarks" / "results").glob(f"{record}-*.json"))
+
+
+def write_growth() -> None:
+    shutil.copy(run_benchmark("dynamic.py", "--growth", record="growth"), ASSETS / "runs" / "growth.json")
+
+
 def write_robustness() -> None:
-    """Put the newest benchmark into the robustness page's form, and record the page's two other checks beside it."""
+    """Put the benchmark into the robustness page's form, and record the page's two other checks beside it."""
     import numpy as np
 
     from sequoia_core import SamplingConfig, TokenTree
@@ -279,7 +292,8 @@ def write_robustness() -> None:
     from ui.session import evidence
     from ui.verifier_names import BESIDE
 
-    measured = json.loads(max((ROOT / "benchmarks" / "results").glob("robustness-*.json")).read_text())
+    benchmark = run_benchmark("robustness.py", "--dtype", DTYPE, "--max-new-tokens", "128", record="robustness")
+    measured = json.loads(benchmark.read_text())
     columns = ("steps", "yielded", "committed", "seconds")
     runs = tuple(
         TreeRun(run["verifier"], SamplingConfig(run["temperature"], run["top_p"]), *(np.array(run[c]) for c in columns))
@@ -387,7 +401,7 @@ def main() -> None:
     parser.add_argument(
         "parts",
         nargs="+",
-        choices=["prompts", "varied", "edits", "responses", "vectors", "profile", "disk", "run", "robustness", "card"],
+        choices="prompts varied edits responses vectors profile disk run robustness growth card".split(),
     )
     parser.add_argument("--work", type=Path, help="the recipe's work folder, for both kinds of prompts")
     args = parser.parse_args()
@@ -415,6 +429,8 @@ def main() -> None:
         write_run()
     if "robustness" in args.parts:
         write_robustness()
+    if "growth" in args.parts:
+        write_growth()
     if "card" in args.parts:
         write_card(pair)
 

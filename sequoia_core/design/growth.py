@@ -12,7 +12,7 @@ import numpy as np
 from .acceptance import AcceptanceVector
 from .bootstrap import bounds
 from .optimal_trees import expected_tokens, is_monotone
-from .plain_trees import beam_tree, best_first_tree, branching_tree, chain_tree, independent_chains
+from .plain_trees import beam_tree, best_chains, best_first_tree, branching_tree, chain_tree
 from .tree import TokenTree
 
 Curve = tuple[np.ndarray, np.ndarray]  # sizes int [k], expected tokens float64 [k]
@@ -33,26 +33,51 @@ def growth_curves(acceptance: AcceptanceVector, table: np.ndarray, *, depth: int
         sizes = np.flatnonzero(np.isfinite(table[:, limit]))
         if limit == depth or table[sizes[-1], limit] > 1.01 * table[sizes[-1], depth]:  # else one line hides the other
             curves[f"best tree, d ≤ {limit}"] = (sizes, table[sizes, limit])
-    for name, trees in _plain_trees(acceptance, max_size, depth).items():
+    for name, trees in _plain_trees(acceptance, max_size, depth, max_depth).items():
         sizes, first = np.unique([tree.size for tree in trees], return_index=True)
         curves[name] = (sizes, np.array([expected_tokens(trees[i], acceptance) for i in first]))
     return curves
 
 
-def _plain_trees(acceptance: AcceptanceVector, max_size: int, depth: int) -> dict[str, list[TokenTree]]:
+def _plain_trees(acceptance: AcceptanceVector, max_size: int, depth: int, max_depth: int) -> dict[str, list[TokenTree]]:
     widths = np.unique(np.geomspace(1, max((max_size - 1) // depth, 1), POINTS).astype(int)).tolist()
+    sizes = np.unique(np.geomspace(1, max_size, POINTS).astype(int)).tolist()
     trees = {
         "one chain": [chain_tree(length) for length in range(depth + 1)],
-        f"independent chains of {depth}": [independent_chains(k, depth) for k in widths],
+        f"k chains, d ≤ {max_depth}": [best_chains(acceptance, size=size, depth=max_depth) for size in sizes],
         f"beam of depth {depth}": [beam_tree(acceptance, width=k, depth=depth) for k in widths],
         "two children everywhere": [
             branching_tree([2] * levels) for levels in range(depth + 1) if 2 ** (levels + 1) - 1 <= max_size
         ],
     }
     if not is_monotone(acceptance):  # otherwise it is the best tree
-        sizes = np.unique(np.geomspace(1, max_size, POINTS).astype(int)).tolist()
         trees["best first (Medusa)"] = [best_first_tree(acceptance, size=size, depth=depth) for size in sizes]
     return trees
+
+
+def theorem_bound(acceptance: AcceptanceVector, *, max_size: int, depth: int) -> tuple[float, Curve] | None:
+    """Return b and a lower bound of G(n, depth) by it: the complete k-ary trees of the paper's proof, the best k.
+
+    b is the largest with which P(the first k children are all rejected) <= k^-b for every k. So a child is accepted
+    with a chance of at least 1 - k^-b, and one such factor for each level adds up to a bound that grows as
+    b · log n / log log n (paper §3.1). None where the ranks give no such b above 0.
+    """
+    ranks = np.arange(2, len(acceptance) + 1)
+    rejection = np.maximum(1.0 - np.cumsum(acceptance.probs), 0.0)[1:]
+    with np.errstate(divide="ignore"):
+        b = float(np.min(-np.log(rejection) / np.log(ranks), initial=math.inf)) if ranks.size else 0.0
+    if b <= 0.0:
+        return None
+    tokens = np.ones(max_size + 1)
+    for k in ranks.tolist():
+        size, chance, value = 1, 1.0, 1.0
+        for level in range(1, depth + 1):
+            size, chance = size + k**level, chance * (1.0 - k**-b)
+            if size > max_size:
+                break
+            value += chance
+            tokens[size] = max(tokens[size], value)
+    return b, (np.arange(1, max_size + 1), np.maximum.accumulate(tokens)[1:])
 
 
 def growth_band(tables: np.ndarray, *, depth: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -27,6 +27,28 @@ def independent_chains(count: int, length: int) -> TokenTree:
     return branching_tree([count, *[1] * (length - 1)] if length else [])
 
 
+def chains_limit(acceptance: AcceptanceVector) -> float:
+    """Return 1 + sum p / (1 - p1), the tokens per step that no number of chains exceeds: at most one chain's plus 1."""
+    reached = float(acceptance.probs.sum())
+    return 1.0 + reached / float(1.0 - acceptance.probs[0]) if acceptance.probs[0] < 1.0 else float("inf")
+
+
+def best_chains(acceptance: AcceptanceVector, *, size: int, depth: int) -> TokenTree:
+    """Return the independent chains with the most expected tokens: as many as pay, all of one length.
+
+    Args:
+        size: nodes at most, counting the root.
+        depth: length at most.
+    """
+    counts = np.arange(1, min(len(acceptance), size - 1) + 1)
+    if not counts.size:
+        return chain_tree(0)
+    lengths = np.minimum(depth, (size - 1) // counts)
+    of_one = np.cumsum(acceptance.probs[0] ** np.arange(depth))  # tokens of a chain whose first one is accepted
+    best = int(np.argmax(np.cumsum(acceptance.probs)[counts - 1] * of_one[lengths - 1]))
+    return independent_chains(int(counts[best]), int(lengths[best]))
+
+
 def branching_tree(branching: list[int]) -> TokenTree:
     """Return the tree whose every node at level i has `branching[i]` children (a fixed expansion, or a beam).
 

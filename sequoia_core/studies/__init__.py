@@ -21,5 +21,6 @@ Each module imports, of this room, only the modules named:
     bench                measure_profile, prompt_loop, race, measure_acceptance
     rejection_curves     prompt_loop, ranks_along_text, measure_acceptance
     verifier_comparison  prompt_loop, ranks_along_text, measure_acceptance
+    measure_growth       prompt_loop, measure_acceptance, verifier_comparison
     prediction_check     prompt_loop, step_counts, ranks_along_text, measure_acceptance, verifier_comparison
 """

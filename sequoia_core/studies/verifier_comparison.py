@@ -28,6 +28,9 @@ from .ranks_along_text import prompt_generators
 if TYPE_CHECKING:
     import pandas as pd
 
+# what the runs are called, how the target is sampled, the trees, and the verifier; None for the trees' own
+Method = tuple[str, SamplingConfig, TokenTree | TreePolicy, str | None]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TreeRun:
@@ -170,54 +173,74 @@ def compare_verifiers(
         ValueError: for an option that cannot be decoded.
         Cancelled: before the first prompt was complete.
     """
-    cancel, policies = cancel or threading.Event(), policies or {}
+    policies = policies or {}
     if not prompts or not samplings:
         raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")
-    pairings = [
-        (sampling, name)
-        for sampling in dict.fromkeys(samplings)
-        for name in (
-            *choose_verifiers(verifiers, greedy=sampling.greedy), *(name for at, name in policies if at == sampling)
-        )
-    ]  # fmt: skip
+    methods: list[Method] = []
+    for sampling in dict.fromkeys(samplings):
+        methods += [(name, sampling, tree, name) for name in choose_verifiers(verifiers, greedy=sampling.greedy)]
+        methods += [(name, sampling, policy, None) for (at, name), policy in policies.items() if at == sampling]
+    runs = decode_in_turns(
+        prompts, methods, target=target, draft=draft, max_new_tokens=max_new_tokens, seed=seed, progress=progress,
+        cancel=cancel,
+    )  # fmt: skip
+    settings = pair_settings(target, draft) | {
+        "max_new_tokens": max_new_tokens, "seed": seed, "prompts": len(runs[0].steps), "tree": tree.parents.tolist(),
+    }  # fmt: skip
+    return VerifierComparison(runs, settings)
 
-    def run(prompt: Sequence[int], pairing: tuple[SamplingConfig, str], number: int, length: int) -> list[DecodeStep]:
-        drafted, verifier = (policies[pairing], None) if pairing in policies else (tree, pairing[1])
+
+def decode_in_turns(
+    prompts: Sequence[Sequence[int]],
+    methods: Sequence[Method],
+    *,
+    target: LanguageModel,
+    draft: LanguageModel,
+    max_new_tokens: int,
+    seed: int = 0,
+    progress: Progress | None = None,
+    cancel: threading.Event | None = None,
+) -> tuple[TreeRun, ...]:
+    """Decode every prompt by every method, which take turns -> a run for each method, in their order.
+
+    Args:
+        cancel: looked at within every step; prompts complete by every method are kept.
+
+    Raises:
+        ValueError: for an option that cannot be decoded.
+        Cancelled: before the first prompt was complete.
+    """
+    cancel = cancel or threading.Event()
+
+    def run(number: int, method: Method, length: int) -> list[DecodeStep]:
+        _, sampling, tree, verifier = method
         return decode_prompt(
-            prompt, target, draft, drafted, pairing[0], verifier, length, seed=seed, number=number, cancel=cancel
+            prompts[number], target, draft, tree, sampling, verifier, length, seed=seed, number=number, cancel=cancel
         )
 
-    for pairing in pairings:  # warm-up: first calls allocate and pick kernels
-        run(prompts[0], pairing, 0, min(4, max_new_tokens))
-    results: dict[tuple[SamplingConfig, str], list[tuple[int, int, int, float]]] = {pairing: [] for pairing in pairings}
+    for method in methods:  # warm-up: first calls allocate and pick kernels
+        run(0, method, min(4, max_new_tokens))
 
-    def measure(number: int, report: Report) -> dict[tuple[SamplingConfig, str], tuple[int, int, int, float]] | None:
-        found = {}
-        for turn in range(len(pairings)):
-            pairing = pairings[(number + turn) % len(pairings)]
+    def measure(number: int, report: Report) -> list[tuple[int, int, int, float]] | None:
+        found: dict[int, tuple[int, int, int, float]] = {}
+        for turn in range(len(methods)):
+            place = (number + turn) % len(methods)
             started = time.perf_counter()
-            steps = run(prompts[number], pairing, number, max_new_tokens)
+            steps = run(number, methods[place], max_new_tokens)
             seconds = time.perf_counter() - started
             if cancel.is_set():
                 return None
             committed = sum(len(step.new_tokens) for step in steps)
-            found[pairing] = (len(steps), whole_tokens(steps), committed, seconds)
-            report((turn + 1) / len(pairings))
-        return found
+            found[place] = (len(steps), whole_tokens(steps), committed, seconds)
+            report((turn + 1) / len(methods))
+        return [found[place] for place in range(len(methods))]
 
-    for found in one_by_one(len(prompts), measure, progress=progress, cancel=cancel):
-        for pairing, row in found.items():
-            results[pairing].append(row)
-    done = len(results[pairings[0]])
-    require_a_prompt(results[pairings[0]], "verifiers")
-    runs = []
-    for (sampling, name), rows in results.items():
-        steps, yielded, committed, seconds = (np.array(column) for column in zip(*rows, strict=True))
-        runs.append(TreeRun(name, sampling, steps, yielded, committed, seconds))
-    settings = pair_settings(target, draft) | {
-        "max_new_tokens": max_new_tokens, "seed": seed, "prompts": done, "tree": tree.parents.tolist(),
-    }  # fmt: skip
-    return VerifierComparison(tuple(runs), settings)
+    rows = list(one_by_one(len(prompts), measure, progress=progress, cancel=cancel))
+    require_a_prompt(rows, "decoding")
+    return tuple(
+        TreeRun(name, sampling, *(np.array(column) for column in zip(*by_prompt, strict=True)))
+        for (name, sampling, *_), by_prompt in zip(methods, zip(*rows, strict=True), strict=True)
+    )
 
 
 def decode_prompt(
@@ -237,7 +260,7 @@ def decode_prompt(
         decode(
             prompt, target=target, draft=draft, tree=tree, sampling=sampling, max_new_tokens=max_new_tokens,
             verifier=None if verifier == GREEDY.name else verifier, generator=prompt_generators(seed, number)[0],
-            cancel=cancel,
+            cancel=cancel, explain=False,
         )
     )  # fmt: skip
 

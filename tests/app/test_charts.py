@@ -81,6 +81,26 @@ def test_growth_marks_the_tree_and_the_ceiling() -> None:
     assert list(band.y) == [1.0, 1.6, 2.1, 1.7, 1.4, 1.0]
 
 
+def test_growth_sets_measured_points_beside_the_curve_that_they_belong_to() -> None:
+    curve = (np.array([1, 2, 4]), np.array([1.0, 1.5, 1.9]))
+    row = {"size": 4, "predicted": 1.9, "tokens_per_step": 1.7, "low": 1.5, "high": 2.0, "steps": 9}
+    points = [row | {"kind": "static"}, row | {"kind": "specexec", "low": None, "high": None, "predicted": None}]
+    figure = charts.growth_figure({"best tree, d ≤ 4": curve, "k chains, d ≤ 4": curve}, points=points)
+    best, grown = trace(figure, "best tree, measured"), trace(figure, "SpecExec, measured")
+    assert best.marker.color == trace(figure, "best tree, d ≤ 4").line.color != grown.marker.color
+    assert (best.error_y.array[0], best.error_y.arrayminus[0]) == pytest.approx((0.3, 0.2))
+    assert grown.error_y.array is None and best.x[0] < 4 < grown.x[0]  # set apart
+    assert "predicted 1.90" in best.customdata[0][1] and grown.customdata[0][1] == ""
+    assert not [each for each in figure.data if "k chains, measured" in each.name]
+
+
+def test_growth_has_the_bound_as_steps() -> None:
+    curve = (np.array([1, 2, 4]), np.array([1.0, 1.5, 1.9]))
+    figure = charts.growth_figure({"best": curve}, bound=(0.75, (np.array([1, 2, 3]), np.array([1.0, 1.0, 1.2]))))
+    bound = trace(figure, "theorem's lower bound, b = 0.75")
+    assert bound.line.shape == "hv" and list(bound.y) == [1.0, 1.0, 1.2]
+
+
 def test_folded_nodes_are_counted_where_they_are_hidden() -> None:
     graph = scored(k_ary_tree(2, 3))
     figure = charts.tree_figure(graph, visible=visible_nodes(graph, collapsed={1}), selected=2)
@@ -190,6 +210,17 @@ def test_tokens_per_step_are_drawn_by_verifier_with_intervals_side_by_side() -> 
     assert list(ours.y) == [2.2, 2.2] and ours.x[0] < 0.5 < theirs.x[0] and theirs.x[1] > ours.x[1]
     assert np.isnan(ours.error_y.array[0]) and ours.error_y.array[1] == pytest.approx(0.3)
     assert robustness_charts.tokens_figure([]).to_json() and len(robustness_charts.tokens_figure(rows[:1]).data) == 1
+
+
+def test_rows_of_one_temperature_are_drawn_over_top_p() -> None:
+    rows = [
+        {"verifier": "topk", "temperature": 1.0, "top_p": p, "tokens_per_step": 2.0, "ci_low": 1.0, "ci_high": 3.0}
+        for p in (1.0, 0.7)
+    ]
+    figure = robustness_charts.tokens_figure(rows, "top_p")
+    assert list(figure.layout.xaxis.ticktext) == ["0.7", "1"] and "top-p" in figure.layout.xaxis.title.text
+    assert list(figure.data[0].x) == [0.7, 1.0] and "top-p %{customdata[2]}" in figure.data[0].hovertemplate
+    assert list(figure.data[0].customdata[:, 2]) == [0.7, 1.0]
 
 
 def test_ratios_have_the_line_of_a_tie() -> None:

@@ -8,6 +8,7 @@ import json
 import shutil
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -45,6 +46,19 @@ def recorded(assets):
     """The evidence that ships with the app."""
     (assets / "runs").mkdir()
     return shutil.copy(ROOT / "assets" / "runs" / "robustness.json", assets / "runs")
+
+
+@pytest.fixture
+def recorded_before(recorded):
+    """The same as recorded before there were rows below top-p 1, and trees beside the verifiers."""
+    path = Path(recorded)
+    held = json.loads(path.read_text())
+    record = held["comparison"]
+    record["settings"].pop("beside", None)
+    for name, by in (("runs", "verifier"), ("ratios", "other"), ("rejection", "verifier")):
+        record[name] = [row for row in record[name] if row["top_p"] == 1 and row[by] not in BESIDE]
+    path.write_text(json.dumps(held))
+    return path
 
 
 @pytest.fixture
@@ -95,11 +109,12 @@ def test_a_section_without_any_result_says_what_to_do(section: str) -> None:
     assert [tab.label for tab in page.tabs] == list(SECTIONS)
 
 
-def test_recorded_evidence_is_there_at_once_and_says_so(recorded) -> None:
+def test_recorded_evidence_is_there_at_once_and_says_so(recorded_before) -> None:
     page = open_page("robustness")
     text = " ".join(element.value for element in page.markdown)
-    assert "recorded on" in text and "on the demo pair, 32 prompts × 256 tokens, tree n = 32, d = 6" in text
-    held = evidence.load(recorded)["comparison"]
+    held = evidence.load(recorded_before)["comparison"]
+    length = held["settings"]["max_new_tokens"]
+    assert "recorded on" in text and f"on the demo pair, 32 prompts × {length} tokens, tree n = 32, d = 6" in text
     here = next(row for row in held["runs"] if row["temperature"] == 1 and row["verifier"] == "sequoia")
     assert metrics(page)["Tokens per step"][0] == f"{here['tokens_per_step']:.2f}"
     won = sum(row["low"] > 1 for row in held["ratios"])
@@ -201,9 +216,51 @@ def test_trees_of_text_already_seen_are_measured_beside_the_verifiers(tiny_pair,
     assert not any("hybrid trees" in each.value.lower() for each in page.caption)
 
 
-def test_a_recording_without_them_says_so(recorded) -> None:
-    said = [each.value for each in open_page("robustness").caption if "are not in this recording" in each.value]
-    assert len(said) == 1 and "Lookup and hybrid trees" in said[0]
+def test_an_old_recording_says_what_it_lacks(recorded_before) -> None:
+    said = [each.value for each in open_page("robustness").caption if "this recording" in each.value.lower()]
+    assert len(said) == 2 and "no two values of top-p" in said[0] and "Lookup and hybrid trees" in said[1]
+
+
+def test_verifiers_are_set_beside_each_other_over_top_p(recorded_before) -> None:
+    held = json.loads(recorded_before.read_text())
+    record = held["comparison"]
+    for name in ("runs", "ratios", "rejection"):
+        record[name] += [
+            row | {"top_p": p}
+            for p in (0.7, 0.9)
+            for row in record[name]
+            if (row["temperature"], row["top_p"]) == (1, 1)
+        ]
+    recorded_before.write_text(json.dumps(held))
+    page = open_page("robustness", robustness_shown="T = 1, top-p 0.9")
+    figures = [json.loads(chart.proto.spec) for chart in page.get("plotly_chart")]
+    titles = [figure["layout"]["xaxis"]["title"]["text"] for figure in figures]
+    assert titles[:4] == ["temperature of the target"] * 2 + ["top-p of the target"] * 2 and len(figures) == 5
+    assert figures[2]["layout"]["xaxis"]["ticktext"] == ["0.7", "0.9", "1"]
+    assert len(figures[0]["layout"]["xaxis"]["ticktext"]) == 6  # over temperature, top-p 1 has the most points
+    heads = [each.value for each in page.subheader]
+    assert "Tokens per step over temperature, top-p 1" in heads and "Tokens per step over top-p, T = 1" in heads
+    assert not any("no two values" in each.value for each in page.caption)
+
+
+def test_a_figure_holds_what_is_on_show_where_that_leaves_a_line() -> None:
+    rows = [{"temperature": t, "top_p": p} for t, p in ((0.0, 1.0), (0.6, 1.0), (1.0, 1.0), (1.0, 0.9), (0.6, 0.9))]
+    sparse = [row for row in rows if row != {"temperature": 0.6, "top_p": 0.9}]
+
+    def along(axis: str, rows: list, **shown: float) -> list[float]:
+        return [row[axis] for row in wording.along(axis, rows, shown)]
+
+    assert along("temperature", rows, temperature=1.0, top_p=0.9) == [0.0, 1.0, 0.6]
+    assert along("temperature", sparse, temperature=1.0, top_p=0.9) == [
+        0.0,
+        0.6,
+        1.0,
+    ]  # of top-p 1: one point is no line
+    assert along("top_p", rows, temperature=0.6, top_p=1.0) == [1.0, 0.9]
+    assert along("top_p", sparse, temperature=0.6, top_p=1.0) == [1.0, 0.9]  # of T = 1
+    assert wording.along("temperature", rows[2:4], rows[3]) == rows[3:4]  # where none has a line, what is on show
+    assert along("temperature", [rows[0], rows[3]], temperature=0.0, top_p=1.0) == [0.0, 1.0]
+    assert along("top_p", rows[:1], temperature=0.0, top_p=1.0) == []
 
 
 def test_settings_that_cannot_be_run_are_refused() -> None:

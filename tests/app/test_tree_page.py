@@ -10,9 +10,20 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector, TokenTree, best_shape, expected_tokens, optimal_tree, speedup_surface
+from sequoia_core.design.growth import theorem_bound
 from sequoia_core.design.optimal_trees import node_scores
-from sequoia_core.design.plain_trees import chain_tree
-from tests.app.conftest import ROOT, TIMEOUT_SEC, growing_never_pays, metrics, open_page, profile, settled, vector
+from sequoia_core.design.plain_trees import chain_tree, chains_limit
+from tests.app.conftest import (
+    ROOT,
+    TIMEOUT_SEC,
+    growing_never_pays,
+    metrics,
+    open_page,
+    profile,
+    run_job,
+    settled,
+    vector,
+)
 from tests.conftest import calibration_of
 from ui.jobs import finished_jobs
 from ui.session import tree_in_use
@@ -259,6 +270,77 @@ def test_the_sample_behind_the_vector_gives_intervals(assets) -> None:
     page = open_page(PAGE, n="6", depth="5")
     assert any("no interval" in caption.value for caption in page.caption)
     assert '"95% interval"' not in page.get("plotly_chart")[1].proto.spec
+
+
+def growth_spec(page) -> dict:
+    return json.loads(page.get("plotly_chart")[1].proto.spec)
+
+
+def recorded_growth(folder, temperature: float = 0.0) -> None:
+    """Leave a record of growth as `benchmarks/dynamic.py --growth` does."""
+    points = [
+        {"kind": kind, "size": n, "predicted": None, "tokens_per_step": value, "low": 1.0, "high": 9.0, "steps": 5}
+        for kind, n, value in (("static", 8, 2.5), ("static", 1024, 6.25), ("chains", 8, 2.25))
+    ]
+    conditions = vector().holds_for.to_json() | {"temperature": temperature}
+    settings = {"conditions": conditions, "prompts": 32, "max_new_tokens": 64, "max_depth": 24}
+    (folder / "runs").mkdir(exist_ok=True)
+    (folder / "runs" / "growth.json").write_text(
+        json.dumps({"studies": [{"settings": settings, "points": points}], "settings": {"date": "2026-11-23"}})
+    )
+
+
+def test_measured_growth_stands_on_the_curve_of_its_vector_alone(assets) -> None:
+    recorded_growth(assets)
+    page = open_page(PAGE)
+    names = [trace["name"] for trace in growth_spec(page)["data"]]
+    assert [name for name in names if "measured" in name] == ["best tree, measured", "k chains, measured"]
+    text = " ".join(each.value for each in [*page.markdown, *page.caption])
+    assert "the best tree 2.50 → 6.25 (n = 8 → 1,024); k chains 2.25 → 2.25" in text
+    assert "recorded on 2026-11-23 on the demo pair, temperature 0, 32 prompts × 64 tokens, d ≤ 24" in text
+    recorded_growth(assets, temperature=0.6)
+    page = open_page(PAGE)
+    assert not any("measured" in trace["name"] for trace in growth_spec(page)["data"])
+    assert any("nothing was measured for this vector's pair" in each.value for each in page.caption)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"studies": [{}], "settings": {"date": "x"}}', "[" * 100_000])
+def test_a_broken_record_of_growth_leaves_the_curves(content: str, assets) -> None:
+    (assets / "runs").mkdir()
+    (assets / "runs" / "growth.json").write_text(content)
+    assert any("best tree" in trace["name"] for trace in growth_spec(open_page(PAGE))["data"])
+
+
+def test_growth_has_its_limits_and_the_theorems_bound(assets) -> None:
+    page = open_page(PAGE, n="20", depth="5")
+    layout = growth_spec(page)["layout"]
+    said = " ".join(note["text"] for note in layout["annotations"])
+    assert f"no number of chains passes {chains_limit(vector()):.2f}" in said and "no chain passes" in said
+    b, _ = theorem_bound(vector(), max_size=64, depth=8)
+    assert f"theorem's lower bound, b = {b:.2f}" in [trace["name"] for trace in growth_spec(page)["data"]]
+    AcceptanceVector(np.array([0.5])).save(assets / "acceptance" / "demo-t0.json")
+    assert not any("theorem" in trace["name"] for trace in growth_spec(open_page(PAGE))["data"])
+
+
+def test_growth_is_measured_on_the_pair_in_use(tiny_pair, assets) -> None:
+    page = open_page(PAGE)
+    page.select_slider(key="growth_largest").set_value(64)
+    page.select_slider(key="growth_tokens").set_value(16)
+    page = run_job(page, "growth")
+    record = page.session_state["studio_evidence_growth"]
+    assert {point["kind"] for point in record["points"]} == {"static", "chains", "specexec", "specinfer"}
+    assert max(point["size"] for point in record["points"]) == 64 and record["settings"]["prompts"] == 3
+    assert len([trace for trace in growth_spec(page)["data"] if "measured" in trace["name"]]) == 4
+    assert any("measured here on the demo pair, temperature 0, 3 prompts × 16" in each.value for each in page.caption)
+    page.slider(key="growth_prompts").set_value(0)
+    assert "prompts: found none" in settled(page.button(key="growth_start").click().run()).error[0].value
+
+
+def test_growth_is_not_measured_with_a_vector_of_another_pair(assets) -> None:
+    replace(vector(), holds_for=None).save(assets / "acceptance" / "demo-t0.json")
+    page = open_page(PAGE)
+    assert page.button(key="growth_start").disabled
+    assert any("measure one on the acceptance page" in each.value for each in page.info)
 
 
 def test_a_link_carries_the_vector_and_the_comparison() -> None:

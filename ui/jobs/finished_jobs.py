@@ -80,5 +80,6 @@ ADOPTERS: dict[str, Callable[[Job], None]] = {
     "chain": _use_chain,
     "race": _keep_runs,
     "replay": _keep_replay,
+    "growth": partial(_keep_evidence, "growth"),
     **{evidence.job_name(part): partial(_keep_evidence, part) for part in evidence.PARTS},
 }

@@ -25,7 +25,8 @@ MARKS = {
     "optimum": (BLUE, "circle-open", "dot"),
     "optimum_with_replacement": (RUST, "square-open", "dot"),
 }
-APART = 0.015  # share of the axis that sets verifiers at one temperature apart, so that no interval hides another
+AXES = {"temperature": ("temperature", "T ="), "top_p": ("top-p", "top-p")}  # column -> its name, and before a value
+APART = 0.015  # share of the axis that sets verifiers at one setting apart, so that no interval hides another
 LEAF = [[0.0, "#F2EFE6"], [0.5, "#9CC9B6"], [1.0, "#1F6A52"]]  # numbers stay readable on every shade
 NEVER = 0.5  # where a count of 0 stands on a log axis
 MOST_CELLS = 18  # of a losslessness check, with room for a text each
@@ -53,7 +54,9 @@ def _bars(rows: Rows, value: str, low: str, high: str) -> dict[str, Any] | None:
     }
 
 
-def _series(rows: Rows, verifier: str, x: np.ndarray, value: str, low: str, high: str, hover: str) -> go.Scatter:
+def _series(
+    rows: Rows, verifier: str, x: np.ndarray, value: str, low: str, high: str, hover: str, axis: str = "temperature"
+) -> go.Scatter:
     color, symbol, dash = MARKS.get(verifier, (PLUM, "circle", "solid"))
     return go.Scatter(
         x=x,
@@ -63,41 +66,45 @@ def _series(rows: Rows, verifier: str, x: np.ndarray, value: str, low: str, high
         name=COMPARED.get(verifier, verifier),
         line={"color": color, "width": 2, "dash": dash},
         marker={"color": color, "size": 9, "symbol": symbol},
-        customdata=np.column_stack([_column(rows, low), _column(rows, high), _column(rows, "temperature")]),
+        customdata=np.column_stack([_column(rows, low), _column(rows, high), _column(rows, axis)]),
         hovertemplate=hover,
     )
 
 
-def _over_temperature(rows: Rows, by: str, value: str, low: str, high: str, y: str, hover: str) -> go.Figure:
-    shown = sorted({row["temperature"] for row in rows}) or [0.0, 1.0]
+def _along(axis: str, rows: Rows, by: str, value: str, low: str, high: str, y: str, hover: str) -> go.Figure:
+    shown = sorted({row[axis] for row in rows}) or [0.0, 1.0]
     span = shown[-1] - shown[0] or 1.0
     names = [name for name in MARKS if _of(rows, by, name)]
     traces = []
     for place, name in enumerate(names):
-        own = sorted(_of(rows, by, name), key=lambda row: row["temperature"])
+        own = sorted(_of(rows, by, name), key=lambda row: row[axis])
         shift = 0.0 if name == "greedy" else APART * span * (place - (len(names) - 1) / 2)
-        traces.append(_series(own, name, _column(own, "temperature") + shift, value, low, high, hover))
+        traces.append(_series(own, name, _column(own, axis) + shift, value, low, high, hover, axis))
     room = 0.06 * span if len(shown) > 1 else 0.3
     ticks = {"tickvals": shown, "ticktext": [f"{t:g}" for t in shown], "range": [shown[0] - room, shown[-1] + room]}
-    return new_figure(*traces, x="temperature of the target", y=y, xaxis=ticks)
+    return new_figure(*traces, x=f"{AXES[axis][0]} of the target", y=y, xaxis=ticks)
 
 
-def tokens_figure(runs: Rows) -> go.Figure:
-    """Draw tokens per step with 95% intervals over temperature, one line per verifier; rows of one top-p."""
+def tokens_figure(runs: Rows, axis: str = "temperature") -> go.Figure:
+    """Draw tokens per step with 95% intervals over temperature, one line per verifier; rows of one top-p.
+
+    Args:
+        axis: "temperature", or "top_p" for rows of one temperature.
+    """
     hover = (
-        "%{fullData.name}, T = %{customdata[2]}<br>%{y:.2f} tokens per step"
+        f"%{{fullData.name}}, {AXES[axis][1]} %{{customdata[2]}}<br>%{{y:.2f}} tokens per step"
         "<br>95%: %{customdata[0]:.2f} to %{customdata[1]:.2f}<extra></extra>"
     )
-    return _over_temperature(runs, "verifier", "tokens_per_step", "ci_low", "ci_high", "tokens per step", hover)
+    return _along(axis, runs, "verifier", "tokens_per_step", "ci_low", "ci_high", "tokens per step", hover)
 
 
-def ratio_figure(ratios: Rows) -> go.Figure:
-    """Draw Sequoia's tokens per step ÷ each rival's over temperature, with 95% intervals and the line of a tie."""
+def ratio_figure(ratios: Rows, axis: str = "temperature") -> go.Figure:
+    """Draw Sequoia's tokens per step ÷ each rival's, with 95% intervals and the line of a tie; axis as above."""
     hover = (
-        "÷ %{fullData.name}, T = %{customdata[2]}<br>%{y:.2f}×"
+        f"÷ %{{fullData.name}}, {AXES[axis][1]} %{{customdata[2]}}<br>%{{y:.2f}}×"
         "<br>95%: %{customdata[0]:.2f} to %{customdata[1]:.2f}<extra></extra>"
     )
-    figure = _over_temperature(ratios, "other", "value", "low", "high", "Sequoia ÷ the other (log scale)", hover)
+    figure = _along(axis, ratios, "other", "value", "low", "high", "Sequoia ÷ the other (log scale)", hover)
     figure.for_each_trace(lambda trace: trace.update(name=f"÷ {trace.name}"))
     ticks = [0.2, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4, 6, 8]
     figure.update_yaxes(type="log", tickvals=ticks, ticktext=["equal" if tick == 1 else f"{tick:g}×" for tick in ticks])

@@ -45,7 +45,12 @@ def show_comparison(record: Row) -> None:
                 help="Settings × rivals. Open: the interval includes 1, so neither is shown to be better.",
             ),
         )
-    _over_temperature(runs, ratios, here, run["tokens_per_step"])
+    _along("temperature", record, run)
+    if len({row["top_p"] for row in wording.along("top_p", runs, run)}) > 1:
+        _along("top_p", record, run)
+    else:
+        whose = "This recording" if "recorded" in record["settings"] else "This comparison"
+        st.caption(f":material/info: {whose} has no two values of top-p: run one on your pair with several.")
     cards(*(_ratio_card(rival, against.get(rival), shown) for rival in RIVALS))
     if ratios:
         st.markdown(wording.verdict(ratios))
@@ -60,24 +65,31 @@ def show_comparison(record: Row) -> None:
     current_result.downloads("comparison", record, tables)
 
 
-def _over_temperature(runs: list[Row], ratios: list[Row], here: Row, tokens_per_step: float) -> None:
-    """Draw tokens per step and ratios at the top-p of the setting on show, one of whose rows is `here`."""
+def _along(axis: str, record: Row, here: Row) -> None:
+    """Draw tokens per step and ratios over temperature or top-p, with the setting on show, one of whose rows is `here`.
+
+    Args:
+        axis: as for `wording.along`.
+    """
+    runs, ratios = (wording.along(axis, record[name], here) for name in ("runs", "ratios"))
+    name = charts.AXES[axis][0]
+    held = f"T = {runs[-1]['temperature']:g}" if axis == "top_p" else f"top-p {runs[-1]['top_p']:g}"
     left, right = st.columns(2)
-    left.subheader("Tokens per step")
+    left.subheader(f"Tokens per step over {name}, {held}")
     left.plotly_chart(
-        charts.tokens_figure(wording.at_top_p(runs, here)),
+        charts.tokens_figure(runs, axis),
         width="stretch",
-        key="robustness_tokens",
-        alt=f"Tokens per step over temperature by verifier; Sequoia {tokens_per_step:.2f} at "
+        key="robustness_tokens" if axis == "temperature" else f"robustness_tokens_{axis}",
+        alt=f"Tokens per step over {name} at {held} by verifier; Sequoia {here['tokens_per_step']:.2f} at "
         f"{wording.sampling_label(here)}",
     )
     right.subheader("Sequoia ÷ the others")
     if ratios:
         right.plotly_chart(
-            charts.ratio_figure(wording.at_top_p(ratios, here)),
+            charts.ratio_figure(ratios, axis),
             width="stretch",
-            key="robustness_ratios",
-            alt="Sequoia's tokens per step divided by each other verifier's over temperature, with 95% intervals",
+            key="robustness_ratios" if axis == "temperature" else f"robustness_ratios_{axis}",
+            alt=f"Sequoia's tokens per step divided by each other verifier's over {name}, with 95% intervals",
         )
     else:
         right.info("Nothing to compare at temperature 0 alone.", icon=":material/info:")

@@ -26,11 +26,27 @@ def at_setting(rows: Sequence[Row], shown: Mapping[str, Any]) -> list[Row]:
     return [row for row in rows if sampling_label(row) == sampling_label(shown)]
 
 
-def at_top_p(rows: Sequence[Row], shown: Mapping[str, Any]) -> list[Row]:
-    """Return the rows over temperature that belong with the one on show; temperature 0 belongs with every top-p."""
-    hot = [row["top_p"] for row in rows if row["temperature"] > 0]
-    top_p = shown["top_p"] if shown["temperature"] > 0 else max(hot, default=1.0)
-    return [row for row in rows if row["top_p"] == top_p or row["temperature"] == 0]
+def along(axis: str, rows: Sequence[Row], shown: Mapping[str, Any]) -> list[Row]:
+    """Return the rows over temperature or top-p that belong with the one on show.
+
+    The other of the two stays what it is there, or where it has the most points. Temperature 0, where top-p changes
+    nothing, belongs with every top-p.
+
+    Args:
+        axis: "temperature" or "top_p".
+    """
+    other = "top_p" if axis == "temperature" else "temperature"
+    cold = [row for row in rows if row["temperature"] == 0 and axis == "temperature"]
+    hot = sorted((row for row in rows if row["temperature"] > 0), key=lambda row: -row[other])
+    if not hot:
+        return cold
+    points: dict[float, set[float]] = {}
+    for row in hot:
+        points.setdefault(row[other], set()).add(row[axis])
+    held = most = max(points, key=lambda value: len(points[value]))
+    if shown["temperature"] > 0 and (len(points.get(shown[other], ())) > 1 or len(points[most]) == 1):
+        held = shown[other]
+    return cold + [row for row in hot if row[other] == held]
 
 
 def outcome(ratio: Mapping[str, Any]) -> str:

@@ -29,10 +29,15 @@ def latest(part: str) -> dict[str, Any] | None:
         ValueError: for a shipped file that cannot be read.
     """
     path = shipped.ASSETS / "runs" / "robustness.json"
-    found = get(f"evidence_{part}")
+    found = kept(part)
     if found is None and path.is_file():
         found = _recorded(str(path), path.stat().st_mtime_ns).get(part)
     return found
+
+
+def kept(part: str) -> dict[str, Any] | None:
+    """Return what this session found last of a part; None before the first."""
+    return get(f"evidence_{part}")
 
 
 def keep(part: str, record: Mapping[str, Any]) -> None:

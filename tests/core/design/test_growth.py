@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
-from sequoia_core.design.growth import growth_band, growth_curves, next_node_value, tokens_interval
+from sequoia_core.design.growth import growth_band, growth_curves, next_node_value, theorem_bound, tokens_interval
 from sequoia_core.design.optimal_trees import bootstrap_tables, expected_tokens, expected_tokens_table, optimal_tree
+from sequoia_core.design.plain_trees import best_chains, branching_tree, chain_limit, chains_limit, independent_chains
 
 FALLING = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
 UNEVEN = AcceptanceVector(np.array([0.4, 0.05, 0.3]))
@@ -23,10 +24,11 @@ def test_no_plain_shape_passes_the_best_tree_of_its_depth():
     curves = growth_curves(FALLING, TABLE, depth=4)
     sizes, best = curves["best tree, d ≤ 4"]
     np.testing.assert_array_equal(best, TABLE[sizes, 4])
-    for name in ("one chain", "independent chains of 4", "beam of depth 4", "two children everywhere"):
+    plain = {"one chain": 4, "beam of depth 4": 4, "two children everywhere": 4, "k chains, d ≤ 8": 8}
+    for name, depth in plain.items():
         at, tokens = curves[name]
         assert (np.diff(at) > 0).all() and at[-1] <= 64
-        assert (tokens <= TABLE[at, 4] + 1e-9).all(), name
+        assert (tokens <= TABLE[at, depth] + 1e-9).all(), name
     assert "best tree, d ≤ 8" in curves and curves["one chain"][1][-1] == pytest.approx(sum(0.6**k for k in range(5)))
 
 
@@ -40,6 +42,45 @@ def test_two_limits_that_agree_are_drawn_once():
     rare = AcceptanceVector(np.array([0.01, 0.001]))
     table = expected_tokens_table(rare, max_size=31, max_depth=8)  # all that two ranks give at depth 4
     assert [name for name in growth_curves(rare, table, depth=4) if "best tree" in name] == ["best tree, d ≤ 4"]
+
+
+@pytest.mark.parametrize("vector", [FALLING, UNEVEN, AcceptanceVector(np.array([1.0]))])
+def test_chains_are_as_many_and_as_long_as_pays(vector):
+    for size, depth in ((1, 4), (2, 4), (9, 8), (20, 3), (64, 8)):
+        shapes = [(k, length) for k in range(1, 4) for length in range(depth + 1) if k * length < size]
+        best = max(expected_tokens(independent_chains(*shape), vector) for shape in shapes)
+        found = best_chains(vector, size=size, depth=depth)
+        assert found.size <= size and expected_tokens(found, vector) == pytest.approx(best)
+
+
+def test_chains_have_a_limit_that_they_reach():
+    assert expected_tokens(independent_chains(3, 200), UNEVEN) == pytest.approx(chains_limit(UNEVEN))
+    assert chains_limit(UNEVEN) < chain_limit(UNEVEN) + 1.0
+    assert chains_limit(AcceptanceVector(np.array([1.0]))) == np.inf
+
+
+@pytest.mark.parametrize("probs", [[0.6, 0.2, 0.1], [0.4, 0.05, 0.3], [0.1, 0.5], [0.2, 0.8]])
+def test_the_theorems_bound_is_below_the_best_tree_of_every_size(probs):
+    vector = AcceptanceVector(np.array(probs))
+    for depth in (1, 3, 8):
+        b, (sizes, tokens) = theorem_bound(vector, max_size=64, depth=depth)
+        best = expected_tokens_table(vector, max_size=64, max_depth=depth)[1:, depth]
+        assert sizes.tolist() == list(range(1, 65)) and (np.diff(tokens) >= 0).all() and tokens[-1] > 1.0
+        assert (tokens <= np.maximum.accumulate(best) + 1e-9).all()
+        rejection = 1.0 - np.cumsum(vector.probs)
+        assert (rejection <= np.arange(1.0, len(vector) + 1) ** -b + 1e-9).all()
+
+
+def test_the_bound_of_a_power_law_is_its_k_ary_trees():
+    """Where all k are rejected with a chance of just k^-b, nothing is lost: complete trees of k children reach it."""
+    b = 0.8
+    vector = AcceptanceVector(-np.diff(np.arange(1.0, 18.0) ** -b, prepend=1.0))
+    found, (_, tokens) = theorem_bound(vector, max_size=300, depth=4)
+    trees = [branching_tree([k] * levels) for k in range(2, 18) for levels in range(1, 5) if k**levels < 300]
+    reached = max(expected_tokens(tree, vector) for tree in trees if tree.size <= 300)
+    assert found == pytest.approx(b) and tokens[-1] == pytest.approx(reached)
+    assert theorem_bound(AcceptanceVector(np.array([0.5])), max_size=8, depth=4) is None  # one rank follows no law
+    assert theorem_bound(AcceptanceVector(np.zeros(3)), max_size=8, depth=4) is None
 
 
 def test_a_band_holds_the_table_and_an_interval_its_tree():

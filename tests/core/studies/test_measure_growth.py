@@ -1,0 +1,92 @@
+"""Growth by decoding: its points are those of the trees they name, and stop where trees, context or patience do."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.conditions import Conditions
+from sequoia_core.design.optimal_trees import expected_tokens_table
+from sequoia_core.files.faults import Cancelled
+from sequoia_core.studies.measure_growth import (
+    CHAINS,
+    KINDS,
+    SPECEXEC,
+    SPECINFER_CHAINS,
+    STATIC,
+    growing_trees,
+    measure_growth,
+)
+from tests.conftest import tiny_llama
+
+PROMPTS = [[1, 2, 3], [9], [4, 8, 15]]
+FALLING = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
+
+
+def test_a_draft_that_is_always_right_fills_every_chain(tiny_target):
+    sure = AcceptanceVector(np.array([0.99, 0.001]))
+    study = measure_growth(
+        PROMPTS, target=tiny_target, draft=tiny_llama(1), acceptance=sure, sizes=(4, 9, 18), depth=10, max_new_tokens=24
+    )  # fmt: skip
+    found = {(point.run.verifier, point.size): point.run.tokens_per_step.value for point in study.points}
+    assert {kind for kind, _ in found} == set(KINDS)
+    assert found[CHAINS, 4] == found[STATIC, 4] == 4.0 and found[CHAINS, 9] == 9.0
+    assert found[CHAINS, 11] == 11.0 and found[SPECINFER_CHAINS, 17] == 9.0  # one of 10, 2 × 8
+    assert found[SPECEXEC, 18] > found[SPECEXEC, 4] > 3.0
+    by_kind = {(point.run.verifier, point.size): point.predicted for point in study.points}
+    assert by_kind[STATIC, 18] == pytest.approx(expected_tokens_table(sure, max_size=18, max_depth=10)[18, 10])
+    assert by_kind[CHAINS, 4] == pytest.approx(1 + 0.99 + 0.99**2 + 0.99**3)
+    assert by_kind[SPECINFER_CHAINS, 9] is None and by_kind[SPECEXEC, 9] is None
+
+
+def test_a_study_says_what_it_holds_for_and_counts_steps(tiny_target, tiny_draft):
+    told = []
+    held = Conditions("tiny-1", "tiny-2", 2.0, verifier="topk")
+    vector = AcceptanceVector(FALLING.probs, holds_for=held)
+    study = measure_growth(
+        PROMPTS, target=tiny_target, draft=tiny_draft, acceptance=vector, sampling=SamplingConfig(2.0), sizes=(8,),
+        max_new_tokens=10, progress=lambda share, words: told.append(share),
+    )  # fmt: skip
+    row = json.loads(json.dumps(study.to_json(), allow_nan=False))
+    assert Conditions.from_json(row["settings"]["conditions"]) == held
+    assert row["settings"]["prompts"] == 3 and row["settings"]["max_depth"] == 24 and told[-1] == 1.0
+    assert [point["kind"] for point in row["points"]] == list(KINDS)
+    for point, found in zip(row["points"], study.points, strict=True):
+        assert point["low"] <= point["tokens_per_step"] <= point["high"] and point["steps"] == found.run.steps.sum()
+        assert found.run.yielded.sum() / point["steps"] == point["tokens_per_step"]
+
+
+def test_a_kind_that_stops_growing_has_no_further_points():
+    one = AcceptanceVector(np.array([0.5]))
+    found = list(growing_trees(one, (4, 16, 32), 5))
+    assert [size for kind, size in found if kind == STATIC] == [4]  # one rank, five levels: six nodes at most
+    assert [size for kind, size in found if kind == CHAINS] == [4, 6]
+    assert [size for kind, size in found if kind == SPECINFER_CHAINS] == [4, 16, 31]  # 1 × 3, 3 × 5, 6 × 5
+    assert [size for kind, size in found if kind == SPECEXEC] == [4, 16, 32]
+    assert [size for kind, size in growing_trees(FALLING, (41,), 24) if kind == SPECINFER_CHAINS] == [41]
+
+
+def test_trees_are_no_deeper_than_the_context_has_room_for(tiny_draft):
+    small = tiny_llama(3, context=12)
+    study = measure_growth(
+        PROMPTS, target=small, draft=tiny_draft, acceptance=FALLING, sizes=(16,), max_new_tokens=4
+    )  # fmt: skip
+    assert study.settings["max_depth"] == 12 - 3 - 1
+
+
+def test_cancel_keeps_whole_prompts_and_requests_are_checked(tiny_target, tiny_draft):
+    stop = threading.Event()
+    options = {"target": tiny_target, "draft": tiny_draft, "acceptance": FALLING, "sizes": (8,), "max_new_tokens": 6}
+    study = measure_growth(PROMPTS, **options, cancel=stop, progress=lambda share, _: share > 0.4 and stop.set())
+    assert study.settings["prompts"] == 1 and all(len(point.run.steps) == 1 for point in study.points)
+    with pytest.raises(Cancelled, match="cancelled"):
+        measure_growth(PROMPTS, **options, cancel=stop)
+    with pytest.raises(ValueError, match="found 0 prompts"):
+        measure_growth([], **options)
+    with pytest.raises(ValueError, match=r"sizes \[1\], expected"):
+        measure_growth(PROMPTS, **options | {"sizes": [1]})
+    with pytest.raises(ValueError, match="draft: found none"):
+        measure_growth(PROMPTS, **options | {"draft": None})
