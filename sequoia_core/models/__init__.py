@@ -14,6 +14,7 @@ Each module imports, of this room, only the modules named:
     default_dtype             device
     llama_torch               tree_cache
     prefill                   protocol
+    static_pass               tree_cache
     transformers_passes       tree_cache
     checkpoint                model_files, default_dtype
     language_model            protocol, llama_torch, transformers_passes
