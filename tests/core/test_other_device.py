@@ -159,6 +159,9 @@ def test_greedy_text_is_that_of_the_cpu(name, placed, each_path, pair, tiny_targ
     models = there if placed == "both" else here | {placed: there[placed]}
     tree = policies(0.0)[name]
     assert tokens_of(decode(PROMPT, **models, tree=tree, max_new_tokens=12, likely=3, left_out=3)) == wanted
+    if placed == "both":  # a draft that is always right, so that accepted paths move in both caches
+        steps = list(decode(PROMPT, target=pair[0], draft=pair[0], tree=tree, max_new_tokens=12))
+        assert tokens_of(steps) == wanted and (len(steps) < 9 or name == "lookup")
 
 
 SAMPLED = [(name, WARM) for name in policies(0.8)] + [(name, CUT) for name in ("static", "hybrid, in_turn")]
