@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
 import tempfile
@@ -30,7 +29,7 @@ import sequoia_core  # noqa: F401  before torch, whose threads read their settin
 # isort: split
 import numpy as np
 import torch
-import transformers
+from gpu_machine import SHAPES, Machine
 
 from sequoia_core import AcceptanceVector, SamplingConfig, autoregressive, check_losslessness, decode, load_pair
 from sequoia_core.decoding.assemble import assemble
@@ -41,71 +40,14 @@ from sequoia_core.decoding.walk import Walk
 from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
 from sequoia_core.design.prediction import predicted_speedup
 from sequoia_core.design.what_if import power_law
-from sequoia_core.models.device import describe_device
-from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.prefill import prefill
 from sequoia_core.models.protocol import causal_mask
 from sequoia_core.models.random_models import write_random_model
 from sequoia_core.studies.measure_profile import measure_profile
 
 ROOT = Path(__file__).resolve().parent.parent
-SHAPES = {  # hidden, inner, layers, heads; Llama 2 and the drafts of the Sequoia paper
-    "Llama-2-7B": (4096, 11008, 32, 32),
-    "Llama-2-13B": (5120, 13824, 40, 40),
-    "Llama-160M": (768, 3072, 12, 12),
-    "Llama-68M": (768, 3072, 2, 12),
-}
 PAIRS = (("Llama-2-7B", "Llama-68M"), ("Llama-2-13B", "Llama-68M"), ("Llama-2-7B", "Llama-160M"))
 Row = dict[str, Any]
-
-
-class Machine:
-    """Where everything runs, and how large it is."""
-
-    def __init__(self, rehearse: bool) -> None:
-        self.rehearse = rehearse
-        if not rehearse and not torch.cuda.is_available():
-            raise SystemExit("gpu.py: found no CUDA device, expected one, or --rehearse")
-        self.device = torch.device("cpu" if rehearse else "cuda")
-        self.dtype = torch.float32 if rehearse else torch.bfloat16
-        self.vocab, self.context, self.size, self.repeats = (256, 24, 8, 1) if rehearse else (32_000, 128, 128, 5)
-
-    def wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    def seconds(self, work: Callable[[], object], repeats: int = 5) -> float:
-        """Return the least seconds of a call, after one to warm up."""
-        taken = []
-        for _ in range(repeats + 1):
-            self.wait()
-            began = time.perf_counter()
-            work()
-            self.wait()
-            taken.append(time.perf_counter() - began)
-        return min(taken[1:])
-
-    def model(self, name: str, seed: int = 0, dtype: torch.dtype | None = None) -> HuggingFaceModel:
-        """Return a model of a shape with random weights, made on the device."""
-        hidden, inner, layers, heads = (64, 96, 2, 4) if self.rehearse else SHAPES[name]
-        config = transformers.LlamaConfig(
-            vocab_size=self.vocab, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
-            num_attention_heads=heads, num_key_value_heads=heads, max_position_embeddings=2048, eos_token_id=None,
-            bos_token_id=None,
-        )  # fmt: skip
-        torch.manual_seed(seed)
-        with self.device:
-            model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype or self.dtype)
-        return HuggingFaceModel(model.eval(), name)
-
-    def prompt(self, length: int) -> list[int]:
-        return torch.randint(self.vocab, (length,), generator=torch.Generator().manual_seed(1)).tolist()
-
-    def facts(self) -> Row:
-        return {
-            "device": describe_device(self.device), "rehearsal": self.rehearse, "torch": torch.__version__,
-            "cuda": torch.version.cuda, "transformers": transformers.__version__, "python": platform.python_version(),
-        }  # fmt: skip
 
 
 def row(what: str, value: float, unit: str, goal: str = "", met: bool | None = None, **more: Any) -> Row:
@@ -182,7 +124,7 @@ def profile_of(machine: Machine, pair: Sequence[str]):
 def time_shapes(machine: Machine) -> list[Row]:
     """Profile pairs of known shapes: t(n) and c."""
     rows = []
-    for pair in PAIRS:
+    for pair in PAIRS[:1] if machine.rehearse else PAIRS:
         profile, name = profile_of(machine, pair)[2], " <- ".join(pair)
         ratio = (profile.verify_sec / profile.verify_sec[0]).tolist()
         rows.append(row(f"{name}: one token", 1e3 * float(profile.verify_sec[0]), "ms"))

@@ -12,7 +12,7 @@ RUN = "import sys, runpy; sys.modules['pydantic'] = None; runpy.run_path('benchm
 
 def rehearsed(out, *options):
     arguments = ["--rehearse", "--out", str(out), *options]
-    code = f"import sys; sys.argv[1:] = {arguments}; {RUN}"
+    code = f"import sys; sys.path.insert(0, 'benchmarks'); sys.argv[1:] = {arguments}; {RUN}"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     return done, json.loads(done.stdout.splitlines()[-1])
 
