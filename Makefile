@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest $(if $(SLOW),,-m "not slow")
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: run test lint lock screenshots bench clean
+.PHONY: run test lint lock screenshots bench gpu clean
 
 run: .venv/runtime  # RELOAD=1 watches the code, which .streamlit/config.toml switches off
 	$(BIN)/streamlit run app.py --server.port $(PORT)$(if $(RELOAD), --server.fileWatcherType poll)
@@ -27,6 +27,9 @@ screenshots: .venv/develop  # renews the pictures of the README; needs Chromium
 
 bench: .venv/runtime
 	$(BIN)/python -m sequoia_core bench --temperature 0 --max-new-tokens 128
+
+gpu:  # with the machine's own Python, which has PyTorch for its GPU; REHEARSE=1 runs all of it on the CPU, small
+	PYTHONPATH=. $(PYTHON) benchmarks/gpu.py $(if $(REHEARSE),--rehearse)
 
 lock: .venv/runtime  # renews requirements.lock: every package that gets installed, with its hashes
 	$(PIP) uv==0.13.9

@@ -15,19 +15,22 @@ Each module imports, of this room, only the modules named:
     verifiers                   sampling, rank_acceptance
     tree_policy                 verifiers
     walk                        sampling, verifiers
+    walk_by_rank                plan, rank_acceptance
     drafting                    plan, sampling, dynamic.marginal_gains, lookup.text_index, verifiers, tree_policy
     explaining                  verifiers, walk
+    static_drafting             plan, sampling, verifiers, tree_policy, drafting
     compiled_drafting           sampling, verifiers, tree_policy, drafting
     lookup.hybrid_expansion     dynamic.expansion, lookup.text_index
     lookup.in_turn_expansion    dynamic.expansion, lookup.hybrid_expansion
     dynamic.compiled_growing    dynamic.expansion, plan, sampling, verifiers, tree_policy, drafting, lookup.hybrid_expansion, lookup.in_turn_expansion
     judging                     sampling, verifiers, walk, drafting, explaining
+    static_judging              plan, sampling, verifiers, walk, walk_by_rank, drafting, judging
     record                      dynamic.marginal_gains, lookup.text_index, walk, explaining
     lookup.lookup_tree          dynamic.expansion, dynamic.step_costs, plan, dynamic.adaptive_expansion, lookup.text_index, drafting
     dynamic.growing             dynamic.expansion, dynamic.step_costs, plan, sampling, dynamic.marginal_gains, dynamic.growing_prediction, verifiers, tree_policy, drafting, lookup.in_turn_expansion, dynamic.compiled_growing
     dynamic.adaptive            dynamic.expansion, dynamic.step_costs, dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing
     dynamic.spec_exec           dynamic.expansion, verifiers, tree_policy, dynamic.growing
     lookup.hybrid_tree          dynamic.step_costs, dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing, dynamic.adaptive, lookup.text_index, lookup.hybrid_expansion, lookup.in_turn_expansion
-    assemble                    sampling, verifiers, tree_policy, drafting, compiled_drafting, judging, lookup.lookup_tree, lookup.hybrid_tree, dynamic.adaptive, dynamic.spec_exec
+    assemble                    sampling, verifiers, tree_policy, drafting, compiled_drafting, static_drafting, judging, static_judging, lookup.lookup_tree, lookup.hybrid_tree, dynamic.adaptive, dynamic.spec_exec
     loop                        sampling, verifiers, tree_policy, drafting, judging, record, assemble
 """  # noqa: E501

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from ..models.protocol import LanguageModel, Session
+from ..models.static_pass import padded
 from .compiled_drafting import CompiledDrafter
 from .drafting import Drafter, LevelDrafter, RootDrafter
 from .dynamic.adaptive import AdaptiveDrafter
@@ -20,17 +21,21 @@ from .judging import CompiledJudge, Judge, RowJudge
 from .lookup.hybrid_tree import HybridDrafter
 from .lookup.lookup_tree import LookupDrafter, LookupTree
 from .sampling import SamplingConfig
+from .static_drafting import StaticDrafter
+from .static_judging import StaticJudge
 from .tree_policy import TreePolicy
 from .verifiers import Verifier
 
 DRAFTERS: tuple[type[LevelDrafter], ...] = (
     CompiledDrafter,
+    StaticDrafter,
     LevelDrafter,
     SpecExecDrafter,
     AdaptiveDrafter,
     HybridDrafter,
 )  # fastest first: the first that supports the policy drafts
-CPU_JUDGES = (CompiledJudge, RowJudge)  # fastest first, where both models are on the CPU; elsewhere RowJudge
+CPU_JUDGES = (CompiledJudge, RowJudge)  # fastest first, where both models are on the CPU
+JUDGES = (StaticJudge, RowJudge)  # fastest first, elsewhere
 
 
 class Parts(NamedTuple):
@@ -70,7 +75,7 @@ def assemble(
     """
     # At temperature 0 the most likely children do not depend on the temperature; 1 keeps the shown numbers useful.
     draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
-    session = target.open(capacity + policy.max_size)
+    session = target.open(capacity + padded(policy.max_size))
     drafter: Drafter
     if isinstance(policy, LookupTree):
         sessions, drafter = [session], LookupDrafter(policy, capacity=capacity, temperature=sampling.temperature)
@@ -87,7 +92,7 @@ def assemble(
             generator=_generator_on(draft.device, generator),
         )  # fmt: skip
     on_cpu = all(torch.device(model.device).type == "cpu" for model in (target, draft) if model is not None)
-    judges = CPU_JUDGES if on_cpu else (RowJudge,)
+    judges = CPU_JUDGES if on_cpu else JUDGES
     judging = next(kind for kind in judges if kind.supports(session, verifier=verifier, sampling=sampling))
     judge = judging(
         session, verifier=verifier, sampling=sampling, context=context, generator=generator,

@@ -84,7 +84,7 @@ class RowJudge:
 
     @torch.inference_mode()
     def score(self, draft: DraftTree) -> None:
-        plan = draft.plan
+        plan, draft.tokens = draft.plan, draft.tokens.cpu()
         positions = torch.from_numpy(np.minimum(plan.depths + draft.root_position, self.context - 1))
         self.logits = self.session.forward(draft.tokens, positions, plan.tree_mask, keep=plan.tree.size)
 

@@ -47,15 +47,24 @@ def rank_acceptance_of_drawn(target: torch.Tensor, draft: torch.Tensor, children
         accept = torch.where(offered > 0, (wanted / offered.clamp_min(1e-300)).clamp_max(1.0), (wanted > 0).double())
         columns.append(reached * accept)
         reached = reached * (1.0 - accept)
-        left = _residuals(left, mass)
-        mass = mass.scatter(1, token, 0.0)
-        total = mass.sum(1, keepdim=True)
-        if not (total > 0).all():  # exhausted rows go on uniformly over the tokens not rejected so far
-            open_tokens = torch.ones_like(mass).scatter_(1, children[:, : k + 1], 0.0)
-            mass = torch.where(total > 0, mass, open_tokens)
-            total = mass.sum(1, keepdim=True).clamp_min(1e-300)
-        mass = mass / total
+        left, mass = after_rejection(left, mass, children[:, : k + 1])
     return torch.cat(columns, 1)
+
+
+def after_rejection(
+    left: torch.Tensor, mass: torch.Tensor, rejected: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the residuals and the draft's remaining rows after children drawn without replacement were rejected.
+
+    Args:
+        left, mass: float64 [N, V], both rows as the last of these children found them.
+        rejected: int64 [N, k], all of them so far.
+    """
+    left, mass = _residuals(left, mass), mass.scatter(1, rejected[:, -1:], 0.0)
+    total = mass.sum(1, keepdim=True)
+    # exhausted rows go on uniformly over the tokens not rejected so far
+    mass = torch.where(total > 0, mass, 1.0).scatter(1, rejected, 0.0)
+    return left, mass / torch.where(total > 0, total, max(1, mass.shape[1] - rejected.shape[1]))
 
 
 def _residuals(target: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:

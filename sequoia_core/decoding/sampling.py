@@ -136,15 +136,15 @@ def sample_without_replacement(probs: torch.Tensor, k: int, generator: torch.Gen
         raise ValueError(f"children: found {k} of one node, expected at most the vocabulary of {probs.shape[-1]}")
     if rows.supports(probs):
         return rows.draw(probs, torch.rand(len(probs), k, dtype=torch.float64, generator=generator))
-    noise = _exponential(probs, generator)
-    race = probs / noise.clamp_min_(torch.finfo(torch.float32).tiny)
-    keys, tokens = _largest(race, k)
-    if (keys[:, -1] > 0).all():
-        return tokens
-    left = noise.masked_fill(race > 0, torch.inf).argsort(-1)  # tokens without mass, in uniformly random order
-    drawn = (keys > 0).sum(-1, keepdim=True)
-    order = torch.arange(k, device=probs.device)
-    return torch.where(order < drawn, tokens, left.gather(-1, (order - drawn).clamp_min(0)))
+    return race(probs, exponential(probs, generator), k)
+
+
+def race(probs: torch.Tensor, noise: torch.Tensor, k: int) -> torch.Tensor:
+    """Draw k tokens per row by an exponential race, those without mass last; `noise` as `exponential` makes it."""
+    noise = noise.clamp_min(torch.finfo(torch.float32).tiny)
+    arrived = probs / noise
+    # tokens without mass follow in the order of their noise, which is uniformly random
+    return _largest(torch.where(arrived > 0, arrived, -noise), k)[1]
 
 
 def _largest(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -152,7 +152,7 @@ def _largest(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     return values.max(-1, keepdim=True) if k == 1 else values.topk(k, dim=-1)
 
 
-def _exponential(like: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+def exponential(like: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
     """Draw standard exponential noise, float32 of a tensor's shape, drawn in double precision.
 
     Float32 noise of CUDA has no value below 6e-8, so tokens rarer than that would never be drawn. On CPU NumPy's

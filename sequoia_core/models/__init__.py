@@ -15,6 +15,7 @@ Each module imports, of this room, only the modules named:
     default_dtype             device
     llama_torch               tree_cache
     prefill                   protocol
+    static_pass               tree_cache
     transformers_passes       tree_cache
     checkpoint                model_files, default_dtype
     gguf.session              gguf.library

@@ -101,6 +101,8 @@ class TorchLlama:
 class TorchLlamaSession(CacheSession):
     """One sequence in a `TorchLlama`."""
 
+    any_slot = True
+
     def __init__(self, model: TorchLlama, capacity: int, vocab_size: int) -> None:
         super().__init__(
             model.layer_count, capacity, device=torch.device("cpu"), dtype=model.embedding.dtype, vocab_size=vocab_size
@@ -109,7 +111,8 @@ class TorchLlamaSession(CacheSession):
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         model = self.model
-        sees_all = len(ids) == 1 and not tree_mask.any()  # one new token that sees everything
+        # one new token that sees everything
+        sees_all = self.cache.slots is None and len(ids) == 1 and not tree_mask.any()
         mask = None if sees_all else self.mask(tree_mask)
         count, hidden_size = len(ids), model.embedding.shape[1]
         rotated, grouped = model.heads + model.key_heads, model.heads != model.key_heads

@@ -49,7 +49,7 @@ class TransformersSession(CacheSession):
     def __init__(self, passes: TransformersBackend, capacity: int, vocab_size: int) -> None:
         model = passes.model
         super().__init__(passes.layers, capacity, device=model.device, dtype=model.dtype, vocab_size=vocab_size)
-        self.passes = passes
+        self.passes, self.any_slot = passes, passes.window is None
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         passes = self.passes

@@ -47,6 +47,7 @@ class TreeCache(Cache):
         self.length = 0
         self.pending = 0
         self.positions = torch.zeros(capacity, dtype=torch.int64)
+        self.slots: torch.Tensor | None = None  # of a pass of fixed shape; else it writes after those held
         self._buffer: torch.Tensor | None = None
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
@@ -73,13 +74,17 @@ class TreeCache(Cache):
             self._buffer = torch.zeros(
                 2 * len(self.layers), heads, self.capacity, width, dtype=keys.dtype, device=keys.device
             )
-        stop = self.length + keys.shape[2]
         pair = self._buffer[2 * layer : 2 * layer + 2]
         if keys.shape[1:2] + keys.shape[3:] != pair.shape[1:2] + pair.shape[3:] or keys.shape != values.shape:
             raise ValueError(
                 f"layer {layer}: found keys {tuple(keys.shape)} and values {tuple(values.shape)}, "
                 "expected all layers alike"
             )
+        if self.slots is not None:
+            pair[0].index_copy_(1, self.slots, keys[0])
+            pair[1].index_copy_(1, self.slots, values[0])
+            return pair[0:1], pair[1:2]
+        stop = self.length + keys.shape[2]
         pair[0, :, self.length : stop] = keys[0]
         pair[1, :, self.length : stop] = values[0]
         return pair[0:1, :, :stop], pair[1:2, :, :stop]
@@ -98,6 +103,12 @@ class TreeCache(Cache):
                 self._buffer[:, :, start + moved : stop] = self._buffer.index_select(2, source.to(self._buffer.device))
         self.length = start + len(slots)
 
+    def gather(self, first: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """Have slot `first + i` hold what slot `first + slots[i]` held, int64 [1] and [m] on the device."""
+        assert self._buffer is not None, "a pass has written to it"
+        to = first + torch.arange(len(slots), device=slots.device)
+        return self._buffer.index_copy_(2, to, self._buffer.index_select(2, first + slots))
+
 
 class CacheSession:
     """A session over a `TreeCache`; a kind of model adds `_logits`, one pass of it.
@@ -110,6 +121,7 @@ class CacheSession:
 
     unseen_sec = read_wait_sec = 0.0
     bytes_read = 0
+    any_slot = False  # whether its passes can write to any slots and see any others, see `logits_at`
 
     def __init__(
         self, layers: int, capacity: int, *, device: torch.device, dtype: torch.dtype, vocab_size: int
@@ -134,6 +146,20 @@ class CacheSession:
         """Return the last `keep` rows of logits, [keep, rows of the model]; arguments as for `forward`."""
         raise NotImplementedError
 
+    def logits_at(
+        self, slots: torch.Tensor, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the logits [q, V] of tokens in any slots, int64 [q] each on the device; `length` stays.
+
+        Args:
+            mask: [1, 1, q, capacity] of the model's dtype, over all slots there are.
+        """
+        self.cache.slots = slots
+        try:
+            return self._logits(ids, positions, mask, len(ids))[:, : self.vocab_size]
+        finally:
+            self.cache.slots = None
+
     @torch.inference_mode()
     def commit(self, start: int, slots: Sequence[int]) -> None:
         self.cache.commit(start, slots)
@@ -149,6 +175,8 @@ class CacheSession:
             tree_mask: as for `forward`.
             window: with a sliding window, how many positions back a token sees.
         """
+        if self.cache.slots is not None:
+            return tree_mask  # already of all slots
         queries, covered = tree_mask.shape
         total = self.cache.length + queries
         mask = torch.zeros(1, 1, queries, total, dtype=self.logits_dtype)

@@ -254,7 +254,7 @@ class StreamedSession(TransformersSession):
     def __init__(self, passes: StreamedBackend, capacity: int, vocab_size: int) -> None:
         super().__init__(passes, capacity, vocab_size)
         assert passes.ring is not None, "`open` loads it"
-        self._ring = passes.ring
+        self._ring, self.any_slot = passes.ring, False  # what streams in cannot be replayed
 
     @property
     def read_wait_sec(self) -> float:  # type: ignore[override]

@@ -1,0 +1,228 @@
+"""Everything that PyTorch runs, with models on another device than the CPU: nothing mixes, and greedy text stays."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core import (
+    AdaptiveTree,
+    HardwareProfile,
+    HybridTree,
+    LookupTree,
+    SpecExecTree,
+    TextIndex,
+    load_pair,
+    measure_acceptance,
+    measure_profile,
+)
+from sequoia_core.decoding import static_drafting, static_judging
+from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.verifiers import VERIFIERS
+from sequoia_core.design.plain_trees import k_ary_tree
+from sequoia_core.design.tree import TokenTree
+from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.transformers_passes import TransformersBackend
+from sequoia_core.models.tree_cache import CacheSession
+from sequoia_core.studies.losslessness import check_losslessness
+from sequoia_core.studies.measure_bounds import measure_bounds
+from sequoia_core.studies.rejection_curves import measure_rejection
+from tests.conftest import calibration_of, tiny_llama
+from tests.core.test_families import FAMILIES, build, save
+from tests.pretend_device import DevicesMix, PretendTensor, pretend_device
+
+PROMPT = [3, 14, 15, 9, 2, 6, 3, 14, 15]
+RAGGED = TokenTree(np.array([-1, 0, 0, 0, 1, 1, 3, 4, 4, 6, 9]))
+COSTS = HardwareProfile(np.array([1, 2, 4, 8, 16, 32]), 1.0 + 0.02 * np.arange(6), 0.1)
+WARM, CUT = SamplingConfig(0.8), SamplingConfig(0.8, 0.9, 20)
+
+
+def policies(temperature: float) -> dict:
+    """Return every tree policy, and every recipe of those that have some."""
+    grown = {"calibration": calibration_of(0.6, temperature=temperature), "max_size": 12, "max_depth": 4, "beam": 3}
+    index = TextIndex()
+    index.add([3, 14, 15, 9, 2, 6, 5, 3, 5, 8])
+    return {
+        "static": RAGGED,
+        "SpecExec": SpecExecTree(max_size=12, max_depth=4, beam=3, branch=5),
+        "lookup": LookupTree(index, max_size=12, max_depth=4, profile=COSTS),
+        **{
+            f"adaptive, {recipe}": AdaptiveTree(profile=COSTS, recipe=recipe, **grown)
+            for recipe in ("deterministic", "sampled", "static")
+        },
+        **{
+            f"hybrid, {recipe}": HybridTree(index, profile=COSTS, recipe=recipe, **grown)
+            for recipe in ("topk", "in_turn", "static")
+        },
+    }
+
+
+def moved(model: HuggingFaceModel, device: torch.device) -> HuggingFaceModel:
+    return HuggingFaceModel(model.model.to(device), model.name)
+
+
+@pytest.fixture(scope="module", params=["pretend", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    if request.param == "pretend":
+        with pretend_device() as found:
+            yield found
+    elif torch.cuda.is_available():
+        yield torch.device("cuda", 0)
+    else:
+        pytest.skip("there is no GPU")
+
+
+@pytest.fixture
+def pretended():
+    with pretend_device() as found:
+        yield found
+
+
+@pytest.fixture(params=["by phases", "pass by pass"])
+def each_path(request, monkeypatch):
+    """Run a test by phases of fixed shape, and as what these do not serve is run."""
+    if request.param == "pass by pass":
+        for module in (static_drafting, static_judging):
+            monkeypatch.setattr(module, "is_static", lambda session: False)
+
+
+@pytest.fixture(scope="module")
+def pair(device):
+    """A target and a draft there, both run by transformers, as any model is on a GPU."""
+    models = [moved(tiny_llama(seed, layers=layers), device) for seed, layers in ((1, 2), (2, 1))]
+    assert all(type(model._backend) is TransformersBackend and model.device == device for model in models)
+    return models
+
+
+def tokens_of(steps):
+    return [token for step in steps for token in step.new_tokens]
+
+
+def test_what_mixes_devices_is_found(pretended):
+    device = pretended
+    there, here = torch.arange(6.0, device=device).view(2, 3), torch.ones(2, 3)
+    for mixed in (
+        lambda: there + here,
+        lambda: there @ here.T,
+        lambda: torch.cat([there, here]),
+        lambda: here.add_(there),
+        lambda: there.gather(1, torch.zeros(2, 1, dtype=torch.int64)),
+        lambda: torch.nn.functional.embedding(torch.tensor([1]), there),
+        lambda: there.exponential_(generator=torch.Generator()),
+        lambda: torch.rand(2, generator=torch.Generator(device)),
+    ):
+        with pytest.raises(DevicesMix):
+            mixed()
+    with pytest.raises(RuntimeError, match="numpy"):
+        there.numpy()
+
+
+def test_what_a_gpu_allows_is_allowed(pretended):
+    device = pretended
+    there = torch.arange(6.0, device=device).view(2, 3)
+    assert type(there) is PretendTensor and there.device == device and not there.is_cpu
+    there[:, 1] = torch.tensor([7.0, 8.0])  # a copy
+    assert (there * torch.tensor(2.0))[torch.tensor([1]), torch.tensor([1])].item() == 16.0
+    assert there.cpu().tolist() == there.tolist() == [[0.0, 7.0, 2.0], [3.0, 8.0, 5.0]]
+    assert bool((there > 6).any()) and float(there.sum()) == 25.0
+    drawn = torch.rand(2, device=device, generator=torch.Generator(device).manual_seed(0))
+    assert drawn.cpu().tolist() == torch.rand(2, generator=torch.Generator().manual_seed(0)).tolist()
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_mask_left_on_the_cpu_is_found(role, pretended, monkeypatch):
+    models = {"target": moved(tiny_llama(1), pretended), "draft": moved(tiny_llama(2, layers=1), pretended)}
+    mask = CacheSession.mask
+    passes = models[role]._backend
+
+    def left(self, *given):
+        made = mask(self, *given)
+        return made.cpu() if self.passes is passes else made
+
+    monkeypatch.setattr(CacheSession, "mask", left)
+    with pytest.raises(DevicesMix):
+        list(decode(PROMPT, **models, tree=RAGGED, max_new_tokens=4))
+
+
+PLACED = [(name, "both") for name in policies(0.0)] + [
+    (name, alone) for name in ("static", "adaptive, sampled") for alone in ("target", "draft")
+]
+
+
+@pytest.mark.parametrize(("name", "placed"), PLACED)
+def test_greedy_text_is_that_of_the_cpu(name, placed, each_path, pair, tiny_target, tiny_draft):
+    here = {"target": tiny_target, "draft": tiny_draft}
+    wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=12))
+    there = dict(zip(("target", "draft"), pair, strict=True))
+    models = there if placed == "both" else here | {placed: there[placed]}
+    tree = policies(0.0)[name]
+    assert tokens_of(decode(PROMPT, **models, tree=tree, max_new_tokens=12, likely=3, left_out=3)) == wanted
+    if placed == "both":  # a draft that is always right, so that accepted paths move in both caches
+        steps = list(decode(PROMPT, target=pair[0], draft=pair[0], tree=tree, max_new_tokens=12))
+        assert tokens_of(steps) == wanted and (len(steps) < 9 or name == "lookup")
+
+
+SAMPLED = [(name, WARM) for name in policies(0.8)] + [(name, CUT) for name in ("static", "hybrid, in_turn")]
+
+
+@pytest.mark.parametrize(("name", "sampling"), SAMPLED)
+def test_every_policy_decodes_by_each_of_its_verifiers(name, sampling, each_path, pair):
+    tree = policies(sampling.temperature)[name]
+    for verifier in VERIFIERS if isinstance(tree, TokenTree) else tree.verifiers:
+        steps = list(
+            decode(
+                PROMPT, target=pair[0], draft=pair[1], tree=tree, sampling=sampling, verifier=verifier,
+                max_new_tokens=6, likely=3, left_out=3, generator=torch.Generator().manual_seed(0),
+            )
+        )  # fmt: skip
+        assert len(tokens_of(steps)) == 6 and all(step.path_rows for step in steps)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_loads_there_and_writes_the_text_of_the_cpu(family, device, tmp_path):
+    folder = save(build(family), tmp_path)
+    prompt, texts = [2 + place for place in range(20)], []
+    for where in ("cpu", device):
+        pair = load_pair(folder, folder, device=str(where), dtype="float32")
+        assert pair.target.device == torch.device(where)
+        steps = decode(prompt, target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 3), max_new_tokens=12)
+        texts.append(tokens_of(steps))
+    assert texts[0] == texts[1]
+
+
+def test_the_demo_pair_loads_there_in_half_precision(device):
+    pair = load_pair(device=str(device))
+    assert pair.target.dtype == torch.bfloat16, "as stored, on a device that is not a CPU"
+    prompt = pair.tokenizer.encode("def add(a, b):\n    return")
+    steps = decode(prompt, target=pair.target, draft=pair.draft, tree=RAGGED, max_new_tokens=6)
+    assert len(tokens_of(steps)) == 6
+
+
+@pytest.mark.parametrize("own_text", [False, True])
+@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_acceptance_is_measured(temperature, verifier, own_text, pair):
+    vector = measure_acceptance(
+        [PROMPT, PROMPT[2:]], target=pair[0], draft=pair[1], sampling=SamplingConfig(temperature), width=4,
+        max_new_tokens=4, verifier=verifier, own_text=own_text,
+    )  # fmt: skip
+    assert vector.trials > 0 and vector.calibration is not None
+
+
+def test_profiles_and_studies_run(each_path, pair, device):
+    target, draft = pair
+    profile = measure_profile(target=target, draft=draft, sizes=[1, 4, 8], context=16, repeats=1)
+    assert (profile.verify_sec > 0).all() and len(profile.growing_sec) == 2
+    study = measure_rejection(
+        [PROMPT], target=target, draft=draft, samplings=[SamplingConfig(0.0), SamplingConfig(0.8, 0.9)], width=4,
+        max_new_tokens=6, optimum=True,
+    )  # fmt: skip
+    assert len(study.curves) > 5
+    report = check_losslessness(
+        [3], target=target, draft=draft, tree=RAGGED, sampling=SamplingConfig(1.0), samples=20, new_tokens=1,
+        generator=torch.Generator().manual_seed(0), cancel=threading.Event(),
+    )  # fmt: skip
+    assert report.samples == 20
+    assert measure_bounds(device, working_bytes=2**16, sides=(16,), seconds=0.001).name

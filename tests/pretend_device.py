@@ -1,0 +1,166 @@
+"""A pretend device: its numbers are on the CPU, but its tensors say otherwise and do not mix with the CPU's.
+
+It finds without a GPU what would fail on one: a mask or a token left on the CPU, NumPy given a device's memory, a
+generator of another device. It knows nothing of streams and memory, and what branches on "cuda" itself is not covered.
+What may mix is what may mix on CUDA: copies, indices on the CPU, and single CPU numbers in elementwise operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from unittest import mock
+from weakref import WeakValueDictionary
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+NAME = "pretend"
+COPIES = ("aten::copy_", "aten::_to_copy", "aten::to")
+INDEXED = ("aten::index", "aten::index_put", "aten::index_put_")
+
+
+class DevicesMix(RuntimeError):
+    """An operation was given tensors or a generator of several devices, which a GPU refuses."""
+
+
+class PretendTensor(torch.Tensor):
+    """A tensor on the pretend device; `held` has its numbers."""
+
+    held: torch.Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor) -> PretendTensor:
+        self = torch.Tensor._make_wrapper_subclass(
+            cls, held.shape, strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype,
+            device=place(),
+        )  # fmt: skip
+        self.held = held
+        return self
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return _run(func, args, kwargs or {})
+
+    def __getitem__(self, index):  # a list would be made a tensor of the device where no mode can see it
+        parts = index if isinstance(index, tuple) else (index,)
+        return super().__getitem__(tuple(torch.tensor(part) if isinstance(part, list) else part for part in parts))
+
+    def tolist(self):  # PyTorch refuses it for every subclass
+        return self.cpu().tolist()
+
+    def data_ptr(self) -> int:
+        raise DevicesMix("the address of a tensor on a device was asked for")
+
+
+class _Generator(torch.Generator):
+    """A generator that claims to be where it was asked for; an operation is handed its address only."""
+
+    known: WeakValueDictionary[int, _Generator] = WeakValueDictionary()
+
+    def __new__(cls, device: torch.device | str = "cpu") -> _Generator:
+        self = super().__new__(cls)
+        self.where = torch.device(device)
+        cls.known[self._cdata] = self
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return self.where
+
+
+class _Factories(TorchDispatchMode):
+    """Sees what is made on the device from nothing or from numbers of the CPU."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return _run(func, args, kwargs or {})
+
+
+@contextmanager
+def pretend_device() -> Iterator[torch.device]:
+    """Have a second device in PyTorch as long as the context lasts."""
+    device, tensor = place(), torch.tensor
+
+    def made_here(data, *, device=None, **options):  # from a list: PyTorch moves it where no mode can see it
+        return tensor(data, **options) if device is None else tensor(data, **options).to(device)
+
+    with _Factories(), mock.patch.multiple(torch, Generator=_Generator, tensor=made_here):
+        yield device
+
+
+@cache
+def place() -> torch.device:
+    """Return the device; PyTorch is told of it once, and can only be told of one."""
+    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+    _setup_privateuseone_for_python_backend(NAME)
+    return torch.device(NAME, 0)
+
+
+def _run(func, args: tuple, kwargs: dict):
+    flat = [*_leaves(args), *_leaves(list(kwargs.values()))]
+    asked = next((part for part in flat if isinstance(part, torch.device)), None)
+    there = any(isinstance(part, PretendTensor) for part in flat)
+    name = func._schema.name
+    if there:
+        _check_places(func, name, args, flat)
+    onto = there if asked is None else asked.type == NAME
+    for part in flat:
+        if isinstance(part, torch._C.Generator):
+            where = _Generator.known.get(part._cdata, part).device
+            if (where.type == NAME) != onto:
+                raise DevicesMix(f"{name}: found a generator on {where}, expected one where the numbers are")
+    found = func(*_each(_plain, args), **_each(_plain, kwargs))
+    if not onto and not there:
+        return found
+    held_by = {id(part.held): part for part in flat if isinstance(part, PretendTensor)}
+    ours = {id(part) for part in flat if isinstance(part, torch.Tensor)}
+    crosses = name in COPIES and name != "aten::copy_" and onto != there
+
+    def placed(part):
+        if not isinstance(part, torch.Tensor) or part.device.type != "cpu":
+            return part
+        if crosses:  # from one device to the other: never the same memory
+            part = part.clone() if id(part) in ours or id(part) in held_by else part
+            return PretendTensor(part) if onto else part
+        if id(part) in ours and id(part) not in held_by:  # a CPU tensor that was written to
+            return part
+        if id(part) in held_by:
+            whole = held_by[id(part)]
+            assert whole.shape == part.shape, f"{name} changes a shape in place, which this device does not follow"
+            return whole
+        return PretendTensor(part) if onto else part
+
+    return _each(placed, found)
+
+
+def _leaves(values) -> list:
+    nested = [_leaves(value) if isinstance(value, list | tuple) else [value] for value in values]
+    return [leaf for part in nested for leaf in part]
+
+
+def _each(change, value):
+    """Return the same lists and dictionaries with every value in them changed."""
+    if isinstance(value, dict):
+        return {key: _each(change, part) for key, part in value.items()}
+    return type(value)(_each(change, part) for part in value) if type(value) in (list, tuple) else change(value)
+
+
+def _plain(part):
+    if isinstance(part, PretendTensor):
+        return part.held
+    return torch.device("cpu") if isinstance(part, torch.device) and part.type == NAME else part
+
+
+def _check_places(func, name: str, args: tuple, flat: list) -> None:
+    """Raise where tensors of both devices meet that may not."""
+    if name in COPIES:
+        return
+    if name in INDEXED and isinstance(args[0], PretendTensor):
+        flat = [args[0], *args[2:]]  # without the indices
+    single = torch.Tag.pointwise in func.tags or name in INDEXED
+    for part in flat:
+        if isinstance(part, torch.Tensor) and part.device.type == "cpu" and not (single and part.ndim == 0):
+            raise DevicesMix(f"{name}: found a tensor {tuple(part.shape)} on the CPU beside others on a device")
