@@ -245,20 +245,14 @@ def best_shape(surface: SpeedupSurface) -> BestShape:
 def plan_tree(
     acceptance: AcceptanceVector, profile: HardwareProfile, *, max_size: int | None = None, max_depth: int = 24
 ) -> TokenTree:
-    """Return the tree that is predicted to be the fastest: the optimal one of the best size and depth.
-
-    Where what ran the profiled passes takes so many leaves and no more (`HardwareProfile.most_leaves`), the best of the
-    sizes up to one whose optimal tree has as few.
-    """
-    surface = surface_within_reach(acceptance, profile, max_size=max_size, max_depth=max_depth)
-    best = best_shape(surface)
-    tree = optimal_tree(acceptance, size=best.size, depth=best.depth)
+    """Return the optimal tree of the size and depth predicted to be the fastest, with at most `profile.most_leaves`."""
     most = profile.most_leaves
-    while most is not None and tree.leaves > most:
-        smaller = min(tree.size - 1, tree.size * most // tree.leaves)
-        best = best_shape(surface_within_reach(acceptance, profile, max_size=smaller, max_depth=max_depth))
+    while True:
+        best = best_shape(surface_within_reach(acceptance, profile, max_size=max_size, max_depth=max_depth))
         tree = optimal_tree(acceptance, size=best.size, depth=best.depth)
-    return tree
+        if most is None or tree.leaves <= most:
+            return tree
+        max_size = min(tree.size - 1, tree.size * most // tree.leaves)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,17 @@ import math
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from transformers import AutoTokenizer
 
 from ..files.gguf_header import is_gguf
-from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_name, model_source
+from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_name
 from ..native.instruction_sets import check_environment
 from .checkpoint import Plan, load_weights, read_plan
 from .default_dtype import default_dtype
-from .gguf.model import GGUFModel, LlamaCppOptions, gguf_tokenizer
+from .gguf.model import GGUFModel, LlamaCppOptions, gguf_path, gguf_tokenizer
 from .language_model import HuggingFaceModel, ModelPair
 from .model_files import Source, explained, locate, one_line
 from .offload.loading import check_tier, load_offloaded, predicted_needs
@@ -91,7 +90,7 @@ class GGUFSettings(NamedTuple):
     options: LlamaCppOptions | None
 
     def open(self, name: str | os.PathLike) -> GGUFModel:
-        return GGUFModel(_gguf_path(name), model_name(name), device=self.device, options=self.options)
+        return GGUFModel(gguf_path(name), model_name(name), device=self.device, options=self.options)
 
 
 def _load(
@@ -209,17 +208,10 @@ def _request(
 def _read(name: str | os.PathLike) -> _Files | None:
     """Return what a model's small files say; None for a GGUF file, which llama.cpp reads."""
     if is_gguf(name):
-        _gguf_path(name)
+        gguf_path(name)
         return None
     source = locate(name)
     return _Files(source, read_plan(source))
-
-
-def _gguf_path(name: str | os.PathLike) -> Path:
-    path = Path(model_source(name))
-    if not path.is_file():
-        raise ValueError(f"{str(name)[:200]}: found no such file, expected a GGUF file on this machine")
-    return path
 
 
 def _weights_bytes(draft_files: _Files | None, dtype: torch.dtype) -> int:
@@ -250,7 +242,7 @@ def _one_tokenizer(names: _Names, given: str | os.PathLike | None) -> PreTrained
     found = {}
     for name in (given, *names):
         if name is not None:
-            path = is_gguf(name) and _gguf_path(name)
+            path = is_gguf(name) and gguf_path(name)
             found[str(name)] = gguf_tokenizer(path, str(name)) if path else _load_tokenizer(locate(name))
     original = next((name for name in found if not is_gguf(name)), str(names.target))
     for name, tokenizer in found.items():

@@ -16,6 +16,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from ...files.gguf_header import GGUFHeader, read_gguf_header
+from ...files.model_names import model_source
 from ..model_files import explained
 from ..protocol import causal_mask
 from .library import CACHE_TYPES, MOST_SEQUENCES, Library, load
@@ -185,6 +186,18 @@ class _Weights:
     def __init__(self, library: Library, address: int) -> None:
         self.address = address
         weakref.finalize(self, library.c.llama_model_free, address).atexit = False
+
+
+def gguf_path(name: str | os.PathLike) -> Path:
+    """Return the GGUF file that a name means.
+
+    Raises:
+        ValueError: where there is none.
+    """
+    path = Path(model_source(name))
+    if not path.is_file():
+        raise ValueError(f"{str(name)[:200]}: found no such file, expected a GGUF file on this machine")
+    return path
 
 
 def gguf_tokenizer(path: Path, name: str) -> PreTrainedTokenizerBase:

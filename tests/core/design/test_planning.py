@@ -1,5 +1,6 @@
 """Planning: the surface against its formula, its limits, and the shapes that must win."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from sequoia_core.design.planning import (
     SpeedupSurface,
     best_shape,
     more_ranks_wanted,
+    plan_tree,
     shape_widths,
     size_and_depth_spread,
     smallest_good_shape,
@@ -212,3 +214,12 @@ def test_the_spread_of_the_best_shape_is_about_the_shape_that_is_planned():
     planned = best_shape(speedup_surface(measured, timed, max_depth=8))
     assert spread.chosen == planned
     assert spread.sizes[0] <= planned.size <= spread.sizes[1]
+
+
+def test_a_plan_for_llama_cpp_has_no_more_leaves_than_it_has_sequences():
+    flat = AcceptanceVector([0.02] * 40)  # every child adds as much as any other: the best tree is nearly a star
+    free = HardwareProfile(sizes=np.array([1, 1024]), verify_sec=np.array([1.0, 1.01]), draft_sec=0.001)
+    limited = replace(free, meta={"passes_by": "llama.cpp"})
+    assert plan_tree(flat, free).leaves > 256
+    tree = plan_tree(flat, limited)
+    assert 200 < tree.leaves <= 256 and limited.most_leaves == 256 and free.most_leaves is None
