@@ -10,8 +10,7 @@ from ui.server import costs, figures, reading
 page_setup.setup_page("Server")
 st.title("Server")
 st.caption(
-    "You serve with vLLM, SGLang or llama.cpp: which draft length pays at your batch sizes, or should speculation be "
-    "off? The server's own counts tell; no model is loaded."
+    "Which draft length pays on your vLLM, SGLang or llama.cpp server, or none? Its own counts tell, without a model."
 )
 found = reading.section()
 answer, pictures, untold_place = st.container(), st.container(), st.container()
