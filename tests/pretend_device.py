@@ -14,6 +14,7 @@ from unittest import mock
 from weakref import WeakValueDictionary
 
 import torch
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 NAME = "pretend"
@@ -82,6 +83,7 @@ class _Factories(TorchDispatchMode):
 def pretend_device() -> Iterator[torch.device]:
     """Have a second device in PyTorch as long as the context lasts."""
     device, tensor = place(), torch.tensor
+    _device_constructors()  # keeps what it finds at its first call: it has to be PyTorch's own functions
 
     def made_here(data, *, device=None, **options):  # from a list: PyTorch moves it where no mode can see it
         return tensor(data, **options) if device is None else tensor(data, **options).to(device)
