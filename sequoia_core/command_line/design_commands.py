@@ -106,11 +106,11 @@ def plan_command(
     as_json: Json = False,
 ) -> None:
     """Choose the tree size and depth with the largest predicted speedup, and say how sure that is."""
+    from ..design.draft_choice import llama_server_sentence
     from ..design.optimal_trees import optimal_tree
     from ..design.planning import best_shape, more_ranks_wanted, pair_mismatches, smallest_good_shape, speedup_surface
-    from ..design.prediction import best_chain, predict, predicted_speedup, prompts_for
+    from ..design.prediction import predict, prompts_for
     from ..design.profile import HardwareProfile
-    from ..design.server_flags import llama_server_sentence
 
     vector, hardware = AcceptanceVector.load(acceptance), HardwareProfile.load(profile)
     surface = speedup_surface(vector, hardware, max_size=max_size, max_depth=max_depth, context=context)
@@ -138,10 +138,8 @@ def plan_command(
         "device": hardware.device,
         "warnings": warnings,
     }
-    if hardware.by_llama_cpp:
-        chain = best_chain(vector, hardware)
-        speed = predicted_speedup(chain, vector, hardware, context=context)
-        result["llama_server"] = llama_server_sentence(chain.depth, speed, best.predicted_speedup)
+    if (words := llama_server_sentence(vector, hardware, best.predicted_speedup, context=context)) is not None:
+        result["llama_server"] = words
     report(result, as_json)
 
 

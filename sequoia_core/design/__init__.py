@@ -36,5 +36,5 @@ Each module imports, of this room, only the modules named:
     growth            bootstrap, tree, acceptance, optimal_trees, plain_trees
     prediction        bootstrap, tree, profile, acceptance, step_time, optimal_trees, replay, plain_trees, planning
     tree_comparison   tree, acceptance, optimal_trees, plain_trees
-    draft_choice      tree, profile, acceptance, planning, prediction
+    draft_choice      server_flags, tree, profile, acceptance, planning, prediction
 """

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from ..files.gguf_header import MOST_SEQUENCES
 from ..files.safe_files import json_bytes, read_bytes, write_atomic
+from ..files.server_counts import LLAMA_CPP
 from .profile_files import (
     FORMAT,
     MAX_FILE_BYTES,
@@ -53,8 +55,7 @@ class HardwareProfile:
         sampling_sec: float64 [k], seconds that a temperature above 0 adds to a step; may be empty.
         draft_samples: float64 [j][r], draft passes round by round; may be empty.
         overhead_samples: float64 [k][r]; may be empty.
-        verify_growth_sec: float64 [k], seconds that each further token in the cache adds to a target pass; may be
-            empty.
+        verify_growth_sec: float64 [k], seconds that each further cached token adds to a target pass; may be empty.
         draft_growth_sec: the same for a draft pass, whatever its width.
         growing_sec: float64 [2], seconds that a dynamic tree adds to a step, beyond those of a static tree of its size
             and widths: at temperature 0, and above. Empty where it was not timed (files before 2026-11-22), and then
@@ -136,12 +137,12 @@ class HardwareProfile:
     @property
     def by_llama_cpp(self) -> bool:
         """Whether llama.cpp ran the target's passes."""
-        return self.meta.get("passes_by") == "llama.cpp"
+        return self.meta.get("passes_by") == LLAMA_CPP
 
     @property
     def most_leaves(self) -> int | None:
         """Leaves of the largest tree that what ran the passes can take; None without a limit."""
-        return 256 if self.by_llama_cpp else None  # llama.cpp's LLAMA_MAX_SEQ: each leaf is a sequence
+        return MOST_SEQUENCES if self.by_llama_cpp else None  # there each leaf is a sequence
 
     @property
     def offload(self) -> str | None:

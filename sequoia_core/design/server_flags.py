@@ -51,21 +51,6 @@ def server_flags(engine: str, k: int, *, method: str = DRAFT_MODEL) -> str:
     raise ValueError(f"engine: found {engine[:40]!r}, expected one of {', '.join(CHECKED)}")
 
 
-def llama_server_sentence(chain: int, chain_speedup: float, tree_speedup: float) -> str:
-    """Say what a pair of GGUF files should be served with, and what the tree would give beyond it.
-
-    Args:
-        chain: drafted tokens of the best chain.
-        chain_speedup, tree_speedup: predicted, of that chain and of the planned tree over decoding without a draft.
-    """
-    if chain_speedup <= 1:
-        words = f"llama-server: {server_flags(LLAMA_CPP, 0)}: no chain is predicted to be faster than no draft"
-    else:
-        words = f"llama-server: {server_flags(LLAMA_CPP, chain)}: the best chain, predicted {chain_speedup:.2f}×"
-    beyond = tree_speedup / max(chain_speedup, 1.0)
-    return f"{words}. The planned tree would be {beyond:.2f} times as fast as that; llama-server drafts chains only."
-
-
 def flags_by_batch(engine: str, best: Mapping[int, int], *, method: str = DRAFT_MODEL) -> dict[str, str]:
     """Return the settings for the best k at each batch size: name of the setting -> text to copy.
 

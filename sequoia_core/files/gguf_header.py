@@ -10,9 +10,11 @@ import mmap
 import os
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+MOST_SEQUENCES = 256  # of one llama.cpp context (LLAMA_MAX_SEQ)
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
 VERSIONS = (2, 3)
@@ -33,12 +35,10 @@ class GGUFHeader:
 
     Attributes:
         fields: metadata by key; of long arrays and arrays of strings their length.
-        tensors: how many there are.
         file_bytes: size of the file.
     """
 
     fields: dict[str, Any]
-    tensors: int
     file_bytes: int
 
     @property
@@ -80,9 +80,14 @@ def read_gguf_header(path: str | os.PathLike) -> GGUFHeader:
         OSError: for a file that cannot be read.
     """
     path = Path(path).expanduser()
-    size = path.stat().st_size
-    if not path.is_file() or size < 24:
-        raise ValueError(f"{path.name}: found {size} bytes, expected a GGUF file")
+    about = path.stat()
+    if not path.is_file() or about.st_size < 24:
+        raise ValueError(f"{path.name}: found {about.st_size} bytes, expected a GGUF file")
+    return _read_once(path, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=8)  # a page asks several times in each of its runs, and a head may list 150,000 tokens
+def _read_once(path: Path, size: int, _changed: int) -> GGUFHeader:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
         try:
             return _read(held, size)
@@ -106,7 +111,7 @@ def _read(held: mmap.mmap, size: int) -> GGUFHeader:
         fields[key[:200]], at = _value(held, at + 4, kind)
     if not isinstance(fields.get("general.architecture"), str):
         raise ValueError("no general.architecture")
-    return GGUFHeader(fields, tensors, size)
+    return GGUFHeader(fields, size)
 
 
 def _string(held: mmap.mmap, at: int) -> tuple[str, int]:

@@ -4,6 +4,7 @@ Counts are compared, never speed. Each server runs on the loopback address, boun
 """
 
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -45,10 +46,12 @@ def none_is_left():
 
 
 def running() -> list[int]:
+    """Return the servers that this test process started; a second one, run beside it, has its own."""
     found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        words = process.info["cmdline"] or ()
-        if str(SERVER) in words and process.info["status"] != psutil.STATUS_ZOMBIE:
+    for process in psutil.process_iter(["cmdline", "status", "environ"]):
+        words, environment = process.info["cmdline"] or (), process.info["environ"] or {}
+        ours = environment.get("PYTEST_XDIST_WORKER") == os.environ.get("PYTEST_XDIST_WORKER")
+        if str(SERVER) in words and ours and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(process.pid)
     return found
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from sequoia_core.design.draft_choice import llama_server_sentence
 from sequoia_core.design.model_shapes import bytes_of, find_shape
 from sequoia_core.design.planning import more_ranks_wanted, smallest_good_shape
-from sequoia_core.design.prediction import best_chain, predicted_speedup
 from sequoia_core.design.roofline import largest_tree, tree_bytes
-from sequoia_core.design.server_flags import llama_server_sentence
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.free_memory import available_bytes
 from ui import charts, controls
@@ -54,10 +53,8 @@ def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool
         take(*map(int, picked[0][:2]), key="hardware_use_picked", label="Take the shape you clicked")
     small = smallest_good_shape(surface)
     st.caption(spread_sentence(vector, profile, best, small) + " Click the map to take another shape.")
-    if profile.by_llama_cpp and best.size > 1:
-        chain = best_chain(vector, profile)
-        speed = predicted_speedup(chain, vector, profile)
-        st.caption(escaped(llama_server_sentence(chain.depth, speed, best.predicted_speedup)))
+    if (words := llama_server_sentence(vector, profile, best.predicted_speedup)) is not None:
+        st.caption(escaped(words))
     if (words := memory_sentence(session.pair_spec(), profile.dtype, best.size)) is not None:
         st.caption(words)
 

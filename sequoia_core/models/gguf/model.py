@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from ...files.gguf_header import GGUFHeader, read_gguf_header
+from ...files.gguf_header import MOST_SEQUENCES, GGUFHeader, read_gguf_header
 from ...files.model_names import model_source
+from ...files.server_counts import LLAMA_CPP
 from ..model_files import explained
 from ..protocol import causal_mask
-from .library import CACHE_TYPES, MOST_SEQUENCES, Library, load
+from .bindings import CACHE_TYPES, Library, load
 from .session import LlamaCppSession
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-LONGEST_BATCH = 4096  # tokens of one pass: the largest tree, and more than a chunk of the prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ class GGUFModel:
     @property
     def backend(self) -> str:
         """What runs the passes, in words."""
-        return "llama.cpp"
+        return LLAMA_CPP
 
     @property
     def kind(self) -> str:
@@ -158,8 +157,8 @@ class GGUFModel:
         """
         c, options = self._library.c, self.options
         params = c.llama_context_default_params()
-        params.n_ctx, params.n_seq_max = capacity, min(MOST_SEQUENCES, capacity)
-        params.n_batch = min(capacity, LONGEST_BATCH)
+        params.n_ctx = params.n_batch = capacity  # one pass may fill it: llama.cpp ends the process over a longer one
+        params.n_seq_max = min(MOST_SEQUENCES, capacity)
         params.n_threads = params.n_threads_batch = options.threads or torch.get_num_threads()
         params.type_k, params.type_v = CACHE_TYPES[options.cache_type_k], CACHE_TYPES[options.cache_type_v]
         params.kv_unified = True  # all sequences in one buffer, so that they can share what they have in common

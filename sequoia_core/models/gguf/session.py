@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from .library import MOST_SEQUENCES, Batch, Library
+from ...files.gguf_header import MOST_SEQUENCES
+from .bindings import Batch, Library
 
 
 class LlamaCppSession:

@@ -11,7 +11,7 @@ from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, T
 from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
 from sequoia_core.decoding.loop import autoregressive
 from sequoia_core.design.plain_trees import k_ary_tree
-from sequoia_core.models.gguf import library
+from sequoia_core.models.gguf import bindings
 from sequoia_core.models.gguf.model import GGUFModel, LlamaCppOptions
 from sequoia_core.models.gguf.session import LlamaCppSession
 from sequoia_core.studies.losslessness import check_losslessness
@@ -166,7 +166,7 @@ def test_broken_files_are_refused_in_one_line(demo_files, tmp_path, kind):
 
 
 def test_what_cannot_branch_is_refused_by_name(tmp_path, monkeypatch, tiny_files):
-    monkeypatch.setattr(library.load().c, "llama_model_is_recurrent", lambda address: True)
+    monkeypatch.setattr(bindings.load().c, "llama_model_is_recurrent", lambda address: True)
     with pytest.raises(ValueError, match="found llama, recurrent, expected a model with attention alone"):
         GGUFModel(tiny_files["target"], "mine")
 
@@ -205,15 +205,15 @@ def test_keys_and_values_of_another_type_give_nearly_the_same_rows(tiny_files):
 
 
 def test_another_librarys_layout_is_refused(monkeypatch):
-    monkeypatch.setitem(library._CONTEXT_DEFAULTS, "n_batch", 4711)
+    monkeypatch.setitem(bindings._CONTEXT_DEFAULTS, "n_batch", 4711)
     with pytest.raises(ValueError, match="found 2048 as the default of n_batch, expected 4711"):
-        library.Library(next(iter([library.Path(library.load().c._name)])))
+        bindings.Library(next(iter([bindings.Path(bindings.load().c._name)])))
 
 
 def test_without_llama_cpp_the_message_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(library.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(bindings.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"expected the package xllamacpp \(pip install 'sequoia-studio\[gguf\]'\)"):
-        library.load.__wrapped__()
-    monkeypatch.setenv(library.VARIABLE, "/nowhere/libllama.so")
+        bindings.load.__wrapped__()
+    monkeypatch.setenv(bindings.VARIABLE, "/nowhere/libllama.so")
     with pytest.raises(ValueError, match=r"/nowhere/libllama.so: found no usable library"):
-        library.load.__wrapped__()
+        bindings.load.__wrapped__()

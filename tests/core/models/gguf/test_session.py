@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core.models.gguf.library import MOST_SEQUENCES
+from sequoia_core.files.gguf_header import MOST_SEQUENCES
 from sequoia_core.models.gguf.model import GGUFModel
-from sequoia_core.models.loading import check_tree_pass
 from sequoia_core.models.protocol import causal_mask
+from sequoia_core.models.tree_pass_check import check_tree_pass
 from tests.gguf_files import ARCHITECTURES, CONTEXT, VOCAB, write_random
 
 ALLOWED = 0.01  # of the spread of a row's logits around their mean; keys and values have 11 bits
