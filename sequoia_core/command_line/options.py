@@ -27,7 +27,12 @@ PairTokenizer = Annotated[
     str | None,
     typer.Option("--tokenizer", help="Folder or hub id whose tokenizer is used; default: the target's own."),
 ]
-Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cuda; default: CUDA where there is one.")]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device", help="Such as cpu or cuda; auto: the target over all GPUs. Default: CUDA where there is one."
+    ),
+]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
 Offload = Annotated[
     str | None,

@@ -6,20 +6,21 @@ Each module imports, of this room, only the modules named:
     chat_templates            -
     device                    -
     free_memory               -
-    gguf.library              -
+    gguf.bindings             -
     model_files               -
     offload.direct_reads      -
     offload.layer_ring        -
     protocol                  -
     tree_cache                -
+    tree_pass_check           model_files, protocol
     default_dtype             device
     llama_torch               tree_cache
     prefill                   protocol
     static_pass               tree_cache
     transformers_passes       tree_cache
     checkpoint                model_files, default_dtype
-    gguf.session              gguf.library
-    gguf.model                model_files, protocol, gguf.library, gguf.session
+    gguf.session              gguf.bindings
+    gguf.model                model_files, protocol, gguf.bindings, gguf.session
     language_model            protocol, llama_torch, transformers_passes
     offload.tensor_files      offload.direct_reads, default_dtype
     offload.layer_sources     offload.direct_reads, offload.tensor_files
@@ -29,5 +30,5 @@ Each module imports, of this room, only the modules named:
     offload.needs             free_memory, offload.layer_ring, offload.tensor_files, offload.packed_layers, offload.streamed_modules
     offload.streamed_llama    offload.layer_ring, offload.tensor_files, offload.layer_sources, offload.packed_layers
     offload.loading           model_files, protocol, checkpoint, language_model, offload.tensor_files, offload.streamed_modules, offload.needs, offload.streamed_llama
-    loading                   model_files, protocol, default_dtype, checkpoint, gguf.model, language_model, offload.packed_layers, offload.needs, offload.loading
+    loading                   model_files, protocol, default_dtype, checkpoint, gguf.model, language_model, tree_pass_check, offload.packed_layers, offload.needs, offload.loading
 """  # noqa: E501

@@ -40,6 +40,7 @@ LARGEST_SIZE = 2**31 - 1
 MOST_PARTS = 100_000  # layers, heads or experts: beyond any model, and building so many takes minutes
 LARGER_THAN_FILES = 2  # a configuration with more than this many times the numbers stored is refused before loading
 ALIGNED = 64  # bytes, of a vector register and a cache line
+SPREAD = "auto"  # accelerate's word for it
 PACKED = 32  # numbers that quantised formats may pack into one
 Stored = dict[str, tuple[tuple[int, ...], str]]  # (shape, dtype) of each tensor by its name
 
@@ -78,8 +79,10 @@ def read_plan(source: Source) -> Plan:
     return Plan(config, _check_quantisation(source.name, config), stored)
 
 
-def load_weights(source: Source, plan: Plan, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """Return the whole model on a device.
+def load_weights(
+    source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, *, spread: bool = False
+) -> PreTrainedModel:
+    """Return the whole model on a device, or spread by accelerate over all that there are, then memory and disk.
 
     Raises:
         ValueError: naming the tensors that are missing, of another shape, without a place in the model, or not finite.
@@ -93,9 +96,10 @@ def load_weights(source: Source, plan: Plan, device: torch.device, dtype: torch.
         model, report = cast("Any", AutoModelForCausalLM).from_pretrained(
             source.place, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False,
             attn_implementation=None,  # the fused kernel, or plain operations where there is none
-            device_map=device if plan.quantised else None, output_loading_info=True, ignore_mismatched_sizes=True,
+            device_map=SPREAD if spread else device if plan.quantised else None,
+            output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
-        if not plan.quantised:  # quantised weights are placed while they load and cannot be moved
+        if not plan.quantised and not spread:  # quantised weights are placed while they load and cannot be moved
             model = model.to(device)
     _check_loaded(name, model, report)
     align_weights(model)

@@ -11,7 +11,7 @@ import torch
 from ..native.llama_x86 import CompiledLlama
 from .llama_torch import TorchLlama
 from .protocol import Backend, LoadedModel, Session
-from .transformers_passes import TransformersBackend
+from .transformers_passes import TransformersBackend, is_spread
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -26,6 +26,8 @@ def choose_backend(model: PreTrainedModel) -> Backend:
         ValueError: for layers that cannot attend along a tree; the message lacks the model's name.
     """
     backend = TransformersBackend(model)
+    if is_spread(model):
+        return backend
     return next((kind(model) for kind in FASTEST_FIRST if kind.supports(model)), backend)
 
 
@@ -69,7 +71,7 @@ class HuggingFaceModel:
             raise ValueError(
                 f"{name}: found a vocabulary of {self.vocab_size}, expected 1 to its {rows} rows of logits"
             )
-        self.max_context = _context(config)
+        self.max_context = context_of(config)
         self.eos_ids = _eos_ids(model, name) if eos_ids is None else eos_ids
         self.device, self.dtype = device or model.device, model.dtype
         self.parameters = sum(p.numel() for p in model.parameters())
@@ -113,7 +115,7 @@ class HuggingFaceModel:
         return self._backend.open(capacity, self.vocab_size)
 
 
-def _context(config: PretrainedConfig) -> int:
+def context_of(config: PretrainedConfig) -> int:
     """Return how many positions a model has for which the rotation of its cached keys stays what it was.
 
     Two kinds of rotary embedding depend on the length of the text (transformers' `dynamic_rope_update`): "longrope"

@@ -7,31 +7,31 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from transformers import AutoTokenizer
 
-from ..files.gguf_header import is_gguf
-from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_name
+from ..files.gguf_header import is_gguf, read_gguf_header
+from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_folder, model_name
 from ..native.instruction_sets import check_environment
-from .checkpoint import Plan, load_weights, read_plan
+from .checkpoint import SPREAD, Plan, load_weights, read_plan
 from .default_dtype import default_dtype
 from .gguf.model import GGUFModel, LlamaCppOptions, gguf_path, gguf_tokenizer
-from .language_model import HuggingFaceModel, ModelPair
+from .language_model import HuggingFaceModel, ModelPair, context_of
 from .model_files import Source, explained, locate, one_line
 from .offload.loading import check_tier, load_offloaded, predicted_needs
 from .offload.needs import OffloadNeeds, free_bytes
 from .offload.packed_layers import DamagedCopy
-from .protocol import LoadedModel, causal_mask, find_dtype
+from .protocol import LoadedModel, find_dtype
+from .tree_pass_check import check_tree_pass
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TREE_TOLERANCE = 1e-3  # how far float32 logits of a tree pass may lie from those of plain passes, see `check_tree_pass`
-ROUNDED_TREE_TOLERANCE = 0.05  # the same for formats of fewer digits, quantised weights among them
 PROBE_TEXT = "def f(x):\n\treturn x + 1  # naïve ☃ 中文"
 
 
@@ -53,13 +53,14 @@ def load_pair(
     sampled: the distribution that decoding preserves is the target's own given a real token, whatever the draft.
 
     Attention runs through PyTorch's fused kernel where the family has it and as plain operations elsewhere. Each model
-    then reads one small tree (`check_tree_pass`), which takes four passes over at most twelve tokens.
+    then reads one small tree (`tree_pass_check`), which takes four passes over at most twelve tokens.
 
     Args:
         target, draft: None, None loads the shipped demo pair; otherwise both are needed. The word "none" for the draft
             loads the target alone, the demo's for None; a folder of that name is "./none". `~` is the home folder. A
             name that ends in .gguf is a file that llama.cpp runs; one of the two may be that and the other a folder.
-        device: such as "cpu" or "cuda"; None takes CUDA where there is one. A GGUF file goes to whatever llama.cpp was
+        device: such as "cpu" or "cuda"; None takes CUDA where there is one; "auto" has accelerate spread the target
+            over several GPUs, then memory and disk. A GGUF file goes to whatever llama.cpp was
             built for, or with "cpu" to the CPU.
         dtype: "float32", "bfloat16" or "float16"; None for the rule of `default_dtype`. GGUF files have their own.
         offload: "disk" or "host" streams the target's decoder layers from there in every pass, for targets larger than
@@ -90,7 +91,8 @@ class GGUFSettings(NamedTuple):
     options: LlamaCppOptions | None
 
     def open(self, name: str | os.PathLike) -> GGUFModel:
-        return GGUFModel(gguf_path(name), model_name(name), device=self.device, options=self.options)
+        device = None if self.device == SPREAD else self.device
+        return GGUFModel(gguf_path(name), model_name(name), device=device, options=self.options)
 
 
 def _load(
@@ -105,25 +107,24 @@ def _load(
     target_files = _read(names.target)
     draft_files = None if names.draft is None else _read(names.draft)
     folders = [name for name in names if name is not None and not is_gguf(name)]
-    dtype = find_dtype(dtype or default_dtype(next(iter(folders), None), gpu=place.type != "cpu").dtype)
+    kind = _dtype(folders, dtype, place)
     chosen = _one_tokenizer(names, tokenizer)
     with ExitStack() as undo:
         target_model: LoadedModel
         if target_files is None:
             target_model = settings.open(names.target)
         elif offload is None:
-            target_model = HuggingFaceModel(load_weights(*target_files, place, dtype), model_name(names.target))
+            weights = load_weights(*target_files, place, kind, spread=settings.device == SPREAD)
+            target_model = HuggingFaceModel(weights, model_name(names.target))
         else:
             target_model = load_offloaded(
-                *target_files, place, dtype, offload, name=model_name(names.target),
-                beside=_weights_bytes(draft_files, dtype), progress=progress,
+                *target_files, place, kind, offload, name=model_name(names.target),
+                beside=_weights_bytes(draft_files, kind), progress=progress,
             )  # fmt: skip
         undo.callback(target_model.close)
         draft_model: LoadedModel | None = None
         if draft_files is not None:
-            draft_model = HuggingFaceModel(
-                load_weights(*draft_files, place, dtype), model_name(draft_files.source.name)
-            )
+            draft_model = HuggingFaceModel(load_weights(*draft_files, place, kind), model_name(draft_files.source.name))
         elif names.draft is not None:
             draft_model = settings.open(names.draft)
         pair = ModelPair(target_model, draft_model, chosen)
@@ -158,10 +159,64 @@ def streaming_needs(
     target_files, draft_files = _read(names.target), None if names.draft is None else _read(names.draft)
     assert target_files is not None, "a GGUF target does not stream"
     source, plan = target_files
-    dtype = find_dtype(dtype or default_dtype(names.target, gpu=place.type != "cpu").dtype)
-    needs = predicted_needs(source, plan, place, dtype, offload, beside=_weights_bytes(draft_files, dtype))
+    kind = _dtype([names.target], dtype, place)
+    needs = predicted_needs(source, plan, place, kind, offload, beside=_weights_bytes(draft_files, kind))
     needs.check(source.name, place)
     return StreamingNeeds(needs, free_bytes(place))
+
+
+class PairFacts(NamedTuple):
+    """What is known of a pair before a weight is read.
+
+    Attributes:
+        vocab_size: ids that its tokenizer knows.
+        max_context: of the smaller model, in tokens.
+        dtype: that it loads in; None where all are GGUF files, which have their own.
+        places: where the target's files are, and the draft's (None where there is none): a folder or a GGUF file.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    vocab_size: int
+    max_context: int
+    dtype: str | None
+    places: tuple[str, str | None]
+
+
+def pair_facts(
+    target: str | os.PathLike | None = None,
+    draft: str | os.PathLike | None = None,
+    device: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    offload: str | None = None,
+    *,
+    tokenizer: str | os.PathLike | None = None,
+) -> PairFacts:
+    """Return what settings, headers and tokenizers say of a pair; arguments as for `load_pair`.
+
+    Raises:
+        ValueError: for what `load_pair` refuses without reading weights.
+    """
+    names, place = _request(target, draft, device, dtype, offload)
+    chosen = _one_tokenizer(names, tokenizer)
+    contexts, places = [], []
+    for name in names:
+        if name is None:
+            continue
+        files = _read(name)
+        contexts.append(
+            int(read_gguf_header(gguf_path(name)).of_model("context_length"))
+            if files is None
+            else context_of(files.plan.config)
+        )
+        places.append(str(gguf_path(name)) if files is None else model_folder(name) or str(name))
+    folders = [name for name in names if name is not None and not is_gguf(name)]
+    loaded = str(_dtype(folders, dtype, place)).removeprefix("torch.") if folders else None
+    vocab_size = max(chosen.get_vocab().values()) + 1
+    return PairFacts(chosen, vocab_size, min(contexts), loaded, (places[0], places[1] if places[1:] else None))
+
+
+def _dtype(folders: Sequence[str | os.PathLike], given: str | torch.dtype | None, place: torch.device) -> torch.dtype:
+    return find_dtype(given or default_dtype(next(iter(folders), None), gpu=place.type != "cpu").dtype)
 
 
 class _Names(NamedTuple):
@@ -222,7 +277,9 @@ def _weights_bytes(draft_files: _Files | None, dtype: torch.dtype) -> int:
 
 def _device(name: str | None) -> torch.device:
     """Return where the models go, refusing a place that cannot hold a tensor."""
-    if name is None:
+    if name == SPREAD and find_spec("accelerate") is None:
+        raise ValueError("device: found auto without the package accelerate, expected it (pip install accelerate)")
+    if name is None or name == SPREAD:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
@@ -245,9 +302,10 @@ def _one_tokenizer(names: _Names, given: str | os.PathLike | None) -> PreTrained
             path = is_gguf(name) and gguf_path(name)
             found[str(name)] = gguf_tokenizer(path, str(name)) if path else _load_tokenizer(locate(name))
     original = next((name for name in found if not is_gguf(name)), str(names.target))
+    chosen = found.pop(original)
     for name, tokenizer in found.items():
-        _check_same_tokens(found[original], tokenizer, original, name)
-    return found[original]
+        _check_same_tokens(chosen, tokenizer, original, name)
+    return chosen
 
 
 def _load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
@@ -288,56 +346,3 @@ def _cut_to_real_tokens(pair: ModelPair) -> None:
                 f"token {readable} ({by_id.get(readable)!r}) of {pair.target.name}"
             )
         model.vocab_size = real
-
-
-@torch.inference_mode()
-def check_tree_pass(model: LoadedModel) -> None:
-    """Refuse a model that gives the nodes of a tree other logits than the same tokens get in plain text.
-
-    Four tokens go into a cache, then a tree of twelve nodes in one pass: a root, eight children, and below the first
-    and the last of them a chain of one and of two. Its logits are compared with plain passes of the two paths, without
-    cache, mask or positions of ours. Children's places in the cache differ from their positions by up to seven, so a
-    model that derives distances from places (ALiBi) or numbers tokens itself gives itself away.
-
-    The difference is measured as the root of its mean square over that of the logits around their means, and may be
-    1e-3 in float32, where right models stay below 1e-5. In bfloat16, float16 and quantised formats it may be 0.05:
-    rounding alone makes 0.01 in the demo pair, ignored positions 0.2 and more.
-
-    Raises:
-        ValueError: naming the model and the reason.
-    """
-    name = model.name
-    if model.max_context < 8:
-        raise ValueError(f"{name}: found a context of {model.max_context} positions, expected at least 8")
-    ids = torch.tensor([(1 + 61 * place) % model.vocab_size for place in range(16)])
-    parents = [-1, *[0] * 8, 1, 8, 10]
-    depths: list[int] = []
-    visible = torch.eye(len(parents), dtype=torch.bool)
-    for node, parent in enumerate(parents):
-        depths.append(0 if parent < 0 else depths[parent] + 1)
-        if parent >= 0:
-            visible[node] |= visible[parent]
-    first, last = [0, 1, 9], [0, 8, 10, 11]
-    kind = model.kind
-    expected = "a model that takes positions and a mask over its cached tokens (models with ALiBi do not)"
-    with explained(name, "a model that reads plain text"):
-        plain = [model.plain_logits(torch.cat([ids[:4], ids[4:][path]])) for path in (first, last)]
-    model.rest()
-    with explained(name, expected, f"a {kind} that cannot read a tree"):
-        session = model.open(len(ids))
-        prefix = session.forward(ids[:4], torch.arange(4), causal_mask(4), keep=4).clone()
-        tree_mask = torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)
-        tree = session.forward(ids[4:], 4 + torch.tensor(depths), tree_mask, keep=len(parents))
-    found = torch.cat([prefix, tree[first], tree[last]]).cpu().double()
-    wanted = torch.cat([plain[0], plain[1][4:]]).cpu().double()
-    if not (wanted.isfinite().all() and found.isfinite().all()):
-        raise ValueError(f"{name}: found logits that are not finite, expected finite ones")
-    allowed = TREE_TOLERANCE if model.is_exact else ROUNDED_TREE_TOLERANCE
-    spread = (wanted - wanted.mean(-1, keepdim=True)).norm()
-    difference = (found - wanted).norm()
-    if not difference <= allowed * spread:
-        raise ValueError(
-            f"{name}: found a {kind} that ignores the positions or the mask of a tree: its logits differ from those in "
-            f"plain text by {difference / spread:.2g} of their spread, expected at most {allowed:g} (models with ALiBi "
-            "derive distances from the order in the cache)"
-        )

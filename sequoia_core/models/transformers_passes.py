@@ -5,6 +5,7 @@ Shapes: q = tokens in one pass, V = vocabulary.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import torch
@@ -38,9 +39,36 @@ class TransformersBackend:
         self.window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
         self.mixed = self.window is not None and len(kinds) == 2  # such models take one mask per kind of layer
         self.windowed = self.window is not None and "full_attention" not in kinds
+        self.shares = layers_by_device(model) if is_spread(model) else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens go: of streamed layers and of spread ones, a weight may be elsewhere, or nowhere."""
+        hook = getattr(self.model, "_hf_hook", None)
+        return torch.device(getattr(hook, "execution_device", None) or self.model.device)
 
     def open(self, capacity: int, vocab_size: int) -> TransformersSession:
         return TransformersSession(self, capacity, vocab_size)
+
+
+def is_spread(model: torch.nn.Module) -> bool:
+    """Whether accelerate runs a model's layers in several places."""
+    return len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1
+
+
+def layers_by_device(model: PreTrainedModel) -> Counter[torch.device]:
+    """Return how many decoder layers of a spread model run on each device.
+
+    Weights that accelerate keeps in memory or on disk run where it brings them.
+    """
+    found: Counter[torch.device] = Counter()
+    for module in model.modules():
+        if isinstance(getattr(module, "layer_idx", None), int):  # the attention of a layer
+            hooks = [hook for part in module.modules() if (hook := getattr(part, "_hf_hook", None)) is not None]
+            places = [place for hook in hooks if (place := getattr(hook, "execution_device", None)) is not None]
+            weights = next(module.parameters()).device
+            found[torch.device(places[0] if places else weights)] += 1
+    return found
 
 
 class TransformersSession(CacheSession):
@@ -48,8 +76,11 @@ class TransformersSession(CacheSession):
 
     def __init__(self, passes: TransformersBackend, capacity: int, vocab_size: int) -> None:
         model = passes.model
-        super().__init__(passes.layers, capacity, device=model.device, dtype=model.dtype, vocab_size=vocab_size)
-        self.passes, self.any_slot = passes, passes.window is None
+        super().__init__(
+            passes.layers, capacity, device=passes.device, dtype=model.dtype, vocab_size=vocab_size,
+            shares=passes.shares,
+        )  # fmt: skip
+        self.passes, self.any_slot = passes, passes.window is None and passes.shares is None
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
         passes = self.passes

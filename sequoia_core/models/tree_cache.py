@@ -5,7 +5,7 @@ Shapes: q = tokens in one pass, kv = cached tokens including those q, V = vocabu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -38,17 +38,23 @@ class _Layer(CacheLayerMixin):
 class TreeCache(Cache):
     """A KV cache allocated once, of whose slots any can be kept: a tree goes in, its accepted path stays.
 
-    All layers live in one tensor [2 * layers, heads, capacity, head_dim], so that committing a path is one gather.
+    All layers of a device live in one tensor [2 * layers, heads, capacity, head_dim], so that committing a path is one
+    gather.
+
+    Args:
+        shares: how many layers run on each device, where a model is spread over several; None for one device.
     """
 
-    def __init__(self, layer_count: int, capacity: int) -> None:
+    def __init__(self, layer_count: int, capacity: int, shares: Mapping[torch.device, int] | None = None) -> None:
         super().__init__(layers=[_Layer(self, i) for i in range(layer_count)])
         self.capacity = capacity
         self.length = 0
         self.pending = 0
         self.positions = torch.zeros(capacity, dtype=torch.int64)
         self.slots: torch.Tensor | None = None  # of a pass of fixed shape; else it writes after those held
-        self._buffer: torch.Tensor | None = None
+        self._shares = shares
+        self._buffers: dict[torch.device, torch.Tensor] = {}
+        self._pairs: dict[int, torch.Tensor] = {}  # of each layer, its keys and values: a view of two rows
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         return self.length
@@ -69,12 +75,9 @@ class TreeCache(Cache):
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Store keys and values [1, heads, q, head_dim]; return views [1, heads, kv, head_dim] of all so far."""
-        if self._buffer is None:
-            _, heads, _, width = keys.shape
-            self._buffer = torch.zeros(
-                2 * len(self.layers), heads, self.capacity, width, dtype=keys.dtype, device=keys.device
-            )
-        pair = self._buffer[2 * layer : 2 * layer + 2]
+        pair = self._pairs.get(layer)
+        if pair is None:
+            pair = self._pairs[layer] = self._place(keys)
         if keys.shape[1:2] + keys.shape[3:] != pair.shape[1:2] + pair.shape[3:] or keys.shape != values.shape:
             raise ValueError(
                 f"layer {layer}: found keys {tuple(keys.shape)} and values {tuple(values.shape)}, "
@@ -89,6 +92,16 @@ class TreeCache(Cache):
         pair[1, :, self.length : stop] = values[0]
         return pair[0:1, :, :stop], pair[1:2, :, :stop]
 
+    def _place(self, keys: torch.Tensor) -> torch.Tensor:
+        """Return room for a layer's keys and values beside the layers that run on the same device."""
+        device = keys.device
+        if device not in self._buffers:
+            _, heads, _, width = keys.shape
+            share = len(self.layers) if self._shares is None else self._shares[device]
+            self._buffers[device] = torch.zeros(2 * share, heads, self.capacity, width, dtype=keys.dtype, device=device)
+        row = 2 * sum(pair.device == device for pair in self._pairs.values())
+        return self._buffers[device][row : row + 2]
+
     def commit(self, start: int, slots: Sequence[int]) -> None:
         """Keep of the slots from `start` on only `start + slots[i]`, moved to `start + i`; forget the rest.
 
@@ -99,15 +112,15 @@ class TreeCache(Cache):
             source = torch.tensor(slots[moved:]) + start
             stop = start + len(slots)
             self.positions[start + moved : stop] = self.positions[source]
-            if self._buffer is not None:
-                self._buffer[:, :, start + moved : stop] = self._buffer.index_select(2, source.to(self._buffer.device))
+            for buffer in self._buffers.values():
+                buffer[:, :, start + moved : stop] = buffer.index_select(2, source.to(buffer.device))
         self.length = start + len(slots)
 
     def gather(self, first: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         """Have slot `first + i` hold what slot `first + slots[i]` held, int64 [1] and [m] on the device."""
-        assert self._buffer is not None, "a pass has written to it"
+        (buffer,) = self._buffers.values()  # a pass has written to it, on one device
         to = first + torch.arange(len(slots), device=slots.device)
-        return self._buffer.index_copy_(2, to, self._buffer.index_select(2, first + slots))
+        return buffer.index_copy_(2, to, buffer.index_select(2, first + slots))
 
 
 class CacheSession:
@@ -117,6 +130,7 @@ class CacheSession:
         layers: of the model.
         device, dtype: of the model.
         vocab_size: logits of real tokens; those of padding are cut off.
+        shares: as for `TreeCache`.
     """
 
     unseen_sec = read_wait_sec = 0.0
@@ -124,9 +138,10 @@ class CacheSession:
     any_slot = False  # whether its passes can write to any slots and see any others, see `logits_at`
 
     def __init__(
-        self, layers: int, capacity: int, *, device: torch.device, dtype: torch.dtype, vocab_size: int
-    ) -> None:
-        self.cache = TreeCache(layers, capacity)
+        self, layers: int, capacity: int, *, device: torch.device, dtype: torch.dtype, vocab_size: int,
+        shares: Mapping[torch.device, int] | None = None,
+    ) -> None:  # fmt: skip
+        self.cache = TreeCache(layers, capacity, shares)
         self.device, self.logits_dtype, self.vocab_size = torch.device(device), dtype, vocab_size
 
     @property

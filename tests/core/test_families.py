@@ -15,8 +15,9 @@ from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
 from sequoia_core.decoding.loop import decode
 from sequoia_core.design.plain_trees import k_ary_tree
 from sequoia_core.models.language_model import HuggingFaceModel
-from sequoia_core.models.loading import TREE_TOLERANCE, check_tree_pass, load_pair
+from sequoia_core.models.loading import load_pair
 from sequoia_core.models.protocol import causal_mask
+from sequoia_core.models.tree_pass_check import TREE_TOLERANCE, check_tree_pass
 from tests.conftest import around_passes, calibration_of
 
 LLAMA_LIKE = {
@@ -150,7 +151,7 @@ def test_the_check_at_load_leaves_the_caller_alone(demo_pair):
 
 
 def test_the_tolerance_is_far_from_rounding(demo_pair, monkeypatch):
-    monkeypatch.setattr("sequoia_core.models.loading.TREE_TOLERANCE", TREE_TOLERANCE / 100)
+    monkeypatch.setattr("sequoia_core.models.tree_pass_check.TREE_TOLERANCE", TREE_TOLERANCE / 100)
     check_tree_pass(demo_pair.target)
     check_tree_pass(demo_pair.draft)
 

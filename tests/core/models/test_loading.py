@@ -16,7 +16,8 @@ from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.files.model_names import pair_names
 from sequoia_core.models import loading
-from sequoia_core.models.loading import DEMO_PAIR, check_tree_pass, load_pair
+from sequoia_core.models.loading import DEMO_PAIR, load_pair
+from sequoia_core.models.tree_pass_check import check_tree_pass
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import tiny_llama
 

@@ -14,16 +14,17 @@ def test_cache_keeps_chosen_slots_in_place():
         keys, values = cache.write(layer, states + 10 * layer, -states)
         assert keys.shape == (1, 1, 6, 1)
     cache.end()
-    buffer = cache._buffer.data_ptr()
+    (buffer,) = cache._buffers.values()
+    address = buffer.data_ptr()
     cache.commit(2, [0, 2, 3])
     assert cache.length == 5 and cache.positions[:5].tolist() == [0, 1, 2, 4, 5]
-    written = cache._buffer._version
+    written = buffer._version
     cache.commit(2, [0, 1, 2])
-    assert cache.length == 5 and cache._buffer._version == written  # what stays where it is costs no copy
+    assert cache.length == 5 and buffer._version == written  # what stays where it is costs no copy
     cache.begin(torch.tensor([5]))
     keys, values = cache.write(1, torch.full((1, 1, 1, 1), 99.0), torch.zeros(1, 1, 1, 1))
     assert keys.flatten().tolist() == [10, 11, 12, 14, 15, 99]
-    assert cache._buffer.data_ptr() == buffer
+    assert buffer.data_ptr() == address
 
 
 def test_cache_refuses_more_than_its_capacity_and_uneven_layers():

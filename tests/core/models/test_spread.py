@@ -1,0 +1,58 @@
+"""Models that accelerate spreads over several places: the same text, and caches beside the layers that fill them."""
+
+import pytest
+import torch
+
+from sequoia_core.decoding.loop import decode
+from sequoia_core.design.plain_trees import k_ary_tree
+from sequoia_core.models import checkpoint
+from sequoia_core.models.loading import load_pair
+from sequoia_core.models.tree_cache import TreeCache
+
+pytest.importorskip("accelerate")
+PROMPT = "def read_lines(path):\n"
+
+
+def text(pair) -> list[int]:
+    steps = decode(
+        pair.tokenizer.encode(PROMPT), target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 3), max_new_tokens=32
+    )
+    return [token for step in steps for token in step.new_tokens]
+
+
+def test_a_target_partly_on_disk_writes_the_same_text(monkeypatch):
+    whole = load_pair(dtype="float32")
+    layers = whole.target.model.config.num_hidden_layers
+    places = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
+    places |= {f"model.layers.{n}": "cpu" if n < 2 else "disk" for n in range(layers)}
+    monkeypatch.setattr(checkpoint, "SPREAD", places)
+    monkeypatch.setattr("sequoia_core.models.loading.SPREAD", "auto")
+    spread = load_pair(device="auto", dtype="float32")
+    assert spread.target.backend == "transformers" and spread.target.model.model.layers[3].mlp.up_proj.weight.is_meta
+    assert text(spread) == text(whole)
+
+
+def test_auto_on_one_device_is_that_device():
+    pair = load_pair(device="auto")
+    assert pair.target.device.type == pair.draft.device.type and pair.target.backend == load_pair().target.backend
+
+
+def test_a_cache_has_room_beside_the_layers_of_each_device():
+    cpu, other = torch.device("cpu"), torch.device("meta")
+    cache = TreeCache(3, 8, {cpu: 2, other: 1})
+    rows = {0: torch.randn(1, 2, 4, 3), 1: torch.randn(1, 2, 4, 3), 2: torch.empty(1, 2, 4, 3, device=other)}
+    cache.begin(torch.arange(4))
+    for layer in (0, 2, 1):
+        keys, values = cache.write(layer, rows[layer], rows[layer])
+        assert keys.device == rows[layer].device and keys.shape == (1, 2, 4, 3)
+    cache.end()
+    cache.commit(1, [0, 2])
+    for layer in (0, 1):
+        torch.testing.assert_close(cache._pairs[layer][0][:, :3], rows[layer][0][:, [0, 1, 3]])
+    assert {buffer.shape[0] for buffer in cache._buffers.values()} == {4, 2}
+
+
+def test_without_accelerate_it_is_said(monkeypatch):
+    monkeypatch.setattr("sequoia_core.models.loading.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="device: found auto without the package accelerate"):
+        load_pair(device="auto")
