@@ -1,11 +1,19 @@
-"""Where `gpu.py` measures, or rehearses: the device, the sizes, and models of known shapes with random weights."""
+"""Where `gpu.py` measures, or rehearses: the device, its peaks, the sizes, and models of known shapes.
+
+A model of a pass is the longer of reading the weights and computing with each token, as in
+`sequoia_core/design/roofline.py`, which needs pydantic.
+"""
 
 from __future__ import annotations
 
+import json
 import platform
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
 
@@ -16,12 +24,62 @@ import transformers
 from sequoia_core.models.device import describe_device
 from sequoia_core.models.language_model import HuggingFaceModel
 
-SHAPES = {  # hidden, inner, layers, heads; Llama 2 and the drafts of the Sequoia paper
-    "Llama-2-7B": (4096, 11008, 32, 32),
-    "Llama-2-13B": (5120, 13824, 40, 40),
-    "Llama-160M": (768, 3072, 12, 12),
-    "Llama-68M": (768, 3072, 2, 12),
+ROOT = Path(__file__).resolve().parent.parent
+EAGER_LAYER_SEC = 7e-4  # of a layer that is launched kernel by kernel from Python, whatever its size
+VOCAB = 32_000
+
+
+class Shape(NamedTuple):
+    """A decoder's sizes, as far as its times depend on them."""
+
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+
+    @property
+    def layer(self) -> int:
+        """Numbers of one layer."""
+        return 4 * self.hidden**2 + 3 * self.hidden * self.inner
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * self.layer + 2 * VOCAB * self.hidden
+
+    @property
+    def read(self) -> int:
+        """Numbers that a pass reads: of the embedding only single rows."""
+        return self.parameters - VOCAB * self.hidden
+
+
+SHAPES = {  # Llama 2 and the drafts of the Sequoia paper
+    "Llama-2-7B": Shape(4096, 11008, 32, 32),
+    "Llama-2-13B": Shape(5120, 13824, 40, 40),
+    "Llama-160M": Shape(768, 3072, 12, 12),
+    "Llama-68M": Shape(768, 3072, 2, 12),
 }
+SMALL = Shape(64, 96, 2, 4)  # of every model in a rehearsal
+
+
+class Peaks(NamedTuple):
+    """What a device does at most: bytes per second of its memory and from the host, operations per second."""
+
+    memory: float
+    host: float
+    operations: float
+
+    def pass_sec(self, shape: Shape, tokens: int = 1, context: int = 128) -> float:
+        """Return the least seconds of a pass in bfloat16."""
+        seen = 2 * 2 * shape.layers * shape.hidden * (context + tokens)  # bytes of keys and values
+        attending = 4 * shape.layers * shape.hidden * (context + tokens)
+        computing = tokens * (2 * shape.read + attending)
+        return max((2 * shape.read + seen) / self.memory, computing / self.operations)
+
+    @classmethod
+    def stated(cls, name: str = "h100") -> Peaks:
+        """Return those that a device's maker states."""
+        found = json.loads((ROOT / "assets" / "devices.json").read_text())["devices"][name]
+        return cls(found["bytes_per_sec"], found["host_bytes_per_sec"], found["operations_per_sec"]["bfloat16"])
 
 
 class Machine:
@@ -33,41 +91,90 @@ class Machine:
             raise SystemExit("gpu.py: found no CUDA device, expected one, or --rehearse")
         self.device = torch.device("cpu" if rehearse else "cuda")
         self.dtype = torch.float32 if rehearse else torch.bfloat16
-        self.vocab, self.context, self.size, self.repeats = (256, 24, 8, 1) if rehearse else (32_000, 128, 128, 5)
+        self.vocab, self.context, self.size, self.repeats = (256, 24, 8, 1) if rehearse else (VOCAB, 128, 128, 5)
+
+    @contextmanager
+    def pretending(self) -> Iterator[None]:
+        """In a rehearsal, run on a device that is not the CPU, though its numbers are there: what mixes both fails."""
+        if not self.rehearse:
+            yield
+            return
+        from tests.pretend_device import pretend_device
+
+        with pretend_device() as self.device:
+            try:
+                yield
+            finally:
+                self.device = torch.device("cpu")
 
     def wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
     def seconds(self, work: Callable[[], object], repeats: int = 5) -> float:
-        """Return the least seconds of a call, after one to warm up."""
+        """Return the least seconds of a call, after two to warm up and capture."""
         taken = []
-        for _ in range(repeats + 1):
+        for _ in range(repeats + 2):
             self.wait()
             began = time.perf_counter()
             work()
             self.wait()
             taken.append(time.perf_counter() - began)
-        return min(taken[1:])
+        return min(taken[2:])
 
-    def model(self, name: str, seed: int = 0, dtype: torch.dtype | None = None) -> HuggingFaceModel:
+    @cached_property
+    def peaks(self) -> Peaks:
+        """What copies and a product reach here."""
+        count, side = (2**16, 64) if self.rehearse else (2**30, 8192)
+        here = torch.ones(count, dtype=torch.uint8, device=self.device)
+        there = torch.empty_like(here)
+        host = torch.ones(count, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+        matrix = torch.randn(side, side, device=self.device).to(torch.bfloat16)
+        return Peaks(
+            2 * count / self.seconds(lambda: there.copy_(here)),
+            count / self.seconds(lambda: there.copy_(host, non_blocking=True)),
+            2 * side**3 / self.seconds(lambda: matrix @ matrix),
+        )
+
+    def shape(self, name: str) -> Shape:
+        return SMALL if self.rehearse else SHAPES[name]
+
+    def model(
+        self, name: str, seed: int = 0, dtype: torch.dtype | None = None, vocab: int | None = None
+    ) -> HuggingFaceModel:
         """Return a model of a shape with random weights, made on the device."""
-        hidden, inner, layers, heads = (64, 96, 2, 4) if self.rehearse else SHAPES[name]
+        shape = self.shape(name)
         config = transformers.LlamaConfig(
-            vocab_size=self.vocab, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
-            num_attention_heads=heads, num_key_value_heads=heads, max_position_embeddings=2048, eos_token_id=None,
-            bos_token_id=None,
+            vocab_size=vocab or self.vocab, hidden_size=shape.hidden, intermediate_size=shape.inner,
+            num_hidden_layers=shape.layers, num_attention_heads=shape.heads, num_key_value_heads=shape.heads,
+            max_position_embeddings=2048, eos_token_id=None, bos_token_id=None,
         )  # fmt: skip
         torch.manual_seed(seed)
-        with self.device:
+        with torch.device("cpu" if self.rehearse else self.device):
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype or self.dtype)
-        return HuggingFaceModel(model.eval(), name)
+        return HuggingFaceModel(model.to(self.device).eval(), name)
 
     def prompt(self, length: int) -> list[int]:
         return torch.randint(self.vocab, (length,), generator=torch.Generator().manual_seed(1)).tolist()
 
     def facts(self) -> dict[str, Any]:
         return {
-            "device": describe_device(self.device), "rehearsal": self.rehearse, "torch": torch.__version__,
-            "cuda": torch.version.cuda, "transformers": transformers.__version__, "python": platform.python_version(),
+            "device": describe_device(torch.device("cpu" if self.rehearse else "cuda")), "rehearsal": self.rehearse,
+            "torch": torch.__version__, "cuda": torch.version.cuda, "transformers": transformers.__version__,
+            "python": platform.python_version(),
         }  # fmt: skip
+
+
+class Row(NamedTuple):
+    """One figure; `goal` in words, `met` None where there is none, `more` for the file alone."""
+
+    what: str
+    value: float
+    unit: str
+    goal: str = ""
+    met: bool | None = None
+    more: dict[str, Any] = {}  # noqa: RUF012
+
+    def __str__(self) -> str:
+        verdict = {True: "met", False: "NOT MET", None: ""}[self.met]
+        return f"  {self.what:52} {self.value:10.4g} {self.unit:20} {self.goal:18} {verdict}"

@@ -31,7 +31,8 @@ from sequoia_core.studies.race import Method, MethodResult, over_best_other, own
 
 ROOT = Path(__file__).resolve().parent.parent
 
-WORKLOADS = {"not-looping": "not-looping.jsonl", "as-they-come": "prompts.jsonl", "edits": "edits.jsonl"}
+USUAL = {"not-looping": "not-looping.jsonl", "as-they-come": "prompts.jsonl", "edits": "edits.jsonl"}
+WORKLOADS = USUAL | {"prose": "prose.jsonl", "chat": "chat.jsonl"}
 CALIBRATING = slice(-64, None)  # of prompts.jsonl, whose first ones are raced
 LOOKED_UP = 10  # tokens that transformers looks up, its documentation's example
 TODAY = ("planned", "adaptive")
@@ -137,7 +138,7 @@ def show(workload: str, temperature: float, found: dict) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(USUAL))
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.6, 1.0])
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--max-new-tokens", type=int, default=128)

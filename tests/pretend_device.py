@@ -34,10 +34,11 @@ class PretendTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, held: torch.Tensor) -> PretendTensor:
-        self = torch.Tensor._make_wrapper_subclass(
-            cls, held.shape, strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype,
-            device=place(),
-        )  # fmt: skip
+        with torch.inference_mode(False):  # PyTorch 2.11 makes no view of a wrapper that was made in that mode
+            self = torch.Tensor._make_wrapper_subclass(
+                cls, held.shape, strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype,
+                device=place(),
+            )  # fmt: skip
         self.held = held
         return self
 

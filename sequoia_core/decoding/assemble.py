@@ -95,7 +95,8 @@ def assemble(
     judges = CPU_JUDGES if on_cpu else JUDGES
     judging = next(kind for kind in judges if kind.supports(session, verifier=verifier, sampling=sampling))
     judge = judging(
-        session, verifier=verifier, sampling=sampling, context=context, generator=generator,
+        session, verifier=verifier, sampling=sampling, context=context,
+        generator=_generator_on(torch.device("cpu"), generator),  # its numbers are wanted here as well
         explained_by=draft_sampling if sampling.greedy else sampling,
     )  # fmt: skip
     return Parts(drafter, judge, sessions)
@@ -105,5 +106,5 @@ def _generator_on(device: torch.device, generator: torch.Generator) -> torch.Gen
     """Return the generator itself where it can draw on that device, else one there that is seeded from it."""
     if torch.device(device).type == generator.device.type:
         return generator
-    seed = int(torch.randint(2**62, (), generator=generator))
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     return torch.Generator(device).manual_seed(seed)

@@ -41,7 +41,8 @@ class StaticDrafter(LevelDrafter):
         self._noise = torch.ones_like(rows) if self.draft_sampling is sample_without_replacement else None
         self._path = torch.zeros(self._plan.tree.depth + 1, dtype=torch.int64, device=place)
         made, start = partial(StaticPass, session, positions=self.context), 0
-        self._passes, self._levels = [], []
+        self.passes: list[StaticPass] = []  # one for each level
+        self._levels: list[Phase] = []
         for depth, level in enumerate(self._plan.levels):
             if depth == 0:
                 passes = made(causal_mask(2), torch.arange(2), first=self._before)
@@ -49,9 +50,9 @@ class StaticDrafter(LevelDrafter):
                 passes = made(level.tree_mask, torch.full((len(level.nodes),), depth), first=self._first)
             own = _LevelOnDevice.of(level, start, place)
             start += len(level.nodes)
-            self._passes.append(passes)
-            self._levels.append(Phase(partial(self._fill, depth, passes, own, rows)))
-        self._keep = Phase(self._keep_path)
+            self.passes.append(passes)
+            self._levels.append(Phase(partial(self._fill, depth, passes, own, rows), place))
+        self._keep = Phase(self._keep_path, place)
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
@@ -66,7 +67,7 @@ class StaticDrafter(LevelDrafter):
         self._first.fill_(root_position)
         self._before.fill_(root_position - 1)
         self._tokens[:1] = sequence[-1]
-        self._passes[0].ids.copy_(torch.tensor(sequence[-2:]))
+        self.passes[0].ids.copy_(torch.tensor(sequence[-2:]))
         if self._noise is not None:
             self._noise.copy_(exponential(self._noise, self.generator))
         for fill in self._levels:

@@ -30,8 +30,10 @@ class StaticJudge(RowJudge):
         assert isinstance(session, CacheSession), "only these are static"
         self.held = session
         self.first = torch.zeros(1, dtype=torch.int64, device=session.device)
+        self.passes: StaticPass | None = None  # of the step's tree
         self._sizes: dict[tuple[int, ...], _OneSize] = {}
         self._decided: _OneSize | None = None  # whose path is to be kept; None where `RowJudge` walked
+        self._path: tuple[int, ...] = ()  # that was decided
 
     @staticmethod
     def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
@@ -45,6 +47,7 @@ class StaticJudge(RowJudge):
             self._sizes[shape] = _OneSize(self, *shape)
         self._own = self._sizes[shape]
         self._own.take(draft)
+        self.passes = self._own.passes
         self.first.fill_(draft.root_position)
         self._own.logits = self._own.score()
         self.logits = self._own.logits[: plan.tree.size]
@@ -67,14 +70,17 @@ class StaticJudge(RowJudge):
             if not finite:
                 raise FloatingPointError(f"the {role} model returned logits that are not finite")
         draft.tokens, self._decided = tokens[:size].long(), own
-        nodes = tuple(dict.fromkeys(path.long().tolist()))  # the path stays at the node where it ends
+        nodes = self._path = tuple(dict.fromkeys(path.long().tolist()))  # the path stays at the node where it ends
         if self.verifier.rule is topk_rule:  # the numbers have drawn what the target wants, not decided on a child
             uniforms = torch.zeros_like(uniforms)
         return Walk(nodes, int(flags[0]), tuple(_trials(draft, nodes, uniforms.tolist(), masses.tolist())))
 
+    @torch.inference_mode()
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         if self._decided is None:
             return super().commit(draft, path)
+        if path != self._path:  # the caller's own
+            self._decided.decide_on(path)
         self._decided.keep()
         self.held.cache.length = draft.root_position + len(path)
 
@@ -113,14 +119,16 @@ class _OneSize:
         self.tree = RankedTree(*(torch.zeros(shape, dtype=torch.int64, device=place) for shape in shapes))
         self.uniforms = torch.zeros(size, dtype=torch.float64, device=place)
         self._plan: TreePlan | None = None
-        self.logits = self.rows = self.found = torch.empty(0, 0)
-        self.score, self.decide, self.keep = Phase(self.passes.logits), Phase(self._decide), Phase(self._keep)
+        self.logits = self.rows = self.found = self._no_rows = torch.empty(0, 0)
+        self.score = Phase(self.passes.logits, place)
+        self.decide = Phase(self._decide, place, lambda: (self.logits, self.rows))
+        self.keep = Phase(self._keep, place, lambda: (self.found,))
 
     def take(self, draft: DraftTree) -> None:
         """Take the step's tree; what is fixed is copied once."""
         size, plan = draft.tree.size, draft.plan
         self.passes.ids[:size] = draft.tokens
-        self.rows = draft.rows.to(self.uniforms.device)
+        self.rows = draft.rows.to(self.uniforms.device) if len(draft.rows) else self._no_rows
         if plan is self._plan:
             return
         self._plan = plan
@@ -154,6 +162,11 @@ class _OneSize:
         """Split what was decided: the bonus token and both models' flags [3], tokens, path, masses [n, 2]."""
         flags, tokens, path, masses = found.split([3, self.size, self.depth + 1, 2 * self.size])
         return flags, tokens, path, masses.view(-1, 2)
+
+    def decide_on(self, path: tuple[int, ...]) -> None:
+        """Let `keep` have another path kept."""
+        buffer = self.parts(self.found)[2]
+        buffer.copy_(torch.tensor([*path, *path[-1:] * (len(buffer) - len(path))]))
 
     def _keep(self) -> torch.Tensor:
         path = self.parts(self.found)[2].long()

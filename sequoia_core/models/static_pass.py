@@ -6,7 +6,8 @@ Shapes: q = tokens in one pass, t = slots that its tree mask covers, V = vocabul
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -18,15 +19,66 @@ def padded(size: int) -> int:
     return 1 << (size - 1).bit_length() if size <= 32 else -(-size // 32) * 32
 
 
-class Phase:
-    """Work that every step does in the same way on the same buffers: what a CUDA graph can replay."""
+Replay = Callable[[], None]
 
-    def __init__(self, work: Callable[[], torch.Tensor]) -> None:
-        self.work = work
+
+def captured(work: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:
+    """Capture work on the current CUDA device without doing it; return what does it, and where its result appears."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may copy layers meanwhile
+        found = work()
+    return graph.replay, found
+
+
+GRAPHS = {"cuda": captured}  # type of device -> how work is captured there
+
+
+class Phase:
+    """Work that every step does in the same way on the same buffers; its result is valid until the next call.
+
+    On a GPU it is captured as a graph once it has run, and replayed from then on. Where that fails it runs as before,
+    and a warning says so.
+
+    Args:
+        given: returns tensors made elsewhere that the work reads. While they are not the same ones as in the call
+            before it is not captured, and while they are not those of the graph it runs without it.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], torch.Tensor],
+        device: torch.device,
+        given: Callable[[], Sequence[torch.Tensor]] = tuple,
+    ) -> None:
+        self.work, self.given, self._capture = work, given, GRAPHS.get(device.type)
+        self._last: Sequence[torch.Tensor] | None = None  # given to the call before
+        self._graph: tuple[Sequence[torch.Tensor], Replay, torch.Tensor] | None = None
 
     @torch.inference_mode()
     def __call__(self) -> torch.Tensor:
-        return self.work()
+        if self._capture is None:
+            return self.work()
+        given, last = self.given(), self._last
+        self._last = given
+        if self._graph is None and last is not None and _same(given, last):
+            self._graph = self._try(self._capture, given)
+        if self._graph is None or not _same(given, self._graph[0]):
+            return self.work()
+        _, replay, found = self._graph
+        replay()
+        return found
+
+    def _try(self, capture: Callable, given: Sequence[torch.Tensor]) -> tuple | None:
+        try:
+            return (given, *capture(self.work))
+        except RuntimeError as error:
+            warnings.warn(f"a step's phase runs without a CUDA graph, slower than it could: {error}", stacklevel=3)
+            self._capture = None
+            return None
+
+
+def _same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    return all(mine is theirs for mine, theirs in zip(one, other, strict=True))
 
 
 class StaticPass:

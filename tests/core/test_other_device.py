@@ -27,7 +27,6 @@ from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.models.tree_cache import CacheSession
 from sequoia_core.studies.losslessness import check_losslessness
-from sequoia_core.studies.measure_bounds import measure_bounds
 from sequoia_core.studies.rejection_curves import measure_rejection
 from tests.conftest import calibration_of, tiny_llama
 from tests.core.test_families import FAMILIES, build, save
@@ -180,6 +179,22 @@ def test_every_policy_decodes_by_each_of_its_verifiers(name, sampling, each_path
         assert len(tokens_of(steps)) == 6 and all(step.path_rows for step in steps)
 
 
+@pytest.mark.parametrize("placed", ["both", "target", "draft"])
+def test_a_generator_of_the_device_repeats_its_text(placed, each_path, pair, device, tiny_target, tiny_draft):
+    models = {"target": tiny_target, "draft": tiny_draft}
+    models |= {role: model for role, model in zip(models, pair, strict=True) if placed in (role, "both")}
+    texts = [
+        tokens_of(
+            decode(
+                PROMPT, **models, tree=RAGGED, sampling=WARM, max_new_tokens=6,
+                generator=torch.Generator(device).manual_seed(seed),
+            )
+        )
+        for seed in (0, 0, 1)
+    ]  # fmt: skip
+    assert texts[0] == texts[1] != texts[2]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_loads_there_and_writes_the_text_of_the_cpu(family, device, tmp_path):
     folder = save(build(family), tmp_path)
@@ -211,7 +226,7 @@ def test_acceptance_is_measured(temperature, verifier, own_text, pair):
     assert vector.trials > 0 and vector.calibration is not None
 
 
-def test_profiles_and_studies_run(each_path, pair, device):
+def test_profiles_and_studies_run(each_path, pair):
     target, draft = pair
     profile = measure_profile(target=target, draft=draft, sizes=[1, 4, 8], context=16, repeats=1)
     assert (profile.verify_sec > 0).all() and len(profile.growing_sec) == 2
@@ -225,4 +240,10 @@ def test_profiles_and_studies_run(each_path, pair, device):
         generator=torch.Generator().manual_seed(0), cancel=threading.Event(),
     )  # fmt: skip
     assert report.samples == 20
+
+
+def test_its_bounds_are_measured(device):
+    pytest.importorskip("pydantic", reason="the model of a device is checked by it")
+    from sequoia_core.studies.measure_bounds import measure_bounds
+
     assert measure_bounds(device, working_bytes=2**16, sides=(16,), seconds=0.001).name

@@ -15,11 +15,14 @@ from sequoia_core.decoding import loop as engine
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.plan import TreePlan
 from sequoia_core.decoding.sampling import SamplingConfig
-from sequoia_core.decoding.verifiers import VERIFIERS
-from sequoia_core.decoding.walk_by_rank import RankedTree, offers_by_rank
+from sequoia_core.decoding.tree_policy import policy_of
+from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
+from sequoia_core.decoding.walk_by_rank import RankedTree, follow_by_rank, invert, offers_by_rank, walk_by_rank
 from sequoia_core.design.plain_trees import branching_tree, chain_tree, k_ary_tree
 from sequoia_core.design.tree import TokenTree
+from sequoia_core.models import static_pass
 from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.prefill import prefill
 from sequoia_core.models.static_pass import Phase, padded
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.models.tree_cache import CacheSession
@@ -129,15 +132,24 @@ TREES_OF_THREE_LEVELS = {
 }
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def place(request):
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    return torch.device(request.param)
+
+
+@pytest.mark.parametrize("verifier", ["sequoia", "topk"])
 @pytest.mark.parametrize("parents", TREES_OF_THREE_LEVELS.values(), ids=TREES_OF_THREE_LEVELS.keys())
-def test_the_law_of_a_step_is_the_targets(parents):
+def test_the_law_of_a_step_is_the_targets(parents, verifier, place):
     """Every draw of the draft and every decision, on rows with zeros: exact, and nothing is left to chance."""
     vocab, tree = 3, TokenTree(np.array(parents))
+    ways = {"sequoia": outcomes, "topk": outcomes_by_topk}[verifier]
     for seed in range(4):
         target, draft = random_law(vocab, seed), random_law(vocab, 100 + seed)
         law, script = np.zeros((vocab,) * 3), Script()
         while True:
-            for text, chance in outcomes(tree, drawn_tree(tree, draft, script), target, draft):
+            for text, chance in ways(tree, drawn_tree(tree, draft, script, verifier), target, draft, place):
                 for more in itertools.product(range(vocab), repeat=3 - len(text)):
                     law[(*text, *more)] += script.weight * chance * own_chance(target, text, more)
             if not script.next():
@@ -152,27 +164,50 @@ def own_chance(law, before, text):
     return np.prod([law[whole[:place]][whole[place]] for place in range(len(before), len(whole))])
 
 
-def drawn_tree(tree, draft, script):
-    """Return the tokens of a tree, children drawn without replacement by a script."""
+def drawn_tree(tree, draft, script, verifier):
+    """Return the tokens of a tree, children drawn without replacement by a script, or the most likely ones."""
     tokens, paths = [0] * tree.size, {0: ()}
     for node in range(tree.size):
         children = tree.children(node)
         if children:
             row = torch.from_numpy(draft[paths[node]])[None]
-            drawn = filled_by(script, "sequoia")(row, len(children), None)[0].tolist()
+            drawn = filled_by(script, verifier)(row, len(children), None)[0].tolist()
             for child, token in zip(children, drawn, strict=True):
                 tokens[child], paths[child] = token, (*paths[node], token)
     return tokens, paths
 
 
-def outcomes(tree, drawn, target, draft):
-    """Yield (tokens committed, probability) for every way the walk by rank can go."""
+def as_read(tree, drawn, place, *laws):
+    """Return a tree, its tokens and rows of laws at its nodes as the walk reads them, padded."""
     tokens, paths = drawn
-    ranked = RankedTree.of(TreePlan(tree), torch.arange(tree.size), 8, 4)
-    rows = [np.stack([law[paths[node]] for node in range(tree.size)]) for law in (target, draft)]
+    ranked = RankedTree(*(part.to(place) for part in RankedTree.of(TreePlan(tree), torch.arange(tree.size), 8, 4)))
+    rows = [np.stack([law[paths[node]] for node in range(tree.size)]) for law in laws]
     padded_rows = [torch.from_numpy(np.concatenate([found, np.full((8 - tree.size, 3), 1 / 3)])) for found in rows]
-    left, masses = offers_by_rank(ranked, torch.tensor([*tokens, *[0] * (8 - tree.size)]), *padded_rows)
-    masses = masses.numpy()
+    return ranked, torch.tensor([*tokens, *[0] * (8 - tree.size)], device=place), *(r.to(place) for r in padded_rows)
+
+
+def outcomes_by_topk(tree, drawn, target, draft, place):
+    """Yield (tokens committed, probability) for everything that the target can draw after the nodes."""
+    ranked, tokens, rows = as_read(tree, drawn, place, target)
+    ends = rows.cumsum(1).cpu().numpy()
+    for wanted in itertools.product(range(3), repeat=tree.size):
+        shares = rows.cpu().numpy()[range(tree.size), wanted]
+        if not shares.all():
+            continue
+        middles = torch.full((8, 1), 0.5, dtype=torch.float64)  # of each token's own share of [0, 1)
+        middles[: tree.size, 0] = torch.from_numpy(ends[range(tree.size), wanted] - shares / 2)
+        chosen = invert(rows.cumsum(1), middles.to(place))[:, 0]
+        found = follow_by_rank(ranked, tokens, chosen, depth=2)
+        path = dict.fromkeys(found.path.tolist())
+        yield (*drawn[1][list(path)[-1]], int(found.bonus)), float(shares.prod())
+
+
+def outcomes(tree, drawn, target, draft, place):
+    """Yield (tokens committed, probability) for every way the walk by rank can go."""
+    paths = drawn[1]
+    ranked, tokens, *rows = as_read(tree, drawn, place, target, draft)
+    left, masses = (part.cpu() for part in offers_by_rank(ranked, tokens, *rows))
+    masses, ranked = masses.numpy(), RankedTree(*(part.cpu() for part in ranked))
 
     def below(node, reach):
         for child in tree.children(node):
@@ -185,6 +220,54 @@ def outcomes(tree, drawn, target, draft):
             yield (*paths[node], int(token)), reach * float(row[token])
 
     yield from below(0, 1.0)
+
+
+@pytest.mark.parametrize("parents", TREES_OF_THREE_LEVELS.values(), ids=TREES_OF_THREE_LEVELS.keys())
+def test_it_walks_where_one_trial_after_the_other_leads(parents):
+    tree, numbers = TokenTree(np.array(parents)), np.random.default_rng(0)
+    target, draft = random_law(3, 1), random_law(3, 101)
+    drawn = drawn_tree(tree, draft, Script(), "sequoia")
+    ends = set()
+    for _ in range(200):
+        uniforms = numbers.random(8)
+        ranked, tokens, *rows = as_read(tree, drawn, torch.device("cpu"), target, draft)
+        found = walk_by_rank(ranked, tokens, *rows, torch.from_numpy(uniforms), depth=2)
+        path, left = [0], target[()]
+        while children := list(tree.children(path[-1])):
+            texts = [drawn[0][child] for child in children]
+            offers = list(sequoia_rule(left, draft[drawn[1][path[-1]]], texts))
+            taken = next((n for n, offer in enumerate(offers) if uniforms[children[n]] < offer.accept_prob), None)
+            if taken is None:
+                left = offers[-1].residual
+                break
+            path.append(children[taken])
+            left = target[drawn[1][path[-1]]]
+        bonus = np.searchsorted(left.cumsum() / left.sum(), uniforms[0], side="right")
+        assert (list(dict.fromkeys(found.path.tolist())), int(found.bonus)) == (path, bonus)
+        ends.add(path[-1])
+    assert len(ends) > 1
+
+
+@pytest.mark.parametrize("path", [(0,), (0, 1, 4), (0, 3, 6, 9, 10)])
+def test_a_path_of_the_callers_own_is_kept(path, used, tiny_target, tiny_draft):
+    tree, sequence = TREES["ragged"], list(PROMPT)
+    assert all(parent == tree.parents[child] for parent, child in zip(path, path[1:], strict=False))
+    drafter, judge, sessions = assemble.assemble(
+        tiny_target, tiny_draft, policy_of(tree), verifier=VERIFIERS["sequoia"], sampling=SamplingConfig(),
+        capacity=40, context=64, generator=torch.Generator(),
+    )  # fmt: skip
+    for session in sessions:
+        prefill(session, sequence[:-1])
+    drafted = drafter.grow(sequence)
+    judge.score(drafted)
+    judge.walk(drafted)
+    judge.commit(drafted, path)
+    drafter.commit(drafted, path)
+    assert sessions[0].length == len(sequence) + len(path) - 1
+    sequence += [*drafted.tokens[list(path[1:])].tolist(), 5]
+    judge.score(drafter.grow(sequence))
+    wanted = tiny_target.plain_logits(torch.tensor(sequence))[-1]
+    torch.testing.assert_close(judge.logits[0], wanted, atol=1e-4, rtol=1e-4)
 
 
 class Recorder(TorchDispatchMode):
@@ -322,3 +405,92 @@ def test_a_buffer_that_moves_is_found(recorded, monkeypatch):
     monkeypatch.setattr(static_judging._OneSize, "take", moving)
     steps = recorded((1,), (2,), tree=TREES["ragged"], sampling=SamplingConfig(0.8)).steps
     assert steps[2] != steps[1]
+
+
+class Simulated:
+    """A CUDA graph of the pretend device: what was done is done again, with the same tensors and the same numbers."""
+
+    made = 0
+
+    def __init__(self, work):
+        self.done, self.fresh = [], True
+        with self:
+            self.found = work()
+        Simulated.made += 1
+
+    def __enter__(self):
+        done = self.done
+
+        class Writing(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                found = func(*args, **(kwargs or {}))
+                done.append((func, args, kwargs or {}, found))
+                return found
+
+        self.mode = Writing()
+        self.mode.__enter__()
+
+    def __exit__(self, *error):
+        self.mode.__exit__(*error)
+
+    def replay(self):
+        if self.fresh:  # capturing does nothing on a GPU, but here it did the work
+            self.fresh = False
+            return
+        for func, args, kwargs, found in self.done:
+            for old, new in zip(tree_leaves(found), tree_leaves(func(*args, **kwargs)), strict=True):
+                if isinstance(old, PretendTensor) and address(old) != address(new):
+                    old.copy_(new)
+
+
+def simulated(work):
+    graph = Simulated(work)
+    return graph.replay, graph.found
+
+
+GRAPHED = {
+    "static": (TREES["ragged"], SamplingConfig()),
+    "SpecExec": (SpecExecTree(max_size=13, max_depth=5, beam=3, branch=5), SamplingConfig()),
+    "sampled": (TREES["ragged"], SamplingConfig(0.8)),
+    "alone": (TokenTree(np.array([-1])), SamplingConfig()),
+}
+
+
+@pytest.mark.parametrize("case", GRAPHED)
+def test_text_stays_where_phases_are_captured_and_replayed(case, monkeypatch):
+    tree, sampling = GRAPHED[case]
+    texts, Simulated.made = [], 0
+    for capture in (None, simulated):
+        with pretend_device() as device:
+            if capture is not None:
+                monkeypatch.setitem(static_pass.GRAPHS, device.type, capture)
+            models = [HuggingFaceModel(tiny_llama(seed).model.to(device), "there") for seed in (1, 1)]
+            steps = decode(
+                PROMPT, target=models[0], draft=models[1], tree=tree, sampling=sampling, max_new_tokens=40,
+                generator=torch.Generator().manual_seed(0),
+            )  # fmt: skip
+            texts.append(tokens_of(steps))
+    assert texts[0] == texts[1]
+    assert Simulated.made >= {"static": 6, "SpecExec": 2, "sampled": 6, "alone": 3}[case]
+
+
+def test_a_phase_that_no_graph_can_capture_runs_as_before_and_says_so(monkeypatch):
+    def refused(work):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setitem(static_pass.GRAPHS, "cpu", refused)
+    phase = Phase(lambda: torch.ones(1), torch.device("cpu"))
+    assert phase() == 1
+    with pytest.warns(UserWarning, match="without a CUDA graph.*not permitted"):
+        assert phase() == 1
+    assert phase() == 1
+
+
+def test_a_graph_is_not_replayed_on_tensors_that_have_moved(monkeypatch):
+    captures = []
+    monkeypatch.setitem(static_pass.GRAPHS, "cpu", lambda work: (lambda: None, captures.append(1) or work()))
+    given = torch.zeros(1)
+    phase = Phase(lambda: given + 1, torch.device("cpu"), lambda: (given,))
+    assert [float(phase()) for _ in range(3)] == [1, 1, 1] and captures == [1]
+    given = torch.ones(1)
+    assert float(phase()) == 2.0

@@ -1,0 +1,116 @@
+"""Replay: the real steps of a pair, whose accepted paths are drawn from an acceptance vector.
+
+Speed depends on shapes and on how many tokens are accepted: random weights do for the first, a vector says the second.
+Forwards, masks, sampling, the walk and the commit are those of decoding; only the path is not what the models decided.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+
+# isort: split
+import numpy as np
+import torch
+from gpu_machine import Machine
+
+from sequoia_core import AcceptanceVector, SamplingConfig
+from sequoia_core.decoding.assemble import assemble
+from sequoia_core.decoding.drafting import DraftTree
+from sequoia_core.decoding.loop import End, take_step
+from sequoia_core.decoding.static_drafting import StaticDrafter
+from sequoia_core.decoding.static_judging import StaticJudge
+from sequoia_core.decoding.tree_policy import policy_of
+from sequoia_core.decoding.verifiers import choose_verifier
+from sequoia_core.decoding.walk import Walk
+from sequoia_core.design.tree import TokenTree
+from sequoia_core.models.prefill import prefill
+from sequoia_core.models.static_pass import StaticPass
+
+WARM_UP = 4  # steps of each text that are not timed: graphs are captured in them
+SAMPLING = SamplingConfig(0.6)
+
+
+class Replayed:
+    """A judge whose work is done, but whose accepted path is drawn from an acceptance vector."""
+
+    def __init__(self, judge, acceptance: AcceptanceVector, seed: int) -> None:
+        self.judge, self.cumulative = judge, np.cumsum(acceptance.probs)
+        self.generator = np.random.default_rng(seed)
+
+    def __getattr__(self, name: str):
+        return getattr(self.judge, name)
+
+    def walk(self, draft: DraftTree) -> Walk:
+        found, path, node = self.judge.walk(draft), [0], 0
+        while children := draft.tree.children(node):
+            rank = int(np.searchsorted(self.cumulative, self.generator.random(), side="right"))
+            if rank >= len(children):
+                break
+            node = children[rank]
+            path.append(node)
+        return Walk(tuple(path), found.bonus_token, ())
+
+
+class Steps(NamedTuple):
+    """What steps took.
+
+    Attributes:
+        each: seconds of each step.
+        tokens: of all steps.
+        context: tokens before a step, on average.
+        passes: of the last text's steps, where they are of fixed shape.
+    """
+
+    each: list[float]
+    tokens: int
+    context: float
+    passes: list[StaticPass]
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.each)
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds
+
+
+def replayed(
+    machine: Machine,
+    target,
+    draft,
+    tree: TokenTree,
+    acceptance: AcceptanceVector,
+    *,
+    steps: int,
+    texts: int = 1,
+    sampling: SamplingConfig = SAMPLING,
+) -> Steps:
+    """Take steps on top of a context, in several texts, and return those after each text's first few."""
+    each, tokens, lengths, passes = [], 0, [], []
+    context = min(model.max_context for model in (target, draft) if model is not None)
+    for seed in range(texts):
+        sequence = machine.prompt(machine.context)
+        length = len(sequence) + (WARM_UP + steps) * (tree.depth + 1)
+        drafter, judge, sessions = assemble(
+            target, draft, policy_of(tree), verifier=choose_verifier("sequoia", greedy=sampling.greedy),
+            sampling=sampling, capacity=length, context=context,
+            generator=torch.Generator().manual_seed(seed),
+        )  # fmt: skip
+        for session in sessions:
+            prefill(session, sequence[:-1])
+        judging, end = Replayed(judge, acceptance, seed), End(eos_ids=frozenset(), length=length + 1, reason="length")
+        for step in range(WARM_UP + steps):
+            before = len(sequence)
+            found = take_step(drafter, judging, sequence, end, sessions=sessions, cancel=threading.Event())
+            if step >= WARM_UP:
+                each.append(found.seconds)
+                lengths.append(before)
+                tokens += len(found.new_tokens)
+        if isinstance(drafter, StaticDrafter) and isinstance(judge, StaticJudge):
+            passes = [*drafter.passes, judge.passes]
+    return Steps(each, tokens, float(np.mean(lengths)), passes)

@@ -1,0 +1,228 @@
+"""The figures of `gpu.py` that are times: each section returns rows, with the goal beside the figure."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+
+import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+
+# isort: split
+import numpy as np
+import torch
+from gpu_machine import VOCAB, Machine, Row
+from gpu_replay import replayed
+
+from sequoia_core import autoregressive, load_pair
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.tree_policy import ROOT_ONLY
+from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
+from sequoia_core.design.step_time import autoregressive_sec, step_time
+from sequoia_core.design.what_if import power_law
+from sequoia_core.models.prefill import prefill
+from sequoia_core.models.protocol import causal_mask
+from sequoia_core.models.random_models import write_random_model
+from sequoia_core.models.static_pass import Phase
+from sequoia_core.studies.measure_profile import measure_profile
+
+PAIRS = (("Llama-2-7B", "Llama-68M"), ("Llama-2-13B", "Llama-68M"), ("Llama-2-7B", "Llama-160M"))
+PLAIN_TOKENS, STEPS = 64, 128
+REPLAYS, REPLAY_STEPS = 8, 40  # texts and steps of each: tokens per step then vary by 3 % from run to run
+STREAMED = (1, 128, 256, 512, 768)  # tokens of streamed passes
+STREAMED_STEPS = 6
+ACCEPTANCE = power_law(0.7, 1.0, ranks=32)  # supposed; 5.4 tokens per step with 128 nodes and 10 levels
+
+
+def copies(machine: Machine) -> list[Row]:
+    """How fast memory is read and written, weights come from the host, and products are computed."""
+    memory, host, operations = machine.peaks
+    return [
+        Row("memory bandwidth, copying", memory / 1e9, "GB/s"),
+        Row("host to device", host / 1e9, "GB/s"),
+        Row("products in bfloat16", operations / 1e12, "TFLOP/s"),
+    ]
+
+
+def plain(machine: Machine) -> list[Row]:
+    """Tokens without speculation, ours and those of `generate`, eager and compiled, against reading all weights."""
+    model, count = machine.model("Llama-2-7B"), 8 if machine.rehearse else PLAIN_TOKENS
+    prompt = machine.prompt(machine.context)
+    steps = [s.seconds for s in autoregressive(prompt, target=model, max_new_tokens=count)]
+    own = float(np.median(steps[count // 4 :]))
+    ids = torch.tensor([prompt], device=machine.device)
+
+    def generate(tokens: int, **options) -> None:
+        mask = torch.ones_like(ids)
+        model.model.generate(
+            ids, attention_mask=mask, do_sample=False, max_new_tokens=tokens, pad_token_id=0, **options,
+        )  # fmt: skip
+
+    theirs = {}
+    compiled = {"cache_implementation": "static", "compile_config": compile_config(machine)}
+    for name, options in {"generate, eager": {}, "generate, compiled": compiled}.items():
+        first, all_of_them = (machine.seconds(partial(generate, n, **options), 2) for n in (1, count))
+        theirs[name] = (all_of_them - first) / (count - 1)  # without the prompt
+    torch._dynamo.reset()
+    shape = machine.shape("Llama-2-7B")
+    width = machine.dtype.itemsize
+    weights = width * (shape.layers * shape.layer + machine.vocab * shape.hidden)
+    share = weights / machine.peaks.memory / own
+    return [
+        Row("one token, 7B shape", 1e3 * own, "ms"),
+        Row("its share of weight bytes / bandwidth", share, "", "at least 0.8", share >= 0.8),
+        *(Row(name, 1e3 * sec, "ms a token", "slower than ours", sec > own) for name, sec in theirs.items()),
+    ]
+
+
+def compile_config(machine: Machine):
+    """Return how `generate` is compiled: as it is by itself on a GPU; in a rehearsal traced, but not compiled."""
+    from transformers import CompileConfig
+
+    if not machine.rehearse:
+        return CompileConfig()
+    found = CompileConfig(backend="eager", mode=None)
+    found._compile_all_devices = True
+    return found
+
+
+def outside(machine: Machine) -> list[Row]:
+    """How much of a step over 128 nodes is not the models' passes: those are timed alone, over the same buffers."""
+    target, draft = (machine.model(name, seed) for seed, name in enumerate(PAIRS[0]))
+    tree, rows = optimal_tree(power_law(0.6, 1.0, ranks=8), size=machine.size), []
+    for temperature in (0.0, 0.6):
+        sampling = SamplingConfig(temperature)
+        steps = replayed(machine, target, draft, tree, ACCEPTANCE, steps=4 if machine.rehearse else STEPS,
+                         sampling=sampling)  # fmt: skip
+        passes = [machine.seconds(Phase(one.logits, machine.device)) for one in steps.passes]
+        median = float(np.median(steps.each))
+        share = 1.0 - sum(passes) / median
+        name = f"outside the forwards, n = {tree.size}, T = {temperature}"
+        rows.append(Row(name, share, "of a step", "at most 0.05", share <= 0.05, {"step": median, "passes": passes}))
+    return rows
+
+
+def profile_of(machine: Machine, pair: Sequence[str]):
+    target, draft = (machine.model(name, seed) for seed, name in enumerate(pair))
+    sizes = [1, 4, machine.size] if machine.rehearse else [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    profile = measure_profile(target=target, draft=draft, sizes=sizes, context=machine.context, repeats=machine.repeats)
+    return target, draft, profile
+
+
+def shapes(machine: Machine) -> list[Row]:
+    """Profile pairs of known shapes: t(n) and c, beside those of the weights' bytes and operations alone."""
+    rows = []
+    for pair in PAIRS[:1] if machine.rehearse else PAIRS:
+        profile, name = profile_of(machine, pair)[2], " <- ".join(pair)
+        sizes, one = profile.sizes.tolist(), float(profile.verify_sec[0])
+        bound = partial(machine.peaks.pass_sec, machine.shape(pair[0]), context=machine.context)
+        modelled = [bound(n) / bound(1) for n in sizes]
+        measured = (profile.verify_sec / one).tolist()
+        small = machine.peaks.pass_sec(machine.shape(pair[1]), context=machine.context) / bound(1)
+        rows += [
+            Row(f"{name}: one token", 1e3 * one, "ms", f"modelled {1e3 * bound(1):.3g}"),
+            Row(f"{name}: c", profile.draft_sec / one, "of a token's pass", f"modelled {small:.3g}"),
+            Row(
+                f"{name}: t({sizes[-1]})", measured[-1], "of a token's pass", f"modelled {modelled[-1]:.3g}",
+                more={"sizes": sizes, "measured": measured, "modelled": modelled},
+            ),
+        ]  # fmt: skip
+    return rows
+
+
+def replay(machine: Machine) -> list[Row]:
+    """Replay 7B <- 68M: real steps, acceptance drawn from a vector; the prediction, and the paper's speedup."""
+    target, draft, profile = profile_of(machine, PAIRS[0])
+    tree = optimal_tree(ACCEPTANCE, size=machine.size, depth=4 if machine.rehearse else 10)
+    texts, count = (2, 4) if machine.rehearse else (REPLAYS, REPLAY_STEPS)
+    ran, alone = (
+        replayed(machine, target, own, shape, ACCEPTANCE, steps=count, texts=texts)
+        for own, shape in ((draft, tree), (None, ROOT_ONLY))
+    )
+    speedup, expected = ran.speed / alone.speed, expected_tokens(tree, ACCEPTANCE)
+    one = autoregressive_sec(profile, context=alone.context, greedy=False)
+    predicted = expected * one / step_time(tree, profile, context=ran.context, greedy=False).total_sec
+    off = predicted / speedup - 1.0
+    return [
+        Row("replay: tokens per step, by the vector", expected, "", "at least 5", expected >= 5.0),
+        Row("replay: tokens per step, as drawn", ran.tokens / len(ran.each), ""),
+        Row("replay: speedup over our own baseline", speedup, "x", "above 4.04", speedup > 4.04),
+        Row("replay: predicted / measured - 1", off, "", "within 0.1", abs(off) <= 0.1, {"predicted": predicted}),
+    ]
+
+
+def streaming(machine: Machine) -> list[Row]:
+    """Stream a 13B shape from the host's memory (in a rehearsal from disk): one token, trees, and a replay."""
+    tier, dtype = ("disk", "float32") if machine.rehearse else ("host", "bfloat16")
+    nodes = (1, 8) if machine.rehearse else STREAMED
+    with tempfile.TemporaryDirectory() as folder:
+        write_random_model(streamed_sizes(machine), f"{folder}/model", dtype=dtype)
+        target = load_pair(f"{folder}/model", "none", device=str(machine.device), dtype=dtype, offload=tier).target
+        try:
+            taken, rate = streamed_passes(machine, target, nodes)
+            draft = machine.model("Llama-68M", vocab=VOCAB)
+            tree = optimal_tree(ACCEPTANCE, size=nodes[-1], depth=4 if machine.rehearse else 18)
+            ran, alone = (
+                replayed(machine, target, own, shape, ACCEPTANCE, steps=STREAMED_STEPS)
+                for own, shape in ((draft, tree), (None, ROOT_ONLY))
+            )
+        finally:
+            target.close()
+        share, faster = rate / machine.peaks.host, ran.speed / alone.speed
+        times = {"seconds": {str(n): taken[n] for n in nodes}}
+        rows = [
+            Row("13B shape streamed: one token", taken[1], "s"),
+            Row("its reading / bandwidth", share, "", "at least 0.85", share >= 0.85),
+            Row(f"t({nodes[-1]}), streamed", taken[nodes[-1]] / taken[1], "of a token's pass", more=times),
+            Row(f"replay, streamed, n = {tree.size}: over one by one", faster, "x", "above 1", faster > 1.0),
+        ]
+        return rows + accelerated(machine, f"{folder}/model", ran.speed)
+
+
+def streamed_sizes(machine: Machine) -> dict:
+    shape = machine.shape("Llama-2-13B")
+    return {
+        "model_type": "llama", "hidden_size": shape.hidden, "intermediate_size": shape.inner,
+        "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "num_key_value_heads": shape.heads,
+        "head_dim": shape.hidden // shape.heads, "vocab_size": VOCAB, "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+
+
+def streamed_passes(machine: Machine, target, nodes: Sequence[int]) -> tuple[dict[int, float], float]:
+    """Return seconds of passes by their tokens, and the bytes per second of those over one token."""
+    session = target.open(machine.context + max(nodes))
+    prefill(session, machine.prompt(machine.context))
+
+    def read(count: int) -> None:
+        positions = torch.full((count,), machine.context)
+        session.forward(torch.zeros(count, dtype=torch.int64), positions, causal_mask(count), keep=count)
+        session.commit(machine.context, [])
+
+    taken = {count: machine.seconds(partial(read, count), 2) for count in nodes}
+    layers = machine.shape("Llama-2-13B").layers * machine.shape("Llama-2-13B").layer
+    return taken, layers * target.dtype.itemsize / taken[1]
+
+
+def accelerated(machine: Machine, folder: str, speed: float) -> list[Row]:
+    """Time one token with accelerate's own offloading, which keeps the layers in the host's memory too."""
+    if importlib.util.find_spec("accelerate") is None:
+        return [Row("accelerate, one token", float("nan"), "", "not installed")]
+    from accelerate import cpu_offload
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32 if machine.rehearse else torch.bfloat16)
+    cpu_offload(model.eval(), execution_device=machine.device)
+    ids = torch.tensor([machine.prompt(machine.context)], device=machine.device)
+    with torch.inference_mode():
+        cache = model(ids, use_cache=True).past_key_values
+
+        def token() -> None:
+            model(ids[:, :1], past_key_values=cache, use_cache=True)
+
+        seconds = machine.seconds(token, 1)
+    return [
+        Row("accelerate's cpu_offload: one token", seconds, "s"),
+        Row("the replayed tree over accelerate", speed * seconds, "x", "above 1", speed * seconds > 1.0),
+    ]
