@@ -7,7 +7,8 @@ against real trees.
 A table, a dated file in results/, and one JSON line last. EOS is off so that all write equally much; intervals are
 95 %, from resampling prompts. The tree is the optimum for the shipped vector at T = 0.6, the same throughout. That
 vector is Sequoia's own and was measured on these prompts (not these texts): the shape, if anything, suits Sequoia.
-Beside it lookup and hybrid trees no larger are decoded, hybrid ones where a shipped vector tells the draft's chances.
+Beside it SpecInfer's own 5 × 8 tree is decoded by SpecInfer's rule, and lookup and hybrid trees no larger than the
+optimum, hybrid ones where a shipped vector tells the draft's chances.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from sequoia_core.decoding.lookup.hybrid_tree import HybridTree
 from sequoia_core.decoding.lookup.lookup_tree import LookupTree
 from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.tree_policy import SPECINFER_TREE, TreePolicy
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.optimal_trees import expected_tokens, optimal_tree
@@ -74,7 +76,10 @@ def main() -> None:
     samplings += sampling_grid([args.top_p_temperature], _numbers(args.top_ps))
 
     bounds = {"max_size": tree.size, "max_depth": tree.depth}
-    beside = {(sampling, "lookup"): LookupTree(TextIndex(), **bounds) for sampling in samplings}
+    beside: dict[tuple[SamplingConfig, str], TreePolicy] = {}
+    for sampling in samplings:
+        beside[sampling, "specinfer_tree"] = SPECINFER_TREE
+        beside[sampling, "lookup"] = LookupTree(TextIndex(), **bounds)
     for known in map(AcceptanceVector.load, (VECTOR, VECTOR.with_name("demo-t0.json"))):
         hybrid = HybridTree(
             TextIndex(), profile=None, calibration=known.calibration, holds_for=known.holds_for, **bounds
@@ -131,8 +136,9 @@ def main() -> None:
 
 def print_comparison(comparison: VerifierComparison, samplings: list[SamplingConfig]) -> None:
     for run in comparison.runs:
-        if run.verifier in ("lookup", "hybrid"):
-            print(f"{run.verifier} trees at T = {_setting(run.sampling)}: {_cell(run.tokens_per_step)}")
+        if run.verifier in ("specinfer_tree", "lookup", "hybrid"):
+            kind = run.verifier.removesuffix("_tree")
+            print(f"{kind} trees at T = {_setting(run.sampling)}: {_cell(run.tokens_per_step)}")
     print(f"{'T, top-p':>9}" + "".join(f"{name:>20}" for name in VERIFIERS) + f"{'÷ specinfer':>20}{'÷ topk':>20}")
     for sampling in samplings:
         if sampling.greedy:

@@ -77,12 +77,12 @@ def losslessness_section() -> None:
             key="robustness_verifier",
             format_func=VERIFIERS.get,
             bind="query-params",
-            help="All three are lossless, each with the way it draws the children. Lookup and hybrid trees take "
-            "their own.",
+            help="All three are lossless, each with the way it draws the children. SpecInfer 5 × 8, lookup and "
+            "hybrid trees take their own.",
         )
         prompt = prompts.own_in_form(picked, key="robustness_losslessness_own")
         temperature, top_p = form.sampling_controls("losslessness", 1.0)
-        left, middle, right = st.columns(3, vertical_alignment="bottom")
+        left, right = st.columns(2, vertical_alignment="bottom")
         samples = left.select_slider(
             "Samples",
             SAMPLES,
@@ -91,11 +91,10 @@ def losslessness_section() -> None:
             bind="query-params",
             help="Continuations decoded. More of them find smaller errors, and take longer.",
         )
-        seed = middle.number_input(
+        seed = right.number_input(
             "Seed", 0, 2**31 - 1, 0, key="robustness_seed", help="Another seed draws other samples."
         )
-        with right:
-            kind = form.tree_control("losslessness", ["small", "use", *BESIDE])
+        kind = form.tree_control("losslessness", ["small", "use", *BESIDE])
         if form.start_button("losslessness"):
             try:
                 settings = temperature, top_p

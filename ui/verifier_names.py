@@ -8,13 +8,24 @@ NAMES = {
     "greedy": "Any verifier",
 }
 RIVALS = ("specinfer", "topk")  # that Sequoia is compared with
-BESIDE = {"lookup": "Lookup trees", "hybrid": "Hybrid trees"}  # kinds of tree that are compared with the one in use
+BESIDE = {  # kinds of tree that are compared with the one in use
+    "specinfer_tree": "SpecInfer 5 × 8 trees",
+    "lookup": "Lookup trees",
+    "hybrid": "Hybrid trees",
+}
 OPTIMA = {"optimum": "Best possible", "optimum_with_replacement": "Best possible, replaced"}
 COMPARED = NAMES | BESIDE | OPTIMA
 DRAWS = {
     "sequoia": "Draws children without replacement; after a rejection both rows give up what was tried.",
     "specinfer": "Draws children with replacement: a wrong token can be offered twice.",
     "topk": "Takes the draft's most likely tokens, whatever odds the draft gives them.",
+}
+DRAWN = {  # children, as a run with this verifier draws them
+    "sequoia": "drawn without replacement",
+    "specinfer": "drawn with replacement",
+    "topk": "that are the draft's most likely tokens",
+    "traversal": "drawn without replacement",
+    "greedy": "",
 }
 AFTER_REJECTION = {  # R and D as in the table of a decision
     "sequoia": "Then R ← normalise(max(R − D, 0)), and D loses this token.",

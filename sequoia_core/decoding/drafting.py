@@ -41,6 +41,7 @@ class DraftTree:
         text: that nodes were looked up in; None where none was.
         looked_up: int64 [n], how many children of each node, the first ones, were proposed before any was drawn from
             the draft's row; None where all children were proposed in one way.
+        widths: nodes that each pass of the draft read, where the tree was grown; empty for a tree that was given.
     """
 
     plan: TreePlan
@@ -52,6 +53,7 @@ class DraftTree:
     marginal_gains: Callable[[int], MarginalGains] | None = None
     text: RunningText | None = None
     looked_up: np.ndarray | None = None
+    widths: Sequence[int] = ()
 
     @property
     def tree(self) -> TokenTree:

@@ -1,4 +1,5 @@
-"""Both models' most likely tokens along an accepted path, and the target's residuals after rejections.
+"""Both models' most likely tokens along an accepted path, the target's residuals after rejections, and how often one of
+a node's children is accepted.
 
 Computed after the walk, for display; decides nothing. Shapes: V = vocabulary.
 """
@@ -11,11 +12,22 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
+from ..design.conditions import SEQUOIA, SPECINFER, TOPK
 from ..design.tree import TokenTree
-from .verifiers import Rule
+from .rank_acceptance import (
+    MOST_RANKS,
+    average_rank_acceptance,
+    best_of_distinct,
+    grouped,
+    optimal_rank_acceptance_with_replacement,
+)
+from .verifiers import VERIFIERS, Verifier
 from .walk import WALKS, Walk, offers_at
 
+SAMPLES = 32  # of the tokens that are rejected, for an average: it errs by about 0.003
+BEST = "best"
 Likely = tuple[tuple[int, float], ...]  # tokens with their probabilities, the most likely first
 
 
@@ -27,12 +39,14 @@ class NodeRows(NamedTuple):
         target: the target's most likely tokens after it.
         draft: the draft's; empty for a node without children, and for one that it did not read.
         residuals: the target's residual after each child that was rejected there; none at temperature 0.
+        accepted: as `acceptance_at` returns it; None where that is not known.
     """
 
     node: int
     target: Likely
     draft: Likely
     residuals: tuple[Likely, ...]
+    accepted: dict[str, float] | None = None
 
 
 def explain_path(
@@ -42,30 +56,64 @@ def explain_path(
     *,
     target_row: Callable[[int], np.ndarray],
     draft_row: Callable[[int], np.ndarray],
-    rule: Rule | None,
+    verifier: Verifier | None,
     most: int,
     looked_up: np.ndarray | None = None,
+    drawn: bool = True,
 ) -> tuple[NodeRows, ...]:
     """Return the rows at every node of a path, `most` tokens of each.
 
     Args:
         tokens: token of every node [n].
         target_row, draft_row: node -> float64 [V]; the draft's is asked only for nodes with children.
-        rule: of the walk; None at temperature 0.
+        verifier: of the walk; None at temperature 0.
         looked_up: as for `walk_tree`.
+        drawn: whether all children come from the draft's rows, none from text already seen.
     """
     refused = Counter(int(tree.parents[trial.node]) for trial in walk.trials if trial.node not in walk.path)
     found, share = [], 1.0  # the chance that a node is kept; 1 in walks from the root, which have decided already
     for place, node in enumerate(walk.path):
         row, children = target_row(node), tree.children(node)
-        draft, residuals = (draft_row(node) if children else None), []
-        if rule is not None and draft is not None:
+        draft, residuals, accepted = (draft_row(node) if children else None), [], None
+        if verifier is not None and draft is not None:
+            rule = verifier.rule
+            if drawn and rule not in WALKS:  # those decide over whole paths
+                accepted = acceptance_at(row, draft, len(children), verifier)
             offers = offers_at(rule, node, share * row, draft, [tokens[child] for child in children], looked_up)
             residuals = [likely(offer.residual, most) for offer in islice(offers, refused[node])]
             if rule in WALKS and place + 1 < len(walk.path):
                 share = next(offers).accept_prob
-        found.append(NodeRows(node, likely(row, most), () if draft is None else likely(draft, most), tuple(residuals)))
+        likely_next = () if draft is None else likely(draft, most)
+        found.append(NodeRows(node, likely(row, most), likely_next, tuple(residuals), accepted))
     return tuple(found)
+
+
+def acceptance_at(target: np.ndarray, draft: np.ndarray, children: int, verifier: Verifier) -> dict[str, float] | None:
+    """Return how often one of a node's children is accepted, on the average of all draws.
+
+    Args:
+        target, draft: float64 [V], rows P and Q.
+        verifier: whose way of drawing children "best" is about.
+
+    Returns:
+        Verifier -> acceptance, where each draws its own way, and "best": the most that any verifier reaches with
+        children drawn as in this run; in a large vocabulary slightly high. None for more than `MOST_RANKS` children.
+    """
+    if children > MOST_RANKS:
+        return None
+    rows = torch.from_numpy(target), torch.from_numpy(draft)
+    whole, short = (rows[0][None], rows[1][None]), grouped(*rows)
+    generator = torch.Generator().manual_seed(0)
+    ranks = {
+        SEQUOIA: average_rank_acceptance(*short, children, samples=SAMPLES, generator=generator),
+        SPECINFER: VERIFIERS[SPECINFER].ranks(*whole, children, None),
+        TOPK: VERIFIERS[TOPK].ranks(*whole, children, None),
+    }
+    if verifier.name == SPECINFER:
+        ranks[BEST] = optimal_rank_acceptance_with_replacement(*whole, children)
+    else:
+        ranks[BEST] = ranks[TOPK] if verifier.name == TOPK else best_of_distinct(*short, children)
+    return {name: min(1.0, float(found.sum())) for name, found in ranks.items()}
 
 
 def likely(row: np.ndarray, most: int) -> Likely:

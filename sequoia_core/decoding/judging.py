@@ -125,9 +125,10 @@ class RowJudge:
             walk,
             target_row=lambda node: distribution(self.logits[node], self.explained_by, "target"),
             draft_row=draft.row,
-            rule=None if self.sampling.greedy else self.verifier.rule,
+            verifier=None if self.sampling.greedy else self.verifier,
             most=most,
             looked_up=draft.looked_up,
+            drawn=draft.text is None,
         )
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:

@@ -291,4 +291,5 @@ def take_step(
         path_rows=path_rows,
         marginal_gains=gains,
         occurrences=occurrences,
+        draft_widths=tuple(draft.widths),
     )

@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.nn.functional import pad
 
 from .sampling import sample_without_replacement, take_most_likely
 
 LIKELIEST = 4096  # tokens of the draft among which the optimum without replacement looks; it takes time for each
 OPTIMUM_RANKS = 4  # and for each child
+MOST_RANKS = 16  # that it can be asked for
 LOG_STEP = 0.5  # of its integral over time
+BLOCK = 65_536  # numbers that a processor's cache holds
+SURELY = 30.0  # a token that was due so many times by then has arrived
+ALONE = 128  # tokens that are not put into groups
 
 RankRule = Callable[[torch.Tensor, torch.Tensor, int, torch.Generator | None], torch.Tensor]
 OutcomeRule = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int, torch.Generator | None], torch.Tensor]
@@ -93,6 +98,36 @@ def rank_acceptance_with_replacement(
     return torch.cat(columns, 1)
 
 
+def average_rank_acceptance(
+    target: torch.Tensor, draft: torch.Tensor, width: int, *, samples: int, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Estimate `rank_acceptance` on the average of all draws, at one position.
+
+    Only which tokens were rejected is sampled, and that changes what is left of the draft's row, but not what the
+    rejections before make of the target's: after each, its residual is max(P - g Q, 0) scaled to sum to 1, with a g
+    that grows. The sum before scaling is the probability that all were rejected.
+
+    Args:
+        target, draft: float64 [V], rows P and Q.
+
+    Returns:
+        float64 [W]; the first is exact.
+    """
+    mass = draft.clamp_min(1e-12).expand(samples, -1).clone()
+    given = mass[0].clone()
+    wanted, rejected, taken = target.expand(samples, -1), target.new_ones(samples, 1), target.new_zeros(samples, 1)
+    reached = []
+    for _ in range(width):
+        scale = rejected / mass.sum(1, keepdim=True)
+        surplus = (scale * mass - wanted).clamp_min_(1e-300)
+        mass.scatter_(1, torch.multinomial(surplus, 1, generator=generator), 0.0)
+        taken = taken + scale
+        wanted = (target - taken * given).clamp_min_(0.0)
+        rejected = wanted.sum(1, keepdim=True)
+        reached.append(1.0 - rejected.mean())
+    return _added_by_each(torch.stack(reached)[None])[0]
+
+
 def rank_acceptance_of_most_likely(
     target: torch.Tensor, draft: torch.Tensor, width: int, generator: torch.Generator | None = None
 ) -> torch.Tensor:
@@ -117,22 +152,51 @@ def optimal_rank_acceptance(
     The integral errs by about 1e-6. Arguments and result as for `rank_acceptance`, for `OPTIMUM_RANKS` ranks at most.
     """
     width = min(width, OPTIMUM_RANKS)
-    all_mass = draft.double().clamp_min(1e-12)  # tokens without mass come last, evenly
-    mass, kept = (all_mass / all_mass.sum(1, keepdim=True)).topk(min(LIKELIEST, draft.shape[1]), 1)
-    wanted, beyond = target.double().gather(1, kept), (1.0 - mass.sum(1, keepdim=True)).clamp_min(0.0)
-    order = (wanted / mass).argsort(1)
-    wanted, mass = wanted.gather(1, order).cumsum(1), mass.gather(1, order)
-    outside = torch.cat([mass[:, 1:], beyond], 1).flip(1).cumsum(1).flip(1)  # mass that is not in H
-    times = torch.arange(-8.0, 33.0, LOG_STEP, dtype=torch.float64, device=mass.device).exp()
-    arrived = mass.new_zeros(width + 1, len(mass), len(times))  # P(at least k of H have arrived)
-    arrived[0] = 1.0
-    best = mass.new_ones(len(mass), width)
-    for end in range(mass.shape[1]):
-        arrived[1:] += -torch.expm1(-mass[:, end, None] * times) * (arrived[:-1] - arrived[1:])
-        pace = outside[:, end, None] * times
-        inside = torch.einsum("knt,nt->nk", arrived[1:], LOG_STEP * pace * torch.exp(-pace))
-        best = torch.minimum(best, wanted[:, end, None] + 1.0 - inside)
-    return _added_by_each(best)
+    return torch.stack([best_of_distinct(*rows, width) for rows in zip(target.double(), draft.double(), strict=True)])
+
+
+def best_of_distinct(target: torch.Tensor, draft: torch.Tensor, width: int) -> torch.Tensor:
+    """`optimal_rank_acceptance` at one position: float64 rows P and Q [V] -> float64 [W], for at most `MOST_RANKS`."""
+    assert width <= MOST_RANKS, "the sums below grow with every rank"
+    all_mass = draft.clamp_min(1e-12)  # tokens without mass come last, evenly
+    mass, kept = (all_mass / all_mass.sum()).topk(min(LIKELIEST, len(draft)))
+    wanted, beyond = target[kept], (1.0 - mass.sum(0, keepdim=True)).clamp_min(0.0)
+    order = (wanted / mass).argsort()
+    wanted, mass = wanted[order].cumsum(0), mass[order]
+    outside = torch.cat([mass[1:], beyond]).flip(0).cumsum(0).flip(0)  # mass that is not in H
+    inside = mass.new_zeros(width, len(mass))  # Pr(all k draws lie in H)
+    times = torch.arange(-8.0, 33.0, LOG_STEP, dtype=torch.float64, device=mass.device).exp()[:, None]
+    for some in times.split(max(1, BLOCK // len(mass))):
+        due = (mass * some).clamp_max_(SURELY)
+        odds, none = due.expm1(), due.cumsum(1).neg_().exp_()  # that a token has arrived; P(none of H has)
+        pace = outside * some
+        weights = (-pace).exp_().mul_(pace).mul_(LOG_STEP)
+        fewer, ways = none.clone(), torch.ones_like(none)  # P(at most k of H have arrived)
+        for k in range(width):
+            if k:  # sum over sets of k tokens of H, of the product of their odds
+                ways = (odds * ways).cumsum_(1) if k == 1 else pad(odds[:, 1:] * ways[:, :-1], (1, 0)).cumsum_(1)
+                fewer.addcmul_(none, ways)
+            inside[k] += (weights * (1.0 - fewer)).sum(0)
+    return _added_by_each((wanted + 1.0 - inside).amin(1)[None])[0]
+
+
+def grouped(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return both rows with all but the draft's `ALONE` likeliest tokens in as many groups, each of similar P / Q.
+
+    Averages over draws hardly depend on which token of a group was drawn, so they take less time by short rows.
+
+    Args:
+        target, draft: float64 [V].
+    """
+    if len(draft) <= 2 * ALONE:
+        return target, draft
+    alone = draft.topk(ALONE).indices
+    others = torch.ones_like(draft, dtype=torch.bool).index_fill_(0, alone, False).nonzero()[:, 0]
+    others = others[(target[others] / draft[others].clamp_min(1e-12)).argsort()]
+    places = torch.arange(len(others), device=draft.device) * ALONE // len(others)
+    return tuple(  # type: ignore[return-value]
+        torch.cat([row[alone], row.new_zeros(ALONE).index_add_(0, places, row[others])]) for row in (target, draft)
+    )
 
 
 def optimal_rank_acceptance_with_replacement(

@@ -35,6 +35,7 @@ class DecodeStep:
             not asked for it.
         occurrences: where each node was found in text already seen [n], None for the root and what was not;
             empty where none was looked up, and where a run was not asked for it.
+        draft_widths: nodes that each pass of the draft read, where trees grow; empty for a tree that was given.
         read_wait_sec: of these, seconds waited for weights from a slower tier; 0 where they are in memory.
     """
 
@@ -57,6 +58,7 @@ class DecodeStep:
     path_rows: tuple[NodeRows, ...] = ()
     marginal_gains: MarginalGains | None = None
     occurrences: tuple[Occurrence | None, ...] = ()
+    draft_widths: tuple[int, ...] = ()
 
     @property
     def seconds(self) -> float:

@@ -10,6 +10,7 @@ Each module imports, of this room, only the modules named:
     spread               -
     step_counts          -
     step_timers          -
+    sweep.plan           -
     bound_of_passes      measure_bounds
     prediction_on_texts  lookup_replay
     losslessness         prompt_loop
@@ -19,6 +20,12 @@ Each module imports, of this room, only the modules named:
     measure_acceptance   prompt_loop, ranks_along_text
     server_check         prompt_loop, race
     bench                measure_profile, prompt_loop, race, measure_acceptance
+    sweep.jobs           measure_profile, race, measure_acceptance, bench, sweep.plan
+    sweep.results        measure_acceptance
+    sweep.workers        sweep.jobs
+    sweep.compare        sweep.plan, sweep.results
+    sweep.which_pays     sweep.plan, sweep.compare
+    sweep.run            sweep.plan, sweep.jobs, sweep.results, sweep.workers
     rejection_curves     prompt_loop, ranks_along_text, measure_acceptance
     verifier_comparison  prompt_loop, ranks_along_text, measure_acceptance
     measure_growth       prompt_loop, measure_acceptance, verifier_comparison

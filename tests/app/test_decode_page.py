@@ -390,6 +390,10 @@ def test_a_rejection_is_explained_by_the_verifier_of_the_run(monkeypatch: pytest
     assert "max(R − D, 0)" in said["specinfer"] and "D stays as it is" in said["specinfer"]
     assert "R loses this token" in said["topk"] and "max" not in said["topk"]
     assert [name for name, words in about.items() if words["greedy"]] == ["greedy"] and not said["greedy"]
+    drawn = {name: words["drawn"] for name, words in about.items()}
+    assert (drawn["sequoia"], drawn["specinfer"]) == ("drawn without replacement", "drawn with replacement")
+    own = {name: [label for _, label, own in words["verifiers"] if own] for name, words in about.items()}
+    assert own["sequoia"] == ["Sequoia"] and own["topk"] == ["Top-k"] and own["greedy"] == []
 
 
 def test_a_gap_or_a_remount_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:

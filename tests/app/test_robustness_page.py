@@ -20,7 +20,8 @@ from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
 from tests.app.conftest import ROOT, metrics, open_page, settled, vector, wait_for
 from tests.conftest import calibration_of, tiny_llama
-from ui.robustness import measurements, record_files, records, wording
+from ui import record_files
+from ui.robustness import measurements, records, wording
 from ui.session import evidence, session
 from ui.session.model_pairs import PairSpec
 from ui.verifier_names import AFTER_REJECTION, BESIDE, DRAWS, NAMES, RIVALS
@@ -120,7 +121,7 @@ def test_recorded_evidence_is_there_at_once_and_says_so(recorded_before) -> None
     won = sum(row["low"] > 1 for row in held["ratios"])
     assert metrics(page)["Won, over all settings"][0] == f"{won} of {len(held['ratios'])}"
     assert len(page.get("plotly_chart")) == 3 and len(page.get("download_button")) == 4
-    settled(page.segmented_control(key="robustness_shown").set_value("T = 0").run())
+    settled(page.selectbox(key="robustness_shown").set_value("T = 0").run())
     assert metrics(page)["Sequoia ÷ Top-k"] == ("1.00×", "the same at T = 0")
 
 
@@ -193,7 +194,7 @@ def test_cancelling_keeps_the_comparison_and_a_failure_keeps_it_too(pair, monkey
     assert "vocabulary: found 10 and 12" in page.error[0].value and metrics(page)["Tokens per step"][0] == "3.10"
 
 
-def test_trees_of_text_already_seen_are_measured_beside_the_verifiers(tiny_pair, assets) -> None:
+def test_other_trees_are_measured_beside_the_verifiers(tiny_pair, assets) -> None:
     """Hybrid trees only where a vector tells the draft's chances: at temperature 0."""
     replace(vector(), calibration=calibration_of(0.7)).save(assets / "acceptance" / "demo-t0.json")
     page = open_page("robustness", robustness_temperatures=["0", "1"])
@@ -201,24 +202,35 @@ def test_trees_of_text_already_seen_are_measured_beside_the_verifiers(tiny_pair,
     page = finish(press(page, "comparison"), "comparison")
     record = page.session_state["studio_evidence_comparison"]
     assert [(row["verifier"], row["temperature"]) for row in record["runs"]] == [
-        ("greedy", 0.0), ("lookup", 0.0), ("hybrid", 0.0),
-        ("sequoia", 1.0), ("specinfer", 1.0), ("topk", 1.0), ("lookup", 1.0),
+        ("greedy", 0.0), ("specinfer_tree", 0.0), ("lookup", 0.0), ("hybrid", 0.0),
+        ("sequoia", 1.0), ("specinfer", 1.0), ("topk", 1.0), ("specinfer_tree", 1.0), ("lookup", 1.0),
     ]  # fmt: skip
     assert {(row["other"], row["temperature"]) for row in record["ratios"]} >= {("hybrid", 0.0), ("lookup", 1.0)}
     said = [each.value for each in page.caption if "Hybrid trees are missing" in each.value]
     assert len(said) == 1 and "missing at T = 1: no acceptance vector" in said[0] and "Lookup" not in said[0]
     assert "Against Lookup trees Sequoia" in " ".join(each.value for each in page.markdown)
     lines = [trace["name"] for trace in json.loads(page.get("plotly_chart")[0].proto.spec)["data"]]
-    assert lines[-2:] == ["Lookup trees", "Hybrid trees"]
+    assert lines[-3:] == ["SpecInfer 5 × 8 trees", "Lookup trees", "Hybrid trees"]
+    assert any("drawn and verified by its own rule" in each.value for each in page.caption)
     page.pills(key="robustness_comparison_beside").set_value([])
     page = finish(press(page, "comparison"), "comparison")
     assert len(page.session_state["studio_evidence_comparison"]["runs"]) == 4
     assert not any("hybrid trees" in each.value.lower() for each in page.caption)
+    assert not any("its own rule" in each.value for each in page.caption)
 
 
 def test_an_old_recording_says_what_it_lacks(recorded_before) -> None:
     said = [each.value for each in open_page("robustness").caption if "this recording" in each.value.lower()]
     assert len(said) == 2 and "no two values of top-p" in said[0] and "Lookup and hybrid trees" in said[1]
+
+
+def test_the_recording_has_specinfers_own_trees_at_every_setting(recorded) -> None:
+    record = evidence.load(Path(recorded))["comparison"]
+    settings = {wording.sampling_label(row) for row in record["runs"]}
+    own = [row for row in record["runs"] if row["verifier"] == "specinfer_tree"]
+    assert {wording.sampling_label(row) for row in own} == settings and len(own) == len(settings)
+    assert {wording.sampling_label(row) for row in record["ratios"] if row["other"] == "specinfer_tree"} == settings
+    assert "SpecInfer 5 × 8" not in wording.lacking_beside(record["runs"], record["settings"])
 
 
 def test_verifiers_are_set_beside_each_other_over_top_p(recorded_before) -> None:
@@ -289,16 +301,16 @@ def test_settings_that_cannot_be_run_are_refused() -> None:
 def test_a_bad_link_falls_back(recorded, query: dict[str, str]) -> None:
     page = open_page("robustness", **query)
     assert page.pills(key="robustness_temperatures").value == [0.0, 0.6, 1.0, 1.5]
-    assert page.segmented_control(key="robustness_shown").value == "T = 1"
+    assert page.selectbox(key="robustness_shown").value == "T = 1"
 
 
 def test_a_new_result_without_the_setting_on_show_falls_back(recorded, assets) -> None:
     page = open_page("robustness", robustness_shown="T = 2")
-    assert page.segmented_control(key="robustness_shown").value == "T = 2"
+    assert page.selectbox(key="robustness_shown").value == "T = 2"
     page.session_state["studio_evidence_comparison"] = records.comparison_record(
         comparison(), pair="demo pair", tree_source="test"
     )
-    assert settled(page.run()).segmented_control(key="robustness_shown").value == "T = 1"
+    assert settled(page.run()).selectbox(key="robustness_shown").value == "T = 1"
 
 
 def test_every_verifier_has_a_name_and_a_description() -> None:
@@ -377,6 +389,15 @@ def test_a_check_of_trees_of_text_already_seen(kind, tiny_pair, assets) -> None:
     assert metrics(page)["Losslessness"] == ("Passed", "200 samples, Top-k")
     record = page.session_state["studio_evidence_losslessness"]
     assert record["settings"]["tree_source"] == f"{kind} trees no larger than branching 3 × 2"
+
+
+def test_a_check_of_specinfers_own_trees_is_by_its_own_rule(tiny_pair) -> None:
+    query = {"robustness_section": "Losslessness", "robustness_samples": "200", "robustness_verifier": "Top-k"}
+    query["robustness_losslessness_tree"] = BESIDE["specinfer_tree"]
+    page = finish(press(open_page("robustness", **query), "losslessness"), "losslessness")
+    assert metrics(page)["Losslessness"] == ("Passed", "200 samples, SpecInfer")
+    settings = page.session_state["studio_evidence_losslessness"]["settings"]
+    assert len(settings["tree"]) == 1 + 5 * 8 and settings["tree_source"] == "SpecInfer's own, five chains of eight"
 
 
 def test_a_failed_check_says_so() -> None:

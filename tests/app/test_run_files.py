@@ -45,6 +45,11 @@ def test_a_run_of_changing_trees_holds_each_shape_once_and_reads_back_as_it_was(
     assert all(len(step["tokens"]) == TREES[step["shape"]].size for step in run["steps"])
     data = run_to_bytes(run)
     assert run_from_bytes(data, "run.jsonl") == run and data.count(b"\n") == 1 + len(run["steps"])
+    rows = [row for step in run["steps"] for row in step["rows"]]
+    assert set(rows[0]["accepted"]) == {"sequoia", "specinfer", "topk", "best"}
+    for row in rows:
+        del row["accepted"]  # as files had them before
+    assert run_from_bytes(run_to_bytes(run), "run.jsonl") == run
     later = json.loads(json.dumps(run))
     later["steps"][1]["read_wait_sec"] = 0.25
     assert run_from_bytes(run_to_bytes(later), "run.jsonl") == later
@@ -152,6 +157,10 @@ FAULTS = {
     "a probability of 2": (
         lambda header, steps: steps[0]["rows"][0]["target"]["probs"].__setitem__(0, 2.0),
         "step 0: rows.0.target.probs.0",
+    ),
+    "an acceptance above 1": (
+        lambda header, steps: steps[0]["rows"][0].update(accepted={"best": 1.5}),
+        "step 0: rows.0.accepted.best",
     ),
     "an unknown end": (lambda header, steps: steps[0].update(finished="<b>"), "step 0: finished"),
 }

@@ -58,12 +58,13 @@ def test_recorded_evidence_then_ones_own(page, server, shot, tmp_path):
     move_slider(page, "robustness_comparison_prompts", "2")
     move_slider(page, "robustness_comparison_tokens", "16")
     start(page, "comparison", "measured here on the demo pair, 2 prompts × 16 tokens")
-    assert "of 4" in metric(page, "Won, over all settings")
+    assert "of 5" in metric(page, "Won, over all settings")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download JSON").click()
     download.value.save_as(tmp_path / "comparison.json")
     held = json.loads((tmp_path / "comparison.json").read_text())["comparison"]
-    assert [run["verifier"] for run in held["runs"]] == ["sequoia", "specinfer", "topk", "lookup", "hybrid"]
+    methods = ["sequoia", "specinfer", "topk", "specinfer_tree", "lookup", "hybrid"]
+    assert [run["verifier"] for run in held["runs"]] == methods
     assert held["settings"]["prompts"] == 2 and len(held["rejection"]) == 3 * 16 + 4 + 16
     assert f"{held['runs'][0]['tokens_per_step']:.2f}" in metric(page, "Tokens per step")
 

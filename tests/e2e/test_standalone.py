@@ -120,6 +120,15 @@ def test_both_models_rows_stand_beside_a_decision_and_their_texts_stay_text(page
     rests = [{"texts": ["rest"], "probs": [1.0]}]
     first["rows"] = [{"node": node, "target": row, "draft": row, "residuals": rests} for node in first["path"]]
     opened(page, tmp_path, run | {"steps": [first]})
+    assert "Best possible" not in page.locator(".details").inner_text(), "a file from before has none"
+    for rows in first["rows"]:
+        rows["accepted"] = {"sequoia": 0.875, "specinfer": 0.75, "topk": 0.625, "best": 0.9375}
+    opened(page, tmp_path, run | {"steps": [first], "temperature": 0.6, "verifier": "specinfer"})
+    shares = page.locator(".details .shares tr").all_inner_texts()
+    assert [share.split("\t") for share in shares] == [
+        ["Sequoia", "SpecInfer, as here", "Top-k", "best possible"], ["88%", "75%", "63%", "94%"],
+    ]  # fmt: skip
+    assert "drawn with replacement, as here" in page.locator(".details").inner_text()
     page.locator(".nodes .rejected").first.click()
     details = page.locator(".details").inner_text()
     assert HOSTILE.replace(" ", "·") in details and "75%" in details and "Most likely after" in details

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ui.charts.style import BLUE, FAINT, GREEN, GREY, OCHRE, PLUM, RUST, SERIES, log2_ticks
+from ui.charts.style import BLUE, BROWN, FAINT, GREEN, GREY, OCHRE, PLUM, RUST, SERIES, log2_ticks
 from ui.charts.style import figure as new_figure
 from ui.markdown import for_chart
 from ui.robustness.wording import cell_name
@@ -20,6 +20,7 @@ MARKS = {
     "specinfer": (RUST, "square", "dash"),
     "topk": (GREEN, "diamond", "dot"),
     "greedy": (GREY, "star", "solid"),
+    "specinfer_tree": (BROWN, "hexagon", "solid"),
     "lookup": (OCHRE, "triangle-up", "dashdot"),
     "hybrid": (PLUM, "cross", "solid"),
     "optimum": (BLUE, "circle-open", "dot"),

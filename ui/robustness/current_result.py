@@ -11,9 +11,10 @@ import numpy as np
 import streamlit as st
 
 from sequoia_core import TokenTree
+from ui import record_files
 from ui.jobs import job_panel, session_jobs
 from ui.markdown import escaped
-from ui.robustness import record_files, wording
+from ui.robustness import wording
 from ui.robustness.wording import Row
 from ui.session import evidence, session
 from ui.session.evidence import job_name

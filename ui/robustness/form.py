@@ -79,7 +79,7 @@ def tree_control(part: str, kinds: Sequence[str]) -> str:
 
 
 def beside_control(part: str) -> list[str]:
-    """Draw which trees of text already seen to decode beside a tree -> their kinds, of `BESIDE`."""
+    """Draw which other trees to decode beside a tree -> their kinds, of `BESIDE`."""
     return st.pills(
         "Beside it",
         BESIDE,
@@ -88,8 +88,9 @@ def beside_control(part: str) -> list[str]:
         key=f"robustness_{part}_beside",
         bind="query-params",
         format_func=BESIDE.get,
-        help="Trees of the text under way, no larger or deeper than the tree above, at no cost: by themselves, and "
-        "together with the draft. Hybrid trees need a vector with a calibration at each temperature.",
+        help="SpecInfer's own shape, five chains of eight tokens, judged by SpecInfer's own rule. Lookup trees are "
+        "made of the text under way at no cost, hybrid trees of it and of the draft; both are no larger or deeper than "
+        "the tree on the left. Hybrid trees need a vector with a calibration at each temperature.",
     )
 
 
@@ -128,7 +129,11 @@ def subject(
             "hybrid trees: found no acceptance vector with a calibration at this temperature and top-p, expected one: "
             "measure it on the acceptance page"
         )
-    if kind in ("small", *BESIDE):
+    if kind == "specinfer_tree":
+        from sequoia_core.decoding.tree_policy import SPECINFER_TREE
+
+        tree, source = SPECINFER_TREE.fixed, "SpecInfer's own, five chains of eight"
+    elif kind in ("small", *BESIDE):
         from sequoia_core.design.plain_trees import branching_tree
 
         tree, small = branching_tree(SMALL_BRANCHING), TREES["small"].lower()

@@ -58,16 +58,19 @@ class Subject:
         return {"pair": self.pair, "tree": self.tree.parents.tolist(), "tree_source": self.tree_source}
 
     def trees(self, kind: str, sampling: SamplingConfig) -> TokenTree | TreePolicy | None:
-        """Return the tree, or trees of text already seen that are no larger or deeper, at no cost.
+        """Return the tree, SpecInfer's own, or trees of text already seen that are no larger or deeper, at no cost.
 
         Args:
-            kind: "" for the tree, "lookup", or "hybrid", of which there are none where no vector tells the draft's
-                chances.
+            kind: "" for the tree, "specinfer_tree", "lookup", or "hybrid", of which there are none where no vector
+                tells the draft's chances.
         """
         from sequoia_core import HybridTree, LookupTree, TextIndex
+        from sequoia_core.decoding.tree_policy import SPECINFER_TREE
 
         if not kind:
             return self.tree
+        if kind == "specinfer_tree":
+            return SPECINFER_TREE
         bounds = {"max_size": self.tree.size, "max_depth": max(self.tree.depth, 1)}
         if kind == "lookup":
             return LookupTree(TextIndex(), **bounds)
@@ -84,7 +87,7 @@ def compare_work(
     """Return the work of comparing the verifiers: on the tree by decoding, then rank by rank without a tree.
 
     Args:
-        beside: kinds of trees of text already seen to decode beside the tree.
+        beside: kinds of other trees to decode beside the tree, as `Subject.trees` has them.
     """
 
     def work(context: JobContext) -> Row:

@@ -14,18 +14,18 @@ def show_comparison(record: Row) -> None:
     """Draw what a comparison found, at one setting and over temperatures."""
     runs, ratios = record["runs"], record["ratios"]
     settings = {wording.sampling_label(row): row for row in runs}
-    left, right = st.columns(2)
-    shown = left.segmented_control(
+    left, right = st.columns([1, 2])
+    greedy = any(row["temperature"] == 0 for row in runs)
+    names = list(settings)
+    shown = left.selectbox(
         "Setting on show",
-        list(settings),
-        default="T = 1" if "T = 1" in settings else list(settings)[-1],
-        required=True,
+        names,
+        names.index("T = 1") if "T = 1" in settings else len(names) - 1,
         key="robustness_shown",
         bind="query-params",
-        help="For the figures in the boxes and the rejection curves.",
+        help="For the figures in the boxes and the rejection curves."
+        + (" At T = 0 all verifiers are one and the same: they take the target's most likely token." * greedy),
     )
-    if any(row["temperature"] == 0 for row in runs):
-        left.caption("At temperature 0 all verifiers are one and the same: they take the target's most likely token.")
     here = settings[shown]
     run = next(row for row in wording.at_setting(runs, here) if row["verifier"] in ("sequoia", "greedy"))
     against = {row["other"]: row for row in wording.at_setting(ratios, here)}
@@ -54,6 +54,8 @@ def show_comparison(record: Row) -> None:
     cards(*(_ratio_card(rival, against.get(rival), shown) for rival in RIVALS))
     if ratios:
         st.markdown(wording.verdict(ratios))
+    if (whose := wording.specinfer_sentence(runs, record["settings"])) is not None:
+        st.caption(whose)
     if (lacking := wording.lacking_beside(runs, record["settings"])) is not None:
         st.caption(f":material/info: {lacking}")
     _at_setting(record, here)

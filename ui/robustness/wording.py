@@ -129,11 +129,25 @@ def speed_sentence(run: Mapping[str, Any]) -> str:
     return f"No speedup is claimed: {why}. Tokens per step do not depend on the machine."
 
 
+def specinfer_sentence(runs: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str | None:
+    """Say how SpecInfer's two lines differ; None where only its rule was compared."""
+    if all(run["verifier"] != "specinfer_tree" for run in runs):
+        return None
+    return (
+        f"*SpecInfer* is its rule on the same tree as Sequoia's, n = {len(settings['tree'])}. *SpecInfer 5 × 8 trees* "
+        "are its own shape, five chains of eight tokens (n = 41), drawn and verified by its own rule: shape and rule "
+        "together, as the Sequoia paper compares them."
+    )
+
+
 def lacking_beside(runs: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str | None:
-    """Say which trees of text already seen a comparison lacks, and how to get them; None where it has all."""
+    """Say which trees a comparison lacks beside its own, and how to get them; None where it has all."""
     asked = settings.get("beside")
     if asked is None:
-        return "Lookup and hybrid trees are not in this recording: run the comparison on your pair for theirs."
+        return (
+            "Lookup and hybrid trees and SpecInfer 5 × 8 trees are not in this recording: run the comparison on your "
+            "pair for theirs."
+        )
     has = {kind: [sampling_label(run) for run in runs if run["verifier"] == kind] for kind in asked}
     labels = dict.fromkeys(map(sampling_label, runs))
     parts = [

@@ -39,6 +39,7 @@ FORMAT, VERSION = "sequoia-run", 2
 MAX_LIKELY = 100
 Positive = Annotated[FiniteFloat, Field(ge=0)]
 Chance = Annotated[FiniteFloat, Field(ge=0, le=1)]
+Accepted = Literal["sequoia", "specinfer", "topk", "best"]
 OUTCOME_CODES = {"accepted": "A", "rejected": "R", "not reached": "N"}
 OUTCOMES = {
     "held": "The prediction held",
@@ -58,6 +59,7 @@ class PathRows(TypedDict):
     target: LikelyTokens
     draft: LikelyTokens
     residuals: Annotated[list[LikelyTokens], Field(max_length=MAX_DRAWN)]  # of the target, after each rejection
+    accepted: NotRequired[dict[Accepted, Chance] | None]  # how often one of the children is, on average
 
 
 class LeftOut(TypedDict):
@@ -126,6 +128,7 @@ def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> StepRecord
                 "target": _likely(rows.target, text),
                 "draft": _likely(rows.draft, text),
                 "residuals": [_likely(residual, text) for residual in rows.residuals],
+                "accepted": rows.accepted and {name: _finite(share) for name, share in rows.accepted.items()},
             }
             for rows in step.path_rows
         ],

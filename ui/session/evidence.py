@@ -51,7 +51,7 @@ def _recorded(path: str, modified: int) -> dict[str, dict[str, Any]]:
 
 
 def load(path: str | Path) -> dict[str, dict[str, Any]]:
-    """Read the parts of a file that `ui.robustness.record_files` wrote, or several in one.
+    """Read the parts of a file that `ui.record_files` wrote, or several in one.
 
     Raises:
         ValueError: naming the file, what was found and what was expected.

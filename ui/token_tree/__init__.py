@@ -19,7 +19,7 @@ import streamlit as st
 
 from sequoia_core.design.tree import TokenTree
 from ui.tree_layout import tidy_layout
-from ui.verifier_names import AFTER_REJECTION
+from ui.verifier_names import AFTER_REJECTION, DRAWN, NAMES, RIVALS
 
 OVERLAP = 2  # steps sent again with each update: the server may drop a message that a newer one replaces
 NODES_PER_UPDATE = 60_000  # bounds one message; the component requests the rest
@@ -33,7 +33,7 @@ def _read(name: str) -> str:
 
 HTML, CSS = _read("token_tree.html"), _read("token_tree.css")
 SCRIPT = "\n".join(
-    map(_read, ("token_tree.js", "shapes.js", "drawing.js", "story.js", "marginal.js", "words.js"))
+    map(_read, ("token_tree.js", "shapes.js", "drawing.js", "story.js", "rows.js", "marginal.js", "words.js"))
 )  # one module
 _COMPONENT = st.components.v2.component("sequoia_token_tree", html=HTML, css=CSS, js=SCRIPT)
 
@@ -130,6 +130,8 @@ def run_about(
         "prompt": run["prompt"],
         "greedy": verifier == "greedy",  # there the rule is equality with the target's most likely token
         "after_rejection": AFTER_REJECTION[verifier],
+        "drawn": DRAWN[verifier],
+        "verifiers": [[name, NAMES[name], name == verifier] for name in ("sequoia", *RIVALS)],
         "at": at,
         "link": link,
         "tour": tour,

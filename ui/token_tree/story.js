@@ -25,6 +25,7 @@ function describe(view, step) {
   view.rows = new Map()
   if (node !== 0 && trials.length) body.push(trialTable(view, step, trials, node))
   const rows = (step.rows ?? []).find((one) => one.node === (node === 0 ? 0 : parent))
+  if (rows?.accepted) body.push(...acceptanceTable(view, rows, shape.children[rows.node].length))
   if (rows) body.push(...rowTables(view, step, rows, trials.findIndex(([child]) => child === node)))
   else if (step.lean) body.push(make("p", "What both models thought here comes once the run has ended."))
   if (view.chosen === null) body.push(make("p", "Click a node to see the arithmetic of its decision; ↑ and ↓ go from node to node."))
@@ -103,39 +104,6 @@ function trialTable(view, step, trials, node) {
     row.onmouseleave = () => hover(view, null)
     row.onclick = () => choose(view, child)
     view.rows.set(child, row)
-    table.append(row)
-  }
-  return table
-}
-
-function rowTables(view, step, rows, trial) {
-  // What both models thought at the place of a decision; for a rejected child also what was left of the target's row.
-  const models = [["target", rows.target], ...(rows.draft.texts.length ? [["draft", rows.draft]] : [])]
-  const found = [make("p", `Most likely after ${quote(step.tokens[rows.node])}:`), sideBySide(...models)]
-  const rejectedBefore = trial < 0 ? 0 : trial
-  const after = trial < 0 ? null : rows.residuals[rejectedBefore]
-  if (after) {
-    const before = rejectedBefore ? rows.residuals[rejectedBefore - 1] : rows.target
-    found.push(make("p", "The rejection changed the residual R:"), sideBySide(["R before", before], ["R after", after]))
-  } else if (trial < 0 && rows.residuals.length) {
-    found.push(make("p", "What the rejections left of the target's row:"), sideBySide(["P", rows.target], ["R", rows.residuals.at(-1)]))
-  }
-  return found
-}
-
-function sideBySide(...columns) {
-  const table = make("table", undefined, "likely")
-  const head = make("tr")
-  for (const [name] of columns) {
-    head.append(make("th", name), make("th", ""))
-  }
-  table.append(head)
-  for (let line = 0; line < Math.max(...columns.map(([, likely]) => likely.texts.length)); line++) {
-    const row = make("tr")
-    for (const [, likely] of columns) {
-      const there = line < likely.texts.length
-      row.append(make("td", there ? visible(likely.texts[line]) : ""), make("td", there ? percent(likely.probs[line]) : ""))
-    }
     table.append(row)
   }
   return table

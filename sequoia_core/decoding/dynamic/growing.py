@@ -271,8 +271,9 @@ class GrowingDrafter(LevelDrafter):
         if isinstance(expansion, InTurnExpansion):
             looked_up = np.bincount(nodes.parents[nodes.looked_up > 0], minlength=nodes.size)
         return DraftTree(
-            plan, len(sequence) - 1, tokens, probs, rows, nodes.cache_positions, gains, looked_up=looked_up
-        )
+            plan, len(sequence) - 1, tokens, probs, rows, nodes.cache_positions, gains, looked_up=looked_up,
+            widths=self.widths,
+        )  # fmt: skip
 
     def _marginal_gains(self, expansion: ExpansionPolicy, nodes: Nodes, rows: torch.Tensor, most: int) -> MarginalGains:
         """Say what the nodes of the tree just drafted add and cost; `rows` as in its `DraftTree`."""

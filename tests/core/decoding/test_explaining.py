@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core.decoding.explaining import likely
+from sequoia_core.decoding.explaining import acceptance_at, likely
+from sequoia_core.decoding.lookup.lookup_tree import LookupTree
+from sequoia_core.decoding.lookup.text_index import TextIndex
 from sequoia_core.decoding.loop import decode
+from sequoia_core.decoding.rank_acceptance import OPTIMA
 from sequoia_core.decoding.sampling import SamplingConfig, residual
 from sequoia_core.decoding.verifiers import VERIFIERS
 from sequoia_core.design.plain_trees import branching_tree
 from tests.conftest import tiny_llama
+from tests.core.decoding.test_rank_acceptance import exact_rank_acceptance
 
 pytestmark = pytest.mark.usefixtures("each_rows")  # with compiled rows and without
 PROMPT = [3, 14, 15, 9, 2, 6]
@@ -71,7 +75,49 @@ def test_residuals_follow_each_rejection(models, verifier):
     assert verifier not in ("sequoia", "traversal") or checked
 
 
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_how_often_a_child_is_accepted_stands_beside_the_best_possible(models, verifier):
+    seen = 0
+    for step in run(models, sampling=SamplingConfig(1.0), verifier=verifier)[:2]:
+        for rows in step.path_rows:
+            children = len(step.tree.children(rows.node))
+            if not children or verifier == "traversal":
+                assert rows.accepted is None
+                continue
+            seen, found = seen + 1, rows.accepted
+            assert set(found) == {"sequoia", "specinfer", "topk", "best"}
+            target, draft = as_row(rows.target), as_row(rows.draft)
+            likeliest = np.argsort(-draft)[:children]
+            assert found["topk"] == pytest.approx(target[likeliest].sum(), abs=1e-9)
+            exact = exact_rank_acceptance("sequoia", target, draft, children).sum()
+            assert found["sequoia"] == pytest.approx(exact, abs=0.1)  # of 32 samples
+            assert found["specinfer"] == pytest.approx(
+                exact_rank_acceptance("specinfer", target, draft, children).sum(), abs=1e-9
+            )
+            assert verifier != "sequoia" or exact <= found["best"] + 1e-6
+            if verifier == "topk":
+                assert found["best"] == found["topk"]
+                continue
+            optimum = OPTIMA["optimum_with_replacement" if verifier == "specinfer" else "optimum"]
+            best = optimum(*(torch.tensor(row)[None] for row in (target, draft)), children, None).sum()
+            assert found["best"] == pytest.approx(float(best), abs=1e-6)
+    assert seen or verifier == "traversal"
+
+
+def test_acceptance_is_not_known_of_children_that_were_looked_up_nor_of_very_many(models):
+    target, _ = models
+    tree = LookupTree(TextIndex(), max_size=4, max_depth=2)
+    options = {"sampling": SamplingConfig(1.0), "likely": 3, "generator": torch.Generator().manual_seed(5)}
+    steps = list(decode(PROMPT * 3, target=target, draft=None, tree=tree, max_new_tokens=12, **options))
+    assert any(step.tree.size > 1 for step in steps)
+    assert all(rows.accepted is None for step in steps for rows in step.path_rows)
+    row = np.full(20, 0.05)
+    assert acceptance_at(row, row, 17, VERIFIERS["sequoia"]) is None
+    assert set(acceptance_at(row, row, 16, VERIFIERS["sequoia"])) == {"sequoia", "specinfer", "topk", "best"}
+
+
 def test_at_temperature_0_nothing_is_left_over(models):
+    assert all(rows.accepted is None for step in run(models) for rows in step.path_rows)
     assert all(rows.residuals == () for step in run(models) for rows in step.path_rows)
 
 

@@ -302,7 +302,8 @@ def test_caches_do_not_grow(tiny_target, tiny_draft):
     target = around_passes(tiny_target.ignore_eos(), recording)
     sizes = set()
     for _ in decode(PROMPT, target=target, draft=tiny_draft, tree=TREES["binary"], max_new_tokens=60):
-        sizes.add((caches[0]._buffer.data_ptr(), caches[0]._buffer.numel()))
+        (buffer,) = caches[0]._buffers.values()
+        sizes.add((buffer.data_ptr(), buffer.numel()))
     assert len(sizes) == 1
 
 

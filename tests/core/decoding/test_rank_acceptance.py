@@ -7,7 +7,13 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
-from sequoia_core.decoding.rank_acceptance import OPTIMA, rank_acceptance
+from sequoia_core.decoding.rank_acceptance import (
+    OPTIMA,
+    average_rank_acceptance,
+    best_of_distinct,
+    grouped,
+    rank_acceptance,
+)
 from sequoia_core.decoding.verifiers import VERIFIERS, choose_verifier, choose_verifiers
 from tests.core.decoding.test_verifiers import DRAFT_SAMPLINGS, next_token_law, rows
 
@@ -50,6 +56,41 @@ def test_sequoias_rule_is_unbiased(target, draft):
     error = np.maximum(found.std(axis=0), 1e-6) / np.sqrt(count)
     assert np.all(np.abs(found.mean(axis=0) - exact) < 5.5 * error + 1e-6)  # false alarm about 1e-7
     assert exact.sum() == pytest.approx(next_token_law(target, draft, width, *DRAFT_SAMPLINGS["sequoia"])[1])
+
+
+@pytest.mark.parametrize(("target", "draft"), list(rows()))
+def test_sequoias_average_is_that_of_all_draws(target, draft):
+    width, generator = len(target), torch.Generator().manual_seed(0)
+    found = average_rank_acceptance(
+        torch.tensor(target), torch.tensor(draft), width, samples=20_000, generator=generator
+    ).numpy()
+    exact = exact_rank_acceptance("sequoia", target, draft, width)
+    assert found[0] == pytest.approx(exact[0], abs=1e-9)
+    assert found.cumsum() == pytest.approx(exact.cumsum(), abs=0.5 * 5.5 / np.sqrt(20_000))  # false alarm below 1e-6
+
+
+def test_the_optimum_goes_on_for_more_children():
+    random = np.random.default_rng(3)
+    for _ in range(5):
+        target, draft = random.dirichlet([0.5] * 6, 2)
+        found = best_of_distinct(torch.tensor(target), torch.tensor(draft), 5).numpy().cumsum()
+        assert found == pytest.approx([transported(target, draft, k, replacement=False) for k in range(1, 6)], abs=2e-6)
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.3])
+def test_rows_of_groups_answer_as_the_whole_rows_do(spread):
+    random, generator = np.random.default_rng(5), torch.Generator()
+    whole = torch.tensor(random.dirichlet([spread] * 3000, 2))
+    short = torch.stack(grouped(*whole))
+    assert short.shape == (2, 256) and short.sum(1).tolist() == pytest.approx([1.0, 1.0])
+    optimum, near = (best_of_distinct(*rows, 4).cumsum(0).numpy() for rows in (whole, short))
+    assert np.all(near >= optimum - 1e-6) and near == pytest.approx(optimum, abs=0.003)
+    averages = [
+        average_rank_acceptance(*rows, 4, samples=300, generator=generator.manual_seed(1)).cumsum(0).numpy()
+        for rows in (whole, short)
+    ]
+    assert averages[0] == pytest.approx(averages[1], abs=0.02) and np.all(averages[1] <= near + 1e-6)
+    assert torch.equal(torch.stack(grouped(*whole[:, :256])), whole[:, :256]), "few tokens are left as they are"
 
 
 def test_exhausted_drafts_leave_no_nan():

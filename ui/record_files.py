@@ -1,4 +1,4 @@
-"""Robustness evidence as files: one part as JSON, its tables as CSV; `ui.session.evidence` reads the first."""
+"""What was measured as files: a part of the evidence as JSON, which `ui.session.evidence` reads, and tables as CSV."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 import pandas as pd
 
 from sequoia_core.files.safe_files import json_bytes
-from ui.robustness.wording import Row
 from ui.session.evidence import FORMAT, VERSION
 
 
-def to_json(part: str, record: Row) -> bytes:
+def to_json(part: str, record: Mapping[str, Any]) -> bytes:
     """Write one part with its settings, as `ui.session.evidence.load` reads it."""
     return json_bytes({"format": FORMAT, "version": VERSION, part: record})
 
