@@ -82,6 +82,12 @@ def pages() -> dict[str, list[StreamlitPage]]:
                 help="Evidence on your pair: which verifier wins at which temperature, and is the output still exact?",
             ),
             st.Page(
+                "pages/compare.py",
+                title="Compare",
+                icon=":material/grid_on:",
+                help="Which draft pays, at which temperature and on which texts? A sweep of all of them in one map.",
+            ),
+            st.Page(
                 "pages/regret.py",
                 title="Regret",
                 icon=":material/compare_arrows:",

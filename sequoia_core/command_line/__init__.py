@@ -10,5 +10,6 @@ Each module imports, of this room, only the modules named:
     decode_commands   options, output, inputs
     measure_commands  options, output, inputs
     server_check      options, output, inputs
-    main              options, design_commands, server_commands, decode_commands, measure_commands, server_check
-"""
+    sweep_command     options, output
+    main              options, design_commands, server_commands, decode_commands, measure_commands, server_check, sweep_command
+"""  # noqa: E501

@@ -292,8 +292,9 @@ class Calibration:
             ValueError: for a field that is missing, unknown or not what it should be.
         """
         expected = [*cls.__dataclass_fields__, "edges"]
-        if sorted(fields) != sorted(expected):
-            found = ", ".join(str(key)[:40] for key in fields) or "nothing"
+        names = list(fields) if isinstance(fields, Mapping) else []
+        if sorted(names) != sorted(expected):
+            found = ", ".join(str(key)[:40] for key in names) or "nothing"
             raise ValueError(f"calibration: found {found}, expected {', '.join(expected)}")
         if np.shape(fields["edges"]) != EDGES.shape or not np.allclose(np.array(fields["edges"], float), EDGES):
             raise ValueError(f"calibration: found other edges of bins, expected {BINS} evenly spaced in log-odds")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import exp, log
 from statistics import NormalDist
 from typing import Literal, NamedTuple
@@ -161,10 +162,22 @@ def time_ratios(
     profile: HardwareProfile, step_sec: Callable[[HardwareProfile], float], *, context: float | None, greedy: bool
 ) -> np.ndarray | None:
     """Return seconds of an autoregressive step ÷ those of one with a tree, for profiles timed again, float64 [r]."""
-    profiles = profile.resampled(OTHER_DRAWS, np.random.default_rng(2))
+    profiles = _timed_again(profile)
     if profiles is None:
         return None
-    return np.array([autoregressive_sec(p, context=context, greedy=greedy) / step_sec(p) for p in profiles])
+    return _plain_again(profile, context, greedy) / np.array([step_sec(times) for times in profiles])
+
+
+@lru_cache(maxsize=8)  # many trees are predicted from one profile
+def _timed_again(profile: HardwareProfile) -> list[HardwareProfile] | None:
+    return profile.resampled(OTHER_DRAWS, np.random.default_rng(2))
+
+
+@lru_cache(maxsize=16)
+def _plain_again(profile: HardwareProfile, context: float | None, greedy: bool) -> np.ndarray:
+    """Return the seconds of an autoregressive step for profiles timed again, float64 [r]."""
+    again = _timed_again(profile) or []
+    return np.array([autoregressive_sec(times, context=context, greedy=greedy) for times in again])
 
 
 def combined(value: float, samples: np.ndarray | None, factors: np.ndarray | None) -> Estimate:

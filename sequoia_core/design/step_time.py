@@ -5,6 +5,7 @@ Adds up the times of a profile for a tree; knows nothing of acceptance. Shapes: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +40,14 @@ def level_widths(tree: TokenTree) -> list[int]:
     """Return how many nodes each draft pass of a step runs over: those of a level that have children."""
     counts = tree.child_counts
     return [int(np.count_nonzero(counts[level])) for level in tree.levels[:-1]]
+
+
+def padded_widths(steps: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return the nodes of each draft pass of each step, int64 [S, passes], 0 where a step has no such pass."""
+    found = np.zeros((len(steps), max(1, *map(len, steps), 1)), np.int64)
+    for row, widths in enumerate(steps):
+        found[row, : len(widths)] = widths
+    return found
 
 
 def step_time(

@@ -206,7 +206,11 @@ def checked(schema: type[Model] | TypeAdapter, value: Any) -> Model | Any:
 
 def first_fault(error: ValidationError) -> str:
     """Return the first fault of a pydantic error as one line: where, what was found, what was expected."""
-    fault = error.errors(include_url=False, include_context=False)[0]
+    return fault_words(error.errors(include_url=False, include_context=False)[0])
+
+
+def fault_words(fault: Mapping[str, Any]) -> str:
+    """Return one fault of a pydantic error as one line."""
     where = ".".join(str(part) for part in fault["loc"]) or "JSON"
     if fault["type"] == "missing":
         return f"{where}: found nothing, expected this key"

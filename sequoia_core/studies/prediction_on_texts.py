@@ -23,7 +23,7 @@ from ..decoding.verifiers import choose_verifier
 from ..design.conditions import TOPK
 from ..design.prediction import Prediction, combined, rate_samples, time_ratios
 from ..design.profile import HardwareProfile
-from ..design.step_time import StepTime, autoregressive_sec, step_parts
+from ..design.step_time import StepTime, autoregressive_sec, padded_widths, step_parts
 from ..models.protocol import LanguageModel
 from .lookup_replay import Request
 
@@ -72,9 +72,7 @@ def predict_on_texts(
     if not steps:
         raise ValueError("found no answers to prompts, expected at least one")
     tokens, sizes = np.array([step[0] for step in steps]), np.array([step[1] for step in steps])
-    widths = np.zeros((len(steps), max(1, *(len(step[2]) for step in steps))), np.int64)
-    for row, step in enumerate(steps):
-        widths[row, : len(step[2])] = step[2]
+    widths = padded_widths([step[2] for step in steps])
     growing = isinstance(policy, HybridTree)
 
     def seconds(times: HardwareProfile) -> np.ndarray:  # parts of each step, float64 [3, S]

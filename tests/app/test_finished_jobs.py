@@ -100,7 +100,7 @@ def test_every_job_that_is_started_by_a_fixed_name_has_an_adopter() -> None:
                     func=ast.Attribute(value=ast.Name(id="job_panel"), attr="start"), args=[ast.Constant(value), *_]
                 ):
                     started.add(value)
-    assert started == {"measure", "profile", "decode", "chain", "race", "replay"} <= set(ADOPTERS)
+    assert started == {"measure", "profile", "decode", "chain", "race", "replay", "sweep"} <= set(ADOPTERS)
 
 
 def test_nothing_to_adopt_changes_nothing() -> None:

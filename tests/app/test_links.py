@@ -54,7 +54,8 @@ def states(assets: Path, monkeypatch: pytest.MonkeyPatch):
 
     A parameter that stands beside some choice only, such as a chain's length, is found by making every choice.
     """
-    (assets / "runs").symlink_to(ROOT / "assets" / "runs")
+    for kind in ("runs", "sweeps"):
+        (assets / kind).symlink_to(ROOT / "assets" / kind)
     monkeypatch.setattr(conversation, "offered", lambda: True)
     read: set[str] = set()
     value_of = QueryParams.__getitem__

@@ -13,7 +13,7 @@ def test_the_first_page_of_a_cold_server_has_the_whole_menu(page, tmp_path) -> N
         settle(page)
         menu = page.get_by_test_id("stSidebarNav")
         assert menu.get_by_role("link", name="Overview", exact=True).is_visible()
-        assert menu.get_by_role("link").count() == 11
+        assert menu.get_by_role("link").count() == 12
         assert page.title().startswith("Decode") and page.url.endswith("/decode?tokens=256")
         assert page.get_by_role("slider", name="New tokens").get_attribute("aria-valuetext") == "256"
     finally:

@@ -1,6 +1,7 @@
 """Plotly figures of the app's results: plain functions, no streamlit, nothing computed that the core computes."""
 
 from ui.charts.acceptance import acceptance_figure, rejection_figure
+from ui.charts.compare import compare_figure
 from ui.charts.growth import growth_figure
 from ui.charts.hardware import draft_cost_figure, speedup_heatmap, speedup_surface_3d, verify_time_figure
 from ui.charts.marginal_costs import marginal_cost_figure
@@ -12,6 +13,7 @@ from ui.charts.tree import comparison_figure, tree_figure, tree_thumbnail
 
 __all__ = [
     "acceptance_figure",
+    "compare_figure",
     "comparison_figure",
     "growth_figure",
     "marginal_cost_figure",

@@ -12,7 +12,7 @@ import streamlit as st
 
 from ui.jobs import session_jobs
 from ui.jobs.jobs import Job
-from ui.session import conversation, evidence, replays, session, tree_in_use
+from ui.session import conversation, evidence, replays, session, sweeps, tree_in_use
 
 
 def adopt_finished_jobs() -> None:
@@ -64,6 +64,11 @@ def _keep_replay(job: Job) -> None:
     replays.keep(job.result)
 
 
+def _show_sweep(job: Job) -> None:
+    if job.result.state.rows:
+        sweeps.show(job.result.folder)
+
+
 def _keep_evidence(part: str, job: Job) -> None:
     evidence.keep(part, job.result)
 
@@ -80,6 +85,7 @@ ADOPTERS: dict[str, Callable[[Job], None]] = {
     "chain": _use_chain,
     "race": _keep_runs,
     "replay": _keep_replay,
+    "sweep": _show_sweep,
     "growth": partial(_keep_evidence, "growth"),
     **{evidence.job_name(part): partial(_keep_evidence, part) for part in evidence.PARTS},
 }

@@ -35,6 +35,11 @@ def runs() -> dict[str, Path]:
     return {path.stem: path for path in sorted((ASSETS / "runs").glob("recorded*.json*"))}
 
 
+def sweeps() -> dict[str, Path]:
+    """Return the sweeps in `assets/sweeps`, each a folder of results, by name."""
+    return {path.parent.name: path.parent for path in sorted((ASSETS / "sweeps").glob("*/rows"))}
+
+
 def prompts() -> list[str]:
     """Return the shipped held-out prompts; empty when there are none."""
     path = ASSETS / "prompts" / "prompts.jsonl"

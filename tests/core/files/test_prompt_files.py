@@ -1,9 +1,12 @@
 import copy
+import importlib.util
 import io
 import json
 import struct
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +23,8 @@ from sequoia_core.files.prompt_files import (
 )
 from sequoia_core.models.chat import encode_prompt
 
+ROOT = Path(__file__).resolve().parents[3]
+PROMPTS = ROOT / "assets" / "prompts"
 CSV = b'id,question,answer\n1,"why, though?",because\n2,"two\nlines",\n3,,empty\n'
 
 
@@ -397,3 +402,37 @@ def test_damaged_page_headers_are_a_fault_at_worst():
     data = parquet(text=[f"{i}" * 9 for i in range(300)])
     flips = ((i, flip) for i in range(4, 400) for flip in (0xFF, 0x01, 0x80))
     damaged_reads(data, (data[:i] + bytes([data[i] ^ flip]) + data[i + 1 :] for i, flip in flips))
+
+
+@pytest.mark.parametrize("kind", ["prose", "chat"])
+def test_shipped_prompts_outside_code_are_original_and_fit_the_demo_pair(kind, demo_pair):
+    def passages(text: str) -> set[tuple[str, ...]]:
+        words = text.lower().split()
+        return set(zip(*(words[start:] for start in range(8)), strict=False))
+
+    rows = [json.loads(line) for line in (PROMPTS / f"{kind}.jsonl").read_text().splitlines()]
+    texts = load_prompts(PROMPTS / f"{kind}.jsonl")
+    assert texts == [row["text"] for row in rows] and len(texts) == 24
+    assert {row["source"] for row in rows} == {"written for Sequoia Studio"}
+    everywhere = Counter(
+        each for file in PROMPTS.glob("*.jsonl") for text in load_prompts(file) for each in passages(text)
+    )
+    for text in texts:
+        assert text == text.strip()  # the tokenizer joins a last space with what follows
+        assert 24 <= len(encode_prompt(demo_pair.tokenizer, text)) <= 200
+        assert all(everywhere[each] == 1 for each in passages(text)), text  # no eight words of another prompt
+    if kind == "prose":
+        assert all(40 <= len(text.split()) <= 120 for text in texts)
+
+
+def test_the_card_has_a_row_for_every_kind_of_shipped_prompt(demo_pair, monkeypatch):
+    spec = importlib.util.spec_from_file_location("recipe", ROOT / "scripts" / "make_demo_assets.py")
+    recipe = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recipe)
+    assert set(recipe.KINDS_OF_TEXT) == {file.stem for file in PROMPTS.glob("*.jsonl")}
+    card = (ROOT / "assets" / "demo" / "README.md").read_text()
+    rows = {cells[1].strip(): cells for line in card.splitlines() if len(cells := line.split("|")) == 8}
+    losses = {kind: float(rows[kind][2]) for kind in recipe.KINDS_OF_TEXT}
+    assert min(losses["prose"], losses["chat"]) > 1.5 * max(losses["prompts"], losses["edits"])
+    monkeypatch.setattr(recipe, "KIND_PROMPTS", 2)
+    assert recipe.kind_row(demo_pair, "prose", new_tokens=24).count("|") == len(rows["prose"]) - 1

@@ -1,0 +1,99 @@
+"""How much of a sweep's time is work: one process, two processes, two Dask workers, with equal rows.
+
+`overhead_share` = 1 − seconds of work inside jobs ÷ workers ÷ seconds in all. What starts the processes of this machine
+and imports in them counts as overhead; Dask's workers are there before. The last line is JSON.
+
+    python benchmarks/sweep.py [--prompts 32] [--tokens 128] [--temperatures 0,0.3,0.6,1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+
+# isort: split
+from distributed import LocalCluster
+
+from sequoia_core.models.device import device_name
+from sequoia_core.studies.sweep.plan import Plan, read_plan
+from sequoia_core.studies.sweep.results import Results, untimed_rows
+from sequoia_core.studies.sweep.run import run_sweep
+from sequoia_core.studies.sweep.workers import DaskWorkers, LocalWorkers
+
+ROOT = Path(__file__).parents[1]
+PLAN = """
+temperatures = [{temperatures}]
+new_tokens = {tokens}
+prompts_per_job = 4
+
+[[pairs]]
+name = "demo"
+drafters = ["model", "lookup", "both"]
+
+[[prompts]]
+domain = "code"
+file = "{file}"
+count = {prompts}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--temperatures", default="0,0.3,0.6,1")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "plan.toml")
+        path.write_text(PLAN.format(file=ROOT / "assets" / "prompts" / "not-looping.jsonl", **vars(args)))
+        plan = read_plan(path)
+        found = {
+            name: measured(plan, Path(folder, name), name) for name in ("serial", "two processes", "two Dask workers")
+        }
+        rows = {name: untimed_rows(Path(folder, name)) for name in found}
+    result = {
+        "settings": vars(args) | {"device": device_name(), "date": date.today().isoformat()},
+        "ways": found,
+        "overhead_share": max(way["overhead_share"] for way in found.values()),
+        "equal_to_serial": all(each.equals(rows["serial"]) for each in rows.values()),
+    }
+    for name, way in found.items():
+        print(
+            f"{name:18} {way['jobs_per_sec']:.2f} jobs per second, {way['overhead_share']:.1%} of the time is overhead"
+        )
+    out = ROOT / "benchmarks" / "results" / f"sweep-{date.today().isoformat()}.json"
+    out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result))
+
+
+def measured(plan: Plan, folder: Path, name: str) -> dict:
+    """Run the whole plan in one way into an empty folder; return its figures."""
+    if name == "two Dask workers":
+        with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+            return through(plan, folder, lambda: DaskWorkers(cluster.scheduler_address))
+    return through(plan, folder, lambda: LocalWorkers(1 if name == "serial" else 2))
+
+
+def through(plan: Plan, folder: Path, start) -> dict:
+    started = time.perf_counter()
+    workers = start()
+    count = workers.count
+    state = run_sweep(plan, Results(folder), workers)
+    seconds = time.perf_counter() - started
+    workers.close()
+    if state.faults:
+        raise SystemExit(f"failed: {state.faults}")
+    return {
+        "workers": count, "jobs": state.jobs, "seconds": seconds, "jobs_per_sec": state.jobs / seconds,
+        "overhead_share": 1 - state.work_sec / count / seconds,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The command sweep: a plan measured on this machine's processes or on a Dask cluster, with a live table.
+
+Heavy modules are imported inside, so that commands without a model start at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import READ, Json, app
+from .output import report
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..studies.sweep.run import State
+
+SHOWN_FAULTS = 3
+
+
+@app.command("sweep")
+def sweep_command(
+    plan: Annotated[Path, typer.Argument(help="What to measure, as TOML (docs/sweeps.md).", **READ)],
+    out: Annotated[Path, typer.Option("--out", help="Folder of results; a sweep that was cut goes on in it.")],
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Processes; default: as many as cores allow.", min=1)
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option("--scheduler", help="Use the workers of a Dask scheduler, such as tcp://host:8786.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the plan, say what is to do, and end.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what failed before.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure pairs, ways of sampling and kinds of text, prompt by prompt; go on where an earlier run was cut."""
+    from ..studies.sweep.plan import read_plan
+    from ..studies.sweep.results import Results
+    from ..studies.sweep.run import State, missing_jobs, run_sweep
+    from ..studies.sweep.workers import DaskWorkers, LocalWorkers, check_request
+
+    check_request(workers, scheduler)
+    try:
+        results = Results(out)
+    except ValueError as error:
+        raise ValueError(f"--out: {error}") from error
+    checked = read_plan(plan)
+    jobs, skipped = missing_jobs(checked, results, retry_failed=retry_failed)
+    if dry_run:
+        prompts = {domain.name: len(domain.texts) for domain in checked.domains}
+        report(
+            {
+                "jobs": len(jobs),
+                "timed": sum(job.timed for job in jobs),
+                "skipped": skipped,
+                "pairs": len(checked.settings.pairs),
+            }
+            | {"settings": [list(way) for way in checked.ways], "prompts": prompts},
+            as_json,
+        )
+        return
+    state = State(0, skipped=skipped)
+    if jobs:
+        threads, timed = checked.settings.threads, any(job.timed for job in jobs)
+        place = LocalWorkers(workers, threads=threads) if scheduler is None else DaskWorkers(scheduler, timed=timed)
+        if retry_failed:
+            results.forget_failures({key for job in jobs for key in job.keys})
+        try:
+            with _live(as_json) as progress:
+                state = run_sweep(checked, results, place, todo=(jobs, skipped), progress=progress)
+        finally:
+            place.close()
+    for key, words in list(state.faults.items())[:SHOWN_FAULTS]:
+        print(f"failed: {key}: {' '.join(words.split())[:300]}", file=sys.stderr)
+    report(
+        {"jobs": state.jobs, "done": state.done, "failed": state.failed, "skipped": state.skipped}
+        | {"rows": state.rows, "seconds": state.seconds, "work_seconds": state.work_sec, "workers": len(state.workers)},
+        as_json,
+    )
+    if state.failed:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _live(as_json: bool) -> Iterator[Callable[[State], None] | None]:
+    """Give what shows the state of a sweep as a table that is kept up to date; nothing where nobody watches."""
+    if as_json or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), refresh_per_second=4) as live:
+        yield lambda state: live.update(_table(state))
+
+
+def _table(state: State) -> Table:
+    """Return one line per worker, and how far the whole is."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    left = "" if state.remaining_sec is None else f", about {_minutes(state.remaining_sec)} left"
+    failed = f", {state.failed} failed" if state.failed else ""
+    done = f"{state.done + state.failed} of {state.jobs} jobs{failed}, {_minutes(state.seconds)}{left}"
+    table = Table("worker", "jobs", "seconds per job", "last one", title=done, title_justify="left")
+    for name, worker in sorted(state.workers.items()):
+        table.add_row(
+            escape(name), str(worker.jobs), f"{worker.seconds / max(1, worker.jobs):.1f}", escape(worker.last)
+        )
+    return table
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,270 @@
+"""Sweeps compared: what each drafter yields on each kind of text, and which one pays on some hardware.
+
+A cell is one drafter at one way of sampling on one kind of text, or on all kinds that were measured. Trees have at most
+the `max_size` nodes of the sweep: a draft's best one is replayed along the measured texts, lookup and both were
+decoded. Whole prompts are resampled for intervals, and two drafters are compared on the same prompts. m = prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...design.acceptance import AcceptanceVector
+from ...design.bootstrap import Estimate, ratio_estimate
+from ...design.calibration import MAX_PROMPTS
+from ...design.optimal_trees import optimal_tree
+from ...design.regret import regret_matrix
+from ...design.replay import replay
+from ...design.tree import TokenTree
+from ...design.tree_search import REACH
+from .plan import BOTH, DRAFTERS, LOOKUP, MODEL
+from .results import PROMPT, vector_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNKNOWN = Estimate(float("nan"), None, None)
+ALL = ""  # in place of a domain: all of them
+ALWAYS = (
+    "temperature", "top_p", "seed", "new_tokens", "width", "max_size", "pair", "target", "draft", "domain", "prompt",
+    "prompt_hash",
+)  # fmt: skip
+MEASURED = ("positions", "sums", "ranks", "calibration")  # columns of kind "model", and of the other two
+DECODED = ("tokens", "steps", "nodes", "draft_widths")
+# What rows of one comparison share, and the kinds of rows that depend on it.
+SHARED = {
+    "seed": DRAFTERS, "threads": DRAFTERS, "new_tokens": DRAFTERS, "version": DRAFTERS,
+    "width": (MODEL, BOTH), "max_size": (LOOKUP, BOTH),
+}  # fmt: skip
+
+
+class Drafter(NamedTuple):
+    """Who drafts for a target: a draft model, lookup, or both.
+
+    Attributes:
+        name: unique in a comparison: the pair's, "lookup", or the pair's with "+ lookup".
+        kind: one of `DRAFTERS`.
+        target, draft: names of models, "none" where there is no draft.
+        dtype, offload: how the target was loaded.
+    """
+
+    name: str
+    kind: str
+    target: str
+    draft: str
+    dtype: str
+    offload: str
+
+    @property
+    def base(self) -> tuple[str, str, str]:
+        """What it speeds up: only drafters of one base compare."""
+        return self.target, self.dtype, self.offload
+
+
+class Setting(NamedTuple):
+    """A way of sampling and a kind of text."""
+
+    temperature: float
+    top_p: float
+    domain: str = ALL
+
+    @property
+    def sampling(self) -> str:
+        return f"T = {self.temperature:g}" + (f", top-p {self.top_p:g}" if self.top_p < 1 else "")
+
+    @property
+    def texts(self) -> str:
+        return self.domain or "all texts"
+
+    def __str__(self) -> str:
+        return f"{self.sampling}, {self.texts}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cell:
+    """What one drafter yields at one setting.
+
+    Attributes:
+        rows: of the sweep, [m]; of measured ones no more than a vector keeps.
+        prompts: a row for each prompt whose text has tokens, by `PROMPT`: prompt, tokens, steps.
+        tokens_per_step: with an interval over prompts.
+        vector: measured; None where trees were decoded instead, and so for the next ones.
+        tree: the best of the largest size.
+        texts_regret, temperatures_regret: share of the tokens per step lost by the tree for all kinds of text at this
+            way of sampling, or for all ways of sampling such text; None where there is nothing to share it with.
+    """
+
+    rows: pd.DataFrame
+    prompts: pd.DataFrame
+    tokens_per_step: Estimate
+    vector: AcceptanceVector | None = None
+    tree: TokenTree | None = None
+    texts_regret: float | None = None
+    temperatures_regret: float | None = None
+
+    @property
+    def first_guess(self) -> float | None:
+        """p1, the chance that the draft's first guess is the accepted one."""
+        return None if self.vector is None else float(self.vector.probs[0])
+
+
+Key = tuple[Drafter, Setting]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """All cells of a sweep.
+
+    Attributes:
+        drafters, settings: in the order in which people read them.
+        cells: those that were measured.
+        max_size: nodes of the largest tree.
+        notes: what was left out, for people.
+    """
+
+    drafters: tuple[Drafter, ...]
+    settings: tuple[Setting, ...]
+    cells: Mapping[Key, Cell]
+    max_size: int
+    notes: tuple[str, ...]
+
+    def to_frame(self, speedups: Mapping[Key, Estimate] | None = None) -> pd.DataFrame:
+        """Return a row for each cell; `speedup` with its bounds where some are given."""
+        import pandas as pd
+
+        found = []
+        for (drafter, setting), cell in self.cells.items():
+            row: dict[str, Any] = drafter._asdict() | setting._asdict()
+            row |= {"prompts": len(cell.prompts), "p1": cell.first_guess}
+            named = {"tokens_per_step": cell.tokens_per_step}
+            if speedups is not None:
+                named["speedup"] = speedups.get((drafter, setting), UNKNOWN)
+            for name, each in named.items():
+                row |= {name: each.value, f"{name}_low": each.low, f"{name}_high": each.high}
+            row |= {"texts_regret": cell.texts_regret, "temperatures_regret": cell.temperatures_regret}
+            found.append(row)
+        return pd.DataFrame(found)
+
+
+def compare(rows: pd.DataFrame) -> Comparison:
+    """Compare what a sweep found.
+
+    Args:
+        rows: as `read_rows` returns them.
+
+    Raises:
+        ValueError: where no prompt was measured, and for rows that do not hold what their kind measures.
+    """
+    rows, notes = _alike(rows[rows["kind"].isin(DRAFTERS)])
+    if rows.empty:
+        raise ValueError("results: found no prompt that was measured, expected some")
+    _check(rows)
+    of_kind = rows.loc[rows["kind"] != MODEL, "max_size"]
+    size = min(int((rows["max_size"] if of_kind.empty else of_kind).iloc[0]), REACH)
+    parts = _by_drafter(rows)
+    if (doubled := len(rows) - sum(map(len, parts.values()))) > 0:
+        notes.append(
+            f"{doubled} rows of prompts measured in another way too (chat, tokenizer, calibration) are left out"
+        )
+    ways = sorted({(float(t), float(p)) for t, p in zip(rows["temperature"], rows["top_p"], strict=True)})
+    domains = sorted(rows["domain"].unique())
+    kinds = [ALL, *domains] if len(domains) > 1 else domains
+    settings = tuple(Setting(*way, kind) for way in ways for kind in kinds)
+    cells = {}
+    for drafter, part in parts.items():
+        for setting in settings:
+            here = _at(part, setting)
+            everywhere = _at(rows, setting)["domain"].nunique()  # all texts means the same for every drafter
+            if len(here) and here["domain"].nunique() == everywhere:
+                cells[drafter, setting] = _cell(here, size, part, setting)
+    return Comparison(tuple(parts), settings, {k: c for k, c in cells.items() if c is not None}, size, tuple(notes))
+
+
+def _alike(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Return the rows that share the commonest value of each of `SHARED`, and what was left out."""
+    notes = []
+    for column, kinds in SHARED.items():
+        depends = rows["kind"].isin(kinds)
+        values = rows.loc[depends, column]
+        if values.nunique() > 1:
+            kept = values.mode().iloc[0]
+            other = depends & (rows[column] != kept)
+            notes.append(f"{int(other.sum())} rows with another {column} than {kept} are left out")
+            rows = rows[~other]
+    return rows, notes
+
+
+def _check(rows: pd.DataFrame) -> None:
+    """Refuse decoded rows that contradict themselves; measured ones are checked where their vector is made."""
+    for kinds, own in ((DRAFTERS, ALWAYS), ((MODEL,), MEASURED), ((LOOKUP, BOTH), DECODED)):
+        part = rows[rows["kind"].isin(kinds)]
+        if (gaps := part[[*own]].isna().any()).any():
+            raise ValueError(f"{gaps.idxmax()}: found rows without it, expected a value in each")
+    for row in rows[rows["kind"] != MODEL].itertuples():
+        steps = int(row.steps)
+        lists = len(row.nodes) == len(row.draft_widths) == steps
+        if not (lists and 1 <= steps <= row.tokens and min(row.nodes) >= 1):
+            raise ValueError(
+                f"row {row.key}: found {row.tokens:g} tokens in {steps} steps, expected nodes of each step"
+            )
+
+
+def _by_drafter(rows: pd.DataFrame) -> dict[Drafter, pd.DataFrame]:
+    """Return the rows of each drafter; those of lookup belong to a target, whatever pair they were measured with."""
+    bases = rows[["target_hash", "dtype_used", "offload"]].drop_duplicates()
+    parts = []
+    for kind in DRAFTERS:
+        of_kind = rows[rows["kind"] == kind]
+        names = [] if kind == LOOKUP else ["pair"]
+        columns = [*names, "target_hash", "draft_hash", "dtype_used", "offload", "device"]
+        for _, part in of_kind.drop_duplicates([*columns, "temperature", "top_p", *PROMPT]).groupby(columns):
+            pair = part["pair"].iloc[0]
+            alone = "lookup" if len(bases) == 1 else f"lookup, {pair}"
+            parts.append(({MODEL: pair, LOOKUP: alone, BOTH: f"{pair} + lookup"}[kind], part))
+    found: dict[Drafter, pd.DataFrame] = {}
+    for name, part in parts:
+        taken = [drafter.name for drafter in found]
+        unique = next(n for n in (name, *(f"{name} ({i})" for i in range(2, len(parts) + 2))) if n not in taken)
+        found[Drafter(unique, *part[["kind", "target", "draft", "dtype_used", "offload"]].iloc[0])] = part
+    return found
+
+
+def _at(rows: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+    at = (rows["temperature"] == setting.temperature) & (rows["top_p"] == setting.top_p)
+    return rows[at & ((rows["domain"] == setting.domain) | (setting.domain == ALL))]
+
+
+def _cell(rows: pd.DataFrame, size: int, part: pd.DataFrame, setting: Setting) -> Cell | None:
+    """Return what some rows of one drafter and setting say; None where no text of theirs has tokens."""
+    if rows["kind"].iloc[0] != MODEL:
+        prompts = rows.set_index(PROMPT)[["prompt", "tokens", "steps"]].astype({"tokens": int, "steps": int})
+        return Cell(rows, prompts, ratio_estimate(prompts["tokens"].to_numpy(), prompts["steps"].to_numpy()))
+    if not rows["positions"].sum():
+        return None
+    rows = rows.head(MAX_PROMPTS)  # in the order of keys, which is as good as drawn
+    vector = vector_of(rows)
+    tree = optimal_tree(vector, size=size)
+    prompts = replayed(rows, vector, tree)
+    same_way = _at(part, setting._replace(domain=ALL))
+    same_texts = part[(part["domain"] == setting.domain) | (setting.domain == ALL)]
+    regrets = [_regret(shared, vector, size) if len(shared) > len(rows) else None for shared in (same_way, same_texts)]
+    estimate = ratio_estimate(prompts["tokens"].to_numpy(), prompts["steps"].to_numpy())
+    return Cell(rows, prompts, estimate, vector, tree, *regrets)
+
+
+def replayed(rows: pd.DataFrame, vector: AcceptanceVector, tree: TokenTree) -> pd.DataFrame:
+    """Return the tokens and steps of each measured text with a tree."""
+    texts = replay(tree, vector)
+    assert texts is not None, "rows of a sweep keep the accepted ranks"
+    prompts = rows[rows["positions"] > 0].set_index(PROMPT)[["prompt"]]
+    return prompts.assign(tokens=texts.tokens, steps=texts.steps)
+
+
+def _regret(shared: pd.DataFrame, vector: AcceptanceVector, size: int) -> float:
+    """Return what the best tree for the pooled rows loses where a vector holds, as a share."""
+    pooled = AcceptanceVector(np.stack(shared["sums"].to_list()).sum(axis=0) / shared["positions"].sum())
+    return float(regret_matrix([pooled, vector], size=size, depth=size - 1).share[0, 1])

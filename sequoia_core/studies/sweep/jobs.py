@@ -1,0 +1,302 @@
+"""The jobs of a sweep: what one does in a worker process, and the rows it gives back.
+
+A row depends only on its pair, settings and prompt, never on the worker, the order or the prompts beside it: each
+prompt has a seed of its own. So rows are equal however a sweep is spread, but for seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ...files.faults import is_out_of_memory, is_panic
+from ...files.model_names import NO_DRAFT, pair_names
+from .plan import BOTH, LOOKUP, MODEL, Domain, PairHashes, PairSection, Plan
+
+if TYPE_CHECKING:
+    from ...decoding.sampling import SamplingConfig
+    from ...design.acceptance import AcceptanceVector
+    from ...design.calibration import Calibration
+    from ...models.language_model import ModelPair
+
+PROFILE, RACE = TIMED = ("profile", "race")  # kinds of jobs that have a machine to themselves
+MEASURES = 1  # raised when a row of the same key would hold other numbers
+CALIBRATING = 4  # prompts of the domain by which "both" knows the draft's chances; never the one that is decoded
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A part of a sweep that one worker does at once; whole prompts at one setting.
+
+    Attributes:
+        kind: one of `DRAFTERS`, "profile" or "race".
+        keys: of its rows, one per prompt; a timed job has a single row.
+        calibrating: the domain's first prompts, one more than are used.
+        common: columns that all its rows have.
+    """
+
+    kind: str
+    pair: PairSection
+    keys: tuple[str, ...]
+    prompts: tuple[str, ...]
+    common: dict[str, Any] = field(hash=False)
+    chat: bool | None = None
+    calibrating: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The name of the job's file, 32 hex digits."""
+        return _digest(self.keys)
+
+    @property
+    def timed(self) -> bool:
+        return self.kind in TIMED
+
+    @property
+    def words(self) -> str:
+        """What the job is about, for people."""
+        parts = [self.pair.name, self.kind]
+        if self.kind != PROFILE:
+            parts += [self.common["domain"], f"T = {self.common['temperature']:g}"]
+            parts += [f"top-p {self.common['top_p']:g}"] if self.common["top_p"] < 1 else []
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of a job.
+
+    Attributes:
+        rows: of the prompts that were measured.
+        faults: key -> why a prompt could not be; a fault of one leaves the others.
+        worker: host and process.
+        seconds: inside the job, loading counted.
+    """
+
+    rows: list[dict[str, Any]]
+    faults: dict[str, str]
+    worker: str
+    seconds: float
+
+
+def all_jobs(plan: Plan) -> Iterator[Job]:
+    """Yield the jobs of a plan, pair by pair, those that are timed last; a row that two pairs share comes once."""
+    seen: set[str] = set()
+    chunk = plan.settings.prompts_per_job
+    for pair, hashes in zip(plan.settings.pairs, plan.pair_hashes, strict=True):
+        for kind in pair.drafters:
+            for domain in plan.domains:
+                for way in plan.ways:
+                    job = _job(plan, kind, pair, hashes, way, domain)
+                    new = [(key, text) for key, text in zip(job.keys, job.prompts, strict=True) if key not in seen]
+                    seen |= {key for key, _ in new}
+                    yield from parts_of(job, new, chunk)
+    for pair, hashes in zip(plan.settings.pairs, plan.pair_hashes, strict=True):
+        timed = []
+        if plan.settings.profile and pair.draft != NO_DRAFT:
+            timed.append(_job(plan, PROFILE, pair, hashes, (0.0, 1.0), Domain("", ("",), None)))
+        if plan.settings.race:
+            timed += [_job(plan, RACE, pair, hashes, way, domain) for domain in plan.domains for way in plan.ways]
+        yield from (job for job in timed if job.keys[0] not in seen)
+        seen |= {job.keys[0] for job in timed}
+
+
+def parts_of(job: Job, wanted: Sequence[tuple[str, str]], chunk: int) -> Iterator[Job]:
+    """Yield a job for some (key, prompt) of another one, `chunk` at a time."""
+    for start in range(0, len(wanted), chunk):
+        keys, texts = zip(*wanted[start : start + chunk], strict=True)
+        yield replace(job, keys=keys, prompts=texts)
+
+
+def _job(plan: Plan, kind: str, pair: PairSection, hashes: PairHashes, way: tuple[float, float], domain: Domain) -> Job:
+    settings = plan.settings
+    alone = kind == LOOKUP
+    names = pair_names(pair.target, NO_DRAFT if alone else pair.draft)
+    common = {
+        "kind": kind, "pair": pair.name, "target": names[0], "draft": names[1],
+        "target_hash": hashes.target, "draft_hash": "" if alone else hashes.draft,
+        "dtype": pair.dtype or "", "offload": pair.offload or "", "device": pair.device or "",
+        "temperature": way[0], "top_p": way[1], "domain": domain.name, "seed": settings.seed,
+        "new_tokens": settings.new_tokens, "width": settings.width, "max_size": settings.max_size,
+        "threads": settings.threads, "version": MEASURES,
+    }  # fmt: skip
+    calibrating = domain.texts[: CALIBRATING + 1] if kind == BOTH else ()
+    # Not part of a key: names that people choose, and what a kind does not depend on.
+    unused = {
+        MODEL: ("max_size",), LOOKUP: ("width",), BOTH: (), PROFILE: ("width", "max_size", "seed", "new_tokens"),
+        RACE: ("width", "max_size", "seed"),
+    }[kind]  # fmt: skip
+    identity = {key: value for key, value in common.items() if key not in ("pair", "target", "draft", *unused)}
+    identity |= {"chat": domain.chat, "tokenizer": hashes.tokenizer, "calibrating": [_digest(t) for t in calibrating]}
+    if kind in TIMED:
+        keys = (_digest([identity, [_digest(text) for text in domain.texts]]),)
+        return Job(kind, pair, keys, domain.texts, common, domain.chat)
+    per_prompt = tuple(_digest([identity, _digest(text)]) for text in domain.texts)
+    return Job(kind, pair, per_prompt, domain.texts, common, domain.chat, calibrating)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
+
+
+_one_at_a_time = threading.Lock()  # a worker with several threads: models, and PyTorch's threads, are the process's
+
+
+def run_job(job: Job) -> Done:
+    """Do a job in this process; faults of pairs and prompts are part of the result."""
+    with _one_at_a_time:
+        started = time.perf_counter()
+        rows: list[dict[str, Any]] = []
+        faults: dict[str, str] = {}
+        worker = f"{socket.gethostname()}:{os.getpid()}"
+        try:
+            loaded = _loaded(job.pair, job.common["threads"])
+            measure = {MODEL: _measured, LOOKUP: _decoded, BOTH: _decoded, PROFILE: _profiled, RACE: _raced}[job.kind]
+            for key, text in zip(job.keys, job.prompts, strict=not job.timed):
+                begun = time.perf_counter()
+                try:
+                    found = measure(job, loaded, text)
+                except BaseException as error:
+                    faults[key] = _words(error)
+                    continue
+                prompt = {} if job.timed else {"prompt": text[:200], "prompt_hash": _digest(text)}
+                seconds = time.perf_counter() - begun
+                rows.append(job.common | prompt | found | {"key": key, "seconds": seconds, "worker": worker})
+        except BaseException as error:  # a pair that does not load
+            faults = dict.fromkeys(job.keys, _words(error))
+        return Done(rows, faults, worker, time.perf_counter() - started)
+
+
+def _words(error: BaseException) -> str:
+    """Return what to record of a fault, also of a library's; what ends programs is raised."""
+    if not (isinstance(error, Exception) or is_panic(error)):
+        raise error
+    return "out of memory" if is_out_of_memory(error) else f"{error}" or type(error).__name__
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """The pair in this worker's memory, and the calibrations that were measured on it by prompt and setting."""
+
+    pair: ModelPair
+    calibrations: dict[tuple, Calibration] = field(default_factory=dict)
+
+
+_held: dict[tuple[PairSection, int], _Loaded] = {}  # one pair in memory per worker
+
+
+def _loaded(section: PairSection, threads: int) -> _Loaded:
+    """Return a pair, loaded anew unless the job before had it; that one's pair goes before."""
+    import torch
+    from transformers.utils import logging
+
+    from ...models.loading import load_pair
+
+    if (section, threads) in _held:
+        return _held[section, threads]
+    while _held:
+        for model in _held.popitem()[1].pair.models:
+            model.close()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    torch.set_num_threads(threads)
+    _held[section, threads] = _Loaded(load_pair(**section.options()))
+    return _held[section, threads]
+
+
+def _seed(job: Job, text: str) -> int:
+    return int(_digest([job.common["seed"], text])[:12], 16)
+
+
+def _measured(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
+    """Return what `measure_acceptance` finds on one prompt."""
+    vector = _vector(loaded.pair, text, job)
+    assert vector.prompt_sums is not None and vector.prompt_ranks is not None and vector.calibration is not None
+    return {
+        "positions": int(vector.trials or 0), "sums": vector.prompt_sums[0].tolist(),
+        "ranks": vector.prompt_ranks[0].tolist(), "calibration": json.dumps(vector.calibration.to_json()),
+    } | _dtype(loaded.pair)  # fmt: skip
+
+
+def _dtype(pair: ModelPair) -> dict[str, str]:
+    from ...models.protocol import dtype_name
+
+    return {"dtype_used": dtype_name(pair.target), "passes_by": pair.target.backend}
+
+
+def _vector(pair: ModelPair, text: str, job: Job) -> AcceptanceVector:
+    from ...models.chat import encode_prompt
+    from ..measure_acceptance import measure_acceptance
+
+    return measure_acceptance(
+        [encode_prompt(pair.tokenizer, text, chat=job.chat)], target=pair.target, draft=pair.draft,
+        sampling=_sampling(job), width=job.common["width"], max_new_tokens=job.common["new_tokens"],
+        seed=_seed(job, text),
+    )  # fmt: skip
+
+
+def _sampling(job: Job) -> SamplingConfig:
+    from ...decoding.sampling import SamplingConfig
+
+    return SamplingConfig(job.common["temperature"], job.common["top_p"])
+
+
+def _calibration(job: Job, loaded: _Loaded, text: str) -> Calibration:
+    """Return the chances of the draft on the domain's first prompts without this one; each is measured once."""
+    from ...design.calibration import Calibration
+
+    others = [other for other in job.calibrating if other != text][:CALIBRATING]
+    if not others:
+        raise ValueError("found one prompt in the domain, expected at least two: both needs the calibration of another")
+    setting = (job.chat, *(job.common[key] for key in ("temperature", "top_p", "new_tokens", "width", "seed")))
+    for other in others:
+        if (other, *setting) not in loaded.calibrations:
+            vector = _vector(loaded.pair, other, job)
+            assert vector.calibration is not None
+            loaded.calibrations[other, *setting] = vector.calibration
+    return Calibration.joined([loaded.calibrations[other, *setting] for other in others])
+
+
+def _decoded(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
+    """Return what each step of a real decode drafted and committed, with lookup trees or hybrid ones."""
+    from ...decoding.lookup.hybrid_tree import HybridTree
+    from ...decoding.lookup.lookup_tree import LookupTree
+    from ...decoding.lookup.text_index import TextIndex
+    from ...models.chat import encode_prompt
+    from ..race import own_method
+
+    size = job.common["max_size"]
+    tree: HybridTree | LookupTree = LookupTree(TextIndex(), max_size=size)
+    if job.kind == BOTH:
+        tree = HybridTree(TextIndex(), max_size=size, profile=None, calibration=_calibration(job, loaded, text))
+    decode = own_method(loaded.pair, tree, _sampling(job), seed=_seed(job, text))
+    ids = encode_prompt(loaded.pair.tokenizer, text, chat=job.chat)
+    done = decode(ids, job.common["new_tokens"], 0, lambda share: None)
+    assert done is not None, "nothing cancels it"
+    return {
+        "tokens": len(done.output), "steps": done.passes, "nodes": [step.tree.size for step in done.steps],
+        "draft_widths": [list(step.draft_widths) for step in done.steps],
+    } | _dtype(loaded.pair)  # fmt: skip
+
+
+def _profiled(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
+    from ..measure_profile import measure_profile
+
+    profile = measure_profile(target=loaded.pair.target, draft=loaded.pair.draft)
+    return {"result": json.dumps(profile.to_json())} | _dtype(loaded.pair)
+
+
+def _raced(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
+    from ...models.chat import encode_prompt
+    from ..bench import bench
+
+    ids = [encode_prompt(loaded.pair.tokenizer, each, chat=job.chat) for each in job.prompts]
+    found = bench(loaded.pair, ids, sampling=_sampling(job), max_new_tokens=job.common["new_tokens"])
+    return {"result": json.dumps(found)} | _dtype(loaded.pair)

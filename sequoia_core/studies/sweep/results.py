@@ -1,0 +1,236 @@
+"""A folder of results: one Parquet file per job, one row per prompt and setting, read as one table.
+
+A row has a key of what it depends on, so a measurement is there once whatever was killed, repeated or merged: to merge
+two folders, copy one into the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...design.acceptance import AcceptanceVector
+from ...design.calibration import Calibration
+from ...design.conditions import SEQUOIA, Conditions
+from ...design.profile import HardwareProfile
+from ...files.safe_files import json_bytes, one_line, read_bytes, read_json, write_atomic
+from ..measure_acceptance import TARGET_TEXT, vector_from_prompts
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+ROWS, FAILED = "rows", "failed"
+MOST_ROWS, MOST_BYTES = 1_000_000, 2**30  # of one file, unpacked
+PROMPT = ["domain", "prompt_hash"]  # what tells prompts from others
+TIMES = ("seconds", "worker")  # columns that differ between equal sweeps, beside what timed rows found
+
+
+def schema() -> pa.Schema:
+    """Return the columns of a results file; a column that a row's kind does not have is null."""
+    import pyarrow as pa
+
+    text, number, real = pa.string(), pa.int64(), pa.float64()
+    columns = dict.fromkeys(
+        ("key", "kind", "pair", "target", "draft", "target_hash", "draft_hash", "dtype", "offload", "device", "domain",
+         "prompt", "prompt_hash", "dtype_used", "passes_by", "worker", "calibration", "result"), text,
+    )  # fmt: skip
+    columns |= dict.fromkeys(
+        ("seed", "new_tokens", "width", "max_size", "threads", "version", "positions", "tokens", "steps"), number
+    )
+    columns |= dict.fromkeys(("temperature", "top_p", "seconds"), real)
+    columns |= {
+        "sums": pa.list_(real), "ranks": pa.list_(pa.int16()), "nodes": pa.list_(pa.int32()),
+        "draft_widths": pa.list_(pa.list_(pa.int32())),
+    }  # fmt: skip
+    return pa.schema(list(columns.items()))
+
+
+class Results:
+    """A folder of results; it is made when the first row is written.
+
+    Raises:
+        ValueError: for a place that holds something else, or where nothing can be made.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        if find_spec("pyarrow") is None:
+            raise ValueError("found no pyarrow to write results with, expected it installed: pip install pyarrow")
+        self.folder, shown = Path(folder), f"{str(folder)[:200]!r}"
+        try:
+            inside = {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{shown}: found no folder ({error}), expected one or a new name") from error
+        if not str(folder) or (inside and not inside & {ROWS, FAILED}):
+            raise ValueError(f"{shown}: found other things in it, expected results of a sweep, or a new name")
+        above = self.folder if self.folder.exists() else self.folder.absolute().parent
+        if not above.is_dir() or not os.access(above, os.W_OK):
+            raise ValueError(f"{shown}: found no folder {above} to write in, expected one")
+
+    def add(self, key: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write a job's rows: beside, then renamed, so that a file is whole or not there."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        buffer = io.BytesIO()
+        table = pa.Table.from_pylist([dict(row) for row in rows], schema())
+        # Without statistics and dictionaries a file of a few rows is half as long.
+        pq.write_table(
+            table, buffer, compression="zstd", compression_level=9, use_dictionary=False, write_statistics=False
+        )
+        self._write(f"{ROWS}/{key}.parquet", buffer.getvalue())
+
+    def _write(self, name: str, data: bytes) -> None:
+        path = self.folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"{path.parent}: cannot be written ({error.strerror}), expected a folder") from error
+        write_atomic(path, data)
+
+    def add_failure(self, key: str, faults: Mapping[str, str], words: str) -> None:
+        """Record why rows of a job could not be measured; an empty mapping forgets an earlier failure."""
+        name = f"{FAILED}/{key}.json"
+        if faults:
+            self._write(name, json_bytes({"job": words, "faults": dict(faults)}))
+        else:
+            (self.folder / name).unlink(missing_ok=True)
+
+    def join(self) -> None:
+        """Put all rows into one file, which is shorter than one per job."""
+        paths = list((self.folder / ROWS).glob("*.parquet"))
+        rows = read_rows(self.folder)
+        if len(paths) > 1:
+            name = hashlib.sha256("".join(rows["key"]).encode()).hexdigest()[:32]
+            self.add(name, rows.astype(object).where(rows.notna(), None).to_dict("records"))
+            for path in paths:
+                if path.stem != name:
+                    path.unlink()
+
+    def failures(self) -> dict[str, str]:
+        """Return row key -> why it could not be measured."""
+        found: dict[str, str] = {}
+        for path in sorted((self.folder / FAILED).glob("*.json")):
+            found |= _faults(path)
+        return found
+
+    def forget_failures(self, keys: set[str]) -> None:
+        """Let what failed be tried again, where a job has no other rows than these."""
+        for path in (self.folder / FAILED).glob("*.json"):
+            if set(_faults(path)) <= keys:
+                path.unlink(missing_ok=True)
+
+    def keys(self) -> set[str]:
+        """Return the keys of all rows."""
+        return set(read_rows(self.folder, ["key"])["key"]) if (self.folder / ROWS).is_dir() else set()
+
+
+def _faults(path: Path) -> dict[str, str]:
+    content = read_json(read_bytes(path))
+    faults = content.get("faults") if isinstance(content, dict) else None
+    if not isinstance(faults, dict):
+        raise ValueError(f"{path}: found no faults, expected a record of a sweep")
+    return {str(key): str(words) for key, words in faults.items()}
+
+
+def read_rows(folder: str | Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """Return the rows of a folder as one table, each key once, in the order of keys.
+
+    Raises:
+        ValueError: for a folder without results, or a file that is no results file.
+    """
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    inside = Path(folder) / ROWS
+    if not inside.is_dir():
+        raise ValueError(f"{folder}: found no folder {ROWS}, expected the results of a sweep")
+    wanted = schema()
+    names = wanted.names if columns is None else list(dict.fromkeys(["key", *columns]))
+    tables = []
+    for path in sorted(inside.glob("*.parquet")):
+        try:
+            file = pq.ParquetFile(io.BytesIO(read_bytes(path)))
+            held = sum(file.metadata.row_group(n).total_byte_size for n in range(file.metadata.num_row_groups))
+            if file.metadata.num_rows > MOST_ROWS or held > MOST_BYTES:
+                raise ValueError(f"{path}: found {file.metadata.num_rows:,} rows of {held:,} bytes, expected fewer")
+            found = file.read(names)
+            tables.append(found.cast(pa.schema([wanted.field(name) for name in names])))
+        except (pa.ArrowException, KeyError, OSError) as error:
+            raise ValueError(
+                f"{path}: found no rows of a sweep ({one_line(error)}), expected a results file"
+            ) from error
+    if not tables:
+        return pd.DataFrame(columns=names)
+    table = pa.concat_tables(tables).to_pandas()
+    return table.drop_duplicates("key").sort_values("key", ignore_index=True)
+
+
+def untimed_rows(folder: str | Path) -> pd.DataFrame:
+    """Return the rows of a folder without times, every number exactly as text: tables of equal sweeps are equal."""
+    return read_rows(folder).drop(columns=list(TIMES)).map(_plain).astype(str)
+
+
+def _plain(value: object) -> object:
+    """Return arrays as lists: as text, an array loses digits."""
+    return [_plain(part) for part in value] if isinstance(value, np.ndarray) else value
+
+
+def vector_of(rows: pd.DataFrame) -> AcceptanceVector:
+    """Return the acceptance vector of rows of kind "model", of one pair and way of sampling.
+
+    Raises:
+        ValueError: for no rows, or rows of several pairs or ways of sampling.
+    """
+    first = _alike(
+        rows, ("target", "draft", "target_hash", "draft_hash", "dtype_used", "offload", "temperature", "top_p", "width",
+               "new_tokens", "seed"),
+    )  # fmt: skip
+    if rows.duplicated(PROMPT).any():
+        raise ValueError("prompt_hash: found a prompt twice, expected each once (chat or threads may differ)")
+    holds_for = Conditions(first["target"], first["draft"], first["temperature"], first["top_p"], SEQUOIA)
+    meta = {
+        "source": TARGET_TEXT, "target": first["target"], "draft": first["draft"], "dtype": first["dtype_used"],
+        "verifier": SEQUOIA, "temperature": first["temperature"], "top_p": first["top_p"],
+        "width": int(first["width"]), "max_new_tokens": int(first["new_tokens"]), "seed": int(first["seed"]),
+        "prompts": len(rows),
+    }  # fmt: skip
+    calibrations = [_calibration(text) for text in rows["calibration"]]
+    return vector_from_prompts(
+        [np.array(sums) for sums in rows["sums"]], rows["positions"].to_numpy(), meta=meta, holds_for=holds_for,
+        ranks=[np.array(ranks) for ranks in rows["ranks"]], calibration=Calibration.joined(calibrations),
+    )  # fmt: skip
+
+
+def profiles_of(rows: pd.DataFrame) -> dict[str, HardwareProfile]:
+    """Return the profiles among some rows by the pair's name."""
+    found = rows[rows["kind"] == "profile"]
+    return {
+        pair: HardwareProfile.loads(text.encode(), f"profile of {pair}")
+        for pair, text in zip(found["pair"], found["result"], strict=True)
+    }
+
+
+def _calibration(text: str) -> Calibration:
+    try:
+        return Calibration.from_json(json.loads(text))  # not `read_json`: there are thousands, within a file's limit
+    except RecursionError as error:
+        raise ValueError("calibration: found JSON nested too deep, expected a table") from error
+
+
+def _alike(rows: pd.DataFrame, columns: Iterable[str]) -> pd.Series:
+    if rows.empty:
+        raise ValueError("rows: found none, expected some of one pair and setting")
+    for column in columns:
+        if rows[column].nunique(dropna=False) > 1:
+            raise ValueError(f"{column}: found {sorted(rows[column].unique())[:4]}, expected rows with one value")
+    return rows.iloc[0]

@@ -1,0 +1,241 @@
+"""Where jobs run: processes of this machine, or a Dask cluster; both are `concurrent.futures` executors.
+
+Where a worker dies or the scheduler is lost, jobs end with an error that `is_loss` knows, and the run has it restart.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...files.safe_files import one_line
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
+
+from .jobs import Done, Job, run_job
+
+MACHINE = "machine"  # the Dask resource of the one worker of a machine that may time
+RECONNECT_SEC = 600.0
+PER_CORE = 4  # processes at most
+ASK_SEC = 1.0
+
+
+class Workers(Protocol):
+    """What a run needs of the place where its jobs are done.
+
+    Attributes:
+        count: how many jobs are done at once.
+        machines: how many timed jobs are done at once.
+    """
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def machines(self) -> int: ...
+
+    def submit(self, job: Job) -> Future[Done]:
+        """Begin a job."""
+        ...
+
+    def lost(self) -> bool:
+        """Return whether the jobs under way will never end, since what runs them is gone."""
+        ...
+
+    def restart(self) -> None:
+        """Come back after a loss; jobs that were under way are forgotten.
+
+        Raises:
+            ValueError: where it does not come back.
+        """
+        ...
+
+    def close(self) -> None:
+        """End; jobs under way are given up."""
+        ...
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether an error says that what ran a job is gone, rather than what came of the job."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, BrokenExecutor | CancelledError | OSError) or bool(
+        kinds & {"CommClosedError", "KilledWorker", "FutureCancelledError", "ClosedClientError"}
+    )
+
+
+def check_request(count: int | None, address: str | None) -> None:
+    """Refuse a number of processes or a scheduler's address that cannot be; nothing is started or asked.
+
+    Raises:
+        ValueError: naming the option, what was found and what was expected.
+    """
+    if count is not None and not 1 <= count <= PER_CORE * len(_cores()):
+        found = str(count)[:40]
+        raise ValueError(f"--workers: found {found}, expected 1 to {PER_CORE * len(_cores())} on {len(_cores())} cores")
+    if address is not None and not re.fullmatch(r"(tcp|tls|ucx|wss?)://[\w.\-\[\]:]+:\d{1,5}", address):
+        raise ValueError(f"--scheduler: found {address[:60]!r}, expected an address such as tcp://10.0.0.1:8786")
+    if None not in (count, address):
+        raise ValueError(f"found --workers {count} beside --scheduler {address}, expected one: the cluster has its own")
+
+
+def _cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+class LocalWorkers:
+    """Processes of this machine, each on cores of its own.
+
+    Args:
+        count: of processes; None for as many as there are cores for.
+        threads: of each.
+    """
+
+    machines = 1
+
+    def __init__(self, count: int | None = None, *, threads: int = 1) -> None:
+        check_request(count, None)
+        cores = _cores()
+        self.count = count or max(1, len(cores) // threads)
+        each = max(1, len(cores) // self.count)
+        self._places = [cores[(n * each) % len(cores) :][:each] for n in range(self.count)]
+        self._executor = self._start()
+
+    def submit(self, job: Job) -> Future[Done]:
+        with _no_main():
+            return self._executor.submit(run_job, job)
+
+    def lost(self) -> bool:
+        return False  # a broken pool ends its futures itself
+
+    def restart(self) -> None:
+        self.close()
+        self._executor = self._start()
+
+    def close(self) -> None:
+        processes = list((self._executor._processes or {}).values())  # no public way ends a job that is under way
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join(5)
+
+    def _start(self) -> ProcessPoolExecutor:
+        context = get_context("spawn")
+        places: Queue = context.Queue()
+        for cores in self._places:
+            places.put(cores)
+        return ProcessPoolExecutor(self.count, context, _begin, (places,))
+
+
+@contextmanager
+def _no_main() -> Iterator[None]:
+    """Hide the main module while a process starts, which would run it: a Streamlit page, a script without a guard."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _begin(places: Queue) -> None:
+    """Prepare a worker process: cores of its own, an end with its parent, and no answer to Ctrl-C, which that has."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, places.get())
+
+    def watch() -> None:
+        above = parent_process()
+        if above is not None:
+            above.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class DaskWorkers:
+    """The workers of a running Dask scheduler (extra `cluster`).
+
+    Timed jobs go to workers that were started with the resource "machine", one on each machine.
+
+    Args:
+        address: such as "tcp://10.0.0.1:8786".
+        timed: whether the sweep times anything.
+
+    Raises:
+        ValueError: where the package is missing, nobody answers, there are no workers, or none may time.
+    """
+
+    def __init__(self, address: str, *, timed: bool = False) -> None:
+        try:
+            import distributed  # noqa: F401
+        except ImportError as error:
+            raise ValueError(
+                "--scheduler: found no package distributed, expected it: pip install 'sequoia-studio[cluster]'"
+            ) from error
+        self.address = address
+        self._client: Any = None
+        self._connect(10.0)
+        if timed and not self.machines:
+            raise ValueError(
+                f"{address}: found no worker with the resource {MACHINE}, expected one on each machine that times "
+                f'(dask worker {address} --nworkers 1 --nthreads 1 --memory-limit 0 --resources "{MACHINE}=1")'
+            )
+
+    @property
+    def count(self) -> int:
+        return max(1, sum(worker["nthreads"] for worker in self._workers()))
+
+    @property
+    def machines(self) -> int:
+        return sum(int(worker["resources"].get(MACHINE, 0)) for worker in self._workers())
+
+    def _workers(self) -> list[dict[str, Any]]:
+        return list(self._client.scheduler_info(n_workers=-1)["workers"].values())
+
+    def submit(self, job: Job) -> Future[Done]:
+        # Not pure: a job that ran before may have to run again, where its result was lost.
+        return (self._timing if job.timed else self._executor).submit(run_job, job)
+
+    def lost(self) -> bool:
+        return self._client.status != "running"
+
+    def restart(self) -> None:
+        self.close()
+        self._connect(RECONNECT_SEC)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close(timeout=5)
+
+    def _connect(self, patience: float) -> None:
+        from distributed import Client
+
+        until = time.monotonic() + patience
+        while True:
+            try:
+                self._client = Client(self.address, timeout=5, set_as_default=False)
+                self._client.wait_for_workers(1, timeout=max(1.0, min(30.0, until - time.monotonic())))
+                break
+            except (OSError, TimeoutError, ValueError) as error:
+                self.close()
+                if time.monotonic() > until:
+                    raise ValueError(
+                        f"{self.address}: found no Dask scheduler with a worker ({one_line(error)}), expected one"
+                    ) from error
+                time.sleep(ASK_SEC)
+        self._executor: Executor = self._client.get_executor(pure=False)
+        self._timing: Executor = self._client.get_executor(pure=False, resources={MACHINE: 1})

@@ -1,0 +1,117 @@
+"""A sweep run by the app: a plan, the folder that it fills, and the job behind it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from ui import controls
+from ui.compare.source import typed_folder
+from ui.jobs import job_panel, session_jobs
+from ui.jobs.sweep_job import Swept, sweep_work
+from ui.markdown import escaped
+from ui.session import session, shipped
+
+if TYPE_CHECKING:
+    from sequoia_core.studies.sweep.plan import Plan
+
+MOST_CHARS = 100_000
+DOMAINS = {"not-looping": "code", "prompts": "code"}  # what other shipped files hold is their name
+
+
+def section() -> None:
+    """Offer to run a sweep, and show its progress."""
+    active = job_panel.is_active("sweep")
+    with st.expander("Run a sweep here", icon=":material/playlist_play:", expanded=active, key="compare_here"):
+        text = st.text_area(
+            "Plan",
+            example(),
+            key=f"sweep_plan_{session.pair_name()}",
+            height=320,
+            max_chars=MOST_CHARS,
+            help="TOML, as `sequoia sweep` takes it, with whole paths. The first lines are of the pair in use.",
+        )
+        folder = st.text_input(
+            "Folder for the results",
+            str(Path.home() / "sequoia-sweep"),
+            key="sweep_folder",
+            max_chars=4096,
+            help="What is there already is not measured again: a sweep that was cancelled goes on where it was.",
+        )
+        with st.container(horizontal=True):
+            check = st.button("Check", key="sweep_check", icon=":material/rule:")
+            label = controls.on_primary("Run", disabled=active)
+            run = st.button(label, key="sweep_start", icon=":material/play_arrow:", type="primary", disabled=active)
+        if check or run:
+            try:
+                plan, jobs, there = checked(text, folder)
+            except ValueError as error:
+                st.error(escaped(str(error)), icon=":material/error:")
+            else:
+                if check:
+                    words = f"The plan is valid: {jobs:,} jobs to do, {there:,} rows are there or have failed before."
+                    st.success(words, icon=":material/check_circle:")
+                elif not jobs:
+                    st.success("Nothing is missing: every row of this plan is there.", icon=":material/check_circle:")
+                else:
+                    job_panel.start("sweep", "Sweep", sweep_work(plan, str(typed_folder(folder))))
+        job_panel.draw("sweep")
+        _ended()
+
+
+def _ended() -> None:
+    """Say what the last sweep of this session left."""
+    job = session_jobs.job("sweep")
+    if job is None or job.active or not isinstance(job.result, Swept):
+        return
+    state = job.result.state
+    words = f"{state.done} of {state.jobs} jobs done, {state.failed} failed."
+    st.caption(f":material/folder: {escaped(job.result.folder)}: {words}")
+    for words in dict.fromkeys(state.faults.values()):
+        st.warning(escaped(words), icon=":material/warning:")
+        break
+
+
+def checked(text: str, folder: str) -> tuple[Plan, int, int]:
+    """Return a plan, how many jobs are missing in a folder, and how many rows are not.
+
+    Raises:
+        ValueError: for a plan with mistakes, or no folder.
+    """
+    from sequoia_core.studies.sweep.plan import read_plan
+    from sequoia_core.studies.sweep.results import Results
+    from sequoia_core.studies.sweep.run import missing_jobs
+
+    results = Results(typed_folder(folder))
+    with st.spinner("Checking the plan…"), tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "plan.toml"
+        path.write_text(text, encoding="utf-8", errors="replace")
+        try:
+            plan = read_plan(path)
+        except ValueError as error:
+            raise ValueError(str(error).replace(f"{path}: ", "Plan, ")) from error
+        jobs, there = missing_jobs(plan, results)
+    return plan, len(jobs), there
+
+
+def example() -> str:
+    """Return a small plan for the pair in use."""
+    spec = session.pair_spec()
+    pair = {"name": session.pair_name()[:80], **{key: value for key, value in spec._asdict().items() if value}}
+    pair["drafters"] = ["lookup"] if spec.is_alone else ["model", "lookup", "both"]
+    settings = {"temperatures": [0.0, 0.6], "new_tokens": 64, "max_size": 16, "profile": not spec.is_alone}
+    files = sorted((shipped.ASSETS / "prompts").glob("*.jsonl"))
+    prompts = [
+        {"domain": DOMAINS.get(path.stem, path.stem), "file": str(path), "count": 4}
+        for path in [path for path in files if path.stem != "prompts"] or files
+    ]
+    parts = [("", settings), ("[[pairs]]\n", pair), *(("[[prompts]]\n", part) for part in prompts)]
+    # ensure_ascii: JSON's escapes of characters beyond 16 bits are none of TOML's
+    return "\n".join(
+        head + "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in part.items())
+        for head, part in parts
+    )

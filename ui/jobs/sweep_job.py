@@ -1,0 +1,47 @@
+"""A sweep as a job for the engine's worker, which waits while a process of its own measures.
+
+That process loads its models itself, and ends with the job. No Streamlit here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ui.jobs.jobs import JobContext
+
+if TYPE_CHECKING:
+    from sequoia_core.studies.sweep.plan import Plan
+    from sequoia_core.studies.sweep.run import State
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """A sweep that ended or was cancelled: where its rows are, and how far it came."""
+
+    folder: str
+    state: State
+
+
+def sweep_work(plan: Plan, folder: str) -> Callable[[JobContext], Swept]:
+    """Return the work of measuring what is missing of a plan; what was finished stays when it is cancelled."""
+
+    def work(context: JobContext) -> Swept:
+        from sequoia_core.studies.sweep.results import Results
+        from sequoia_core.studies.sweep.run import run_sweep
+        from sequoia_core.studies.sweep.workers import LocalWorkers
+
+        def tell(state: State) -> None:
+            context.keep(Swept(folder, state))
+            last = next((f": {worker.last}" for worker in state.workers.values()), "")
+            context.progress(state.fraction, f"{state.done + state.failed} of {state.jobs} jobs{last}")
+
+        workers = LocalWorkers(1, threads=plan.settings.threads)
+        try:
+            state = run_sweep(plan, Results(folder), workers, progress=tell, cancel=context.cancel)
+        finally:
+            workers.close()
+        return Swept(folder, state)
+
+    return work
