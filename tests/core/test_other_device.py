@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.pretend_device import DevicesMix, PretendTensor, pretend_device
 from sequoia_core import (
     AdaptiveTree,
     HardwareProfile,
@@ -30,7 +31,6 @@ from sequoia_core.studies.losslessness import check_losslessness
 from sequoia_core.studies.rejection_curves import measure_rejection
 from tests.conftest import calibration_of, tiny_llama
 from tests.core.test_families import FAMILIES, build, save
-from tests.pretend_device import DevicesMix, PretendTensor, pretend_device
 
 PROMPT = [3, 14, 15, 9, 2, 6, 3, 14, 15]
 RAGGED = TokenTree(np.array([-1, 0, 0, 0, 1, 1, 3, 4, 4, 6, 9]))

@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.pretend_device import PretendTensor, pretend_device
 from sequoia_core import LookupTree, SpecExecTree, TextIndex
 from sequoia_core.decoding import assemble, static_drafting, static_judging
 from sequoia_core.decoding import loop as engine
@@ -31,7 +32,6 @@ from tests.conftest import tiny_llama
 from tests.core.decoding.dynamic.test_dynamic_exactness import Script, filled_by, random_law
 from tests.core.decoding.test_loop import PROMPT, TREES, greedy_reference, tokens_of
 from tests.core.test_families import FAMILIES, build
-from tests.pretend_device import PretendTensor, pretend_device
 
 
 @pytest.fixture
