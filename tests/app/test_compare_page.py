@@ -95,7 +95,7 @@ def test_hardware_of_the_sweep_comes_first_then_what_serves_most(assets, tmp_pat
     names = {"target": "demo target", "draft": "demo draft"}
     rows = [measured("a", [1, 0, 1]) | names, decoded("a", [2, 1]) | names]
     timed = row("profile", "", domain="") | {"result": json.dumps(profile(device="of the sweep").to_json())}
-    Results(tmp_path / "made").add("made", [*rows, timed])
+    Results(tmp_path / "made").add([*rows, timed])
     other = profile(device="for lookup alone")
     replace(other, meta=other.meta | {"draft": "another"}).save(assets / "profiles" / "cpu-2core.json")  # the default
     profile().save(assets / "profiles" / "z.json")
@@ -135,7 +135,7 @@ def test_a_cell_that_is_not_there_gives_way(swept: Path, tmp_path: Path) -> None
     assert page.selectbox(key="compare_setting").value == "T = 0, code"
     assert page.selectbox(key="compare_shown").value == "Predicted speedup"
     page = settled(page.selectbox(key="compare_drafter").set_value("demo <b>").run())
-    Results(tmp_path / "one").add("made", [decoded("a", [2, 1])])
+    Results(tmp_path / "one").add([decoded("a", [2, 1])])
     page.session_state["studio_sweep_to_show"] = str(tmp_path / "one")
     assert settled(page.run()).selectbox(key="compare_drafter").value == "lookup"
 
@@ -153,7 +153,7 @@ def test_a_folder_that_is_none_and_a_damaged_file_say_so(tmp_path: Path, swept: 
 
 def test_gaps_and_what_does_not_fit_are_dashes(tmp_path: Path) -> None:
     rows = [measured("a", [1, 0, 1]), measured("b", [1, 1], domain="edits"), decoded("a", [2, 1], temperature=0.6)]
-    Results(tmp_path / "made").add("made", rows)
+    Results(tmp_path / "made").add(rows)
     page = compared(tmp_path / "made")
     assert page.selectbox(key="compare_hardware").value is None
     assert any("no speedup is predicted" in text.value for text in page.markdown)
@@ -164,7 +164,7 @@ def test_gaps_and_what_does_not_fit_are_dashes(tmp_path: Path) -> None:
 
 
 def test_a_single_drafter_is_said_to_compare_with_nothing(tmp_path: Path) -> None:
-    Results(tmp_path / "one").add("made", [decoded("a", [2, 1])])
+    Results(tmp_path / "one").add([decoded("a", [2, 1])])
     assert "One drafter was measured, lookup" in compared(tmp_path / "one").info[0].value
 
 

@@ -17,4 +17,5 @@ def test_the_first_page_of_a_cold_server_has_the_whole_menu(page, tmp_path) -> N
         assert page.title().startswith("Decode") and page.url.endswith("/decode?tokens=256")
         assert page.get_by_role("slider", name="New tokens").get_attribute("aria-valuetext") == "256"
     finally:
+        page.close()  # before its server goes: it would report that
         server.stop()

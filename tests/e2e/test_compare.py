@@ -24,14 +24,14 @@ def folder(tmp_path):
                 for pair in ("small draft", "large draft"):
                     rows.append(measured(prompt, ranks[number:], pair=pair, **at))
                     rows.append(decoded(prompt, [4, 2, 5], both=True, pair=pair, **at))
-    Results(tmp_path / "sweep").add("made", rows)
+    Results(tmp_path / "sweep").add(rows)
     return tmp_path / "sweep"
 
 
 @pytest.fixture
 def alone(tmp_path):
     """A sweep of one drafter, one temperature and one kind of text."""
-    Results(tmp_path / "alone").add("made", [decoded("a", [4, 1])])
+    Results(tmp_path / "alone").add([decoded("a", [4, 1])])
     return tmp_path / "alone"
 
 

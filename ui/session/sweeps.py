@@ -98,7 +98,7 @@ def _read(folder: str, stamp: Stamp) -> Sweep:
     from sequoia_core.studies.sweep.results import profiles_of, read_rows
 
     rows = read_rows(folder)
-    return Sweep(compare(rows), tuple(profiles_of(rows).values()))
+    return Sweep(compare(rows), profiles_of(rows))
 
 
 @st.cache_resource(

@@ -52,7 +52,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """The name of the job's file, 32 hex digits."""
+        """A name for all its rows, 32 hex digits."""
         return _digest(self.keys)
 
     @property

@@ -1,7 +1,8 @@
 """A folder of results: one Parquet file per job, one row per prompt and setting, read as one table.
 
-A row has a key of what it depends on, so a measurement is there once whatever was killed, repeated or merged: to merge
-two folders, copy one into the other.
+A row has a key of what it depends on, so a measurement is there once whatever was killed, repeated or merged. Files
+are called by what they hold, so to merge two folders, copy one into the other: what was timed on two machines stays
+twice.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class Results:
         if not above.is_dir() or not os.access(above, os.W_OK):
             raise ValueError(f"{shown}: found no folder {above} to write in, expected one")
 
-    def add(self, key: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write a job's rows: beside, then renamed, so that a file is whole or not there."""
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> str:
+        """Write rows: beside, then renamed, so that a file is whole or not there; return the file's name."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -86,7 +87,10 @@ class Results:
         pq.write_table(
             table, buffer, compression="zstd", compression_level=9, use_dictionary=False, write_statistics=False
         )
-        self._write(f"{ROWS}/{key}.parquet", buffer.getvalue())
+        held = [(row["key"], row.get("result") or "") for row in rows]
+        name = f"{hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32]}.parquet"
+        self._write(f"{ROWS}/{name}", buffer.getvalue())
+        return name
 
     def _write(self, name: str, data: bytes) -> None:
         path = self.folder / name
@@ -109,10 +113,9 @@ class Results:
         paths = list((self.folder / ROWS).glob("*.parquet"))
         rows = read_rows(self.folder)
         if len(paths) > 1:
-            name = hashlib.sha256("".join(rows["key"]).encode()).hexdigest()[:32]
-            self.add(name, rows.astype(object).where(rows.notna(), None).to_dict("records"))
+            name = self.add(rows.astype(object).where(rows.notna(), None).to_dict("records"))
             for path in paths:
-                if path.stem != name:
+                if path.name != name:
                     path.unlink()
 
     def failures(self) -> dict[str, str]:
@@ -142,7 +145,7 @@ def _faults(path: Path) -> dict[str, str]:
 
 
 def read_rows(folder: str | Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return the rows of a folder as one table, each key once, in the order of keys.
+    """Return the rows of a folder as one table, in the order of keys: each once, of timed ones each that differs.
 
     Raises:
         ValueError: for a folder without results, or a file that is no results file.
@@ -155,7 +158,7 @@ def read_rows(folder: str | Path, columns: Sequence[str] | None = None) -> pd.Da
     if not inside.is_dir():
         raise ValueError(f"{folder}: found no folder {ROWS}, expected the results of a sweep")
     wanted = schema()
-    names = wanted.names if columns is None else list(dict.fromkeys(["key", *columns]))
+    names = wanted.names if columns is None else list(dict.fromkeys(["key", "result", *columns]))
     tables = []
     for path in sorted(inside.glob("*.parquet")):
         try:
@@ -172,7 +175,7 @@ def read_rows(folder: str | Path, columns: Sequence[str] | None = None) -> pd.Da
     if not tables:
         return pd.DataFrame(columns=names)
     table = pa.concat_tables(tables).to_pandas()
-    return table.drop_duplicates("key").sort_values("key", ignore_index=True)
+    return table.drop_duplicates(["key", "result"]).sort_values("key", ignore_index=True, kind="stable")
 
 
 def untimed_rows(folder: str | Path) -> pd.DataFrame:
@@ -211,13 +214,13 @@ def vector_of(rows: pd.DataFrame) -> AcceptanceVector:
     )  # fmt: skip
 
 
-def profiles_of(rows: pd.DataFrame) -> dict[str, HardwareProfile]:
-    """Return the profiles among some rows by the pair's name."""
+def profiles_of(rows: pd.DataFrame) -> tuple[HardwareProfile, ...]:
+    """Return the profiles among some rows."""
     found = rows[rows["kind"] == "profile"]
-    return {
-        pair: HardwareProfile.loads(text.encode(), f"profile of {pair}")
+    return tuple(
+        HardwareProfile.loads(text.encode(), f"profile of {pair}")
         for pair, text in zip(found["pair"], found["result"], strict=True)
-    }
+    )
 
 
 def _calibration(text: str) -> Calibration:

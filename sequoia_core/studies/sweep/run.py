@@ -116,7 +116,7 @@ def run_sweep(
     for timed, part in groupby(jobs, key=lambda job: job.timed):
         for job, done in _through(list(part), workers, one_per_machine=timed, cancel=cancel, tell=tell):
             if done.rows:
-                results.add(job.key, done.rows)
+                results.add(done.rows)
             results.add_failure(job.key, done.faults, job.words)
             _count(state, job, done, workers)
             tell()

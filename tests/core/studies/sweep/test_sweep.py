@@ -24,10 +24,12 @@ from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.sweep import jobs as sweep_jobs
 from sequoia_core.studies.sweep.jobs import all_jobs, run_job
 from sequoia_core.studies.sweep.plan import content_hash, read_plan
-from sequoia_core.studies.sweep.results import Results, read_rows, untimed_rows, vector_of
+from sequoia_core.studies.sweep.results import Results, profiles_of, read_rows, untimed_rows, vector_of
 from sequoia_core.studies.sweep.run import missing_jobs, run_sweep
 from sequoia_core.studies.sweep.workers import LocalWorkers
 from tests.sweep_plans import write_plan
+
+from .hand_made import profile, row
 
 DEMO = Path(__file__).parents[4] / "assets" / "demo"
 
@@ -105,11 +107,34 @@ def test_two_folders_merge_by_copying(serial, tmp_path):
     for number in range(2):
         results = Results(tmp_path / f"part{number}")
         for job in wanted[number * 8 : number * 8 + 16]:  # eight are in both
-            results.add(job.key, run_job(job).rows)
+            results.add(run_job(job).rows)
     shutil.copytree(tmp_path / "part0", tmp_path / "part1", dirs_exist_ok=True)
     assert untimed_rows(tmp_path / "part1").equals(serial)
     Results(tmp_path / "part1").join()
     assert untimed_rows(tmp_path / "part1").equals(serial) and len(list(tmp_path.glob("part1/rows/*"))) == 1
+
+
+def test_what_two_machines_timed_is_kept_twice_by_merging(tmp_path):
+    folders = [tmp_path / "here", tmp_path / "there"]
+    times = [profile().to_json() | {"device": device} for device in ("a machine", "another")]
+    for folder, found in zip(folders, times, strict=True):
+        Results(folder).add([row("profile", "", key="timed", result=json.dumps(found))])
+    shutil.copytree(folders[0], folders[1], dirs_exist_ok=True)
+    shutil.copytree(folders[0], folders[1], dirs_exist_ok=True)  # again: what is equal is there once
+    for _ in range(2):
+        assert sorted(each.device for each in profiles_of(read_rows(folders[1]))) == ["a machine", "another"]
+        assert Results(folders[1]).keys() == {"timed"}
+        Results(folders[1]).join()
+    assert len(list(folders[1].glob("rows/*"))) == 1
+
+
+def test_a_part_of_a_job_does_not_replace_the_whole_by_merging(tmp_path):
+    rows = [row("model", prompt) for prompt in "ab"]
+    whole, part = Results(tmp_path / "whole"), Results(tmp_path / "part")
+    whole.add(rows)
+    part.add(rows[:1])  # the other prompt failed there
+    shutil.copytree(part.folder, whole.folder, dirs_exist_ok=True)
+    assert whole.keys() == {each["key"] for each in rows}
 
 
 def test_a_run_that_is_killed_goes_on_and_leaves_no_process(serial, tmp_path):
@@ -317,6 +342,6 @@ def test_both_is_never_calibrated_by_the_prompt_that_it_decodes(tmp_path, monkey
 def test_a_row_that_is_there_twice_counts_once(tmp_path):
     plan, results = read_plan(write_plan(tmp_path, count=2, tokens=4)), Results(tmp_path / "out")
     first, second = [run_job(job).rows for job in list(all_jobs(plan))[:2]]
-    results.add("one", first + second)
-    results.add("two", second)
+    results.add(first + second)
+    results.add(second)
     assert len(read_rows(tmp_path / "out")) == 2
