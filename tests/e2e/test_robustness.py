@@ -21,6 +21,7 @@ def move_slider(page, key: str, value: str) -> None:
     slider.press("Home")
     for _ in range(100):
         if value in (slider.input_value(), slider.get_attribute("aria-valuetext")):
+            page.wait_for_timeout(500)  # the slider keeps its value back for a while, and a click then can be lost
             return
         slider.press("ArrowRight")
     raise AssertionError(f"{key} never said {value}")
@@ -70,6 +71,7 @@ def test_recorded_evidence_then_ones_own(page, server, shot, tmp_path):
 
     open_section(page, "Losslessness")
     page.get_by_text("Run this check").click()
+    settle(page)  # it unfolds
     move_slider(page, "robustness_samples", "200")
     start(page, "losslessness", "measured here on the demo pair")
     assert "Passed" in metric(page, "Losslessness") and "200 samples" in metric(page, "Losslessness")
