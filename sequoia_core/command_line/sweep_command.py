@@ -68,8 +68,6 @@ def sweep_command(
     if jobs:
         threads, timed = checked.settings.threads, any(job.timed for job in jobs)
         place = LocalWorkers(workers, threads=threads) if scheduler is None else DaskWorkers(scheduler, timed=timed)
-        if retry_failed:
-            results.forget_failures({key for job in jobs for key in job.keys})
         try:
             with _live(as_json) as progress:
                 state = run_sweep(checked, results, place, todo=(jobs, skipped), progress=progress)

@@ -182,25 +182,30 @@ def test_the_plan_offered_is_one_of_the_pair_in_use(monkeypatch, spec: PairSpec)
     assert plan["profile"] != spec.is_alone and plan["prompts"][0]["domain"] == "code"
 
 
-def test_a_sweep_runs_here_and_goes_on_where_it_was(swept: Path, tmp_path: Path) -> None:
+def test_a_sweep_runs_here_and_tries_again_what_failed(swept: Path, tmp_path: Path) -> None:
     folder = tmp_path / "results"
     shutil.copytree(swept, folder)
+    results, keys = Results(folder), Results(folder).keys()
     next((folder / "rows").iterdir()).unlink()
+    gone = keys - results.keys()
+    results.add_failure("a job", dict.fromkeys(gone, "no memory"), "a job")
     page = open_page("compare")
     plan = PLAN.replace("prompts.jsonl", str(swept.parent / "prompts.jsonl"))
     page.text_area[0].set_value(plan)
     page.text_input(key="sweep_folder").set_value(str(folder))
     page = settled(page.button(key="sweep_check").click().run())
-    assert page.success[0].value == "The plan is valid: 1 jobs to do, 2 rows are there or have failed before."
+    assert page.success[0].value == "The plan is valid: 0 jobs to do, 2 rows are there, 2 failed before."
+    page.checkbox(key="sweep_retry").check()
     page = settled(page.button(key="sweep_start").click().run())
     job = page.session_state["studio_jobs"]["sweep"]
     wait_for(lambda: not job.active, 300.0)  # a process of its own imports PyTorch and loads the pair
     assert job.error is None, job.error
     page = settled(page.run())
-    assert len(read_rows(folder)) == 4 and page.text_input(key="compare_folder").value == str(folder)
+    assert results.keys() == keys and not results.failures()
+    assert page.text_input(key="compare_folder").value == str(folder)
     assert page.get("plotly_chart") and any("1 of 1 jobs done, 0 failed" in text.value for text in page.caption)
     page = settled(page.button(key="sweep_start").click().run())
-    assert "Nothing is missing" in page.success[0].value
+    assert page.success[0].value == "The plan is valid: 0 jobs to do, 4 rows are there."
 
 
 def test_a_plan_with_a_mistake_is_refused_with_its_line(tmp_path: Path) -> None:

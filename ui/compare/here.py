@@ -42,23 +42,22 @@ def section() -> None:
             max_chars=4096,
             help="What is there already is not measured again: a sweep that was cancelled goes on where it was.",
         )
+        retry = st.checkbox("Try again what failed before", key="sweep_retry")
         with st.container(horizontal=True):
             check = st.button("Check", key="sweep_check", icon=":material/rule:")
             label = controls.on_primary("Run", disabled=active)
             run = st.button(label, key="sweep_start", icon=":material/play_arrow:", type="primary", disabled=active)
         if check or run:
             try:
-                plan, jobs, there = checked(text, folder)
+                plan, jobs, rows = checked(text, folder, retry_failed=retry)
             except ValueError as error:
                 st.error(escaped(str(error)), icon=":material/error:")
             else:
-                if check:
-                    words = f"The plan is valid: {jobs:,} jobs to do, {there:,} rows are there or have failed before."
-                    st.success(words, icon=":material/check_circle:")
-                elif not jobs:
-                    st.success("Nothing is missing: every row of this plan is there.", icon=":material/check_circle:")
+                if jobs and run:
+                    job_panel.start("sweep", "Sweep", sweep_work(plan, str(typed_folder(folder)), retry_failed=retry))
                 else:
-                    job_panel.start("sweep", "Sweep", sweep_work(plan, str(typed_folder(folder))))
+                    words = f"The plan is valid: {jobs:,} jobs to do, {rows}."
+                    st.success(words, icon=":material/check_circle:")
         job_panel.draw("sweep")
         _ended()
 
@@ -76,8 +75,8 @@ def _ended() -> None:
         break
 
 
-def checked(text: str, folder: str) -> tuple[Plan, int, int]:
-    """Return a plan, how many jobs are missing in a folder, and how many rows are not.
+def checked(text: str, folder: str, *, retry_failed: bool = False) -> tuple[Plan, int, str]:
+    """Return a plan, how many jobs it has to do in a folder, and in words how many rows are there or failed.
 
     Raises:
         ValueError: for a plan with mistakes, or no folder.
@@ -94,8 +93,12 @@ def checked(text: str, folder: str) -> tuple[Plan, int, int]:
             plan = read_plan(path)
         except ValueError as error:
             raise ValueError(str(error).replace(f"{path}: ", "Plan, ")) from error
-        jobs, there = missing_jobs(plan, results)
-    return plan, len(jobs), there
+        jobs, there = missing_jobs(plan, results, retry_failed=True)
+        failed = 0
+        if not retry_failed:
+            jobs, skipped = missing_jobs(plan, results)
+            failed = skipped - there
+    return plan, len(jobs), f"{there:,} rows are there" + (f", {failed:,} failed before" if failed else "")
 
 
 def example() -> str:

@@ -24,12 +24,16 @@ class Swept:
     state: State
 
 
-def sweep_work(plan: Plan, folder: str) -> Callable[[JobContext], Swept]:
-    """Return the work of measuring what is missing of a plan; what was finished stays when it is cancelled."""
+def sweep_work(plan: Plan, folder: str, *, retry_failed: bool = False) -> Callable[[JobContext], Swept]:
+    """Return the work of measuring what is missing of a plan; what was finished stays when it is cancelled.
+
+    Args:
+        retry_failed: also what failed before.
+    """
 
     def work(context: JobContext) -> Swept:
         from sequoia_core.studies.sweep.results import Results
-        from sequoia_core.studies.sweep.run import run_sweep
+        from sequoia_core.studies.sweep.run import missing_jobs, run_sweep
         from sequoia_core.studies.sweep.workers import LocalWorkers
 
         def tell(state: State) -> None:
@@ -39,7 +43,8 @@ def sweep_work(plan: Plan, folder: str) -> Callable[[JobContext], Swept]:
 
         workers = LocalWorkers(1, threads=plan.settings.threads)
         try:
-            state = run_sweep(plan, Results(folder), workers, progress=tell, cancel=context.cancel)
+            todo = missing_jobs(plan, results := Results(folder), retry_failed=retry_failed)
+            state = run_sweep(plan, results, workers, todo=todo, progress=tell, cancel=context.cancel)
         finally:
             workers.close()
         return Swept(folder, state)

@@ -95,7 +95,8 @@ def run_sweep(
     Jobs that are timed come last, and only they then run: one per machine.
 
     Args:
-        todo: as `missing_jobs` returned it, where that was asked; None asks it.
+        todo: as `missing_jobs` returned it, where that was asked; None asks it. What failed before and is among it is
+            tried again.
         progress: called when a job ends, and about once a second.
         cancel: ends the run; what was finished stays.
 
@@ -104,6 +105,7 @@ def run_sweep(
         ValueError: where results cannot be written, or the workers are lost and do not come back.
     """
     jobs, skipped = missing_jobs(plan, results) if todo is None else todo
+    results.forget_failures({key for job in jobs for key in job.keys})
     state, started = State(len(jobs), skipped=skipped), time.monotonic()
     cancel = cancel or threading.Event()
 
