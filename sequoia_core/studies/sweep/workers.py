@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -188,6 +188,7 @@ class DaskWorkers:
             ) from error
         self.address = address
         self._client: Any = None
+        self._known: list[dict[str, Any]] = []
         self._connect(10.0)
         if timed and not self.machines:
             raise ValueError(
@@ -204,7 +205,16 @@ class DaskWorkers:
         return sum(int(worker["resources"].get(MACHINE, 0)) for worker in self._workers())
 
     def _workers(self) -> list[dict[str, Any]]:
-        return list(self._client.scheduler_info(n_workers=-1)["workers"].values())
+        """Return what the scheduler knows of each worker; what it knew, where it does not answer.
+
+        Not `Client.scheduler_info`: the client itself asks every two seconds for none of the workers, into the same
+        place, and at times that is what it returns.
+        """
+        if not self.lost():
+            with suppress(OSError):
+                found = self._client.sync(self._client.scheduler.identity, n_workers=-1)
+                self._known = list(found["workers"].values())
+        return self._known
 
     def submit(self, job: Job) -> Future[Done]:
         # Not pure: a job that ran before may have to run again, where its result was lost.

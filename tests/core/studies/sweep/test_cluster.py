@@ -18,6 +18,7 @@ from sequoia_core.studies.sweep.workers import DaskWorkers
 from tests.sweep_plans import write_plan
 
 pytest.importorskip("distributed")
+dask = pytest.importorskip("dask")
 
 
 class Cluster:
@@ -130,10 +131,12 @@ def test_timing_needs_a_worker_with_a_machine_to_itself(cluster, tmp_path):
     until = time.monotonic() + 60
     while time.monotonic() < until:
         try:
-            workers = DaskWorkers(cluster.address, timed=True)
+            with dask.config.set({"distributed.client.scheduler-info-interval": "1ms"}):
+                workers = DaskWorkers(cluster.address, timed=True)
             break
         except ValueError:
             time.sleep(0.5)
+    assert {workers.machines for _ in range(500)} == {1}  # whatever the client itself asks meanwhile
     path = write_plan(tmp_path, count=2, tokens=8, more="profile = true")
     path.write_text(path.read_text().replace('drafters = ["model", "lookup", "both"]', 'drafters = ["model"]'))
     at_once = []
