@@ -4,7 +4,7 @@ import streamlit as st
 
 from sequoia_core.studies.sweep.which_pays import which_pays
 from ui import page_setup
-from ui.compare import cell, heat_map, here, source
+from ui.compare import cell, heat_map, here, races, source
 from ui.markdown import escaped
 from ui.session import sweeps
 
@@ -42,5 +42,6 @@ with view:
         heat_map.draw(comparison, speeds, shown.quantity, chosen)
     speeds = sweeps.speeds(folder, shown.profiles, chosen[1])  # its interval
     cell.draw(comparison.cells.get(chosen), speeds.get(chosen), *chosen)
+    races.draw(sweep.races)
     for note in comparison.notes:
         st.caption(f":material/info: {escaped(note)}.")

@@ -163,6 +163,20 @@ def test_gaps_and_what_does_not_fit_are_dashes(tmp_path: Path) -> None:
     assert any("was not measured at" in info.value for info in page.info)
 
 
+def test_races_are_shown_by_the_clock_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    rates = {name: {"tokens_per_sec": rate} for name, rate in {"autoregressive": 2.0, "sequoia": 5.0}.items()}
+    record = rates | {"settings": {"device": "a machine", "prompts": 3}, "predicted_speedup": 2.25}
+    Results(tmp_path / "made").add([decoded("a", [2, 1]), row("race", "", result=json.dumps(record))])
+    page = compared(tmp_path / "made")
+    (races,) = [table.value for table in page.dataframe if "predicted" in table.value]
+    assert (
+        races.to_dict("records")[0] | {"predicted": 2.25, "sequoia": 2.5, "device": "a machine", "prompts": 3}
+        == (races.to_dict("records")[0])
+    )
+    Results(tmp_path / "made").add([row("race", "", key="another", result="{}")])
+    assert "race of small: found none" in compared(tmp_path / "made").error[0].value
+
+
 def test_a_single_drafter_is_said_to_compare_with_nothing(tmp_path: Path) -> None:
     Results(tmp_path / "one").add([decoded("a", [2, 1])])
     assert "One drafter was measured, lookup" in compared(tmp_path / "one").info[0].value

@@ -12,6 +12,8 @@ from ui.session import session, shipped
 from ui.session.state import get, put
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sequoia_core import HardwareProfile
     from sequoia_core.studies.sweep.compare import Comparison, Setting
     from sequoia_core.studies.sweep.which_pays import Speeds
@@ -25,10 +27,12 @@ class Sweep(NamedTuple):
     Attributes:
         comparison: its cells.
         profiles: measured in it.
+        races: run in it, as `races_of` returns them.
     """
 
     comparison: Comparison
     profiles: tuple[HardwareProfile, ...]
+    races: pd.DataFrame
 
 
 def show(folder: str) -> None:
@@ -95,10 +99,10 @@ def _stamp(folder: Path) -> Stamp:
 @st.cache_resource(show_spinner="Reading the sweep…", max_entries=2)
 def _read(folder: str, stamp: Stamp) -> Sweep:
     from sequoia_core.studies.sweep.compare import compare
-    from sequoia_core.studies.sweep.results import profiles_of, read_rows
+    from sequoia_core.studies.sweep.results import profiles_of, races_of, read_rows
 
     rows = read_rows(folder)
-    return Sweep(compare(rows), profiles_of(rows))
+    return Sweep(compare(rows), profiles_of(rows), races_of(rows))
 
 
 @st.cache_resource(

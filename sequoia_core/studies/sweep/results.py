@@ -223,6 +223,33 @@ def profiles_of(rows: pd.DataFrame) -> tuple[HardwareProfile, ...]:
     )
 
 
+def races_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each race among some rows, and a column for each way of decoding raced.
+
+    Beside where and how it was raced: `predicted`, the speedup predicted of `sequoia`, the planned tree; and the
+    measured one of each method, its tokens per second over those of the target alone.
+
+    Raises:
+        ValueError: for a race that holds no such numbers.
+    """
+    import pandas as pd
+
+    races = []
+    for row in rows[rows["kind"] == "race"].itertuples():
+        try:
+            found = json.loads(row.result)
+            methods = {name: each for name, each in found.items() if isinstance(each, dict)}
+            device, prompts = str(methods["settings"]["device"]), int(methods["settings"]["prompts"])
+            rates = {name: float(each["tokens_per_sec"]) for name, each in methods.items() if "tokens_per_sec" in each}
+            alone = rates.pop("autoregressive")
+            speedups = {"predicted": float(found["predicted_speedup"])} | {n: rate / alone for n, rate in rates.items()}
+        except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            raise ValueError(f"race of {row.pair}: found none ({one_line(error)}), expected what bench says") from error
+        where = {"pair": row.pair, "domain": row.domain, "temperature": row.temperature, "top_p": row.top_p}
+        races.append(where | {"device": device, "prompts": prompts} | speedups)
+    return pd.DataFrame(races)
+
+
 def _calibration(text: str) -> Calibration:
     try:
         return Calibration.from_json(json.loads(text))  # not `read_json`: there are thousands, within a file's limit
