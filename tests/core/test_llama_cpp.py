@@ -144,8 +144,12 @@ def test_the_command_plans_from_three_settings_and_predicts_the_fourth(files, tm
     assert result["same_text"] == 1.0 and result["requests"] == 3
     for row in result["rows"]:
         assert row["predicted"]["value"] > 0 and row["measured"]["low"] <= row["measured"]["value"]
-        if row["planned_from"]:
-            assert row["error"] == pytest.approx(0, abs=0.02)  # the plan has seen it: rounding and means alone
+    seen = {row["k"]: row for row in result["rows"] if row["planned_from"]}
+    step_sec = {k: row["predicted_tokens_per_step"] / row["tokens_per_sec"] for k, row in seen.items()}
+    if step_sec[2] < step_sec[4]:  # longer drafts took longer: no noise that the plan refuses to believe
+        for row in seen.values():  # what the plan has seen comes back, by all tokens over all seconds
+            rate = row["tokens_per_sec"] / seen[0]["tokens_per_sec"]
+            assert row["predicted"]["value"] == pytest.approx(rate, rel=1e-6)
 
 
 def test_a_command_that_is_ended_takes_its_servers_along(files):
