@@ -19,7 +19,7 @@ def chain_tree(length: int) -> TokenTree:
 
 def chain_limit(acceptance: AcceptanceVector) -> float:
     """Return 1 / (1 - p1), the tokens per step that no chain exceeds; inf when the first choice is always accepted."""
-    return float(1.0 / (1.0 - acceptance.probs[0])) if acceptance.probs[0] < 1.0 else float("inf")
+    return k_ary_limit(acceptance, 1)
 
 
 def independent_chains(count: int, length: int) -> TokenTree:
@@ -63,6 +63,12 @@ def branching_tree(branching: list[int]) -> TokenTree:
         parents.append(np.repeat(level, factor))
         level = level[-1] + 1 + np.arange(len(level) * factor)
     return TokenTree(np.concatenate(parents))
+
+
+def k_ary_limit(acceptance: AcceptanceVector, k: int) -> float:
+    """Return 1 / (1 - p1 - … - pk), the tokens per step that no tree of k children to a node exceeds; inf at sum 1."""
+    accepted = float(acceptance.probs[:k].sum())
+    return 1.0 / (1.0 - accepted) if accepted < 1.0 else float("inf")
 
 
 def k_ary_tree(k: int, depth: int) -> TokenTree:

@@ -36,7 +36,7 @@ def growth_figure(
         here: (n, F) of the tree on show, marked.
         limits: text -> expected tokens that some kind of tree cannot exceed, drawn as guides where they are in reach.
         band: (sizes int [k], low, high float [k]), the interval of the first curve.
-        bound: b of a power law and the curve of the lower bound that follows from it.
+        bound: b of a power law and the curve that follows from it, a lower bound of the first curve.
         points: rows of `GrowthPoint`, measured.
     """
     traces: list[object] = [None if band is None else _band(*band)]
@@ -57,7 +57,7 @@ def growth_figure(
                 hovertemplate=f"{name}<br>n = %{{x}}<br>%{{y:.2f}} tokens per step<extra></extra>",
             )
         )
-    traces.append(None if bound is None else _bound(*bound))
+    traces.append(None if bound is None else _bound(*bound, next(iter(curves))))
     for place, (kind, (name, symbol)) in enumerate(MEASURED.items()):
         if own := [point for point in points if point["kind"] == kind]:
             shift = APART ** (place - (len(MEASURED) - 1) / 2)
@@ -95,14 +95,15 @@ def _band(sizes: np.ndarray, low: np.ndarray, high: np.ndarray) -> go.Scatter:
     )
 
 
-def _bound(b: float, curve: tuple[np.ndarray, np.ndarray]) -> go.Scatter:
+def _bound(b: float, curve: tuple[np.ndarray, np.ndarray], below: str) -> go.Scatter:
     return go.Scatter(
         x=curve[0],
         y=curve[1],
         mode="lines",
         name=f"theorem's lower bound, b = {b:.2f}",
         line={"color": GREY, "width": 2, "dash": "dot", "shape": "hv"},
-        hovertemplate="no best tree of n = %{x} yields less<br>than %{y:.2f} tokens per step<extra></extra>",
+        hovertemplate=f"by this vector the {below}, of n = %{{x}}<br>yields at least %{{y:.2f}} tokens per step"
+        "<extra></extra>",
     )
 
 

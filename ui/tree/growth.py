@@ -10,7 +10,7 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.growth import theorem_bound
 from sequoia_core.design.optimal_trees import tree_limit
-from sequoia_core.design.plain_trees import chain_limit, chains_limit
+from sequoia_core.design.plain_trees import chain_limit, chains_limit, k_ary_limit
 from ui import charts
 from ui.session import core_cache
 from ui.tree import measured_growth
@@ -19,8 +19,9 @@ from ui.tree import measured_growth
 def section(tree: TokenTree, vector: AcceptanceVector, depth: int) -> None:
     """Draw the curves of the best tree and of plain shapes of that depth, the tree in use and what was measured."""
     reach = core_cache.reach(tree.size)
-    ceiling, curves = chain_limit(vector), core_cache.growth_curves(vector, depth, reach)
-    bound = theorem_bound(vector, max_size=reach, depth=core_cache.MAX_DEPTH)
+    ceiling, several = chain_limit(vector), chains_limit(vector)
+    curves = core_cache.growth_curves(vector, depth, reach)
+    bound = theorem_bound(vector, max_size=reach, depth=depth)
     study = measured_growth.study_of(vector)
     points = [] if study is None else study["points"]
     st.plotly_chart(
@@ -28,9 +29,10 @@ def section(tree: TokenTree, vector: AcceptanceVector, depth: int) -> None:
             curves,
             here=(tree.size, expected_tokens(tree, vector)),
             limits={
-                "no chain passes": ceiling,
-                "no number of chains passes": chains_limit(vector),
-                "no tree of these ranks passes": tree_limit(vector),
+                "by this vector no chain passes": ceiling,
+                "by this vector no number of chains passes": several,
+                "by this vector no binary tree passes": k_ary_limit(vector, 2),
+                "by this vector no tree of these ranks passes": tree_limit(vector),
             },
             band=core_cache.growth_band(vector, depth),
             bound=bound,
@@ -40,16 +42,23 @@ def section(tree: TokenTree, vector: AcceptanceVector, depth: int) -> None:
         key="tree_growth",
         alt="Tokens per step against tree size, expected and measured: the best tree grows on where chains flatten",
     )
-    limit = f"No chain passes {ceiling:.2f} tokens per step, however long"
+    limit = f"By this vector no chain passes {ceiling:.2f} tokens per step, however long"
+    reached = max((point["tokens_per_step"] for point in points if point["kind"] == "chains"), default=0.0)
     st.markdown(
         f"{'A chain has no limit here' if math.isinf(ceiling) else limit}, and any number of independent chains adds "
         f"at most one token to that; the best tree of depth at most {depth} gains with every node, ever more slowly."
     )
+    if reached > several:
+        st.caption(
+            f":material/info: As decoded, chains reach {reached:.2f}, above the vector's {several:.2f}: it takes "
+            "acceptance at neighbouring positions to be independent, which it is not, and the prompts are a sample."
+        )
     if bound is not None:
         st.caption(
-            ":material/functions: The theorem's lower bound is what complete trees of k children yield where the first "
-            f"k are all rejected with a chance of k⁻ᵇ. Here b = {bound[0]:.2f}, the largest that holds for every k "
-            "measured; the bound grows as b · log n ÷ log log n, without end."
+            f":material/functions: The theorem's lower bound is what complete trees of k children, at most {depth} "
+            f"deep, yield where the first k are all rejected with a chance of k⁻ᵇ. Here b = {bound[0]:.2f}, the "
+            "largest that holds for every k measured. With no limit on depth it would grow as b · log n ÷ log log n, "
+            f"without end if that law held beyond the {len(vector)} ranks measured."
         )
     measured_growth.section(vector, study)
     table = pd.concat(

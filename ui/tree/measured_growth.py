@@ -57,10 +57,11 @@ def section(vector: AcceptanceVector, study: dict[str, Any] | None) -> None:
         st.markdown(summary(study["points"]))
         settings = study["settings"]
         how = f"recorded on {settings['recorded']} on the" if "recorded" in settings else "measured here on the"
+        among = " The vector was measured on these prompts, among others." if "recorded" in settings else ""
         st.caption(
             f":material/label: Points: {escaped(how)} {escaped(settings['pair'])}, "
             f"{Conditions.from_json(settings['conditions']).sampling}, {settings['prompts']} prompts × "
-            f"{settings['max_new_tokens']} tokens, d ≤ {settings['max_depth']}; 95% intervals, by prompts."
+            f"{settings['max_new_tokens']} tokens, d ≤ {settings['max_depth']}; 95% intervals, by prompts.{among}"
         )
     _measurement(vector)
     job_panel.draw(JOB)

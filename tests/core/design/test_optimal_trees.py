@@ -24,6 +24,7 @@ from sequoia_core.design.plain_trees import (
     chain_limit,
     chain_tree,
     independent_chains,
+    k_ary_limit,
     k_ary_tree,
 )
 from sequoia_core.design.regret import regret_matrix
@@ -216,6 +217,8 @@ def test_no_tree_passes_its_limit():
     vector = AcceptanceVector(np.array([0.5, 0.2, 0.1]))
     assert tree_limit(vector) == pytest.approx(5.0) and tree_limit(AcceptanceVector(np.array([0.5, 0.5]))) == np.inf
     assert 4.5 < expected_tokens(k_ary_tree(3, 10), vector) < tree_limit(vector)
+    assert k_ary_limit(vector, 3) == pytest.approx(tree_limit(vector))
+    assert expected_tokens(k_ary_tree(2, 14), vector) == pytest.approx(k_ary_limit(vector, 2), rel=0.01)
 
 
 def test_trees_transfer_between_the_shipped_vectors_as_the_readme_says():
