@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from sequoia_core import AcceptanceVector, TokenTree, best_shape, expected_tokens, optimal_tree, speedup_surface
 from sequoia_core.design.growth import theorem_bound
 from sequoia_core.design.optimal_trees import node_scores
-from sequoia_core.design.plain_trees import chain_tree, chains_limit
+from sequoia_core.design.plain_trees import chain_tree, chains_limit, independent_chains, k_ary_limit
 from tests.app.conftest import (
     ROOT,
     TIMEOUT_SEC,
@@ -224,6 +225,13 @@ def test_the_smallest_trees_can_be_compared(n: str) -> None:
         compared(open_page(PAGE, n=n, depth="1"), shape)
 
 
+def test_chains_may_be_as_many_and_as_long_as_asked_for() -> None:
+    page = open_page(PAGE, n="20", depth="5", against="Independent chains", against_k="16", against_l="48")
+    expected = expected_tokens(independent_chains(16, 48), vector())
+    assert metrics(page)["The other tree"][0] == f"{expected:.2f}"
+    assert metrics(page)["The other tree"][1].endswith("n = 769, d = 48")
+
+
 def test_another_shape_another_vector_and_an_import_can_be_compared() -> None:
     page = compared(open_page(PAGE, n="20", depth="5"), "Best tree of another shape")
     settled(page.number_input(key="against_n").set_value(40).run())
@@ -276,11 +284,11 @@ def growth_spec(page) -> dict:
     return json.loads(page.get("plotly_chart")[1].proto.spec)
 
 
-def recorded_growth(folder, temperature: float = 0.0) -> None:
+def recorded_growth(folder, temperature: float = 0.0, chains: float = 2.25) -> None:
     """Leave a record of growth as `benchmarks/dynamic.py --growth` does."""
     points = [
         {"kind": kind, "size": n, "predicted": None, "tokens_per_step": value, "low": 1.0, "high": 9.0, "steps": 5}
-        for kind, n, value in (("static", 8, 2.5), ("static", 1024, 6.25), ("chains", 8, 2.25))
+        for kind, n, value in (("static", 8, 2.5), ("static", 1024, 6.25), ("chains", 8, chains))
     ]
     conditions = vector().holds_for.to_json() | {"temperature": temperature}
     settings = {"conditions": conditions, "prompts": 32, "max_new_tokens": 64, "max_depth": 24}
@@ -298,6 +306,9 @@ def test_measured_growth_stands_on_the_curve_of_its_vector_alone(assets) -> None
     text = " ".join(each.value for each in [*page.markdown, *page.caption])
     assert "the best tree 2.50 → 6.25 (n = 8 → 1,024); k chains 2.25 → 2.25" in text
     assert "recorded on 2026-11-23 on the demo pair, temperature 0, 32 prompts × 64 tokens, d ≤ 24" in text
+    assert "measured on these prompts" in text and "chains reach" not in text
+    recorded_growth(assets, chains=1.0 + chains_limit(vector()))
+    assert any("As decoded, chains reach" in each.value for each in open_page(PAGE).caption)
     recorded_growth(assets, temperature=0.6)
     page = open_page(PAGE)
     assert not any("measured" in trace["name"] for trace in growth_spec(page)["data"])
@@ -316,8 +327,11 @@ def test_growth_has_its_limits_and_the_theorems_bound(assets) -> None:
     layout = growth_spec(page)["layout"]
     said = " ".join(note["text"] for note in layout["annotations"])
     assert f"no number of chains passes {chains_limit(vector()):.2f}" in said and "no chain passes" in said
-    b, _ = theorem_bound(vector(), max_size=64, depth=8)
-    assert f"theorem's lower bound, b = {b:.2f}" in [trace["name"] for trace in growth_spec(page)["data"]]
+    assert f"no binary tree passes {k_ary_limit(vector(), 2):.2f}" in said
+    b, (_, tokens) = theorem_bound(vector(), max_size=1024, depth=5)
+    bound = next(trace for trace in growth_spec(page)["data"] if trace["name"] == f"theorem's lower bound, b = {b:.2f}")
+    assert np.frombuffer(b64decode(bound["y"]["bdata"])).max() == tokens.max()  # no deeper than the curve above it
+    assert "the best tree, d ≤ 5, of n" in bound["hovertemplate"]
     AcceptanceVector(np.array([0.5])).save(assets / "acceptance" / "demo-t0.json")
     assert not any("theorem" in trace["name"] for trace in growth_spec(open_page(PAGE))["data"])
 

@@ -6,6 +6,7 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.optimal_trees import node_scores
+from sequoia_core.design.plain_trees import independent_chains
 from sequoia_core.design.tree_comparison import NEAREST_SHAPES, compare_trees
 from ui import charts
 from ui.cards import Card, cards
@@ -82,7 +83,26 @@ def _chosen(
         except ValueError as error:
             return None, str(error)
     st.caption(PLAIN[against][1])
-    return plain_shape(against, tree, vector), against.lower()
+    other = plain_shape(against, tree, vector)
+    if against == "Independent chains":
+        first, second = st.columns(2)
+        count = first.number_input(
+            "Chains, k", 1, 32, None, key="against_k", bind="query-params", placeholder=f"{len(other.levels[1])}"
+        )
+        length = second.number_input(
+            "Tokens of each, l",
+            1,
+            128,
+            None,
+            key="against_l",
+            bind="query-params",
+            placeholder=f"{other.depth}",
+            help="Until both are given, as the tree in use has it. Tokens per step are by the rule of the vector in "
+            "use; SpecInfer's own rule yields others.",
+        )
+        if count and length:
+            return independent_chains(count, length), f"{count} × {length} chains"
+    return other, against.lower()
 
 
 def _draw(tree: TokenTree, other: TokenTree, name: str, vector: AcceptanceVector) -> None:
