@@ -12,7 +12,7 @@ from ui.robustness import current_result, dynamic_trees, form, guarantees, views
 from ui.robustness.measurements import assumption_work, compare_work, lossless_work
 from ui.verifier_names import BESIDE
 
-TEMPERATURES = (0.0, 0.3, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
+TEMPERATURES = (0.0, 0.2, 0.3, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 TOP_PS = (1.0, 0.95, 0.9, 0.8, 0.7)  # below 1 as the Sequoia paper has them
 SAMPLES = (200, 500, 1000, 2000, 4000)
 

@@ -13,7 +13,7 @@ BESIDE = {  # kinds of tree that are compared with the one in use
     "lookup": "Lookup trees",
     "hybrid": "Hybrid trees",
 }
-OPTIMA = {"optimum": "Best possible", "optimum_with_replacement": "Best possible, replaced"}
+OPTIMA = {"optimum": "Best possible", "optimum_with_replacement": "Best possible with replacement"}
 COMPARED = NAMES | BESIDE | OPTIMA
 DRAWS = {
     "sequoia": "Draws children without replacement; after a rejection both rows give up what was tried.",
