@@ -110,8 +110,9 @@ def beside_reported() -> None:
         speedup, off = told.distance(found.speedup.value, found.tokens_per_step.value)
         st.caption(
             f":material/fact_check: Measured there: {told.speedup:.2f}× with n = {told.size:,}, d = {told.depth} and "
-            f"{told.tokens_per_step:.2f} tokens per step ({escaped(told.source)}). With as many tokens per step these "
-            f"times predict {speedup:.2f}×, {abs(off):.0%} {'more' if off > 0 else 'less'}."
+            f"{told.tokens_per_step:.2f} tokens per step ({escaped(told.source)}); this vector expects "
+            f"{found.tokens_per_step.value:.2f} tokens per step. With as many as reported these times predict "
+            f"{speedup:.2f}×, {abs(off):.0%} {'more' if off > 0 else 'less'}."
         )
 
 

@@ -58,6 +58,7 @@ def test_the_hardware_page_draws_a_scenario_as_modelled_beside_what_was_measured
     assert "Supposed speedup" in metrics(page)
     said = next(caption.value for caption in page.caption if "Measured there" in caption.value)
     assert "9.50× with n = 768, d = 17 and 11.68 tokens per step (Sequoia paper, table 2" in said
+    assert "this vector expects 8.34 tokens per step" in said
     assert re.search(r"these times predict \d+\.\d\d×, 18% more\.", said)
 
 
