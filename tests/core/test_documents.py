@@ -1,10 +1,13 @@
-"""What the documents name exists: files, names in our code, links and their headings, make targets, commands."""
+"""What documents name exists: files, names in our code, links and their headings, make targets, commands, options."""
 
 import re
+import shlex
 from functools import cache
 from pathlib import Path
 
 import pytest
+import typer
+from typer.exceptions import TyperException
 from typer.main import get_command
 
 from sequoia_core.command_line.main import app
@@ -50,8 +53,20 @@ def faults(document: Path) -> list[str]:
             found.append(link)
     makefile = (ROOT / "Makefile").read_text()
     found += [call for call in re.findall(r"(?:`|^)make (\w+)", text, re.MULTILINE) if f"\n{call}:" not in makefile]
-    calls = re.findall(r"(?:python -m sequoia_core|(?:`|^)sequoia) ([a-z][\w-]*)", text, re.MULTILINE)
-    return found + [f"sequoia {name}" for name in calls if name not in get_command(app).commands]
+    calls = re.findall(r"(?:python -m sequoia_core|(?:`|^)sequoia) ([a-z][^`\n]*)", text, re.MULTILINE)
+    return found + [f"sequoia {call}: {fault}" for call in calls if (fault := call_fault(call))]
+
+
+def call_fault(call: str) -> str:
+    """Return why a command would be refused before it reads a file; one without options is only named."""
+    command = get_command(app).commands.get(call.split()[0])
+    if command is None or "--" not in call:
+        return "" if command else "no such command"
+    try:
+        given, _, _ = command.make_parser(typer.Context(command)).parse_args(shlex.split(call, comments=True)[1:])
+    except TyperException as error:
+        return error.format_message()
+    return ", ".join(f"lacks {one.name}" for one in command.params if one.required and given.get(one.name) is None)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
