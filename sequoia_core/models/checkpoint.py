@@ -27,11 +27,12 @@ from .model_files import A_MODEL, Source, explained
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
+COMPRESSED_TENSORS = "compressed-tensors"
 QUANTISED = {  # method named in a model's config -> (module that runs it, package to install)
     "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
     "gptq": ("gptqmodel", "gptqmodel"),
     "awq": ("gptqmodel", "gptqmodel"),
-    "compressed-tensors": ("compressed_tensors", "compressed-tensors"),
+    COMPRESSED_TENSORS: ("compressed_tensors", "compressed-tensors"),
     "torchao": ("torchao", "torchao"),
     "hqq": ("hqq", "hqq"),
     "quanto": ("optimum.quanto", "optimum-quanto"),
@@ -50,12 +51,13 @@ class Plan:
     """The contents of a model's small files and of the headers of its large ones, before any weight is read.
 
     Attributes:
+        quantised: the method, as config.json names it; empty where weights are not quantised.
         stored: (shape, dtype) of every tensor; empty where the weight files have unusual names: then
             only loading can tell.
     """
 
     config: PretrainedConfig
-    quantised: bool
+    quantised: str
     stored: Stored
 
 
@@ -88,6 +90,9 @@ def load_weights(
         ValueError: naming the tensors that are missing, of another shape, without a place in the model, or not finite.
     """
     name, config = source.name, plan.config
+    placed = plan.quantised not in ("", COMPRESSED_TENSORS)  # while they load; such weights cannot be moved
+    if plan.quantised == COMPRESSED_TENSORS:  # else its package does so in the first pass: it has no kernels of its own
+        config.quantization_config |= {"dequantize": True}
     expected = "settings from which transformers can build a causal language model"
     with explained(f"{name}/config.json", expected, "settings that do not hold"), torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False, attn_implementation=None)
@@ -96,10 +101,10 @@ def load_weights(
         model, report = cast("Any", AutoModelForCausalLM).from_pretrained(
             source.place, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False,
             attn_implementation=None,  # the fused kernel, or plain operations where there is none
-            device_map=SPREAD if spread else device if plan.quantised else None,
+            device_map=SPREAD if spread else device if placed else None,
             output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
-        if not plan.quantised and not spread:  # quantised weights are placed while they load and cannot be moved
+        if not placed and not spread:
             model = model.to(device)
     _check_loaded(name, model, report)
     align_weights(model)
@@ -195,11 +200,11 @@ def _check_sizes(where: str, config: PretrainedConfig) -> None:
             raise ValueError(f"{where}: {key}: found {value!r}, expected a number from 0 to below 1")
 
 
-def _check_quantisation(name: str, config: PretrainedConfig) -> bool:
-    """Return whether weights are quantised, or raise ValueError naming the package that is missing to run them."""
+def _check_quantisation(name: str, config: PretrainedConfig) -> str:
+    """Return what quantised the weights, or raise ValueError naming the package that is missing to run them."""
     settings = getattr(config, "quantization_config", None)
     if not settings:
-        return False
+        return ""
     method = settings.get("quant_method") if isinstance(settings, dict) else getattr(settings, "quant_method", None)
     method = str(getattr(method, "value", method))
     if method not in AUTO_QUANTIZATION_CONFIG_MAPPING:
@@ -216,7 +221,7 @@ def _check_quantisation(name: str, config: PretrainedConfig) -> bool:
             f"{name}: found weights quantised with {method}, which needs a package that is not here: "
             f"pip install {package}"
         )
-    return True
+    return method
 
 
 def _check_stored(name: str, empty: PreTrainedModel, plan: Plan) -> None:

@@ -34,12 +34,15 @@ int rows_draw(const float *, int64_t, int64_t, int64_t, int, const double *, int
 
 typedef struct {
     int32_t hidden, inner, layers, heads, key_heads, head_size, vocab, context;
-    float eps;
+    int32_t four_bits;  // layers that come one by one: 0 in bfloat16, else in 4 bits: weights of a row that share a scale,
+    float eps;          // a multiple of 32, or -1 for whole rows
 } Shape;
 
 typedef struct {  // a matrix [n, k] in tiles: [groups of 32 columns][k / 32][2 tiles]
     bf16 *tiles;
     int n, k;
+    int shared;  // 0; in 4 bits, where `expand` makes the tiles of a group of columns: weights along K that share a scale
+    bf16 *room;  // for such tiles: [threads][32 k]
 } Matrix;
 
 typedef struct {
@@ -74,6 +77,7 @@ typedef struct {
     float *hidden, *projected, *scores;                // [q, D], [q, (H + 2 K) d], [threads, 16, capacity]
     activation *input, *attended, *inner, *weights;    // in tiles, see `place`; weights: of the attention, per thread
     int32_t *seen, *seen_start, *run;                  // see `prepare`
+    bf16 *room;          // see `Matrix`
     float *logits;       // of a drafted level
     size_t logits_size;
 } Cache;
@@ -110,8 +114,6 @@ static ONE_COPY void normalise(activation *to, int at, const float *row, const f
 
 // ---- weights in tiles, and products
 
-static size_t tiles_of(int n, int k) { return round_up(n, WIDE) / ROWS * (size_t)(k / DEEP); }
-
 // Copy rows [from, from + 16) of a [n, k] matrix into the tiles of one block of columns; rows beyond n are zero.
 static void pack_block(bf16 *tiles, const bf16 *weight, int n, int k, int from) {
     for (int step = 0; step < k / DEEP; step++)
@@ -136,19 +138,56 @@ static void pack_pair(bf16 *tiles, const bf16 *gate, const bf16 *up, int rows, i
                        group * ROWS);
 }
 
-// A matrix whose tiles lie at `memory` -> where the next one's begin.
-static bf16 *lay(Matrix *matrix, bf16 *memory, int n, int k) {
-    *matrix = (Matrix){memory, n, k};
-    return memory + tiles_of(n, k) * TILE;
+// What 32 columns of a matrix take, in entries of 16 bits.
+static size_t columns_size(const Matrix *matrix) {
+    const int k = matrix->k, shared = matrix->shared;
+    return shared ? (size_t)(k / shared) * (WIDE * 5 + WIDE / 2 * shared) / 2 : (size_t)(k / DEEP) * GROUP * TILE;
+}
+
+// A matrix whose tiles, or the 4 bits that they are made of, lie at `memory` -> where the next one's begin.
+static bf16 *lay(Matrix *matrix, bf16 *memory, int n, int k, int four_bits) {
+    *matrix = (Matrix){memory, n, k, four_bits < 0 ? k : four_bits, NULL};
+    return memory + round_up(n, WIDE) / WIDE * columns_size(matrix);
 }
 
 // A layer's matrices one behind the other.
 static bf16 *lay_layer(Layer *layer, bf16 *memory, const Shape *shape) {
     const int D = shape->hidden, I = shape->inner, d = shape->head_size, H = shape->heads, K = shape->key_heads;
-    memory = lay(&layer->project, memory, (H + 2 * K) * d, D);
-    memory = lay(&layer->output, memory, D, H * d);
-    memory = lay(&layer->gate_up, memory, 2 * I, D);
-    return lay(&layer->down, memory, D, I);
+    memory = lay(&layer->project, memory, (H + 2 * K) * d, D, shape->four_bits);
+    memory = lay(&layer->output, memory, D, H * d, shape->four_bits);
+    memory = lay(&layer->gate_up, memory, 2 * I, D, shape->four_bits);
+    return lay(&layer->down, memory, D, I, shape->four_bits);
+}
+
+// 16 numbers -> bfloat16 in the upper half of each lane, to nearest even; they are finite.
+static inline ints upper_half(floats x) {
+    const ints bits = (ints)x;
+    return (bits + 0x7fff + ((bits >> 16) & 1)) & (int)0xffff0000;
+}
+
+// 32 columns in 4 bits -> their tiles. For every `shared` weights along K come the columns' scales, float32 [32], and zeros,
+// uint8 [32], then the weights in the order of tiles, two in a byte: the first of a pair in the lower half. Each is
+// (q - zero) * scale, rounded once.
+static ONE_COPY const bf16 *expand(bf16 *tiles, const uint8_t *from, int k, int shared) {
+    typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+    ints *to = (ints *)tiles;
+    for (int first = 0; first < k; first += shared) {
+        floats scale[GROUP], zero[GROUP];
+        for (int i = 0; i < GROUP; i++) {
+            scale[i] = load((const float *)from + i * ROWS);
+            zero[i] = __builtin_convertvector(*(const bytes *)(from + WIDE * 4 + i * ROWS), floats);
+        }
+        from += WIDE * 5;
+        for (int step = 0; step < shared / DEEP; step++)
+            for (int i = 0; i < GROUP; i++)
+                for (int pair = 0; pair < DEEP / 2; pair++, from += LANES) {
+                    const ints both = __builtin_convertvector(*(const bytes *)from, ints);
+                    const floats low = __builtin_convertvector(both & 15, floats) - zero[i];
+                    const floats high = __builtin_convertvector(both >> 4, floats) - zero[i];
+                    *to++ = upper_half(high * scale[i]) | ((upper_half(low * scale[i]) >> 16) & 0xffff);
+                }
+    }
+    return tiles;
 }
 
 static void pack_layer(const Layer *layer, const bf16 *const *weights, const Shape *shape) {
@@ -162,23 +201,27 @@ enum Then { STORE, ADD, GATE };
 
 static const bf16 *first_tiles(const Matrix *matrix) {  // of this thread's share
     const int groups = (matrix->n + WIDE - 1) / WIDE, thread = omp_get_thread_num(), threads = omp_get_num_threads();
-    return matrix->tiles + (size_t)(groups * thread / threads) * (matrix->k / DEEP) * GROUP * TILE;
+    return matrix->tiles + (size_t)(groups * thread / threads) * columns_size(matrix);
 }
 
 // This thread's share of a [rows, k] times matrix. `a` and what GATE writes lie in tiles, other results row by row.
 // While many rows are multiplied by one group the next one is fetched, after the last the first of the matrix `after`.
 static ONE_COPY void multiply(const Matrix *matrix, const activation *a, int rows, enum Then then, void *out, int width,
                               const Matrix *after) {
-    const int k = matrix->k, groups = (matrix->n + WIDE - 1) / WIDE, size = k / DEEP * GROUP * TILE;
+    const int k = matrix->k, groups = (matrix->n + WIDE - 1) / WIDE, shared = matrix->shared;
+    const size_t size = columns_size(matrix);
     const int thread = omp_get_thread_num(), threads = omp_get_num_threads(), stop = groups * (thread + 1) / threads;
-    const int batches = rows > ROWS ? (rows + BATCH - 1) / BATCH : 1, lines = (GROUP * TILE / 32 + batches - 1) / batches;
+    const int batches = rows > ROWS ? (rows + BATCH - 1) / BATCH : 1;
+    const int lines = shared ? 0 : (GROUP * TILE / 32 + batches - 1) / batches;  // 4 bits are read before, by `expand`
     const bf16 *tiles = first_tiles(matrix);
+    bf16 *room = shared ? matrix->room + (size_t)thread * WIDE * k : NULL;
     float c[BATCH * WIDE] __attribute__((aligned(64)));
     for (int group = groups * thread / threads; group < stop; group++, tiles += size) {
         const bf16 *ahead = group + 1 < stop ? tiles + size : first_tiles(after);
+        const bf16 *columns = shared ? expand(room, (const uint8_t *)tiles, k, shared) : tiles;
         for (int first = 0; first < rows; first += BATCH, ahead += (size_t)(k / DEEP) * lines * 32) {
             const int count = rows - first < BATCH ? rows - first : BATCH;
-            product(c, a + (size_t)first * k, count, tiles, k, ahead, lines);
+            product(c, a + (size_t)first * k, count, columns, k, ahead, lines);
             for (int row = 0; row < count; row++) {
                 const float *from = c + row * WIDE;
                 if (then == GATE) {
@@ -365,7 +408,8 @@ int64_t sequoia_layer_bytes(const Shape *shape) {
 }
 
 int64_t sequoia_head_bytes(const Shape *shape) {
-    return (int64_t)(tiles_of(shape->vocab, shape->hidden) * TILE * sizeof(bf16));
+    Matrix head;
+    return (lay(&head, NULL, shape->vocab, shape->hidden, 0) - (bf16 *)NULL) * (int64_t)sizeof(bf16);
 }
 
 // weights: q, k and v in one [(H + 2 K) d, D], output, gate, up, down; bfloat16 rows.
@@ -408,7 +452,7 @@ Model *sequoia_model(const Shape *shape, const bf16 *embedding, const float *cos
         next = lay_layer(&model->layers[i], next, shape);
         pack_layer(&model->layers[i], weights, shape);
     }
-    next = lay(&model->head, next, shape->vocab, shape->hidden);
+    next = lay(&model->head, next, shape->vocab, shape->hidden, 0);
     pack(model->head.tiles, weights[0], shape->vocab, shape->hidden);
     model->embedding = memcpy(next, embedding, words * sizeof(bf16));
     return model;
@@ -419,7 +463,7 @@ Model *sequoia_streamed_model(const Shape *shape, const bf16 *embedding, const f
                               const float *norms, const float *biases, const float *head_norms, bf16 *head) {
     Model *model = new_model(shape, cosines, sines, norms, biases, head_norms);
     if (!model) return NULL;
-    lay(&model->head, head, shape->vocab, shape->hidden);
+    lay(&model->head, head, shape->vocab, shape->hidden, 0);
     model->embedding = embedding;
     return model;
 }
@@ -448,10 +492,11 @@ Cache *sequoia_cache(const Model *model, int capacity) {
 
 static void free_scratch(Cache *cache) {
     free(cache->hidden), free(cache->projected), free(cache->scores), free(cache->input), free(cache->attended);
-    free(cache->inner), free(cache->weights), free(cache->seen), free(cache->seen_start), free(cache->run);
+    free(cache->inner), free(cache->weights), free(cache->seen), free(cache->seen_start), free(cache->run), free(cache->room);
     cache->hidden = cache->projected = cache->scores = NULL;
     cache->input = cache->attended = cache->inner = cache->weights = NULL;
     cache->seen = cache->seen_start = cache->run = NULL;
+    cache->room = NULL;
     cache->rows = 0;
 }
 
@@ -480,9 +525,11 @@ static int make_room(Cache *cache, int rows, int threads) {
     cache->seen = ROOM(int32_t, (size_t)rows * cache->capacity);
     cache->seen_start = ROOM(int32_t, rows + 1);
     cache->run = ROOM(int32_t, rows);
+    const int queries = shape->heads * shape->head_size, deep = shape->hidden > shape->inner ? shape->hidden : shape->inner;
+    if (shape->four_bits) cache->room = ROOM(bf16, (size_t)threads * WIDE * (queries > deep ? queries : deep));
 #undef ROOM
     if (!cache->hidden || !cache->projected || !cache->scores || !cache->input || !cache->attended || !cache->inner ||
-        !cache->weights || !cache->seen || !cache->seen_start || !cache->run) {
+        !cache->weights || !cache->seen || !cache->seen_start || !cache->run || (shape->four_bits && !cache->room)) {
         free_scratch(cache);
         return 0;
     }
@@ -641,6 +688,7 @@ void sequoia_layer(Cache *cache, int threads, int index, bf16 *packed) {
     const Model *model = cache->model;
     Layer layer;
     lay_layer(&layer, packed, &model->shape);
+    layer.project.room = layer.output.room = layer.gate_up.room = layer.down.room = cache->room;
 #pragma omp parallel num_threads(threads)
     {
         const unsigned control = begin();

@@ -35,6 +35,7 @@ _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int
 class Shape(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int32) for name in "hidden inner layers heads key_heads head_size vocab context".split()),
+        ("four_bits", ctypes.c_int32),
         ("eps", ctypes.c_float),
     ]
 
@@ -139,12 +140,13 @@ def fits(model: Any) -> bool:
     )
 
 
-def shape_of(model: PreTrainedModel) -> Shape:
+def shape_of(model: PreTrainedModel, *, four_bits: int = 0) -> Shape:
+    """Return the sizes that C asks for; `four_bits` as in the structure there."""
     config = model.config
     return Shape(
         config.hidden_size, config.intermediate_size, config.num_hidden_layers, config.num_attention_heads,
         config.num_key_value_heads, head_size(model), config.vocab_size, config.max_position_embeddings,
-        config.rms_norm_eps,
+        four_bits, config.rms_norm_eps,
     )  # fmt: skip
 
 

@@ -31,7 +31,8 @@ def is_plain_decoder(model: Any) -> bool:
         limited = False
 
     def plain(part: Any, outputs: int, inputs: int, biased: bool = False) -> bool:
-        if type(part) is not torch.nn.Linear or part.weight.shape != (outputs, inputs):  # adapted or pruned
+        weight = getattr(part, "weight", None)  # adapted, pruned and quantised layers differ, or have none
+        if type(part) is not torch.nn.Linear or weight is None or weight.shape != (outputs, inputs):
             return False
         return biased or part.bias is None
 

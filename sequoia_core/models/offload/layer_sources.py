@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,12 +28,12 @@ class Place:
         return buffer[self.begin : self.end].view(self.dtype).view(self.shape)
 
 
-def places_of(matrices: Sequence[torch.Tensor]) -> tuple[Place, ...]:
-    """Arrange a layer's matrices in a buffer, one after the other."""
+def places_of(matrices: Sequence[tuple[torch.dtype, tuple[int, ...]]]) -> tuple[Place, ...]:
+    """Arrange a layer's matrices, of these dtypes and shapes, in a buffer, one after the other."""
     places, begin = [], 0
-    for matrix in matrices:
-        end = begin + matrix.numel() * matrix.dtype.itemsize
-        places.append(Place(matrix.dtype, tuple(matrix.shape), begin, end))
+    for dtype, shape in matrices:
+        end = begin + math.prod(shape) * dtype.itemsize
+        places.append(Place(dtype, shape, begin, end))
         begin = round_up(end, LINE)
     return tuple(places)
 

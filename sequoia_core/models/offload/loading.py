@@ -14,6 +14,7 @@ from ..checkpoint import Plan, weight_paths
 from ..language_model import HuggingFaceModel
 from ..model_files import Source, explained
 from ..protocol import Session
+from .four_bits import check_four_bits
 from .needs import OffloadNeeds, needs_of
 from .streamed_llama import StreamedLlama
 from .streamed_modules import StreamedBackend, StreamedModules, without_numbers
@@ -143,8 +144,8 @@ def load_offloaded(
         progress: called with a fraction and words while a packed copy is made, its size first.
 
     Raises:
-        ValueError: for quantised weights, files that do not hold exactly the model, or too little memory; the message
-            has the numbers.
+        ValueError: for weights quantised in a way that cannot be streamed, files that do not hold exactly the model, or
+            too little memory; the message has the numbers.
     """
     with ExitStack() as undo, _naming(source):
         model, files, streamed, compiled, needs = _open(source, plan, device, dtype, tier, beside=beside, undo=undo)
@@ -177,9 +178,7 @@ def _open(
 ) -> _Opened:
     """Build the model and open its files, which `undo` closes."""
     if plan.quantised:
-        raise ValueError(
-            f"{source.name}: found quantised weights, expected float32, bfloat16 or float16 to stream them"
-        )
+        check_four_bits(source.name, plan.config)
     with explained(f"{source.name}/config.json", "settings from which transformers can build a language model"):
         model = without_numbers(plan.config, dtype)
         if source.find("generation_config.json") is not None:
@@ -188,5 +187,5 @@ def _open(
         files = TensorFiles(weight_paths(source))
     undo.callback(files.close)
     streamed = StreamedModules(model, files, device, host=tier == "host")
-    compiled = device.type == "cpu" and StreamedLlama.supports(model)
+    compiled = device.type == "cpu" and StreamedLlama.supports(model, streamed.stored)
     return _Opened(model, files, streamed, compiled, needs_of(model, streamed, compiled=compiled, beside=beside))

@@ -9,6 +9,7 @@ import torch
 
 from ..free_memory import available_bytes
 from . import layer_ring, streamed_modules
+from .four_bits import shared_weights
 from .packed_layers import parts_of
 from .streamed_modules import StreamedModules
 from .tensor_files import PIECE
@@ -92,11 +93,12 @@ def needs_of(model: PreTrainedModel, streamed: StreamedModules, *, compiled: boo
     key_heads = getattr(config, "num_key_value_heads", None) or heads
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     reading = layer_ring.READERS * PIECE
-    own_ring = streamed_modules.SLOTS * streamed.layer_bytes + reading
+    # Weights that are computed from 4 bits: a layer's, and float32 and bytes of the matrix that is computed.
+    own_ring = streamed_modules.SLOTS * streamed.layer_bytes + reading + 4 * streamed.weights_bytes
     own = streamed.resident_bytes + own_ring
     cache = 2 * config.num_hidden_layers * key_heads * size * slots * width
     if compiled:
-        parts = parts_of(model)
+        parts = parts_of(model, four_bits=shared_weights(streamed.stored) or 0)
         entries = 2 * config.hidden_size + (3 * heads + 2 * key_heads) * size + inner
         buffers = layer_ring.slots_for(parts.layer_count, parts.layer_bytes)
         return OffloadNeeds(

@@ -31,6 +31,7 @@ from ...native.compile_c import cache_folder
 from ...native.llama_x86 import MATRICES, addresses, compiled, joined, shape_of
 from ..model_files import Explained
 from .direct_reads import DirectFile, aligned_memory, round_up
+from .four_bits import FourBits, numbers_of, packed_columns, read_weights, shared_weights
 from .layer_sources import host_buffer
 from .tensor_files import PIECE, StoredTensor, TensorFiles
 
@@ -80,9 +81,13 @@ class PackedParts:
         return [*range(0, self.head_offset, self.layer_bytes), self.head_offset, self.embedding_offset, self.total]
 
 
-def parts_of(model: PreTrainedModel) -> PackedParts:
-    """Return how a model's packed copy is divided; its weights need not be there."""
-    functions, shape = compiled()[0], shape_of(model)
+def parts_of(model: PreTrainedModel, *, four_bits: int = 0) -> PackedParts:
+    """Return how a model's packed copy is divided; its weights need not be there.
+
+    Args:
+        four_bits: as `four_bits.shared_weights` returns it.
+    """
+    functions, shape = compiled()[0], shape_of(model, four_bits=four_bits)
     tied = model.lm_head.weight is model.model.embed_tokens.weight
     return PackedParts(
         layer_count=shape.layers,
@@ -136,7 +141,7 @@ def checksum(content: torch.Tensor | memoryview) -> int:
 def packed_copy(
     model: PreTrainedModel,
     files: TensorFiles,
-    stored: Mapping[str, StoredTensor],
+    stored: Mapping[str, StoredTensor | FourBits],
     *,
     progress: Progress | None = None,
 ) -> PackedCopy:
@@ -155,9 +160,10 @@ def packed_copy(
         ValueError: without room on the disk, for a folder that cannot be written or a disk that loses
             data.
     """
-    parts, folder = parts_of(model), cache_folder() / "packed-layers"
+    four_bits = shared_weights(stored) or 0
+    parts, folder = parts_of(model, four_bits=four_bits), cache_folder() / "packed-layers"
     source = str(files.files[0].path.resolve())
-    facts = [VERSION, bytes(shape_of(model)), *(file.identity() for file in files.files)]
+    facts = [VERSION, bytes(shape_of(model, four_bits=four_bits)), *(file.identity() for file in files.files)]
     key = hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
     path, progress = folder / f"{key}.layers", progress or (lambda fraction, message: None)
     try:
@@ -275,7 +281,7 @@ def _make(
     source: str,
     model: PreTrainedModel,
     files: TensorFiles,
-    stored: Mapping[str, StoredTensor],
+    stored: Mapping[str, StoredTensor | FourBits],
     parts: PackedParts,
     progress: Progress,
 ) -> PackedCopy:
@@ -310,25 +316,43 @@ def _make(
 
 
 def _packed_parts(
-    model: PreTrainedModel, files: TensorFiles, stored: Mapping[str, StoredTensor], parts: PackedParts
+    model: PreTrainedModel, files: TensorFiles, stored: Mapping[str, StoredTensor | FourBits], parts: PackedParts
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield the file's content from its beginning: the part that it belongs to, uint8 that is valid until the next."""
     functions, shape = compiled()[0], shape_of(model)
     buffer = host_buffer(parts.layer_bytes)
     for index in range(parts.layer_count):
-        names = [f"model.layers.{index}.{name}" for name in MATRICES]
-        matrices = joined([files.read(stored[name], torch.bfloat16) for name in names])
-        functions.sequoia_pack_layer(byref(shape), addresses(matrices), buffer.data_ptr())
+        matrices = [stored[f"model.layers.{index}.{name}"] for name in MATRICES]
+        quantised = [numbers_of(matrix.read_parts(files)) for matrix in matrices if isinstance(matrix, FourBits)]
+        if quantised:
+            content = _layer_in_four_bits(quantised)
+            buffer[: len(content)] = content
+        else:
+            weights = joined([read_weights(files, matrix, torch.bfloat16) for matrix in matrices])
+            functions.sequoia_pack_layer(byref(shape), addresses(weights), buffer.data_ptr())
         yield index, buffer
     del buffer
     head, embedding = parts.layer_count, stored["model.embed_tokens.weight"]
-    for content in _packed_head(stored.get("lm_head.weight", embedding), files, parts.head_bytes):
+    own_head = stored.get("lm_head.weight", embedding)
+    assert isinstance(embedding, StoredTensor) and isinstance(own_head, StoredTensor), "see `shared_weights`"
+    for content in _packed_head(own_head, files, parts.head_bytes):
         yield head, content
     if parts.embedding_bytes:
         for start in range(0, shape.vocab, ROWS):
             rows = files.read(embedding, torch.bfloat16, slice(start, start + ROWS))
             yield head + 1, rows.flatten().view(torch.uint8)
         yield head + 1, torch.zeros(parts.embedding_bytes - 2 * shape.vocab * shape.hidden, dtype=torch.uint8)
+
+
+def _layer_in_four_bits(matrices: Sequence[tuple[torch.Tensor, ...]]) -> torch.Tensor:
+    """Arrange a layer's MATRICES, each as `numbers_of` returns it, as `lay_layer` in C does -> uint8 [...]."""
+    attention, output, (gate, up), down = matrices[:3], matrices[3], matrices[4:6], matrices[6]
+    project = [torch.cat(parts) for parts in zip(*attention, strict=True)]
+    gate_up = [  # 16 rows of the one, the same 16 of the other
+        torch.stack([one.view(-1, 16, one.shape[1]), other.view(-1, 16, one.shape[1])], 1).view(-1, one.shape[1])
+        for one, other in zip(gate, up, strict=True)
+    ]
+    return torch.cat([packed_columns(*parts) for parts in (project, output, gate_up, down)])
 
 
 def _packed_head(head: StoredTensor, files: TensorFiles, size: int) -> Iterator[torch.Tensor]:

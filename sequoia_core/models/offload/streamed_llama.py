@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from ...native import instruction_sets
 from ...native.llama_x86 import SlotSession, addresses, compiled, fits, shape_of, tables_of
+from .four_bits import FourBits, shared_weights
 from .layer_ring import LayerRing
 from .layer_sources import PackedSource, host_buffer
 from .packed_layers import packed_copy, parts_of
@@ -35,14 +36,16 @@ class StreamedLlama:
         self,
         model: PreTrainedModel,
         files: TensorFiles,
-        stored: Mapping[str, StoredTensor],
+        stored: Mapping[str, StoredTensor | FourBits],
         *,
         progress: Callable[[float, str], None] | None = None,
     ) -> None:
         self.functions, self.instructions = compiled()[0], instruction_sets.instructions_in_use()
         self.copy = packed_copy(model, files, stored, progress=progress)
         self.path = self.copy.path
-        self._shape, self._parts, self._tables = shape_of(model), parts_of(model), tables_of(model)
+        four_bits = shared_weights(stored) or 0
+        self._shape, self._parts = shape_of(model, four_bits=four_bits), parts_of(model, four_bits=four_bits)
+        self._tables, self._bits = tables_of(model), " in 4 bits" if four_bits else ""
         self.vocab, self.context = self._shape.vocab, self._shape.context
         self.ring = LayerRing(PackedSource(self.copy, self._parts.layer_count, self._parts.layer_bytes))
 
@@ -70,13 +73,13 @@ class StreamedLlama:
         return memory
 
     @staticmethod
-    def supports(model: torch.nn.Module) -> bool:
-        """Whether compiled passes can run a model here; its weights need not be there."""
-        return fits(model)
+    def supports(model: torch.nn.Module, stored: Mapping[str, StoredTensor | FourBits]) -> bool:
+        """Whether compiled passes can run a model here, stored like this; its weights need not be there."""
+        return fits(model) and shared_weights(stored) is not None
 
     @property
     def description(self) -> str:
-        return f"compiled code for {self.instructions}, layers streamed from disk"
+        return f"compiled code for {self.instructions}, layers streamed from disk{self._bits}"
 
     def open(self, capacity: int, vocab_size: int) -> StreamedLlamaSession:
         return StreamedLlamaSession(self, capacity, vocab_size)

@@ -1,11 +1,13 @@
 """A Hugging Face model whose decoder layers' matrices stream, through its own unmodified modules.
 
 The model is built without numbers; its norms and biases are loaded, embedding and head when it runs. A hook before each
-layer points that layer's parameters into the buffer that holds its matrices.
+layer points that layer's parameters into the buffer that holds its matrices; those that are stored in 4 bits stream so,
+and the hook computes their weights.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
 
 from ..transformers_passes import TransformersBackend, TransformersSession
+from .four_bits import FourBits, joined_parts, read_weights, weights_of
 from .layer_ring import LayerRing
 from .layer_sources import HostSource, Place, TensorSource, places_of
 from .tensor_files import PIECE, StoredTensor, TensorFiles
@@ -68,8 +71,8 @@ def decoder_layers(model: PreTrainedModel) -> tuple[str, torch.nn.ModuleList]:
     return max(lists, key=lambda found: sum(parameter.numel() for parameter in found[1].parameters()))
 
 
-def match_names(model: PreTrainedModel, files: TensorFiles) -> dict[str, StoredTensor]:
-    """Return the stored tensor of every parameter, by its name in the model; tied parameters under their first name.
+def match_names(model: PreTrainedModel, files: TensorFiles) -> dict[str, StoredTensor | FourBits]:
+    """Return how every parameter is stored, by its name in the model; tied parameters under their first name.
 
     Files may leave out the name of the base model, have it in addition, or use names of earlier versions, as
     transformers' own loader allows.
@@ -82,11 +85,11 @@ def match_names(model: PreTrainedModel, files: TensorFiles) -> dict[str, StoredT
     places = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     places |= {name for name, _ in model.named_buffers()}
     prefix = f"{model.base_model_prefix}."
-    found: dict[str, StoredTensor] = {}
+    found: dict[str, StoredTensor | FourBits] = {}
     surplus = []
     ignored = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_unexpected or ()]
     renamings = [rule for rule in get_model_conversion_mapping(model) if isinstance(rule, WeightRenaming)]
-    for key, tensor in files.tensors.items():
+    for key, tensor in joined_parts(files.tensors).items():
         renamed = key
         for rule in renamings:
             renamed, _ = rule.rename_source_key(renamed)
@@ -112,6 +115,17 @@ def match_names(model: PreTrainedModel, files: TensorFiles) -> dict[str, StoredT
     return found
 
 
+def _stored_in(matrix: StoredTensor | FourBits) -> tuple[StoredTensor, ...]:
+    return matrix.parts if isinstance(matrix, FourBits) else (matrix,)
+
+
+def _placed(matrix: StoredTensor | FourBits, dtype: torch.dtype) -> list[tuple[torch.dtype, tuple[int, ...]]]:
+    """Return the dtypes and shapes in which a matrix of a model of this dtype lies in a buffer."""
+    if isinstance(matrix, FourBits):
+        return [(part.dtype, part.shape) for part in matrix.parts]
+    return [(dtype, matrix.shape)]
+
+
 class StreamedModules:
     """What a model from `without_numbers` needs so that its own forward runs, layer by layer.
 
@@ -121,9 +135,10 @@ class StreamedModules:
         host: whether layers are read once, into pinned memory of the host, and not in each pass.
 
     Attributes:
-        stored: the stored tensor of every parameter, by its name in the model.
+        stored: how every parameter is stored, by its name in the model.
         resident_bytes: of embedding, head, and what else stays while it runs.
         layer_bytes: of one buffer.
+        weights_bytes: of one layer's weights that are computed from 4 bits; 0 without any.
         ring: the layers; None after `rest`.
     """
 
@@ -138,15 +153,22 @@ class StreamedModules:
         self.files, self.device, self.host = files, device, host
         self.stored = match_names(model, files)
         prefix, layers = decoder_layers(model)
+        self._dtype = model.dtype
         streamed = [{name: matrix for name, matrix in layer.named_parameters() if matrix.ndim > 1} for layer in layers]
-        self._layout = [places_of(list(layer.values())) for layer in streamed]
         self._matrices = [[self.stored[f"{prefix}.{i}.{name}"] for name in layer] for i, layer in enumerate(streamed)]
+        self._layout = [
+            places_of([place for matrix in layer for place in _placed(matrix, model.dtype)]) for layer in self._matrices
+        ]
         in_layers = {f"{prefix}.{i}.{name}" for i, layer in enumerate(streamed) for name in layer}
         self._kept = [
             name for name, parameter in model.named_parameters() if name not in in_layers and parameter.ndim > 1
         ]
         self.resident_bytes = sum(model.get_parameter(n).numel() * model.dtype.itemsize for n in self._kept)
         self.layer_bytes = max(places[-1].end for places in self._layout)
+        self.weights_bytes = max(
+            sum(math.prod(matrix.shape) * model.dtype.itemsize for matrix in layer if isinstance(matrix, FourBits))
+            for layer in self._matrices
+        )
         small = [name for name, parameter in model.named_parameters() if parameter.ndim <= 1]
         self._fill(model, small)
         for buffer_owner in model.modules():
@@ -170,7 +192,8 @@ class StreamedModules:
         if self.ring is None:
             self._empty = {name: model.get_parameter(name) for name in self._kept}
             self._fill(model, self._kept)
-            source = TensorSource(self.files, self._matrices, self._layout, self.device)
+            stored = [[part for matrix in layer for part in _stored_in(matrix)] for layer in self._matrices]
+            source = TensorSource(self.files, stored, self._layout, self.device)
             self.ring = LayerRing(HostSource(source) if self.host else source, slots=SLOTS)
 
     def rest(self, model: PreTrainedModel) -> None:
@@ -185,7 +208,7 @@ class StreamedModules:
     def _fill(self, model: PreTrainedModel, names: list[str]) -> None:
         filled = {}
         for name in names:
-            weights = self.files.read(self.stored[name], model.get_parameter(name).dtype)
+            weights = read_weights(self.files, self.stored[name], model.get_parameter(name).dtype)
             if not all(part.isfinite().all() for part in weights.view(-1).split(PIECE)):  # in parts, to save memory
                 raise ValueError(f"found numbers that are not finite in {name}, expected finite weights")
             filled[name] = torch.nn.Parameter(weights.to(self.device), requires_grad=False)
@@ -208,7 +231,7 @@ class StreamedModules:
         self._pass = self.ring.layers()
 
     def _pointing(self, index: int, owners: list[tuple[torch.nn.Module, str]]) -> Callable:
-        places = self._layout[index]
+        places, matrices = self._layout[index], self._matrices[index]
 
         def point(layer: torch.nn.Module, inputs: tuple) -> None:
             assert self._pass is not None, "the model begins before its layers"
@@ -216,8 +239,14 @@ class StreamedModules:
             key = (buffer.data_ptr(), places)
             if key not in self._views:
                 self._views[key] = [torch.nn.Parameter(place.of(buffer), requires_grad=False) for place in places]
-            for (owner, leaf), parameter in zip(owners, self._views[key], strict=True):
-                owner._parameters[leaf] = parameter
+            views = iter(self._views[key])
+            for (owner, leaf), matrix in zip(owners, matrices, strict=True):
+                parts = [next(views) for _ in _stored_in(matrix)]
+                if isinstance(matrix, FourBits):
+                    weights = weights_of(parts, self._dtype)
+                    owner._parameters[leaf] = torch.nn.Parameter(weights, requires_grad=False)
+                else:
+                    owner._parameters[leaf] = parts[0]
 
         return point
 

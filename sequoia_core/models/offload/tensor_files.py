@@ -15,7 +15,7 @@ import torch
 from ..default_dtype import NAMES
 from .direct_reads import ALIGNMENT, DirectFile, aligned_memory, round_up
 
-STORED = {spelt: getattr(torch, name) for spelt, name in NAMES.items()}
+STORED = {spelt: getattr(torch, name) for spelt, name in NAMES.items()} | {"I32": torch.int32}  # numbers packed into it
 PIECE = 2**21  # bytes of one read: enough for the disk, and small enough for the processor's cache
 
 

@@ -1,0 +1,184 @@
+"""Matrices that compressed-tensors stores in 4 bits, and the weights that they stand for.
+
+Its format "pack-quantized", weights only: `weight_packed` int32 [n, k / 8] holds eight numbers q from 0 to 15 each, the
+first in the lowest bits; `weight_scale` is [n, groups]; `weight_zero_point` int32 [n / 8, groups], packed along n, is
+there where 8 does not stand for zero. A weight is (q - 8 - zero point) * scale, here in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...native.llama_x86 import MATRICES
+from .tensor_files import StoredTensor, TensorFiles
+
+EACH, MIDDLE = 8, 8  # numbers in an int32; what stands for zero
+COLUMNS, DEEP = 32, 32  # of a matrix that compiled passes multiply with at once; weights of a row in one tile
+SUFFIXES = ("_packed", "_scale", "_zero_point")
+
+
+@dataclass(frozen=True, slots=True)
+class FourBits:
+    """A matrix [n, k] in 4 bits.
+
+    Attributes:
+        name: of its weight in the model.
+        parts: where the packed numbers, the scales and, if there are some, the zero points are stored.
+    """
+
+    name: str
+    parts: tuple[StoredTensor, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        rows, words = self.parts[0].shape
+        return rows, words * EACH
+
+    @property
+    def shared(self) -> int:
+        """How many weights of a row share a scale."""
+        return self.shape[1] // self.parts[1].shape[1]
+
+    def read_parts(self, files: TensorFiles) -> list[torch.Tensor]:
+        """Return the parts as they are stored.
+
+        Raises:
+            ValueError: for scales that are not finite.
+        """
+        found = [files.read(part, part.dtype) for part in self.parts]
+        if not found[1].isfinite().all():
+            raise ValueError(f"found numbers that are not finite in {self.parts[1].name}, expected finite scales")
+        return found
+
+
+def numbers_of(parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Unpack a matrix.
+
+    Args:
+        parts: of a `FourBits`, in its order.
+
+    Returns:
+        q uint8 [n, k], the scales float32 [n, groups], and the number that stands for zero, uint8 [n, groups].
+    """
+    packed, scales = parts[0], parts[1].float()
+    if len(parts) == 2:
+        return _unpacked(packed), scales, torch.full(scales.shape, MIDDLE, dtype=torch.uint8, device=scales.device)
+    return _unpacked(packed), scales, _unpacked(parts[2].T).T[: len(scales)]
+
+
+def _unpacked(words: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of int32 [rows, words] -> uint8 [rows, 8 words]."""
+    halves = words.contiguous().view(torch.uint8)  # the lower half of each byte comes first
+    return torch.stack([halves & 15, halves >> 4], -1).view(len(words), -1)
+
+
+def weights_of(parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """Return the weights [n, k] of a matrix in a dtype, from the parts of a `FourBits`."""
+    numbers, scales, zeros = numbers_of(parts)
+    rows, groups = scales.shape
+    found = numbers.view(rows, groups, -1).to(torch.float32).sub_(zeros[..., None]).mul_(scales[..., None])
+    return found.view(rows, -1).to(dtype)
+
+
+def read_weights(files: TensorFiles, stored: StoredTensor | FourBits, dtype: torch.dtype) -> torch.Tensor:
+    """Return a matrix, however it is stored, on the CPU in a dtype."""
+    return weights_of(stored.read_parts(files), dtype) if isinstance(stored, FourBits) else files.read(stored, dtype)
+
+
+def check_four_bits(name: str, config: Any) -> None:
+    """Refuse quantised weights of any other kind.
+
+    Args:
+        name: of the model.
+        config: of transformers, with its `quantization_config`.
+
+    Raises:
+        ValueError: saying what was found.
+    """
+    settings = config.quantization_config
+    groups = settings.get("config_groups")
+    groups = list(groups.values()) if isinstance(groups, dict) else []
+    found = [str(settings.get("quant_method")), str(settings.get("format") or "")]
+    for group in groups:
+        weights = group.get("weights") if isinstance(group, dict) else None
+        weights = weights if isinstance(weights, dict) else {}
+        found.append(f"{weights.get('num_bits')} bits {weights.get('type')}, scales by {weights.get('strategy')}")
+        if weights.get("actorder") in ("group", True):
+            found.append("columns in another order")
+        if isinstance(group, dict) and group.get("input_activations"):
+            found.append("activations too")
+    kinds = {f"4 bits int, scales by {strategy}" for strategy in ("group", "channel")}
+    if found[:2] != ["compressed-tensors", "pack-quantized"] or not found[2:] or not set(found[2:]) <= kinds:
+        raise ValueError(
+            f"{name}: found weights quantised with {', '.join(filter(None, found))[:200]}; expected to "
+            "stream compressed-tensors, pack-quantized, 4 bits int, scales by group or channel, or no quantised weights"
+        )
+
+
+def joined_parts(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor | FourBits]:
+    """Return a model's stored tensors with one `FourBits` for the parts of each matrix in 4 bits.
+
+    Raises:
+        ValueError: for parts whose shapes do not belong together; the message lacks the model's name.
+    """
+    found: dict[str, StoredTensor | FourBits] = {}
+    for name, tensor in stored.items():
+        weight = next((name.removesuffix(end) for end in SUFFIXES if name.endswith(f"weight{end}")), name)
+        if weight == name:
+            found[name] = tensor
+        elif name == f"{weight}_packed":
+            parts = [stored.get(weight + end) for end in SUFFIXES]
+            found[weight] = _matrix(weight, parts[0], parts[1], parts[2])
+    return found
+
+
+def _matrix(name: str, packed: Any, scales: StoredTensor | None, zeros: StoredTensor | None) -> FourBits:
+    rows, words = packed.shape if len(packed.shape) == 2 else (0, 0)
+    groups = scales.shape[1] if scales is not None and len(scales.shape) == 2 and scales.shape[0] == rows else 0
+    fits = packed.dtype == torch.int32 and groups and words * EACH % groups == 0
+    if zeros is not None:
+        fits = fits and zeros.dtype == torch.int32 and zeros.shape == (-(-rows // EACH), groups)
+    if not fits or scales is None:
+        shapes = [f"{end} {'none' if part is None else list(part.shape)}" for end, part in zip(
+            SUFFIXES, (packed, scales, zeros), strict=True)]  # fmt: skip
+        raise ValueError(f"found {name} as {', '.join(shapes)}, expected [n, k / 8], [n, groups] and [n / 8, groups]")
+    return FourBits(name, (packed, scales) if zeros is None else (packed, scales, zeros))
+
+
+def shared_weights(stored: Mapping[str, StoredTensor | FourBits]) -> int | None:
+    """Return how many weights share a scale, as compiled passes want to know it.
+
+    Args:
+        stored: the matrices of a plain decoder, by their names in it.
+
+    Returns:
+        0 where none is in 4 bits, -1 where whole rows share one; None where compiled passes cannot run them: they take
+        all matrices of the layers in 4 bits, alike, and no others.
+    """
+    quantised = {name: matrix for name, matrix in stored.items() if isinstance(matrix, FourBits)}
+    if not quantised:
+        return 0
+    if quantised.keys() != {name for name in stored if name.endswith(MATRICES)}:
+        return None
+    if all(matrix.shared == matrix.shape[1] for matrix in quantised.values()):
+        return -1
+    shared = {matrix.shared for matrix in quantised.values()}
+    return shared.pop() if len(shared) == 1 and min(shared) % DEEP == 0 else None
+
+
+def packed_columns(numbers: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+    """Arrange a matrix as `expand` in llama_x86.c reads it -> uint8 [...].
+
+    Args:
+        numbers, scales, zeros: as `numbers_of` returns them; n and k are multiples of 32.
+    """
+    groups = scales.shape[1]
+    halves = numbers.view(-1, 2, COLUMNS // 2, groups, numbers.shape[1] // groups // DEEP, DEEP // 2, 2)
+    halves = halves.permute(0, 3, 4, 1, 5, 2, 6)  # columns of 32, groups, steps, tiles, pairs, columns of a tile, half
+    weights = (halves[..., 0] | halves[..., 1] << 4).reshape(len(halves), groups, -1)
+    facts = [part.view(-1, COLUMNS, groups).transpose(1, 2).contiguous().view(torch.uint8) for part in (scales, zeros)]
+    return torch.cat([*facts, weights], -1).flatten()
