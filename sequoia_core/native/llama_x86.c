@@ -141,7 +141,7 @@ static void pack_pair(bf16 *tiles, const bf16 *gate, const bf16 *up, int rows, i
 // What 32 columns of a matrix take, in entries of 16 bits.
 static size_t columns_size(const Matrix *matrix) {
     const int k = matrix->k, shared = matrix->shared;
-    return shared ? (size_t)(k / shared) * (WIDE * 5 + WIDE / 2 * shared) / 2 : (size_t)(k / DEEP) * GROUP * TILE;
+    return shared ? (size_t)(k / shared) * (WIDE * 6 + WIDE / 2 * shared) / 2 : (size_t)(k / DEEP) * GROUP * TILE;
 }
 
 // A matrix whose tiles, or the 4 bits that they are made of, lie at `memory` -> where the next one's begin.
@@ -166,26 +166,27 @@ static inline ints upper_half(floats x) {
 }
 
 // 32 columns in 4 bits -> their tiles. For every `shared` weights along K come the columns' scales, float32 [32], and zeros,
-// uint8 [32], then the weights in the order of tiles, two in a byte: the first of a pair in the lower half. Each is
-// (q - zero) * scale, rounded once.
-static ONE_COPY const bf16 *expand(bf16 *tiles, const uint8_t *from, int k, int shared) {
-    typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+// uint16 [32], then the weights tile by tile, int32 [4][16 columns]: 8 of a column in each, the first in the lowest bits. A
+// weight is (q - zero) * scale, rounded once.
+static ONE_COPY const bf16 *expand(bf16 *tiles, const bf16 *from, int k, int shared) {
     ints *to = (ints *)tiles;
     for (int first = 0; first < k; first += shared) {
-        floats scale[GROUP], zero[GROUP];
-        for (int i = 0; i < GROUP; i++) {
-            scale[i] = load((const float *)from + i * ROWS);
-            zero[i] = __builtin_convertvector(*(const bytes *)(from + WIDE * 4 + i * ROWS), floats);
-        }
-        from += WIDE * 5;
-        for (int step = 0; step < shared / DEEP; step++)
-            for (int i = 0; i < GROUP; i++)
-                for (int pair = 0; pair < DEEP / 2; pair++, from += LANES) {
-                    const ints both = __builtin_convertvector(*(const bytes *)from, ints);
-                    const floats low = __builtin_convertvector(both & 15, floats) - zero[i];
-                    const floats high = __builtin_convertvector(both >> 4, floats) - zero[i];
-                    *to++ = upper_half(high * scale[i]) | ((upper_half(low * scale[i]) >> 16) & 0xffff);
+        const float *scales = (const float *)from;
+        const shorts *zeros = (const shorts *)(from + WIDE * 2);
+        const ints *words = (const ints *)(from + WIDE * 3);
+        for (int tile = 0; tile < shared / DEEP * GROUP; tile++) {
+            const floats scale = load(scales + tile % GROUP * ROWS);
+            const ints zero = __builtin_convertvector(zeros[tile % GROUP], ints);
+            for (int word = 0; word < 4; word++) {
+                const ints eight = *words++;
+                _Pragma("GCC unroll 4") for (int pair = 0; pair < 4; pair++) {
+                    const floats low = __builtin_convertvector((eight >> 8 * pair & 15) - zero, floats) * scale;
+                    const floats high = __builtin_convertvector((eight >> (8 * pair + 4) & 15) - zero, floats) * scale;
+                    *to++ = upper_half(high) | (upper_half(low) >> 16 & 0xffff);
                 }
+            }
+        }
+        from = (const bf16 *)words;
     }
     return tiles;
 }
@@ -218,7 +219,7 @@ static ONE_COPY void multiply(const Matrix *matrix, const activation *a, int row
     float c[BATCH * WIDE] __attribute__((aligned(64)));
     for (int group = groups * thread / threads; group < stop; group++, tiles += size) {
         const bf16 *ahead = group + 1 < stop ? tiles + size : first_tiles(after);
-        const bf16 *columns = shared ? expand(room, (const uint8_t *)tiles, k, shared) : tiles;
+        const bf16 *columns = shared ? expand(room, tiles, k, shared) : tiles;
         for (int first = 0; first < rows; first += BATCH, ahead += (size_t)(k / DEEP) * lines * 32) {
             const int count = rows - first < BATCH ? rows - first : BATCH;
             product(c, a + (size_t)first * k, count, columns, k, ahead, lines);

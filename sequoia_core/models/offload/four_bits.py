@@ -55,19 +55,11 @@ class FourBits:
         return found
 
 
-def numbers_of(parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Unpack a matrix.
-
-    Args:
-        parts: of a `FourBits`, in its order.
-
-    Returns:
-        q uint8 [n, k], the scales float32 [n, groups], and the number that stands for zero, uint8 [n, groups].
-    """
-    packed, scales = parts[0], parts[1].float()
+def zeros_of(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the numbers that stand for zero, uint8 [n, groups], from the parts of a `FourBits`."""
     if len(parts) == 2:
-        return _unpacked(packed), scales, torch.full(scales.shape, MIDDLE, dtype=torch.uint8, device=scales.device)
-    return _unpacked(packed), scales, _unpacked(parts[2].T).T[: len(scales)]
+        return torch.full_like(parts[1], MIDDLE, dtype=torch.uint8)
+    return _unpacked(parts[2].T).T[: len(parts[1])]
 
 
 def _unpacked(words: torch.Tensor) -> torch.Tensor:
@@ -78,9 +70,9 @@ def _unpacked(words: torch.Tensor) -> torch.Tensor:
 
 def weights_of(parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
     """Return the weights [n, k] of a matrix in a dtype, from the parts of a `FourBits`."""
-    numbers, scales, zeros = numbers_of(parts)
-    rows, groups = scales.shape
-    found = numbers.view(rows, groups, -1).to(torch.float32).sub_(zeros[..., None]).mul_(scales[..., None])
+    rows, groups = parts[1].shape
+    numbers = _unpacked(parts[0]).view(rows, groups, -1).to(torch.float32)
+    found = numbers.sub_(zeros_of(parts)[..., None]).mul_(parts[1].float()[..., None])
     return found.view(rows, -1).to(dtype)
 
 
@@ -170,15 +162,26 @@ def shared_weights(stored: Mapping[str, StoredTensor | FourBits]) -> int | None:
     return shared.pop() if len(shared) == 1 and min(shared) % DEEP == 0 else None
 
 
-def packed_columns(numbers: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
-    """Arrange a matrix as `expand` in llama_x86.c reads it -> uint8 [...].
+def packed_layer(matrices: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
+    """Arrange the matrices of a layer as compiled passes read them -> uint8 [...].
 
     Args:
-        numbers, scales, zeros: as `numbers_of` returns them; n and k are multiples of 32.
+        matrices: the parts of each, in the order of `MATRICES`.
     """
-    groups = scales.shape[1]
-    halves = numbers.view(-1, 2, COLUMNS // 2, groups, numbers.shape[1] // groups // DEEP, DEEP // 2, 2)
-    halves = halves.permute(0, 3, 4, 1, 5, 2, 6)  # columns of 32, groups, steps, tiles, pairs, columns of a tile, half
-    weights = (halves[..., 0] | halves[..., 1] << 4).reshape(len(halves), groups, -1)
-    facts = [part.view(-1, COLUMNS, groups).transpose(1, 2).contiguous().view(torch.uint8) for part in (scales, zeros)]
-    return torch.cat([*facts, weights], -1).flatten()
+    found = [(parts[0], parts[1].float(), zeros_of(parts).to(torch.int16)) for parts in matrices]
+    project = [torch.cat(parts) for parts in zip(*found[:3], strict=True)]
+    gate_up = [  # 16 rows of the one, then the same 16 of the other
+        torch.stack([part.view(-1, COLUMNS // 2, part.shape[1]) for part in parts], 1).view(-1, parts[0].shape[1])
+        for parts in zip(*found[4:6], strict=True)
+    ]
+    return torch.cat([_packed_columns(*parts) for parts in (project, found[3], gate_up, found[6])])
+
+
+def _packed_columns(words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+    """Arrange int32 [n, k / 8], float32 [n, groups] and int16 [n, groups] as `expand` in llama_x86.c reads them."""
+    groups, steps = scales.shape[1], words.shape[1] * EACH // scales.shape[1] // DEEP
+    weights = words.view(-1, 2, COLUMNS // 2, groups, steps, DEEP // EACH)
+    weights = weights.permute(0, 3, 4, 1, 5, 2)  # 32 columns, groups, steps along k, tiles, words, columns of a tile
+    facts = [part.view(-1, COLUMNS, groups).transpose(1, 2) for part in (scales, zeros)]
+    parts = [part.contiguous().view(len(weights), groups, -1).view(torch.uint8) for part in (*facts, weights)]
+    return torch.cat(parts, -1).flatten()

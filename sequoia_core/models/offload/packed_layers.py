@@ -31,7 +31,7 @@ from ...native.compile_c import cache_folder
 from ...native.llama_x86 import MATRICES, addresses, compiled, joined, shape_of
 from ..model_files import Explained
 from .direct_reads import DirectFile, aligned_memory, round_up
-from .four_bits import FourBits, numbers_of, packed_columns, read_weights, shared_weights
+from .four_bits import FourBits, packed_layer, read_weights, shared_weights
 from .layer_sources import host_buffer
 from .tensor_files import PIECE, StoredTensor, TensorFiles
 
@@ -323,9 +323,9 @@ def _packed_parts(
     buffer = host_buffer(parts.layer_bytes)
     for index in range(parts.layer_count):
         matrices = [stored[f"model.layers.{index}.{name}"] for name in MATRICES]
-        quantised = [numbers_of(matrix.read_parts(files)) for matrix in matrices if isinstance(matrix, FourBits)]
+        quantised = [matrix.read_parts(files) for matrix in matrices if isinstance(matrix, FourBits)]
         if quantised:
-            content = _layer_in_four_bits(quantised)
+            content = packed_layer(quantised)
             buffer[: len(content)] = content
         else:
             weights = joined([read_weights(files, matrix, torch.bfloat16) for matrix in matrices])
@@ -342,17 +342,6 @@ def _packed_parts(
             rows = files.read(embedding, torch.bfloat16, slice(start, start + ROWS))
             yield head + 1, rows.flatten().view(torch.uint8)
         yield head + 1, torch.zeros(parts.embedding_bytes - 2 * shape.vocab * shape.hidden, dtype=torch.uint8)
-
-
-def _layer_in_four_bits(matrices: Sequence[tuple[torch.Tensor, ...]]) -> torch.Tensor:
-    """Arrange a layer's MATRICES, each as `numbers_of` returns it, as `lay_layer` in C does -> uint8 [...]."""
-    attention, output, (gate, up), down = matrices[:3], matrices[3], matrices[4:6], matrices[6]
-    project = [torch.cat(parts) for parts in zip(*attention, strict=True)]
-    gate_up = [  # 16 rows of the one, the same 16 of the other
-        torch.stack([one.view(-1, 16, one.shape[1]), other.view(-1, 16, one.shape[1])], 1).view(-1, one.shape[1])
-        for one, other in zip(gate, up, strict=True)
-    ]
-    return torch.cat([packed_columns(*parts) for parts in (project, output, gate_up, down)])
 
 
 def _packed_head(head: StoredTensor, files: TensorFiles, size: int) -> Iterator[torch.Tensor]:

@@ -1,0 +1,109 @@
+"""Passes of a target that streams from disk in 4 bits, beside the same in bfloat16: a table, and one JSON line last.
+
+    python benchmarks/four_bits.py --out                        # sizes of Llama-3.2-1B, random weights
+    python benchmarks/four_bits.py --shape demo-target --rounds 2
+
+Both targets are made in a temporary folder (scripts/make_random_model.py, scripts/make_four_bits.py; 7 GB for 1B, with
+the packed copies). They take turns, pass by pass, each over the same tokens after 64 others; medians.
+The disk is read directly, beside them: it bounds a pass of one token. With the target in memory (bfloat16, since the
+package dequantises 4 bits) a pass is bounded by memory and computing. Needs compressed-tensors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+
+# isort: split
+import torch
+
+from benchmarks.offload import disk_rate
+from scripts.make_four_bits import make_four_bits
+from sequoia_core.design.model_shapes import find_shape
+from sequoia_core.models.device import device_name
+from sequoia_core.models.loading import load_pair
+from sequoia_core.models.prefill import prefill
+from sequoia_core.models.protocol import causal_mask
+from sequoia_core.models.random_models import write_random_model
+
+RESULTS = Path(__file__).resolve().parent / "results"
+BEFORE, DEPTH = 64, 32  # tokens in the cache, and positions of the pass
+
+
+def pass_sec(session, size: int) -> float:
+    """Return the seconds of one pass over a chain; the cache is as before afterwards."""
+    ids = torch.arange(size) % 1000
+    started = time.perf_counter()
+    session.forward(ids, BEFORE + ids % DEPTH, causal_mask(size), keep=size)
+    found = time.perf_counter() - started
+    session.commit(BEFORE, [])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="llama-3.2-1b", help="name in assets/shapes.json, or a config.json")
+    parser.add_argument("--share", type=int, default=128, help="weights of a row that share a scale")
+    parser.add_argument("--sizes", default="1,8,32,64,128,256,512")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", action="store_true", help="keep the record in results/")
+    args = parser.parse_args()
+    sizes = [int(size) for size in args.sizes.split(",")]
+    with tempfile.TemporaryDirectory() as folder:
+        plain, quantised = Path(folder) / "plain", Path(folder) / "quantised"
+        write_random_model(find_shape(args.shape).to_config(), plain)
+        make_four_bits(plain, quantised, share=args.share)
+        targets = {
+            name: load_pair(path, "none", device="cpu", dtype="bfloat16", offload=place).target
+            for name, path, place in (
+                ("4 bits, disk", quantised, "disk"), ("bfloat16, disk", plain, "disk"),
+                ("bfloat16, memory", plain, None),
+            )
+        }  # fmt: skip
+        sessions = {name: target.open(BEFORE + max(sizes)) for name, target in targets.items()}
+        for session in sessions.values():
+            prefill(session, list(range(BEFORE)))
+        seconds: dict[str, dict[int, list[float]]] = {name: {size: [] for size in sizes} for name in targets}
+        rates: list[float] = []
+        for turn in range(args.rounds + 1):
+            for name, session in sessions.items():
+                for size in sizes:
+                    pass_sec(session, size)  # what was read ahead for another size is spent
+                    found = pass_sec(session, size)
+                    if turn:  # the first warms up
+                        seconds[name][size].append(found)
+            rates += [disk_rate(targets["4 bits, disk"].streams_from, 3, targets["4 bits, disk"].ring_bytes)]
+        rate = statistics.median(rates)
+        layers = {name: targets[name]._backend._parts for name in ("4 bits, disk", "bfloat16, disk")}
+        bytes_of = {name: parts.layer_count * parts.layer_bytes for name, parts in layers.items()}
+    medians = {name: [statistics.median(found[size]) for size in sizes] for name, found in seconds.items()}
+    print("tokens in a pass  " + "".join(f"{size:>9}" for size in sizes))
+    for name, found in medians.items():
+        print(f"{name + ', ms':18}" + "".join(f"{1e3 * each:9.1f}" for each in found))
+    ratios = [b / a for a, b in zip(medians["4 bits, disk"], medians["bfloat16, disk"], strict=True)]
+    print(f"{'4 bits are faster':18}" + "".join(f"{each:9.2f}" for each in ratios))
+    bound = {name: size / rate for name, size in bytes_of.items()}
+    for name, found in bound.items():
+        print(f"{name}: {bytes_of[name] / 1e6:,.0f} MB at {rate / 1e9:.2f} GB/s are {1e3 * found:.1f} ms")
+    result = {
+        "device": device_name(), "shape": args.shape, "share": args.share, "sizes": sizes,
+        "pass_sec": medians, "layer_bytes": bytes_of, "disk_gb_per_sec": rate / 1e9, "times_as_fast": ratios,
+        "share_of_disk": {name: found / medians[name][0] for name, found in bound.items()},
+        "passes_by": targets["4 bits, disk"].backend, "date": date.today().isoformat(),
+    }  # fmt: skip
+    if args.out:
+        (RESULTS / f"four-bits-{args.shape}-{date.today().isoformat()}.json").write_text(
+            json.dumps(result, indent=1) + "\n"
+        )
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
