@@ -270,9 +270,12 @@ def _read(name: str | os.PathLike) -> _Files | None:
 
 
 def _weights_bytes(draft_files: _Files | None, dtype: torch.dtype) -> int:
-    """Return the memory that a resident draft takes: twice its weights, as compiled passes hold them packed besides."""
-    shapes = () if draft_files is None else (shape for shape, _ in draft_files.plan.stored.values())
-    return 2 * sum(map(math.prod, shapes)) * dtype.itemsize
+    """Return the memory that a resident draft takes: twice its weights, as compiled passes hold them packed besides.
+
+    What is packed into int32, in 4 bits, is unpacked while it loads.
+    """
+    stored = () if draft_files is None else draft_files.plan.stored.values()
+    return 2 * sum(math.prod(shape) * (8 if kind == "I32" else 1) for shape, kind in stored) * dtype.itemsize
 
 
 def _device(name: str | None) -> torch.device:
