@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.models.loading import load_pair
+from sequoia_core.models.loading import load_pair, streaming_needs
 from sequoia_core.models.offload.streamed_llama import StreamedLlama
 from sequoia_core.models.offload.streamed_modules import StreamedBackend
 from sequoia_core.native import instruction_sets
@@ -114,6 +114,18 @@ def test_text_is_that_of_the_model_in_memory_and_a_quarter_of_the_bytes_is_read(
     plain = load_pair(tmp_path / "plain", tmp_path / "plain", device="cpu", dtype="bfloat16", offload="disk").target
     layers = [model._backend._parts.layer_bytes for model in (streamed, plain)]
     assert layers[0] / layers[1] < 0.40  # blocks of 4,096 bytes round tiny layers up
+    for model in (streamed, plain):
+        assert (model.needs.ring, model.needs.copy) == (model.ring_bytes, model.streams_from.stat().st_size)
+
+
+def test_a_draft_in_4_bits_takes_what_it_takes_dequantised(tmp_path):
+    folder = quantised(tmp_path, share=32)
+    plain = str(tmp_path / "plain")
+    needs = {
+        name: streaming_needs(target, draft, device="cpu", dtype="float32", offload="disk").needs
+        for name, target, draft in (("plain", plain, plain), ("draft", plain, folder))
+    }
+    assert 1.0 < needs["draft"].beside / needs["plain"].beside < 1.1  # scales come on top
 
 
 def changed(folder, *path, value):
