@@ -11,7 +11,8 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,9 +29,12 @@ from ..measure_acceptance import TARGET_TEXT, vector_from_prompts
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 ROWS, FAILED = "rows", "failed"
 MOST_ROWS, MOST_BYTES = 1_000_000, 2**30  # of one file, unpacked
+JOINED = 20_000  # rows of a file that others are joined into
+NEEDED = ("key", "kind")  # columns that files of every version have
 PROMPT = ["domain", "prompt_hash"]  # what tells prompts from others
 TIMES = ("seconds", "worker")  # columns that differ between equal sweeps, beside what timed rows found
 
@@ -41,8 +45,9 @@ def schema() -> pa.Schema:
 
     text, number, real = pa.string(), pa.int64(), pa.float64()
     columns = dict.fromkeys(
-        ("key", "kind", "pair", "target", "draft", "target_hash", "draft_hash", "dtype", "offload", "device", "domain",
-         "prompt", "prompt_hash", "dtype_used", "passes_by", "worker", "calibration", "result"), text,
+        ("key", "kind", "pair", "target", "draft", "target_hash", "draft_hash", "tokenizer_hash", "dtype", "offload",
+         "device", "domain", "prompt", "prompt_hash", "dtype_used", "passes_by", "worker", "calibration", "result"),
+        text,
     )  # fmt: skip
     columns |= dict.fromkeys(
         ("seed", "new_tokens", "width", "max_size", "threads", "version", "positions", "tokens", "steps"), number
@@ -77,7 +82,11 @@ class Results:
             raise ValueError(f"{shown}: found no folder {above} to write in, expected one")
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> str:
-        """Write rows: beside, then renamed, so that a file is whole or not there; return the file's name."""
+        """Write rows: beside, then renamed, so that a file is whole or not there; return the file's name.
+
+        Raises:
+            ValueError: where they cannot be written, or are too many to be read again.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -85,8 +94,10 @@ class Results:
         table = pa.Table.from_pylist([dict(row) for row in rows], schema())
         # Without statistics and dictionaries a file of a few rows is half as long.
         pq.write_table(
-            table, buffer, compression="zstd", compression_level=9, use_dictionary=False, write_statistics=False
-        )
+            table, buffer, compression="zstd", compression_level=9, use_dictionary=False, write_statistics=False,
+            write_page_checksum=True,
+        )  # fmt: skip
+        _opened(buffer.getvalue(), f"{self.folder}")
         held = [(row["key"], row.get("result") or "") for row in rows]
         name = f"{hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32]}.parquet"
         self._write(f"{ROWS}/{name}", buffer.getvalue())
@@ -109,13 +120,14 @@ class Results:
             (self.folder / name).unlink(missing_ok=True)
 
     def join(self) -> None:
-        """Put all rows into one file, which is shorter than one per job."""
+        """Put all rows into one file, or a few, which are shorter than one per job."""
         paths = list((self.folder / ROWS).glob("*.parquet"))
         rows = read_rows(self.folder)
         if len(paths) > 1:
-            name = self.add(rows.astype(object).where(rows.notna(), None).to_dict("records"))
+            plain = rows.astype(object).where(rows.notna(), None).to_dict("records")
+            names = {self.add(plain[start : start + JOINED]) for start in range(0, len(plain), JOINED)}
             for path in paths:
-                if path.name != name:
+                if path.name not in names:
                     path.unlink()
 
     def failures(self) -> dict[str, str]:
@@ -147,35 +159,54 @@ def _faults(path: Path) -> dict[str, str]:
 def read_rows(folder: str | Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Return the rows of a folder as one table, in the order of keys: each once, of timed ones each that differs.
 
+    A column that a file of an older version lacks is null.
+
     Raises:
-        ValueError: for a folder without results, or a file that is no results file.
+        ValueError: for a folder without results, or a file that is no results file, is damaged or too large.
     """
-    import pandas as pd
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     inside = Path(folder) / ROWS
     if not inside.is_dir():
         raise ValueError(f"{folder}: found no folder {ROWS}, expected the results of a sweep")
-    wanted = schema()
-    names = wanted.names if columns is None else list(dict.fromkeys(["key", "result", *columns]))
-    tables = []
+    names = schema().names if columns is None else list(dict.fromkeys(["key", "result", *columns]))
+    wanted = pa.schema([schema().field(name) for name in names])
+    tables = [wanted.empty_table()]
     for path in sorted(inside.glob("*.parquet")):
-        try:
-            file = pq.ParquetFile(io.BytesIO(read_bytes(path)))
-            held = sum(file.metadata.row_group(n).total_byte_size for n in range(file.metadata.num_row_groups))
-            if file.metadata.num_rows > MOST_ROWS or held > MOST_BYTES:
-                raise ValueError(f"{path}: found {file.metadata.num_rows:,} rows of {held:,} bytes, expected fewer")
-            found = file.read(names)
-            tables.append(found.cast(pa.schema([wanted.field(name) for name in names])))
-        except (pa.ArrowException, KeyError, OSError) as error:
-            raise ValueError(
-                f"{path}: found no rows of a sweep ({one_line(error)}), expected a results file"
-            ) from error
-    if not tables:
-        return pd.DataFrame(columns=names)
-    table = pa.concat_tables(tables).to_pandas()
+        file = _opened(read_bytes(path), f"{path}")
+        there = [name for name in names if name in file.schema_arrow.names]
+        with _explained(f"{path}"):
+            tables.append(file.read(there).cast(pa.schema([wanted.field(name) for name in there])))
+    table = pa.concat_tables(tables, promote_options="default").to_pandas()
     return table.drop_duplicates(["key", "result"]).sort_values("key", ignore_index=True, kind="stable")
+
+
+def _opened(data: bytes, name: str) -> pq.ParquetFile:
+    """Return a results file of which the head is read, refusing one that would fill memory."""
+    import pyarrow.parquet as pq
+
+    with _explained(name):
+        file = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
+        held = sum(file.metadata.row_group(n).total_byte_size for n in range(file.metadata.num_row_groups))
+        if not set(NEEDED) <= set(file.schema_arrow.names):
+            raise ValueError(f"no columns {' and '.join(NEEDED)}")
+    if file.metadata.num_rows > MOST_ROWS or held > MOST_BYTES:
+        raise ValueError(f"{name}: found {file.metadata.num_rows:,} rows of {held:,} bytes in a file, expected fewer")
+    return file
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Turn what a damaged or foreign file causes inside pyarrow into one line that says what to do."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, LookupError, OSError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name}: found no rows of a sweep ({one_line(error)}), expected a results file; delete it: its rows are "
+            "measured again"
+        ) from error
 
 
 def untimed_rows(folder: str | Path) -> pd.DataFrame:

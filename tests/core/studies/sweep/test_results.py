@@ -1,0 +1,82 @@
+"""Folders of results: files of older versions are read, damaged and foreign ones named, and joining loses nothing."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sequoia_core.studies.sweep import results as sweep_results
+from sequoia_core.studies.sweep.plan import read_plan
+from sequoia_core.studies.sweep.results import Results, read_rows, schema, untimed_rows
+from sequoia_core.studies.sweep.run import missing_jobs
+from tests.sweep_plans import write_plan
+
+from .hand_made import measured
+
+
+def write(folder, rows, *, without=(), **options):
+    """Write a results file as other versions may have written it."""
+    (folder / "rows").mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pylist(rows, schema()).drop_columns(list(without))
+    pq.write_table(table, folder / "rows" / f"{len(list(folder.glob('rows/*')))}.parquet", **options)
+
+
+def test_a_column_that_an_older_file_lacks_is_null(tmp_path):
+    write(tmp_path, [measured("old", [1, 2])], without=["tokenizer_hash", "threads"])
+    Results(tmp_path).add([measured("new", [1], tokenizer_hash="t")])
+    rows = read_rows(tmp_path).set_index("prompt")
+    assert rows.loc["old", ["tokenizer_hash", "threads"]].isna().all()
+    assert rows.loc["new", ["tokenizer_hash", "threads"]].to_list() == ["t", 1]
+    assert list(rows.loc["old", "ranks"]) == [1, 2] and set(rows.columns) | {"prompt"} == set(schema().names)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"PAR1 nothing", {"a": [1]}, {"key": ["k"]}, {"key": ["k"], "kind": [["model"]]},
+        {"key": ["k"], "kind": ["model"], "seed": ["many"]},
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_results_file_is_named(content, tmp_path):
+    results, path = Results(tmp_path / "out"), tmp_path / "out" / "rows" / "bad.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content) if isinstance(content, bytes) else pq.write_table(pa.table(content), path)
+    with pytest.raises(ValueError, match=r"bad.parquet: found no rows of a sweep .*delete it: its rows are measured"):
+        read_rows(results.folder)
+    if isinstance(content, bytes):
+        with pytest.raises(ValueError, match="bad.parquet: found no rows of a sweep"):
+            missing_jobs(read_plan(write_plan(tmp_path)), results)
+
+
+def test_a_folder_without_rows_is_none(tmp_path):
+    with pytest.raises(ValueError, match="found no folder rows"):
+        read_rows(tmp_path / "nowhere")
+
+
+def test_bits_that_flipped_are_found(tmp_path):
+    Results(tmp_path).add([measured(str(prompt), [1, 2, 0] * 20) for prompt in range(3)])
+    (path,) = tmp_path.glob("rows/*.parquet")
+    data, before = path.read_bytes(), untimed_rows(tmp_path)
+    pages = len(data) - 8 - int.from_bytes(data[-8:-4], "little")  # what stands before the file's own description
+    refused = 0
+    for place in range(4, pages, 7):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 16]) + data[place + 1 :])
+        try:
+            assert untimed_rows(tmp_path).equals(before), place
+        except ValueError as error:
+            refused += 1
+            assert path.name in str(error) and "delete it" in str(error)
+    assert refused > pages / 7 / 2
+
+
+def test_joining_makes_files_that_can_be_read_again(tmp_path, monkeypatch):
+    results = Results(tmp_path)
+    for prompt in range(5):
+        results.add([measured(str(prompt), [1, 2])])
+    before, files = untimed_rows(tmp_path), sorted(tmp_path.glob("rows/*"))
+    monkeypatch.setattr(sweep_results, "MOST_ROWS", 2)
+    with pytest.raises(ValueError, match="found 5 rows .*in a file, expected fewer"):
+        results.join()
+    assert sorted(tmp_path.glob("rows/*")) == files
+    monkeypatch.setattr(sweep_results, "JOINED", 2)
+    results.join()
+    assert untimed_rows(tmp_path).equals(before) and len(list(tmp_path.glob("rows/*"))) == 3
