@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..studies.sweep.run import State
 
 SHOWN_FAULTS = 3
+LINE_SEC = 30.0  # between lines of progress where there is no terminal
 
 
 @app.command("sweep")
@@ -41,7 +42,7 @@ def sweep_command(
     """Measure pairs, ways of sampling and kinds of text, prompt by prompt; go on where an earlier run was cut."""
     from ..studies.sweep.plan import read_plan
     from ..studies.sweep.results import Results
-    from ..studies.sweep.run import State, missing_jobs, run_sweep
+    from ..studies.sweep.run import State, failed_before, missing_jobs, run_sweep
     from ..studies.sweep.workers import DaskWorkers, LocalWorkers, check_request
 
     check_request(workers, scheduler)
@@ -51,13 +52,17 @@ def sweep_command(
         raise ValueError(f"--out: {error}") from error
     checked = read_plan(plan)
     jobs, skipped = missing_jobs(checked, results, retry_failed=retry_failed)
+    before = {} if retry_failed else failed_before(checked, results)
     if dry_run:
         prompts = {domain.name: len(domain.texts) for domain in checked.domains}
         report(
             {
                 "jobs": len(jobs),
-                "timed": sum(job.timed for job in jobs),
+                "done": 0,
+                "failed": 0,
                 "skipped": skipped,
+                "failed_before": len(before),
+                "timed": sum(job.timed for job in jobs),
                 "pairs": len(checked.settings.pairs),
             }
             | {"settings": [list(way) for way in checked.ways], "prompts": prompts},
@@ -67,7 +72,11 @@ def sweep_command(
     state = State(0, skipped=skipped)
     if jobs:
         threads, timed = checked.settings.threads, any(job.timed for job in jobs)
-        place = LocalWorkers(workers, threads=threads) if scheduler is None else DaskWorkers(scheduler, timed=timed)
+        place: LocalWorkers | DaskWorkers
+        if scheduler is None:
+            place = LocalWorkers(workers, threads=threads)
+        else:
+            place = DaskWorkers(scheduler, timed=timed)
         try:
             with _live(as_json) as progress:
                 state = run_sweep(checked, results, place, todo=(jobs, skipped), progress=progress)
@@ -75,20 +84,24 @@ def sweep_command(
             place.close()
     for key, words in list(state.faults.items())[:SHOWN_FAULTS]:
         print(f"failed: {key}: {' '.join(words.split())[:300]}", file=sys.stderr)
+    if before:
+        words = " ".join(next(iter(before.values())).split())[:300]
+        print(f"failed before: {len(before)} rows, such as: {words} (--retry-failed tries again)", file=sys.stderr)
     report(
         {"jobs": state.jobs, "done": state.done, "failed": state.failed, "skipped": state.skipped}
-        | {"rows": state.rows, "seconds": state.seconds, "work_seconds": state.work_sec, "workers": len(state.workers)},
+        | {"failed_before": len(before), "rows": state.rows, "seconds": state.seconds}
+        | {"work_seconds": state.work_sec, "workers": len(state.workers)},
         as_json,
     )
-    if state.failed:
+    if state.failed or before:
         raise typer.Exit(1)
 
 
 @contextmanager
-def _live(as_json: bool) -> Iterator[Callable[[State], None] | None]:
-    """Give what shows the state of a sweep as a table that is kept up to date; nothing where nobody watches."""
+def _live(as_json: bool) -> Iterator[Callable[[State], None]]:
+    """Give what shows the state of a sweep on stderr: a table kept up to date on a terminal, else a line at times."""
     if as_json or not sys.stderr.isatty():
-        yield None
+        yield _lines()
         return
     from rich.console import Console
     from rich.live import Live
@@ -97,15 +110,32 @@ def _live(as_json: bool) -> Iterator[Callable[[State], None] | None]:
         yield lambda state: live.update(_table(state))
 
 
+def _lines() -> Callable[[State], None]:
+    """Return what prints a line when a job ends, not more often than every `LINE_SEC`, and when the last one does."""
+    said_sec, said = -LINE_SEC, 0
+
+    def tell(state: State) -> None:
+        nonlocal said_sec, said
+        ended = state.done + state.failed
+        if ended > said and (ended == state.jobs or state.seconds - said_sec >= LINE_SEC):
+            said_sec, said = state.seconds, ended
+            print(_so_far(state), file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _so_far(state: State) -> str:
+    left = f", about {_minutes(state.remaining_sec)} left" if state.remaining_sec else ""
+    failed = f", {state.failed} failed" if state.failed else ""
+    return f"{state.done + state.failed} of {state.jobs} jobs{failed}, {_minutes(state.seconds)}{left}"
+
+
 def _table(state: State) -> Table:
     """Return one line per worker, and how far the whole is."""
     from rich.markup import escape
     from rich.table import Table
 
-    left = "" if state.remaining_sec is None else f", about {_minutes(state.remaining_sec)} left"
-    failed = f", {state.failed} failed" if state.failed else ""
-    done = f"{state.done + state.failed} of {state.jobs} jobs{failed}, {_minutes(state.seconds)}{left}"
-    table = Table("worker", "jobs", "seconds per job", "last one", title=done, title_justify="left")
+    table = Table("worker", "jobs", "seconds per job", "last one", title=_so_far(state), title_justify="left")
     for name, worker in sorted(state.workers.items()):
         table.add_row(
             escape(name), str(worker.jobs), f"{worker.seconds / max(1, worker.jobs):.1f}", escape(worker.last)

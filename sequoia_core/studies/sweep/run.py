@@ -9,17 +9,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from itertools import groupby
+from statistics import mean
 from typing import NamedTuple
 
 from ...files.faults import Cancelled
 from .jobs import Done, Job, all_jobs, parts_of
 from .plan import Plan
 from .results import Results
-from .workers import ASK_SEC, Workers, is_loss
+from .workers import ASK_SEC, Workers, is_loss, was_cause
 
 DEATHS = 2  # of workers with the same job and nothing else under way that are forgiven
 MOST_LOSSES = 10
 AHEAD = 2  # jobs given out per worker, so that none waits for its next one
+DIED = "the worker process died with this job, several times (out of memory?)"
 
 
 class WorkerState(NamedTuple):
@@ -40,7 +42,7 @@ class State:
         rows: written in this run.
         workers: by name.
         work_sec: inside jobs, of all workers; seconds: in all.
-        remaining_sec: an estimate from the jobs that are done, None before the first.
+        remaining_sec: an estimate from the jobs that are done, timed ones by themselves; None before the first.
         faults: row key -> why it could not be measured, of this run.
     """
 
@@ -81,6 +83,15 @@ def missing_jobs(plan: Plan, results: Results, *, retry_failed: bool = False) ->
     return jobs, skipped
 
 
+def failed_before(plan: Plan, results: Results) -> dict[str, str]:
+    """Return row key -> why it could not be measured, of the rows of a plan that failed in an earlier run."""
+    failed = results.failures()
+    if not failed:
+        return {}
+    there = results.keys()
+    return {key: failed[key] for job in all_jobs(plan) for key in job.keys if key in failed and key not in there}
+
+
 def run_sweep(
     plan: Plan,
     results: Results,
@@ -107,6 +118,8 @@ def run_sweep(
     jobs, skipped = missing_jobs(plan, results) if todo is None else todo
     results.forget_failures({key for job in jobs for key in job.keys})
     state, started = State(len(jobs), skipped=skipped), time.monotonic()
+    left = Counter(job.timed for job in jobs)
+    took: dict[bool, list[float]] = {False: [], True: []}
     cancel = cancel or threading.Event()
 
     def tell() -> None:
@@ -120,12 +133,19 @@ def run_sweep(
             if done.rows:
                 results.add(done.rows)
             results.add_failure(job.key, done.faults, job.words)
-            _count(state, job, done, workers)
+            _count(state, job, done)
+            left[timed] -= 1
+            took[timed].append(done.seconds)
+            state.remaining_sec = sum(
+                left[part] * mean(took[part] or took[timed]) / max(1, workers.machines if part else workers.count)
+                for part in (False, True)
+                if left[part]
+            )
             tell()
     return state
 
 
-def _count(state: State, job: Job, done: Done, workers: Workers) -> None:
+def _count(state: State, job: Job, done: Done) -> None:
     state.rows += len(done.rows)
     state.failed += bool(done.faults)
     state.done += not done.faults
@@ -133,8 +153,6 @@ def _count(state: State, job: Job, done: Done, workers: Workers) -> None:
     state.work_sec += done.seconds
     before = state.workers.get(done.worker, WorkerState(0, 0.0, ""))
     state.workers[done.worker] = WorkerState(before.jobs + 1, before.seconds + done.seconds, job.words)
-    ended = state.done + state.failed
-    state.remaining_sec = state.work_sec / ended * (state.jobs - ended) / workers.count
 
 
 def _through(
@@ -143,7 +161,8 @@ def _through(
     """Yield each job with what came of it, as they end.
 
     A loss of workers does not say which job was the cause. Those that were under way are suspects: they are tried
-    again one by one, and one whose worker dies again, alone, is given up.
+    again one by one, and one whose worker dies again, alone, is given up: after `DEATHS`, or where Dask, which tries
+    a job on several workers itself, gives it up once more.
     """
     waiting, suspects = deque(jobs), deque[Job]()
     under_way: dict[Future[Done], Job] = {}
@@ -173,7 +192,16 @@ def _through(
             except BaseException as error:
                 if not is_loss(error):
                     raise
-                lost = True
+                if not was_cause(error):
+                    lost = True
+                    continue
+                job = under_way.pop(future)
+                if job.key not in deaths or under_way:  # another one may be the cause
+                    deaths[job.key] += 0
+                    suspects.append(job)
+                    continue
+                losses = 0
+                yield job, _died(job)
                 continue
             losses = 0
             yield under_way.pop(future), done
@@ -191,10 +219,13 @@ def _through(
                 if deaths[job.key] <= DEATHS:
                     suspects.append(job)
                     continue
-                words = "the worker process died with this job, several times (out of memory?)"
                 losses = 0
-                yield job, Done([], dict.fromkeys(job.keys, words), "lost workers", 0.0)
+                yield job, _died(job)
             under_way.clear()
             cancel.wait(min(losses - 1, 5) * ASK_SEC)
             workers.restart()
         tell()
+
+
+def _died(job: Job) -> Done:
+    return Done([], dict.fromkeys(job.keys, DIED), "lost workers", 0.0)

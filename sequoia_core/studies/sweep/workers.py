@@ -74,6 +74,11 @@ def is_loss(error: BaseException) -> bool:
     )
 
 
+def was_cause(error: BaseException) -> bool:
+    """Whether a loss names the job that it came with: Dask gives a job up whose workers die time and again."""
+    return type(error).__name__ == "KilledWorker"
+
+
 def check_request(count: int | None, address: str | None) -> None:
     """Refuse a number of processes or a scheduler's address that cannot be; nothing is started or asked.
 
