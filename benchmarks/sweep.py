@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[1]
 PLAN = """
 temperatures = [{temperatures}]
 new_tokens = {tokens}
+max_size = 16
 prompts_per_job = 4
 
 [[pairs]]

@@ -50,7 +50,7 @@ def sweep_command(
         results = Results(out)
     except ValueError as error:
         raise ValueError(f"--out: {error}") from error
-    checked = read_plan(plan)
+    checked = read_plan(plan, elsewhere=scheduler is not None)
     jobs, skipped = missing_jobs(checked, results, retry_failed=retry_failed)
     before = {} if retry_failed else failed_before(checked, results)
     if dry_run:

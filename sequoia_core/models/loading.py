@@ -16,7 +16,7 @@ import torch
 from transformers import AutoTokenizer
 
 from ..files.gguf_header import is_gguf, read_gguf_header
-from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_folder, model_name
+from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_name
 from ..native.instruction_sets import check_environment
 from .checkpoint import SPREAD, Plan, load_weights, read_plan
 from .default_dtype import default_dtype
@@ -172,14 +172,12 @@ class PairFacts(NamedTuple):
         vocab_size: ids that its tokenizer knows.
         max_context: of the smaller model, in tokens.
         dtype: that it loads in; None where all are GGUF files, which have their own.
-        places: where the target's files are, and the draft's (None where there is none): a folder or a GGUF file.
     """
 
     tokenizer: PreTrainedTokenizerBase
     vocab_size: int
     max_context: int
     dtype: str | None
-    places: tuple[str, str | None]
 
 
 def pair_facts(
@@ -198,7 +196,7 @@ def pair_facts(
     """
     names, place = _request(target, draft, device, dtype, offload)
     chosen = _one_tokenizer(names, tokenizer)
-    contexts, places = [], []
+    contexts = []
     for name in names:
         if name is None:
             continue
@@ -208,11 +206,10 @@ def pair_facts(
             if files is None
             else context_of(files.plan.config)
         )
-        places.append(str(gguf_path(name)) if files is None else model_folder(name) or str(name))
     folders = [name for name in names if name is not None and not is_gguf(name)]
     loaded = str(_dtype(folders, dtype, place)).removeprefix("torch.") if folders else None
     vocab_size = max(chosen.get_vocab().values()) + 1
-    return PairFacts(chosen, vocab_size, min(contexts), loaded, (places[0], places[1] if places[1:] else None))
+    return PairFacts(chosen, vocab_size, min(contexts), loaded)
 
 
 def _dtype(folders: Sequence[str | os.PathLike], given: str | torch.dtype | None, place: torch.device) -> torch.dtype:

@@ -10,7 +10,8 @@ Each module imports, of this room, only the modules named:
     spread               -
     step_counts          -
     step_timers          -
-    sweep.plan           -
+    sweep.content        -
+    sweep.plan           sweep.content
     bound_of_passes      measure_bounds
     prediction_on_texts  lookup_replay
     losslessness         prompt_loop
@@ -20,7 +21,7 @@ Each module imports, of this room, only the modules named:
     measure_acceptance   prompt_loop, ranks_along_text
     server_check         prompt_loop, race
     bench                measure_profile, prompt_loop, race, measure_acceptance
-    sweep.jobs           measure_profile, race, measure_acceptance, bench, sweep.plan
+    sweep.jobs           measure_profile, race, measure_acceptance, bench, sweep.content, sweep.plan
     sweep.results        measure_acceptance
     sweep.workers        sweep.jobs
     sweep.compare        sweep.plan, sweep.results

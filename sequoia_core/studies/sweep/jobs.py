@@ -14,11 +14,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from ...files.faults import is_out_of_memory, is_panic
+from ...files.gguf_header import is_gguf
 from ...files.model_names import NO_DRAFT, pair_names
-from .plan import BOTH, LOOKUP, MODEL, Domain, PairHashes, PairSection, Plan
+from .content import PairHashes
+from .plan import BOTH, LOOKUP, MODEL, TREE_DEPTH, Domain, PairSection, Plan, sizes_of
 
 if TYPE_CHECKING:
     from ...decoding.sampling import SamplingConfig
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 PROFILE, RACE = TIMED = ("profile", "race")  # kinds of jobs that have a machine to themselves
 MEASURES = 1  # raised when a row of the same key would hold other numbers
+NAMES = ("pair", "target", "draft", "tokenizer_hash")  # columns that are in no key
 CALIBRATING = 4  # prompts of the domain by which "both" knows the draft's chances; never the one that is decoded
 
 
@@ -37,6 +41,7 @@ class Job:
 
     Attributes:
         kind: one of `DRAFTERS`, "profile" or "race".
+        pair: as it is loaded: without its draft for a job of "lookup".
         keys: of its rows, one per prompt; a timed job has a single row.
         calibrating: the domain's first prompts, one more than are used.
         common: columns that all its rows have.
@@ -66,6 +71,7 @@ class Job:
         if self.kind != PROFILE:
             parts += [self.common["domain"], f"T = {self.common['temperature']:g}"]
             parts += [f"top-p {self.common['top_p']:g}"] if self.common["top_p"] < 1 else []
+            parts += [f"{self.common['max_size']} nodes"] if self.kind in (LOOKUP, BOTH) else []
         return ", ".join(parts)
 
 
@@ -87,23 +93,28 @@ class Done:
 
 
 def all_jobs(plan: Plan) -> Iterator[Job]:
-    """Yield the jobs of a plan, pair by pair, those that are timed last; a row that two pairs share comes once."""
+    """Yield the jobs of a plan, pair by pair, those that are timed last; a row that two pairs share comes once.
+
+    Lookup comes first: it has the target alone in memory, and the others need the pair loaded only once then.
+    """
     seen: set[str] = set()
     chunk = plan.settings.prompts_per_job
     for pair, hashes in zip(plan.settings.pairs, plan.pair_hashes, strict=True):
-        for kind in pair.drafters:
-            for domain in plan.domains:
-                for way in plan.ways:
-                    job = _job(plan, kind, pair, hashes, way, domain)
-                    new = [(key, text) for key, text in zip(job.keys, job.prompts, strict=True) if key not in seen]
-                    seen |= {key for key, _ in new}
-                    yield from parts_of(job, new, chunk)
+        kinds = sorted(pair.drafters, key=lambda kind: kind != LOOKUP)
+        sized = [(kind, size) for kind in kinds for size in sizes_of(kind, plan.settings)]
+        for (kind, size), domain, way in product(sized, plan.domains, plan.ways):
+            job = _job(plan, kind, pair, hashes, way, domain, size)
+            new = [(key, text) for key, text in zip(job.keys, job.prompts, strict=True) if key not in seen]
+            seen |= {key for key, _ in new}
+            yield from parts_of(job, new, chunk)
+    (largest,) = sizes_of(PROFILE, plan.settings)
     for pair, hashes in zip(plan.settings.pairs, plan.pair_hashes, strict=True):
         timed = []
         if plan.settings.profile and pair.draft != NO_DRAFT:
-            timed.append(_job(plan, PROFILE, pair, hashes, (0.0, 1.0), Domain("", ("",), None)))
+            timed.append(_job(plan, PROFILE, pair, hashes, (0.0, 1.0), Domain("", ("",), None), largest))
         if plan.settings.race:
-            timed += [_job(plan, RACE, pair, hashes, way, domain) for domain in plan.domains for way in plan.ways]
+            raced = product(plan.domains, plan.ways)
+            timed += [_job(plan, RACE, pair, hashes, way, domain, largest) for domain, way in raced]
         yield from (job for job in timed if job.keys[0] not in seen)
         seen |= {job.keys[0] for job in timed}
 
@@ -115,26 +126,32 @@ def parts_of(job: Job, wanted: Sequence[tuple[str, str]], chunk: int) -> Iterato
         yield replace(job, keys=keys, prompts=texts)
 
 
-def _job(plan: Plan, kind: str, pair: PairSection, hashes: PairHashes, way: tuple[float, float], domain: Domain) -> Job:
+def _job(
+    plan: Plan, kind: str, pair: PairSection, hashes: PairHashes, way: tuple[float, float], domain: Domain, size: int
+) -> Job:
     settings = plan.settings
     alone = kind == LOOKUP
     names = pair_names(pair.target, NO_DRAFT if alone else pair.draft)
     common = {
         "kind": kind, "pair": pair.name, "target": names[0], "draft": names[1],
         "target_hash": hashes.target, "draft_hash": "" if alone else hashes.draft,
+        "tokenizer_hash": hashes.tokenizer or "",
         "dtype": pair.dtype or "", "offload": pair.offload or "", "device": pair.device or "",
         "temperature": way[0], "top_p": way[1], "domain": domain.name, "seed": settings.seed,
-        "new_tokens": settings.new_tokens, "width": settings.width, "max_size": settings.max_size,
+        "new_tokens": settings.new_tokens, "width": settings.width, "max_size": size,
         "threads": settings.threads, "version": MEASURES,
     }  # fmt: skip
     calibrating = domain.texts[: CALIBRATING + 1] if kind == BOTH else ()
-    # Not part of a key: names that people choose, and what a kind does not depend on.
+    # Not part of a key: names that people choose, and what a kind does not depend on; the tokenizer is, further below.
     unused = {
         MODEL: ("max_size",), LOOKUP: ("width",), BOTH: (), PROFILE: ("width", "max_size", "seed", "new_tokens"),
         RACE: ("width", "max_size", "seed"),
     }[kind]  # fmt: skip
-    identity = {key: value for key, value in common.items() if key not in ("pair", "target", "draft", *unused)}
+    identity = {key: value for key, value in common.items() if key not in (*NAMES, *unused)}
     identity |= {"chat": domain.chat, "tokenizer": hashes.tokenizer, "calibrating": [_digest(t) for t in calibrating]}
+    if alone:
+        own_dtype = {"dtype": None} if is_gguf(pair.target or "") else {}
+        pair = pair.model_copy(update={"draft": NO_DRAFT} | own_dtype)
     if kind in TIMED:
         keys = (_digest([identity, [_digest(text) for text in domain.texts]]),)
         return Job(kind, pair, keys, domain.texts, common, domain.chat)
@@ -253,8 +270,7 @@ def _calibration(job: Job, loaded: _Loaded, text: str) -> Calibration:
     from ...design.calibration import Calibration
 
     others = [other for other in job.calibrating if other != text][:CALIBRATING]
-    if not others:
-        raise ValueError("found one prompt in the domain, expected at least two: both needs the calibration of another")
+    assert others, "a plan has two prompts of each domain where there is a job of both"
     setting = (job.chat, *(job.common[key] for key in ("temperature", "top_p", "new_tokens", "width", "seed")))
     for other in others:
         if (other, *setting) not in loaded.calibrations:
@@ -273,9 +289,10 @@ def _decoded(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
     from ..race import own_method
 
     size = job.common["max_size"]
-    tree: HybridTree | LookupTree = LookupTree(TextIndex(), max_size=size)
+    tree: HybridTree | LookupTree = LookupTree(TextIndex(), max_size=size, max_depth=TREE_DEPTH)
     if job.kind == BOTH:
-        tree = HybridTree(TextIndex(), max_size=size, profile=None, calibration=_calibration(job, loaded, text))
+        chances = _calibration(job, loaded, text)
+        tree = HybridTree(TextIndex(), max_size=size, max_depth=TREE_DEPTH, profile=None, calibration=chances)
     decode = own_method(loaded.pair, tree, _sampling(job), seed=_seed(job, text))
     ids = encode_prompt(loaded.pair.tokenizer, text, chat=job.chat)
     done = decode(ids, job.common["new_tokens"], 0, lambda share: None)

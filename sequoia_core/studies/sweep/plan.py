@@ -5,8 +5,6 @@ A mistake is named with its line. tomllib keeps no lines of values, so they are 
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -14,19 +12,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ...decoding.sampling import SamplingConfig
 from ...design.tree import MAX_SIZE
-from ...files.model_names import NO_DRAFT, model_folder
+from ...files.gguf_header import is_gguf
+from ...files.model_names import NO_DRAFT
 from ...files.prompt_files import load_prompts
 from ...files.safe_files import fault_words, read_bytes
 from ...models.chat import encode_prompt
+from ...models.default_dtype import default_dtype
 from ...models.loading import pair_facts
+from .content import PairHashes, pair_hashes
 
 MODEL, LOOKUP, BOTH = DRAFTERS = ("model", "lookup", "both")
 MOST_JOBS = 100_000  # before they are split into parts
-SHOWN = 12  # mistakes named at once
+MOST_THREADS = 1024
+SHOWN, MOST_FAULTS = 12, 100  # mistakes named at once, and looked for in the text
+MAX_PLAN, MAX_LINES, MAX_TABLES = 256 * 2**10, 10_000, 200  # bytes, lines, and tables of a kind
+MAX_DOTS = 200  # of a line: TOML's reader takes minutes for a key of 50,000 parts
+TREE_DEPTH, RACE_DEPTH = 16, 32  # edges of a path at most: of the trees of "lookup" and "both", of those that are raced
+
+
+def _listed(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _once(values: tuple) -> tuple:
+    return tuple(dict.fromkeys(values))
 
 
 class _Section(BaseModel):
@@ -45,16 +58,13 @@ class PairSection(_Section):
     name: Annotated[str, Field(min_length=1, max_length=80)]
     target: str | None = None
     draft: str | None = None
-    drafters: tuple[Literal["model", "lookup", "both"], ...] = ("model",)
+    drafters: Annotated[
+        tuple[Literal["model", "lookup", "both"], ...], BeforeValidator(_listed), AfterValidator(_once)
+    ] = ("model",)
     dtype: str | None = None
     offload: Literal["disk", "host"] | None = None
     device: str | None = None
     tokenizer: str | None = None
-
-    @field_validator("drafters", mode="before")
-    @classmethod
-    def _as_tuple(cls, value: Any) -> Any:
-        return tuple(dict.fromkeys(value)) if isinstance(value, list) else value
 
     def options(self) -> dict[str, Any]:
         """Return what `load_pair` takes."""
@@ -78,28 +88,27 @@ class PromptSection(_Section):
 
 
 class PlanFile(_Section):
-    """A plan as it is written."""
+    """A plan as it is written.
 
-    pairs: Annotated[list[PairSection], Field(min_length=1)]
-    prompts: Annotated[list[PromptSection], Field(min_length=1)]
+    Attributes:
+        max_size: nodes of the trees of "lookup" and "both", which are decoded at each of these sizes.
+    """
+
+    pairs: Annotated[list[PairSection], Field(min_length=1, max_length=MAX_TABLES)]
+    prompts: Annotated[list[PromptSection], Field(min_length=1, max_length=MAX_TABLES)]
     temperatures: Annotated[list[float], Field(min_length=1)]
     top_p: Annotated[list[float], Field(min_length=1)] = [1.0]
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     new_tokens: Annotated[int, Field(ge=1)] = 128
     width: Annotated[int, Field(ge=1)] = 16
-    max_size: Annotated[int, Field(ge=2, le=MAX_SIZE)] = 16
+    max_size: Annotated[
+        tuple[Annotated[int, Field(ge=2, le=MAX_SIZE)], ...],
+        BeforeValidator(_listed), AfterValidator(_once), Field(min_length=1),
+    ] = (4, 8, 16)  # fmt: skip
     prompts_per_job: Annotated[int, Field(ge=1)] = 8
-    threads: Annotated[int, Field(ge=1)] = 1
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] = 1
     profile: bool = False
     race: bool = False
-
-
-class PairHashes(NamedTuple):
-    """Content hashes of a pair's files: "" for no draft, None where the tokenizer is the target's own."""
-
-    target: str
-    draft: str
-    tokenizer: str | None
 
 
 class Domain(NamedTuple):
@@ -136,59 +145,47 @@ class Plan:
         return list(dict.fromkeys(found))
 
 
-def read_plan(path: str | Path) -> Plan:
+def read_plan(path: str | Path, *, elsewhere: bool = False) -> Plan:
     """Read a plan, and check everything that can be checked before a weight is read.
 
     Paths of models and prompts are relative to the plan's folder.
 
+    Args:
+        elsewhere: other machines run it, and may have devices that this one lacks: those are not looked for.
+
     Raises:
         ValueError: naming each mistake with its line.
     """
-    text = read_bytes(path).decode("utf-8", errors="replace")
+    text = read_bytes(path, limit=MAX_PLAN).decode("utf-8-sig", errors="replace")
+    _check_text(path, text)
     try:
         fields = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: found no readable TOML ({error}), expected a plan") from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: found lists or tables nested too deep, expected a plan") from error
     try:
         settings = PlanFile.model_validate(fields)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
         raise _mistakes(path, text, [(fault["loc"], fault_words(fault)) for fault in found]) from error
     settings = _resolved(settings, Path(path).parent)
-    plan, faults = _checked(settings)
+    plan, faults = _checked(settings, elsewhere)
     if faults:
         raise _mistakes(path, text, faults)
     return plan
 
 
-def content_hash(model: str | os.PathLike) -> str:
-    """Return what tells a model's files from others, 16 hex digits; of a folder of the hub's cache its commit.
-
-    Files are hashed whole up to 64 MiB, longer ones by their length and 64 pieces of 64 KiB: a sweep over models of
-    hundreds of gigabytes must not read them to begin with.
-    """
-    place = Path(model)
-    # Of the hub's cache: its name is the commit, whatever was downloaded of it so far.
-    if place.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", place.name):
-        return place.name[:16]
-    found = hashlib.sha256()
-    for file in _model_files(place):
-        found.update(f"{file.name}:{file.stat().st_size}:".encode())
-        with file.open("rb") as stream:
-            if file.stat().st_size <= 64 << 20:
-                found.update(stream.read())
-                continue
-            for piece in range(64):
-                stream.seek(piece * (file.stat().st_size - (64 << 10)) // 63)
-                found.update(stream.read(64 << 10))
-    return found.hexdigest()[:16]
-
-
-def _model_files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    kinds = (".json", ".safetensors", ".model", ".jinja", ".txt")
-    return sorted(file for file in path.iterdir() if file.suffix in kinds and file.is_file())
+def _check_text(path: str | Path, text: str) -> None:
+    """Refuse what TOML's reader takes minutes for, or cannot say the line of."""
+    lines = text.split("\n")
+    if len(lines) > MAX_LINES:
+        raise ValueError(f"{path}: found {len(lines):,} lines, expected at most {MAX_LINES:,}")
+    for number, line in enumerate(lines, start=1):
+        if (dots := line.count(".")) > MAX_DOTS:
+            raise ValueError(f"{path}: line {number}: found {dots:,} dots, expected at most {MAX_DOTS}")
+        if found := re.search(r"[\da-fA-F_]{1000,}", line):
+            raise ValueError(f"{path}: line {number}: found a number of {len(found[0]):,} digits, expected fewer")
 
 
 Fault = tuple[tuple[int | str, ...], str]
@@ -214,8 +211,9 @@ def _resolved(settings: PlanFile, folder: Path) -> PlanFile:
     return settings.model_copy(update={"pairs": pairs, "prompts": prompts})
 
 
-def _checked(settings: PlanFile) -> tuple[Plan, list[Fault]]:
+def _checked(settings: PlanFile, elsewhere: bool) -> tuple[Plan, list[Fault]]:
     """Return the plan, and its mistakes with where they are."""
+    both = any(BOTH in pair.drafters for pair in settings.pairs)
     faults: list[Fault] = []
     ways = [("temperatures", value, 1.0) for value in settings.temperatures]
     for key, temperature, top_p in ways + [("top_p", 1.0, value) for value in settings.top_p]:
@@ -232,27 +230,38 @@ def _checked(settings: PlanFile) -> tuple[Plan, list[Fault]]:
             continue
         if part.domain in domains:
             faults.append((("prompts", number, "domain"), f"found {part.domain!r} twice, expected each domain once"))
-        domains[part.domain] = Domain(part.domain, tuple(dict.fromkeys(texts)), part.chat)
+        domains[part.domain] = domain = Domain(part.domain, tuple(dict.fromkeys(texts)), part.chat)
+        if both and len(domain.texts) < 2:
+            words = f"found one prompt in {part.domain!r}, expected at least two: both knows the draft from the others"
+            faults.append((("prompts", number, "count"), words))
     names = [pair.name for pair in settings.pairs]
     pairs, hashes = [], []
     for number, pair in enumerate(settings.pairs):
         if names.index(pair.name) != number:
             faults.append((("pairs", number, "name"), f"found {pair.name!r} twice, expected each name once"))
         try:
-            checked, found = _check_pair(pair, settings, domains.values())
+            checked, found = _check_pair(pair, settings, domains.values(), elsewhere)
         except ValueError as error:
             faults.append((("pairs", number), str(error)))
             continue
         pairs.append(checked)
         hashes.append(found)
-    count = sum(len(pair.drafters) for pair in settings.pairs) * len(settings.temperatures) * len(settings.top_p)
-    if count * len(domains) > MOST_JOBS:
-        faults.append((("temperatures",), f"found {count * len(domains):,} settings, expected at most {MOST_JOBS:,}"))
+    count = len(domains) * len(settings.temperatures) * len(settings.top_p)
+    count *= sum(len(sizes_of(kind, settings)) for pair in settings.pairs for kind in pair.drafters)
+    if count > MOST_JOBS:
+        faults.append((("temperatures",), f"found {count:,} settings, expected at most {MOST_JOBS:,}"))
     settings = settings.model_copy(update={"pairs": pairs})
     return Plan(settings, tuple(domains.values()), tuple(hashes)), faults
 
 
-def _check_pair(pair: PairSection, settings: PlanFile, domains: Iterable[Domain]) -> tuple[PairSection, PairHashes]:
+def sizes_of(kind: str, settings: PlanFile) -> tuple[int, ...]:
+    """Return the sizes of trees at which a kind of job is done; the largest for one that has no such trees."""
+    return settings.max_size if kind in (LOOKUP, BOTH) else (max(settings.max_size),)
+
+
+def _check_pair(
+    pair: PairSection, settings: PlanFile, domains: Iterable[Domain], elsewhere: bool
+) -> tuple[PairSection, PairHashes]:
     """Return a pair with the dtype that it loads in here, and its models' content hashes.
 
     Raises:
@@ -265,31 +274,36 @@ def _check_pair(pair: PairSection, settings: PlanFile, domains: Iterable[Domain]
     alone = pair.draft == NO_DRAFT
     if alone and (set(pair.drafters) != {LOOKUP} or settings.race):
         raise ValueError('draft: found none, expected a draft model, or drafters = ["lookup"] without a race')
-    facts = pair_facts(**pair.options())
+    facts = pair_facts(**_options_of_elsewhere(pair) if elsewhere else pair.options())
     if not alone and settings.width > facts.vocab_size:
         raise ValueError(f"width: found {settings.width}, expected at most the vocabulary of {facts.vocab_size}")
-    room = facts.max_context - settings.new_tokens
+    depth = RACE_DEPTH if settings.race else TREE_DEPTH if {LOOKUP, BOTH} & set(pair.drafters) else 0
+    needed = max(settings.new_tokens, depth + 1)
+    words = f"new_tokens {needed}" if needed == settings.new_tokens else f"{needed} levels of trees"
     for domain in domains:
         for text in domain.texts:
             length = len(encode_prompt(facts.tokenizer, text, chat=domain.chat))
-            if not 1 <= length <= room:
+            if not 1 <= length <= facts.max_context - needed:
                 raise ValueError(
-                    f"{domain.name} prompt {text[:40]!r}: found {length} tokens, expected 1 to {room} (context "
-                    f"{facts.max_context} less new_tokens {settings.new_tokens})"
+                    f"{domain.name} prompt {text[:40]!r}: found {length} tokens, expected 1 to "
+                    f"{facts.max_context - needed} (context {facts.max_context} less {words})"
                 )
-    try:
-        target, draft = (None if place is None else content_hash(place) for place in facts.places)
-        own = None if pair.tokenizer is None else content_hash(model_folder(pair.tokenizer) or pair.tokenizer)
-    except OSError as error:
-        raise ValueError(f"found model files that cannot be read ({error}), expected readable ones") from error
-    assert target is not None, "a pair has a target"
-    return pair.model_copy(update={"dtype": facts.dtype}), PairHashes(target, draft or "", own)
+    hashes = pair_hashes(pair.target, pair.draft, pair.tokenizer)
+    return pair.model_copy(update={"dtype": facts.dtype}), hashes
+
+
+def _options_of_elsewhere(pair: PairSection) -> dict[str, Any]:
+    """Return the options with which a pair is looked at here that loads on a device which may not be here."""
+    options = pair.options() | {"device": None, "offload": pair.offload and "disk"}
+    if pair.dtype is None and pair.device not in (None, "cpu") and not is_gguf(pair.target or ""):
+        options["dtype"] = default_dtype(pair.target, gpu=True).dtype
+    return options
 
 
 def _mistakes(path: str | Path, text: str, faults: Sequence[Fault]) -> ValueError:
-    found = sorted((_line_of(text, place), words) for place, words in faults)
+    found = sorted((_line_of(text, place), words) for place, words in faults[:MOST_FAULTS])
     shown = "; ".join(f"line {line}: {words}" for line, words in found[:SHOWN])
-    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
     return ValueError(f"{path}: {shown}{more}")
 
 

@@ -21,8 +21,9 @@ from sequoia_core.models.chat import encode_prompt
 from sequoia_core.models.loading import load_pair
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.sweep import jobs as sweep_jobs
+from sequoia_core.studies.sweep.content import content_hash
 from sequoia_core.studies.sweep.jobs import all_jobs, run_job
-from sequoia_core.studies.sweep.plan import content_hash, read_plan
+from sequoia_core.studies.sweep.plan import read_plan
 from sequoia_core.studies.sweep.results import Results, profiles_of, read_rows, untimed_rows, vector_of
 from sequoia_core.studies.sweep.run import run_sweep
 from sequoia_core.studies.sweep.workers import LocalWorkers
