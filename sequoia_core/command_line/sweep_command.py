@@ -75,6 +75,8 @@ def sweep_command(
         place: LocalWorkers | DaskWorkers
         if scheduler is None:
             place = LocalWorkers(workers, threads=threads)
+            if place.note:
+                print(place.note, file=sys.stderr)
         else:
             place = DaskWorkers(scheduler, timed=timed)
         try:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...files.faults import is_out_of_memory, is_panic
 from ...files.gguf_header import is_gguf
-from ...files.model_names import NO_DRAFT, pair_names
-from .content import PairHashes
+from ...files.model_names import DEMO_PAIR, NO_DRAFT, pair_names
+from .content import PairHashes, files_of, pair_hashes
 from .plan import BOTH, LOOKUP, MODEL, TREE_DEPTH, Domain, PairSection, Plan, sizes_of
 
 if TYPE_CHECKING:
@@ -174,7 +174,12 @@ def run_job(job: Job) -> Done:
         faults: dict[str, str] = {}
         worker = f"{socket.gethostname()}:{os.getpid()}"
         try:
-            loaded = _loaded(job.pair, job.common["threads"])
+            if job.common["version"] != MEASURES:
+                raise ValueError(
+                    f"found version {MEASURES} of the measurement on this worker, expected {job.common['version']}: "
+                    "install the same version everywhere"
+                )
+            loaded = _loaded(job)
             measure = {MODEL: _measured, LOOKUP: _decoded, BOTH: _decoded, PROFILE: _profiled, RACE: _raced}[job.kind]
             for key, text in zip(job.keys, job.prompts, strict=not job.timed):
                 begun = time.perf_counter()
@@ -206,26 +211,45 @@ class _Loaded:
     calibrations: dict[tuple, Calibration] = field(default_factory=dict)
 
 
-_held: dict[tuple[PairSection, int], _Loaded] = {}  # one pair in memory per worker
+_held: dict[tuple, _Loaded] = {}  # one pair in memory per worker, by how it was loaded and the hashes of its files
 
 
-def _loaded(section: PairSection, threads: int) -> _Loaded:
-    """Return a pair, loaded anew unless the job before had it; that one's pair goes before."""
+def _loaded(job: Job) -> _Loaded:
+    """Return a job's pair, loaded anew unless the job before had it; that one's pair goes before.
+
+    Raises:
+        ValueError: for a pair that does not load, or whose files are others than the plan was read with.
+    """
     import torch
     from transformers.utils import logging
 
     from ...models.loading import load_pair
 
-    if (section, threads) in _held:
-        return _held[section, threads]
+    hashes = tuple(job.common[f"{part}_hash"] for part in PairHashes._fields)
+    held = (job.pair, job.common["threads"], *hashes)
+    if held in _held:
+        return _held[held]
     while _held:
-        for model in _held.popitem()[1].pair.models:
-            model.close()
+        _close(_held.popitem()[1].pair)
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    torch.set_num_threads(threads)
-    _held[section, threads] = _Loaded(load_pair(**section.options()))
-    return _held[section, threads]
+    torch.set_num_threads(job.common["threads"])
+    pair = load_pair(**job.pair.options())
+    names = {"target": job.pair.target, "draft": job.pair.draft, "tokenizer": job.pair.tokenizer}
+    for (part, name), found, wanted in zip(names.items(), pair_hashes(**names), hashes, strict=True):
+        if (found or "") != wanted:
+            _close(pair)
+            place = files_of(str(DEMO_PAIR / part) if name is None else name)
+            raise ValueError(
+                f"{part}: found other files at {place} than when the plan was read, expected the same models everywhere"
+            )
+    _held[held] = _Loaded(pair)
+    return _held[held]
+
+
+def _close(pair: ModelPair) -> None:
+    for model in pair.models:
+        model.close()
 
 
 def _seed(job: Job, text: str) -> int:

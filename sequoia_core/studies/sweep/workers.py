@@ -106,6 +106,12 @@ class LocalWorkers:
     Args:
         count: of processes; None for as many as there are cores for.
         threads: of each.
+
+    Attributes:
+        note: what is unfortunate about these numbers, for people; mostly nothing.
+
+    Raises:
+        ValueError: for more processes or threads than this machine can use.
     """
 
     machines = 1
@@ -113,7 +119,11 @@ class LocalWorkers:
     def __init__(self, count: int | None = None, *, threads: int = 1) -> None:
         check_request(count, None)
         cores = _cores()
+        if threads > len(cores):
+            raise ValueError(f"threads: found {threads}, expected at most the {len(cores)} cores that are free for it")
         self.count = count or max(1, len(cores) // threads)
+        needed = self.count * threads
+        self.note = f"{needed} threads share {len(cores)} cores: each takes longer" if needed > len(cores) else ""
         each = max(1, len(cores) // self.count)
         self._places = [cores[(n * each) % len(cores) :][:each] for n in range(self.count)]
         self._executor = self._start()
