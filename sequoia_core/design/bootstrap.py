@@ -67,6 +67,19 @@ def ratio_estimate(numerators: np.ndarray, denominators: np.ndarray) -> Estimate
     return estimate(value, (picks @ numerators) / (picks @ denominators))
 
 
+def stretched(samples: np.ndarray, value: float, prompts: int) -> np.ndarray:
+    """Widen resampled ratios around their value as Student's t asks of few prompts, float64 [r] -> [r].
+
+    A percentile bootstrap over m prompts is too narrow by the root of (m - 1) / m, and knows nothing of how unsure its
+    own width is: its 95 % intervals held the truth in 79 % of the cases for 4 prompts, and in 92 % for 12.
+    """
+    from scipy.special import stdtrit
+
+    level = (1 + LEVEL) / 2
+    factor = stdtrit(prompts - 1, level) / NormalDist().inv_cdf(level) * (prompts / (prompts - 1)) ** 0.5
+    return value * (samples / value) ** factor
+
+
 def wilson_interval(rate: np.ndarray, trials: int | np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the Wilson bounds of shares of independent trials.
 

@@ -106,6 +106,23 @@ def test_hardware_of_the_sweep_comes_first_then_what_serves_most(assets, tmp_pat
     assert any("Not predicted: small (no times of demo target" in text.value for text in page.markdown)
 
 
+def test_two_machines_of_one_name_are_two(tmp_path: Path) -> None:
+    names = {"target": "demo target", "draft": "demo draft"}
+    times = {"one": (10.0, "AMX", "h:1"), "two": (20.0, "AVX-512", "h:2"), "three": (30.0, "AMX", "other:3")}
+    timed = []
+    for key, (factor, instructions, worker) in times.items():
+        meta = profile().meta | {"instructions": instructions}
+        found = replace(profile(), verify_sec=factor * profile().verify_sec, meta=meta)
+        timed.append(
+            row("profile", "", domain="", k=key) | names | {"result": json.dumps(found.to_json()), "worker": worker}
+        )
+    Results(tmp_path / "made").add([measured("a", [1, 0, 1]) | names, *timed])
+    page = compared(tmp_path / "made")
+    options = [name for name in page.selectbox(key="compare_hardware").options if name.startswith("This sweep")]
+    device = profile().device
+    assert sorted(options) == [f"This sweep: {device}, {more}" for more in ("AMX, h", "AMX, other", "AVX-512, h")]
+
+
 def test_a_cell_shows_its_figures_and_prompts_as_text(swept: Path) -> None:
     page = compared(swept)
     settled(page.selectbox(key="compare_drafter").set_value("lookup").run())

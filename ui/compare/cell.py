@@ -58,6 +58,8 @@ def _speed_card(speed: Speed | str) -> Card:
         return Card("Predicted speedup", "–", "no times that fit", help=f"Not predicted: {escaped(speed)}.")
     tree = speed.tree
     planned = f" With the tree planned for it: n = {tree.size}, d = {tree.depth}." if tree else ""
+    if speed.sizes is not None:
+        planned = f" With trees of at most {speed.sizes[0]} nodes, the fastest of {speed.sizes[1]} sizes decoded."
     found = speed.speedup
     return Card("Predicted speedup", f"{found.value:.2f}×", _interval(found), help=f"Over the target alone.{planned}")
 

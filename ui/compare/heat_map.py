@@ -36,13 +36,13 @@ QUANTITIES = {
         lambda cell, speed: None if speed is None else speed.speedup.value,
         "{:.2f}×",
         "Over the target alone, on the chosen hardware: of a draft with the tree planned for it, of lookup and both "
-        "with the trees that were decoded.",
+        "with the fastest of the sizes that were decoded.",
     ),
     "Tokens per step": Quantity(
         lambda cell, speed: cell.tokens_per_step.value,
         "{:.2f}",
         "Of a draft with its best tree of the largest size, replayed along the measured texts; of lookup and both as "
-        "decoded. Larger is not faster: steps differ in what they cost.",
+        "decoded with the largest. Larger is not faster: steps differ in what they cost.",
     ),
     "First guess right (p₁)": Quantity(
         lambda cell, speed: cell.first_guess,

@@ -106,10 +106,10 @@ def example() -> str:
     spec = session.pair_spec()
     pair = {"name": session.pair_name()[:80], **{key: value for key, value in spec._asdict().items() if value}}
     pair["drafters"] = ["lookup"] if spec.is_alone else ["model", "lookup", "both"]
-    settings = {"temperatures": [0.0, 0.6], "new_tokens": 64, "max_size": 16, "profile": not spec.is_alone}
+    settings = {"temperatures": [0.0, 0.6], "new_tokens": 64, "max_size": [4, 8, 16], "profile": not spec.is_alone}
     files = sorted((shipped.ASSETS / "prompts").glob("*.jsonl"))
     prompts = [
-        {"domain": DOMAINS.get(path.stem, path.stem), "file": str(path), "count": 4}
+        {"domain": DOMAINS.get(path.stem, path.stem), "file": str(path), "count": 12}
         for path in [path for path in files if path.stem != "prompts"] or files
     ]
     parts = [("", settings), ("[[pairs]]\n", pair), *(("[[prompts]]\n", part) for part in prompts)]

@@ -57,8 +57,9 @@ def read(folder: Path) -> Sweep:
 
 
 def machines(sweep: Sweep) -> dict[str, tuple[HardwareProfile, ...]]:
-    """Return the profiles that fit some drafter by where they come from and their device.
+    """Return the profiles that fit some drafter by where they come from and their machine.
 
+    Machines may have processors of one name: what their passes use, and of the sweep's own their host, tells them apart.
     The sweep's own come first, then the one in use, then shipped ones, those that fit the most drafters before others.
     """
     from sequoia_core.studies.sweep.which_pays import fits
@@ -67,17 +68,22 @@ def machines(sweep: Sweep) -> dict[str, tuple[HardwareProfile, ...]]:
     if session.profile_name() is None and (own := session.profile()) is not None:
         known.append(("In use, modelled" if own.modelled else "In use", own))
     known += [("Shipped", shipped.profile(name)) for name in shipped.files("profiles")]
-    found: dict[tuple[str, str], tuple[HardwareProfile, ...]] = {}
+    found: dict[tuple[str, ...], tuple[HardwareProfile, ...]] = {}
     for origin, profile in known:
         if any(fits(drafter, profile) for drafter in sweep.comparison.drafters):
-            found[origin, profile.device] = (*found.get((origin, profile.device), ()), profile)
+            machine = origin, profile.device, *(str(profile.meta.get(key) or "") for key in ("instructions", "host"))
+            found[machine] = (*found.get(machine, ()), profile)
 
-    def place(item: tuple[tuple[str, str], tuple[HardwareProfile, ...]]) -> tuple[int, int]:
-        (origin, _), profiles = item
+    def place(item: tuple[tuple[str, ...], tuple[HardwareProfile, ...]]) -> tuple[int, int]:
+        (origin, *_), profiles = item
         served = [any(fits(drafter, each) for each in profiles) for drafter in sweep.comparison.drafters]
         return [other for other, _ in known].index(origin), -sum(served)
 
-    return {f"{origin}: {device}": profiles for (origin, device), profiles in sorted(found.items(), key=place)}
+    names = {machine: f"{machine[0]}: {machine[1]}" for machine in found}
+    for machine, name in list(names.items()):
+        if list(names.values()).count(name) > 1:
+            names[machine] = ", ".join([name, *filter(None, machine[2:])])
+    return {names[machine]: profiles for machine, profiles in sorted(found.items(), key=place)}
 
 
 def speeds(folder: Path, profiles: tuple[HardwareProfile, ...], *settings: Setting) -> Speeds:

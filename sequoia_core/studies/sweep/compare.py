@@ -1,8 +1,9 @@
 """Sweeps compared: what each drafter yields on each kind of text, and which one pays on some hardware.
 
-A cell is one drafter at one way of sampling on one kind of text, or on all kinds that were measured. Trees have at most
-the `max_size` nodes of the sweep: a draft's best one is replayed along the measured texts, lookup and both were
-decoded. Whole prompts are resampled for intervals, and two drafters are compared on the same prompts. m = prompts.
+A cell is one drafter at one way of sampling on one kind of text, or on all kinds measured. A draft's best tree of at
+most the sweep's largest size is replayed along the measured texts; lookup and both were decoded with each size of the
+plan. Models are told apart by what their files hold; names are for people. Whole prompts are
+resampled for intervals, and two drafters are compared on the same prompts. m = prompts.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...design.acceptance import AcceptanceVector
-from ...design.bootstrap import Estimate, ratio_estimate
+from ...design.bootstrap import Estimate, estimate, resampled, stretched
 from ...design.calibration import MAX_PROMPTS
 from ...design.optimal_trees import optimal_tree
 from ...design.regret import regret_matrix
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 UNKNOWN = Estimate(float("nan"), None, None)
-ALL = ""  # in place of a domain: all of them
+ALL, EVERY = "", "all texts"  # in place of a domain: all of them, and what people read then
 ALWAYS = (
     "temperature", "top_p", "seed", "new_tokens", "width", "max_size", "pair", "target", "draft", "domain", "prompt",
     "prompt_hash",
@@ -37,9 +38,16 @@ MEASURED = ("positions", "sums", "ranks", "calibration")  # columns of kind "mod
 DECODED = ("tokens", "steps", "nodes", "draft_widths")
 # What rows of one comparison share, and the kinds of rows that depend on it.
 SHARED = {
-    "seed": DRAFTERS, "threads": DRAFTERS, "new_tokens": DRAFTERS, "version": DRAFTERS,
-    "width": (MODEL, BOTH), "max_size": (LOOKUP, BOTH),
+    "version": DRAFTERS, "seed": DRAFTERS, "threads": DRAFTERS, "new_tokens": DRAFTERS, "width": (MODEL, BOTH),
 }  # fmt: skip
+SAME = (
+    "target_hash",
+    "draft_hash",
+    "tokenizer_hash",
+    "dtype_used",
+    "offload",
+    "device",
+)  # what one drafter's rows share
 
 
 class Drafter(NamedTuple):
@@ -49,6 +57,7 @@ class Drafter(NamedTuple):
         name: unique in a comparison: the pair's, "lookup", or the pair's with "+ lookup".
         kind: one of `DRAFTERS`.
         target, draft: names of models, "none" where there is no draft.
+        target_hash, draft_hash: what tells their files from others.
         dtype, offload: how the target was loaded.
     """
 
@@ -56,13 +65,15 @@ class Drafter(NamedTuple):
     kind: str
     target: str
     draft: str
+    target_hash: str
+    draft_hash: str
     dtype: str
     offload: str
 
     @property
     def base(self) -> tuple[str, str, str]:
         """What it speeds up: only drafters of one base compare."""
-        return self.target, self.dtype, self.offload
+        return self.target_hash, self.dtype, self.offload
 
 
 class Setting(NamedTuple):
@@ -74,11 +85,11 @@ class Setting(NamedTuple):
 
     @property
     def sampling(self) -> str:
-        return f"T = {self.temperature:g}" + (f", top-p {self.top_p:g}" if self.top_p < 1 else "")
+        return f"T = {self.temperature:.12g}" + (f", top-p {self.top_p:.12g}" if self.top_p < 1 else "")
 
     @property
     def texts(self) -> str:
-        return self.domain or "all texts"
+        return f"“{self.domain}”" if self.domain == EVERY else self.domain or EVERY
 
     def __str__(self) -> str:
         return f"{self.sampling}, {self.texts}"
@@ -89,7 +100,8 @@ class Cell:
     """What one drafter yields at one setting.
 
     Attributes:
-        rows: of the sweep, [m]; of measured ones no more than a vector keeps.
+        rows: of the sweep, [m], of the largest size; of measured ones no more than a vector keeps.
+        sizes: largest tree -> its rows, [m] each of the same prompts; empty for measured ones.
         prompts: a row for each prompt whose text has tokens, by `PROMPT`: prompt, tokens, steps.
         tokens_per_step: with an interval over prompts.
         vector: measured; None where trees were decoded instead, and so for the next ones.
@@ -99,6 +111,7 @@ class Cell:
     """
 
     rows: pd.DataFrame
+    sizes: Mapping[int, pd.DataFrame]
     prompts: pd.DataFrame
     tokens_per_step: Estimate
     vector: AcceptanceVector | None = None
@@ -163,8 +176,8 @@ def compare(rows: pd.DataFrame) -> Comparison:
     if rows.empty:
         raise ValueError("results: found no prompt that was measured, expected some")
     _check(rows)
-    of_kind = rows.loc[rows["kind"] != MODEL, "max_size"]
-    size = min(int((rows["max_size"] if of_kind.empty else of_kind).iloc[0]), REACH)
+    rows = rows.assign(**{column: rows[column].fillna("") for column in SAME})
+    size = min(int(rows["max_size"].max()), REACH)
     parts = _by_drafter(rows)
     if (doubled := len(rows) - sum(map(len, parts.values()))) > 0:
         notes.append(
@@ -185,13 +198,13 @@ def compare(rows: pd.DataFrame) -> Comparison:
 
 
 def _alike(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return the rows that share the commonest value of each of `SHARED`, and what was left out."""
+    """Return the rows of the latest version that share the commonest value of each of `SHARED`, and what others had."""
     notes = []
     for column, kinds in SHARED.items():
         depends = rows["kind"].isin(kinds)
         values = rows.loc[depends, column]
         if values.nunique() > 1:
-            kept = values.mode().iloc[0]
+            kept = values.max() if column == "version" else values.mode().iloc[-1]
             other = depends & (rows[column] != kept)
             notes.append(f"{int(other.sum())} rows with another {column} than {kept} are left out")
             rows = rows[~other]
@@ -215,22 +228,29 @@ def _check(rows: pd.DataFrame) -> None:
 
 def _by_drafter(rows: pd.DataFrame) -> dict[Drafter, pd.DataFrame]:
     """Return the rows of each drafter; those of lookup belong to a target, whatever pair they were measured with."""
-    bases = rows[["target_hash", "dtype_used", "offload"]].drop_duplicates()
+    one_base = len(rows[["target_hash", "dtype_used", "offload"]].drop_duplicates()) == 1
     parts = []
     for kind in DRAFTERS:
-        of_kind = rows[rows["kind"] == kind]
-        names = [] if kind == LOOKUP else ["pair"]
-        columns = [*names, "target_hash", "draft_hash", "dtype_used", "offload", "device"]
-        for _, part in of_kind.drop_duplicates([*columns, "temperature", "top_p", *PROMPT]).groupby(columns):
-            pair = part["pair"].iloc[0]
-            alone = "lookup" if len(bases) == 1 else f"lookup, {pair}"
+        once = ["temperature", "top_p", *PROMPT, *([] if kind == MODEL else ["max_size"])]
+        for _, part in rows[rows["kind"] == kind].drop_duplicates([*SAME, *once]).groupby([*SAME]):
+            pair = _commonest(part["pair"])
+            alone = "lookup" if one_base else f"lookup, {pair}"
             parts.append(({MODEL: pair, LOOKUP: alone, BOTH: f"{pair} + lookup"}[kind], part))
     found: dict[Drafter, pd.DataFrame] = {}
     for name, part in parts:
-        taken = [drafter.name for drafter in found]
-        unique = next(n for n in (name, *(f"{name} ({i})" for i in range(2, len(parts) + 2))) if n not in taken)
-        found[Drafter(unique, *part[["kind", "target", "draft", "dtype_used", "offload"]].iloc[0])] = part
+        same = [each for other, each in parts if other == name]
+        told = [column for column in SAME if len({each[column].iloc[0] for each in same}) > 1]
+        unique = f"{name} ({', '.join(part[column].iloc[0][:8] or 'none' for column in told)})" if told else name
+        first, names = part.iloc[0], [_commonest(part[column]) for column in ("target", "draft")]
+        found[
+            Drafter(unique, first["kind"], *names, *first[["target_hash", "draft_hash", "dtype_used", "offload"]])
+        ] = part
     return found
+
+
+def _commonest(names: pd.Series) -> str:
+    """Return one name for a model or pair: folders move, and pairs are renamed."""
+    return str(names.mode().iloc[0])
 
 
 def _at(rows: pd.DataFrame, setting: Setting) -> pd.DataFrame:
@@ -238,11 +258,25 @@ def _at(rows: pd.DataFrame, setting: Setting) -> pd.DataFrame:
     return rows[at & ((rows["domain"] == setting.domain) | (setting.domain == ALL))]
 
 
+def tokens_per_step(prompts: pd.DataFrame) -> Estimate:
+    """Estimate it from the tokens and steps of prompts, with an interval over them."""
+    tokens, steps = prompts["tokens"].to_numpy(), prompts["steps"].to_numpy()
+    value, count = float(tokens.sum() / steps.sum()), len(prompts)
+    if count < 2:
+        return Estimate(value, None, None)
+    picks = resampled(count)
+    return estimate(value, stretched((picks @ tokens) / (picks @ steps), value, count))
+
+
 def _cell(rows: pd.DataFrame, size: int, part: pd.DataFrame, setting: Setting) -> Cell | None:
     """Return what some rows of one drafter and setting say; None where no text of theirs has tokens."""
     if rows["kind"].iloc[0] != MODEL:
-        prompts = rows.set_index(PROMPT)[["prompt", "tokens", "steps"]].astype({"tokens": int, "steps": int})
-        return Cell(rows, prompts, ratio_estimate(prompts["tokens"].to_numpy(), prompts["steps"].to_numpy()))
+        sizes = {int(n): of_size for n, of_size in rows.groupby("max_size")}
+        most = max(map(len, sizes.values()))  # a size that lacks prompts yet, in a sweep under way, does not compare
+        sizes = {n: of_size for n, of_size in sizes.items() if len(of_size) == most}
+        rows = sizes[max(sizes)]
+        prompts = decoded_prompts(rows)
+        return Cell(rows, sizes, prompts, tokens_per_step(prompts))
     if not rows["positions"].sum():
         return None
     rows = rows.head(MAX_PROMPTS)  # in the order of keys, which is as good as drawn
@@ -252,8 +286,12 @@ def _cell(rows: pd.DataFrame, size: int, part: pd.DataFrame, setting: Setting) -
     same_way = _at(part, setting._replace(domain=ALL))
     same_texts = part[(part["domain"] == setting.domain) | (setting.domain == ALL)]
     regrets = [_regret(shared, vector, size) if len(shared) > len(rows) else None for shared in (same_way, same_texts)]
-    estimate = ratio_estimate(prompts["tokens"].to_numpy(), prompts["steps"].to_numpy())
-    return Cell(rows, prompts, estimate, vector, tree, *regrets)
+    return Cell(rows, {}, prompts, tokens_per_step(prompts), vector, tree, *regrets)
+
+
+def decoded_prompts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the tokens and steps of each decoded text, by `PROMPT`."""
+    return rows.set_index(PROMPT)[["prompt", "tokens", "steps"]].astype({"tokens": int, "steps": int})
 
 
 def replayed(rows: pd.DataFrame, vector: AcceptanceVector, tree: TokenTree) -> pd.DataFrame:

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -222,13 +223,13 @@ def _plain(value: object) -> object:
 def vector_of(rows: pd.DataFrame) -> AcceptanceVector:
     """Return the acceptance vector of rows of kind "model", of one pair and way of sampling.
 
+    Pairs are told apart by what their files hold. Their folders may have moved: the names are those of the first row.
+
     Raises:
         ValueError: for no rows, or rows of several pairs or ways of sampling.
     """
-    first = _alike(
-        rows, ("target", "draft", "target_hash", "draft_hash", "dtype_used", "offload", "temperature", "top_p", "width",
-               "new_tokens", "seed"),
-    )  # fmt: skip
+    same = "target_hash", "draft_hash", "dtype_used", "offload", "temperature", "top_p", "width", "new_tokens", "seed"
+    first = _alike(rows, same)
     if rows.duplicated(PROMPT).any():
         raise ValueError("prompt_hash: found a prompt twice, expected each once (chat or threads may differ)")
     holds_for = Conditions(first["target"], first["draft"], first["temperature"], first["top_p"], SEQUOIA)
@@ -246,12 +247,17 @@ def vector_of(rows: pd.DataFrame) -> AcceptanceVector:
 
 
 def profiles_of(rows: pd.DataFrame) -> tuple[HardwareProfile, ...]:
-    """Return the profiles among some rows."""
-    found = rows[rows["kind"] == "profile"]
-    return tuple(
-        HardwareProfile.loads(text.encode(), f"profile of {pair}")
-        for pair, text in zip(found["pair"], found["result"], strict=True)
-    )
+    """Return the profiles among some rows; their `meta` says the content hashes of the models, and the host.
+
+    Raises:
+        ValueError: for a row that holds none.
+    """
+    profiles = []
+    for row in rows[rows["kind"] == "profile"].itertuples():
+        profile = HardwareProfile.loads(str(row.result).encode(), f"profile of {row.pair}")
+        hashes = {"target_hash": row.target_hash, "draft_hash": row.draft_hash}
+        profiles.append(replace(profile, meta=profile.meta | hashes | {"host": str(row.worker).rpartition(":")[0]}))
+    return tuple(profiles)
 
 
 def races_of(rows: pd.DataFrame) -> pd.DataFrame:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ...design.bootstrap import Estimate, resampled
+from ...design.bootstrap import Estimate, resampled, stretched
 from ...design.planning import plan_tree
 from ...design.prediction import combined, rate_samples, time_ratios
 from ...design.profile import HardwareProfile
 from ...design.step_time import autoregressive_sec, padded_widths, step_parts, step_time
 from ...design.tree import TokenTree
-from .compare import Cell, Comparison, Drafter, Key, Setting, replayed
+from .compare import Cell, Comparison, Drafter, Key, Setting, decoded_prompts, replayed
 from .plan import BOTH, LOOKUP
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Speed:
     Attributes:
         speedup: over the target alone.
         tree: the one planned for the hardware; None where trees were decoded.
+        sizes: (the largest tree of the decode that is fastest, how many were decoded); None where one was planned.
         prompts: tokens and seconds of each, by `PROMPT`.
         autoregressive_sec: of one token without speculation.
         ratios: seconds of a plain step ÷ those of a step, for times measured again, float64 [r]; None where unknown.
@@ -38,6 +39,7 @@ class Speed:
 
     speedup: Estimate
     tree: TokenTree | None
+    sizes: tuple[int, int] | None
     prompts: pd.DataFrame
     autoregressive_sec: float
     ratios: np.ndarray | None
@@ -69,10 +71,17 @@ def predict_speeds(
 
 
 def fits(drafter: Drafter, profile: HardwareProfile) -> bool:
-    """Whether a profile holds the times of a drafter's steps."""
-    of_draft = drafter.kind == LOOKUP or profile.meta.get("draft") == drafter.draft
+    """Whether a profile holds the times of a drafter's steps.
+
+    A sweep's own profiles know what the models' files held; of others the names have to agree.
+    """
+
+    def same(model: str) -> bool:
+        key = f"{model}_hash" if f"{model}_hash" in profile.meta else model
+        return profile.meta.get(key) == getattr(drafter, key)
+
     at_home = (profile.dtype, profile.offload or "") == (drafter.dtype, drafter.offload)
-    return of_draft and at_home and profile.meta.get("target") == drafter.target
+    return same("target") and at_home and (drafter.kind == LOOKUP or same("draft"))
 
 
 def _speed(
@@ -83,24 +92,34 @@ def _speed(
         whose = drafter.target if drafter.kind == LOOKUP else f"{drafter.target} ← {drafter.draft}"
         place = f", streamed from {drafter.offload}" if drafter.offload else ""
         return f"no times of {whose} in {drafter.dtype}{place}"
-    greedy, tree, prompts = setting.temperature == 0, None, cell.prompts
+    greedy, tree, sizes = setting.temperature == 0, None, None
     if cell.vector is not None:
         tree = plan_tree(cell.vector, profile, max_size=size)
         prompts = replayed(cell.rows, cell.vector, tree)
         seconds = _seconds_with(tree, prompts["steps"].to_numpy(), greedy)
+        spent = seconds(profile)
     else:
-        largest = max(map(max, cell.rows["nodes"]))
-        if largest > profile.max_size:
-            return f"trees of {largest} nodes, and the times end at {profile.max_size}"
-        seconds = _seconds_of(cell.rows, drafter.kind == BOTH, greedy)
-    tokens, spent, steps = prompts["tokens"].to_numpy(), seconds(profile), int(prompts["steps"].sum())
+        found = []
+        for n, rows in cell.sizes.items():
+            if max(map(max, rows["nodes"])) <= profile.max_size:
+                each = _seconds_of(rows, drafter.kind == BOTH, greedy)
+                found.append((each(profile), n, rows, each))
+        if not found:
+            return f"trees of {min(cell.sizes)} nodes or more, and the times end at {profile.max_size}"
+        spent, n, rows, seconds = max(found, key=lambda option: option[2]["tokens"].sum() / option[0].sum())
+        prompts, sizes = decoded_prompts(rows), (n, len(cell.sizes))
+    tokens, steps, alone = (
+        prompts["tokens"].to_numpy(),
+        int(prompts["steps"].sum()),
+        autoregressive_sec(profile, greedy=greedy),
+    )
+    value = float(tokens.sum() * alone / spent.sum())
     ratios = several = None
     if intervals:
         ratios = time_ratios(profile, lambda times: float(seconds(times).sum() / steps), context=None, greedy=greedy)
-        several = rate_samples(tokens, spent, None) if len(tokens) > 1 else None
-    alone = autoregressive_sec(profile, greedy=greedy)
-    speedup = combined(float(tokens.sum() * alone / spent.sum()), several, ratios)
-    return Speed(speedup, tree, prompts.assign(seconds=spent), alone, ratios)
+        if len(tokens) > 1:
+            several = stretched(rate_samples(tokens, spent, None), float(tokens.sum() / spent.sum()), len(tokens))
+    return Speed(combined(value, several, ratios), tree, sizes, prompts.assign(seconds=spent), alone, ratios)
 
 
 Seconds = Callable[[HardwareProfile], np.ndarray]  # of each prompt, float64 [m], by some times
@@ -144,11 +163,12 @@ class Answer(NamedTuple):
 def which_pays(comparison: Comparison, speeds: Speeds, setting: Setting) -> list[Answer]:
     """Return the answer for each target that was measured at a setting."""
     here = [drafter for drafter in comparison.drafters if (drafter, setting) in comparison.cells]
+    drafter_of = {drafter.base: drafter for drafter in here}
     bases = list(dict.fromkeys(drafter.base for drafter in here))
     found = []
     for base in bases:
         best, words, beside = _answer({drafter: speeds[drafter, setting] for drafter in here if drafter.base == base})
-        whose = f", {', '.join(filter(None, base))}" if len(bases) > 1 else ""
+        whose = f", {', '.join(filter(None, (drafter_of[base].target, *base[1:])))}" if len(bases) > 1 else ""
         found.append(Answer(best, f"At {setting}{whose}: {words}", beside))
     return found
 
@@ -168,8 +188,17 @@ def _answer(speeds: dict[Drafter, Speed | str]) -> tuple[Drafter | None, str, st
     best, *others = [paying[0], *(drafter for drafter in ranked if drafter != paying[0])]
     words = f"{best.name} pays: {_times(known[best].speedup)} the speed of the target alone is predicted."
     if others:
-        following = f"Next comes {others[0].name}, {_times(known[others[0]].speedup)}"
-        missing.insert(0, f"{following}; {_apart(known[best], known[others[0]])}.")
+        other = known[others[0]].speedup
+        following = f"Next comes {others[0].name}, {_times(other)}"
+        if other.value > known[best].speedup.value:  # not `paying`, else it were the best
+            following = f"{others[0].name} may be faster, {_times(other)}, but its interval reaches below 1×"
+        missing.insert(0, f"{following}; {_apart(best, others[0], known)}.")
+    one_size = [drafter.name for drafter, speed in known.items() if speed.sizes is not None and speed.sizes[1] == 1]
+    if one_size:
+        missing.append(
+            f"Trees of one size only were decoded of {', '.join(one_size)}; another may be faster here (max_size in "
+            "the plan)."
+        )
     return best, words, " ".join(missing)
 
 
@@ -178,12 +207,12 @@ def _times(found: Estimate) -> str:
     return f"{found.value:.2f}×{sure}"
 
 
-def _apart(first: Speed, second: Speed) -> str:
+def _apart(first: Drafter, second: Drafter, speeds: Mapping[Drafter, Speed]) -> str:
     """Say whether two can be told apart, and by how much they differ on the same prompts."""
-    ratio = paired_ratio(first, second)
+    ratio = paired_ratio(speeds[first], speeds[second])
     if ratio is None:
         return "they share too few prompts to tell them apart"
-    words = f"on the same prompts the first has {_times(ratio)} the speed of the second"
+    words = f"on the same prompts {first.name} has {_times(ratio)} the speed of {second.name}"
     told = ratio.low is not None and ratio.high is not None and not ratio.low <= 1.0 <= ratio.high
     return words if told else f"the two cannot be told apart: {words}"
 
@@ -203,4 +232,5 @@ def paired_ratio(first: Speed, second: Speed) -> Estimate | None:
         factors.append(np.ones(1) if speed.ratios is None else speed.ratios / speed.ratios.mean())
     # Times measured again are the same again for both where one profile serves both.
     spread = None if first.ratios is None and second.ratios is None else np.divide(*np.broadcast_arrays(*factors))
-    return combined(values[0] / values[1], samples[0] / samples[1], spread)
+    ratio = values[0] / values[1]
+    return combined(ratio, stretched(samples[0] / samples[1], ratio, len(common)), spread)

@@ -100,11 +100,68 @@ def test_lookup_belongs_to_the_target_and_equal_names_are_told_apart():
         measured("a", EASY), measured("a", HARD, draft_hash="trained again"),
     )  # fmt: skip
     comparison = compare(rows)
-    assert [drafter.name for drafter in comparison.drafters] == ["small", "small (2)", "lookup"]
+    assert [drafter.name for drafter in comparison.drafters] == ["small (small)", "small (trained )", "lookup"]
     cell = comparison.cells[comparison.drafters[2], Setting(0.0, 1.0, "code")]
     assert len(cell.prompts) == 2 and cell.tokens_per_step.value == 3.0  # one measured twice counts once
     two = compare(table(decoded("a", [4]), decoded("a", [2], pair="other", target="huge", target_hash="h")))
     assert [drafter.name for drafter in two.drafters] == ["lookup, other", "lookup, small"]
+
+
+def test_a_folder_that_moved_and_a_pair_that_was_renamed_are_the_same_models():
+    moved = {"target": "/new/big", "draft": "/new/small", "pair": "renamed"}
+    rows = table(measured("a", EASY), measured("b", EASY), measured("c", HARD) | moved, decoded("a", [4]),
+                 decoded("b", [2]) | {"target": "/new/big"})  # fmt: skip
+    comparison = compare(rows)
+    assert [drafter.name for drafter in comparison.drafters] == ["small", "lookup"]
+    assert [len(cell.prompts) for cell in comparison.cells.values()] == [3, 2]
+    assert len(vector_of(rows[rows["kind"] == "model"]).prompt_sums) == 3
+
+
+def test_other_models_in_the_same_folder_are_others():
+    again = {"target_hash": "trained again", "draft_hash": "too"}
+    comparison = compare(table(measured("a", EASY), measured("b", EASY) | again))
+    one, other = comparison.drafters
+    assert (one.name, other.name) == ("small (t, small)", "small (trained , too)")
+    assert one.base != other.base
+
+
+def test_every_size_that_has_all_prompts_is_kept():
+    rows = table(
+        *(decoded(p, [4, 4], max_size=size) for p in "ab" for size in (4, 8)), decoded("a", [9], max_size=16)
+    )  # fmt: skip
+    (cell,) = compare(rows).cells.values()
+    assert list(cell.sizes) == [4, 8] and [len(rows) for rows in cell.sizes.values()] == [2, 2]
+    assert set(cell.rows["max_size"]) == {8} and cell.tokens_per_step.value == 4.0
+
+
+def test_settings_that_look_alike_are_told_apart():
+    rows = [measured("a", EASY, temperature=t, domain=d) for t in (0.6, 0.60000001) for d in ("all texts", "code")]
+    settings = compare(table(*rows)).settings
+    assert len({str(setting) for setting in settings}) == len(settings) == 6
+
+
+def test_of_two_versions_the_later_counts():
+    rows = table(measured("a", EASY), measured("b", EASY), measured("a", HARD, version=2))
+    comparison = compare(rows)
+    assert comparison.notes == ("2 rows with another version than 2 are left out",)
+
+
+def test_what_is_not_there_in_older_rows_counts_as_nothing():
+    comparison = compare(table(measured("a", EASY) | {"device": None, "offload": None}, measured("b", EASY)))
+    assert [drafter.name for drafter in comparison.drafters] == ["small"]
+
+
+def test_few_prompts_have_wide_intervals():
+    texts = [[1] * 20, [1, 0] * 10, [1, 1, 0, 2] * 5, [1, 1, 1, 0] * 5]
+    few, many = (
+        *compare(table(*(measured(f"{p}", text) for p, text in enumerate(texts)))).cells.values(),
+        *compare(table(*(measured(f"{p}", text) for p, text in enumerate(8 * texts)))).cells.values(),
+    )
+    widths = [each.tokens_per_step.high - each.tokens_per_step.low for each in (few, many)]
+    assert few.tokens_per_step.value == many.tokens_per_step.value
+    assert (
+        widths[0] > 4 * widths[1]
+    )  # the root of 8 is 2.8; Student's t asks 1.6 times as much of 4, and the bootstrap 1.15
 
 
 def test_other_settings_are_left_out_and_said_to_be():
@@ -113,11 +170,8 @@ def test_other_settings_are_left_out_and_said_to_be():
         decoded("c", [9], max_size=64), measured("c", HARD, new_tokens=64),
     )  # fmt: skip
     comparison = compare(rows)
-    assert comparison.max_size == 8
-    assert comparison.notes == (
-        "1 rows with another new_tokens than 32 are left out",
-        "1 rows with another max_size than 8 are left out",
-    )
+    assert comparison.max_size == 64
+    assert comparison.notes == ("1 rows with another new_tokens than 32 are left out",)
     assert [len(cell.prompts) for cell in comparison.cells.values()] == [2, 2]  # a draft's rows serve any size
 
 

@@ -119,6 +119,57 @@ def test_a_pair_is_compared_on_the_prompts_that_both_have():
     assert ratio == pytest.approx(Estimate(2.0, 2.0, 2.0), rel=1e-3)  # times of one profile are off alike
 
 
+def test_times_of_a_sweep_are_of_the_files_that_it_timed():
+    rows = table(measured("a", GOOD), measured("b", GOOD))
+    for hashes, expected in (({"target_hash": "t", "draft_hash": "small"}, Speed), ({"target_hash": "older"}, str)):
+        times = profile(target="moved", draft="moved")
+        times.meta.update(hashes)
+        assert isinstance(speeds_of(rows, times)[1]["small"], expected)
+
+
+def test_of_several_sizes_the_fastest_here_counts():
+    """Larger trees commit more tokens; whether that pays depends on what a node costs."""
+    tokens = {4: [3] * 8, 8: [4] * 6}
+    rows = table(*(decoded(p, tokens[n], nodes=n, max_size=n) for p in "abc" for n in tokens))
+    dear = profile()
+    object.__setattr__(dear, "verify_sec", 0.01 * dear.sizes)
+    found = [speeds_of(rows, times)[1]["lookup"] for times in (profile(), dear)]
+    assert [speed.sizes for speed in found] == [(8, 2), (4, 2)]
+    assert found[0].prompts["steps"].tolist() == [6] * 3 and found[1].prompts["steps"].tolist() == [8] * 3
+    assert "one size only" not in answer(rows, profile()).beside
+    one = rows[rows["max_size"] == 4]
+    assert "Trees of one size only were decoded of lookup; another may be faster" in answer(one, profile()).beside
+    short = profile()
+    assert speeds_of(table(*(decoded(p, [9], nodes=n, max_size=n) for p in "ab" for n in (16, 32))), short)[1][
+        "lookup"
+    ].sizes == (16, 2)  # beyond the profile nothing is known
+
+
+def test_what_may_be_faster_and_may_be_slower_is_not_said_to_come_next():
+    unsure = {"a": [16, 16], "b": [1] * 32, "c": [16, 16]}
+    rows = table(*(decoded(p, [3] * 10) for p in "abc"), *(decoded(p, unsure[p], both=True) for p in "abc"))
+    found = answer(rows, profile(draft_sec=1e-5))
+    assert found.best.name == "lookup"
+    assert (
+        found.beside.startswith("small + lookup may be faster, ") and "its interval reaches below 1×; " in found.beside
+    )
+    assert "on the same prompts lookup has " in found.beside and " the speed of small + lookup" in found.beside
+
+
+def test_two_on_different_times_are_compared_by_their_speedups():
+    """Where the target takes twice as long alone, equal seconds are twice the speedup."""
+    slow = profile("other", target="big")
+    object.__setattr__(slow, "verify_sec", 2 * slow.verify_sec)
+    object.__setattr__(slow, "verify_samples", tuple((2 * a, 2 * b) for a, b in slow.verify_samples))
+    rows = table(*(decoded(p, [4] * 4, both=True) for p in "ab"), *(
+        decoded(p, [4] * 4, both=True, pair="other", draft_hash="other") for p in "ab"))  # fmt: skip
+    _, found, _ = speeds_of(rows, profile(draft_sec=1e-9), slow)
+    first, second = found["small + lookup"], found["other + lookup"]
+    ratio = paired_ratio(first, second)
+    assert ratio.value == pytest.approx(first.speedup.value / second.speedup.value)
+    assert ratio.low < ratio.value < ratio.high  # times of two profiles are off each by itself
+
+
 def test_each_target_has_an_answer():
     huge = {"target": "huge", "target_hash": "h", "pair": "other"}
     rows = table(*(decoded(p, [8, 8]) for p in "ab"), *(decoded(p, [1] * 16, nodes=8) | huge for p in "ab"))
