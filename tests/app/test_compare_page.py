@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("assets")
 PLAN = """
 temperatures = [0.0]
 new_tokens = 16
+max_size = 16
 [[pairs]]
 name = "demo <b>"
 dtype = "float32"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,7 +60,7 @@ def read(folder: Path) -> Sweep:
 def machines(sweep: Sweep) -> dict[str, tuple[HardwareProfile, ...]]:
     """Return the profiles that fit some drafter by where they come from and their machine.
 
-    Machines may have processors of one name: what their passes use, and of the sweep's own their host, tells them apart.
+    Processors of one name are told apart by what their passes use, and in the sweep by their host.
     The sweep's own come first, then the one in use, then shipped ones, those that fit the most drafters before others.
     """
     from sequoia_core.studies.sweep.which_pays import fits
@@ -79,11 +80,13 @@ def machines(sweep: Sweep) -> dict[str, tuple[HardwareProfile, ...]]:
         served = [any(fits(drafter, each) for each in profiles) for drafter in sweep.comparison.drafters]
         return [other for other, _ in known].index(origin), -sum(served)
 
-    names = {machine: f"{machine[0]}: {machine[1]}" for machine in found}
-    for machine, name in list(names.items()):
-        if list(names.values()).count(name) > 1:
-            names[machine] = ", ".join([name, *filter(None, machine[2:])])
-    return {names[machine]: profiles for machine, profiles in sorted(found.items(), key=place)}
+    devices = Counter(machine[:2] for machine in found)
+
+    def name(machine: tuple[str, ...]) -> str:
+        told = filter(None, machine[2:]) if devices[machine[:2]] > 1 else ()
+        return ", ".join([f"{machine[0]}: {machine[1]}", *told])
+
+    return {name(machine): profiles for machine, profiles in sorted(found.items(), key=place)}
 
 
 def speeds(folder: Path, profiles: tuple[HardwareProfile, ...], *settings: Setting) -> Speeds:

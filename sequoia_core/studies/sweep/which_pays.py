@@ -100,12 +100,13 @@ def _speed(
         spent = seconds(profile)
     else:
         found = []
+        largest = {n: max(map(max, rows["nodes"])) for n, rows in cell.sizes.items()}
         for n, rows in cell.sizes.items():
-            if max(map(max, rows["nodes"])) <= profile.max_size:
+            if largest[n] <= profile.max_size:
                 each = _seconds_of(rows, drafter.kind == BOTH, greedy)
                 found.append((each(profile), n, rows, each))
         if not found:
-            return f"trees of {min(cell.sizes)} nodes or more, and the times end at {profile.max_size}"
+            return f"trees of {min(largest.values())} nodes, and the times end at {profile.max_size}"
         spent, n, rows, seconds = max(found, key=lambda option: option[2]["tokens"].sum() / option[0].sum())
         prompts, sizes = decoded_prompts(rows), (n, len(cell.sizes))
     tokens, steps, alone = (

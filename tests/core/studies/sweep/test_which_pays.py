@@ -38,7 +38,9 @@ def test_the_speedup_of_a_draft_is_that_of_its_planned_tree(temperature):
     (speed,) = predict_speeds(comparison, [profile("other"), times]).values()
     tree = plan_tree(cell.vector, times, max_size=8)
     assert isinstance(speed, Speed) and speed.tree == tree and 1 < tree.size <= 8
-    assert speed.speedup == pytest.approx(predict(tree, cell.vector, times).speedup)
+    expected = predict(tree, cell.vector, times).speedup
+    assert speed.speedup.value == pytest.approx(expected.value)
+    assert speed.speedup.low < expected.low and speed.speedup.high > expected.high  # as unsure as three prompts are
 
 
 @pytest.mark.parametrize("both", [False, True])
@@ -146,7 +148,7 @@ def test_of_several_sizes_the_fastest_here_counts():
 
 
 def test_what_may_be_faster_and_may_be_slower_is_not_said_to_come_next():
-    unsure = {"a": [16, 16], "b": [1] * 32, "c": [16, 16]}
+    unsure = {"a": [16, 16], "b": [2] * 16, "c": [16, 16]}
     rows = table(*(decoded(p, [3] * 10) for p in "abc"), *(decoded(p, unsure[p], both=True) for p in "abc"))
     found = answer(rows, profile(draft_sec=1e-5))
     assert found.best.name == "lookup"
