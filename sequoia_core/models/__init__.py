@@ -26,10 +26,11 @@ Each module imports, of this room, only the modules named:
     offload.four_bits         offload.tensor_files
     offload.layer_sources     offload.direct_reads, offload.tensor_files
     random_models             free_memory, protocol, language_model
-    offload.packed_layers     model_files, offload.direct_reads, offload.tensor_files, offload.four_bits, offload.layer_sources
+    offload.packed_content    offload.direct_reads, offload.tensor_files, offload.four_bits, offload.layer_sources
+    offload.packed_layers     model_files, offload.direct_reads, offload.tensor_files, offload.four_bits, offload.packed_content
     offload.streamed_modules  offload.layer_ring, transformers_passes, offload.tensor_files, offload.four_bits, offload.layer_sources
-    offload.needs             free_memory, offload.layer_ring, offload.tensor_files, offload.four_bits, offload.packed_layers, offload.streamed_modules
-    offload.streamed_llama    offload.layer_ring, offload.tensor_files, offload.four_bits, offload.layer_sources, offload.packed_layers
+    offload.needs             free_memory, offload.layer_ring, offload.tensor_files, offload.four_bits, offload.packed_content, offload.streamed_modules
+    offload.streamed_llama    offload.layer_ring, offload.tensor_files, offload.four_bits, offload.layer_sources, offload.packed_content, offload.packed_layers
     offload.loading           model_files, protocol, checkpoint, language_model, offload.tensor_files, offload.four_bits, offload.streamed_modules, offload.needs, offload.streamed_llama
     loading                   model_files, protocol, default_dtype, checkpoint, gguf.model, language_model, tree_pass_check, offload.packed_layers, offload.needs, offload.loading
 """  # noqa: E501

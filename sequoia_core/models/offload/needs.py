@@ -10,7 +10,7 @@ import torch
 from ..free_memory import available_bytes
 from . import layer_ring, streamed_modules
 from .four_bits import shared_weights
-from .packed_layers import parts_of
+from .packed_content import parts_of
 from .streamed_modules import StreamedModules
 from .tensor_files import PIECE
 

@@ -1,8 +1,6 @@
-"""A plain decoder's matrices in the tiles of the compiled passes, in a file of their own: made once, then streamed.
+"""The file that holds a plain decoder's matrices as compiled passes read them: made once, then streamed.
 
-The file holds the layers one after the other, then the head, then the embedding where it is not tied to the head; each
-part begins at a whole block, so that it is read directly into the buffer that the passes use. It is in the cache
-folder under a name derived from the model's files; a manifest beside it lists its content.
+It is in the cache folder under a name derived from the model's files; a manifest beside it lists its content.
 
 A writer holds the folder's lock, and readers share their copy's lock, so nothing is made twice and only unused copies
 are deleted. Where the file system has no locks, nothing is deleted.
@@ -17,8 +15,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from ctypes import byref
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,11 +24,11 @@ import torch
 
 from ...files.safe_files import json_bytes, read_bytes, read_json, write_atomic
 from ...native.compile_c import cache_folder
-from ...native.llama_x86 import MATRICES, addresses, compiled, joined, shape_of
+from ...native.llama_x86 import shape_of
 from ..model_files import Explained
-from .direct_reads import DirectFile, aligned_memory, round_up
-from .four_bits import FourBits, packed_layer, read_weights, shared_weights
-from .layer_sources import host_buffer
+from .direct_reads import DirectFile, aligned_memory
+from .four_bits import FourBits, shared_weights
+from .packed_content import PackedParts, packed_content, parts_of
 from .tensor_files import PIECE, StoredTensor, TensorFiles
 
 try:
@@ -44,57 +40,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FORMAT, VERSION = "sequoia-packed-layers", 2
-ROWS = 2**12  # of the head, packed at a time: a multiple of 32
 SPARE_DISK = 2**28  # bytes left free beside a copy
 POLL_SEC = 0.1  # between two checks whether another load is done
 Progress = Callable[[float, str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class PackedParts:
-    """Where the parts of a packed copy begin, in bytes; each size is a multiple of 4,096.
-
-    Attributes:
-        embedding_bytes: 0 where the embedding is tied to the head.
-    """
-
-    layer_count: int
-    layer_bytes: int
-    head_bytes: int
-    embedding_bytes: int
-
-    @property
-    def head_offset(self) -> int:
-        return self.layer_count * self.layer_bytes
-
-    @property
-    def embedding_offset(self) -> int:
-        return self.head_offset + self.head_bytes
-
-    @property
-    def total(self) -> int:
-        return self.embedding_offset + self.embedding_bytes
-
-    @property
-    def bounds(self) -> list[int]:
-        """Where the parts begin (each layer, the head, the embedding), and the end of the last."""
-        return [*range(0, self.head_offset, self.layer_bytes), self.head_offset, self.embedding_offset, self.total]
-
-
-def parts_of(model: PreTrainedModel, *, four_bits: int = 0) -> PackedParts:
-    """Return how a model's packed copy is divided; its weights need not be there.
-
-    Args:
-        four_bits: as `four_bits.shared_weights` returns it.
-    """
-    functions, shape = compiled()[0], shape_of(model, four_bits=four_bits)
-    tied = model.lm_head.weight is model.model.embed_tokens.weight
-    return PackedParts(
-        layer_count=shape.layers,
-        layer_bytes=round_up(functions.sequoia_layer_bytes(byref(shape))),
-        head_bytes=round_up(functions.sequoia_head_bytes(byref(shape))),
-        embedding_bytes=0 if tied else round_up(2 * shape.vocab * shape.hidden),
-    )
 
 
 class DamagedCopy(Explained):
@@ -297,7 +245,7 @@ def _make(
     fresh, sums, done = Path(name), [0] * (parts.layer_count + 2), 0
     try:
         with os.fdopen(handle, "wb") as file:
-            for part, content in _packed_parts(model, files, stored, parts):
+            for part, content in packed_content(model, files, stored, parts):
                 file.write(content.numpy().data)
                 sums[part] = (sums[part] + checksum(content)) % 2**64
                 done += len(content)
@@ -313,44 +261,3 @@ def _make(
         fresh.unlink(missing_ok=True)
     progress(1.0, f"packed copy of {size} made")
     return PackedCopy(path, sums)
-
-
-def _packed_parts(
-    model: PreTrainedModel, files: TensorFiles, stored: Mapping[str, StoredTensor | FourBits], parts: PackedParts
-) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield the file's content from its beginning: the part that it belongs to, uint8 that is valid until the next."""
-    functions, shape = compiled()[0], shape_of(model)
-    buffer = host_buffer(parts.layer_bytes)
-    for index in range(parts.layer_count):
-        matrices = [stored[f"model.layers.{index}.{name}"] for name in MATRICES]
-        quantised = [matrix.read_parts(files) for matrix in matrices if isinstance(matrix, FourBits)]
-        if quantised:
-            content = packed_layer(quantised)
-            buffer[: len(content)] = content
-        else:
-            weights = joined([read_weights(files, matrix, torch.bfloat16) for matrix in matrices])
-            functions.sequoia_pack_layer(byref(shape), addresses(weights), buffer.data_ptr())
-        yield index, buffer
-    del buffer
-    head, embedding = parts.layer_count, stored["model.embed_tokens.weight"]
-    own_head = stored.get("lm_head.weight", embedding)
-    assert isinstance(embedding, StoredTensor) and isinstance(own_head, StoredTensor), "see `shared_weights`"
-    for content in _packed_head(own_head, files, parts.head_bytes):
-        yield head, content
-    if parts.embedding_bytes:
-        for start in range(0, shape.vocab, ROWS):
-            rows = files.read(embedding, torch.bfloat16, slice(start, start + ROWS))
-            yield head + 1, rows.flatten().view(torch.uint8)
-        yield head + 1, torch.zeros(parts.embedding_bytes - 2 * shape.vocab * shape.hidden, dtype=torch.uint8)
-
-
-def _packed_head(head: StoredTensor, files: TensorFiles, size: int) -> Iterator[torch.Tensor]:
-    rows, width = head.shape
-    done = 0
-    for start in range(0, rows, ROWS):
-        block = files.read(head, torch.bfloat16, slice(start, start + ROWS))
-        packed = torch.zeros(round_up(len(block), 32) * width, dtype=torch.bfloat16)
-        compiled()[0].sequoia_pack_rows(block.data_ptr(), len(block), width, packed.data_ptr())
-        yield packed.view(torch.uint8)
-        done += 2 * len(packed)
-    yield torch.zeros(size - done, dtype=torch.uint8)

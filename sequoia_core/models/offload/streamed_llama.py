@@ -16,7 +16,8 @@ from ...native.llama_x86 import SlotSession, addresses, compiled, fits, shape_of
 from .four_bits import FourBits, shared_weights
 from .layer_ring import LayerRing
 from .layer_sources import PackedSource, host_buffer
-from .packed_layers import packed_copy, parts_of
+from .packed_content import parts_of
+from .packed_layers import packed_copy
 from .tensor_files import StoredTensor, TensorFiles
 
 
