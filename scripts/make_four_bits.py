@@ -34,7 +34,12 @@ def make_four_bits(
         zero_points: whether numbers lie anywhere, and not around zero.
         scales: dtype of the scales.
         skip: matrices with this in their name stay as they are.
+
+    Raises:
+        ValueError: for a `share` that does not divide a matrix's rows, or the model's own folder to write to.
     """
+    if folder.resolve() == source.resolve():
+        raise ValueError(f"{folder}: found the model's own folder, expected another to write to")
     folder.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
         if path.suffix == ".safetensors":
@@ -67,6 +72,8 @@ def _quantised(
     name: str, matrix: torch.Tensor, share: int, zero_points: bool, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
     rows, columns = matrix.shape
+    if columns % share:
+        raise ValueError(f"--share: found {share}, expected a divisor of {columns}, the rows of {name}")
     groups = matrix.view(rows, -1, share)
     low, high = groups.amin(-1).clamp(max=0.0), groups.amax(-1).clamp(min=0.0)
     widest = high - low if zero_points else 2 * torch.maximum(-low, high)
@@ -104,7 +111,10 @@ def main() -> None:
     args = parser.parse_args()
     if not (args.source / "config.json").is_file():
         sys.exit(f"error: {args.source}: found no config.json, expected the folder of a model")
-    make_four_bits(args.source, args.folder, share=args.share, zero_points=args.zero_points)
+    try:
+        make_four_bits(args.source, args.folder, share=args.share, zero_points=args.zero_points)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 from ..files.gguf_header import is_gguf, read_gguf_header
 from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_name
 from ..native.instruction_sets import check_environment
-from .checkpoint import SPREAD, Plan, load_weights, read_plan
+from .checkpoint import COMPRESSED_TENSORS, SPREAD, Plan, load_weights, read_plan
 from .default_dtype import default_dtype
 from .gguf.model import GGUFModel, LlamaCppOptions, gguf_path, gguf_tokenizer
 from .language_model import HuggingFaceModel, ModelPair, context_of
@@ -269,10 +269,13 @@ def _read(name: str | os.PathLike) -> _Files | None:
 def _weights_bytes(draft_files: _Files | None, dtype: torch.dtype) -> int:
     """Return the memory that a resident draft takes: twice its weights, as compiled passes hold them packed besides.
 
-    What is packed into int32, in 4 bits, is unpacked while it loads.
+    What compressed-tensors packed into int32, in 4 bits, is unpacked while it loads.
     """
-    stored = () if draft_files is None else draft_files.plan.stored.values()
-    return 2 * sum(math.prod(shape) * (8 if kind == "I32" else 1) for shape, kind in stored) * dtype.itemsize
+    if draft_files is None:
+        return 0
+    packed = 8 if draft_files.plan.quantised == COMPRESSED_TENSORS else 1
+    stored = draft_files.plan.stored.values()
+    return 2 * sum(math.prod(shape) * (packed if kind == "I32" else 1) for shape, kind in stored) * dtype.itemsize
 
 
 def _device(name: str | None) -> torch.device:

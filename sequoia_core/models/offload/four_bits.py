@@ -81,12 +81,15 @@ def read_weights(files: TensorFiles, stored: StoredTensor | FourBits, dtype: tor
     return weights_of(stored.read_parts(files), dtype) if isinstance(stored, FourBits) else files.read(stored, dtype)
 
 
-def check_four_bits(name: str, config: Any) -> None:
+def check_four_bits(name: str, config: Any) -> bool:
     """Refuse quantised weights of any other kind.
 
     Args:
         name: of the model.
         config: of transformers, with its `quantization_config`.
+
+    Returns:
+        Whether matrices have zero points.
 
     Raises:
         ValueError: saying what was found.
@@ -94,25 +97,32 @@ def check_four_bits(name: str, config: Any) -> None:
     settings = config.quantization_config
     groups = settings.get("config_groups")
     groups = list(groups.values()) if isinstance(groups, dict) else []
-    found = [str(settings.get("quant_method")), str(settings.get("format") or "")]
+    found, symmetric = [str(settings.get("quant_method")), str(settings.get("format") or "")], set()
     for group in groups:
         weights = group.get("weights") if isinstance(group, dict) else None
         weights = weights if isinstance(weights, dict) else {}
         found.append(f"{weights.get('num_bits')} bits {weights.get('type')}, scales by {weights.get('strategy')}")
+        symmetric.add(str(weights.get("symmetric", True)))
         if weights.get("actorder") in ("group", True):
             found.append("columns in another order")
         if isinstance(group, dict) and group.get("input_activations"):
             found.append("activations too")
+    if symmetric and symmetric not in ({"True"}, {"False"}):
+        found.append(f"symmetric: {', '.join(sorted(symmetric))}")
     kinds = {f"4 bits int, scales by {strategy}" for strategy in ("group", "channel")}
     if found[:2] != ["compressed-tensors", "pack-quantized"] or not found[2:] or not set(found[2:]) <= kinds:
         raise ValueError(
             f"{name}: found weights quantised with {', '.join(filter(None, found))[:200]}; expected to "
             "stream compressed-tensors, pack-quantized, 4 bits int, scales by group or channel, or no quantised weights"
         )
+    return symmetric == {"False"}
 
 
-def joined_parts(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor | FourBits]:
+def joined_parts(stored: Mapping[str, StoredTensor], zero_points: bool) -> dict[str, StoredTensor | FourBits]:
     """Return a model's stored tensors with one `FourBits` for the parts of each matrix in 4 bits.
+
+    Args:
+        zero_points: whether each has some.
 
     Raises:
         ValueError: for parts whose shapes do not belong together; the message lacks the model's name.
@@ -124,20 +134,25 @@ def joined_parts(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor |
             found[name] = tensor
         elif name == f"{weight}_packed":
             parts = [stored.get(weight + end) for end in SUFFIXES]
-            found[weight] = _matrix(weight, parts[0], parts[1], parts[2])
+            found[weight] = _matrix(weight, parts[0], parts[1], parts[2], zero_points)
     return found
 
 
-def _matrix(name: str, packed: Any, scales: StoredTensor | None, zeros: StoredTensor | None) -> FourBits:
+def _matrix(
+    name: str, packed: Any, scales: StoredTensor | None, zeros: StoredTensor | None, zero_points: bool
+) -> FourBits:
     rows, words = packed.shape if len(packed.shape) == 2 else (0, 0)
     groups = scales.shape[1] if scales is not None and len(scales.shape) == 2 and scales.shape[0] == rows else 0
-    fits = packed.dtype == torch.int32 and groups and words * EACH % groups == 0
+    fits = packed.dtype == torch.int32 and groups and words * EACH % groups == 0 and (zeros is not None) == zero_points
     if zeros is not None:
         fits = fits and zeros.dtype == torch.int32 and zeros.shape == (-(-rows // EACH), groups)
     if not fits or scales is None:
         shapes = [f"{end} {'none' if part is None else list(part.shape)}" for end, part in zip(
             SUFFIXES, (packed, scales, zeros), strict=True)]  # fmt: skip
-        raise ValueError(f"found {name} as {', '.join(shapes)}, expected [n, k / 8], [n, groups] and [n / 8, groups]")
+        raise ValueError(
+            f"found {name} as {', '.join(shapes)}, expected int32 [n, k / 8], [n, groups] and "
+            f"{'int32 [n / 8, groups]' if zero_points else 'no zero points, by config.json'}"
+        )
     return FourBits(name, (packed, scales) if zeros is None else (packed, scales, zeros))
 
 

@@ -177,8 +177,7 @@ def _open(
     source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, tier: str, *, beside: int, undo: ExitStack
 ) -> _Opened:
     """Build the model and open its files, which `undo` closes."""
-    if plan.quantised:
-        check_four_bits(source.name, plan.config)
+    zero_points = check_four_bits(source.name, plan.config) if plan.quantised else None
     with explained(f"{source.name}/config.json", "settings from which transformers can build a language model"):
         model = without_numbers(plan.config, dtype)
         if source.find("generation_config.json") is not None:
@@ -186,6 +185,6 @@ def _open(
     with explained(source.name, "safetensors files that can be streamed"):
         files = TensorFiles(weight_paths(source))
     undo.callback(files.close)
-    streamed = StreamedModules(model, files, device, host=tier == "host")
+    streamed = StreamedModules(model, files, device, host=tier == "host", zero_points=zero_points)
     compiled = device.type == "cpu" and StreamedLlama.supports(model, streamed.stored)
     return _Opened(model, files, streamed, compiled, needs_of(model, streamed, compiled=compiled, beside=beside))

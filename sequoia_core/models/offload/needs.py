@@ -98,12 +98,14 @@ def needs_of(model: PreTrainedModel, streamed: StreamedModules, *, compiled: boo
     own = streamed.resident_bytes + own_ring
     cache = 2 * config.num_hidden_layers * key_heads * size * slots * width
     if compiled:
-        parts = parts_of(model, four_bits=shared_weights(streamed.stored) or 0)
+        four_bits = shared_weights(streamed.stored) or 0
+        parts = parts_of(model, four_bits=four_bits)
+        expanded = 64 * torch.get_num_threads() * max(config.hidden_size, heads * size, inner) if four_bits else 0
         entries = 2 * config.hidden_size + (3 * heads + 2 * key_heads) * size + inner
         buffers = layer_ring.slots_for(parts.layer_count, parts.layer_bytes)
         return OffloadNeeds(
             resident=parts.head_bytes + parts.embedding_bytes, ring=buffers * parts.layer_bytes, cache=cache,
-            scratch=4 * rows * (entries + config.vocab_size + slots), loading=own, beside=beside, host=0,
+            scratch=4 * rows * (entries + config.vocab_size + slots) + expanded, loading=own, beside=beside, host=0,
             copy=parts.total,
         )  # fmt: skip
     entries = 4 * config.hidden_size + 3 * heads * size + 3 * inner + heads * slots + config.vocab_size

@@ -2,14 +2,14 @@
 
 The model is built without numbers; its norms and biases are loaded, embedding and head when it runs. A hook before each
 layer points that layer's parameters into the buffer that holds its matrices; those that are stored in 4 bits stream so,
-and the hook computes their weights.
+the hook computes their weights, and another one after the layer lets go of them.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,15 +71,20 @@ def decoder_layers(model: PreTrainedModel) -> tuple[str, torch.nn.ModuleList]:
     return max(lists, key=lambda found: sum(parameter.numel() for parameter in found[1].parameters()))
 
 
-def match_names(model: PreTrainedModel, files: TensorFiles) -> dict[str, StoredTensor | FourBits]:
+def match_names(
+    model: PreTrainedModel, files: TensorFiles, zero_points: bool | None = None
+) -> dict[str, StoredTensor | FourBits]:
     """Return how every parameter is stored, by its name in the model; tied parameters under their first name.
 
     Files may leave out the name of the base model, have it in addition, or use names of earlier versions, as
     transformers' own loader allows.
 
+    Args:
+        zero_points: whether matrices in 4 bits have some; None where nothing is in 4 bits.
+
     Raises:
-        ValueError: for tensors that are missing, of another shape or without a place; the message lacks the model's
-            name.
+        ValueError: for tensors that are missing, of another shape or dtype, or without a place; the message lacks the
+            model's name.
     """
     wanted = dict(model.named_parameters())
     places = {name for name, _ in model.named_parameters(remove_duplicate=False)}
@@ -89,7 +94,8 @@ def match_names(model: PreTrainedModel, files: TensorFiles) -> dict[str, StoredT
     surplus = []
     ignored = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_unexpected or ()]
     renamings = [rule for rule in get_model_conversion_mapping(model) if isinstance(rule, WeightRenaming)]
-    for key, tensor in joined_parts(files.tensors).items():
+    held = files.tensors if zero_points is None else joined_parts(files.tensors, zero_points)
+    for key, tensor in held.items():
         renamed = key
         for rule in renamings:
             renamed, _ = rule.rename_source_key(renamed)
@@ -105,6 +111,11 @@ def match_names(model: PreTrainedModel, files: TensorFiles) -> dict[str, StoredT
         for name, parameter in wanted.items()
         if name in found and found[name].shape != tuple(parameter.shape)
     ]
+    faults += [
+        f"{name} stored as {tensor.dtype}"
+        for name, tensor in found.items()
+        if isinstance(tensor, StoredTensor) and not tensor.dtype.is_floating_point
+    ]
     faults += [f"no place for {key}" for key in surplus]
     if faults:
         more = f" and {len(faults) - 2} more" if len(faults) > 2 else ""
@@ -113,6 +124,11 @@ def match_names(model: PreTrainedModel, files: TensorFiles) -> dict[str, StoredT
             f"{type(model).__name__} under the name of its parameter"
         )
     return found
+
+
+def _put(places: Iterable[tuple[torch.nn.Module, str, torch.nn.Parameter | None]]) -> None:
+    for owner, leaf, parameter in places:
+        owner._parameters[leaf] = parameter
 
 
 def _stored_in(matrix: StoredTensor | FourBits) -> tuple[StoredTensor, ...]:
@@ -133,6 +149,7 @@ class StreamedModules:
 
     Args:
         host: whether layers are read once, into pinned memory of the host, and not in each pass.
+        zero_points: as for `match_names`.
 
     Attributes:
         stored: how every parameter is stored, by its name in the model.
@@ -149,9 +166,10 @@ class StreamedModules:
         device: torch.device,
         *,
         host: bool = False,
+        zero_points: bool | None = None,
     ) -> None:
         self.files, self.device, self.host = files, device, host
-        self.stored = match_names(model, files)
+        self.stored = match_names(model, files, zero_points)
         prefix, layers = decoder_layers(model)
         self._dtype = model.dtype
         streamed = [{name: matrix for name, matrix in layer.named_parameters() if matrix.ndim > 1} for layer in layers]
@@ -179,12 +197,22 @@ class StreamedModules:
         self._pass: Generator[torch.Tensor, None, None] | None = None
         self._views: dict[tuple[int, tuple[Place, ...]], list[torch.nn.Parameter]] = {}
         self._matrices_at_rest: list[tuple[torch.nn.Module, str, torch.nn.Parameter | None]] = []
+        self._computed: list[tuple[torch.nn.Module, str, torch.nn.Parameter | None]] = []  # those that are in 4 bits
         model.register_forward_pre_hook(self._begin)
         for index, layer in enumerate(layers):
             names = [name.rpartition(".") for name in streamed[index]]
             owners = [(layer.get_submodule(owner), leaf) for owner, _, leaf in names]
-            self._matrices_at_rest += [(owner, leaf, owner._parameters[leaf]) for owner, leaf in owners]
+            at_rest = [(owner, leaf, owner._parameters[leaf]) for owner, leaf in owners]
+            computed = [
+                place
+                for place, matrix in zip(at_rest, self._matrices[index], strict=True)
+                if isinstance(matrix, FourBits)
+            ]
+            self._matrices_at_rest += at_rest
+            self._computed += computed
             layer.register_forward_pre_hook(self._pointing(index, owners))
+            if computed:
+                layer.register_forward_hook(lambda *_, places=computed: _put(places))
         layers[-1].register_forward_hook(self._finish)
 
     def load(self, model: PreTrainedModel) -> None:
@@ -202,8 +230,7 @@ class StreamedModules:
             self.ring.close()
             self.ring, self._pass, self._views = None, None, {}
             self._replace(model, self._empty)
-            for owner, leaf, empty in self._matrices_at_rest:  # else the last layers would keep their buffers
-                owner._parameters[leaf] = empty
+            _put(self._matrices_at_rest)  # else the last layers would keep their buffers
 
     def _fill(self, model: PreTrainedModel, names: list[str]) -> None:
         filled = {}
@@ -225,8 +252,9 @@ class StreamedModules:
 
     def _begin(self, model: PreTrainedModel, inputs: tuple) -> None:
         self.load(model)
-        if self._pass is not None:
-            self._pass.close()  # of a pass that ended early
+        if self._pass is not None:  # a pass that ended early
+            self._pass.close()
+            _put(self._computed)
         assert self.ring is not None, "loaded above"
         self._pass = self.ring.layers()
 

@@ -150,6 +150,7 @@ WEIGHTS = ("config_groups", "group_0", "weights")
         ((*WEIGHTS, "type"), "float", "4 bits float"),
         ((*WEIGHTS, "strategy"), "tensor", "scales by tensor"),
         ((*WEIGHTS, "actorder"), "group", "columns in another order"),
+        ((*WEIGHTS, "symmetric"), [3], "symmetric: .3."),
         (("config_groups", "group_0", "input_activations"), {"num_bits": 8}, "activations too"),
         (("config_groups",), {"group_0": [WEIGHTS]}, "None bits None"),
         (("config_groups",), {}, "pack-quantized; expected"),
@@ -168,14 +169,16 @@ def test_other_quantised_weights_are_refused_and_named(path, value, found, tmp_p
 @pytest.mark.parametrize(
     "part, change, found",
     [
-        ("scale", lambda scale: scale[:, :-1].contiguous(), "expected \\[n, k / 8\\]"),
-        ("scale", lambda scale: scale[:-1].contiguous(), "expected \\[n, k / 8\\]"),
-        ("scale", lambda scale: scale.flatten(), "expected \\[n, k / 8\\]"),
+        ("scale", lambda scale: scale[:, :-1].contiguous(), "expected int32 \\[n, k / 8\\]"),
+        ("scale", lambda scale: scale[:-1].contiguous(), "expected int32 \\[n, k / 8\\]"),
+        ("scale", lambda scale: scale.flatten(), "expected int32 \\[n, k / 8\\]"),
         ("scale", lambda scale: None, "_scale none"),
         ("packed", lambda packed: packed[:, :-8].contiguous(), "expected"),
         ("packed", lambda packed: None, "no model.layers.0.mlp.down_proj.weight"),
         ("zero_point", lambda zero: zero.T.contiguous(), "_zero_point"),
         ("zero_point", lambda zero: zero.float(), "_zero_point"),
+        ("zero_point", lambda zero: zero.to(torch.int8), "_zero_point none"),  # of a dtype that is not read
+        ("zero_point", lambda zero: None, "_zero_point none"),
     ],
 )
 def test_parts_that_do_not_belong_together_are_named(part, change, found, dtype, tmp_path):
@@ -188,6 +191,45 @@ def test_parts_that_do_not_belong_together_are_named(part, change, found, dtype,
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=found):
         load_pair(folder, tmp_path / "plain", device="cpu", offload="disk", dtype=dtype)
+
+
+def test_zero_points_that_the_settings_deny_are_refused(tmp_path):
+    folder = quantised(tmp_path, sizes={}, share=32, zero_points=True)
+    changed(folder, *WEIGHTS, "symmetric", value=True)
+    with pytest.raises(ValueError, match="expected int32 .* no zero points, by config.json"):
+        load_pair(folder, tmp_path / "plain", device="cpu", offload="disk", dtype="float32")
+
+
+def test_after_a_layer_its_weights_are_given_up_also_where_a_pass_broke_off(tmp_path):
+    folder = quantised(tmp_path, sizes={}, share=32)
+    target = load_pair(folder, tmp_path / "plain", device="cpu", offload="disk", dtype="float32").target
+    assert isinstance(target._backend, StreamedBackend)
+    layers = target.model.model.layers
+
+    def held() -> int:
+        return sum(not matrix.is_meta for layer in layers for matrix in layer.parameters() if matrix.ndim > 1)
+
+    assert held() == 0  # loading checked a pass
+    expected = logits(target)
+    assert held() == 0
+
+    def fail(*_):
+        raise RuntimeError("broken off")
+
+    hook = layers[1].mlp.register_forward_hook(fail)
+    with pytest.raises(RuntimeError):
+        logits(target)
+    hook.remove()
+    assert torch.equal(logits(target), expected) and held() == 0
+
+
+def test_whole_numbers_where_weights_belong_are_no_weights(tmp_path):
+    folder = quantised(tmp_path, sizes={}, share=32)
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] = weights["lm_head.weight"].to(torch.int32)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="lm_head.weight stored as torch.int32"):
+        load_pair(folder, tmp_path / "plain", device="cpu", offload="disk", dtype="float32")
 
 
 @needs_compiler
