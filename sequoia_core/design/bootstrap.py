@@ -58,13 +58,18 @@ def estimate(value: float, samples: np.ndarray) -> Estimate:
     return Estimate(value, float(low), float(high))
 
 
-def ratio_estimate(numerators: np.ndarray, denominators: np.ndarray) -> Estimate:
-    """Estimate sum(numerators) / sum(denominators), number [m] each, with a percentile bootstrap over prompts."""
-    value = float(numerators.sum() / denominators.sum())
-    if len(numerators) < 2:
+def ratio_estimate(numerators: np.ndarray, denominators: np.ndarray, *, few: bool = False) -> Estimate:
+    """Estimate sum(numerators) / sum(denominators), number [m] each, with a percentile bootstrap over prompts.
+
+    Args:
+        few: whether to widen the interval, see `stretched`.
+    """
+    value, prompts = float(numerators.sum() / denominators.sum()), len(numerators)
+    if prompts < 2:
         return Estimate(value, None, None)
-    picks = resampled(len(numerators))
-    return estimate(value, (picks @ numerators) / (picks @ denominators))
+    picks = resampled(prompts)
+    samples = (picks @ numerators) / (picks @ denominators)
+    return estimate(value, stretched(samples, value, prompts) if few else samples)
 
 
 def stretched(samples: np.ndarray, value: float, prompts: int) -> np.ndarray:

@@ -121,7 +121,25 @@ def test_two_machines_of_one_name_are_two(tmp_path: Path) -> None:
     page = compared(tmp_path / "made")
     options = [name for name in page.selectbox(key="compare_hardware").options if name.startswith("This sweep")]
     device = profile().device
-    assert sorted(options) == [f"This sweep: {device}, {more}" for more in ("AMX, h", "AMX, other", "AVX-512, h")]
+    assert sorted(options) == [f"This sweep: {device}, {more}" for more in ("AMX, h", "AMX, other", "AVX-512")]
+
+
+def test_pairs_timed_on_equal_machines_are_predicted_together(tmp_path: Path) -> None:
+    rows = []
+    for draft, worker in (("demo draft", "h:1"), ("demo draft-large", "other:2")):
+        names = {"target": "demo target", "draft": draft, "pair": draft, "draft_hash": draft}
+        times = replace(profile(), meta=profile().meta | {"draft": draft})
+        timed = row("profile", "", domain="", k=draft) | names
+        rows += [
+            measured("a", [1, 0, 1], k=draft) | names,
+            timed | {"result": json.dumps(times.to_json()), "worker": worker},
+        ]
+    Results(tmp_path / "made").add(rows)
+    page = compared(tmp_path / "made")
+    own = [name for name in page.selectbox(key="compare_hardware").options if name.startswith("This sweep")]
+    assert own == [f"This sweep: {profile().device}"] and "Not predicted" not in " ".join(
+        t.value for t in page.markdown
+    )
 
 
 def test_a_cell_shows_its_figures_and_prompts_as_text(swept: Path) -> None:

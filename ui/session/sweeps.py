@@ -60,7 +60,8 @@ def read(folder: Path) -> Sweep:
 def machines(sweep: Sweep) -> dict[str, tuple[HardwareProfile, ...]]:
     """Return the profiles that fit some drafter by where they come from and their machine.
 
-    Processors of one name are told apart by what their passes use, and in the sweep by their host.
+    Processors of one name are told apart by what their passes use, and by their host where two of them timed the same
+    pair: on equal machines of a cluster each pair is timed on one of them.
     The sweep's own come first, then the one in use, then shipped ones, those that fit the most drafters before others.
     """
     from sequoia_core.studies.sweep.which_pays import fits
@@ -69,11 +70,20 @@ def machines(sweep: Sweep) -> dict[str, tuple[HardwareProfile, ...]]:
     if session.profile_name() is None and (own := session.profile()) is not None:
         known.append(("In use, modelled" if own.modelled else "In use", own))
     known += [("Shipped", shipped.profile(name)) for name in shipped.files("profiles")]
+    fitting = [
+        (origin, each) for origin, each in known if any(fits(drafter, each) for drafter in sweep.comparison.drafters)
+    ]
+
+    def machine(origin: str, profile: HardwareProfile) -> tuple[str, ...]:
+        return origin, profile.device, str(profile.meta.get("instructions") or "")
+
+    timed = Counter(machine(*each) + _pair(each[1]) for each in fitting)
+    hosts = {key[:3] for key, count in timed.items() if count > 1}
     found: dict[tuple[str, ...], tuple[HardwareProfile, ...]] = {}
-    for origin, profile in known:
-        if any(fits(drafter, profile) for drafter in sweep.comparison.drafters):
-            machine = origin, profile.device, *(str(profile.meta.get(key) or "") for key in ("instructions", "host"))
-            found[machine] = (*found.get(machine, ()), profile)
+    for origin, profile in fitting:
+        key = machine(origin, profile)
+        key += (str(profile.meta.get("host") or ""),) if key in hosts else ()
+        found[key] = (*found.get(key, ()), profile)
 
     def place(item: tuple[tuple[str, ...], tuple[HardwareProfile, ...]]) -> tuple[int, int]:
         (origin, *_), profiles = item
@@ -87,6 +97,11 @@ def machines(sweep: Sweep) -> dict[str, tuple[HardwareProfile, ...]]:
         return ", ".join([f"{machine[0]}: {machine[1]}", *told])
 
     return {name(machine): profiles for machine, profiles in sorted(found.items(), key=place)}
+
+
+def _pair(profile: HardwareProfile) -> tuple[str, ...]:
+    names = (str(profile.meta.get(f"{model}_hash") or profile.meta.get(model)) for model in ("target", "draft"))
+    return *names, profile.dtype, profile.offload or ""
 
 
 def speeds(folder: Path, profiles: tuple[HardwareProfile, ...], *settings: Setting) -> Speeds:

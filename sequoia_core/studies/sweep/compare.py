@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...design.acceptance import AcceptanceVector
-from ...design.bootstrap import Estimate, estimate, resampled, stretched
+from ...design.bootstrap import Estimate, ratio_estimate
 from ...design.calibration import MAX_PROMPTS
 from ...design.optimal_trees import optimal_tree
 from ...design.regret import regret_matrix
@@ -187,13 +187,17 @@ def compare(rows: pd.DataFrame) -> Comparison:
     domains = sorted(rows["domain"].unique())
     kinds = [ALL, *domains] if len(domains) > 1 else domains
     settings = tuple(Setting(*way, kind) for way in ways for kind in kinds)
-    cells = {}
+    cells, unlike = {}, 0
     for drafter, part in parts.items():
         for setting in settings:
             here = _at(part, setting)
             everywhere = _at(rows, setting)["domain"].nunique()  # all texts means the same for every drafter
             if len(here) and here["domain"].nunique() == everywhere:
-                cells[drafter, setting] = _cell(here, size, part, setting)
+                cells[drafter, setting] = cell = _cell(here, size, part, setting)
+                if cell is not None and cell.sizes and setting.domain != ALL:
+                    unlike += len(here) - sum(map(len, cell.sizes.values()))
+    if unlike:
+        notes.append(f"{unlike} rows of sizes that were decoded on other prompts than most are left out")
     return Comparison(tuple(parts), settings, {k: c for k, c in cells.items() if c is not None}, size, tuple(notes))
 
 
@@ -241,10 +245,13 @@ def _by_drafter(rows: pd.DataFrame) -> dict[Drafter, pd.DataFrame]:
         same = [each for other, each in parts if other == name]
         told = [column for column in SAME if len({each[column].iloc[0] for each in same}) > 1]
         unique = f"{name} ({', '.join(part[column].iloc[0][:8] or 'none' for column in told)})" if told else name
-        first, names = part.iloc[0], [_commonest(part[column]) for column in ("target", "draft")]
-        found[
-            Drafter(unique, first["kind"], *names, *first[["target_hash", "draft_hash", "dtype_used", "offload"]])
-        ] = part
+        first = part.iloc[0]
+        drafter = Drafter(
+            unique, first["kind"], target=_commonest(part["target"]), draft=_commonest(part["draft"]),
+            target_hash=first["target_hash"], draft_hash=first["draft_hash"], dtype=first["dtype_used"],
+            offload=first["offload"],
+        )  # fmt: skip
+        found[drafter] = part
     return found
 
 
@@ -258,25 +265,20 @@ def _at(rows: pd.DataFrame, setting: Setting) -> pd.DataFrame:
     return rows[at & ((rows["domain"] == setting.domain) | (setting.domain == ALL))]
 
 
-def tokens_per_step(prompts: pd.DataFrame) -> Estimate:
-    """Estimate it from the tokens and steps of prompts, with an interval over them."""
-    tokens, steps = prompts["tokens"].to_numpy(), prompts["steps"].to_numpy()
-    value, count = float(tokens.sum() / steps.sum()), len(prompts)
-    if count < 2:
-        return Estimate(value, None, None)
-    picks = resampled(count)
-    return estimate(value, stretched((picks @ tokens) / (picks @ steps), value, count))
+def _tokens_per_step(prompts: pd.DataFrame) -> Estimate:
+    return ratio_estimate(prompts["tokens"].to_numpy(), prompts["steps"].to_numpy(), few=True)
 
 
 def _cell(rows: pd.DataFrame, size: int, part: pd.DataFrame, setting: Setting) -> Cell | None:
     """Return what some rows of one drafter and setting say; None where no text of theirs has tokens."""
     if rows["kind"].iloc[0] != MODEL:
         sizes = {int(n): of_size for n, of_size in rows.groupby("max_size")}
-        most = max(map(len, sizes.values()))  # a size that lacks prompts yet, in a sweep under way, does not compare
-        sizes = {n: of_size for n, of_size in sizes.items() if len(of_size) == most}
+        texts = {n: set(zip(*(of_size[column] for column in PROMPT), strict=True)) for n, of_size in sizes.items()}
+        fullest = max(texts, key=lambda n: (len(texts[n]), n))  # in a sweep under way a size may lack prompts yet
+        sizes = {n: of_size for n, of_size in sizes.items() if texts[n] == texts[fullest]}
         rows = sizes[max(sizes)]
         prompts = decoded_prompts(rows)
-        return Cell(rows, sizes, prompts, tokens_per_step(prompts))
+        return Cell(rows, sizes, prompts, _tokens_per_step(prompts))
     if not rows["positions"].sum():
         return None
     rows = rows.head(MAX_PROMPTS)  # in the order of keys, which is as good as drawn
@@ -286,7 +288,7 @@ def _cell(rows: pd.DataFrame, size: int, part: pd.DataFrame, setting: Setting) -
     same_way = _at(part, setting._replace(domain=ALL))
     same_texts = part[(part["domain"] == setting.domain) | (setting.domain == ALL)]
     regrets = [_regret(shared, vector, size) if len(shared) > len(rows) else None for shared in (same_way, same_texts)]
-    return Cell(rows, {}, prompts, tokens_per_step(prompts), vector, tree, *regrets)
+    return Cell(rows, {}, prompts, _tokens_per_step(prompts), vector, tree, *regrets)
 
 
 def decoded_prompts(rows: pd.DataFrame) -> pd.DataFrame:

@@ -108,7 +108,7 @@ def _speed(
         if not found:
             return f"trees of {min(largest.values())} nodes, and the times end at {profile.max_size}"
         spent, n, rows, seconds = max(found, key=lambda option: option[2]["tokens"].sum() / option[0].sum())
-        prompts, sizes = decoded_prompts(rows), (n, len(cell.sizes))
+        prompts, sizes = decoded_prompts(rows), (n, len(found))
     tokens, steps, alone = (
         prompts["tokens"].to_numpy(),
         int(prompts["steps"].sum()),
@@ -164,12 +164,17 @@ class Answer(NamedTuple):
 def which_pays(comparison: Comparison, speeds: Speeds, setting: Setting) -> list[Answer]:
     """Return the answer for each target that was measured at a setting."""
     here = [drafter for drafter in comparison.drafters if (drafter, setting) in comparison.cells]
-    drafter_of = {drafter.base: drafter for drafter in here}
+    names = {drafter.target_hash: drafter.target for drafter in here}
+    twice = {name for name in names.values() if list(names.values()).count(name) > 1}
+    called = {
+        drafter.base: drafter.target + (f" ({drafter.target_hash[:8]})" if drafter.target in twice else "")
+        for drafter in here
+    }
     bases = list(dict.fromkeys(drafter.base for drafter in here))
     found = []
     for base in bases:
         best, words, beside = _answer({drafter: speeds[drafter, setting] for drafter in here if drafter.base == base})
-        whose = f", {', '.join(filter(None, (drafter_of[base].target, *base[1:])))}" if len(bases) > 1 else ""
+        whose = f", {', '.join(filter(None, (called[base], *base[1:])))}" if len(bases) > 1 else ""
         found.append(Answer(best, f"At {setting}{whose}: {words}", beside))
     return found
 

@@ -129,9 +129,17 @@ def test_every_size_that_has_all_prompts_is_kept():
     rows = table(
         *(decoded(p, [4, 4], max_size=size) for p in "ab" for size in (4, 8)), decoded("a", [9], max_size=16)
     )  # fmt: skip
-    (cell,) = compare(rows).cells.values()
+    comparison = compare(rows)
+    (cell,) = comparison.cells.values()
+    assert comparison.notes == ("1 rows of sizes that were decoded on other prompts than most are left out",)
     assert list(cell.sizes) == [4, 8] and [len(rows) for rows in cell.sizes.values()] == [2, 2]
     assert set(cell.rows["max_size"]) == {8} and cell.tokens_per_step.value == 4.0
+
+
+def test_sizes_of_other_prompts_do_not_compare_though_they_are_as_many():
+    rows = [decoded(p, [4, 4], max_size=4) for p in "ab"] + [decoded(p, [4, 4], max_size=8) for p in "bc"]
+    (cell,) = compare(table(*rows)).cells.values()
+    assert list(cell.sizes) == [8]
 
 
 def test_settings_that_look_alike_are_told_apart():
@@ -171,7 +179,10 @@ def test_other_settings_are_left_out_and_said_to_be():
     )  # fmt: skip
     comparison = compare(rows)
     assert comparison.max_size == 64
-    assert comparison.notes == ("1 rows with another new_tokens than 32 are left out",)
+    assert comparison.notes == (
+        "1 rows with another new_tokens than 32 are left out",
+        "1 rows of sizes that were decoded on other prompts than most are left out",
+    )
     assert [len(cell.prompts) for cell in comparison.cells.values()] == [2, 2]  # a draft's rows serve any size
 
 

@@ -144,7 +144,7 @@ def test_of_several_sizes_the_fastest_here_counts():
     short = profile()
     assert speeds_of(table(*(decoded(p, [9], nodes=n, max_size=n) for p in "ab" for n in (16, 32))), short)[1][
         "lookup"
-    ].sizes == (16, 2)  # beyond the profile nothing is known
+    ].sizes == (16, 1)  # beyond the profile nothing is known
 
 
 def test_what_may_be_faster_and_may_be_slower_is_not_said_to_come_next():
@@ -179,6 +179,11 @@ def test_each_target_has_an_answer():
     small, other = sorted(which_pays(comparison, speeds, CODE), key=lambda found: found.best is None)
     assert small.words.startswith("At T = 0, code, big, float32: lookup, small pays")
     assert "huge" in other.words and "none pays" in other.words
+    again = {"target_hash": "again", "pair": "other"}
+    rows = table(*(decoded(p, [8, 8]) for p in "ab"), *(decoded(p, [8, 8]) | again for p in "ab"))
+    comparison, _, speeds = speeds_of(rows, profile())
+    said = [found.words for found in which_pays(comparison, speeds, CODE)]
+    assert "code, big (t), float32: " in said[1] and "code, big (again), float32: " in said[0]
 
 
 def test_a_tree_of_the_root_alone_pays_nothing():
