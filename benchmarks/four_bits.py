@@ -29,6 +29,7 @@ from scripts.make_four_bits import make_four_bits
 from sequoia_core.design.model_shapes import find_shape
 from sequoia_core.models.device import device_name
 from sequoia_core.models.loading import load_pair
+from sequoia_core.models.offload import packed_layers
 from sequoia_core.models.prefill import prefill
 from sequoia_core.models.protocol import causal_mask
 from sequoia_core.models.random_models import write_random_model
@@ -60,6 +61,7 @@ def main() -> None:
         plain, quantised = Path(folder) / "plain", Path(folder) / "quantised"
         write_random_model(find_shape(args.shape).to_config(), plain)
         make_four_bits(plain, quantised, share=args.share)
+        packed_layers.cache_folder = lambda: Path(folder)  # the copies go with the models
         targets = {
             name: load_pair(path, "none", device="cpu", dtype="bfloat16", offload=place).target
             for name, path, place in (

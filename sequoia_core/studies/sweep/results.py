@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -95,13 +96,13 @@ class Results:
         table = pa.Table.from_pylist([dict(row) for row in rows], schema())
         # Without statistics and dictionaries a file of a few rows is half as long.
         pq.write_table(
-            table, buffer, compression="zstd", compression_level=9, use_dictionary=False, write_statistics=False,
-            write_page_checksum=True,
-        )  # fmt: skip
-        _opened(buffer.getvalue(), f"{self.folder}")
-        held = [(row["key"], row.get("result") or "") for row in rows]
-        name = f"{hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32]}.parquet"
-        self._write(f"{ROWS}/{name}", buffer.getvalue())
+            table, buffer, compression="zstd", compression_level=9, use_dictionary=False, write_statistics=False
+        )
+        data = buffer.getvalue()
+        _opened(data, f"{self.folder}")
+        held = json.dumps([(row["key"], row.get("result") or "") for row in rows])
+        name = f"{_digest(held.encode())}-{_digest(data)}.parquet"
+        self._write(f"{ROWS}/{name}", data)
         return name
 
     def _write(self, name: str, data: bytes) -> None:
@@ -182,12 +183,22 @@ def read_rows(folder: str | Path, columns: Sequence[str] | None = None) -> pd.Da
     return table.drop_duplicates(["key", "result"]).sort_values("key", ignore_index=True, kind="stable")
 
 
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
 def _opened(data: bytes, name: str) -> pq.ParquetFile:
-    """Return a results file of which the head is read, refusing one that would fill memory."""
+    """Return a results file of which the head is read, refusing one that is damaged or would fill memory.
+
+    Its name ends with a digest of its content, but for files of earlier versions.
+    """
     import pyarrow.parquet as pq
 
     with _explained(name):
-        file = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
+        called = re.search(r"-([0-9a-f]{16})\.parquet$", name)
+        if called and called[1] != _digest(data):
+            raise ValueError("a damaged file: its content is not the one in its name")
+        file = pq.ParquetFile(io.BytesIO(data))
         held = sum(file.metadata.row_group(n).total_byte_size for n in range(file.metadata.num_row_groups))
         if not set(NEEDED) <= set(file.schema_arrow.names):
             raise ValueError(f"no columns {' and '.join(NEEDED)}")
