@@ -267,10 +267,7 @@ def _read(name: str | os.PathLike) -> _Files | None:
 
 
 def _weights_bytes(draft_files: _Files | None, dtype: torch.dtype) -> int:
-    """Return the memory that a resident draft takes: twice its weights, as compiled passes hold them packed besides.
-
-    What compressed-tensors packed into int32, in 4 bits, is unpacked while it loads.
-    """
+    """Return the memory of a resident draft: its weights twice, dequantised, as compiled passes hold them in tiles."""
     if draft_files is None:
         return 0
     packed = 8 if draft_files.plan.quantised == COMPRESSED_TENSORS else 1
