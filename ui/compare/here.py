@@ -83,7 +83,7 @@ def checked(text: str, folder: str, *, retry_failed: bool = False) -> tuple[Plan
     """
     from sequoia_core.studies.sweep.plan import read_plan
     from sequoia_core.studies.sweep.results import Results
-    from sequoia_core.studies.sweep.run import missing_jobs
+    from sequoia_core.studies.sweep.run import failed_before, missing_jobs
 
     results = Results(typed_folder(folder))
     with st.spinner("Checking the plan…"), tempfile.TemporaryDirectory() as temporary:
@@ -93,12 +93,9 @@ def checked(text: str, folder: str, *, retry_failed: bool = False) -> tuple[Plan
             plan = read_plan(path)
         except ValueError as error:
             raise ValueError(str(error).replace(f"{path}: ", "Plan, ")) from error
-        jobs, there = missing_jobs(plan, results, retry_failed=True)
-        failed = 0
-        if not retry_failed:
-            jobs, skipped = missing_jobs(plan, results)
-            failed = skipped - there
-    return plan, len(jobs), f"{there:,} rows are there" + (f", {failed:,} failed before" if failed else "")
+        jobs, skipped = missing_jobs(plan, results, retry_failed=retry_failed)
+        failed = 0 if retry_failed else len(failed_before(plan, results))
+    return plan, len(jobs), f"{skipped - failed:,} rows are there" + (f", {failed:,} failed before" if failed else "")
 
 
 def example() -> str:

@@ -2,8 +2,8 @@
 
 A cell is one drafter at one way of sampling on one kind of text, or on all kinds measured. A draft's best tree of at
 most the sweep's largest size is replayed along the measured texts; lookup and both were decoded with each size of the
-plan. Models are told apart by what their files hold; names are for people. Whole prompts are
-resampled for intervals, and two drafters are compared on the same prompts. m = prompts.
+plan. Models are told apart by what their files hold; names are for people. Whole prompts are resampled for intervals,
+and two drafters are compared on the same prompts. m = prompts.
 """
 
 from __future__ import annotations
@@ -40,14 +40,8 @@ DECODED = ("tokens", "steps", "nodes", "draft_widths")
 SHARED = {
     "version": DRAFTERS, "seed": DRAFTERS, "threads": DRAFTERS, "new_tokens": DRAFTERS, "width": (MODEL, BOTH),
 }  # fmt: skip
-SAME = (
-    "target_hash",
-    "draft_hash",
-    "tokenizer_hash",
-    "dtype_used",
-    "offload",
-    "device",
-)  # what one drafter's rows share
+# What the rows of one drafter share.
+SAME = ("target_hash", "draft_hash", "tokenizer_hash", "dtype_used", "offload", "device")
 
 
 class Drafter(NamedTuple):

@@ -31,7 +31,7 @@ class Speed:
     Attributes:
         speedup: over the target alone.
         tree: the one planned for the hardware; None where trees were decoded.
-        sizes: (the largest tree of the decode that is fastest, how many were decoded); None where one was planned.
+        sizes: (the largest tree of the decode that is fastest, how many sizes have times); None where one was planned.
         prompts: tokens and seconds of each, by `PROMPT`.
         autoregressive_sec: of one token without speculation.
         ratios: seconds of a plain step ÷ those of a step, for times measured again, float64 [r]; None where unknown.
@@ -109,11 +109,8 @@ def _speed(
             return f"trees of {min(largest.values())} nodes, and the times end at {profile.max_size}"
         spent, n, rows, seconds = max(found, key=lambda option: option[2]["tokens"].sum() / option[0].sum())
         prompts, sizes = decoded_prompts(rows), (n, len(found))
-    tokens, steps, alone = (
-        prompts["tokens"].to_numpy(),
-        int(prompts["steps"].sum()),
-        autoregressive_sec(profile, greedy=greedy),
-    )
+    tokens, steps = prompts["tokens"].to_numpy(), int(prompts["steps"].sum())
+    alone = autoregressive_sec(profile, greedy=greedy)
     value = float(tokens.sum() * alone / spent.sum())
     ratios = several = None
     if intervals:
