@@ -51,6 +51,7 @@ class HuggingFaceModel:
 
     offload: str | None = None
     bytes_read: int = 0
+    takes_any_positions = True
 
     def __init__(
         self,

@@ -130,7 +130,7 @@ def _load(
         pair = ModelPair(target_model, draft_model, chosen)
         _cut_to_real_tokens(pair)
         for model in pair.models:
-            check_tree_pass(model)
+            check_tree_pass(model, chosen)
         undo.pop_all()
     return pair
 

@@ -103,10 +103,12 @@ class LoadedModel(LanguageModel, Protocol):
         kind: its class or architecture, for messages.
         backend: what runs its passes, in words.
         is_exact: whether it computes in float32 with weights that are not quantised.
+        takes_any_positions: whether a pass runs at any positions, also at those that no text has.
         bytes_read: of streamed weights so far; 0 for a model in memory.
     """
 
     parameters: int
+    takes_any_positions: bool
 
     @property
     def bytes_read(self) -> int: ...
