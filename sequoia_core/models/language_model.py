@@ -10,11 +10,11 @@ import torch
 
 from ..native.llama_x86 import CompiledLlama
 from .llama_torch import TorchLlama
-from .protocol import Backend, LoadedModel, Session
+from .protocol import Backend, LoadedModel, Session, Tokenizer, dtype_name
 from .transformers_passes import TransformersBackend, is_spread
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel
 
 FASTEST_FIRST = (CompiledLlama, TorchLlama)  # each says which models it supports; the others go through transformers
 
@@ -145,11 +145,20 @@ def _eos_ids(model: PreTrainedModel, name: str) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class ModelPair:
-    """A target model, the draft model that proposes its tokens (None: the target is alone), and their tokenizer."""
+    """A target model, the draft model that proposes its tokens (None: the target is alone), and their tokenizer.
+
+    Attributes:
+        remarks: sentences on what a reader should know of these files.
+    """
 
     target: LoadedModel
     draft: LoadedModel | None
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Tokenizer
+    remarks: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        told = [f"{model.name} ({dtype_name(model)}, {model.backend})" for model in self.models]
+        return f"ModelPair({' <- '.join(told)}, {self.target.vocab_size:,} tokens)"
 
     @property
     def models(self) -> tuple[LoadedModel, ...]:

@@ -10,29 +10,24 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
-from transformers import AutoTokenizer
 
 from ..files.gguf_header import is_gguf, read_gguf_header
 from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_name
 from ..native.instruction_sets import check_environment
 from .checkpoint import COMPRESSED_TENSORS, SPREAD, Plan, load_weights, read_plan
 from .default_dtype import default_dtype
-from .gguf.model import GGUFModel, LlamaCppOptions, gguf_path, gguf_tokenizer
+from .gguf.model import GGUFModel, LlamaCppOptions, gguf_path
 from .language_model import HuggingFaceModel, ModelPair, context_of
-from .model_files import Source, explained, locate, one_line
+from .model_files import Source, locate, one_line
 from .offload.loading import check_tier, load_offloaded, predicted_needs
 from .offload.needs import OffloadNeeds, free_bytes
 from .offload.packed_layers import DamagedCopy
-from .protocol import LoadedModel, find_dtype
+from .pair_tokenizer import cut_to_real_tokens, tokenizer_of
+from .protocol import LoadedModel, Tokenizer, find_dtype
 from .tree_pass_check import check_tree_pass
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-PROBE_TEXT = "def f(x):\n\treturn x + 1  # naïve ☃ 中文"
 
 
 def load_pair(
@@ -65,7 +60,7 @@ def load_pair(
         dtype: "float32", "bfloat16" or "float16"; None for the rule of `default_dtype`. GGUF files have their own.
         offload: "disk" or "host" streams the target's decoder layers from there in every pass, for targets larger than
             memory, see `offload.loading.load_offloaded`; None keeps them in memory. `pair.target.close()` ends it.
-        progress: called with a fraction and words where loading takes long: when a packed copy of the layers is made.
+        progress: called with a fraction and words: what is read, with its size, and what is checked.
         tokenizer: folder or hub id whose tokenizer is used; None for the target's, or that of a draft folder beside a
             GGUF target. llama.cpp's files hold a copy that may split text otherwise than the original does.
         llama_cpp: options for GGUF files; None for those in llama.cpp's own environment variables.
@@ -104,13 +99,16 @@ def _load(
     settings: GGUFSettings,
     tokenizer: str | os.PathLike | None,
 ) -> ModelPair:
+    tell = progress or (lambda fraction, words: None)
     target_files = _read(names.target)
     draft_files = None if names.draft is None else _read(names.draft)
     folders = [name for name in names if name is not None and not is_gguf(name)]
     kind = _dtype(folders, dtype, place)
-    chosen = _one_tokenizer(names, tokenizer)
+    tell(0.0, "reading the tokenizer")
+    chosen, remarks = tokenizer_of(names, tokenizer)
     with ExitStack() as undo:
         target_model: LoadedModel
+        tell(0.2, f"reading {model_name(names.target)}, {_size(names.target, target_files)}")
         if target_files is None:
             target_model = settings.open(names.target)
         elif offload is None:
@@ -123,13 +121,16 @@ def _load(
             )  # fmt: skip
         undo.callback(target_model.close)
         draft_model: LoadedModel | None = None
+        if names.draft is not None:
+            tell(0.6, f"reading {model_name(names.draft)}, {_size(names.draft, draft_files)}")
         if draft_files is not None:
             draft_model = HuggingFaceModel(load_weights(*draft_files, place, kind), model_name(draft_files.source.name))
         elif names.draft is not None:
             draft_model = settings.open(names.draft)
-        pair = ModelPair(target_model, draft_model, chosen)
-        _cut_to_real_tokens(pair)
-        for model in pair.models:
+        pair = ModelPair(target_model, draft_model, chosen, remarks)
+        cut_to_real_tokens(pair)
+        for number, model in enumerate(pair.models):
+            tell(0.8 + 0.1 * number, f"checking that {model.name} reads a tree")
             check_tree_pass(model, chosen)
         undo.pop_all()
     return pair
@@ -174,7 +175,7 @@ class PairFacts(NamedTuple):
         dtype: that it loads in; None where all are GGUF files, which have their own.
     """
 
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Tokenizer
     vocab_size: int
     max_context: int
     dtype: str | None
@@ -195,7 +196,7 @@ def pair_facts(
         ValueError: for what `load_pair` refuses without reading weights.
     """
     names, place = _request(target, draft, device, dtype, offload)
-    chosen = _one_tokenizer(names, tokenizer)
+    chosen, _ = tokenizer_of(names, tokenizer)
     contexts = []
     for name in names:
         if name is None:
@@ -266,6 +267,12 @@ def _read(name: str | os.PathLike) -> _Files | None:
     return _Files(source, read_plan(source))
 
 
+def _size(name: str | os.PathLike, files: _Files | None) -> str:
+    if files is None:
+        return f"{gguf_path(name).stat().st_size / 1e6:,.0f} MB"
+    return f"{sum(math.prod(shape) for shape, _ in files.plan.stored.values()) / 1e6:,.0f} million weights"
+
+
 def _weights_bytes(draft_files: _Files | None, dtype: torch.dtype) -> int:
     """Return the memory of a resident draft: its weights twice, dequantised, as compiled passes hold them in tiles."""
     if draft_files is None:
@@ -292,57 +299,3 @@ def _device(name: str | None) -> torch.device:
             "cuda on a machine with a CUDA device"
         ) from error
     return device
-
-
-def _one_tokenizer(names: _Names, given: str | os.PathLike | None) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a pair, after a check that all of its models' tokenizers number tokens alike."""
-    found = {}
-    for name in (given, *names):
-        if name is not None:
-            path = is_gguf(name) and gguf_path(name)
-            found[str(name)] = gguf_tokenizer(path, str(name)) if path else _load_tokenizer(locate(name))
-    original = next((name for name in found if not is_gguf(name)), str(names.target))
-    chosen = found.pop(original)
-    for name, tokenizer in found.items():
-        _check_same_tokens(chosen, tokenizer, original, name)
-    return chosen
-
-
-def _load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
-    expected = "tokenizer files that transformers can read and that encode text"
-    with explained(source.name, expected, "a tokenizer that does not work"):
-        tokenizer = AutoTokenizer.from_pretrained(source.place, trust_remote_code=False)
-        ids = tokenizer.encode(PROBE_TEXT)
-        tokenizer.decode(ids)
-    if not ids:
-        raise ValueError(f"{source.name}: found a tokenizer that makes no tokens of {PROBE_TEXT!r}, expected some")
-    return tokenizer
-
-
-def _check_same_tokens(a, b, name_a: str, name_b: str) -> None:
-    """Refuse a pair whose token ids mean different things; extra tokens at the end of one of them are harmless."""
-    vocab_a, vocab_b = a.get_vocab(), b.get_vocab()
-    if vocab_a == vocab_b:
-        return
-    by_id_a, by_id_b = {i: t for t, i in vocab_a.items()}, {i: t for t, i in vocab_b.items()}
-    common = min(max(by_id_a), max(by_id_b))
-    for index in sorted(by_id_a.keys() | by_id_b.keys()):
-        if index <= common and by_id_a.get(index) != by_id_b.get(index):
-            raise ValueError(
-                f"tokenizers differ: id {index} is {by_id_a.get(index)!r} in {name_a} and {by_id_b.get(index)!r} in "
-                f"{name_b}; expected a draft with the target's tokenizer"
-            )
-
-
-def _cut_to_real_tokens(pair: ModelPair) -> None:
-    """Drop the logits that the target's tokenizer has no token for, from every model."""
-    by_id = {index: token for token, index in pair.tokenizer.get_vocab().items()}
-    real = min(max(by_id) + 1, pair.target.vocab_size)
-    for model in pair.models:
-        readable = model.vocab_size
-        if readable < real:
-            raise ValueError(
-                f"{model.name}: found a vocabulary of {readable} logits, expected at least {real}: it could not read "
-                f"token {readable} ({by_id.get(readable)!r}) of {pair.target.name}"
-            )
-        model.vocab_size = real

@@ -136,6 +136,39 @@ class LoadedModel(LanguageModel, Protocol):
         ...
 
 
+class Tokenizer(Protocol):
+    """Text to token ids and back, by the names of transformers' tokenizers.
+
+    Attributes:
+        chat_template: a Jinja template, or None.
+        special_tokens_map: "bos_token" and the like -> the token's text, as templates ask for them.
+        added_tokens_decoder: id -> a token that is cut out of any text before anything else (`content`, `special`).
+    """
+
+    chat_template: Any
+
+    @property
+    def special_tokens_map(self) -> dict[str, Any]: ...
+    @property
+    def added_tokens_decoder(self) -> dict[int, Any]: ...
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return token -> id."""
+        ...
+
+    def get_chat_template(self) -> Any:
+        """Return the template that a conversation goes through where nothing else is asked for."""
+        ...
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Return the ids of a text; special tokens in it are read as such."""
+        ...
+
+    def decode(self, ids: Any, skip_special_tokens: bool = False) -> str:
+        """Return the text of some ids, "\ufffd" for bytes that are part of a character alone."""
+        ...
+
+
 class Weights(Protocol):
     """Where a model's decoder layers are: in memory, or streamed from a slower tier."""
 

@@ -108,7 +108,8 @@ def random_pair(
             HuggingFaceModel(_made(part, kind, "cpu").eval(), name, vocab_size=tokens)
             for part, name in zip((target, draft), names, strict=True)
         ]
-    return ModelPair(models[0], models[1], AutoTokenizer.from_pretrained(TOKENIZER, trust_remote_code=False))
+    tokenizer: Any = AutoTokenizer.from_pretrained(TOKENIZER, trust_remote_code=False)
+    return ModelPair(models[0], models[1], tokenizer)
 
 
 def padded_tokenizer(settings: Settings) -> dict[str, Any]:

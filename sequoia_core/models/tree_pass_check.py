@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from .model_files import explained
-from .protocol import LoadedModel, causal_mask, dtype_name
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from .protocol import LoadedModel, Tokenizer, causal_mask, dtype_name
 
 TOLERANCE = 1e-3  # of the spread of float32 logits, where right models differ by less than 1e-5
 ROUNDED_TOLERANCE = 0.05  # in fewer digits or quantised, where right models differ by 0.01 and wrong ones by 0.12
@@ -25,7 +20,7 @@ WIDTH, PREFIX, SHORTEST_PREFIX = len(PARENTS), 8, 4  # tokens
 
 
 @torch.inference_mode()
-def check_tree_pass(model: LoadedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+def check_tree_pass(model: LoadedModel, tokenizer: Tokenizer | None = None) -> None:
     """Refuse a model that gives the nodes of a tree other logits than the same tokens get in plain text.
 
     A text goes into a cache, then a tree of twelve nodes in one pass. Three things have to hold; differences are roots
@@ -96,7 +91,7 @@ def check_tree_pass(model: LoadedModel, tokenizer: PreTrainedTokenizerBase | Non
         )
 
 
-def _ids(tokenizer: PreTrainedTokenizerBase | None, count: int, vocab_size: int) -> torch.Tensor:
+def _ids(tokenizer: Tokenizer | None, count: int, vocab_size: int) -> torch.Tensor:
     """Return ids [count] of a text, padded by ids that are no text where a tokenizer makes fewer of it."""
     text = [] if tokenizer is None else [token for token in tokenizer.encode(TEXT) if token < vocab_size]
     return torch.tensor([*text, *((1 + 61 * place) % vocab_size for place in range(count))][:count])

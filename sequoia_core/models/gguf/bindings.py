@@ -83,6 +83,11 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_model_get_vocab": (c_void_p, (c_void_p,)),
     "llama_vocab_n_tokens": (c_int32, (c_void_p,)),
     "llama_vocab_is_eog": (c_bool, (c_void_p, c_int32)),
+    "llama_vocab_type": (c_int32, (c_void_p,)),
+    "llama_vocab_get_text": (c_char_p, (c_void_p, c_int32)),
+    "llama_vocab_get_attr": (c_int32, (c_void_p, c_int32)),
+    "llama_vocab_bos": (c_int32, (c_void_p,)),
+    "llama_vocab_eos": (c_int32, (c_void_p,)),
     "llama_model_n_ctx_train": (c_int32, (c_void_p,)),
     "llama_model_n_params": (c_uint64, (c_void_p,)),
     "llama_model_size": (c_uint64, (c_void_p,)),
@@ -97,6 +102,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_get_logits": (POINTER(c_float), (c_void_p,)),
     "llama_synchronize": (None, (c_void_p,)),
     "llama_tokenize": (c_int32, (c_void_p, c_char_p, c_int32, c_void_p, c_int32, c_bool, c_bool)),
+    "llama_token_to_piece": (c_int32, (c_void_p, c_int32, c_char_p, c_int32, c_int32, c_bool)),
 }
 _LOG_CALLBACK = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 

@@ -1,6 +1,6 @@
 """A model in a GGUF file as the engine sees it, loaded and run by llama.cpp.
 
-Knows files, options and tokenizers; what a context does with a tree is known by `session`.
+Knows files and options; what a context does with a tree is known by `session`, text by `tokenizer`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import os
 import weakref
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerFast
 
 from ...files.gguf_header import MOST_SEQUENCES, GGUFHeader, read_gguf_header
 from ...files.model_names import model_source
@@ -22,9 +21,6 @@ from ..model_files import explained
 from ..protocol import causal_mask
 from .bindings import CACHE_TYPES, Library, load
 from .session import LlamaCppSession
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +194,3 @@ def gguf_path(name: str | os.PathLike) -> Path:
     if not path.is_file():
         raise ValueError(f"{str(name)[:200]}: found no such file, expected a GGUF file on this machine")
     return path
-
-
-def gguf_tokenizer(path: Path, name: str) -> PreTrainedTokenizerBase:
-    """Return the tokenizer that a GGUF file holds, as transformers reads it.
-
-    Raises:
-        ValueError: for one that it cannot read; the message says what to give instead.
-    """
-    expected = "a tokenizer that transformers can read (--tokenizer takes the original model's folder)"
-    with explained(name, expected, "a tokenizer that does not load"):
-        return PreTrainedTokenizerFast.from_pretrained(str(path.parent), gguf_file=path.name)

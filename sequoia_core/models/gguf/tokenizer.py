@@ -1,0 +1,157 @@
+"""The tokenizer in a GGUF file as llama.cpp runs it, with what the rest of the library asks of a tokenizer.
+
+Converters of these files to other libraries give other ids for some texts; llama.cpp's own function gives those that
+its tests expect.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ...files.gguf_header import read_gguf_header
+from ..model_files import explained
+from .bindings import load
+
+NONE, SENTENCEPIECE = 0, 1  # of enum llama_vocab_type
+UNKNOWN, UNUSED, CONTROL, USER_DEFINED = 1, 2, 8, 16  # of enum llama_token_attr
+ABSENT = -1  # the id of a token that there is not
+TEMPLATE_NAMES = {  # what chat templates call certain tokens, and the fields that number them
+    "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding", "sep_token": "seperator",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """A token that stands for itself in any text."""
+
+    content: str
+    special: bool
+
+
+class GGUFTokenizer:
+    """llama.cpp's tokenizer of one file, by the names of transformers' (see `protocol.Tokenizer`).
+
+    Special tokens written in a text are read as such, as transformers does for a folder.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.name = name
+        with explained(name, "a GGUF file that can be read"):
+            fields = read_gguf_header(path).fields
+        self._library = library = load()
+        params = library.c.llama_model_default_params()
+        params.vocab_only = True
+        library.error()
+        address = library.c.llama_model_load_from_file(os.fsencode(path), params)
+        if not address:
+            raise ValueError(f"{name}: found a file that llama.cpp refuses ({library.error()}), expected a whole model")
+        weakref.finalize(self, library.c.llama_model_free, address).atexit = False
+        self._vocab = library.c.llama_model_get_vocab(address)
+        self._count = int(library.c.llama_vocab_n_tokens(self._vocab))
+        self._pieces: dict[int, bytes] = {}
+        template = fields.get("tokenizer.chat_template")
+        self.chat_template: str | None = template if isinstance(template, str) else None
+        self._check(fields.get("tokenizer.ggml.model"))
+        ids = {name: fields.get(f"tokenizer.ggml.{field}_token_id", ABSENT) for name, field in TEMPLATE_NAMES.items()}
+        ids |= {
+            "bos_token": library.c.llama_vocab_bos(self._vocab), "eos_token": library.c.llama_vocab_eos(self._vocab)
+        }  # fmt: skip
+        self.special_tokens_map = {
+            name: self._text(token)
+            for name, token in ids.items()
+            if isinstance(token, int) and 0 <= token < self._count
+        }
+
+    def _check(self, kind: object) -> None:
+        """Refuse a vocabulary that would end the process: llama.cpp throws where it finds no token for a byte."""
+        found = self._library.c.llama_vocab_type(self._vocab)
+        if found == NONE or self._count == 0:
+            raise ValueError(f"{self.name}: found no vocabulary (tokenizer.ggml.model {kind!r}), expected one")
+        if found == SENTENCEPIECE:
+            known = self.get_vocab()
+            lacking = [byte for byte in range(256) if f"<0x{byte:02X}>" not in known and chr(byte) not in known]
+            if lacking:
+                raise ValueError(
+                    f"{self.name}: found a SentencePiece vocabulary without a token for byte {lacking[0]:#04x}, "
+                    "expected tokens for all 256"
+                )
+
+    def _text(self, token: int) -> str:
+        return self._library.c.llama_vocab_get_text(self._vocab, token).decode("utf-8", "replace")
+
+    def _attributes(self, token: int) -> int:
+        return self._library.c.llama_vocab_get_attr(self._vocab, token)
+
+    @cached_property
+    def _real(self) -> int:
+        """How many tokens there are before those at the end that only fill the table."""
+        real = self._count
+        while real > 1 and self._attributes(real - 1) == UNUSED:  # Gemma's <unused0> are control tokens too, and stay
+            real -= 1
+        return real
+
+    @cached_property
+    def _vocabulary(self) -> dict[str, int]:
+        return {self._text(token): token for token in range(self._real)}
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return token -> id, without unused tokens at the end."""
+        return self._vocabulary
+
+    @cached_property
+    def added_tokens_decoder(self) -> dict[int, AddedToken]:
+        """Tokens that are cut out of a text before anything else."""
+        found = {token: self._attributes(token) for token in range(self._real)}
+        return {
+            token: AddedToken(self._text(token), bool(kind & (CONTROL | UNKNOWN)))
+            for token, kind in found.items()
+            if kind & (CONTROL | UNKNOWN | USER_DEFINED)
+        }
+
+    def get_chat_template(self) -> str | None:
+        return self.chat_template
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Return the ids of a text, with the tokens around it that the file asks for."""
+        data = text.encode()
+        size = len(data) + 8
+        while True:
+            ids = (ctypes.c_int32 * size)()
+            found = self._library.c.llama_tokenize(self._vocab, data, len(data), ids, size, add_special_tokens, True)
+            if found >= 0:
+                return ids[:found]
+            size = -found
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """Return the text of some ids, "\\ufffd" for bytes that are part of a character alone."""
+        outside = next((token for token in ids if not 0 <= token < self._count), None)
+        if outside is not None:
+            raise ValueError(f"{self.name}: found token {outside}, expected ids from 0 to {self._count - 1}")
+        kept = [token for token in ids if not (skip_special_tokens and self._attributes(token) & (CONTROL | UNKNOWN))]
+        data = b"".join(map(self._piece, kept))
+        return (data[1:] if self._adds_a_space and data[:1] == b" " else data).decode("utf-8", "replace")
+
+    @cached_property
+    def _adds_a_space(self) -> bool:
+        """Whether a text is read as if a space stood before it, as SentencePiece does."""
+        return b"".join(map(self._piece, self.encode("x", add_special_tokens=False))).startswith(b" ")
+
+    def _piece(self, token: int) -> bytes:
+        """Return a token's bytes. (`llama_detokenize` takes spaces away before stops, which are in the text.)"""
+        piece = self._pieces.get(token)
+        if piece is None:
+            size = 64
+            while True:
+                text = ctypes.create_string_buffer(size)
+                found = self._library.c.llama_token_to_piece(self._vocab, token, text, size, 0, True)
+                if found >= 0:
+                    break
+                size = -found
+            piece = self._pieces[token] = text.raw[:found]
+        return piece

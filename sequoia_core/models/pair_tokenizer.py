@@ -1,0 +1,107 @@
+"""The one tokenizer of a pair: its models have to number tokens alike, and no id may lie beyond their rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from ..files.gguf_header import is_gguf
+from .gguf.model import gguf_path
+from .gguf.tokenizer import GGUFTokenizer
+from .language_model import ModelPair
+from .model_files import Source, explained, locate
+from .protocol import Tokenizer
+
+PROBES = (  # texts that converted tokenizers get wrong
+    "def f(x):\n\treturn x + 1  # naïve ☃ 中文", "Hello world", " leading", "   three spaces", "a\n\n\nb \t\r\n",
+    "33333 1½", "Cửa Việt", "🦙 👩‍👩‍👧", "I'll we'VE", "<unk><s>x</s>",
+)  # fmt: skip
+Names = Sequence[str | os.PathLike | None]
+
+
+def tokenizer_of(names: Names, given: str | os.PathLike | None) -> tuple[Tokenizer, tuple[str, ...]]:
+    """Return the tokenizer of some models, and what to know of it.
+
+    Args:
+        names: of the models, the target first.
+        given: whose tokenizer is used; None takes the first folder's, and that of a GGUF file where there is none.
+    """
+    found: dict[str, Tokenizer] = {}
+    for name in (given, *names):
+        if name is not None and str(name) not in found:
+            found[str(name)] = GGUFTokenizer(gguf_path(name), str(name)) if is_gguf(name) else _of_folder(locate(name))
+    original = next((name for name in found if not is_gguf(name)), next(iter(found)))
+    chosen = found.pop(original)
+    remarks: list[str] = []
+    for name, tokenizer in found.items():
+        _check_same_tokens(chosen, tokenizer, original, name)
+        if isinstance(tokenizer, GGUFTokenizer) and not isinstance(chosen, GGUFTokenizer):
+            remarks += _differing_ids(chosen, tokenizer, original, name)
+    return chosen, tuple(remarks)
+
+
+def _of_folder(source: Source) -> Tokenizer:
+    expected = "tokenizer files that transformers can read and that encode text"
+    with explained(source.name, expected, "a tokenizer that does not work"):
+        tokenizer: Any = AutoTokenizer.from_pretrained(source.place, trust_remote_code=False)
+        ids = tokenizer.encode(PROBES[0])
+        tokenizer.decode(ids)
+    if not ids:
+        raise ValueError(f"{source.name}: found a tokenizer that makes no tokens of {PROBES[0]!r}, expected some")
+    return tokenizer
+
+
+def _check_same_tokens(a: Tokenizer, b: Tokenizer, name_a: str, name_b: str) -> None:
+    """Refuse a pair whose token ids mean different things; extra tokens at the end of one of them are harmless.
+
+    Files of llama.cpp write the spaces of some tokens as spaces, other formats those of SentencePiece as "▁".
+    """
+    vocab_a, vocab_b = a.get_vocab(), b.get_vocab()
+    if vocab_a == vocab_b:
+        return
+    by_id_a, by_id_b = ({i: t.replace("▁", " ") for t, i in vocab.items()} for vocab in (vocab_a, vocab_b))
+    common = min(max(by_id_a), max(by_id_b))
+    for index in sorted(by_id_a.keys() | by_id_b.keys()):
+        if index <= common and by_id_a.get(index) != by_id_b.get(index):
+            raise ValueError(
+                f"tokenizers differ: id {index} is {by_id_a.get(index)!r} in {name_a} and {by_id_b.get(index)!r} in "
+                f"{name_b}; expected a draft with the target's tokenizer"
+            )
+
+
+def _differing_ids(chosen: Tokenizer, other: Tokenizer, name: str, name_other: str) -> Iterable[str]:
+    """Yield a sentence where a folder and a GGUF file give other ids for the same text."""
+    differing = [text for text in PROBES if chosen.encode(text) != other.encode(text)]
+    if differing:
+        yield (
+            f"The tokenizer of {name} gives other ids than llama.cpp does with that of {name_other} for "
+            f"{len(differing)} of {len(PROBES)} texts, such as {differing[0]!r}: {chosen.encode(differing[0])[:8]} and "
+            f"{other.encode(differing[0])[:8]}. The first is used."
+        )
+
+
+def cut_to_real_tokens(pair: ModelPair) -> None:
+    """Drop the logits that the target's tokenizer has no token for, from every model."""
+    vocab = pair.tokenizer.get_vocab()
+    real = min(max(vocab.values()) + 1, pair.target.vocab_size)
+    for model in pair.models:
+        readable = model.vocab_size
+        if readable < real:
+            raise ValueError(
+                f"{model.name}: found a vocabulary of {readable} logits, expected at least {real}: it could not read "
+                f"token {readable} ({_by_id(vocab).get(readable)!r}) of {pair.target.name}"
+            )
+        model.vocab_size = real
+    beyond = next((token for token in pair.tokenizer.encode(PROBES[0]) if token >= real), None)
+    if beyond is not None:
+        raise ValueError(
+            f"{pair.target.name}: found a tokenizer that makes token {beyond} ({_by_id(vocab).get(beyond)!r}) of any "
+            f"text, expected ids below the model's {real} rows"
+        )
+
+
+def _by_id(vocab: dict[str, int]) -> dict[int, str]:
+    return {index: token for token, index in vocab.items()}
