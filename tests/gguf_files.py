@@ -107,3 +107,40 @@ def write_random(architecture: str, out: Path, *, seed: int = 0, vocab: int = VO
     writer.write_tensors_to_file()
     writer.close()
     return out
+
+
+def write_vocabulary(
+    out: Path, model: str, tokens: list[str], *, types: dict[int, int] | None = None, **fields
+) -> Path:
+    """Write a file with a vocabulary and no weights.
+
+    Args:
+        model: "gpt2" (byte pairs), "llama" (SentencePiece) or "bert" (word pieces).
+        types: id -> token type, where that is not NORMAL.
+        fields: of `tokenizer.ggml`, such as pre="qwen2", merges=[...], scores=[...], bos_token_id=1.
+    """
+    import gguf
+
+    writer = gguf.GGUFWriter(out, "llama")
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(64)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(HEADS)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_tokenizer_model(model)
+    writer.add_token_list(tokens)
+    writer.add_token_types([(types or {}).get(token, gguf.TokenType.NORMAL) for token in range(len(tokens))])
+    for name, value in fields.items():
+        if name == "chat_template":
+            writer.add_chat_template(value)
+            continue
+        add = {list: writer.add_array, str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32}[
+            type(value)
+        ]
+        add(f"tokenizer.ggml.{name}", value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
