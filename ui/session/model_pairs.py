@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sequoia_core.files.gguf_header import is_gguf
 from sequoia_core.files.model_names import DEMO_PAIR, NO_DRAFT, pair_names
+from sequoia_core.models import gemma
 from ui.session.pair_loading import PairKeeper, Progress
 
 if TYPE_CHECKING:
@@ -71,12 +72,24 @@ def demo_models(draft: str) -> tuple[str | None, str | None]:
     return (None, None) if folder == "draft" else (str(DEMO_PAIR / "target"), str(DEMO_PAIR / folder))
 
 
+def gemma_pair() -> PairSpec:
+    """Return the real model as a target in bfloat16, drafted by its own 4-bit file."""
+    return PairSpec(str(gemma.folder()), str(gemma.file()))
+
+
+def gemma_alone() -> PairSpec:
+    """Return the real model's 4-bit file without a draft."""
+    return PairSpec(str(gemma.file()), NO_DRAFT)
+
+
 def _fetch_pair(spec: PairSpec) -> None:
-    """Download what is not here yet: the part of a load that may hang; and refuse folders whose reading would block.
+    """Download or make what is not here yet: the part of a load that may hang; and refuse folders that would block.
 
     Raises:
         ValueError: naming the file that is no plain file, such as a named pipe.
     """
+    if spec in (gemma_pair(), gemma_alone()):
+        gemma.make()
     for name in spec.named:
         folder = Path(name).expanduser()
         if folder.is_dir():
@@ -121,6 +134,12 @@ def shared_pair(spec: PairSpec, cancel: threading.Event, progress: Progress | No
 def loaded_pair() -> PairSpec | None:
     """Return which pair is in memory; None when none is."""
     return _PAIRS.held
+
+
+def remarks(spec: PairSpec) -> tuple[str, ...]:
+    """Return what a reader should know of a pair's files; nothing before it is loaded."""
+    pair = _PAIRS.pair if _PAIRS.held == spec else None
+    return () if pair is None else pair.remarks
 
 
 def unload_pair() -> None:

@@ -66,6 +66,12 @@ class PairKeeper(Generic[Spec, Pair]):
         held = self._held
         return None if held is None else held[0]
 
+    @property
+    def pair(self) -> Pair | None:
+        """The pair in memory, if any."""
+        held = self._held
+        return None if held is None else held[1]
+
     def get(self, spec: Spec, cancel: threading.Event, progress: Progress | None = None) -> Pair:
         """Return the pair, loading it in place of the one held; a load of it that was abandoned is taken up again.
 

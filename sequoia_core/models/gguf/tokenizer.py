@@ -18,7 +18,7 @@ from ...files.gguf_header import read_gguf_header
 from ..model_files import explained
 from .bindings import load
 
-NONE, SENTENCEPIECE = 0, 1  # of enum llama_vocab_type
+NONE, SENTENCEPIECE, WORD_PIECES = 0, 1, 3  # of enum llama_vocab_type
 UNKNOWN, UNUSED, CONTROL, USER_DEFINED = 1, 2, 8, 16  # of enum llama_token_attr
 ABSENT = -1  # the id of a token that there is not
 TEMPLATE_NAMES = {  # what chat templates call certain tokens, and the fields that number them
@@ -57,7 +57,6 @@ class GGUFTokenizer:
         self._pieces: dict[int, bytes] = {}
         template = fields.get("tokenizer.chat_template")
         self.chat_template: str | None = template if isinstance(template, str) else None
-        self._check(fields.get("tokenizer.ggml.model"))
         ids = {name: fields.get(f"tokenizer.ggml.{field}_token_id", ABSENT) for name, field in TEMPLATE_NAMES.items()}
         ids |= {
             "bos_token": library.c.llama_vocab_bos(self._vocab), "eos_token": library.c.llama_vocab_eos(self._vocab)
@@ -67,20 +66,26 @@ class GGUFTokenizer:
             for name, token in ids.items()
             if isinstance(token, int) and 0 <= token < self._count
         }
+        self._check(fields.get("tokenizer.ggml.model"))
 
     def _check(self, kind: object) -> None:
-        """Refuse a vocabulary that would end the process: llama.cpp throws where it finds no token for a byte."""
+        """Refuse a vocabulary over which llama.cpp would end the process."""
         found = self._library.c.llama_vocab_type(self._vocab)
         if found == NONE or self._count == 0:
             raise ValueError(f"{self.name}: found no vocabulary (tokenizer.ggml.model {kind!r}), expected one")
         if found == SENTENCEPIECE:
             known = self.get_vocab()
-            lacking = [byte for byte in range(256) if f"<0x{byte:02X}>" not in known and chr(byte) not in known]
-            if lacking:
+            bare = [byte for byte in range(256) if f"<0x{byte:02X}>" not in known and chr(byte) not in known]
+            if bare:
                 raise ValueError(
-                    f"{self.name}: found a SentencePiece vocabulary without a token for byte {lacking[0]:#04x}, "
+                    f"{self.name}: found a SentencePiece vocabulary without a token for byte {bare[0]:#04x}, "
                     "expected tokens for all 256"
                 )
+        lacking = {"bos_token", "sep_token", "unk_token"} - self.special_tokens_map.keys()
+        if found == WORD_PIECES and lacking:
+            raise ValueError(
+                f"{self.name}: found a vocabulary of word pieces without {', '.join(sorted(lacking))}, expected it"
+            )
 
     def _text(self, token: int) -> str:
         return self._library.c.llama_vocab_get_text(self._vocab, token).decode("utf-8", "replace")
@@ -125,8 +130,11 @@ class GGUFTokenizer:
             ids = (ctypes.c_int32 * size)()
             found = self._library.c.llama_tokenize(self._vocab, data, len(data), ids, size, add_special_tokens, True)
             if found >= 0:
-                return ids[:found]
+                break
             size = -found
+        if min(ids[:found], default=0) < 0:
+            raise ValueError(f"{self.name}: found text {text[:40]!r} that its vocabulary has no token for")
+        return ids[:found]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Return the text of some ids, "\\ufffd" for bytes that are part of a character alone."""

@@ -196,6 +196,7 @@ def test_every_special_token_of_a_file_is_read_as_itself_and_unused_ones_at_the_
 BROKEN = {
     "no bytes": ("llama", ["<unk>", "<s>", "</s>", "▁", "a"], {"scores": [0.0] * 5}, "token for byte 0x00"),
     "no vocabulary": ("none", ["a"], {}, "none|vocabulary"),
+    "no marks": ("bert", ["a", "b"], {}, "word pieces without bos_token, sep_token, unk_token"),
     "another pre-tokenizer": ("gpt2", ["a", "b"], {"pre": "never", "merges": ["a b"]}, "never"),
 }
 
