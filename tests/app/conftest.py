@@ -126,7 +126,7 @@ def metrics(page: AppTest) -> dict[str, tuple[str, str]]:
     return {metric.label: (metric.value, metric.delta) for metric in page.metric}
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     """Wait for the worker thread."""
     deadline = time.monotonic() + seconds
     while not condition():

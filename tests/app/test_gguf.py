@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from sequoia_core.models import gemma
 from tests.app.conftest import PAGES, open_page, profile, run_job, settled
 from tests.gguf_files import need_llama_cpp, write_demo
 from ui.session import model_pairs
@@ -61,3 +62,23 @@ def test_a_profile_of_llama_cpp_says_what_to_tell_its_server(assets, passes_by) 
     said = [caption.value for caption in settled(page.run()).caption if "llama-server" in caption.value]
     assert len(said) == (passes_by == "llama.cpp")
     assert all("spec-draft-n-max" in words and "planned tree would be" in words for words in said)
+
+
+@pytest.mark.real
+def test_a_real_model_is_offered_and_loaded_by_a_click(assets, monkeypatch) -> None:
+    monkeypatch.setattr(gemma, "PARTS", ("no_such_package",))
+    page = open_page("decode", tokens="8")
+    assert gemma.INSTALL in [each.value for each in page.sidebar.code] and any(
+        gemma.TERMS in caption.value for caption in page.sidebar.caption
+    )
+    assert not [button for button in page.sidebar.button if "gemma" in (button.key or "")]
+    monkeypatch.undo()
+    if not gemma.is_installed():
+        pytest.skip(gemma.INSTALL)
+    for key, models in (("alone", model_pairs.gemma_alone()), ("pair", model_pairs.gemma_pair())):
+        page = settled(open_page("decode", tokens="8").button(key=f"sidebar_gemma_{key}").click().run())
+        assert page.session_state["studio_pair"] == models
+    page = run_job(page, "decode")
+    run = page.session_state["studio_last_run"]
+    assert run["dtype"] in ("bfloat16", "float32") and run["draft"] == str(gemma.file())
+    model_pairs.unload_pair()
