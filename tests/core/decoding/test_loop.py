@@ -302,7 +302,7 @@ def test_caches_do_not_grow(tiny_target, tiny_draft):
     [
         ({"prompt": []}, "prompt: found no tokens"),
         ({"prompt": [1, 99]}, "found token 99"),
-        ({"prompt": [1] * 254}, "found 254 tokens, expected at most 253: the models' context of 256 less the tree's 3"),
+        ({"prompt": [1] * 256}, "found 256 tokens, expected at most 255: the target's context of 256 less"),
         ({"count": 0}, "max_new_tokens"),
         ({"verifier": "nope"}, "verifier"),
         ({"tree": branching_tree([65])}, "65 children"),
