@@ -53,19 +53,20 @@ def one_by_one(
 
 
 def room_after(
-    prompts: Sequence[Sequence[int]], models: Sequence[LanguageModel], wanted: int, *, depth: int = 0
+    prompts: Sequence[Sequence[int]], models: Sequence[LanguageModel | None], wanted: int, *, depth: int = 0
 ) -> list[int]:
     """Return how many tokens after each prompt are measured: as many as wanted, or as the shorter context holds.
 
     Beyond it nothing is drafted, which says nothing of the draft. A warning says how much that leaves out.
 
     Args:
+        models: None for a draft that is not there.
         depth: of the trees that are decoded with; none of them is cut.
 
     Raises:
         ValueError: for a prompt that leaves no room.
     """
-    shortest = min(models, key=lambda model: model.max_context)
+    shortest = min((model for model in models if model is not None), key=lambda model: model.max_context)
     most = shortest.max_context - depth
     context = f"{shortest.max_context}, the context of {shortest.name}" + (f", less {depth} levels" if depth else "")
     longest = max(map(len, prompts))

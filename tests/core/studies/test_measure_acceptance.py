@@ -205,7 +205,7 @@ def test_repeated_share():
 
 def test_text_ends_where_a_draft_with_less_context_has_no_more_room(tiny_target):
     draft = tiny_llama(2, context=24)
-    with pytest.warns(UserWarning, match="found 42 of 120 positions, after 1 of 2 prompts, beyond 24, .* of tiny-2"):
+    with pytest.warns(UserWarning, match="found 79 of 120 positions, after 2 of 2 prompts, beyond 24, .* of tiny-2"):
         vector = measure_acceptance(
             [PROMPTS[2], [9]], target=tiny_target.ignore_eos(), draft=draft, width=4, max_new_tokens=60
         )
