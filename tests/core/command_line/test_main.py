@@ -202,7 +202,7 @@ def test_a_draft_with_less_context_is_named_in_one_line_and_costs_no_text(tmp_pa
     target, draft = save_chat_pair(tmp_path)
     config = Path(draft) / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 16}))
-    command = [sys.executable, "-m", "sequoia_core", "generate", "--target", target, "--no-chat", "--json", *SHORT]
+    command = [sys.executable, "-m", "sequoia_core", "generate", "--target", target, "--raw", "--json", *SHORT]
     for prompt, drafted in (("x" * 8, True), ("x" * 30, False)):
         run, alone = (
             subprocess.run(
