@@ -92,14 +92,12 @@ def replayed(
 ) -> Steps:
     """Take steps on top of a context, in several texts, and return those after each text's first few."""
     each, tokens, lengths, passes = [], 0, [], []
-    context = min(model.max_context for model in (target, draft) if model is not None)
     for seed in range(texts):
         sequence = machine.prompt(machine.context)
         length = len(sequence) + (WARM_UP + steps) * (tree.depth + 1)
         drafter, judge, sessions = assemble(
             target, draft, policy_of(tree), verifier=choose_verifier("sequoia", greedy=sampling.greedy),
-            sampling=sampling, capacity=length, context=context,
-            generator=torch.Generator().manual_seed(seed),
+            sampling=sampling, capacity=length, generator=torch.Generator().manual_seed(seed),
         )  # fmt: skip
         for session in sessions:
             prefill(session, sequence[:-1])

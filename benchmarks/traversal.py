@@ -143,8 +143,7 @@ def steps_of(
     sequence, end = list(prompt), len(prompt) + length
     drafter, judge, sessions = assemble(
         models["target"], models["draft"], policy, verifier=VERIFIERS[verifier], sampling=sampling,
-        capacity=end + policy.max_depth + 1, context=min(model.max_context for model in models.values()),
-        generator=torch.Generator().manual_seed(seed),
+        capacity=end + policy.max_depth + 1, generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
     for session in sessions:
         prefill(session, prompt[:-1])

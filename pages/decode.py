@@ -72,7 +72,7 @@ with right:
         16,
         key="tokens",
         bind="query-params",
-        help="The run stops here, at the end-of-text token, or at the models' context limit.",
+        help="The run stops here, at the end-of-text token, or at the target's context limit.",
     )
     verifier = controls.verifier(
         second,
@@ -113,6 +113,7 @@ if choice.tree is None:
         )
 else:
     expected, speedup = expectation.draw(choice.tree, choice.origin, vector, wanted)
+    expectation.draw_shorter_draft()
 
 blocked = active or choice.tree is None
 turns, problem = (), None

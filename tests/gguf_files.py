@@ -31,7 +31,9 @@ def write_demo(name: str, out: Path, dtype: str) -> Path:
     return out
 
 
-def write_random(architecture: str, out: Path, *, seed: int = 0, vocab: int = VOCAB, q4_k: bool = False) -> Path:
+def write_random(
+    architecture: str, out: Path, *, seed: int = 0, vocab: int = VOCAB, context: int = CONTEXT, q4_k: bool = False
+) -> Path:
     """Write a model of random weights with a byte-level tokenizer of `vocab` tokens, none of which ends a text.
 
     Args:
@@ -42,7 +44,7 @@ def write_random(architecture: str, out: Path, *, seed: int = 0, vocab: int = VO
     width, inner = (256, 512) if q4_k else (64, 96)
     draw, writer = np.random.default_rng(seed), gguf.GGUFWriter(out, architecture)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_K_M if q4_k else gguf.LlamaFileType.ALL_F32)
-    writer.add_context_length(CONTEXT)
+    writer.add_context_length(context)
     writer.add_embedding_length(width)
     writer.add_block_count(LAYERS)
     writer.add_feed_forward_length(inner)
@@ -57,7 +59,7 @@ def write_random(architecture: str, out: Path, *, seed: int = 0, vocab: int = VO
     if architecture == "gemma3":
         writer.add_sliding_window(12)  # shorter than the texts: old tokens drop out of sight
     if architecture == "phi3":
-        writer.add_rope_scaling_orig_ctx_len(CONTEXT)
+        writer.add_rope_scaling_orig_ctx_len(context)
     letters = [chr(code) for code in range(ord("!"), ord("!") + vocab - 1)]
     letters.append(letters[0] + letters[1])  # the one merge there is
     writer.add_tokenizer_model("gpt2")

@@ -71,11 +71,12 @@ def prompt_texts(prompts: Path | None, count: int | None, column: str | None = N
 def encode_within(pair: ModelPair, texts: list[str], room: int, chat: bool | None) -> list[list[int]]:
     """Return token ids of each prompt, refusing one that leaves no room for the new tokens."""
     context, found = pair.max_context, encoded(pair, texts, chat)
+    whose = "target" if context == pair.target.max_context else "draft"
     for text, ids in zip(texts, found, strict=True):
         if not ids or len(ids) + room > context:
             raise ValueError(
                 f"prompt {text[:40]!r}: found {len(ids)} tokens, expected 1 to {context - room} "
-                f"(context {context} less --max-new-tokens {room})"
+                f"(the {whose}'s context of {context} less --max-new-tokens {room})"
             )
     return found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import warnings
 from io import TextIOWrapper
 from typing import NoReturn, cast
 
@@ -34,6 +35,7 @@ def run() -> NoReturn:
     """Run the command of this process and end it: the installed command `sequoia`."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a letter that the terminal lacks must not cost the result
+    warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)  # one line, no source
     sys.exit(main())
 
 

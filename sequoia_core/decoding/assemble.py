@@ -14,7 +14,7 @@ import torch
 from ..models.protocol import LanguageModel, Session
 from ..models.static_pass import padded
 from .compiled_drafting import CompiledDrafter
-from .drafting import Drafter, LevelDrafter, RootDrafter
+from .drafting import Drafter, LevelDrafter, Reach, RootDrafter
 from .dynamic.adaptive import AdaptiveDrafter
 from .dynamic.spec_exec import SpecExecDrafter
 from .judging import CompiledJudge, Judge, RowJudge
@@ -59,7 +59,6 @@ def assemble(
     verifier: Verifier,
     sampling: SamplingConfig,
     capacity: int,
-    context: int,
     generator: torch.Generator,
 ) -> Parts:
     """Choose a drafter and a judge, and open their sessions.
@@ -67,7 +66,6 @@ def assemble(
     Args:
         draft: None only for a policy that needs none.
         capacity: tokens of the committed sequence at its longest.
-        context: positions that both models have.
         generator: the only source of randomness.
 
     Raises:
@@ -76,26 +74,28 @@ def assemble(
     # At temperature 0 the most likely children do not depend on the temperature; 1 keeps the shown numbers useful.
     draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
     session = target.open(capacity + padded(policy.max_size))
+    reach = Reach(target.max_context, 0 if draft is None else draft.max_context)
     drafter: Drafter
     if isinstance(policy, LookupTree):
-        sessions, drafter = [session], LookupDrafter(policy, capacity=capacity, temperature=sampling.temperature)
+        sessions = [session]
+        drafter = LookupDrafter(policy, reach=reach, capacity=capacity, temperature=sampling.temperature)
     elif draft is None or not policy.needs_draft:
         sessions, drafter = [session], RootDrafter()
     else:
-        own = draft.open(capacity + policy.max_inner + 1)
+        own = draft.open(min(capacity, draft.max_context) + policy.max_inner + 1)
         chosen = next((kind for kind in DRAFTERS if kind.supports(own, policy, verifier.draft_sampling)), None)
         if chosen is None:
             raise ValueError(f"tree: found a {type(policy).__name__}, expected a policy that some drafter supports")
         sessions = [session, own]
         drafter = chosen(
-            own, policy, draft_sampling=verifier.draft_sampling, sampling=draft_sampling, context=context,
+            own, policy, draft_sampling=verifier.draft_sampling, sampling=draft_sampling, reach=reach,
             generator=_generator_on(draft.device, generator),
         )  # fmt: skip
     on_cpu = all(torch.device(model.device).type == "cpu" for model in (target, draft) if model is not None)
     judges = CPU_JUDGES if on_cpu else JUDGES
     judging = next(kind for kind in judges if kind.supports(session, verifier=verifier, sampling=sampling))
     judge = judging(
-        session, verifier=verifier, sampling=sampling, context=context,
+        session, verifier=verifier, sampling=sampling,
         generator=_generator_on(torch.device("cpu"), generator),  # its numbers are wanted here as well
         explained_by=draft_sampling if sampling.greedy else sampling,
     )  # fmt: skip

@@ -36,9 +36,11 @@ class CompiledDrafter(LevelDrafter):
 
     @torch.inference_mode()
     def grow(self, sequence: Sequence[int]) -> DraftTree:
+        if self.plan_below(sequence) is not self._plan:
+            return super().grow(sequence)
         root_position = len(sequence) - 1
         grown = self._call.grow(
-            sequence[self.session.length :], root_position=root_position, positions=self.context,
-            temperature=self.sampling.temperature, generator=self.generator,
+            sequence[self.session.length :], root_position=root_position, temperature=self.sampling.temperature,
+            generator=self.generator,
         )  # fmt: skip
         return DraftTree(self._plan, root_position, *finite(grown, "draft"), self._plan.cache_positions)

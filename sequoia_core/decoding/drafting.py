@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -91,6 +91,25 @@ class Drafter(Protocol):
         ...
 
 
+class Reach(NamedTuple):
+    """How deep trees may be where a model's context ends: no token is given a position beyond it.
+
+    Attributes:
+        target, draft: positions that each model has.
+    """
+
+    target: int
+    draft: int
+
+    def verified(self, length: int) -> int:
+        """Return the depth of trees below a text of so many tokens: the text ends where the target's context does."""
+        return self.target - length - 1
+
+    def drafted(self, length: int) -> int:
+        """Return the depth to which the draft may propose; 0 once its context is full."""
+        return max(0, min(self.verified(length), self.draft - length + 1))
+
+
 def unseen_tokens(session: Session, sequence: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return ids, positions and mask of a step's first pass: what was committed since the last one, the root last."""
     unseen = sequence[session.length :]
@@ -124,7 +143,6 @@ class LevelDrafter:
         policy: one that `supports` accepts.
         draft_sampling: how children are drawn from a row.
         sampling: the draft's own.
-        context: positions that both models have. Nodes beyond share the last one; the loop cuts their tokens off.
     """
 
     def __init__(
@@ -134,11 +152,11 @@ class LevelDrafter:
         *,
         draft_sampling: DraftSampling,
         sampling: SamplingConfig,
-        context: int,
+        reach: Reach,
         generator: torch.Generator,
     ) -> None:
         self.session, self.policy, self.draft_sampling, self.sampling = session, policy, draft_sampling, sampling
-        self.context, self.generator = context, generator
+        self.reach, self.generator = reach, generator
         self.fixed_plan = None if policy.fixed is None else plan_of(policy.fixed)
         self._rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
 
@@ -148,8 +166,14 @@ class LevelDrafter:
         return policy.fixed is not None
 
     def grow(self, sequence: Sequence[int]) -> DraftTree:
+        return self.fill_tree(self.plan_below(sequence), sequence)
+
+    def plan_below(self, sequence: Sequence[int]) -> TreePlan:
+        """Return the plan of the fixed tree, or of what contexts leave of it below that text."""
         assert self.fixed_plan is not None
-        return self.fill_tree(self.fixed_plan, sequence)
+        depth = self.reach.drafted(len(sequence))
+        whole = depth >= len(self.fixed_plan.levels)
+        return self.fixed_plan if whole else plan_of(self.fixed_plan.tree.down_to(depth))
 
     @torch.inference_mode()
     def fill_tree(self, plan: TreePlan, sequence: Sequence[int]) -> DraftTree:
@@ -165,7 +189,7 @@ class LevelDrafter:
                 ids, positions, tree_mask = unseen_tokens(self.session, sequence)
             else:
                 ids = torch.from_numpy(known[level.nodes])
-                positions = torch.full((len(ids),), min(root_position + depth, self.context - 1))
+                positions = torch.full((len(ids),), root_position + depth)
                 tree_mask = level.tree_mask
             logits = self.session.forward(ids, positions, tree_mask, keep=len(level.nodes))
             block = probabilities(logits, self.sampling)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
 import torch
 
 from ..models.protocol import Session
@@ -61,7 +60,6 @@ class RowJudge:
         session: holds all of the prompt except its last token.
         sampling: of the target.
         explained_by: sampling settings for `target_probs` and `path_rows`, which are only displayed.
-        context: positions that both models have. Nodes beyond share the last one; the loop cuts their tokens off.
     """
 
     def __init__(
@@ -71,11 +69,10 @@ class RowJudge:
         verifier: Verifier,
         sampling: SamplingConfig,
         explained_by: SamplingConfig,
-        context: int,
         generator: torch.Generator,
     ) -> None:
         self.session, self.verifier, self.sampling = session, verifier, sampling
-        self.explained_by, self.context, self.generator = explained_by, context, generator
+        self.explained_by, self.generator = explained_by, generator
 
     @staticmethod
     def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
@@ -85,7 +82,7 @@ class RowJudge:
     @torch.inference_mode()
     def score(self, draft: DraftTree) -> None:
         plan, draft.tokens = draft.plan, draft.tokens.cpu()
-        positions = torch.from_numpy(np.minimum(plan.depths + draft.root_position, self.context - 1))
+        positions = torch.from_numpy(plan.depths + draft.root_position)
         self.logits = self.session.forward(draft.tokens, positions, plan.tree_mask, keep=plan.tree.size)
 
     @torch.inference_mode()

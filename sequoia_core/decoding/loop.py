@@ -50,7 +50,8 @@ def decode(
 
     Args:
         prompt_ids: int [L], at least one token.
-        draft: may be None for a tree of one node and for a policy that needs none, which leaves it aside.
+        draft: may be None for a tree of one node and for a policy that needs none, which leaves it aside. Where its
+            context is full the target goes on without it; a warning says so first.
         tree: one for every step, or a policy whose drafter shapes each step's own.
         sampling: warps the target; the draft is sampled at the same temperature. None is greedy.
         verifier: "sequoia", "specinfer", "topk" or "traversal"; None is the policy's own, "sequoia" for a tree. At
@@ -67,7 +68,7 @@ def decode(
             trees that take shape as they are drafted.
 
     Returns:
-        An iterator of `DecodeStep`; it stops at EOS, at exactly `max_new_tokens`, or at the models' context limit.
+        An iterator of `DecodeStep`; it stops at EOS, at exactly `max_new_tokens`, or at the target's context limit.
         Where the trees were measured for another pair or other sampling, a warning says so first.
 
     Raises:
@@ -76,17 +77,14 @@ def decode(
     """
     sampling = sampling or SamplingConfig()
     prompt = [int(token) for token in prompt_ids]
-    context = target.max_context if draft is None else min(target.max_context, draft.max_context)
-    policy = policy_of(tree)
-    _check_request(prompt, target, draft, policy, context=context, max_new_tokens=max_new_tokens)
+    context, policy = target.max_context, policy_of(tree)
+    _check_request(prompt, target, draft, policy, max_new_tokens=max_new_tokens)
     chosen = choose_verifier(policy.verifiers[0] if verifier is None else verifier, greedy=sampling.greedy)
     if not sampling.greedy and chosen.name not in policy.verifiers:
         raise ValueError(
             f"verifier: found {chosen.name!r}, expected {' or '.join(policy.verifiers)}, which alone are exact for "
             "these trees"
         )
-    if draft is not None:
-        _warn_of_other_conditions(policy, target, draft, sampling)
     if generator is None:
         generator = torch.Generator()
         generator.seed()
@@ -95,11 +93,15 @@ def decode(
         length=min(context, len(prompt) + max_new_tokens),
         reason="length" if len(prompt) + max_new_tokens <= context else "context",
     )
+    if draft is not None:
+        _warn_of_other_conditions(policy, target, draft, sampling)
+        if policy.needs_draft and draft.max_context < end.length:
+            warnings.warn(short_draft(draft.max_context, end.length), stacklevel=2)
     parts = partial(
-        assemble, target, draft, policy, verifier=chosen, sampling=sampling, capacity=end.length, context=context,
-        generator=generator,
-    )  # fmt: skip
-    return _steps(prompt, parts, end, cancel or threading.Event(), explain, likely, left_out)
+        assemble, target, draft, policy, verifier=chosen, sampling=sampling, capacity=end.length, generator=generator
+    )
+    contexts = [model.max_context for model in (target, draft) if model is not None]
+    return _steps(prompt, parts, contexts, end, cancel or threading.Event(), explain, likely, left_out)
 
 
 def autoregressive(
@@ -124,7 +126,6 @@ def _check_request(
     draft: LanguageModel | None,
     policy: TreePolicy,
     *,
-    context: int,
     max_new_tokens: int,
 ) -> None:
     if not prompt:
@@ -132,17 +133,10 @@ def _check_request(
     outside = next((token for token in prompt if not 0 <= token < target.vocab_size), None)
     if outside is not None:
         raise ValueError(f"prompt: found token {outside}, expected ids from 0 to {target.vocab_size - 1}")
-    # A tree needs room in the caches for its nodes, but positions only for its longest path and the bonus token.
-    room = context - policy.max_depth - 1
-    if room < 1:
+    if len(prompt) >= target.max_context:
         raise ValueError(
-            f"tree: found {policy.max_depth + 1} levels, expected at most {context - 1}: the models' context of "
-            f"{context} less a prompt of one token"
-        )
-    if len(prompt) > room:
-        raise ValueError(
-            f"prompt: found {len(prompt)} tokens, expected at most {room}: "
-            f"the models' context of {context} less the tree's {policy.max_depth + 1} levels"
+            f"prompt: found {len(prompt)} tokens, expected at most {target.max_context - 1}: the target's context of "
+            f"{target.max_context} less one to write"
         )
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens: found {max_new_tokens}, expected at least 1")
@@ -157,6 +151,14 @@ def _check_request(
         raise ValueError(
             f"tree: found {policy.max_children} children of one node, expected at most {target.vocab_size} tokens"
         )
+
+
+def short_draft(context: int, length: int) -> str:
+    """Say what becomes of a text of so many tokens that a draft's context does not hold."""
+    return (
+        f"draft: found a context of {context} tokens, expected {length} for the prompt and what follows: beyond "
+        f"{context} the target goes on without it"
+    )
 
 
 def _warn_of_other_conditions(
@@ -195,6 +197,7 @@ class End:
 def _steps(
     sequence: list[int],
     choose_parts: Callable[[], Parts],
+    contexts: Sequence[int],
     end: End,
     cancel: threading.Event,
     explain: bool,
@@ -202,8 +205,9 @@ def _steps(
     left_out: int,
 ) -> Iterator[DecodeStep]:
     drafter, judge, sessions = choose_parts()
-    for session in sessions:
-        if not prefill(session, sequence[:-1], cancel=cancel):  # the prompt's last token is the first root
+    for session, context in zip(sessions, contexts, strict=False):
+        # the prompt's last token is the first root
+        if len(sequence) <= context and not prefill(session, sequence[:-1], cancel=cancel):
             return
     index, finished = 0, None
     while finished is None and not cancel.is_set():

@@ -40,7 +40,7 @@ class StaticDrafter(LevelDrafter):
         self._rows = rows = torch.zeros(inner, self._vocab, dtype=torch.float32, device=place)
         self._noise = torch.ones_like(rows) if self.draft_sampling is sample_without_replacement else None
         self._path = torch.zeros(self._plan.tree.depth + 1, dtype=torch.int64, device=place)
-        made, start = partial(StaticPass, session, positions=self.context), 0
+        made, start = partial(StaticPass, session), 0
         self.passes: list[StaticPass] = []  # one for each level
         self._levels: list[Phase] = []
         for depth, level in enumerate(self._plan.levels):
@@ -61,7 +61,7 @@ class StaticDrafter(LevelDrafter):
 
     @torch.inference_mode()
     def grow(self, sequence: Sequence[int]) -> DraftTree:
-        if len(sequence) == 1:  # there is no token before the root
+        if len(sequence) == 1 or self.plan_below(sequence) is not self._plan:  # no token before the root, or a cut tree
             return super().grow(sequence)
         root_position = len(sequence) - 1
         self._first.fill_(root_position)

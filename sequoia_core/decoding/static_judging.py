@@ -112,9 +112,7 @@ class _OneSize:
     def __init__(self, judge: StaticJudge, size: int, children: int, levels: int) -> None:
         self.judge, self.size, self.depth = judge, size, levels - 1
         place, itself = judge.held.device, torch.full((size, size), -torch.inf).fill_diagonal_(0.0)
-        self.passes = StaticPass(
-            judge.held, itself, torch.zeros(size, dtype=torch.int64), first=judge.first, positions=judge.context
-        )
+        self.passes = StaticPass(judge.held, itself, torch.zeros(size, dtype=torch.int64), first=judge.first)
         shapes = (size,), (size,), (size, children), (size,)
         self.tree = RankedTree(*(torch.zeros(shape, dtype=torch.int64, device=place) for shape in shapes))
         self.uniforms = torch.zeros(size, dtype=torch.float64, device=place)
@@ -134,6 +132,7 @@ class _OneSize:
         self._plan = plan
         self.passes.tree_mask[:size, :size] = plan.tree_mask
         self.passes.depths[:size] = torch.from_numpy(plan.depths)
+        self.passes.depths[size:] = 0  # a larger tree's would lie beyond the context near its end
         ranked = RankedTree.of(plan, torch.from_numpy(draft.cache_positions), self.size, self.tree.children.shape[1])
         for buffer, part in zip(self.tree, ranked, strict=True):
             buffer.copy_(part)

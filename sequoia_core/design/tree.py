@@ -115,6 +115,10 @@ class TokenTree:
         graph.add_edges_from((int(parent), node) for node, parent in enumerate(self.parents) if node)
         return graph
 
+    def down_to(self, depth: int) -> TokenTree:
+        """Return the tree without the nodes below a depth; all others keep their numbers."""
+        return TokenTree(self.parents[self.depths <= depth])
+
     @property
     def size(self) -> int:
         """Nodes including the root: tokens in one target pass."""

@@ -18,4 +18,5 @@ Each module imports, of this room, only the modules named:
     response_logs       prompt_columns, safe_files, prompt_files
     server_records      safe_files, server_counts
     server_readings     prometheus_metrics, safe_files, server_counts, server_records
+    written_context     gguf_header, model_names, safe_files
 """

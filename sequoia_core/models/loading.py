@@ -171,13 +171,13 @@ class PairFacts(NamedTuple):
 
     Attributes:
         vocab_size: ids that its tokenizer knows.
-        max_context: of the smaller model, in tokens.
+        contexts: of the target and the draft, in tokens.
         dtype: that it loads in; None where all are GGUF files, which have their own.
     """
 
     tokenizer: Tokenizer
     vocab_size: int
-    max_context: int
+    contexts: tuple[int, ...]
     dtype: str | None
 
 
@@ -210,7 +210,7 @@ def pair_facts(
     folders = [name for name in names if name is not None and not is_gguf(name)]
     loaded = str(_dtype(folders, dtype, place)).removeprefix("torch.") if folders else None
     vocab_size = max(chosen.get_vocab().values()) + 1
-    return PairFacts(chosen, vocab_size, min(contexts), loaded)
+    return PairFacts(chosen, vocab_size, tuple(contexts), loaded)
 
 
 def _dtype(folders: Sequence[str | os.PathLike], given: str | torch.dtype | None, place: torch.device) -> torch.dtype:

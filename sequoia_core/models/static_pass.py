@@ -90,7 +90,6 @@ class StaticPass:
             before them is visible.
         depths: int64 [q], positions counted from that of `first`.
         first: int64 [1] on the device; the caller changes it from step to step.
-        positions: how many the model has; nodes beyond share the last one.
 
     Attributes:
         ids, depths, tree_mask: what the next pass reads, on the device.
@@ -103,10 +102,9 @@ class StaticPass:
         depths: torch.Tensor,
         *,
         first: torch.Tensor,
-        positions: int,
     ) -> None:
         place, (width, covered) = session.device, tree_mask.shape
-        self.session, self.first, self.positions = session, first, positions
+        self.session, self.first = session, first
         self.ids = torch.zeros(width, dtype=torch.int64, device=place)
         self.tree_mask, self.depths = tree_mask.to(place, session.logits_dtype, copy=True), depths.to(place, copy=True)
         self._covered = torch.arange(covered, device=place)
@@ -117,8 +115,7 @@ class StaticPass:
         """Run the model over `ids`; return float [q, V]."""
         covered = self.first + self._covered
         mask = self._hidden.masked_fill(self._slots < self.first, 0.0).index_copy_(1, covered, self.tree_mask)
-        positions = (self.first + self.depths).clamp_max(self.positions - 1)
-        return self.session.logits_at(covered[-len(self.ids) :], self.ids, positions, mask[None, None])
+        return self.session.logits_at(covered[-len(self.ids) :], self.ids, self.first + self.depths, mask[None, None])
 
 
 def is_static(session: object) -> bool:

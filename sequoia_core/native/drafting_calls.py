@@ -32,7 +32,6 @@ class _Draft(ctypes.Structure):
         *((name, ctypes.c_int32) for name in "threads length unseen levels with_replacement padding".split()),
         ("ids", _POINTER),
         ("root_position", ctypes.c_int64),
-        ("positions", ctypes.c_int64),
         ("level", ctypes.POINTER(_Level)),
         ("vocab", ctypes.c_int64),
         ("inverse_temperature", ctypes.c_float),
@@ -88,14 +87,12 @@ class DraftCall:
         )  # fmt: skip
 
     def grow(
-        self, unseen: Sequence[int], *, root_position: int, positions: int, temperature: float,
-        generator: torch.Generator,
+        self, unseen: Sequence[int], *, root_position: int, temperature: float, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:  # fmt: skip
         """Draft one tree and leave its keys and values in the session.
 
         Args:
             unseen: the committed tokens that the session does not hold yet, the root last.
-            positions: how many the draft has; larger ones are cut to the last.
 
         Returns:
             Tokens int64 [n], their probabilities float32 [n], and the rows they were drawn from, float32 [forwarded,
@@ -116,7 +113,7 @@ class DraftCall:
         if self.draft_sampling != "most likely":
             uniforms = torch.rand(self.draws, dtype=torch.float64, generator=generator)
         call.threads, call.length, call.unseen = torch.get_num_threads(), session.length, len(unseen)
-        call.ids, call.root_position, call.positions = ctypes.addressof(self._unseen), root_position, positions
+        call.ids, call.root_position = ctypes.addressof(self._unseen), root_position
         call.inverse_temperature = inverse(temperature)
         call.uniforms = None if uniforms is None else uniforms.data_ptr()
         done = session.model.functions.sequoia_draft(session.address, ctypes.byref(call))

@@ -717,7 +717,7 @@ typedef struct {  // one level of a tree: the nodes that are forwarded, and thei
 typedef struct {
     int32_t threads, length, unseen, levels, with_replacement, padding;
     const int64_t *ids;                // [unseen]: the last committed tokens, the root last
-    int64_t root_position, positions;  // of the root; how many there are: what lies beyond is cut to the last one
+    int64_t root_position;
     const Level *level;                // [levels]
     int64_t vocab;                     // tokens that can be drawn
     float inverse_temperature;
@@ -793,7 +793,6 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
             for (int i = 0; i < pass.rows; i++) {
                 given[i] = depth ? draft->tokens[level->nodes[i]] : draft->ids[i];
                 positions[i] = depth ? draft->root_position + depth : draft->root_position - unseen + 1 + i;
-                if (positions[i] >= draft->positions) positions[i] = draft->positions - 1;
             }
             prepare(cache, &pass);
         }
@@ -854,10 +853,7 @@ int sequoia_grow(Cache *cache, Growth *growth) {
         free(positions);
         return 0;
     }
-    for (int i = 0; i < unseen; i++) {
-        const int64_t position = shaping->root_position - unseen + 1 + i;
-        positions[i] = position < shaping->positions ? position : shaping->positions - 1;
-    }
+    for (int i = 0; i < unseen; i++) positions[i] = shaping->root_position - unseen + 1 + i;
     float *logits = cache->logits;
     int64_t ranks = 0;
     int failed = 0;  // bits: 1 logits not finite, 2 no memory

@@ -249,7 +249,7 @@ static int64_t candidate_frontier(Shaping *s) {
 static void write_pass(Shaping *s) {
     const int64_t width = s->width, stop = s->read + width;
     for (int64_t i = 0; i < width; i++) {
-        const int64_t node = s->frontier[i], last = s->root_position + s->depths[node];
+        const int64_t node = s->frontier[i];
         float *own = s->mask + (s->read + i) * s->most_read;
         if (node == 0)
             for (int64_t j = 0; j < s->most_read; j++) own[j] = -INFINITY;
@@ -258,7 +258,7 @@ static void write_pass(Shaping *s) {
         own[s->read + i] = 0.0f;
         s->cache_positions[node] = s->read + i;
         s->ids[i] = s->tokens[node];
-        s->pass_positions[i] = last < s->positions ? last : s->positions - 1;
+        s->pass_positions[i] = s->root_position + s->depths[node];
         memcpy(s->pass_mask + i * stop, own, stop * sizeof(float));
     }
 }

@@ -11,7 +11,7 @@ typedef struct {
     int64_t max_size, max_depth, beam, branch, most_read;
     int64_t sampled, draws;            // SampledExpansion or TopKExpansion; whether tokens are drawn or the most likely taken
     int64_t vocab, threads;
-    int64_t root_position, positions;  // of this step's root; how many there are: what lies beyond is cut to the last one
+    int64_t root_position;             // of this step
     int64_t bins;
     const double *centres, *values;    // [bins], [tables, bins]; values NULL: the draft's own probability is the chance
     const double *mass_edges;          // [2]

@@ -24,7 +24,7 @@ _POINTER, _COUNT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 class _Shaping(ctypes.Structure):
     _fields_ = [
         *((name, _COUNT) for name in "max_size max_depth beam branch most_read sampled draws vocab threads".split()),
-        *((name, _COUNT) for name in "root_position positions bins".split()),
+        *((name, _COUNT) for name in "root_position bins".split()),
         *((name, _POINTER) for name in "centres values mass_edges expected step draft".split()),
         *((name, _REAL) for name in "gain threshold least_gain".split()),
         *((name, ctypes.c_float) for name in "inverse_temperature padding".split()),
@@ -59,9 +59,8 @@ class Shaping:
     """The nodes of one step's tree and all buffers of a run, allocated once.
 
     Args:
-        max_size, max_depth, beam, branch: as in `decoding.dynamic.expansion.TreeBounds`.
+        max_size, beam, branch: as in `decoding.dynamic.expansion.TreeBounds`.
         most_read: nodes that the draft reads in one step at most.
-        positions: how many the models have; larger ones are cut to the last.
 
     Attributes:
         address: of the structure in C.
@@ -70,13 +69,9 @@ class Shaping:
         rows: float32 [most_read, V], the draft's distributions in the order in which nodes were read; None before any.
     """
 
-    def __init__(
-        self, *, max_size: int, max_depth: int, beam: int, branch: int, most_read: int, positions: int
-    ) -> None:
+    def __init__(self, *, max_size: int, beam: int, branch: int, most_read: int) -> None:
         self._arrays: dict[str, Any] = {}  # arrays; None where a policy has none
-        self._shaping = _Shaping(
-            max_size=max_size, max_depth=max_depth, beam=beam, branch=branch, most_read=most_read, positions=positions
-        )  # fmt: skip
+        self._shaping = _Shaping(max_size=max_size, beam=beam, branch=branch, most_read=most_read)
         self.address = ctypes.addressof(self._shaping)
         self.most_read, self.most_draws = most_read, most_read * branch
         children = beam * branch  # candidates of one frontier; beside them the kept nodes, and as many looked up anew
@@ -112,6 +107,7 @@ class Shaping:
         token: int,
         *,
         root_position: int,
+        max_depth: int,
         temperature: float,
         sampled: bool,
         draws: bool,
@@ -124,6 +120,7 @@ class Shaping:
         """Start a tree of the root alone.
 
         Args:
+            max_depth: edges from the root; the draft reads no node at it or below.
             temperature: of the draft's distributions.
             sampled: as `SampledExpansion` or `InTurnExpansion`, with its `threshold`; otherwise as the others.
             draws: tokens are drawn; otherwise the most likely ones are used instead.
@@ -134,7 +131,7 @@ class Shaping:
             token_costs: as `decoding.dynamic.expansion.TokenCosts`; None counts no cost.
         """
         shaping, arrays = self._shaping, self._arrays
-        shaping.size, shaping.read, shaping.root_position = 1, 0, root_position
+        shaping.size, shaping.read, shaping.root_position, shaping.max_depth = 1, 0, root_position, max_depth
         shaping.threads, shaping.inverse_temperature = torch.get_num_threads(), sampling_ops.inverse(temperature)
         shaping.sampled, shaping.draws, shaping.gain, shaping.threshold = sampled, draws, gain, threshold
         for name, value in (("parents", -1), ("ranks", 0), ("depths", 0), ("tokens", token), ("cache_positions", -1)):

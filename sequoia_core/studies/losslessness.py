@@ -123,7 +123,7 @@ def check_losslessness(
             finished = step.finished
         if finished == "context":
             raise ValueError(
-                f"prompt: found {len(prompt)} tokens, expected room for {new_tokens} more in the models' context"
+                f"prompt: found {len(prompt)} tokens, expected room for {new_tokens} more in the target's context"
             )
         if finished is None:  # cancelled on the way
             return None

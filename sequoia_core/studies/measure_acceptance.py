@@ -23,7 +23,7 @@ from ..design.calibration import RANKS, Calibration, Sample
 from ..design.conditions import Conditions, measured_as
 from ..files.model_names import needed_draft
 from ..models.protocol import LanguageModel, dtype_name
-from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
+from .prompt_loop import Progress, Report, one_by_one, require_a_prompt, room_after
 from .ranks_along_text import (
     calibration_question,
     outcome_question,
@@ -69,7 +69,7 @@ def measure_acceptance(
     Args:
         prompts: token ids, one list per prompt.
         width: ranks W to measure.
-        max_new_tokens: positions per prompt that the target writes.
+        max_new_tokens: positions per prompt that the target writes; fewer, with a warning, where a context ends.
         own_text: teacher-forced: the prompts are themselves the text, every token after the first is a position, and
             nothing is generated. Text longer than the models' context is read in pieces of that length.
         verifier: whose draft sampling and rule are measured: "sequoia", "specinfer" or "topk". At temperature 0 all
@@ -85,13 +85,16 @@ def measure_acceptance(
         `design.replay`) and a calibration (`design.calibration`). Its meta holds the settings.
 
     Raises:
-        ValueError: for no prompts, a verifier that is measured as another, a width outside the vocabulary, own text
-            without a second token, a vector to resume from that was measured with other settings (naming them).
+        ValueError: for no prompts, one that fills a context, a verifier that is measured as another, a width outside
+            the vocabulary, own text without a second token, a vector to resume from that was measured with other
+            settings (naming them).
         Cancelled: before the first prompt was complete.
     """
     draft = needed_draft(draft, "measuring acceptance compares two models")
     sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()
     _check_request(prompts, target, draft, width=width, seed=seed, own_text=own_text)
+    if not own_text:
+        room_after(prompts, (target, draft), max_new_tokens)
     chosen = choose_verifier(verifier, greedy=sampling.greedy)
     check_measured(verifier)
     settings = {

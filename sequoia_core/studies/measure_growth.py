@@ -87,7 +87,7 @@ def measure_growth(
         acceptance: the vector that static trees and chains are planned for, of this way of sampling; its verifier
             decides on them.
         sizes: nodes of a tree at most. Kinds that stop growing before have fewer points.
-        depth: edges at most; less where the models' context leaves less room after the longest prompt.
+        depth: edges at most; less where the shorter context leaves less room after the longest prompt and its text.
         cancel: looked at within every step; prompts complete with every tree are kept.
 
     Raises:
@@ -100,8 +100,8 @@ def measure_growth(
         raise ValueError(
             f"found {len(prompts)} prompts and sizes {list(sizes)}, expected some of each, and sizes from 2"
         )
-    room = min(target.max_context, draft.max_context) - max(map(len, prompts)) - 1
-    depth = max(min(depth, room), 1)  # of prompts without room for a level, decoding says so
+    room = min(target.max_context, draft.max_context) - max(map(len, prompts)) - max_new_tokens
+    depth = max(min(depth, room), 1)  # where no level has room, less is decoded
     verifier = SEQUOIA if acceptance.holds_for is None else acceptance.holds_for.verifier
     trees = growing_trees(acceptance, sizes, depth)
     methods = [

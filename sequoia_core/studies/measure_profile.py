@@ -153,12 +153,13 @@ class StepRounds:
         self.target, self.draft, self.context = target, draft, context
         self.cancel = cancel = cancel or threading.Event()
         self.sizes = checked_sizes(sizes)
-        room = min(target.max_context, draft.max_context)
-        if not 1 <= context < room:
-            raise ValueError(f"context: found {context}, expected 1 to {room - 1} as the models allow")
-        longer = min(3 * context if further_context is None else further_context, room - LEVELS - 2)
-        self.longer = longer if longer >= 1.25 * context else None
         trees = [FixedTree(even_tree(n, min(MOST_CHILDREN, target.vocab_size))) for n in self.sizes]
+        deepest = max(LEVELS, *(tree.max_depth for tree in trees))
+        room = min(target.max_context, draft.max_context) - deepest - 2  # no tree is cut
+        if not 1 <= context <= room:
+            raise ValueError(f"context: found {context}, expected 1 to {room} as the models and the trees allow")
+        longer = min(3 * context if further_context is None else further_context, room)
+        self.longer = longer if longer >= 1.25 * context else None
         chain = FixedTree(chain_tree(LEVELS))  # for the cost of passes over one token
         timers = [StepTimer(target, draft, tree, context, cancel) for tree in (*trees, chain)]
         # three sizes are enough to time what a temperature or a longer context adds to a step

@@ -21,7 +21,7 @@ from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.protocol import LanguageModel
 from .measure_acceptance import pair_settings, vector_from_prompts
-from .prompt_loop import Progress, Report, one_by_one
+from .prompt_loop import Progress, Report, one_by_one, room_after
 from .ranks_along_text import rank_questions, ranks_on_target_text
 from .step_counts import count_by_depth, matrix_from_counts
 from .verifier_comparison import decode_prompt, whole_tokens
@@ -111,6 +111,8 @@ def static_versus_real(
             raise ValueError(f"{name}: found {len(prompts)}, expected at least 2, so that there is a spread")
     if tree.size == 1:
         raise ValueError("tree: found one node, expected at least one child")
+    prompts = [*fit_prompts, *held_out_prompts]
+    rooms = room_after(prompts, (target, draft), max_new_tokens, depth=tree.depth)
     width = int(tree.child_ranks.max())
     questions = rank_questions({verifier: choose_verifier(verifier, greedy=sampling.greedy).ranks}, width)
     fitted: list[_Fitted] = []
@@ -120,16 +122,16 @@ def static_versus_real(
 
     def measure(number: int, report: Report) -> _Fitted | tuple[int, int] | None:
         place, fitting = turns[number]
-        prompt = fit_prompts[place] if fitting else held_out_prompts[place]
         stream = place if fitting else len(fit_prompts) + place
+        prompt, room = prompts[stream], rooms[stream]
         steps = decode_prompt(
-            prompt, target, draft, tree, sampling, verifier, max_new_tokens, seed=seed, number=stream, cancel=cancel
+            prompt, target, draft, tree, sampling, verifier, room, seed=seed, number=stream, cancel=cancel
         )
         found: tuple[int, int] | _Fitted = (whole_tokens(steps), len(steps))
         if fitting and not cancel.is_set():
             parts = ranks_on_target_text(
                 prompt, target=target, draft=draft, sampling=sampling, questions=questions,
-                max_new_tokens=max_new_tokens, seed=seed, number=total + place, cancel=cancel,
+                max_new_tokens=room, seed=seed, number=total + place, cancel=cancel,
             )  # fmt: skip
             if parts is None:
                 return None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from ..decoding.drafting import Drafter, DraftTree
+from ..decoding.drafting import Drafter, DraftTree, Reach
 from ..decoding.dynamic.growing import GrowingDrafter
 from ..decoding.lookup.hybrid_tree import HybridDrafter, HybridTree
 from ..decoding.lookup.lookup_tree import LookupDrafter, LookupTree
@@ -102,13 +102,14 @@ def predict_on_texts(
 def _drafter(
     policy: LookupTree | HybridTree, draft: LanguageModel | None, temperature: float, *, capacity: int, seed: int
 ) -> Drafter:
+    whole = capacity + policy.max_depth  # the target's context is not known, and held the answer
     if isinstance(policy, LookupTree):
-        return LookupDrafter(policy, capacity=capacity, temperature=temperature)
+        return LookupDrafter(policy, reach=Reach(whole, 0), capacity=capacity, temperature=temperature)
     assert draft is not None
     return (HybridDrafter if policy.verifiers == (TOPK,) else _Promising)(
         draft.open(capacity + policy.max_inner + 1), policy,
         draft_sampling=choose_verifier(policy.verifiers[0], greedy=temperature == 0.0).draft_sampling,
-        sampling=SamplingConfig(temperature or 1.0), context=draft.max_context,
+        sampling=SamplingConfig(temperature or 1.0), reach=Reach(whole, draft.max_context),
         generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
 

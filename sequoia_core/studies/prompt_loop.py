@@ -1,4 +1,4 @@
-"""The loop over prompts that all studies share: progress, cancel, resuming an earlier run.
+"""What all studies share: the room after each prompt, the loop over prompts with progress and cancel.
 
 Knows nothing of what is measured.
 """
@@ -6,10 +6,12 @@ Knows nothing of what is measured.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sized
+import warnings
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import TypeVar
 
 from ..files.faults import Cancelled
+from ..models.protocol import LanguageModel
 
 T = TypeVar("T")
 Progress = Callable[[float, str], None]
@@ -48,6 +50,37 @@ def one_by_one(
         if found is None:
             return
         yield found
+
+
+def room_after(
+    prompts: Sequence[Sequence[int]], models: Sequence[LanguageModel | None], wanted: int, *, depth: int = 0
+) -> list[int]:
+    """Return how many tokens after each prompt are measured: as many as wanted, or as the shorter context holds.
+
+    Beyond it nothing is drafted, which says nothing of the draft. A warning says how much that leaves out.
+
+    Args:
+        models: None for a draft that is not there.
+        depth: of the trees that are decoded with; none of them is cut.
+
+    Raises:
+        ValueError: for a prompt that leaves no room.
+    """
+    shortest = min((model for model in models if model is not None), key=lambda model: model.max_context)
+    most = shortest.max_context - depth
+    context = f"{shortest.max_context}, the context of {shortest.name}" + (f", less {depth} levels" if depth else "")
+    longest = max(map(len, prompts))
+    if longest >= most:
+        raise ValueError(f"prompt: found {longest} tokens, expected at most {most - 1}: {context}, less one")
+    rooms = [min(wanted, most - len(prompt)) for prompt in prompts]
+    if left_out := wanted * len(prompts) - sum(rooms):
+        short = sum(room < wanted for room in rooms)
+        warnings.warn(
+            f"found {left_out} of {wanted * len(prompts)} positions, after {short} of {len(prompts)} prompts, beyond "
+            f"{context}: they are left out",
+            stacklevel=3,
+        )
+    return rooms
 
 
 def require_a_prompt(complete: Sized, study: str) -> None:

@@ -23,7 +23,7 @@ from ..design.bootstrap import ratio_estimate
 from ..design.tree import TokenTree
 from ..files.model_names import needed_draft
 from ..models.language_model import HuggingFaceModel, ModelPair
-from .prompt_loop import Progress, Report
+from .prompt_loop import Progress, Report, room_after
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -196,6 +196,7 @@ def race(
     Returns:
         method -> result, "autoregressive" first; `hf_assisted` is the fastest of its settings.
     """
+    max_new_tokens = min(room_after(prompts, pair.models, max_new_tokens))
     trees = {"autoregressive": ROOT_ONLY, **trees}
     methods = {name: own_method(pair, tree, sampling, seed=seed) for name, tree in trees.items()}
     if with_transformers and pair.in_transformers:

@@ -109,8 +109,6 @@ def ranks_on_target_text(
     Returns:
         One part; None when it was cancelled.
 
-    Raises:
-        ValueError: for a prompt that leaves the draft no room at all.
     """
     text_generator, draws, *_ = prompt_generators(seed, number, draft.device)
     text = continuation(
@@ -176,21 +174,14 @@ def continuation(
     Args:
         report: called with the fraction written after each step.
 
-    Raises:
-        ValueError: for a prompt that leaves the draft no room at all.
     """
-    room = draft.max_context - len(prompt)
-    if room < 1:
-        raise ValueError(
-            f"prompt: found {len(prompt)} tokens, expected at most {draft.max_context - 1}: the draft's context less 1"
-        )
-    max_new_tokens = min(max_new_tokens, room)
-    tree = writing_tree(target.vocab_size)
+    max_new_tokens = min(max_new_tokens, draft.max_context - len(prompt))
     options: dict[str, Any]
     options = {"sampling": sampling, "max_new_tokens": max_new_tokens, "generator": generator, "cancel": cancel}
-    if target.offload is None or len(prompt) + tree.depth >= min(target.max_context, draft.max_context):
+    if target.offload is None:
         steps = autoregressive(prompt, target=target, **options)
     else:
+        tree = writing_tree(target.vocab_size)
         steps = decode(prompt, target=target, draft=draft, tree=tree, explain=False, **options)
     text: list[int] = []
     for step in steps:

@@ -22,7 +22,7 @@ from ..design.conditions import VERIFIERS
 from ..files.model_names import needed_draft
 from ..models.protocol import LanguageModel
 from .measure_acceptance import pair_settings, vector_from_prompts
-from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
+from .prompt_loop import Progress, Report, one_by_one, require_a_prompt, room_after
 from .ranks_along_text import rank_questions, ranks_on_target_text
 
 
@@ -128,6 +128,7 @@ def measure_rejection(
         raise ValueError(f"found {len(prompts)} prompts and {len(samplings)} samplings, expected some of each")
     if not 1 <= width <= target.vocab_size:
         raise ValueError(f"width: found {width}, expected 1 to {target.vocab_size}")
+    room_after(prompts, (target, draft), max_new_tokens)
     samplings = list(dict.fromkeys(samplings))
     rules = {sampling: _rules(verifiers, sampling, optimum) for sampling in samplings}
     pairings = [(sampling, name) for sampling in samplings for name in rules[sampling]]

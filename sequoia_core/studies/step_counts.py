@@ -26,7 +26,7 @@ def count_by_depth(
     A step cut at EOS or at the token limit counts whole: its record holds the full walk.
 
     Args:
-        steps: decoded with `tree`.
+        steps: decoded with `tree`; those whose tree a context's end has cut are left out.
         width: ranks B; None for the most children that a node of the tree has.
 
     Returns:
@@ -36,7 +36,7 @@ def count_by_depth(
         ValueError: for no steps, steps of another tree, a tree of one node or a width below 1.
     """
     width = int(tree.child_ranks.max()) if width is None else width
-    _check_steps(steps, tree)
+    steps = _whole_steps(steps, tree)
     if width < 1:
         raise ValueError(f"width: found {width}, expected at least 1")
     taken = np.zeros((len(steps), tree.size), dtype=bool)
@@ -79,7 +79,8 @@ def acceptance_by_depth(steps: Sequence[DecodeStep], tree: TokenTree, width: int
         float64 [L, B] with the trials of each cell; 0 trials mark a cell borrowed from its rank's other levels.
     """
     accepted, reached = count_by_depth(steps, tree, width)
-    meta = {"source": "counted in real tree decoding", "steps": len(steps), "tree_size": tree.size}
+    counted = len(_whole_steps(steps, tree))
+    meta = {"source": "counted in real tree decoding", "steps": counted, "tree_size": tree.size}
     return matrix_from_counts(accepted, reached, meta=meta)
 
 
@@ -149,7 +150,7 @@ def acceptance_by_confidence(steps: Sequence[DecodeStep], tree: TokenTree, bins:
     Raises:
         ValueError: for no steps, steps of another tree, a tree of one node or less than one bin.
     """
-    _check_steps(steps, tree)
+    steps = _whole_steps(steps, tree)
     if bins < 1:
         raise ValueError(f"bins: found {bins}, expected at least 1")
     edges = np.linspace(0.0, 1.0, bins + 1)
@@ -165,11 +166,14 @@ def acceptance_by_confidence(steps: Sequence[DecodeStep], tree: TokenTree, bins:
     return ConfidenceCurve(edges, offered, accepted, mean)
 
 
-def _check_steps(steps: Sequence[DecodeStep], tree: TokenTree) -> None:
-    if not steps:
+def _whole_steps(steps: Sequence[DecodeStep], tree: TokenTree) -> list[DecodeStep]:
+    """Return the steps with the whole tree: one cut where a context ended does not say what would follow below."""
+    whole = [step for step in steps if step.tree.size == tree.size or step.tree != tree.down_to(step.tree.depth)]
+    if not whole:
         raise ValueError("steps: found none, expected at least one")
     if tree.size == 1:
         raise ValueError("tree: found one node, expected at least one child")
-    other = next((step for step in steps if len(step.tokens) != tree.size), None)
+    other = next((step for step in whole if len(step.tokens) != tree.size), None)
     if other is not None:
         raise ValueError(f"steps: found one of {len(other.tokens)} nodes, expected the tree's {tree.size}")
+    return whole

@@ -89,8 +89,7 @@ class StepTimer:
         self.end = End(eos_ids=frozenset(), length=longest + 1, reason="length")
         self.drafter, self.judge, self.sessions = assemble(
             target, draft, policy, verifier=choose_verifier(policy.verifiers[0], greedy=sampling.greedy),
-            sampling=sampling, capacity=longest, context=min(target.max_context, draft.max_context),
-            generator=generator,
+            sampling=sampling, capacity=longest, generator=generator,
         )  # fmt: skip
         for session in self.sessions:
             prefill(session, self.sequence[:-1], cancel=cancel)

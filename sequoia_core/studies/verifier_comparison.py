@@ -15,14 +15,14 @@ import numpy as np
 
 from ..decoding.loop import DecodeStep, decode
 from ..decoding.sampling import SamplingConfig
-from ..decoding.tree_policy import TreePolicy
+from ..decoding.tree_policy import TreePolicy, policy_of
 from ..decoding.verifiers import GREEDY, choose_verifiers
 from ..design.bootstrap import Estimate, estimate, ratio_estimate, resampled
 from ..design.conditions import SEQUOIA, VERIFIERS
 from ..design.tree import TokenTree
 from ..models.protocol import LanguageModel
 from .measure_acceptance import pair_settings
-from .prompt_loop import Progress, Report, one_by_one, require_a_prompt
+from .prompt_loop import Progress, Report, one_by_one, require_a_prompt, room_after
 from .ranks_along_text import prompt_generators
 
 if TYPE_CHECKING:
@@ -211,6 +211,8 @@ def decode_in_turns(
         Cancelled: before the first prompt was complete.
     """
     cancel = cancel or threading.Event()
+    deepest = max(policy_of(tree).max_depth for _, _, tree, _ in methods)
+    rooms = room_after(prompts, (target, draft), max_new_tokens, depth=deepest)
 
     def run(number: int, method: Method, length: int) -> list[DecodeStep]:
         _, sampling, tree, verifier = method
@@ -219,14 +221,14 @@ def decode_in_turns(
         )
 
     for method in methods:  # warm-up: first calls allocate and pick kernels
-        run(0, method, min(4, max_new_tokens))
+        run(0, method, min(4, rooms[0]))
 
     def measure(number: int, report: Report) -> list[tuple[int, int, int, float]] | None:
         found: dict[int, tuple[int, int, int, float]] = {}
         for turn in range(len(methods)):
             place = (number + turn) % len(methods)
             started = time.perf_counter()
-            steps = run(number, methods[place], max_new_tokens)
+            steps = run(number, methods[place], rooms[number])
             seconds = time.perf_counter() - started
             if cancel.is_set():
                 return None

@@ -87,16 +87,16 @@ def test_weights_are_read_at_the_rate_of_all_steps_with_the_tree_and_without(tin
     assert run["read_bytes_per_sec"] == pytest.approx(500_000 / (131.0 + 4.0 * len(run["steps"])))
 
 
-def test_a_conversation_must_leave_room_for_the_tree(context) -> None:
-    """The deepest node of a first step still has a position: of the context, the prompt and the tree's levels."""
+def test_a_conversation_must_leave_room_for_a_token(context) -> None:
+    """Of the target's context: a draft with less of it is left aside."""
     request = DecodeRequest("", TREE, max_new_tokens=8, turns=(Turn("user", "Hello"),))
 
     def decoded(room: int) -> dict:
-        models = [tiny_llama(seed, vocab=258, layers=1, context=room) for seed in (1, 2)]
+        models = [tiny_llama(seed, vocab=258, layers=1, context=size) for seed, size in ((1, room), (2, 16))]
         pair = as_demo_pair(*models, chat_tokenizer())
         return decode_beside_baseline(context, pair, request, keep=lambda run: None, progress=lambda *told: None)
 
     length = decoded(512)["prompt_tokens"]
-    assert decoded(length + TREE.depth + 1)["steps"]
+    assert len(decoded(length + 1)["steps"]) == 1
     with pytest.raises(ValueError, match=f"conversation: found {length} tokens, expected at most {length - 1}"):
-        decoded(length + TREE.depth)
+        decoded(length)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,6 +25,7 @@ from tests.app.conftest import (
     vector,
     wait_for,
 )
+from tests.chat_pair import save_chat_pair
 from ui import token_tree
 from ui.decode import live_run
 from ui.jobs import decode_job, engine_queue, jobs
@@ -149,6 +151,17 @@ def test_prompts_that_cannot_be_decoded_get_a_message(prompt: str, assets, tiny_
     page = start(open_page("decode"), prompt)
     assert len(page.error) == 1 and ("empty" in page.error[0].value or "1,048,576 characters" in page.error[0].value)
     assert "studio_jobs" not in page.session_state
+
+
+def test_a_draft_with_less_context_is_named_before_the_run(assets, tmp_path) -> None:
+    folders = save_chat_pair(tmp_path)
+    page = AppTest.from_file(str(ROOT / "pages" / "decode.py"), default_timeout=30)
+    page.session_state["studio_pair"] = PairSpec(*folders, dtype="float32")
+    assert not any("the target goes on without the draft" in caption.value for caption in page.run().caption)
+    config = Path(folders[1]) / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 64}))
+    said = [caption.value for caption in page.run().caption if "the target goes on without the draft" in caption.value]
+    assert len(said) == 1 and "holds 64 tokens, the target's 512: beyond 64" in said[0]
 
 
 def test_a_prompt_longer_than_the_context_says_so(assets, tiny_pair) -> None:

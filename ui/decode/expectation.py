@@ -10,6 +10,8 @@ from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.prediction import tokens_per_step
+from sequoia_core.files.model_names import DEMO_PAIR
+from sequoia_core.files.written_context import written_context
 from ui import controls
 from ui.jobs import acceptance_measurement as measurement
 from ui.jobs import job_panel
@@ -49,6 +51,20 @@ def draw(
             "passes of this pair on the hardware page."
         )
     return expected, None if found is None else found.speedup
+
+
+def draw_shorter_draft() -> None:
+    """Say before a run what becomes of text that the draft's context does not hold, where the target's holds more."""
+    spec = session.pair_spec()
+    if spec.is_alone:
+        return
+    names = (spec.target or DEMO_PAIR / "target", spec.draft or DEMO_PAIR / "draft")
+    target, draft = (written_context(str(name)) for name in names)
+    if target is not None and draft is not None and draft < target:
+        st.caption(
+            f":material/info: The draft's context holds {draft:,} tokens, the target's {target:,}: beyond {draft:,} "
+            "the target goes on without the draft."
+        )
 
 
 def _draw_dynamic(

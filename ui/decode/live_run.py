@@ -22,7 +22,7 @@ from ui.token_tree import live_tree
 
 ENDINGS = {
     "eos": "Ended at the end-of-text token.",
-    "context": "Ended at the models' context limit.",
+    "context": "Ended at the target's context limit.",
     "length": "Ended at the number of tokens asked for.",
 }
 WAITING_SEC = 0.15  # between two looks at a run that waits for its reader

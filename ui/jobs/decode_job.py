@@ -115,14 +115,12 @@ def _read_prompt(pair: ModelPair, request: DecodeRequest) -> tuple[dict[str, Any
     """
     if not request.turns:
         return {"prompt": request.prompt}, encode_prompt(pair.tokenizer, request.prompt)
-    from sequoia_core.decoding.tree_policy import policy_of
-
     text = chat_text(pair.tokenizer, request.turns)  # once: what is shown is what is read, whatever a template does
     ids = encode_templated(pair.tokenizer, text)
-    context, levels = pair.max_context, policy_of(request.tree).max_depth + 1
-    if len(ids) > context - levels:
+    context = pair.target.max_context
+    if len(ids) >= context:
         raise ValueError(
-            f"conversation: found {len(ids):,} tokens, expected at most {context - levels:,}: the models' context of "
-            f"{context:,} less the tree's {levels} levels. Start a new conversation, or write a shorter message."
+            f"conversation: found {len(ids):,} tokens, expected at most {context - 1:,}: the target's context of "
+            f"{context:,} less one to write. Start a new conversation, or write a shorter message."
         )
     return {"prompt": text, "remarks": chat_remarks(pair.tokenizer, request.turns)}, ids

@@ -15,7 +15,7 @@ from ui.session.state import get, put
 
 CUT = {
     "length": "Cut off at the number of new tokens.",
-    "context": "Cut off: the models' context is full. Start a new conversation.",
+    "context": "Cut off: the target's context is full. Start a new conversation.",
     "cancelled": "Stopped.",
     "failed": "Cut off: the run failed.",
 }

@@ -49,11 +49,10 @@ class CompiledGrower:
         *,
         draft_sampling: DraftSampling,
         sampling: SamplingConfig,
-        context: int,
         generator: torch.Generator,
     ) -> None:
         self.policy, self.draft_sampling, self.sampling = policy, draft_sampling, sampling
-        self.context, self.generator = context, generator
+        self.generator = generator
         self._shaping: tree_expansion.Shaping | None = None
         self._session: Session | None = None
         self._call: GrowCall | None = None  # for the session that was last grown in
@@ -91,7 +90,7 @@ class CompiledGrower:
     ) -> tuple[TreePlan, Nodes, list[int]]:
         assert isinstance(expansion, CompiledExpansion)
         shaping = self._begun(expansion, sequence)
-        if isinstance(session, CompiledSession):
+        if isinstance(session, CompiledSession) and expansion.bounds.max_depth:
             widths = finite(self._in_one_call(shaping, expansion, session, sequence), "draft")
         else:
             widths = self._pass_by_pass(shaping, session, sequence)
@@ -132,12 +131,12 @@ class CompiledGrower:
         by_table = expansion.chances if isinstance(expansion.chances, ChanceTables) else None
         if self._shaping is None:
             self._shaping = tree_expansion.Shaping(
-                max_size=bounds.max_size, max_depth=bounds.max_depth, beam=bounds.beam, branch=bounds.branch,
-                most_read=bounds.most_read, positions=self.context,
-            )  # fmt: skip
+                max_size=bounds.max_size, beam=bounds.beam, branch=bounds.branch, most_read=self.policy.max_inner
+            )
         self._shaping.begin(
-            sequence[-1], root_position=len(sequence) - 1, temperature=self.sampling.temperature,
-            sampled=sampled, draws=DRAFT_SAMPLINGS.get(self.draft_sampling, False),
+            sequence[-1], root_position=len(sequence) - 1, max_depth=bounds.max_depth,
+            temperature=self.sampling.temperature, sampled=sampled,
+            draws=DRAFT_SAMPLINGS.get(self.draft_sampling, False),
             tables=None if by_table is None else (CENTRES, by_table.values, MASS_EDGES),
             gain=1.0 if by_table is None else by_table.gain,
             threshold=expansion.threshold if isinstance(expansion, Drawing) else 0.0,

@@ -14,13 +14,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ...design.optimal_trees import check_whole
-from ...design.tree import MAX_SIZE, TokenTree
+from ...design.tree import TokenTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeBounds:
-    """Limits of all trees of a run.
+    """Limits of all trees of a run, or of one step's.
 
     Args:
         max_size: nodes, root included.
@@ -28,8 +27,6 @@ class TreeBounds:
         beam: nodes that one draft pass reads.
         branch: children of one node.
 
-    Raises:
-        ValueError: naming the bound, what was found and what was expected.
     """
 
     max_size: int
@@ -37,9 +34,9 @@ class TreeBounds:
     beam: int
     branch: int
 
-    def __post_init__(self) -> None:
-        for name in ("max_size", "max_depth", "beam", "branch"):
-            check_whole(name, getattr(self, name), 1, MAX_SIZE)
+    def down_to(self, depth: int) -> TreeBounds:
+        """Return the bounds of a step whose draft proposes no deeper than this, which may be 0."""
+        return TreeBounds(max_size=self.max_size, max_depth=depth, beam=self.beam, branch=self.branch)
 
     @property
     def most_read(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +17,10 @@ import torch
 from ...design.acceptance import AcceptanceVector
 from ...design.calibration import Calibration
 from ...design.conditions import TOPK, Conditions
+from ...design.optimal_trees import check_whole
 from ...design.prediction import Prediction, predict
 from ...design.profile import HardwareProfile
-from ...design.tree import TokenTree
+from ...design.tree import MAX_SIZE, TokenTree
 from ...models.protocol import Session
 from ..drafting import DraftTree, LevelDrafter, unseen_tokens
 from ..lookup.in_turn_expansion import InTurnExpansion
@@ -37,10 +39,18 @@ STREAMED_SIZE, STREAMED_DEPTH = 256, 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowingTree(TreeBounds):
-    """What policies of dynamic trees have in common: they are their own bounds, and no step's tree is fixed."""
+    """What policies of dynamic trees have in common: they are their own bounds, and no step's tree is fixed.
+
+    Raises:
+        ValueError: naming the bound, what was found and what was expected.
+    """
 
     beam: int = 16
     branch: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("max_size", "max_depth", "beam", "branch"):
+            check_whole(name, getattr(self, name), 1, MAX_SIZE)
 
     @property
     def fixed(self) -> TokenTree | None:
@@ -186,11 +196,10 @@ class PlainGrower:
         *,
         draft_sampling: DraftSampling,
         sampling: SamplingConfig,
-        context: int,
         generator: torch.Generator,
     ) -> None:
         self.policy, self.draft_sampling, self.sampling = policy, draft_sampling, sampling
-        self.context, self.generator = context, generator
+        self.generator = generator
         most = policy.max_inner
         self._mask = torch.full((most, most), -torch.inf)  # over the nodes read in one step; each sees its ancestors
         self.rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
@@ -226,12 +235,11 @@ class PlainGrower:
             self._mask[0] = -torch.inf
             self._mask[0, 0] = 0.0
         else:
-            last = len(sequence) - 1 + nodes.depths[frontier]
             own = self._mask[read:stop]
             for place, above in enumerate(nodes.cache_positions[nodes.parents[frontier]].tolist(), start=read):
                 self._mask[place] = self._mask[above]  # which may be of this pass, before its children
                 self._mask[place, place] = 0.0
-            positions = torch.from_numpy(np.minimum(last, self.context - 1))
+            positions = torch.from_numpy(len(sequence) - 1 + nodes.depths[frontier])
             request = torch.from_numpy(nodes.tokens[frontier]), positions, own[:, :stop]
         block = probabilities(session.forward(*request, keep=len(frontier)), self.sampling)
         check_probabilities(block, "draft")
@@ -250,7 +258,7 @@ class GrowingDrafter(LevelDrafter):
 
     def __init__(self, session: Session, policy: GrowingTree, **options) -> None:
         super().__init__(session, policy, **options)
-        options = {name: options[name] for name in ("draft_sampling", "sampling", "context", "generator")}
+        options = {name: options[name] for name in ("draft_sampling", "sampling", "generator")}
         self._growers = [kind(policy, **options) for kind in (CompiledGrower, PlainGrower)]  # fastest first
 
     def expansion(self, context: int) -> ExpansionPolicy:
@@ -259,7 +267,10 @@ class GrowingDrafter(LevelDrafter):
 
     @torch.inference_mode()
     def grow(self, sequence: Sequence[int]) -> DraftTree:
-        expansion = self.expansion(len(sequence))
+        expansion: Any = self.expansion(len(sequence))
+        depth = self.reach.drafted(len(sequence))
+        if depth < self.policy.max_depth:
+            expansion = replace(expansion, bounds=expansion.bounds.down_to(depth))
         grower = next(own for own in self._growers if own.supports(expansion, self.session))
         plan, nodes, self.widths = grower.grow(expansion, self.session, sequence)
         self.nodes = nodes  # of the tree just grown; the next one may overwrite them

@@ -111,7 +111,7 @@ class HybridDrafter(GrowingDrafter):
 
     def __init__(self, session: Session, policy: HybridTree, **options) -> None:
         super().__init__(session, policy, **options)
-        self._text = RunningText(policy.index, options["context"])
+        self._text = RunningText(policy.index, self.reach.target)
         self._columns = TreeColumns(
             max_size=2 * policy.max_size + policy.beam * policy.branch, max_depth=policy.max_depth,
             max_children=policy.branch, least=LEAST_SCORE,
@@ -139,6 +139,7 @@ class HybridDrafter(GrowingDrafter):
 
     def grow(self, sequence: Sequence[int]) -> DraftTree:
         self._text.extend(sequence[self._text.length :])
+        self._columns.state.max_depth = min(self.policy.max_depth, self.reach.verified(len(sequence)))
         draft = super().grow(sequence)
         draft.text = self._text
         return draft

@@ -19,7 +19,7 @@ from ...design.profile import HardwareProfile
 from ...design.tree import MAX_SIZE, TokenTree
 from ...native import sampling_ops, tree_expansion
 from ...native.text_index import MOST, TreeColumns
-from ..drafting import DraftTree, RootDrafter
+from ..drafting import DraftTree, Reach, RootDrafter
 from ..dynamic.adaptive_expansion import Controller, looked_up_gain
 from ..dynamic.expansion import worth_verifying
 from ..dynamic.step_costs import RunCosts, StepCosts
@@ -108,8 +108,8 @@ class LookupDrafter:
         temperature: of the target, for what a step costs besides its pass and for the chances to begin with.
     """
 
-    def __init__(self, policy: LookupTree, *, capacity: int, temperature: float) -> None:
-        self._text = RunningText(policy.index, capacity)
+    def __init__(self, policy: LookupTree, *, reach: Reach, capacity: int, temperature: float) -> None:
+        self._text, self._policy, self._reach = RunningText(policy.index, capacity), policy, reach
         self._tree = TreeColumns(
             max_size=policy.max_size, max_depth=policy.max_depth, max_children=policy.max_children, least=LEAST_SCORE
         )
@@ -120,15 +120,12 @@ class LookupDrafter:
             self._controller = Controller(0.0, 0.0, looked_up_gain=looked_up_gain(temperature))
         compiled = tree_expansion.compiled() is not None and sampling_ops.compiled() is not None
         self._shaping = (
-            tree_expansion.Shaping(
-                max_size=policy.max_size, max_depth=policy.max_depth, beam=1, branch=1, most_read=1, positions=0
-            )
-            if compiled
-            else None
+            tree_expansion.Shaping(max_size=policy.max_size, beam=1, branch=1, most_read=1) if compiled else None
         )
 
     def grow(self, sequence: Sequence[int]) -> DraftTree:
         self._text.extend(sequence[self._text.length :])
+        self._tree.state.max_depth = min(self._policy.max_depth, self._reach.verified(len(sequence)))
         if self._costs is None:
             size = self._text.grow(self._tree)
         else:

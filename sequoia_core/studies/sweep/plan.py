@@ -278,15 +278,17 @@ def _check_pair(
     if not alone and settings.width > facts.vocab_size:
         raise ValueError(f"width: found {settings.width}, expected at most the vocabulary of {facts.vocab_size}")
     depth = RACE_DEPTH if settings.race else TREE_DEPTH if {LOOKUP, BOTH} & set(pair.drafters) else 0
+    context = min(facts.contexts)
+    whose = ("target", "draft")[facts.contexts.index(context)]
     needed = max(settings.new_tokens, depth + 1)
     words = f"new_tokens {needed}" if needed == settings.new_tokens else f"{needed} levels of trees"
     for domain in domains:
         for text in domain.texts:
             length = len(encode_prompt(facts.tokenizer, text, chat=domain.chat))
-            if not 1 <= length <= facts.max_context - needed:
+            if not 1 <= length <= context - needed:
                 raise ValueError(
                     f"{domain.name} prompt {text[:40]!r}: found {length} tokens, expected 1 to "
-                    f"{facts.max_context - needed} (context {facts.max_context} less {words})"
+                    f"{context - needed} (the {whose}'s context of {context} less {words})"
                 )
     hashes = pair_hashes(pair.target, pair.draft, pair.tokenizer)
     return pair.model_copy(update={"dtype": facts.dtype}), hashes

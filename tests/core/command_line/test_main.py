@@ -16,6 +16,7 @@ from sequoia_core.decoding.loop import decode
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.planning import plan_tree
 from sequoia_core.design.profile import HardwareProfile
+from tests.chat_pair import save_chat_pair
 
 ASSETS = Path(__file__).parents[3] / "assets"
 VECTOR = str(ASSETS / "acceptance" / "llama3-70b-8b-cnn.json")
@@ -197,6 +198,27 @@ def test_a_model_alone_from_the_hubs_folder(tmp_path):
     assert len(json.loads(run.stdout)["tokens"]) == 12
 
 
+def test_a_draft_with_less_context_is_named_in_one_line_and_costs_no_text(tmp_path):
+    target, draft = save_chat_pair(tmp_path)
+    config = Path(draft) / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 16}))
+    command = [sys.executable, "-m", "sequoia_core", "generate", "--target", target, "--raw", "--json", *SHORT]
+    for prompt, drafted in (("x" * 8, True), ("x" * 30, False)):
+        run, alone = (
+            subprocess.run(
+                [*command, "--prompt", prompt, "--draft", name], capture_output=True, text=True, cwd=ASSETS.parent
+            )
+            for name in (draft, "none")
+        )
+        assert run.returncode == 0 and run.stderr == (
+            f"warning: draft: found a context of 16 tokens, expected {len(prompt) + 12} for the prompt and what "
+            "follows: beyond 16 the target goes on without it\n"
+        )
+        found = json.loads(run.stdout)
+        assert found["tokens"] == json.loads(alone.stdout)["tokens"] and len(found["tokens"]) == 12
+        assert drafted or found["steps"] == 12
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -296,7 +318,7 @@ def test_without_json_people_get_a_table(capsys):
         (["generate", "--prompt", "x", "--target", "only-one"], "target and draft"),
         (["measure", "--prompts", "absent.txt"], "absent.txt"),
         (["measure", "--temperature", "-1"], "temperature: found -1"),
-        (["measure", "--max-new-tokens", "100000"], "less --max-new-tokens 100000"),
+        (["measure", "--max-new-tokens", "100000"], "the target's context of 512 less --max-new-tokens 100000"),
         (["measure", "--width", "100000"], "width: found 100000"),
         (["profile", "--context", "100000"], "context: found 100000"),
         (["measure", "--column", "words"], "keys: text, source"),

@@ -161,22 +161,12 @@ def test_an_eos_on_the_last_token_allowed_is_still_an_eos(tiny_target):
         assert tokens_of(steps) == wanted[:count] and steps[-1].finished == "eos"
 
 
-def test_a_draft_with_less_context_bounds_the_run(tiny_target):
-    draft = tiny_llama(2, context=32)
-    steps = run(tiny_target, draft, TREES["ragged"], count=100)
-    assert len(PROMPT) + len(tokens_of(steps)) == 32 and steps[-1].finished == "context"
-    with pytest.raises(ValueError, match="expected at most 27: the models' context of 32 less the tree's 5 levels"):
-        run(tiny_target, draft, TREES["ragged"], prompt=[1] * 28)
-    assert len(tokens_of(run(tiny_target, draft, TREES["ragged"], count=100, prompt=[1] * 27))) == 32 - 27
-
-
 def test_a_tree_may_have_more_nodes_than_the_context_has_positions():
     target, draft = tiny_llama(1, context=32), tiny_llama(2, layers=1, context=32)
     whole = greedy_reference(tiny_llama(1, context=64), PROMPT, 26)
     steps = run(target, draft, branching_tree([6, 6]), count=100)
     assert steps[0].tree.size == 43 and tokens_of(steps) == whole and steps[-1].finished == "context"
-    with pytest.raises(ValueError, match="tree: found 41 levels, expected at most 31: the models' context of 32"):
-        run(target, draft, chain_tree(40))
+    assert tokens_of(run(target, draft, chain_tree(40), count=100)) == whole  # cut to what the context holds
 
 
 def test_a_run_that_fits_the_context_exactly_ends_by_its_length():
@@ -312,7 +302,7 @@ def test_caches_do_not_grow(tiny_target, tiny_draft):
     [
         ({"prompt": []}, "prompt: found no tokens"),
         ({"prompt": [1, 99]}, "found token 99"),
-        ({"prompt": [1] * 254}, "found 254 tokens, expected at most 253: the models' context of 256 less the tree's 3"),
+        ({"prompt": [1] * 256}, "found 256 tokens, expected at most 255: the target's context of 256 less"),
         ({"count": 0}, "max_new_tokens"),
         ({"verifier": "nope"}, "verifier"),
         ({"tree": branching_tree([65])}, "65 children"),

@@ -254,7 +254,7 @@ def test_a_path_of_the_callers_own_is_kept(path, used, tiny_target, tiny_draft):
     assert all(parent == tree.parents[child] for parent, child in zip(path, path[1:], strict=False))
     drafter, judge, sessions = assemble.assemble(
         tiny_target, tiny_draft, policy_of(tree), verifier=VERIFIERS["sequoia"], sampling=SamplingConfig(),
-        capacity=40, context=64, generator=torch.Generator(),
+        capacity=40, generator=torch.Generator(),
     )  # fmt: skip
     for session in sessions:
         prefill(session, sequence[:-1])

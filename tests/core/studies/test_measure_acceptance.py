@@ -205,9 +205,12 @@ def test_repeated_share():
 
 def test_text_ends_where_a_draft_with_less_context_has_no_more_room(tiny_target):
     draft = tiny_llama(2, context=24)
-    vector = measure_acceptance([PROMPTS[2]], target=tiny_target, draft=draft, width=4, max_new_tokens=60)
-    assert vector.trials == 24 - len(PROMPTS[2])
-    with pytest.raises(ValueError, match="found 30 tokens, expected at most 23: the draft's context less 1"):
+    with pytest.warns(UserWarning, match="found 79 of 120 positions, after 2 of 2 prompts, beyond 24, .* of tiny-2"):
+        vector = measure_acceptance(
+            [PROMPTS[2], [9]], target=tiny_target.ignore_eos(), draft=draft, width=4, max_new_tokens=60
+        )
+    assert vector.prompt_trials.tolist() == [24 - len(PROMPTS[2]), 23]
+    with pytest.raises(ValueError, match="found 30 tokens, expected at most 23: 24, the context of tiny-2, less one"):
         measure_acceptance([list(range(30))], target=tiny_target, draft=draft, width=4, max_new_tokens=10)
 
 
@@ -330,7 +333,7 @@ def test_a_streamed_target_writes_text_of_the_same_distribution(tiny_target, tin
     assert abs(first[0].mean() - first[1].mean()) < 5 * error
 
 
-def test_a_streamed_target_with_no_room_for_a_tree_writes_token_by_token(tiny_draft):
+def test_a_streamed_target_with_no_room_for_its_tree_writes_with_smaller_ones(tiny_draft):
     target, counts = tiny_llama(1, context=32), []
     options = {"draft": tiny_draft, "width": 4, "max_new_tokens": 20}
     prompt = np.random.default_rng(3).integers(0, 64, 28).tolist()

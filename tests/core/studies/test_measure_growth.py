@@ -74,7 +74,7 @@ def test_trees_are_no_deeper_than_the_context_has_room_for(tiny_draft):
     study = measure_growth(
         PROMPTS, target=small, draft=tiny_draft, acceptance=FALLING, sizes=(16,), max_new_tokens=4
     )  # fmt: skip
-    assert study.settings["max_depth"] == 12 - 3 - 1
+    assert study.settings["max_depth"] == 12 - 3 - 4
 
 
 def test_cancel_keeps_whole_prompts_and_requests_are_checked(tiny_target, tiny_draft):

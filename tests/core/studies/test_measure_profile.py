@@ -233,8 +233,10 @@ def test_what_a_longer_context_and_a_temperature_add_is_told_apart(monkeypatch):
     assert found.draft_growth_sec == pytest.approx(0.25) and found.meta["further_context"] == 18
     assert found.verify_at(9, 26) == pytest.approx(17 + 10) and found.verify_at(9) == 17
     np.testing.assert_allclose(found.sampling_sec, 0.0, atol=1e-9)  # the clock moves in passes alone
-    short = bench.measure(context=60)
+    short = bench.measure(context=58)
     assert len(short.verify_growth_sec) == 0 and short.meta["further_context"] is None
+    with pytest.raises(ValueError, match="context: found 59, expected 1 to 58 as the models and the trees allow"):
+        bench.measure(context=59)  # trees of four levels would be cut
 
 
 def test_drawing_at_a_temperature_is_timed_apart(monkeypatch):

@@ -17,6 +17,7 @@ from sequoia_core.studies.prompt_loop import one_by_one, require_a_prompt
 from sequoia_core.studies.race import race
 from sequoia_core.studies.rejection_curves import measure_rejection
 from sequoia_core.studies.verifier_comparison import compare_verifiers
+from tests.conftest import tiny_llama
 
 
 def test_each_is_measured_in_order_and_progress_is_of_all():
@@ -85,3 +86,24 @@ def test_a_model_alone_is_timed_by_its_own_methods(tiny_target):
     alone = ModelPair(tiny_target, None, None)
     lanes = race(alone, [[1, 2]], trees={}, sampling=SamplingConfig(), max_new_tokens=4, with_transformers=False)
     assert lanes["autoregressive"].tokens == [4]
+
+
+def test_nothing_beyond_the_drafts_context_is_measured(tiny_target):
+    """A draft that is the target yields a whole chain in every step, up to where trees would be cut."""
+    draft, prompts = tiny_llama(1, context=24), [[3, 1, 4], [9]]
+    models, sampling = {"target": tiny_target, "draft": draft}, SamplingConfig(0.0)
+    with pytest.warns(UserWarning, match="found 82 of 120 positions, after 2 of 2 prompts, .* less 3 levels"):
+        runs = compare_verifiers(prompts, **models, tree=chain_tree(3), samplings=[sampling], max_new_tokens=60).runs
+    assert runs[0].committed.tolist() == [18, 20] and runs[0].tokens_per_step.value == 4.0
+    with pytest.warns(UserWarning, match="found 164 of 240 positions, after 4 of 4 prompts"):
+        check = static_versus_real(prompts, prompts, **models, tree=chain_tree(3), max_new_tokens=60)
+    assert check.measured.value == 4.0
+    with pytest.warns(UserWarning, match="found 76 of 120 positions"):
+        curves = measure_rejection(prompts, **models, samplings=[sampling], width=2, max_new_tokens=60).curves
+    assert curves[0].acceptance.prompt_trials.tolist() == [21, 23]
+    with pytest.warns(UserWarning, match="found 76 of 120 positions"):
+        pair = ModelPair(tiny_target, draft, None)
+        found = race(pair, prompts, trees={"chain": chain_tree(3)}, sampling=sampling, max_new_tokens=60)
+    assert {name: result.tokens for name, result in found.items()} == dict.fromkeys(found, [21, 21])
+    with pytest.raises(ValueError, match="prompt: found 21 tokens, expected at most 20: 24, the context of tiny"):
+        compare_verifiers([[1] * 21], **models, tree=chain_tree(3), samplings=[sampling])

@@ -15,6 +15,7 @@ from sequoia_core.studies.step_counts import (
     count_by_depth,
     matrix_from_counts,
 )
+from tests.conftest import tiny_llama
 
 TREE = TokenTree(np.array([-1, 0, 0, 1, 1, 2]))  # ranks 1 2 | 1 2 | 1
 
@@ -108,3 +109,16 @@ def test_bad_arguments_are_named():
         acceptance_by_depth(STEPS, TREE, 0)
     with pytest.raises(ValueError, match="level: found 1"):
         acceptance_by_confidence(STEPS, TREE).interval(1)
+
+
+def test_steps_whose_tree_a_context_has_cut_are_left_out(tiny_target):
+    draft = tiny_llama(2, layers=1, context=20)
+    with pytest.warns(UserWarning, match="found a context of 20 tokens"):
+        steps = list(decode([3, 1, 4], target=tiny_target, draft=draft, tree=TREE, max_new_tokens=40))
+    whole = [one for one in steps if one.tree.size == TREE.size]
+    assert {one.tree.depth for one in steps} == {0, 1, 2}
+    assert count_by_depth(steps, TREE)[1].tolist() == count_by_depth(whole, TREE)[1].tolist()
+    assert acceptance_by_depth(steps, TREE).meta["steps"] == len(whole) < len(steps)
+    assert acceptance_by_confidence(steps, TREE).to_json() == acceptance_by_confidence(whole, TREE).to_json()
+    with pytest.raises(ValueError, match="found one of 6 nodes, expected the tree's 3"):
+        count_by_depth(steps, chain_tree(2))

@@ -84,7 +84,7 @@ def facts(plan):
 def grown(kind, expansion, draft_sampling, seed, sharpness):
     policy = SimpleNamespace(max_depth=expansion.bounds.max_depth, max_inner=expansion.bounds.most_read)
     draws = torch.Generator().manual_seed(seed)
-    grower = kind(policy, draft_sampling=draft_sampling, sampling=SamplingConfig(0.7), context=5, generator=draws)
+    grower = kind(policy, draft_sampling=draft_sampling, sampling=SamplingConfig(0.7), generator=draws)
     session, found = RandomSession(seed, sharpness), []
     for root in (3, 8):  # the second tree meets buffers that are not new
         session.length, session.ids = 0, []
@@ -146,8 +146,8 @@ def test_rows_that_are_not_finite_are_refused():
     expansion = random_expansion(np.random.default_rng(1), True)
     session = RandomSession(0, float("nan"))
     grower = CompiledGrower(
-        SimpleNamespace(max_depth=3), draft_sampling=take_most_likely, sampling=SamplingConfig(1.0), context=9,
-        generator=torch.Generator(),
+        SimpleNamespace(max_depth=3, max_inner=expansion.bounds.most_read), draft_sampling=take_most_likely,
+        sampling=SamplingConfig(1.0), generator=torch.Generator(),
     )  # fmt: skip
     with pytest.raises(FloatingPointError, match="the draft model returned logits that are not finite"):
         grower.grow(expansion, session, [1])

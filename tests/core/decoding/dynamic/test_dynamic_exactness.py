@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.dynamic.expansion import Nodes, SampledExpansion, TokenCosts, TopKExpansion, TreeBounds
 from sequoia_core.decoding.dynamic.growing import GrowingDrafter
 from sequoia_core.decoding.sampling import SamplingConfig
@@ -113,7 +114,7 @@ def outcomes(drafted, target, verifier, node=0, path=()):
         yield (*path, int(token)), reach * float(left[token])
 
 
-def law_of_a_step(expansion, verifier, target, draft, vocab):
+def law_of_a_step(expansion, verifier, target, draft, vocab, reach=Reach(99, 99)):  # noqa: B008
     """Return the law of the next three tokens, float64 [V, V, V], and the shapes that occurred."""
     law, shapes, script = np.zeros((vocab,) * (DEPTH + 1)), set(), Script()
 
@@ -125,7 +126,7 @@ def law_of_a_step(expansion, verifier, target, draft, vocab):
     while True:
         drafter = Drafter(
             TableSession(draft), policy, draft_sampling=filled_by(script, verifier), sampling=SamplingConfig(1.0),
-            context=99, generator=None,
+            reach=reach, generator=None,
         )  # fmt: skip
         drafted = drafter.grow([0])
         weight = script.weight
@@ -203,6 +204,18 @@ def test_recipe_1_keeps_the_law_however_it_prunes(vocab):
         np.testing.assert_allclose(law, wanted(target, vocab), atol=1e-12)
         seen |= shapes
     assert len(seen) > 3
+
+
+@pytest.mark.parametrize("reach", [Reach(99, 0), Reach(99, 1), Reach(3, 99)], ids=["full", "nearly full", "target"])
+def test_trees_cut_where_a_context_ends_keep_the_law(reach):
+    depths = set()
+    for seed in range(6):
+        target, draft = random_law(3, seed), random_law(3, 100 + seed)
+        for expansion, verifier in ((drawn_in_turn(seed), "sequoia"), (best_first(seed, 3), "topk")):
+            law, shapes = law_of_a_step(expansion, verifier, target, draft, 3, reach)
+            np.testing.assert_allclose(law, wanted(target, 3), atol=2e-7)
+            depths |= {tree.depth for tree in shapes}
+    assert max(depths) == reach.drafted(1)
 
 
 class PruningAfterTheDraw(SampledExpansion):

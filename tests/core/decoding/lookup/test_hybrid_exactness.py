@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.dynamic.expansion import Nodes, TreeBounds
 from sequoia_core.decoding.lookup.hybrid_expansion import HybridExpansion
 from sequoia_core.decoding.lookup.in_turn_expansion import InTurnExpansion
@@ -52,6 +53,18 @@ def test_top_k_keeps_the_law_whatever_is_looked_up(vocab):
         np.testing.assert_allclose(law, wanted(target, vocab), atol=1e-12)
         seen |= shapes
     assert len(seen) > 3
+
+
+@pytest.mark.parametrize(("kind", "verifier"), [(InTurnExpansion, "sequoia"), (HybridExpansion, "topk")])
+@pytest.mark.parametrize("draft_context", [0, 1])
+def test_look_ups_deeper_than_the_draft_reaches_keep_the_law(draft_context, kind, verifier):
+    depths = set()
+    for seed in range(8):
+        target, draft = random_law(3, seed), random_law(3, 100 + seed)
+        found = law_of_a_step(hybrid(kind, seed, 3), verifier, target, draft, 3, Reach(99, draft_context))
+        np.testing.assert_allclose(found[0], wanted(target, 3), atol=2e-7)
+        depths |= {tree.depth for tree in found[1]}
+    assert max(depths) == DEPTH > draft_context
 
 
 class CalledLookedUpAfterTheDraw(InTurnExpansion):

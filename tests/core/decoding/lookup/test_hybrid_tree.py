@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sequoia_core import HybridTree, TextIndex
+from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.dynamic.adaptive_expansion import Controller
 from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
 from sequoia_core.decoding.dynamic.expansion import Nodes, TokenCosts, TopKExpansion, TreeBounds
@@ -297,7 +298,7 @@ def test_misleading_text_is_believed_less_and_less(tiny_target, tiny_draft):
             index=misleading(tiny_target, PROMPT, 64), profile=profile(0.001), recipe="topk",
             calibration=calibration_of(0.6, temperature=temperature),
         )  # fmt: skip
-        options = {"draft_sampling": take_most_likely, "sampling": SamplingConfig(1.0), "context": 128}
+        options = {"draft_sampling": take_most_likely, "sampling": SamplingConfig(1.0), "reach": Reach(128, 128)}
         drafters.append(HybridDrafter(tiny_draft.open(128), tree, generator=None, **options))
     starts = [drafter.controller.looked_up_gain for drafter in drafters]
     assert starts == [1.0, 0.85, 0.75]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sequoia_core import HardwareProfile, LookupTree, TextIndex
+from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.dynamic.step_costs import Rate
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
 from sequoia_core.decoding.lookup import lookup_tree
@@ -152,7 +153,9 @@ def test_nodes_that_cost_more_than_they_bring_are_left_out(tiny_target):
 
 def test_the_rate_of_the_run_decides_what_is_worth_it():
     """At a tenth of a second for each node and one token per second, nodes with a chance above 0.1 are worth it."""
-    drafter = LookupDrafter(LookupTree(TextIndex(), profile=profile(0.1)), capacity=200, temperature=0.0)
+    drafter = LookupDrafter(
+        LookupTree(TextIndex(), profile=profile(0.1)), reach=Reach(256, 0), capacity=200, temperature=0.0
+    )
     text = np.random.default_rng(0).integers(4, size=150).tolist()  # no next token is sure
     draft = drafter.grow(text)
     assert draft.tree.size > 3
@@ -183,7 +186,7 @@ def test_compiled_numbering_is_the_plain_one(monkeypatch):
     for compiled in (True, False):
         if not compiled:
             monkeypatch.setattr(lookup_tree.tree_expansion, "compiled", lambda: None)
-        drafter = LookupDrafter(policy, capacity=100, temperature=0.0)
+        drafter = LookupDrafter(policy, reach=Reach(256, 0), capacity=100, temperature=0.0)
         draft = drafter.grow(text)
         plan = draft.plan
         arrays = [draft.tokens.numpy(), draft.probs.numpy(), plan.depths, plan.child_counts, plan.tree_mask.numpy()]

@@ -80,7 +80,7 @@ def test_a_plan_may_begin_with_a_byte_order_mark(tmp_path):
 @pytest.mark.parametrize("tokens", [2, 20])
 def test_the_longest_prompt_that_is_accepted_is_decoded_whole(tmp_path, tokens):
     facts, path = pair_facts(), write_plan(tmp_path, tokens=tokens)
-    room = facts.max_context - max(tokens, 17)  # a tree has 17 levels
+    room = min(facts.contexts) - max(tokens, 17)  # a tree has 17 levels
     texts = [" x" * room, " x" * (room - 1) + " y"]
     assert [len(facts.tokenizer.encode(text)) for text in texts] == [room, room]
     file = tmp_path / "prompts.jsonl"

@@ -1,0 +1,204 @@
+"""The end of the context, whatever runs the models and shapes the trees: the target's text to its last position.
+
+Drafts have the target's weights where that can be, so that trees are accepted up to where they are cut.
+"""
+
+import itertools
+import warnings
+
+import pytest
+import torch
+
+from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SpecExecTree, TextIndex
+from sequoia_core.decoding.drafting import Reach
+from sequoia_core.decoding.dynamic.compiled_growing import CompiledGrower
+from sequoia_core.decoding.dynamic.growing import PlainGrower
+from sequoia_core.decoding.loop import autoregressive, decode
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.models.gguf.model import GGUFModel
+from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.loading import load_pair
+from sequoia_core.models.offload.streamed_llama import StreamedLlama
+from sequoia_core.models.transformers_passes import TransformersBackend
+from sequoia_core.native.llama_x86 import CompiledLlama, compiled
+from sequoia_core.studies.losslessness import check_losslessness
+from tests.conftest import around_passes, calibration_of, recalled, tiny_llama
+from tests.core.decoding.dynamic.test_adaptive import profile
+from tests.core.decoding.test_loop import TREES, tokens_of
+from tests.core.decoding.test_static_path import used  # noqa: F401
+from tests.core.models.conftest import copies  # noqa: F401
+from tests.core.models.offload.test_offloading import compiled_family
+from tests.core.test_families import build, save
+from tests.gguf_files import need_llama_cpp, write_random
+
+CONTEXT = 24  # of the target
+REPEATED = [5, 9, 2, 7] * 9  # so that there is something to look up
+NAMES = ("TorchLlama", "compiled", "GPT2", "streamed", "GGUF")
+
+
+def policies(temperature=0.0):
+    grown = {"calibration": calibration_of(0.8, temperature=temperature), "max_size": 20, "max_depth": 6, "beam": 4}
+    index = TextIndex()
+    index.add(REPEATED * 3)
+    hybrid = {"topk": "topk"} if temperature == 0.0 else {"topk": "topk", "in turn": "in_turn"}
+    return {
+        **{name: TREES[name] for name in ("chain", "ragged", "root only")},
+        "chain beyond the context": chain_tree(CONTEXT + 8),
+        "SpecExec": SpecExecTree(max_size=20, max_depth=6, beam=4),
+        "adaptive": AdaptiveTree(profile=profile(0.02), recipe="deterministic", **grown),
+        "adaptive, drawn": AdaptiveTree(profile=None, recipe="sampled", **grown),
+        "adaptive, static": AdaptiveTree(profile=profile(0.001), recipe="static", **grown),
+        "lookup": LookupTree(index, max_size=12),
+        **{f"hybrid {name}": HybridTree(index, profile=None, recipe=kind, **grown) for name, kind in hybrid.items()},
+    }
+
+
+def gpt2(context: int):
+    """Return a model whose positions are rows of a table, so that one beyond its end is an error."""
+    model = build("GPT2", n_positions=40)
+    model.config.n_positions = context
+    model.transformer.wpe = torch.nn.Embedding.from_pretrained(model.transformer.wpe.weight[:context])
+    return model
+
+
+@pytest.fixture(params=NAMES)
+def model_of(request, tmp_path_factory):
+    """Return what makes a model of one kind with some context, as a target or as a draft."""
+
+    def in_folder(context: int) -> str:
+        model = compiled_family("Llama", max_position_embeddings=context)
+        return save(model, tmp_path_factory.mktemp("model"))
+
+    def make(context: int, *, target: bool):
+        if request.param == "GGUF":
+            need_llama_cpp()
+            path = tmp_path_factory.mktemp("file") / f"{context}.gguf"
+            return GGUFModel(write_random("llama", path, context=context), f"{context}")
+        if request.param == "GPT2":
+            return HuggingFaceModel(gpt2(context), "GPT2")
+        if request.param == "TorchLlama":
+            return tiny_llama(1, context=context)
+        if compiled()[0] is None:
+            pytest.skip("llama_x86.c cannot be built here")
+        folder = in_folder(context)
+        tier = "disk" if target and request.param == "streamed" else None
+        model = load_pair(folder, folder, device="cpu", dtype="bfloat16", offload=tier).target
+        assert type(model._backend) is (CompiledLlama if tier is None else StreamedLlama)
+        return model
+
+    return make
+
+
+def within(model):
+    """Return the model, which fails where a pass of its sessions names a position that it does not have."""
+
+    def around(append, session, ids, positions, tree_mask, keep):
+        assert int(positions.max()) < model.max_context
+        return append(ids, positions, tree_mask, keep=keep)
+
+    return around_passes(model, around)
+
+
+def starts(prompt, steps):
+    """Yield each step with the tokens that there were before it."""
+    length = len(prompt)
+    for step in steps:
+        yield length, step
+        length += len(step.new_tokens)
+
+
+@pytest.mark.parametrize("draft_context", [CONTEXT, 15, 40])
+def test_text_is_the_targets_to_the_last_position(draft_context, model_of, copies):  # noqa: F811
+    target, draft = model_of(CONTEXT, target=True), model_of(draft_context, target=False)
+    reach = Reach(CONTEXT, draft_context)
+    lengths = {9, draft_context - 1, draft_context, draft_context + 1, CONTEXT - 2, CONTEXT - 1}
+    for length, (name, policy) in itertools.product(sorted(n for n in lengths if n < CONTEXT), policies().items()):
+        prompt = REPEATED[:length]
+        wanted = tokens_of(autoregressive(prompt, target=target, max_new_tokens=99))
+        assert len(wanted) == CONTEXT - length
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            steps = list(decode(prompt, target=within(target), draft=within(draft), tree=policy, max_new_tokens=99))
+        assert tokens_of(steps) == wanted, (name, length)
+        assert steps[-1].finished == "context"
+        for before, step in starts(prompt, steps):
+            alone = name == "lookup" or name.startswith("hybrid")
+            assert step.tree.depth <= (reach.verified(before) if alone else reach.drafted(before)), (name, before)
+        assert name != "chain" or length > 9 or len(steps) < len(wanted), "trees are accepted"
+        with pytest.raises(ValueError, match=f"expected at most {CONTEXT - 1}: the target's context of {CONTEXT}"):
+            decode(REPEATED[:CONTEXT], target=target, draft=draft, tree=policy)
+    target.close()
+
+
+@pytest.mark.parametrize("draft_context", [CONTEXT, 15])
+@pytest.mark.parametrize("kind", ["Llama", "GPT2"])
+def test_steps_of_fixed_shape_end_as_others_do(kind, draft_context, used):  # noqa: F811
+    """The path for GPUs, also where nodes that only pad a smaller tree were a larger one's."""
+    make = {"Llama": lambda context: build("Llama", max_position_embeddings=context), "GPT2": gpt2}[kind]
+    models = [make(context) for context in (CONTEXT, draft_context)]
+    target, draft = (HuggingFaceModel(model, kind, backend=TransformersBackend(model)) for model in models)
+    prompt = REPEATED[:6]
+    wanted = tokens_of(autoregressive(prompt, target=target, max_new_tokens=99))
+    for policy in policies().values():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            steps = list(decode(prompt, target=within(target), draft=within(draft), tree=policy, max_new_tokens=99))
+        assert tokens_of(steps) == wanted
+    assert used["StaticPass.logits"] and used["StaticDrafter._fill"]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("name", ["SpecExec", "adaptive", "adaptive, drawn", "hybrid topk", "hybrid in turn"])
+def test_trees_grow_the_same_way_compiled_and_plain(name, temperature, monkeypatch):
+    policy = policies(temperature).get(name)
+    if policy is None:
+        pytest.skip("above temperature 0 alone")
+    target, draft = tiny_llama(1, context=CONTEXT), tiny_llama(1, context=15)
+
+    def steps():
+        with pytest.warns(UserWarning, match="found a context of 15 tokens, expected 24"):
+            found = decode(
+                REPEATED[:6], target=target, draft=draft, tree=policy, sampling=SamplingConfig(temperature),
+                max_new_tokens=99, generator=torch.Generator().manual_seed(6), left_out=6, likely=3,
+            )  # fmt: skip
+        return [
+            (s.tree, s.tokens, s.new_tokens, s.draft_probs, s.trials, s.marginal_gains, s.path_rows, s.occurrences)
+            for s in found
+        ]
+
+    both = []
+    for grower in (PlainGrower, CompiledGrower):  # the one that is left out
+        with monkeypatch.context() as patch:
+            patch.setattr(grower, "supports", lambda *_: False)
+            both.append(steps())
+    assert both[0] == both[1] and sum(len(step[2]) for step in both[0]) == CONTEXT - 6
+
+
+@pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk", "traversal"])
+@pytest.mark.parametrize("draft_context", [CONTEXT, CONTEXT - 3])
+def test_the_law_is_the_targets_where_trees_are_cut(draft_context, verifier):
+    target, draft = tiny_llama(1, vocab=8, context=CONTEXT, scale=0.5), tiny_llama(2, vocab=8, scale=0.5)
+    draft.max_context = draft_context
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        report = check_losslessness(
+            ([3, 1, 4] * 7)[: CONTEXT - 3], target=recalled(target), draft=recalled(draft), tree=TREES["binary"],
+            sampling=SamplingConfig(1.0), verifier=verifier, samples=2_000, new_tokens=3,
+            generator=torch.Generator().manual_seed(1),
+        )  # fmt: skip
+    assert report.passed and report.degrees_of_freedom > 50, report.p_value
+
+
+def test_a_limit_of_the_draft_is_named_before_the_run():
+    target, draft = tiny_llama(1, context=CONTEXT), tiny_llama(2, context=12)
+    options = {"target": target, "draft": draft, "tree": chain_tree(3)}
+    with pytest.warns(UserWarning, match="draft: found a context of 12 tokens, expected 16 for .* goes on without it"):
+        decode(REPEATED[:6], **options, max_new_tokens=10)  # no step is taken
+    with pytest.warns(UserWarning, match="found a context of 12 tokens, expected 24"):
+        decode(REPEATED[:20], **options, max_new_tokens=10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decode(REPEATED[:6], **options, max_new_tokens=6)
+        decode(REPEATED[:6], **options | {"tree": LookupTree(TextIndex())})
+        autoregressive(REPEATED[:6], target=target)
