@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from ..native.compile_c import cache_folder
 
@@ -60,7 +61,7 @@ def _convert(source: Path, to: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.bfloat16)
+    model: Any = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.bfloat16)
     model.hf_quantizer, model.is_quantized = None, False
     del model.config.quantization_config
     model.save_pretrained(to)
