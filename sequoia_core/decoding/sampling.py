@@ -179,6 +179,11 @@ def take_most_likely(probs: torch.Tensor, k: int, generator: torch.Generator | N
     return rows.largest(probs, k) if rows.supports(probs) else _largest(probs, k)[1]
 
 
+def invert(cumulative: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """Return where running sums, float64 [m, V], pass a share of their totals, float64 [m, 1] in [0, 1)."""
+    return torch.searchsorted(cumulative, uniforms * cumulative[:, -1:], right=True)
+
+
 def sample_row(probs: np.ndarray, uniform: float) -> int:
     """Invert the cumulative distribution of float64 [V] at `uniform` in [0, 1)."""
     if rows.compiled() is not None:

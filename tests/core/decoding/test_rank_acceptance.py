@@ -136,7 +136,7 @@ def test_outcomes_given_the_token_are_those_of_the_rule(name, target, draft):
     if name == "topk" and len(set(draft.tolist())) < len(draft):
         return  # among equally likely tokens torch's order is its own
     fills, rule = DRAFT_SAMPLINGS[name]
-    width, vocabulary = 2, len(target)
+    width, vocabulary = min(3, len(target)), len(target)
     wanted = np.zeros((vocabulary, width + 1))
     for children, weight in fills(draft, width).items():
         reach, rest = weight, target
