@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch.nn.functional import pad
 
@@ -21,6 +22,7 @@ MOST_RANKS = 16  # that it can be asked for
 LOG_STEP = 0.5  # of its integral over time
 SURELY = 30.0  # a token that was due so many times by then has arrived
 ALONE = 128  # tokens that are not put into groups
+BINS = 1 << 17  # of P / Q, to put the others in order
 
 RankRule = Callable[[torch.Tensor, torch.Tensor, int, torch.Generator | None], torch.Tensor]
 OutcomeRule = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int, torch.Generator | None], torch.Tensor]
@@ -164,17 +166,33 @@ def grouped(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, to
     Averages over draws hardly depend on which token of a group was drawn, so they take less time by short rows.
 
     Args:
-        target, draft: float64 [V].
+        target, draft: float64 [V], on CPU.
     """
     if len(draft) <= 2 * ALONE:
         return target, draft
-    alone = draft.topk(ALONE).indices
-    others = torch.ones_like(draft, dtype=torch.bool).index_fill_(0, alone, False).nonzero()[:, 0]
-    others = others[(target[others] / draft[others].clamp_min(1e-12)).argsort()]
-    places = torch.arange(len(others), device=draft.device) * ALONE // len(others)
+    alone = draft.topk(ALONE).indices.numpy()
+    others = [np.delete(row.numpy(), alone) for row in (target, draft)]
+    places = equal_parts(others[0] / np.maximum(others[1], 1e-12), ALONE)
     return tuple(  # type: ignore[return-value]
-        torch.cat([row[alone], row.new_zeros(ALONE).index_add_(0, places, row[others])]) for row in (target, draft)
+        torch.cat([row[alone], torch.from_numpy(np.bincount(places, rest, minlength=ALONE))])
+        for row, rest in zip((target, draft), others, strict=True)
     )
+
+
+def equal_parts(values: np.ndarray, count: int) -> np.ndarray:
+    """Return the group of each of n values, float64 >= 0, when they are sorted and cut into that many equal parts.
+
+    A large vocabulary takes long to sort, so values are counted in `BINS`, and sorted where a group ends within a bin.
+    """
+    bins = ((1.0 - 1.0 / (1.0 + values)) * BINS).astype(np.int64)  # rounding keeps the order
+    ends = np.bincount(bins, minlength=BINS + 1).cumsum()
+    starts = np.concatenate([[0], ends[:-1]])
+    first, last = (ranks * count // len(values) for ranks in (starts, ends - 1))
+    groups, cut = first[bins], np.flatnonzero((first < last)[bins])
+    cut = cut[values[cut].argsort(kind="stable")]
+    inside = bins[cut]
+    groups[cut] = (starts[inside] + np.arange(len(cut)) - np.searchsorted(inside, inside)) * count // len(values)
+    return groups
 
 
 def optimal_rank_acceptance_with_replacement(
