@@ -22,7 +22,7 @@ MOST_RANKS = 16  # that it can be asked for
 LOG_STEP = 0.5  # of its integral over time
 SURELY = 30.0  # a token that was due so many times by then has arrived
 ALONE = 128  # tokens that are not put into groups
-BINS = 1 << 17  # of P / Q, to put the others in order
+FARTHEST = 2.0**24  # P / Q beyond which, and below 1 / it, there are no finer bins
 
 RankRule = Callable[[torch.Tensor, torch.Tensor, int, torch.Generator | None], torch.Tensor]
 OutcomeRule = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int, torch.Generator | None], torch.Tensor]
@@ -182,16 +182,22 @@ def grouped(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, to
 def equal_parts(values: np.ndarray, count: int) -> np.ndarray:
     """Return the group of each of n values, float64 >= 0, when they are sorted and cut into that many equal parts.
 
-    A large vocabulary takes long to sort, so values are counted in `BINS`, and sorted where a group ends within a bin.
+    A large vocabulary takes long to sort, so values are counted in bins, those of float32 numbers with twelve bits
+    after the point, and sorted where a group ends within one.
     """
-    bins = ((1.0 - 1.0 / (1.0 + values)) * BINS).astype(np.int64)  # rounding keeps the order
-    ends = np.bincount(bins, minlength=BINS + 1).cumsum()
+    bins = values.clip(1 / FARTHEST, FARTHEST).astype(np.float32).view(np.int32) >> 11  # rounding keeps the order
+    bins -= bins.min()
+    ends = np.bincount(bins).cumsum()
     starts = np.concatenate([[0], ends[:-1]])
     first, last = (ranks * count // len(values) for ranks in (starts, ends - 1))
-    groups, cut = first[bins], np.flatnonzero((first < last)[bins])
-    cut = cut[values[cut].argsort(kind="stable")]
-    inside = bins[cut]
-    groups[cut] = (starts[inside] + np.arange(len(cut)) - np.searchsorted(inside, inside)) * count // len(values)
+    cut = first < last
+    groups, unclear = first[bins], np.flatnonzero(cut[bins])
+    by_bin = cut.cumsum()[bins[unclear]].astype(np.uint16)  # at most `count`; NumPy sorts such numbers by their digits
+    unclear = unclear[by_bin.argsort(kind="stable")]
+    unclear = unclear[values[unclear].argsort(kind="stable")]  # in runs by now
+    inside = bins[unclear]
+    ranks = starts[inside] + np.arange(len(unclear)) - np.searchsorted(inside, inside)
+    groups[unclear] = ranks * count // len(values)
     return groups
 
 
