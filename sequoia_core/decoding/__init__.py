@@ -6,16 +6,17 @@ Each module imports, of this room, only the modules named:
     plan                        -
     lookup.plain_index          -
     sampling                    -
+    residuals                   -
     dynamic.step_costs          dynamic.expansion
     dynamic.adaptive_expansion  dynamic.expansion, dynamic.step_costs
     dynamic.marginal_gains      dynamic.expansion
-    rank_acceptance             sampling
+    rank_acceptance             residuals, sampling
     lookup.text_index           lookup.plain_index
     dynamic.growing_prediction  dynamic.expansion, dynamic.adaptive_expansion
     verifiers                   sampling, rank_acceptance
     tree_policy                 verifiers
     walk                        sampling, verifiers
-    walk_by_rank                plan, rank_acceptance
+    walk_by_rank                plan, residuals, sampling
     drafting                    plan, sampling, dynamic.marginal_gains, lookup.text_index, verifiers, tree_policy
     explaining                  rank_acceptance, verifiers, walk
     static_drafting             plan, sampling, verifiers, tree_policy, drafting

@@ -121,6 +121,7 @@ def likely(row: np.ndarray, most: int) -> Likely:
     if not len(row):
         return ()
     count = min(most, len(row))
-    indices = np.argpartition(-row, count - 1)[:count]
-    indices = indices[np.argsort(-row[indices], kind="stable")]
+    least = float(torch.from_numpy(row).topk(count).values[-1])
+    indices = np.flatnonzero(row >= least)  # of equal ones the first
+    indices = indices[np.argsort(-row[indices], kind="stable")][:count]
     return tuple((int(token), float(row[token])) for token in indices if row[token] > 0.0)

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from .sampling import sample_without_replacement, take_most_likely
+from .residuals import BLOCK, Residuals, remaining_masses, rows_at_once
+from .sampling import invert, sample_without_replacement, take_most_likely
 
 LIKELIEST = 4096  # tokens of the draft among which the optimum without replacement looks; it takes time for each
 OPTIMUM_RANKS = 4  # and for each child
 MOST_RANKS = 16  # that it can be asked for
 LOG_STEP = 0.5  # of its integral over time
-BLOCK = 65_536  # numbers that a processor's cache holds
 SURELY = 30.0  # a token that was due so many times by then has arrived
 ALONE = 128  # tokens that are not put into groups
+FARTHEST = 2.0**24  # P / Q beyond which, and below 1 / it, there are no finer bins
 
 RankRule = Callable[[torch.Tensor, torch.Tensor, int, torch.Generator | None], torch.Tensor]
 OutcomeRule = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int, torch.Generator | None], torch.Tensor]
@@ -43,40 +45,16 @@ def rank_acceptance(
 
 def rank_acceptance_of_drawn(target: torch.Tensor, draft: torch.Tensor, children: torch.Tensor) -> torch.Tensor:
     """`rank_acceptance` of children that were drawn without replacement already, int64 [N, W]."""
-    left, mass = target.double(), draft.double()
-    reached = torch.ones(len(left), 1, dtype=torch.float64, device=left.device)
+    residuals, masses = Residuals(target, draft), remaining_masses(draft, children)
+    reached = torch.ones(len(target), 1, dtype=torch.float64, device=target.device)
     columns = []
     for k in range(children.shape[1]):
-        token = children[:, k : k + 1]
-        wanted, offered = left.gather(1, token), mass.gather(1, token)
+        wanted, offered = residuals.offer(children[:, k : k + 1], masses[:, k : k + 1], k)
         accept = torch.where(offered > 0, (wanted / offered.clamp_min(1e-300)).clamp_max(1.0), (wanted > 0).double())
         columns.append(reached * accept)
         reached = reached * (1.0 - accept)
-        left, mass = after_rejection(left, mass, children[:, : k + 1])
+        residuals.reject(masses[:, k : k + 1], k, reached > 0)
     return torch.cat(columns, 1)
-
-
-def after_rejection(
-    left: torch.Tensor, mass: torch.Tensor, rejected: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the residuals and the draft's remaining rows after children drawn without replacement were rejected.
-
-    Args:
-        left, mass: float64 [N, V], both rows as the last of these children found them.
-        rejected: int64 [N, k], all of them so far.
-    """
-    left, mass = _residuals(left, mass), mass.scatter(1, rejected[:, -1:], 0.0)
-    total = mass.sum(1, keepdim=True)
-    # exhausted rows go on uniformly over the tokens not rejected so far
-    mass = torch.where(total > 0, mass, 1.0).scatter(1, rejected, 0.0)
-    return left, mass / torch.where(total > 0, total, max(1, mass.shape[1] - rejected.shape[1]))
-
-
-def _residuals(target: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
-    """`sampling.residual` over rows, float64 [N, V]: where nothing is left the target's row stays."""
-    rest = (target - draft).clamp_min_(0.0)
-    total = rest.sum(1, keepdim=True)
-    return torch.where(total > 0, rest / total.clamp_min(1e-300), target)
 
 
 def rank_acceptance_with_replacement(
@@ -87,14 +65,16 @@ def rank_acceptance_with_replacement(
     Exact, without drawing: the residual of P after a rejection does not depend on the token rejected, so rank k
     is accepted with probability sum(min(R, Q)). Arguments and result as for `rank_acceptance`.
     """
-    left, mass = target.double(), draft.double()
-    reached = torch.ones(len(left), 1, dtype=torch.float64, device=left.device)
+    residuals, one = Residuals(target, draft), torch.ones(len(target), 1, dtype=torch.float64, device=target.device)
+    total, reached = target.sum(1, keepdim=True, dtype=torch.float64), one
     columns = []
     for _ in range(width):
-        accept = torch.minimum(left, mass).sum(1, keepdim=True).clamp_max(1.0)
+        left = residuals.left.clone()
+        rest = residuals.reject(one, 0)
+        accept = ((total - rest) / left).clamp(0.0, 1.0)
         columns.append(reached * accept)
         reached = reached * (1.0 - accept)
-        left = _residuals(left, mass)
+        total = torch.where(rest > 0, rest, total)
     return torch.cat(columns, 1)
 
 
@@ -135,7 +115,7 @@ def rank_acceptance_of_most_likely(
 
     With one-hot target rows this is the greedy verifier. Arguments and result as for `rank_acceptance`.
     """
-    return target.double().gather(1, take_most_likely(draft, width))
+    return target.gather(1, take_most_likely(draft, width)).double()
 
 
 def optimal_rank_acceptance(
@@ -186,17 +166,39 @@ def grouped(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, to
     Averages over draws hardly depend on which token of a group was drawn, so they take less time by short rows.
 
     Args:
-        target, draft: float64 [V].
+        target, draft: float64 [V], on CPU.
     """
     if len(draft) <= 2 * ALONE:
         return target, draft
-    alone = draft.topk(ALONE).indices
-    others = torch.ones_like(draft, dtype=torch.bool).index_fill_(0, alone, False).nonzero()[:, 0]
-    others = others[(target[others] / draft[others].clamp_min(1e-12)).argsort()]
-    places = torch.arange(len(others), device=draft.device) * ALONE // len(others)
+    alone = draft.topk(ALONE).indices.numpy()
+    others = [np.delete(row.numpy(), alone) for row in (target, draft)]
+    places = equal_parts(others[0] / np.maximum(others[1], 1e-12), ALONE)
     return tuple(  # type: ignore[return-value]
-        torch.cat([row[alone], row.new_zeros(ALONE).index_add_(0, places, row[others])]) for row in (target, draft)
+        torch.cat([row[alone], torch.from_numpy(np.bincount(places, rest, minlength=ALONE))])
+        for row, rest in zip((target, draft), others, strict=True)
     )
+
+
+def equal_parts(values: np.ndarray, count: int) -> np.ndarray:
+    """Return the group of each of n values, float64 >= 0, when they are sorted and cut into that many equal parts.
+
+    A large vocabulary takes long to sort, so values are counted in bins, those of float32 numbers with twelve bits
+    after the point, and sorted where a group ends within one.
+    """
+    bins = values.clip(1 / FARTHEST, FARTHEST).astype(np.float32).view(np.int32) >> 11  # rounding keeps the order
+    bins -= bins.min()
+    ends = np.bincount(bins).cumsum()
+    starts = np.concatenate([[0], ends[:-1]])
+    first, last = (ranks * count // len(values) for ranks in (starts, ends - 1))
+    cut = first < last
+    groups, unclear = first[bins], np.flatnonzero(cut[bins])
+    by_bin = cut.cumsum()[bins[unclear]].astype(np.uint16)  # at most `count`; NumPy sorts such numbers by their digits
+    unclear = unclear[by_bin.argsort(kind="stable")]
+    unclear = unclear[values[unclear].argsort(kind="stable")]  # in runs by now
+    inside = bins[unclear]
+    ranks = starts[inside] + np.arange(len(unclear)) - np.searchsorted(inside, inside)
+    groups[unclear] = ranks * count // len(values)
+    return groups
 
 
 def optimal_rank_acceptance_with_replacement(
@@ -245,30 +247,41 @@ def accepted_ranks(
     Returns:
         int64 [N], 1 to W; 0 where all W children were rejected.
     """
-    ranks = torch.zeros(len(tokens), dtype=torch.int64, device=target.device)
-    open_rows = torch.arange(len(tokens), device=target.device)
-    left, mass = target.double(), draft.double()
-    drawn = torch.zeros_like(mass, dtype=torch.bool)
-    for rank in range(1, width + 1):
-        token = tokens[open_rows, None]
-        wanted, offered = left.gather(1, token), mass.gather(1, token)
-        accept = torch.where(wanted > 0, offered / wanted.clamp_min(1e-300), 1.0)[:, 0]
-        taken = _uniform(len(open_rows), target.device, generator) < accept
-        ranks[open_rows[taken]] = rank
-        open_rows, left, mass, drawn = open_rows[~taken], left[~taken], mass[~taken], drawn[~taken]
-        if len(open_rows) == 0 or rank == width:
+    some = rows_at_once(draft)
+    parts = zip(target.split(some), draft.split(some), tokens[:, None].split(some), strict=True)
+    return torch.cat([_accepted_ranks(*part, width, generator, replacement) for part in parts])
+
+
+def _accepted_ranks(
+    target: torch.Tensor,
+    draft: torch.Tensor,
+    tokens: torch.Tensor,
+    width: int,
+    generator: torch.Generator | None,
+    replacement: bool,
+) -> torch.Tensor:
+    count, place = len(tokens), target.device
+    residuals, mass = Residuals(target, draft), torch.ones(count, 1, dtype=torch.float64, device=place)
+    ranks, drawn = torch.zeros_like(tokens), tokens[:, :0]
+    undecided = torch.ones_like(tokens, dtype=torch.bool)
+    for before in range(width):
+        wanted, offered = residuals.offer(tokens, mass, before)
+        accept = torch.where(wanted > 0, offered / wanted.clamp_min(1e-300), 1.0)
+        taken = undecided & (_uniform(count, place, generator) < accept)
+        ranks[taken] = before + 1
+        undecided &= ~taken
+        if before + 1 == width or not undecided.any():
             break
-        surplus = (mass - left).clamp_min_(0.0)
-        left = _residuals(left, mass)
-        if replacement:
-            continue
-        rejected = torch.multinomial(surplus.clamp_min(1e-300), 1, generator=generator)
-        drawn.scatter_(1, rejected, True)
-        mass = mass.scatter(1, rejected, 0.0)
-        total = mass.sum(1, keepdim=True)
-        mass = torch.where(total > 0, mass, (~drawn).double())
-        mass = mass / mass.sum(1, keepdim=True).clamp_min(1e-300)
-    return ranks
+        if not replacement:
+            even = 1.0 / (draft.shape[1] - before)
+            given = torch.where(mass > 0, draft / mass.clamp_min(1e-300), even).scatter(1, drawn, 0.0)
+            surplus = (given - residuals.rows(torch.arange(count, device=place))).clamp_min_(0.0)
+            rejected = invert(surplus.cumsum(1), _uniform(count, place, generator))
+            drawn = torch.cat([drawn, rejected.clamp_max(draft.shape[1] - 1)], 1)  # beyond only where nothing is left
+        residuals.reject(mass, before, undecided)
+        if not replacement:
+            mass = draft.scatter(1, drawn, 0.0).sum(1, keepdim=True, dtype=torch.float64)
+    return ranks[:, 0]
 
 
 def accepted_ranks_with_replacement(
@@ -295,4 +308,4 @@ def accepted_ranks_of_most_likely(
 
 
 def _uniform(count: int, device: torch.device, generator: torch.Generator | None) -> torch.Tensor:
-    return torch.rand(count, dtype=torch.float64, device=device, generator=generator)
+    return torch.rand(count, 1, dtype=torch.float64, device=device, generator=generator)

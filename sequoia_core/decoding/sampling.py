@@ -17,6 +17,8 @@ from ..native import sampling_ops as rows
 
 SMALL_TEMPERATURE = 1e-3
 SMALL_SHARE = 1e-12  # no more than rounding
+FLOORS = (1e-3, 1e-5, 0.0)  # of probability; tokens above one are looked at first
+SUM_ERROR = 1e-6  # of a running sum in float32
 T = TypeVar("T")
 
 
@@ -100,7 +102,7 @@ def probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tenso
     if sampling.plain and rows.supports(logits):
         return rows.softmax_rows(logits, sampling.temperature)
     if sampling.greedy:
-        return torch.nn.functional.one_hot(logits.max(-1).indices, logits.shape[-1]).float()
+        return torch.zeros_like(logits, dtype=torch.float32).scatter_(-1, logits.max(-1, keepdim=True).indices, 1.0)
     if sampling.plain and sampling.temperature == 1.0:
         return logits.softmax(-1, dtype=torch.float32)
     scaled = logits.float()
@@ -112,11 +114,26 @@ def probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tenso
         scaled = scaled.masked_fill(scaled < smallest_kept, -torch.inf)
     probs = scaled.softmax(-1)
     if sampling.top_p < 1.0:
-        ordered, index = probs.sort(dim=-1, descending=True)
-        before = ordered.cumsum(-1) - ordered  # mass ahead of each token; the first is kept
-        probs = probs.scatter(-1, index, ordered.masked_fill(before >= max(sampling.top_p, 1e-30), 0.0))
+        probs = _most_likely_mass(probs, max(sampling.top_p, 1e-30))
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
+
+
+def _most_likely_mass(probs: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Return rows without the tokens that at least so much mass is ahead of, in descending order; float32 [m, V]."""
+    if probs.device.type != "cpu":
+        ordered, index = probs.sort(dim=-1, descending=True)
+        return probs.scatter(-1, index, ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0))
+    kept = torch.zeros_like(probs)
+    for row, rest in zip(probs, kept, strict=True):
+        for floor in FLOORS:  # sorting all of a large vocabulary takes a hundred times as long as what has mass
+            index = torch.from_numpy(np.flatnonzero(row.numpy() >= floor))
+            ordered, order = row[index].sort(descending=True, stable=True)
+            ahead = ordered.cumsum(0) - ordered
+            if len(index) and ahead[-1] > top_p + SUM_ERROR:
+                break
+        rest[index[order]] = ordered.masked_fill(ahead >= top_p, 0.0)
+    return kept
 
 
 def sample_without_replacement(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -177,6 +194,11 @@ def sample_with_replacement(probs: torch.Tensor, k: int, generator: torch.Genera
 def take_most_likely(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
     """Take the k most likely tokens per row, most likely first -> int64 [m, k]; `probs` float [m, V]."""
     return rows.largest(probs, k) if rows.supports(probs) else _largest(probs, k)[1]
+
+
+def invert(cumulative: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """Return where running sums, float64 [m, V], pass a share of their totals, float64 [m, 1] in [0, 1)."""
+    return torch.searchsorted(cumulative, uniforms * cumulative[:, -1:], right=True)
 
 
 def sample_row(probs: np.ndarray, uniform: float) -> int:

@@ -15,10 +15,10 @@ from ..models.tree_cache import CacheSession
 from .drafting import DraftTree
 from .judging import RowJudge
 from .plan import TreePlan
-from .sampling import SamplingConfig, check_probabilities, probabilities
+from .sampling import SamplingConfig, check_probabilities, invert, probabilities
 from .verifiers import Verifier, sequoia_rule, topk_rule
 from .walk import Trial, Walk
-from .walk_by_rank import Decision, RankedTree, follow_by_rank, invert, walk_by_rank
+from .walk_by_rank import Decision, RankedTree, follow_by_rank, walk_by_rank
 
 
 class StaticJudge(RowJudge):

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 
 from .plan import TreePlan
-from .rank_acceptance import after_rejection
+from .residuals import Residuals, remaining_masses
+from .sampling import invert
 
 
 class RankedTree(NamedTuple):
@@ -89,35 +90,31 @@ def walk_by_rank(
         uniforms: float64 [n] in [0, 1), for the trial of each node and, at the root, for the bonus token.
         depth: of the tree, or more.
     """
-    left, masses = offers_by_rank(tree, tokens, target, draft)
+    residuals, masses = offers_by_rank(tree, tokens, target, draft)
     accepted = (uniforms * masses[:, 1] < masses[:, 0])[tree.children] & (tree.children > 0)
     path = tree.path(accepted, depth)
-    cumulative = left[tree.places[path[-1:]]].cumsum(1)
+    cumulative = residuals.rows(tree.places[path[-1:]]).cumsum(1)
     return Decision(path, invert(cumulative, uniforms[:1, None])[:, 0], masses)
 
 
 def offers_by_rank(
     tree: RankedTree, tokens: torch.Tensor, target: torch.Tensor, draft: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Residuals, torch.Tensor]:
     """Offer all children at every node, as if those before them had been rejected.
 
     Returns:
-        What the target has left once all are rejected, float64 [n, V] in the tree's order; the masses of `Decision`.
+        What the target has left once all are rejected, in the tree's order; the masses of `Decision`.
     """
-    left, mass, drawn = target[tree.order], draft[tree.rows], tokens[tree.children]
+    there = tree.children > 0
+    drawn = tokens[torch.where(there, tree.children, tree.children[:, :1])]
+    rows = draft[tree.rows]
+    residuals, remaining = Residuals(target[tree.order], rows), remaining_masses(rows, drawn, there)
     masses = torch.zeros(len(tokens), 2, dtype=torch.float64, device=tokens.device)
     for k in range(tree.children.shape[1]):
-        count = len(tokens) // (k + 1)  # no more nodes have so many children, and they come first
-        child, token = tree.children[:count, k], drawn[:count, k : k + 1]
-        wanted, offered = left[:count].gather(1, token)[:, 0], mass[:count].gather(1, token)[:, 0]
+        few = slice(len(tokens) // (k + 1))  # no more nodes have so many children, and they come first
+        mass = remaining[few, k : k + 1]
+        wanted, offered = residuals.offer(drawn[few, k : k + 1], mass, k)
         offered = torch.where(offered > 0, offered, 1e-300)  # as `walk_tree` has it
-        masses.index_copy_(0, child, torch.stack([wanted, offered], 1))
-        after = after_rejection(left[:count], mass[:count], drawn[:count, : k + 1])
-        for rows, rest in zip((left, mass), after, strict=True):
-            rows[:count] = torch.where(child[:, None] > 0, rest, rows[:count])
-    return left, masses
-
-
-def invert(cumulative: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """Return where running sums, float64 [m, V], pass a share of their totals, float64 [m, 1] in [0, 1)."""
-    return torch.searchsorted(cumulative, uniforms * cumulative[:, -1:], right=True)
+        masses.index_copy_(0, tree.children[few, k], torch.cat([wanted, offered], 1))
+        residuals.reject(mass, k, there[few, k : k + 1])
+    return residuals, masses

@@ -308,6 +308,37 @@ double rows_remove(double *probs, int64_t size, int64_t place) {
     return sum;
 }
 
+// sums [rows] of max(target - scale * draft - offset, 0); no row for an infinite offset. Scales and offsets never fall from
+// one call to the next: once most entries are below 0, the others go to kept [2, rows, size], target and draft, and only
+// these counts[row], at first size, are read again.
+void rows_surplus(const float *target, const float *draft, int64_t rows, int64_t size, const double *scales,
+                  const double *offsets, float *kept, int64_t *counts, double *sums, int threads) {
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (rows >= MANY)
+    for (int64_t row = 0; row < rows; row++) {
+        float *left = kept + row * size, *given = left + rows * size;
+        const int whole = counts[row] == size;
+        const float *p = whole ? target + row * size : left, *q = whole ? draft + row * size : given;
+        const double scale = scales[row], offset = offsets[row];
+        const int64_t count = isfinite(offset) ? counts[row] : 0;
+        double sum = 0.0;
+        int64_t above = 0, to = 0;
+#pragma omp simd reduction(+ : sum, above)
+        for (int64_t i = 0; i < count; i++) {
+            const double over = p[i] - scale * q[i] - offset;
+            sum += over > 0.0 ? over : 0.0;
+            above += over > 0.0;
+        }
+        sums[row] = sum;
+        if (2 * above > count) continue;
+        for (int64_t i = 0; i < count; i++) {
+            const float wanted = p[i], offered = q[i];
+            left[to] = wanted, given[to] = offered;
+            to += wanted - scale * offered - offset > 0.0;
+        }
+        counts[row] = to;
+    }
+}
+
 // rest [size] = max(target - draft, 0), scaled to sum to 1; target itself where nothing is left.
 void rows_residual(const double *target, const double *draft, int64_t size, double *rest) {
     for (int64_t i = 0; i < size; i++) {

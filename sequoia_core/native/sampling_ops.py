@@ -42,6 +42,7 @@ _FUNCTIONS = {
     "rows_draw": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _FLAG, _POINTER, _POINTER),
     "rows_to_float64": (None, _POINTER, _COUNT, _POINTER),
     "rows_residual": (None, _POINTER, _POINTER, _COUNT, _POINTER),
+    "rows_surplus": (None, _POINTER, _POINTER, _COUNT, _COUNT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _FLAG),
     "rows_remove": (_REAL, _POINTER, _COUNT, _COUNT),
     "rows_walk": (_FLAG, _FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 11),
     "rows_traverse": (_FLAG, _POINTER, _COUNT, _COUNT, _SINGLE, *[_POINTER] * 10),
@@ -163,6 +164,30 @@ def residual(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
     return rest
 
 
+class Surplus:
+    """Sums max(target - scale * draft - offset, 0) over rows, time and again.
+
+    Scales and offsets never fall from one call to the next, so entries that were below 0 once are not looked at again.
+
+    Args:
+        target, draft: float32 [m, V].
+    """
+
+    def __init__(self, target: torch.Tensor, draft: torch.Tensor) -> None:
+        self._shape = count, size = target.shape
+        self._rows, self._kept = (target.contiguous(), draft.contiguous()), torch.empty(2, count, size)
+        self.counts = torch.full((count,), size)
+
+    def sums(self, scale: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+        """Return the sums, float64 [m, 1] as `scale` and `offset` are; 0 for an infinite offset."""
+        found = torch.empty_like(scale)
+        compiled().rows_surplus(
+            *(part.data_ptr() for part in self._rows), *self._shape, scale.data_ptr(), offset.data_ptr(),
+            self._kept.data_ptr(), self.counts.data_ptr(), found.data_ptr(), torch.get_num_threads(),
+        )  # fmt: skip
+        return found
+
+
 def remove_token(probs: np.ndarray, place: int) -> float:
     """Take one entry out of float64 [V], in place, the others scaled to sum to 1 -> what they summed to before."""
     return compiled().rows_remove(_address(probs), len(probs), place)
@@ -204,7 +229,7 @@ class Walker:
             self._results = [_address(array) for array in (self._path, self._nodes, self._masses, self._ends)]
         if len(self._shape) != 3 or any(a is not b for a, b in zip(self._shape, shape, strict=True)):
             self._shape = shape
-            self._firsts, self._counts, self._cache_positions = (_address(array) for array in shape)
+            self._firsts, self.counts, self._cache_positions = (_address(array) for array in shape)
 
     def greedily(self, logits: torch.Tensor, tokens: torch.Tensor) -> tuple[list[int], int, list[int]] | None:
         """Follow the target's most likely tokens, as `decoding.walk.walk_greedily` does.
@@ -218,7 +243,7 @@ class Walker:
         """
         path, nodes, _, ends = self._results
         if not compiled().rows_follow(
-            logits.data_ptr(), logits.stride(0), logits.shape[1], self._firsts, self._counts, tokens.data_ptr(), path,
+            logits.data_ptr(), logits.stride(0), logits.shape[1], self._firsts, self.counts, tokens.data_ptr(), path,
             nodes, ends,
         ):  # fmt: skip
             return None
@@ -248,7 +273,7 @@ class Walker:
             way was not finite.
         """
         arguments = (
-            logits.data_ptr(), logits.stride(0), logits.shape[1], inverse(temperature), self._firsts, self._counts,
+            logits.data_ptr(), logits.stride(0), logits.shape[1], inverse(temperature), self._firsts, self.counts,
             self._cache_positions, draft.data_ptr(), tokens.data_ptr(), uniforms.data_ptr(), *self._results,
         )  # fmt: skip
         if rule == TRAVERSAL:

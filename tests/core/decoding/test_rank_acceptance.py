@@ -11,6 +11,7 @@ from sequoia_core.decoding.rank_acceptance import (
     OPTIMA,
     average_rank_acceptance,
     best_of_distinct,
+    equal_parts,
     grouped,
     rank_acceptance,
 )
@@ -93,6 +94,16 @@ def test_rows_of_groups_answer_as_the_whole_rows_do(spread):
     assert torch.equal(torch.stack(grouped(*whole[:, :256])), whole[:, :256]), "few tokens are left as they are"
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e-9, 0.01, 1.0, 8.0])
+def test_groups_are_those_of_a_sort(noise):
+    """Equal values, here a third of all, count in their order."""
+    random = np.random.default_rng(6)
+    values = np.exp(random.normal(0.0, noise, 5000)) * (random.random(5000) > 0.3)
+    wanted = np.empty(5000, dtype=int)
+    wanted[values.argsort(kind="stable")] = np.arange(5000) * 128 // 5000
+    np.testing.assert_array_equal(equal_parts(values, 128), wanted)
+
+
 def test_exhausted_drafts_leave_no_nan():
     target = torch.tensor([[0.0, 0.0, 0.5, 0.5], [0.2, 0.3, 0.5, 0.0]])
     draft = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
@@ -136,7 +147,7 @@ def test_outcomes_given_the_token_are_those_of_the_rule(name, target, draft):
     if name == "topk" and len(set(draft.tolist())) < len(draft):
         return  # among equally likely tokens torch's order is its own
     fills, rule = DRAFT_SAMPLINGS[name]
-    width, vocabulary = 2, len(target)
+    width, vocabulary = min(3, len(target)), len(target)
     wanted = np.zeros((vocabulary, width + 1))
     for children, weight in fills(draft, width).items():
         reach, rest = weight, target

@@ -157,6 +157,17 @@ def test_top_p_that_is_reached_exactly_keeps_no_further_token():
     assert (probabilities(torch.zeros(1, 4), SamplingConfig(1.0, top_p=0.51))[0] > 0).sum() == 3
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.5, 3.0, 12.0])
+@pytest.mark.parametrize("top_p", [1e-9, 0.3, 0.9, 0.999, 0.999999, 1.0 - 1e-9])
+def test_top_p_keeps_what_a_sort_of_the_whole_row_keeps(spread, top_p):
+    """Logits of few digits tie often; tied tokens count in their order."""
+    logits = (spread * torch.randn(4, 6000, generator=torch.Generator().manual_seed(2))).bfloat16().float()
+    probs = logits.softmax(-1)
+    ordered, index = probs.sort(dim=-1, descending=True, stable=True)
+    kept = torch.zeros_like(probs).scatter(-1, index, ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0))
+    assert torch.equal(probabilities(logits, SamplingConfig(1.0, top_p=top_p)), kept / kept.sum(-1, keepdim=True))
+
+
 @pytest.mark.parametrize("temperature", [0.5, 0.7, 1.0, 2.5])
 def test_a_plain_softmax_is_over_the_temperature(temperature):
     found = probabilities(logits(3, 50), SamplingConfig(temperature))

@@ -15,10 +15,10 @@ from sequoia_core.decoding import assemble, static_drafting, static_judging
 from sequoia_core.decoding import loop as engine
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.plan import TreePlan
-from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.sampling import SamplingConfig, invert
 from sequoia_core.decoding.tree_policy import policy_of
 from sequoia_core.decoding.verifiers import VERIFIERS, sequoia_rule
-from sequoia_core.decoding.walk_by_rank import RankedTree, follow_by_rank, invert, offers_by_rank, walk_by_rank
+from sequoia_core.decoding.walk_by_rank import RankedTree, follow_by_rank, offers_by_rank, walk_by_rank
 from sequoia_core.design.plain_trees import branching_tree, chain_tree, k_ary_tree
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.models import static_pass
@@ -206,8 +206,9 @@ def outcomes(tree, drawn, target, draft, place):
     """Yield (tokens committed, probability) for every way the walk by rank can go."""
     paths = drawn[1]
     ranked, tokens, *rows = as_read(tree, drawn, place, target, draft)
-    left, masses = (part.cpu() for part in offers_by_rank(ranked, tokens, *rows))
-    masses, ranked = masses.numpy(), RankedTree(*(part.cpu() for part in ranked))
+    residuals, masses = offers_by_rank(ranked, tokens, *rows)
+    left = residuals.rows(torch.arange(8, device=place)).cpu()
+    masses, ranked = masses.cpu().numpy(), RankedTree(*(part.cpu() for part in ranked))
 
     def below(node, reach):
         for child in tree.children(node):

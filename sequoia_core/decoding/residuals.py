@@ -1,0 +1,106 @@
+"""What rejections leave of target rows, followed by three numbers a row instead of rows of their own.
+
+Knows rows of a vocabulary and what was drawn, not which rule asks. On CPU sums over float32 rows run in compiled code
+where that can be built (`native.sampling_ops`). Shapes: N = positions, m = the first of them, V = vocabulary,
+W = ranks; P = target row, Q = draft row.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..native import sampling_ops
+
+BLOCK = 65_536  # numbers that a processor's cache holds
+
+
+def rows_at_once(rows: torch.Tensor) -> int:
+    """Return how many of [N, V] to work on at a time: on CPU what fits a cache."""
+    return max(1, BLOCK // rows.shape[1] if rows.device.type == "cpu" else len(rows))
+
+
+def remaining_masses(draft: torch.Tensor, children: torch.Tensor, among: torch.Tensor | None = None) -> torch.Tensor:
+    """Return what Q has left when each of the children, int64 [N, W], is drawn: float64 [N, W], 1 at first.
+
+    What is left is added up, never taken off the whole: of peaked rows nothing but rounding would remain.
+
+    Args:
+        among: bool [N, W], the children that there are; the others repeat one of them.
+    """
+    some = rows_at_once(draft)
+    others = [
+        rows.scatter(1, drawn, 0.0).sum(1, keepdim=True, dtype=torch.float64)
+        for rows, drawn in zip(draft.split(some), children.split(some), strict=True)
+    ]
+    given = draft.gather(1, children).double()
+    given = given if among is None else given * among
+    masses = given.flip(1).cumsum(1).flip(1) + torch.cat(others)
+    masses[:, :1] = 1.0
+    return masses
+
+
+class Residuals:
+    """Target rows P after rejections: each takes the draft's remaining row off and scales what is left to sum to 1.
+
+    The draft's row is Q / mass where `mass` is what Q has left. So a residual is max(P - scale Q - offset, 0) / left,
+    where `scale` grows by left / mass; once Q is exhausted, its children are drawn evenly from the other tokens, and
+    `offset` grows instead. Tokens that were rejected need no care: P lies below scale Q + offset there. `scale` is 1
+    after the first rejection and grows: only tokens with P > Q count later, and compiled code looks at no others.
+
+    Args:
+        target, draft: float [N, V], rows P and Q.
+
+    Attributes:
+        scale, offset, left: float64 [N, 1].
+    """
+
+    def __init__(self, target: torch.Tensor, draft: torch.Tensor) -> None:
+        self.target, self.draft = target, draft
+        self.left = torch.ones(len(target), 1, dtype=torch.float64, device=target.device)
+        self.scale, self.offset = torch.zeros_like(self.left), torch.zeros_like(self.left)
+        compiled = sampling_ops.supports(target) and sampling_ops.supports(draft)
+        self._sums = sampling_ops.Surplus(target, draft).sums if compiled else self._added
+
+    def offer(self, tokens: torch.Tensor, mass: torch.Tensor, drawn: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what residuals and draft give the tokens of the first m rows, float64 [m, 1] each.
+
+        Args:
+            tokens: int64 [m, 1].
+            mass: float64 [m, 1], what Q has left.
+            drawn: how many tokens were drawn before.
+        """
+        count, given = len(tokens), self.draft[: len(tokens)].gather(1, tokens).double()
+        over = self.target[:count].gather(1, tokens).double() - self.scale[:count] * given - self.offset[:count]
+        even = 1.0 / max(1, self.draft.shape[1] - drawn)
+        return over.clamp_min(0.0) / self.left[:count], torch.where(mass > 0, given / mass.clamp_min(1e-300), even)
+
+    def reject(self, mass: torch.Tensor, drawn: int, among: torch.Tensor | None = None) -> torch.Tensor:
+        """Take one more draw off the first m rows; where nothing would be left, a residual stays.
+
+        Args:
+            mass, drawn: as for `offer`.
+            among: bool [m, 1], rows that had such a draw; the others stay as they are from now on.
+
+        Returns:
+            float64 [m, 1], what is left before it is scaled.
+        """
+        parts = [part[: len(mass)] for part in (self.scale, self.offset, self.left)]
+        scale, offset, left = parts
+        some, even = mass > 0, left / max(1, self.draft.shape[1] - drawn)
+        scale = torch.where(some, scale + left / mass.clamp_min(1e-300), scale)
+        offset = torch.where(some, offset, offset + even)
+        if among is not None:
+            offset = offset.masked_fill(~among, torch.inf)
+        left = self._sums(scale, offset)
+        for part, grown in zip(parts, (scale, offset, left), strict=True):
+            part.copy_(torch.where(left > 0, grown, part))
+        return left
+
+    def _added(self, scale: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+        count = len(scale)
+        return (self.target[:count] - scale * self.draft[:count] - offset).clamp_min_(0.0).sum(1, keepdim=True)
+
+    def rows(self, which: torch.Tensor) -> torch.Tensor:
+        """Return the residuals of some rows, float64 [.., V]; `which` int64."""
+        over = self.target[which] - self.scale[which] * self.draft[which] - self.offset[which]
+        return over.clamp_min_(0.0) / self.left[which]
