@@ -16,7 +16,7 @@ TEXT = (
 )
 PARENTS = (-1, *[0] * 8, 1, 8, 10)  # a root, eight children, a chain of one below the first and of two below the last
 PATHS = ([0, 1, 9], [0, 8, 10, 11])
-WIDTH, PREFIX, SHORTEST_PREFIX = len(PARENTS), 8, 4  # tokens
+WIDTH, PREFIX, SHORTEST_PREFIX = len(PARENTS), 8, 2  # tokens
 
 
 @torch.inference_mode()
