@@ -110,7 +110,7 @@ def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> di
 
     found = _about(chains.counts) | {
         "survival": chains.survival.tolist(),
-        "interval": None if chains.counts.shares else [chains.low.tolist(), chains.high.tolist()],
+        "interval": None if not chains.has_interval else [chains.low.tolist(), chains.high.tolist()],
         "acceptance": chains.to_matrix().probs[:-1, 0].tolist(),
         "tokens_per_step": chains.tokens_per_step.tolist(),
         "coverage": chains.coverage,

@@ -79,9 +79,12 @@ def predict(
     alone = autoregressive_sec(profile, context=context, greedy=greedy)
     tokens, samples, replayed = _tokens_per_step(tree, acceptance, prompts)
     ratio = alone / step.total_sec
-    ratios = time_ratios(
-        profile, lambda p: step_time(tree, p, context=context, greedy=greedy).total_sec, context=context, greedy=greedy
-    )
+    ratios = None
+    if not acceptance.of_one_prompt:  # how times vary says nothing about how texts do
+        ratios = time_ratios(
+            profile, lambda p: step_time(tree, p, context=context, greedy=greedy).total_sec,
+            context=context, greedy=greedy,
+        )  # fmt: skip
     return Prediction(
         speedup=combined(tokens * ratio, samples, ratios),
         tokens_per_step=combined(tokens, samples, None),
