@@ -15,7 +15,16 @@ import numpy as np
 
 from .acceptance import AcceptanceVector
 from .optimal_trees import expected_tokens_table
-from .planning import BestShape, is_greedy, relative_cost, shape_widths, surface_of, text_correction
+from .planning import (
+    BestShape,
+    SpeedupSurface,
+    best_shape,
+    is_greedy,
+    relative_cost,
+    shape_widths,
+    surface_of,
+    text_correction,
+)
 from .profile import HardwareProfile
 
 LARGEST, DEEPEST = 128, 12  # sizes and depths tried: small trees show whether speculation pays
@@ -190,6 +199,36 @@ def step_limit(best: BestShape, profile: HardwareProfile) -> StepCost:
     else:
         limit = "drafting" if draft > verify - 1 else "verifying"
     return StepCost(total, verify, draft, limit)
+
+
+def fastest_of_sizes(surface: SpeedupSurface, least: int, most: int) -> BestShape:
+    """Return the shape with the largest predicted speedup of those of `least` to `most` nodes."""
+    rows = slice(least, most + 1)
+    found = best_shape(SpeedupSurface(surface.expected_tokens[rows], surface.speedup[rows]))
+    return found._replace(size=found.size + least)
+
+
+class Larger(NamedTuple):
+    """What a tree of twice the size, or of the largest profiled, would bring.
+
+    Attributes:
+        size: its nodes.
+        more_tokens, more_time: of a step, as shares of the best tree's; it is slower since time grows more.
+    """
+
+    size: int
+    more_tokens: float
+    more_time: float
+
+
+def larger_tree(surface: SpeedupSurface, best: BestShape) -> Larger | None:
+    """Return what a larger tree than the best would bring; None where the surface has none."""
+    if best.size >= surface.max_size:
+        return None
+    size = min(2 * best.size, surface.max_size)
+    other = fastest_of_sizes(surface, size, size)
+    tokens = other.expected_tokens / best.expected_tokens
+    return Larger(size, tokens - 1.0, tokens * best.predicted_speedup / other.predicted_speedup - 1.0)
 
 
 class IdleArithmetic(NamedTuple):

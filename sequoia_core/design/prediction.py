@@ -49,6 +49,11 @@ class Prediction:
     paper_speedup: float | None
     replayed: bool
 
+    @property
+    def sec_per_token(self) -> float:
+        """Seconds of a step ÷ its tokens."""
+        return self.step.total_sec / self.tokens_per_step.value
+
     def holds(self, measured: float) -> bool | None:
         """Say whether a measured speedup lies within the interval; None where there is no interval."""
         if self.speedup.low is None or self.speedup.high is None:
