@@ -48,9 +48,9 @@ def measure_parts(
         rows.append((str(rank), bar, sure(100 * prob, low, high, " %")))
     yield table(("rank", "accepted", "95 % interval"), rows, words=2)
     yield (
-        f"The target takes the draft's first choice {vector.probs[0]:.0%} of the time and one of its "
-        f"{counted(len(vector), 'choice')} {1 - vector.reject:.0%}: {vector.trials:,} positions of "
-        f"{counted(prompts, 'prompt')}, {result['source']}, in {span(result['seconds'])}."
+        f"The target takes the draft's first choice {percent(vector.probs[0])} of the time and one of its "
+        f"{counted(len(vector), 'choice')} {percent(1 - vector.reject)}: {vector.trials:,} positions of "
+        f"{counted(prompts, 'prompt')}, {result['source']}."
     )
     more = result["more_prompts"]
     if vector.of_one_prompt:
@@ -106,7 +106,10 @@ def generate_parts(result: Mapping[str, Any], models: Sequence[str]) -> Parts:
         f"{duration(result['seconds'])} ({rate}), {result['dtype']}; {ENDS[result['finished']]}."
     )
     yield f"Trees of at most {counted(tree['size'], 'node')}, {tree['depth']} deep: {tree['source']}."
-    if "none" not in models:
+    if "none" in models:
+        yield "What such trees do for recorded answers:"
+        yield command("lookup", "--responses", "answers.jsonl")
+    else:
         yield "How much faster that is than without a draft:"
         yield command("bench", *models)
 
