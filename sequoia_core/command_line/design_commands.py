@@ -148,9 +148,9 @@ def plan_command(
     }
     if (words := llama_server_sentence(vector, hardware, best.predicted_speedup, context=context)) is not None:
         result["llama_server"] = words
-    if best.size == 1 and not as_json:  # for people: what drafting would cost all the same
-        shape = fastest_of_sizes(surface, 2, surface.max_size)
-        tree = optimal_tree(vector, size=shape.size, depth=shape.depth)
+    drafting = fastest_of_sizes(surface, 2, surface.max_size)
+    if best.size == 1 and drafting is not None:  # for people: what drafting would cost all the same
+        tree = optimal_tree(vector, size=drafting.size, depth=drafting.depth)
         found = predict(tree, vector, hardware, context=context)
     said = [*warnings, *filter(None, [words])]
     people = plan_parts(tree, found, small, larger_tree(surface, best), vector, hardware, said, (acceptance, profile))

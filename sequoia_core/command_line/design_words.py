@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Parts = Iterator[RenderableType]
 
 SHOWN_SIZES = 32  # rows of a table
+NOTHING = 5e-4  # a smaller share of more tokens is none
 DEPTHS_BESIDE, BATCHES_BESIDE = 8, 2  # columns that fit 60 characters
 
 
@@ -131,15 +132,16 @@ def plan_parts(
         ],
     )
     if pays and larger is not None:
+        more = percent(larger.more_tokens) if larger.more_tokens >= NOTHING else "no"
         yield (
-            f"Why no larger tree: {larger.size} nodes would bring {percent(larger.more_tokens)} more tokens per step, "
-            f"but their step takes {percent(larger.more_time)} longer: a bigger tree gains fewer tokens than its "
-            "passes cost."
+            f"Why no larger tree: {larger.size} nodes would bring {more} more tokens per step, but their step "
+            f"takes {percent(larger.more_time)} longer: a bigger tree gains fewer tokens than its passes cost."
         )
     elif pays:
         yield (
-            f"Why no larger tree: none was looked at. {profile.max_size} nodes is the most whose times the profile "
-            "has, or --max-size allowed; profile --sizes with larger ones tells whether more pays."
+            "Why no larger tree: none was looked at. The profile's largest size "
+            f"({profile.max_size}), --max-size, --max-depth or the vector's ranks end there; profile --sizes times "
+            "larger ones."
         )
     if pays and small.size < tree.size:
         yield f"{small.size} nodes, {small.depth} deep, are within 2 % of it: {figure(small.predicted_speedup)}×."

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..studies.sweep.run import State
 
 SHOWN_FAULTS = 3
+TOLD_SEC = 1.0  # about how often a sweep tells its state
 
 
 @app.command("sweep")
@@ -112,12 +113,13 @@ def _live(as_json: bool) -> Iterator[Callable[[State], None]]:
 
 def _lines() -> Callable[[State], None]:
     """Return what prints a line every `LINE_SEC`, also while one job takes long, and when the last one ends."""
-    said_sec = 0.0
+    said_sec, over = 0.0, False
 
     def tell(state: State) -> None:
-        nonlocal said_sec
-        if state.fraction == 1.0 or state.seconds - said_sec >= LINE_SEC:
-            said_sec = state.seconds
+        nonlocal said_sec, over
+        due = state.seconds - said_sec > LINE_SEC - TOLD_SEC
+        if not over and (due or state.fraction == 1.0):
+            said_sec, over = state.seconds, state.fraction == 1.0
             to_stderr(_so_far(state))
 
     return tell

@@ -201,15 +201,17 @@ def step_limit(best: BestShape, profile: HardwareProfile) -> StepCost:
     return StepCost(total, verify, draft, limit)
 
 
-def fastest_of_sizes(surface: SpeedupSurface, least: int, most: int) -> BestShape:
-    """Return the shape with the largest predicted speedup of those of `least` to `most` nodes."""
+def fastest_of_sizes(surface: SpeedupSurface, least: int, most: int) -> BestShape | None:
+    """Return the shape of `least` to `most` nodes with the largest predicted speedup; None where none exists."""
     rows = slice(least, most + 1)
+    if not np.isfinite(surface.speedup[rows]).any():
+        return None
     found = best_shape(SpeedupSurface(surface.expected_tokens[rows], surface.speedup[rows]))
     return found._replace(size=found.size + least)
 
 
 class Larger(NamedTuple):
-    """What a tree of twice the size, or of the largest profiled, would bring.
+    """What a tree of twice the size, or of the largest there is below that, would bring.
 
     Attributes:
         size: its nodes.
@@ -223,12 +225,12 @@ class Larger(NamedTuple):
 
 def larger_tree(surface: SpeedupSurface, best: BestShape) -> Larger | None:
     """Return what a larger tree than the best would bring; None where the surface has none."""
-    if best.size >= surface.max_size:
+    sizes = np.flatnonzero(np.isfinite(surface.speedup[: 2 * best.size + 1]).any(axis=1))
+    other = fastest_of_sizes(surface, int(sizes[-1]), int(sizes[-1]))
+    if other is None or other.size == best.size:
         return None
-    size = min(2 * best.size, surface.max_size)
-    other = fastest_of_sizes(surface, size, size)
     tokens = other.expected_tokens / best.expected_tokens
-    return Larger(size, tokens - 1.0, tokens * best.predicted_speedup / other.predicted_speedup - 1.0)
+    return Larger(other.size, tokens - 1.0, tokens * best.predicted_speedup / other.predicted_speedup - 1.0)
 
 
 class IdleArithmetic(NamedTuple):

@@ -91,7 +91,19 @@ def test_a_plan_of_unnamed_files_says_which_commands_measure_what_is_missing(sai
 
 def test_a_plan_that_reaches_the_largest_size_says_that_none_larger_was_timed(said, tmp_path):
     words = said("plan", *files(tmp_path, [0.6, 0.1, 0.05], [0.02, 0.02, 0.02, 0.02], known=True))
-    assert words.startswith("Draft a tree of 32 nodes") and "32 nodes is the most whose times the profile has" in words
+    assert (
+        words.startswith("Draft a tree of 32 nodes") and "none was looked at. The profile's largest size (32)" in words
+    )
+
+
+def test_a_larger_tree_that_gains_nothing_is_said_to_gain_nothing(said, tmp_path):
+    options = files(tmp_path, [0.9, 1e-9], [0.02, 0.03, 0.04, 0.06], known=True)
+    words = said("plan", *options, "--max-depth", "3")
+    assert words.startswith("Draft a tree of 4 nodes, 3 deep") and "8 nodes would bring no more tokens" in words
+    (tmp_path / "one").mkdir()
+    words = said("plan", *files(tmp_path / "one", [0.9], [0.02, 0.02, 0.02, 0.04], known=True), "--max-depth", "3")
+    assert words.startswith("Draft a tree of 4 nodes, 3 deep") and "none was looked at" in words  # no more ranks
+    assert said("plan", *options, "--max-depth", "0").startswith("Do not speculate")
 
 
 def test_where_nothing_pays_both_times_are_said_in_words(said, tmp_path):
