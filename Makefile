@@ -36,14 +36,15 @@ lock: .venv/runtime  # renews requirements.lock: every package that gets install
 	$(BIN)/uv pip compile requirements-dev.txt requirements-real.txt --universal --python-version 3.11 --generate-hashes --upgrade --quiet \
 		--default-index https://pypi.org/simple --custom-compile-command "make lock" --output-file requirements.lock
 
-# PyTorch is pinned by version alone: which of its builds fits (CPU, CUDA, ROCm) is the machine's choice.
+# PyTorch is pinned by version alone: which of its builds fits (CPU, CUDA, ROCm) is the machine's choice. PyPI has the
+# CUDA build for Linux; CPU=1 takes the one for processors, without NVIDIA's libraries.
 # Hashes in a constraints file need a recent pip.
 .venv/runtime: requirements.txt requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "found $$($(PYTHON) --version), expected Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) pip==26.3
-	$(PIP) --no-deps $(shell grep ^torch== requirements.txt)
+	$(PIP) --no-deps $(if $(CPU),--index-url https://download.pytorch.org/whl/cpu) $(shell grep ^torch== requirements.txt)
 	$(PIP) -r requirements.txt -c requirements.lock
 	touch $@
 

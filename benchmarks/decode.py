@@ -43,7 +43,7 @@ def main() -> None:
     result = bench(
         pair, [pair.tokenizer.encode(text) for text in texts], sampling=SamplingConfig(args.temperature),
         max_new_tokens=args.max_new_tokens,
-    )  # fmt: skip
+    ).record  # fmt: skip
     result["settings"] |= {
         "prompt_file": args.file.name,
         "date": date.today().isoformat(),

@@ -44,6 +44,8 @@ def upload_vector() -> None:
 
 def precision(vector: AcceptanceVector) -> str | None:
     """Say how many more prompts would settle every rank to a hundredth; None when that is not known."""
+    if vector.of_one_prompt:
+        return "One prompt has no interval over texts; measure on two or more."
     more = vector.more_prompts(0.02)
     if more is None:
         return None
@@ -85,6 +87,9 @@ vector = session.acceptance()
 unsaid = st.container()
 accepted = 1.0 - vector.reject
 interval = vector.interval()
+sure = "one prompt: no interval" if vector.of_one_prompt else "no interval known"
+if interval is not None:
+    sure = f"p₁ {interval[0][0]:.1%} to {interval[1][0]:.1%}"
 cards(
     Card(
         "First choice accepted",
@@ -100,15 +105,15 @@ cards(
     ),
     Card(
         "Best possible chain",
-        number(chain_limit(vector)),
-        "tokens/step, vs 1.00",
+        "unknown" if vector.of_one_prompt and vector.probs[0] == 1.0 else number(chain_limit(vector)),
+        "one prompt does not tell" if vector.of_one_prompt else "tokens/step, vs 1.00",
         help="1 ÷ (1 − p₁), against 1.00 without a draft: no chain of guesses, however long, yields more. A tree can.",
     ),
     Card(
         "Positions measured",
         f"{vector.trials:,}" if vector.trials else "unknown",
-        f"p₁ {interval[0][0]:.1%} to {interval[1][0]:.1%}" if interval is not None else "no interval known",
-        help="Target positions behind the vector, and the 95% interval of p₁.",
+        sure,
+        help="Target positions behind the vector, and the 95% interval of p₁ over prompts, of which it takes two.",
     ),
 )
 

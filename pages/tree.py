@@ -98,6 +98,8 @@ def speedup_card(tree: TokenTree) -> Card:
 def sureness(tree: TokenTree, vector: AcceptanceVector) -> str:
     """Say how far the measurement behind the vector settles the expected tokens and the best shape."""
     interval, hardware = core_cache.tokens_interval(vector, tree), session.profile()
+    if vector.of_one_prompt:
+        return "The vector was measured on one prompt, so there is no interval over texts."
     if interval is None:
         return "The vector says nothing about its sample, so there is no interval."
     sentence = f"Expected tokens: {interval[0]:.2f} to {interval[1]:.2f} (95%, from the sample behind the vector)."

@@ -4,12 +4,16 @@ Each module imports, of this room, only the modules named:
 
     options           -
     output            -
-    design_commands   options, output
-    server_commands   options, output
-    inputs            output
-    decode_commands   options, output, inputs
-    measure_commands  options, output, inputs
-    server_check      options, output, inputs
-    sweep_command     options, output
+    progress          -
+    figures           output
+    design_words      output, figures
+    measured_words    output, progress, figures
+    inputs            output, progress
+    design_commands   options, output, progress, design_words
+    server_commands   options, output, design_words
+    decode_commands   options, output, progress, measured_words, inputs
+    measure_commands  options, output, progress, measured_words, inputs
+    server_check      options, output, progress, measured_words, inputs
+    sweep_command     options, output, progress, measured_words
     main              options, design_commands, server_commands, decode_commands, measure_commands, server_check, sweep_command
 """  # noqa: E501

@@ -16,7 +16,8 @@ from ..design.acceptance import AcceptanceVector
 from ..design.conditions import SEQUOIA, Conditions, measured_as
 from ..design.tree import TokenTree
 from ..files.model_names import ASSETS, shipped_files
-from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts
+from .inputs import checked_sampling, encode_within, encoded, open_pair, pair_options, prompt_texts, require_draft
+from .measured_words import bench_parts, generate_parts
 from .options import (
     PROMPT_COUNT,
     READ,
@@ -37,7 +38,8 @@ from .options import (
     TopP,
     app,
 )
-from .output import check_out, progress_bar, report, tell
+from .output import check_out, report, tell
+from .progress import shown_progress
 
 if TYPE_CHECKING:
     from ..decoding.sampling import SamplingConfig
@@ -80,16 +82,10 @@ def generate_command(
 ) -> None:
     """Decode a prompt with a token tree."""
     # Long only by its options, which typer reads from the signature.
-    import torch
-
-    from ..decoding.loop import decode
-    from ..decoding.tree_policy import policy_of
     from ..design.profile import HardwareProfile
     from ..design.tree_files import import_tree
     from ..files.prompt_files import check_text
-    from ..models.protocol import dtype_name
 
-    sampling = checked_sampling(temperature, top_p, verifier)
     check_text(prompt)
     if tree is not None and (acceptance is not None or profile is not None):
         raise ValueError("--tree: found it together with --acceptance or --profile, expected one or the other")
@@ -97,8 +93,15 @@ def generate_command(
     vector = None if acceptance is None else AcceptanceVector.load(acceptance)
     hardware = None if profile is None else HardwareProfile.load(profile)
     drafted = vector is not None or (shape is not None and shape.size > 1)
-    why = "it fills the tree that was asked for" if drafted else None
-    pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer, draft_for=why)
+    require_draft(target, draft, "it fills the tree that was asked for" if drafted else None)
+    import torch
+
+    from ..decoding.loop import decode
+    from ..decoding.tree_policy import policy_of
+    from ..models.protocol import dtype_name
+
+    sampling = checked_sampling(temperature, top_p, verifier)
+    pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer)
     source = f"file {tree}"
     policy: TokenTree | TreePolicy | None = shape
     if policy is None and pair.draft is None:
@@ -109,16 +112,18 @@ def generate_command(
         size, depth = policy.size, policy.depth
         tell(f"Decodes with a static tree of {size} nodes, {depth} deep: {source}; --tree takes another.")
     bounds = policy_of(policy)
+    steps, tokens = [], []
     started = time.perf_counter()
-    steps = list(
-        decode(
+    with shown_progress(as_json) as progress:
+        for step in decode(
             encoded(pair, [prompt], chat)[0], target=pair.target, draft=pair.draft, tree=policy,
             sampling=sampling, max_new_tokens=max_new_tokens, verifier=verifier,
             generator=torch.Generator().manual_seed(seed),
-        )
-    )  # fmt: skip
+        ):  # fmt: skip
+            steps.append(step)
+            tokens += step.new_tokens
+            progress(1.0 if step.finished else len(tokens) / max_new_tokens, f"{len(tokens)} tokens")
     seconds = time.perf_counter() - started
-    tokens = [token for step in steps for token in step.new_tokens]
     result = {
         "text": pair.tokenizer.decode(tokens),
         "tokens": tokens,
@@ -129,7 +134,7 @@ def generate_command(
         "finished": steps[-1].finished,
         "tree": {"size": bounds.max_size, "depth": bounds.max_depth, "source": source},
     }
-    report(result, as_json)
+    report(result, as_json, generate_parts(result, pair_options(target, draft)))
 
 
 def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[TreePolicy, str]:
@@ -214,6 +219,7 @@ def bench_command(
     as_json: Json = False,
 ) -> None:
     """Race autoregressive, transformers' own and assisted generation, the best chain and the planned tree."""
+    require_draft(target, draft, "bench races trees that a draft fills")
     from ..decoding.sampling import SamplingConfig
     from ..files.safe_files import json_bytes, write_atomic
     from ..studies.bench import bench
@@ -222,15 +228,14 @@ def bench_command(
     check_out(out)
     texts = prompt_texts(prompts, prompt_count)
     calibration = [] if prompts else prompt_texts(None, prompt_count + CALIBRATED)[prompt_count:]
-    why = "bench races trees that a draft fills"
-    pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer, draft_for=why)
+    pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer)
     ids, others = (encode_within(pair, part, max_new_tokens, chat) for part in (texts, calibration))
-    result = bench(
-        pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, calibration=others,
-        progress=progress_bar(as_json),
-    )  # fmt: skip
-    size, depth = result["tree"].values()
+    with shown_progress(as_json) as progress:
+        found = bench(
+            pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, calibration=others, progress=progress
+        )
+    size, depth = found.record["tree"].values()
     tell(f"Raced a static tree of {size} nodes, {depth} deep: planned for the acceptance and times of this very run.")
     if out is not None:
-        write_atomic(out, json_bytes(result))
-    report(result, as_json)
+        write_atomic(out, json_bytes(found.record))
+    report(found.record, as_json, bench_parts(found.record, found.over_plain, pair_options(target, draft)))

@@ -14,8 +14,10 @@ import typer
 
 from ..design.acceptance import AcceptanceVector
 from ..design.tree import TokenTree
+from .design_words import lookup_parts, plan_parts, score_parts, table_parts, tree_parts
 from .options import READ, Acceptance, Json, Out, app
-from .output import check_out, progress_bar, report, tell
+from .output import check_out, report
+from .progress import shown_progress
 
 FORMATS = "native, growmap, umbrella, choices, vllm, graphml, dot or node-link"
 
@@ -41,7 +43,9 @@ def tree_command(
     if out is not None:
         export_tree(tree, format, out, acceptance=vector if isinstance(vector, AcceptanceVector) else None)
     note = {"warning": VERSION_NOTES[format]} if out is not None and format in VERSION_NOTES else {}
-    report(_describe(tree) | {"expected_tokens": expected_tokens(tree, vector)} | note, as_json)
+    expected = expected_tokens(tree, vector)
+    people = tree_parts(tree, expected, acceptance, out, note.get("warning"))
+    report(_describe(tree) | {"expected_tokens": expected} | note, as_json, people)
 
 
 def _describe(tree: TokenTree) -> dict:
@@ -69,7 +73,7 @@ def table_command(
     table = expected_tokens_table(vector, max_size=max_size, max_depth=max_depth)
     seconds = time.perf_counter() - started
     rows = [[None if np.isneginf(value) else value for value in row] for row in table.tolist()]
-    report({"expected_tokens": rows, "seconds": seconds}, as_json)
+    report({"expected_tokens": rows, "seconds": seconds}, as_json, table_parts(table, acceptance))
 
 
 @app.command("score")
@@ -86,10 +90,13 @@ def score_command(
     vector, shape = load_acceptance(acceptance), import_tree(tree)
     result = {"size": shape.size, "depth": shape.depth, "expected_tokens": expected_tokens(shape, vector)}
     try:
-        best: dict[str, float | str | None] = {"optimal_expected_tokens": best_expected_tokens(shape, vector)}
+        best: dict[str, Any] = {"optimal_expected_tokens": best_expected_tokens(shape, vector)}
     except ValueError as error:  # the search has limits; the score has none
         best = {"optimal_expected_tokens": None, "warning": f"the best tree is unknown: {error}"}
-    report(result | best, as_json)
+    people = score_parts(
+        shape, result["expected_tokens"], best["optimal_expected_tokens"], best.get("warning"), acceptance
+    )
+    report(result | best, as_json, people)
 
 
 @app.command("plan")
@@ -106,6 +113,7 @@ def plan_command(
     as_json: Json = False,
 ) -> None:
     """Choose the tree size and depth with the largest predicted speedup, and say how sure that is."""
+    from ..design.break_even import fastest_of_sizes, larger_tree
     from ..design.draft_choice import llama_server_sentence
     from ..design.optimal_trees import optimal_tree
     from ..design.planning import best_shape, more_ranks_wanted, pair_mismatches, smallest_good_shape, speedup_surface
@@ -140,7 +148,13 @@ def plan_command(
     }
     if (words := llama_server_sentence(vector, hardware, best.predicted_speedup, context=context)) is not None:
         result["llama_server"] = words
-    report(result, as_json)
+    drafting = fastest_of_sizes(surface, 2, surface.max_size)
+    if best.size == 1 and drafting is not None:  # for people: what drafting would cost all the same
+        tree = optimal_tree(vector, size=drafting.size, depth=drafting.depth)
+        found = predict(tree, vector, hardware, context=context)
+    said = [*warnings, *filter(None, [words])]
+    people = plan_parts(tree, found, small, larger_tree(surface, best), vector, hardware, said, (acceptance, profile))
+    report(result, as_json, people)
 
 
 @app.command("lookup")
@@ -165,9 +179,9 @@ def lookup_command(
 
     hardware = None if profile is None else HardwareProfile.load(profile)
     recorded = load_responses(responses)
-    bar = progress_bar(as_json)
-    encoded = encode_requests(recorded, text_encoder(tokenizer or DEMO_PAIR / "target"), progress=bar)
-    found = replay_log(encoded.requests, progress=bar)
+    with shown_progress(as_json) as progress:
+        encoded = encode_requests(recorded, text_encoder(tokenizer or DEMO_PAIR / "target"), progress=progress)
+        found = replay_log(encoded.requests, progress=progress)
     both = {"own": found.own, "shared": found.shared}
     best = found.own.best_size(hardware)
     estimates = {name: {size: part.tokens_per_step(size) for size in part.sizes} for name, part in both.items()}
@@ -184,16 +198,7 @@ def lookup_command(
         "servers": found.server_settings(hardware),
         "warnings": warnings,
     }
-    if as_json:
-        report(result, as_json)
-        return
-    short = {"tokens_per_step", "interval", "servers", "warnings"}
-    report({name: value for name, value in result.items() if name not in short}, as_json)
-    own, shared = estimates.values()
-    lines = {f"n = {n}": f"own {own[n].value:.2f} · shared {shared[n].value:.2f}" for n in own}
-    report({"tokens per step": "of trees of at most n nodes", **lines, **found.server_settings(hardware)}, as_json)
-    for warning in warnings:
-        tell(warning)
+    report(result, as_json, lookup_parts(result, estimates, responses, hardware is not None))
 
 
 def _replay_warnings(exact: bool, left_out: int, unprofiled: bool) -> list[str]:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..files.model_names import ASSETS, needed_draft, pair_names
-from .output import held_stderr, progress_bar, tell
+from .output import held_stderr, tell
+from .progress import shown_progress
 
 if TYPE_CHECKING:
     from ..decoding.sampling import SamplingConfig
@@ -25,6 +26,18 @@ def checked_sampling(temperature: float, top_p: float, verifier: str | None) -> 
     return sampling
 
 
+def require_draft(target: str | None, draft: str | None, why: str | None) -> None:
+    """Refuse a target alone where there has to be a draft, for a reason; before anything heavy is imported."""
+    if why is not None:
+        needed_draft(pair_names(target, draft)[1], why)
+
+
+def pair_options(target: str | None, draft: str | None) -> list[str]:
+    """Return the options that name the same pair again."""
+    given = {"--target": target, "--draft": draft}
+    return [word for option, value in given.items() if value is not None for word in (option, value)]
+
+
 def open_pair(
     target: str | None,
     draft: str | None,
@@ -33,15 +46,8 @@ def open_pair(
     offload: str | None = None,
     *,
     tokenizer: str | None = None,
-    draft_for: str | None = None,
 ) -> ModelPair:
-    """Load a pair, saying on a terminal which dtype it is in where none was asked for, and how packing gets on.
-
-    Args:
-        draft_for: why there has to be a draft; None where the target may be alone.
-    """
-    if draft_for is not None:
-        needed_draft(pair_names(target, draft)[1], draft_for)
+    """Load a pair, saying on a terminal which dtype it is in where none was asked for, and how packing gets on."""
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
@@ -52,8 +58,8 @@ def open_pair(
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     hub_logging.set_verbosity_error()  # else each retry is a line of its own on stderr
-    progress = None if offload is None else progress_bar(as_json=False)
-    with held_stderr() if progress is None else nullcontext():
+    packing = nullcontext() if offload is None else shown_progress(as_json=False)
+    with held_stderr() if offload is None else nullcontext(), packing as progress:
         pair = load_pair(target, draft, device, dtype, offload, progress, tokenizer=tokenizer)
     if dtype is None:
         chosen = default_dtype(target, gpu=pair.target.device.type != "cpu")

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..design.acceptance import AcceptanceVector
-from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts
+from ..design.break_even import idle_arithmetic
+from .inputs import checked_sampling, encode_within, encoded, open_pair, pair_options, prompt_texts, require_draft
+from .measured_words import measure_parts, profile_parts
 from .options import (
     PROMPT_COUNT,
     READ,
@@ -34,7 +36,8 @@ from .options import (
     TopP,
     app,
 )
-from .output import check_out, progress_bar, report
+from .output import check_out, report
+from .progress import shown_progress
 
 if TYPE_CHECKING:
     from ..design.model_shapes import ModelShape
@@ -83,6 +86,7 @@ def measure_command(
 
     With --out the vector so far is saved after each prompt; the same command goes on from there when it was cut.
     """
+    require_draft(target, draft, "measuring acceptance compares two models")
     from ..studies.measure_acceptance import CannotResume, check_measured, measure_acceptance
 
     sampling = checked_sampling(temperature, top_p, verifier)
@@ -90,16 +94,16 @@ def measure_command(
     check_out(out)
     texts = prompt_texts(prompts, prompt_count, column)
     partial = _partial_vector(resume, out)
-    why = "measuring acceptance compares two models"
-    pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer, draft_for=why)
+    pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer)
     ids = encoded(pair, texts, chat=False) if own_text else encode_within(pair, texts, max_new_tokens, chat)
     started = time.perf_counter()
     try:
-        vector = measure_acceptance(
-            ids, target=pair.target, draft=pair.draft, sampling=sampling, width=width, max_new_tokens=max_new_tokens,
-            verifier=verifier, own_text=own_text, seed=seed, resume=partial,
-            checkpoint=None if out is None else lambda v: v.save(out), progress=progress_bar(as_json),
-        )  # fmt: skip
+        with shown_progress(as_json) as progress:
+            vector = measure_acceptance(
+                ids, target=pair.target, draft=pair.draft, sampling=sampling, width=width,
+                max_new_tokens=max_new_tokens, verifier=verifier, own_text=own_text, seed=seed, resume=partial,
+                checkpoint=None if out is None else lambda v: v.save(out), progress=progress,
+            )  # fmt: skip
     except CannotResume as error:
         source = f"--resume {resume}" if resume is not None else f"--out {out} (partial)"
         raise ValueError(f"{source}: {error}; or choose another file") from error
@@ -108,15 +112,17 @@ def measure_command(
     more = {"more_prompts": vector.more_prompts(2 * MORE_PROMPTS_FOR), "more_prompts_for": f"±{MORE_PROMPTS_FOR}"}
     resumed = 0 if partial is None or partial.prompt_trials is None else len(partial.prompt_trials)
     assert vector.holds_for is not None
-    report(
+    result = (
         _json_probs(vector)
         | more
         | {"source": vector.meta["source"], "prompts": len(ids), "resumed_prompts": resumed}
         | {"dtype": vector.meta["dtype"]}
         | {"holds_for": vector.holds_for.to_json()}
-        | {"seconds": time.perf_counter() - started},
-        as_json,
+        | {"seconds": time.perf_counter() - started}
     )
+    models = pair_options(target, draft)
+    people = measure_parts(vector, result, within=MORE_PROMPTS_FOR, models=models, out=out)
+    report(result, as_json, people)
 
 
 def _partial_vector(resume: Path | None, out: Path | None) -> AcceptanceVector | None:
@@ -172,7 +178,9 @@ def profile_command(
         raise ValueError(f"--sizes: found {sizes!r}, expected whole numbers separated by commas") from error
     check_out(out)
     without_weights = (target_shape, draft_shape, device_model) != (None, None, None)
-    if without_weights and (target, draft, device, resume) != (None, None, None, None):
+    if not without_weights:
+        require_draft(target, draft, "a profile has the times of two models")
+    elif (target, draft, device, resume) != (None, None, None, None):
         raise ValueError(
             "found a shape or --device-model beside --target, --draft, --device or --resume, expected one or the other"
         )
@@ -193,15 +201,15 @@ def profile_command(
         if without_weights:
             pair = _random_pair(_shapes(target_shape, draft_shape), dtype, offload)
         else:
-            why = "a profile has the times of two models"
-            pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer, draft_for=why)
-        profile = measure_profile(
-            target=pair.target, draft=pair.draft, sizes=wanted, context=context, repeats=repeats,
-            resume=earlier, progress=progress_bar(as_json),
-        )  # fmt: skip
+            pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer)
+        with shown_progress(as_json) as progress:
+            profile = measure_profile(
+                target=pair.target, draft=pair.draft, sizes=wanted, context=context, repeats=repeats, resume=earlier,
+                progress=progress,
+            )  # fmt: skip
     if out is not None:
         profile.save(out)
-    report(profile.to_json(), as_json)
+    report(profile.to_json(), as_json, profile_parts(profile, idle_arithmetic(profile), out))
 
 
 def _shapes(target: str | None, draft: str | None) -> tuple[ModelShape, ModelShape]:

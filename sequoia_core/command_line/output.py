@@ -1,4 +1,4 @@
-"""What a command prints: one JSON object or a table, progress, one line for a fault."""
+"""What a command prints: one JSON object, or words and tables for people."""
 
 from __future__ import annotations
 
@@ -6,49 +6,42 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..files.safe_files import check_replaceable
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
-def report(result: dict, as_json: bool) -> None:
-    """Print a result: one JSON object, or a table for people (long lists shortened)."""
+
+class AsItIs(str):
+    """Text that is printed without wrapping: what a model wrote, commands to copy."""
+
+
+def report(result: dict, as_json: bool, people: Iterable[RenderableType]) -> None:
+    """Print a result: one JSON object, or for people sentences, tables and text to be left as it is."""
     if as_json:
         print(json.dumps(result, allow_nan=False), flush=True)
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.text import Text
 
-    table = Table(show_header=False)
-    for key, value in result.items():
-        table.add_row(key, value if isinstance(value, str) else _short(value))
-    Console().print(table, markup=False)
+    console = Console(highlight=False)
+    for part in people:
+        if isinstance(part, AsItIs):
+            print(part)
+        else:
+            console.print(Text(part, overflow="fold") if isinstance(part, str) else part)
     print(end="", flush=True)  # says nothing where stdout is closed
-
-
-def _short(value: object) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 400 else text[:400] + " …"
 
 
 def tell(line: str) -> None:
     """Say on a terminal what a command chose where nothing was asked for."""
     if sys.stderr.isatty():
         print(line, file=sys.stderr)
-
-
-def progress_bar(as_json: bool):
-    """Return a progress callback that writes to a terminal, or None where nobody watches."""
-    if as_json or not sys.stderr.isatty():
-        return None
-
-    def show(fraction: float, message: str) -> None:
-        end = "\n" if fraction >= 1.0 else ""
-        print(f"\r{fraction:5.0%} {message:<50}", end=end, file=sys.stderr, flush=True)
-
-    return show
 
 
 def check_out(out: Path | None) -> None:

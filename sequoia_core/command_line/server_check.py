@@ -14,8 +14,10 @@ from typing import Annotated
 import typer
 
 from .inputs import prompt_texts
+from .measured_words import server_check_parts
 from .options import PROMPT_COUNT, Column, Json, MaxNewTokens, Out, Prompts, app
-from .output import check_out, progress_bar, report, tell
+from .output import check_out, report, tell
+from .progress import shown_progress
 
 PROGRAMS = {"vllm": "python -m vllm.entrypoints.openai.api_server", "llama.cpp": "llama-server"}
 
@@ -73,7 +75,8 @@ def server_check_command(
         sent = _ids(tokenizer, sent)
     if given:
         servers = {k: checked_address(address, remote=remote) for k, address in given.items()}
-        found = ask_servers(servers, engine, sent, max_new_tokens, progress=progress_bar(as_json))
+        with shown_progress(as_json) as progress:
+            found = ask_servers(servers, engine, sent, max_new_tokens, progress=progress)
     else:
         if target is None or (method == "draft" and draft is None):
             raise ValueError("found no models to start a server with, expected --target and --draft, or --server")
@@ -81,15 +84,13 @@ def server_check_command(
             k: server_command(engine, program or PROGRAMS[engine], target, draft, k, method=method) for k in lengths
         }
         tell(f"Starts {len(starts)} servers{', one after the other' if one_at_a_time else ', all at once'}.")
-        with _ended_too():
-            found = start_and_ask(
-                starts, engine, sent, max_new_tokens, one_at_a_time=one_at_a_time, progress=progress_bar(as_json)
-            )
+        with _ended_too(), shown_progress(as_json) as progress:
+            found = start_and_ask(starts, engine, sent, max_new_tokens, one_at_a_time=one_at_a_time, progress=progress)
     result = {"engine": engine, "method": method, "requests": len(sent), "max_new_tokens": max_new_tokens}
     result |= compare(found, planned_from=seen, drafts_free=method == "ngram")
     if out is not None:
         write_atomic(out, json_bytes(result))
-    report(result if as_json else _readable(result), as_json)
+    report(result, as_json, server_check_parts(result, out))
 
 
 def _given(text: str) -> tuple[int, str]:
@@ -135,16 +136,3 @@ def _ended_too() -> Iterator[None]:
     finally:
         for name, handler in earlier.items():
             signal.signal(signal.Signals[name], handler)
-
-
-def _readable(result: dict) -> dict:
-    """Return a line for each setting in place of its fields."""
-    lines = {}
-    for row in result["rows"]:
-        measured, predicted = row["measured"], row["predicted"]
-        between = "" if measured["low"] is None else f" [{measured['low']:.2f}, {measured['high']:.2f}]"
-        said = "nothing predicted" if predicted is None else f"predicted {predicted['value']:.2f}×"
-        seen = ", seen by the plan" if row["planned_from"] else ""
-        speed = f"{row['tokens_per_sec']:.1f} tokens/s"
-        lines[f"k = {row['k']}"] = f"{said}, measured {measured['value']:.2f}×{between}, {speed}{seen}"
-    return {name: value for name, value in result.items() if name != "rows"} | lines

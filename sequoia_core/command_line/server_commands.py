@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .design_words import server_plan_parts, unplanned_parts
 from .options import READ, Json, Out, app
-from .output import check_out, report, tell
+from .output import check_out, report
 
 if TYPE_CHECKING:
     from ..design.chain_acceptance import ChainAcceptance
@@ -93,16 +94,8 @@ def server_plan_command(
         write_atomic(out, matrix_bytes(chains.to_matrix()))
     adds = None if acceptance is None else _tree_adds(acceptance, hardware)
     found = _result(chains, plan, method) | {"tree_adds": adds}
-    if as_json:
-        report(found, as_json)
-        return
-    report(_for_people(chains, plan), as_json)
-    if plan is not None:
-        print(plan.sentence(chains.longest))
-        for name, text in found["flags"].items():  # whole lines, to be copied
-            print(f"{name}:\n{text}")
-    for warning in found["warnings"]:
-        tell(warning)
+    people = server_plan_parts(chains, plan, found["flags"], found["warnings"], adds)
+    report(found, as_json, people)
 
 
 def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> dict[str, Any]:
@@ -110,7 +103,7 @@ def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> di
 
     found = _about(chains.counts) | {
         "survival": chains.survival.tolist(),
-        "interval": None if chains.counts.shares else [chains.low.tolist(), chains.high.tolist()],
+        "interval": None if not chains.has_interval else [chains.low.tolist(), chains.high.tolist()],
         "acceptance": chains.to_matrix().probs[:-1, 0].tolist(),
         "tokens_per_step": chains.tokens_per_step.tolist(),
         "coverage": chains.coverage,
@@ -127,24 +120,6 @@ def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> di
         "flags": flags_by_batch(chains.counts.engine, plan.best, method=method),
         "warnings": [*plan.notes],
     }
-
-
-def _for_people(chains: ChainAcceptance, plan: ServerPlan | None) -> dict[str, str]:
-    """Return a table: one row for each k."""
-    rows = {key: str(value) for key, value in _about(chains.counts).items()}
-    rows |= {} if plan is None else {"costs": plan.source}
-    for k in range(1, chains.longest + 1):
-        place = k - 1
-        low = "" if chains.counts.shares else f" [{chains.low[place]:.3f}, {chains.high[place]:.3f}]"
-        parts = [
-            f"position {k} survives {chains.survival[place]:.3f}{low}",
-            f"{chains.tokens_per_step[k]:.2f} tokens per step",
-        ]
-        for each in () if plan is None else plan.batches:
-            if k < len(each.speedup):
-                parts.append(f"{each.speedup[k].value:.2f}× at batch {each.batch}")
-        rows[f"k = {k}"] = " · ".join(parts)
-    return rows
 
 
 def _counts(after: Path, before: Path | None, engine: str, model: str | None) -> ServerCounts:
@@ -175,10 +150,8 @@ def _report_unplanned(counts: ServerCounts, reason: str, as_json: bool) -> None:
     nothing = ("survival", "acceptance", "tokens_per_step", "best", "flags")
     warnings = [reason[0].upper() + reason[1:], *counts.notes]
     found = _about(counts) | {"mean_tokens_per_step": counts.mean_length}
-    if as_json:
-        report(found | dict.fromkeys(nothing) | {"warnings": warnings}, as_json)
-        return
-    report(found | {"nothing planned": "; ".join(warnings)}, as_json)
+    found |= dict.fromkeys(nothing) | {"warnings": warnings}
+    report(found, as_json, unplanned_parts(counts, counts.mean_length, warnings))
 
 
 def _profile(path: Path, draft: Path | None, needs_draft: bool) -> HardwareProfile:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .measured_words import dry_sweep_parts, sweep_parts
 from .options import READ, Json, app
 from .output import report
+from .progress import LINE_SEC, span, to_stderr
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from ..studies.sweep.run import State
 
 SHOWN_FAULTS = 3
-LINE_SEC = 30.0  # between lines of progress where there is no terminal
+TOLD_SEC = 1.0  # about how often a sweep tells its state
 
 
 @app.command("sweep")
@@ -55,19 +57,16 @@ def sweep_command(
     before = {} if retry_failed else failed_before(checked, results)
     if dry_run:
         prompts = {domain.name: len(domain.texts) for domain in checked.domains}
-        report(
-            {
-                "jobs": len(jobs),
-                "done": 0,
-                "failed": 0,
-                "skipped": skipped,
-                "failed_before": len(before),
-                "timed": sum(job.timed for job in jobs),
-                "pairs": len(checked.settings.pairs),
-            }
-            | {"settings": [list(way) for way in checked.ways], "prompts": prompts},
-            as_json,
-        )
+        todo = {
+            "jobs": len(jobs),
+            "done": 0,
+            "failed": 0,
+            "skipped": skipped,
+            "failed_before": len(before),
+            "timed": sum(job.timed for job in jobs),
+            "pairs": len(checked.settings.pairs),
+        } | {"settings": [list(way) for way in checked.ways], "prompts": prompts}
+        report(todo, as_json, dry_sweep_parts(todo, plan, out))
         return
     state = State(0, skipped=skipped)
     if jobs:
@@ -76,7 +75,7 @@ def sweep_command(
         if scheduler is None:
             place = LocalWorkers(workers, threads=threads)
             if place.note:
-                print(place.note, file=sys.stderr)
+                to_stderr(place.note)
         else:
             place = DaskWorkers(scheduler, timed=timed)
         try:
@@ -89,12 +88,12 @@ def sweep_command(
     if before:
         words = " ".join(next(iter(before.values())).split())[:300]
         print(f"failed before: {len(before)} rows, such as: {words} (--retry-failed tries again)", file=sys.stderr)
-    report(
+    result = (
         {"jobs": state.jobs, "done": state.done, "failed": state.failed, "skipped": state.skipped}
         | {"failed_before": len(before), "rows": state.rows, "seconds": state.seconds}
-        | {"work_seconds": state.work_sec, "workers": len(state.workers)},
-        as_json,
+        | {"work_seconds": state.work_sec, "workers": len(state.workers)}
     )
+    report(result, as_json, sweep_parts(result, plan, out))
     if state.failed or before:
         raise typer.Exit(1)
 
@@ -113,23 +112,23 @@ def _live(as_json: bool) -> Iterator[Callable[[State], None]]:
 
 
 def _lines() -> Callable[[State], None]:
-    """Return what prints a line when a job ends, not more often than every `LINE_SEC`, and when the last one does."""
-    said_sec, said = -LINE_SEC, 0
+    """Return what prints a line every `LINE_SEC`, also while one job takes long, and when the last one ends."""
+    said_sec, over = 0.0, False
 
     def tell(state: State) -> None:
-        nonlocal said_sec, said
-        ended = state.done + state.failed
-        if ended > said and (ended == state.jobs or state.seconds - said_sec >= LINE_SEC):
-            said_sec, said = state.seconds, ended
-            print(_so_far(state), file=sys.stderr, flush=True)
+        nonlocal said_sec, over
+        due = state.seconds - said_sec > LINE_SEC - TOLD_SEC
+        if not over and (due or state.fraction == 1.0):
+            said_sec, over = state.seconds, state.fraction == 1.0
+            to_stderr(_so_far(state))
 
     return tell
 
 
 def _so_far(state: State) -> str:
-    left = f", about {_minutes(state.remaining_sec)} left" if state.remaining_sec else ""
+    left = f", about {span(state.remaining_sec)} left" if state.remaining_sec else ""
     failed = f", {state.failed} failed" if state.failed else ""
-    return f"{state.done + state.failed} of {state.jobs} jobs{failed}, {_minutes(state.seconds)}{left}"
+    return f"{state.done + state.failed} of {state.jobs} jobs{failed}, {span(state.seconds)}{left}"
 
 
 def _table(state: State) -> Table:
@@ -143,7 +142,3 @@ def _table(state: State) -> Table:
             escape(name), str(worker.jobs), f"{worker.seconds / max(1, worker.jobs):.1f}", escape(worker.last)
         )
     return table
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

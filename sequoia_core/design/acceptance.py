@@ -131,15 +131,16 @@ class AcceptanceVector:
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the confidence bounds of every rank.
 
-        Positions of one prompt resemble each other, so with two or more prompts whole prompts are resampled (percentile
-        bootstrap). With only a number of trials the Wilson interval is used, which takes positions as independent.
+        Positions of one prompt resemble each other, so whole prompts are resampled (percentile bootstrap), and a single
+        prompt has no interval. With only a number of trials the Wilson interval is used, which takes positions as
+        independent.
 
         Args:
             level: confidence, between 0 and 1.
             generator: source of the resampling; the same bounds every time by default.
 
         Returns:
-            `(low, high)`, float64 [B] each, or None when nothing is known about the sample.
+            `(low, high)`, float64 [B] each, or None when nothing is known about the sample or it is of one prompt.
 
         Raises:
             ValueError: when the level is not between 0 and 1.
@@ -150,7 +151,7 @@ class AcceptanceVector:
             means = self._resampled_means(generator or np.random.default_rng(0), BOOTSTRAP_RESAMPLES)
             low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
             return low, high
-        if self.trials is None:
+        if self.trials is None or self.of_one_prompt:
             return None
         return wilson_interval(self.probs, self.trials, level)
 
@@ -165,7 +166,7 @@ class AcceptanceVector:
         if not width > 0:
             raise ValueError(f"width: found {width}, expected a number above 0")
         bounds = self.interval(level)
-        if bounds is None or self.prompt_trials is None or len(self.prompt_trials) < 2:
+        if bounds is None or self.prompt_trials is None:
             return None
         now = float((bounds[1] - bounds[0]).max())
         prompts = len(self.prompt_trials)
@@ -182,7 +183,7 @@ class AcceptanceVector:
             generator: source of the resampling; the same vectors every time by default.
 
         Returns:
-            `count` vectors of B ranks, or None when nothing is known about the sample.
+            `count` vectors of B ranks, or None when nothing is known about the sample or it is of one prompt.
 
         Raises:
             ValueError: when the count is not above 0.
@@ -192,12 +193,17 @@ class AcceptanceVector:
         generator = generator or np.random.default_rng(0)
         if self._by_prompt:
             rows = self._resampled_means(generator, count)
-        elif self.trials is not None:
+        elif self.trials is not None and not self.of_one_prompt:
             outcomes = np.append(self.probs, self.reject)
             rows = generator.multinomial(self.trials, outcomes / outcomes.sum(), size=count)[:, :-1] / self.trials
         else:
             return None
         return [AcceptanceVector(row) for row in rows]
+
+    @property
+    def of_one_prompt(self) -> bool:
+        """Whether all was measured on a single prompt, which says nothing about how texts differ."""
+        return self.prompt_trials is not None and len(self.prompt_trials) == 1
 
     @property
     def _by_prompt(self) -> bool:

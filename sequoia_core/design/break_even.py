@@ -15,7 +15,16 @@ import numpy as np
 
 from .acceptance import AcceptanceVector
 from .optimal_trees import expected_tokens_table
-from .planning import BestShape, is_greedy, relative_cost, shape_widths, surface_of, text_correction
+from .planning import (
+    BestShape,
+    SpeedupSurface,
+    best_shape,
+    is_greedy,
+    relative_cost,
+    shape_widths,
+    surface_of,
+    text_correction,
+)
 from .profile import HardwareProfile
 
 LARGEST, DEEPEST = 128, 12  # sizes and depths tried: small trees show whether speculation pays
@@ -190,6 +199,38 @@ def step_limit(best: BestShape, profile: HardwareProfile) -> StepCost:
     else:
         limit = "drafting" if draft > verify - 1 else "verifying"
     return StepCost(total, verify, draft, limit)
+
+
+def fastest_of_sizes(surface: SpeedupSurface, least: int, most: int) -> BestShape | None:
+    """Return the shape of `least` to `most` nodes with the largest predicted speedup; None where none exists."""
+    rows = slice(least, most + 1)
+    if not np.isfinite(surface.speedup[rows]).any():
+        return None
+    found = best_shape(SpeedupSurface(surface.expected_tokens[rows], surface.speedup[rows]))
+    return found._replace(size=found.size + least)
+
+
+class Larger(NamedTuple):
+    """What a tree of twice the size, or of the largest there is below that, would bring.
+
+    Attributes:
+        size: its nodes.
+        more_tokens, more_time: of a step, as shares of the best tree's; it is slower since time grows more.
+    """
+
+    size: int
+    more_tokens: float
+    more_time: float
+
+
+def larger_tree(surface: SpeedupSurface, best: BestShape) -> Larger | None:
+    """Return what a larger tree than the best would bring; None where the surface has none."""
+    sizes = np.flatnonzero(np.isfinite(surface.speedup[: 2 * best.size + 1]).any(axis=1))
+    other = fastest_of_sizes(surface, int(sizes[-1]), int(sizes[-1]))
+    if other is None or other.size == best.size:
+        return None
+    tokens = other.expected_tokens / best.expected_tokens
+    return Larger(other.size, tokens - 1.0, tokens * best.predicted_speedup / other.predicted_speedup - 1.0)
 
 
 class IdleArithmetic(NamedTuple):

@@ -53,6 +53,11 @@ class ChainAcceptance:
         return len(self.survival)
 
     @property
+    def has_interval(self) -> bool:
+        """Whether there is a sample to resample: not of published rates, nor of one request."""
+        return len(self.samples) > 1
+
+    @property
     def drafted_share(self) -> float:
         """Share of steps that have a draft: where nearly all do, or it is unknown, 1."""
         return 1.0 if self.coverage is None or self.coverage >= UNCENSORED else self.coverage
@@ -65,7 +70,7 @@ class ChainAcceptance:
         """
         if not 0 <= k <= self.longest:
             raise ValueError(f"k: found {k}, expected 0 to {self.longest}: the server drafted no more")
-        if len(self.samples) < 2:
+        if not self.has_interval:
             return Estimate(float(self.tokens_per_step[k]), None, None)
         return estimate(float(self.tokens_per_step[k]), self.samples[:, k])
 
@@ -153,8 +158,9 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> 
     survival = np.array(counts.positions) / counts.drafts
     notes = list(counts.notes)
     coverage = counts.coverage
-    if counts.shares:
+    if counts.shares or len(counts.requests) == 1:
         trials, picks, again, low, high = counts.drafts, None, survival[None], survival, survival
+        notes += ["One request has no interval over texts: let the server answer more."] * len(counts.requests)
     elif len(counts.requests) > 1:
         trials = len(counts.requests)
         picks = resampled(trials)

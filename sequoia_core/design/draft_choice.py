@@ -38,7 +38,7 @@ class DraftPlan:
     @property
     def tokens_per_sec(self) -> float:
         """Predicted speed with the best tree."""
-        return self.prediction.tokens_per_step.value / self.prediction.step.total_sec
+        return 1.0 / self.prediction.sec_per_token
 
 
 def compare_drafts(candidates: Mapping[str, tuple[AcceptanceVector, HardwareProfile]]) -> list[DraftPlan]:

@@ -49,6 +49,11 @@ class Prediction:
     paper_speedup: float | None
     replayed: bool
 
+    @property
+    def sec_per_token(self) -> float:
+        """Seconds of a step ÷ its tokens."""
+        return self.step.total_sec / self.tokens_per_step.value
+
     def holds(self, measured: float) -> bool | None:
         """Say whether a measured speedup lies within the interval; None where there is no interval."""
         if self.speedup.low is None or self.speedup.high is None:
@@ -79,9 +84,12 @@ def predict(
     alone = autoregressive_sec(profile, context=context, greedy=greedy)
     tokens, samples, replayed = _tokens_per_step(tree, acceptance, prompts)
     ratio = alone / step.total_sec
-    ratios = time_ratios(
-        profile, lambda p: step_time(tree, p, context=context, greedy=greedy).total_sec, context=context, greedy=greedy
-    )
+    ratios = None
+    if not acceptance.of_one_prompt:  # how times vary says nothing about how texts do
+        ratios = time_ratios(
+            profile, lambda p: step_time(tree, p, context=context, greedy=greedy).total_sec,
+            context=context, greedy=greedy,
+        )  # fmt: skip
     return Prediction(
         speedup=combined(tokens * ratio, samples, ratios),
         tokens_per_step=combined(tokens, samples, None),

@@ -3,7 +3,6 @@
 Each module imports, of this room, only the modules named:
 
     measure_bounds       -
-    lookup_replay        -
     node_enumeration     -
     prompt_loop          -
     run_summary          -
@@ -13,6 +12,7 @@ Each module imports, of this room, only the modules named:
     sweep.content        -
     sweep.plan           sweep.content
     bound_of_passes      measure_bounds
+    lookup_replay        prompt_loop
     prediction_on_texts  lookup_replay
     losslessness         prompt_loop
     measure_profile      step_timers

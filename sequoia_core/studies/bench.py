@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +18,7 @@ from ..decoding.dynamic.spec_exec import SpecExecTree
 from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import SPECINFER_TREE, TreePolicy
 from ..design.acceptance import AcceptanceVector
+from ..design.bootstrap import Estimate
 from ..design.planning import plan_tree
 from ..design.prediction import Prediction, best_chain, predict
 from ..design.profile import HardwareProfile
@@ -24,8 +27,26 @@ from ..files.model_names import needed_draft
 from ..models.language_model import ModelPair
 from .measure_acceptance import measure_acceptance
 from .measure_profile import measure_profile
-from .prompt_loop import Progress
-from .race import LOOPS_FROM, MethodResult, over_best_other, race, repeated_share
+from .prompt_loop import Progress, part_of
+from .race import LOOPS_FROM, MethodResult, over_best_other, over_plain, race, repeated_share
+
+# What parts take, in texts written token by token, to say how far a run is.
+PROFILED_TEXTS = 8
+RACED_TEXTS = 12  # each prompt, by all methods
+PARTS = ("acceptance: ", "", "race: ")
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a bench found.
+
+    Attributes:
+        record: everything, as JSON; see `bench`.
+        over_plain: method -> how many times as fast it is as decoding without a draft.
+    """
+
+    record: dict[str, Any]
+    over_plain: dict[str, Estimate]
 
 
 def dynamic_trees(
@@ -51,16 +72,17 @@ def bench(
     max_new_tokens: int,
     calibration: Sequence[Sequence[int]] = (),
     progress: Progress | None = None,
-) -> dict:
-    """Measure, plan, race and compare: one JSON-ready record.
+) -> Bench:
+    """Measure, plan, race and compare.
 
     Args:
         calibration: other prompts, on which the vector is measured; when empty, the last quarter of `prompts` is kept
             from the race for that.
 
     Returns:
-        method -> summary, and the planned tree with predicted and measured speedup over `autoregressive`: totals
-        against totals, prompt reading left out, and whether the measured one is inside the predicted interval.
+        With a record: method -> summary, and the planned tree with predicted and measured speedup over
+        `autoregressive`: totals against totals, prompt reading left out, and whether the measured one is inside the
+        predicted interval.
         `specexec` and `adaptive` have the same, the latter also its tree's size and depth where that tree is static.
         All three say how they compare with the fastest other method. `growing_sec` is the profile's.
     """
@@ -69,15 +91,18 @@ def bench(
     if not calibration:
         calibration = prompts[-max(1, len(prompts) // 4) :] if len(prompts) > 1 else prompts
         raced = prompts[: len(prompts) - len(calibration)] if len(prompts) > 1 else prompts
+    texts = np.array([0, len(calibration), PROFILED_TEXTS, RACED_TEXTS * len(raced)]).cumsum()
+    parts = [part_of(progress, *ends, doing) for ends, doing in zip(pairwise(texts / texts[-1]), PARTS, strict=True)]
     acceptance = measure_acceptance(
-        calibration, target=pair.target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens
-    )
-    profile = measure_profile(target=pair.target, draft=draft)
+        calibration, target=pair.target, draft=draft, sampling=sampling, max_new_tokens=max_new_tokens,
+        progress=parts[0],
+    )  # fmt: skip
+    profile = measure_profile(target=pair.target, draft=draft, progress=parts[1])
     trees = {"chain": best_chain(acceptance, profile), "sequoia": plan_tree(acceptance, profile)}
     dynamic = dynamic_trees(acceptance, profile, trees["sequoia"])
     policies = cast("dict[str, TreePolicy]", dynamic)  # an adaptive policy has a size once it is created
     raced_trees: dict[str, TokenTree | TreePolicy] = {**trees, "specinfer": SPECINFER_TREE, **policies}
-    results = race(pair, raced, trees=raced_trees, sampling=sampling, max_new_tokens=max_new_tokens, progress=progress)
+    results = race(pair, raced, trees=raced_trees, sampling=sampling, max_new_tokens=max_new_tokens, progress=parts[2])
     result: dict = {name: found.summary() for name, found in results.items()}
     context = float(np.mean([len(prompt) for prompt in raced])) + max_new_tokens / 2
     times: dict[str, Any] = {"context": context, "prompts": len(raced)}
@@ -113,7 +138,7 @@ def bench(
     result["not_looping"] = _compared(results, repeated <= LOOPS_FROM)
     result["looping"] = _compared(results, repeated > LOOPS_FROM)
     result["peak_memory_bytes"] = _peak_memory(pair.target.device)
-    return result
+    return Bench(result, {name: over_plain(results, name) for name in results})
 
 
 def _held(prediction: Prediction, measured: float) -> dict:

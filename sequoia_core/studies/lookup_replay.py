@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from os.path import isdir
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from ..design.step_time import autoregressive_sec, step_seconds
 from ..files.response_logs import Recorded
 from ..files.safe_files import one_line, read_bytes
 from ..native.text_index import MOST, TreeColumns
+from .prompt_loop import part_of
 
 SIZES = (2, 4, 8, 16, 32, 64)
 DEPTH = 16
@@ -188,15 +189,9 @@ def replay_log(
     """Replay a log with and without earlier requests, with trees and with chains; arguments as for `replay`."""
     found = []
     for number, (shared, children) in enumerate(((False, MOST), (True, MOST), (False, 1), (True, 1))):
-        show = None
-        if progress is not None:
-            show = partial(_part_of, progress, number)
+        show = part_of(progress, number / 4, (number + 1) / 4)
         found.append(replay(requests, shared=shared, max_children=children, progress=show, cancel=cancel))
     return LookupReport(*found)
-
-
-def _part_of(progress: Callable[[float, str], None], number: int, fraction: float, words: str) -> None:
-    progress((number + fraction) / 4, words)
 
 
 def replay(

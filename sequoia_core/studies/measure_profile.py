@@ -79,6 +79,8 @@ def measure_profile(
     done = 0 if resume is None else _rounds_of(resume, rounds)
     repeats = max(1, repeats - done)
     wanted, number = repeats, 0
+    if progress is not None:
+        progress(0.0, "profiling, warming up")
     rounds.warm_up()
     while True:
         if progress is not None:

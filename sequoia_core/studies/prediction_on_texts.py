@@ -89,7 +89,9 @@ def predict_on_texts(
     per_step = float(tokens.mean())
     return Prediction(
         speedup=combined(
-            per_step * alone / step_sec(profile), by_time, time_ratios(profile, step_sec, context=None, greedy=greedy)
+            per_step * alone / step_sec(profile),
+            by_time,
+            time_ratios(profile, step_sec, context=None, greedy=greedy) if several else None,
         ),
         tokens_per_step=combined(per_step, by_step, None),
         step=StepTime(*parts.mean(axis=1).tolist()),

@@ -83,6 +83,13 @@ def room_after(
     return rooms
 
 
+def part_of(progress: Progress | None, low: float, high: float, doing: str = "") -> Progress | None:
+    """Return what takes the progress of a part that goes from `low` to `high` of all, with words put before its own."""
+    if progress is None:
+        return None
+    return lambda share, words: progress(low + share * (high - low), doing + words)
+
+
 def require_a_prompt(complete: Sized, study: str) -> None:
     """Raise Cancelled when no prompt was complete, so that there is nothing to say."""
     if not complete:

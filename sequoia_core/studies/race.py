@@ -19,7 +19,7 @@ from ..decoding.loop import decode
 from ..decoding.record import DecodeStep
 from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import ROOT_ONLY, TreePolicy
-from ..design.bootstrap import ratio_estimate
+from ..design.bootstrap import Estimate, ratio_estimate
 from ..design.tree import TokenTree
 from ..files.model_names import needed_draft
 from ..models.language_model import HuggingFaceModel, ModelPair
@@ -276,6 +276,16 @@ def over_best_other(results: Mapping[str, MethodResult], name: str) -> dict:
     best = min(others, key=lambda other: results[other].sec_per_token)
     theirs, own = (np.array(result.step_sec) / np.array(result.tokens) for result in (results[best], results[name]))
     return {"lane": best, **ratio_estimate(theirs, own).to_json()}
+
+
+def over_plain(results: Mapping[str, MethodResult], name: str) -> Estimate:
+    """Estimate how many times as fast as autoregressive decoding a method is, with a paired bootstrap over prompts.
+
+    Seconds in steps; of whole decodes, prompt reading counted, for transformers' methods, which know no other.
+    """
+    clock = "step_sec" if results[name].step_sec else "seconds"
+    plain, own = (np.array(getattr(results[each], clock)) for each in ("autoregressive", name))
+    return ratio_estimate(plain, own, few=True)
 
 
 def repeated_share(tokens: Sequence[int], length: int = 4) -> float:

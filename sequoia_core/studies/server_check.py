@@ -247,7 +247,9 @@ def compare(
         result |= {"chosen": chosen, "chosen_over_best": over.to_json()}
     texts = {k: [each.text for each in answers] for k, answers in settings.items()}
     same = [text == plain for k in texts if k for text, plain in zip(texts[k], texts[0], strict=True)]
-    interval = None if acceptance is None else [acceptance.low.tolist(), acceptance.high.tolist()]
+    interval = None
+    if acceptance is not None and acceptance.has_interval:
+        interval = [acceptance.low.tolist(), acceptance.high.tolist()]
     result |= {"same_text": float(np.mean(same)), "survival_interval": interval}
     return result | {"rows": rows, "notes": notes}
 

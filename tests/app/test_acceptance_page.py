@@ -38,6 +38,17 @@ def test_another_shipped_vector_is_used_and_overlaid() -> None:
     assert page.get("plotly_chart")[0].proto.spec.count('"lines+markers"') == 2
 
 
+def test_one_prompt_is_not_shown_as_if_it_were_many() -> None:
+    page = open_page("acceptance")
+    everything = AcceptanceVector(np.array([1.0]), prompt_sums=[[96.0]], prompt_trials=[96])
+    page = upload(page, "one.json", everything.to_bytes())
+    shown = metrics(page)
+    assert shown["Positions measured"] == ("96", "one prompt: no interval")
+    assert shown["Best possible chain"] == ("unknown", "one prompt does not tell")
+    assert "nothing was rejected on the one prompt measured" in page.get("plotly_chart")[1].proto.spec
+    assert any("measure on two or more" in caption.value for caption in page.caption)
+
+
 def upload(page, name: str, content: bytes):
     settled(page.segmented_control(key="acceptance_way").set_value("Upload").run())
     page.file_uploader(key="acceptance_file").upload(name, content)

@@ -106,7 +106,8 @@ def rejection_figure(vectors: Mapping[str, AcceptanceVector]) -> go.Figure:
     figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
     if not any(np.isfinite(trace.y).any() for trace in traces):
         figure.update_yaxes(showticklabels=False)
+        where = " on the one prompt measured" if any(vector.of_one_prompt for vector in vectors.values()) else ""
         figure.add_annotation(
-            text="nothing is ever rejected", showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper"
+            text=f"nothing was rejected{where}", showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper"
         )
     return figure

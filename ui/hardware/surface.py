@@ -87,6 +87,7 @@ def spread_sentence(vector: AcceptanceVector, profile: HardwareProfile, best: Be
     tree = core_cache.best_tree(vector, best.size, best.depth)
     found = core_cache.prediction(vector, profile, tree).speedup
     sure = "" if found.low is None else f" (95 %: {found.low:.2f} to {found.high:.2f}×)"
+    sure = " (one prompt: no interval)" if vector.of_one_prompt else sure
     words = f"Best: n = {best.size}, d = {best.depth} at {best.predicted_speedup:.2f}×{sure}."
     if small.size < best.size:
         words += f" Already n = {small.size}, d = {small.depth} reaches {small.predicted_speedup:.2f}×."

@@ -340,4 +340,4 @@ def _raced(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
 
     ids = [encode_prompt(loaded.pair.tokenizer, each, chat=job.chat) for each in job.prompts]
     found = bench(loaded.pair, ids, sampling=_sampling(job), max_new_tokens=job.common["new_tokens"])
-    return {"result": json.dumps(found)} | _dtype(loaded.pair)
+    return {"result": json.dumps(found.record)} | _dtype(loaded.pair)

@@ -115,9 +115,10 @@ def _speed(
     ratios = several = None
     if intervals:
         ratios = time_ratios(profile, lambda times: float(seconds(times).sum() / steps), context=None, greedy=greedy)
-        if len(tokens) > 1:
+        if len(tokens) > 1:  # how times vary is no interval over texts
             several = stretched(rate_samples(tokens, spent, None), float(tokens.sum() / spent.sum()), len(tokens))
-    return Speed(combined(value, several, ratios), tree, sizes, prompts.assign(seconds=spent), alone, ratios)
+    speedup = combined(value, several, None if several is None else ratios)
+    return Speed(speedup, tree, sizes, prompts.assign(seconds=spent), alone, ratios)
 
 
 Seconds = Callable[[HardwareProfile], np.ndarray]  # of each prompt, float64 [m], by some times

@@ -144,8 +144,14 @@ def test_wilson_interval_when_only_trials_are_known():
     low, high = AcceptanceVector(np.array([0.5, 0.0, 0.5]), trials=100).interval()
     np.testing.assert_allclose([low[0], high[0]], [0.4038, 0.5962], atol=1e-4)  # textbook value for 50 of 100
     assert low[1] == 0 and 0.03 < high[1] < 0.04
-    one_prompt = AcceptanceVector(np.array([0.5]), prompt_sums=[[50.0]], prompt_trials=[100])
-    np.testing.assert_allclose(one_prompt.interval()[0], low[0])
+
+
+def test_one_prompt_has_no_interval_however_many_positions_it_has():
+    one = AcceptanceVector(np.array([0.97]), prompt_sums=[[97.0]], prompt_trials=[100])
+    assert one.of_one_prompt and one.interval() is None and one.resamples(3) is None and one.more_prompts(0.02) is None
+    two = AcceptanceVector(np.array([0.97]), prompt_sums=[[48.0], [49.0]], prompt_trials=[50, 50])
+    assert not two.of_one_prompt and two.interval() is not None
+    assert not AcceptanceVector(np.array([0.97]), trials=100).of_one_prompt
 
 
 def test_no_interval_without_a_sample():

@@ -111,6 +111,7 @@ def test_one_request_has_no_interval_over_requests():
     )
     one = chain_acceptance(alone)
     assert one.tokens(4).low is None and one.tokens(4).value == pytest.approx(8 / 3)
+    assert not one.has_interval and "One request has no interval" in " ".join(one.notes)
     assert one.tokens(1).value == pytest.approx(8 / 4) and chains.tokens(1).low is not None
 
 

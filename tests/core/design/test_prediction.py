@@ -79,6 +79,14 @@ def test_rounds_of_timing_alone_give_an_interval():
     assert found.tokens_per_step.low is None and 0 < found.speedup.high - found.speedup.low < 0.2 * found.speedup.value
 
 
+def test_one_prompt_gives_no_interval_however_often_passes_were_timed():
+    rng = np.random.default_rng(4)
+    timed = profile(rng)
+    for count, known in ((1, False), (2, True)):
+        speedup = predict(RAGGED, with_texts(texts(rng, count)), timed).speedup
+        assert (speedup.low is not None) == known
+
+
 VECTOR = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
 PROFILE = HardwareProfile(sizes=[1, 8, 32], verify_sec=[0.010, 0.012, 0.020], draft_sec=0.0008)
 

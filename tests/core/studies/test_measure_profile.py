@@ -82,7 +82,7 @@ class Bench:
 
     def measure(self, **options) -> HardwareProfile:
         def next_round(share: float, words: str) -> None:
-            self.round += 1
+            self.round += share > 0.0  # at 0 it warms up
 
         options = {"sizes": [2, 9, 33], "context": 6, "repeats": 3, "progress": next_round} | options
         return measure_profile(target=self.target, draft=self.draft, **options)

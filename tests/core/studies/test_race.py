@@ -54,9 +54,12 @@ def test_bench_record_is_complete(tiny_target, tiny_draft):
         [[1, 2, 3], [4, 5], [6]],
         sampling=SamplingConfig(),
         max_new_tokens=10,
-        progress=lambda f, m: told.append(f),
-    )
-    assert result["settings"]["prompts"] == 2 and told[-1] == 1.0 and len(result["repeated_4grams"]) == 2
+        progress=lambda f, m: told.append((f, m)),
+    ).record
+    fractions = [fraction for fraction, _ in told]
+    assert fractions == sorted(fractions)  # one bar for measuring, timing and racing
+    assert {words.split()[0] for _, words in told} == {"acceptance:", "profiling,", "race:"}
+    assert result["settings"]["prompts"] == 2 and told[-1][0] == 1.0 and len(result["repeated_4grams"]) == 2
     assert result["measured_speedup"] > 0 and result["predicted_speedup"] >= 1.0
     for name in ("sequoia", "specexec", "adaptive"):
         row = result[name]
@@ -201,12 +204,14 @@ def test_bench_compares_what_it_raced_and_calibrates_on_the_rest(tiny_target, ti
     monkeypatch.setattr(benchmark, "measure_profile", lambda **options: PROFILE)
     monkeypatch.setattr(benchmark, "race", raced)
     pair = ModelPair(tiny_target, tiny_draft, tokenizer=None)
-    result = bench(pair, [[1], [2], [3], [4]], sampling=SamplingConfig(), max_new_tokens=10)
+    found = bench(pair, [[1], [2], [3], [4]], sampling=SamplingConfig(), max_new_tokens=10)
+    result = found.record
     assert asked["raced"] == [[1], [2], [3]] and asked["calibration"] == [[4]]
     assert asked["trees"]["sequoia"] == plan_tree(VECTOR, PROFILE)
     assert result["measured_speedup"] == pytest.approx(10.5 / 6.5)  # totals of the steps, without prompt reading
     assert result["predicted_speedup"] == predicted_speedup(asked["trees"]["sequoia"], VECTOR, PROFILE)
     assert result["predicted_interval"] == [None, None] and result["held"] is None  # nothing is known of the samples
+    assert found.over_plain["sequoia"].value == pytest.approx(10.5 / 6.5)
     bench(pair, [[1], [2]], sampling=SamplingConfig(), max_new_tokens=10, calibration=[[8], [9]])
     assert asked["raced"] == [[1], [2]] and asked["calibration"] == [[8], [9]]
     assert result["repeated_4grams"] == [0.0, 0.857, 0.0]

@@ -89,10 +89,10 @@ def test_what_failed_before_is_said_again(tmp_path, capsys):
 
 def test_lines_of_progress_come_now_and_then_and_at_the_end(capsys):
     tell = sweep_command._lines()
-    for ended, seconds in ((0, 1), (1, 5), (2, 20), (2, 36), (3, 36), (4, 40), (5, 41)):
+    for ended, seconds in ((0, 1), (0, 12), (1, 15), (2, 21), (2, 36), (3, 36), (4, 40), (5, 41), (5, 42)):
         tell(State(5, done=ended, seconds=seconds, remaining_sec=100.0 * (5 - ended)))
     assert capsys.readouterr().err.splitlines() == [
-        "1 of 5 jobs, 5 s, about 7 min left",
+        "0 of 5 jobs, 12 s, about 8 min left",
         "2 of 5 jobs, 36 s, about 5 min left",
         "5 of 5 jobs, 41 s",
     ]

@@ -1,0 +1,253 @@
+"""What the commands without a model say to people: tree, table, score, plan, lookup, server-plan. One function each.
+
+Each yields sentences and tables; none computes what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .figures import command, counted, duration, figure, percent, sure, table
+from .output import AsItIs
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ..design.acceptance import AcceptanceVector
+    from ..design.bootstrap import Estimate
+    from ..design.break_even import Larger
+    from ..design.chain_acceptance import ChainAcceptance
+    from ..design.planning import BestShape
+    from ..design.prediction import Prediction
+    from ..design.profile import HardwareProfile
+    from ..design.server_plan import BatchPlan, ServerPlan
+    from ..design.tree import TokenTree
+    from ..files.server_counts import ServerCounts
+
+    Parts = Iterator[RenderableType]
+
+SHOWN_SIZES = 32  # rows of a table
+NOTHING = 5e-4  # a smaller share of more tokens is none
+DEPTHS_BESIDE, BATCHES_BESIDE = 8, 2  # columns that fit 60 characters
+
+
+def tree_parts(tree: TokenTree, expected: float, acceptance: Path, out: Path | None, note: str | None) -> Parts:
+    yield f"The best tree of {counted(tree.size, 'node')}, {tree.depth} deep:"
+    yield _levels(tree)
+    yield f"{figure(expected)} tokens are expected per target pass; without a draft it is 1."
+    if note is not None:
+        yield note
+    if out is None:
+        yield "--out writes it to a file; whether it pays, and which size pays most, takes the times of a machine."
+        yield command("plan", "--acceptance", acceptance, "--profile", "profile.json")
+    else:
+        yield AsItIs(f"Written to {out}.")
+        yield command("generate", "--prompt", "def read_lines(path):", "--tree", out)
+
+
+def _levels(tree: TokenTree) -> Any:
+    """Return a row for each depth: how many nodes, and how many children each has, in their order."""
+    counts = tree.child_counts
+    rows = [
+        (str(depth), f"{len(nodes):,}", _runs(counts[nodes].tolist()) if depth < tree.depth else "–")
+        for depth, nodes in enumerate(tree.levels)
+    ]
+    found = table(("depth", "nodes", "children of each"), rows)
+    found.columns[-1].justify = "left"
+    return found
+
+
+def _runs(counts: list[int]) -> str:
+    """Write numbers one after the other, those that repeat as 0 × 12."""
+    runs = [(value, len(list(same))) for value, same in groupby(counts)]
+    return ", ".join(f"{value}" if length == 1 else f"{value} × {length}" for value, length in runs)
+
+
+def table_parts(expected: np.ndarray, acceptance: Path) -> Parts:
+    """Args: expected: G(n, d), float64 [N + 1, D + 1]; -inf where there is no tree."""
+    largest, depths = expected.shape[0] - 1, range(1, expected.shape[1])
+    sizes = [n for n in range(1, largest + 1) if n <= SHOWN_SIZES or n == largest or not n % (largest // SHOWN_SIZES)]
+    yield "Most expected tokens per target pass, for n nodes (down) and d levels (across):"
+    for start in range(0, len(depths), DEPTHS_BESIDE):
+        shown = depths[start : start + DEPTHS_BESIDE]
+        cells = ([f"{value:.3f}" if np.isfinite(value) else "–" for value in expected[n, shown]] for n in sizes)
+        rows = [(str(n), *row) for n, row in zip(sizes, cells, strict=True)]
+        yield table(("n", *(f"d = {d}" for d in shown)), rows, words=0)
+    if len(sizes) < largest:
+        yield f"{len(sizes)} of {largest} sizes are shown; --json has all."
+    n, d = np.unravel_index(np.argmax(expected), expected.shape)
+    yield f"Most: {figure(expected[n, d])} tokens with n = {n} and d = {d}."
+    yield command("tree", "--acceptance", acceptance, "--size", n, "--depth", d, "--out", "tree.json")
+
+
+def score_parts(tree: TokenTree, expected: float, best: float | None, warning: str | None, acceptance: Path) -> Parts:
+    rows = [
+        ("yours", f"{expected:.3f}"),
+        ("the best of its size and depth", "unknown" if best is None else f"{best:.3f}"),
+    ]
+    yield table(("tree", "tokens per target pass"), rows)
+    yield f"Yours has {counted(tree.size, 'node')} and is {tree.depth} deep."
+    if warning is not None:
+        yield f"{warning[0].upper()}{warning[1:]}."
+    yield command("tree", "--acceptance", acceptance, "--size", tree.size, "--depth", tree.depth, "--out", "tree.json")
+
+
+def plan_parts(
+    tree: TokenTree,
+    found: Prediction,
+    small: BestShape,
+    larger: Larger | None,
+    vector: AcceptanceVector,
+    profile: HardwareProfile,
+    warnings: Sequence[str],
+    files: tuple[Path, Path],
+) -> Parts:
+    """Args: tree, found: the best tree, or the fastest that drafts where none pays; files: of vector and profile."""
+    speedup, tokens, step = found.speedup, found.tokens_per_step, found.step
+    pays = small.size > 1
+    alone, taken = duration(found.autoregressive_sec), duration(step.total_sec)
+    if pays:
+        yield f"Draft a tree of {tree.size} nodes, {tree.depth} deep: {sure(*speedup, '×')} the speed without a draft."
+        yield _levels(tree)
+    else:
+        yield (
+            f"Do not speculate: a token takes {alone} without a draft and {duration(found.sec_per_token)} with the "
+            f"fastest tree ({counted(tree.size, 'node')}, {tree.depth} deep: {taken} a step for "
+            f"{figure(tokens.value)} tokens)."
+        )
+    yield table(
+        ("", "with the tree", "without a draft"),
+        [
+            ("tokens per step", sure(*tokens), "1"),
+            ("a step takes", taken, alone),
+            ("  target pass", duration(step.verify_sec), ""),
+            ("  draft passes", duration(step.draft_sec), ""),
+            *([("  the rest", duration(step.overhead_sec), "")] if step.overhead_sec else []),
+            ("a token takes", duration(found.sec_per_token), alone),
+        ],
+    )
+    if pays and larger is not None:
+        more = percent(larger.more_tokens) if larger.more_tokens >= NOTHING else "no"
+        yield (
+            f"Why no larger tree: {larger.size} nodes would bring {more} more tokens per step, but their step "
+            f"takes {percent(larger.more_time)} longer: a bigger tree gains fewer tokens than its passes cost."
+        )
+    elif pays:
+        yield (
+            "Why no larger tree: none was looked at. The profile's largest size "
+            f"({profile.max_size}), --max-size, --max-depth or the vector's ranks end there; profile --sizes times "
+            "larger ones."
+        )
+    if pays and small.size < tree.size:
+        yield f"{small.size} nodes, {small.depth} deep, are within 2 % of it: {figure(small.predicted_speedup)}×."
+    if vector.of_one_prompt:
+        yield "Acceptance is of one prompt, which has no interval over texts."
+    elif speedup.low is None:
+        yield "No interval: the files do not keep the samples that they were measured from."
+    yield from warnings
+    missing = list(_missing(vector, profile))
+    yield from missing
+    if missing:
+        return
+    if pays:
+        yield command("generate", "--prompt", "def read_lines(path):", "--acceptance", files[0], "--profile", files[1])
+    else:
+        yield "A draft that is cheaper or right more often would be needed; bench measures this one."
+        yield command("bench")
+
+
+def _missing(vector: AcceptanceVector, profile: HardwareProfile) -> Parts:
+    """Say which commands measure what the vector or the profile does not know."""
+    models = ("--target", "TARGET", "--draft", "DRAFT")
+    if vector.holds_for is None:
+        yield "This measures how often your own draft is right:"
+        yield AsItIs(" ".join(("  sequoia measure", *models, "--out vector.json")))
+    if profile.modelled or profile.meta.get("target") is None or profile.meta.get("draft") is None:
+        why = "modelled" if profile.modelled else "of a pair that is not named"
+        yield f"The times are {why}. This measures those of your own pair on this machine:"
+        yield AsItIs(" ".join(("  sequoia profile", *models, "--out profile.json")))
+
+
+def lookup_parts(
+    result: dict[str, Any], estimates: dict[str, dict[int, Estimate]], responses: Path, profiled: bool
+) -> Parts:
+    yield f"{counted(result['requests'], 'request')}, {result['tokens']:,} tokens."
+    yield "Tokens per step of trees of text already seen:"
+    own, shared = estimates["own"], estimates["shared"]
+    rows = [
+        (str(n), sure(*own[n]), "*" * (n == result["best_n"]), sure(*shared[n]), "*" * (n == result["best_n_shared"]))
+        for n in own
+    ]
+    yield table(("n at most", "own text", "", "earlier answers too", ""), rows, words=0)
+    why = "by the profile's times" if profiled else "the least with 95 % of what the largest gains"
+    yield f"* The best size: {why}."
+    if result["requests"] == 1:
+        yield "One request has no interval over texts."
+    if result["predicted_speedup"] is not None:
+        speed = figure(result["predicted_speedup"])
+        yield f"With n = {result['best_n']} the own text gives {speed}× the speed, by the profile's times."
+    yield from result["warnings"] if profiled else result["warnings"][:-1]  # the last explains a name of the JSON
+    yield "The nearest settings of servers:"
+    for name, text in result["servers"].items():
+        yield AsItIs(f"{name}:\n  {text}")
+    if profiled:
+        yield command("generate", "--draft", "none", "--prompt", "def read_lines(path):")
+    else:
+        yield command("lookup", "--responses", responses, "--profile", "profile.json")
+
+
+def server_plan_parts(
+    chains: ChainAcceptance,
+    plan: ServerPlan | None,
+    flags: dict[str, str] | None,
+    warnings: Sequence[str],
+    adds: float | None,
+) -> Parts:
+    yield _source(chains.counts)
+    rows = []
+    for k in range(1, chains.longest + 1):
+        low, high = (chains.low[k - 1], chains.high[k - 1]) if chains.has_interval else (None, None)
+        rows.append((str(k), sure(chains.survival[k - 1], low, high), sure(*chains.tokens(k))))
+    yield table(("k", "k-th accepted", "tokens per step"), rows, words=0)
+    if plan is not None:
+        yield f"Speed over no draft at the same batch size; costs: {plan.source}."
+        for start in range(0, len(plan.batches), BATCHES_BESIDE):
+            yield _speeds(plan.batches[start : start + BATCHES_BESIDE])
+        yield plan.sentence(chains.longest)
+    if adds is not None:
+        yield f"A tree would be {adds:.2f} times as fast as the best chain, at batch 1."
+    yield from warnings
+    for name, text in (flags or {}).items():
+        yield AsItIs(f"{name}:\n{text}")
+    if plan is None:
+        yield "Next: the same with --timed 0=RATE,2=RATE,4=RATE (tokens per second at those k) or --profile FILE."
+    else:
+        yield "Next: sequoia server-check holds this against a real server."
+
+
+def _speeds(batches: Sequence[BatchPlan]) -> Any:
+    longest = max(len(each.speedup) for each in batches)
+    rows = [
+        (str(k), *(sure(*each.speedup[k], "×") if k < len(each.speedup) else "–" for each in batches))
+        for k in range(1, longest)
+    ]
+    return table(("k", *(f"batch {each.batch}" for each in batches)), rows, words=0)
+
+
+def unplanned_parts(counts: ServerCounts, mean: float | None, warnings: Sequence[str]) -> Parts:
+    yield _source(counts)
+    if mean is not None:
+        yield f"{figure(mean)} tokens per step on average."
+    yield "Nothing is planned:"
+    yield from warnings
+
+
+def _source(counts: ServerCounts) -> str:
+    model = f", {counts.model}" if counts.model else ""
+    drafts = "" if counts.shares or counts.drafts is None else f", {counted(counts.drafts, 'draft')}"
+    return f"{counts.engine}{model}: {counts.source}{drafts}."

@@ -1,0 +1,98 @@
+"""Progress on stderr: a bar on a terminal, else a line at least every ten seconds with what is done and what is left.
+
+Knows nothing of what is done.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..studies.prompt_loop import Progress
+
+LINE_SEC = 10.0
+
+
+class ProgressLines:
+    """Says a line when one is due, with the time that is left at the pace so far.
+
+    Args:
+        clock: seconds, from any moment on.
+        say: takes each line.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, say: Callable[[str], None] | None = None):
+        self._clock, self._say = clock, say or to_stderr
+        self._lock = threading.Lock()
+        self._began = self._said = clock()
+        self._first: tuple[float, float] | None = None  # when, and the fraction: a resumed run begins above 0
+        self._fraction, self._words = 0.0, "starting"
+
+    def __call__(self, fraction: float, words: str) -> None:
+        if self._first is None or fraction < self._fraction:
+            self._first = self._clock(), fraction
+        self._fraction, self._words = fraction, words
+        self.tick()
+
+    def due_in(self) -> float:
+        """Return the seconds until a line is due."""
+        return max(0.0, self._said + LINE_SEC - self._clock())
+
+    def tick(self) -> None:
+        """Say a line where one is due."""
+        with self._lock:
+            if self.due_in() == 0.0:
+                self._said = self._clock()
+                self._say(self._line())
+
+    def _line(self) -> str:
+        now, parts = self._clock(), [self._words]
+        if self._first is not None:
+            since, start = self._first
+            parts.insert(0, f"{self._fraction:.0%}")
+        parts.append(span(now - self._began))
+        if self._first is not None and self._fraction > start:
+            left = (now - since) * (1.0 - self._fraction) / (self._fraction - start)
+            parts.append(f"about {span(left)} left")
+        return ", ".join(parts)
+
+
+@contextmanager
+def shown_progress(as_json: bool) -> Iterator[Progress]:
+    """Give what takes the fraction that is done and words; lines come even while nothing calls it."""
+    if not as_json and sys.stderr.isatty():
+        yield _bar
+        return
+    lines, over = ProgressLines(), threading.Event()
+    thread = threading.Thread(target=_keep_saying, args=(lines, over.wait), daemon=True)
+    thread.start()
+    try:
+        yield lines
+    finally:
+        over.set()
+        thread.join()
+
+
+def _keep_saying(lines: ProgressLines, wait: Callable[[float], bool]) -> None:
+    """Say lines as they are due until `wait`, given seconds, returns True."""
+    while not wait(lines.due_in()):
+        lines.tick()
+
+
+def _bar(fraction: float, words: str) -> None:
+    end = "\n" if fraction >= 1.0 else ""
+    print(f"\r{fraction:5.0%} {words:<50}", end=end, file=sys.stderr, flush=True)
+
+
+def to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def span(seconds: float) -> str:
+    """Write seconds as people say them."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
