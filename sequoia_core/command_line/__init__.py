@@ -4,9 +4,9 @@ Each module imports, of this room, only the modules named:
 
     options           -
     output            -
-    design_commands   options, output
-    server_commands   options, output
     inputs            output
+    design_commands   options, output, inputs
+    server_commands   options, output, inputs
     decode_commands   options, output, inputs
     measure_commands  options, output, inputs
     server_check      options, output, inputs

@@ -14,7 +14,8 @@ import typer
 
 from ..design.acceptance import AcceptanceVector
 from ..design.tree import TokenTree
-from .options import READ, Acceptance, Json, Out, app
+from .inputs import told
+from .options import READ, Acceptance, Entries, Json, Out, app
 from .output import check_out, progress_bar, report, tell
 
 FORMATS = "native, growmap, umbrella, choices, vllm, graphml, dot or node-link"
@@ -25,6 +26,7 @@ def tree_command(
     acceptance: Acceptance,
     size: Annotated[int, typer.Option("--size", help="Nodes including the root.")],
     depth: Annotated[int | None, typer.Option("--depth", help="Edges on the longest path; default: no limit.")] = None,
+    entries: Entries = None,
     out: Out = None,
     format: Annotated[str, typer.Option("--format", help=FORMATS)] = "native",
     as_json: Json = False,
@@ -36,7 +38,7 @@ def tree_command(
 
     check_format(format)
     check_out(out)
-    vector = load_acceptance(acceptance)
+    vector = told(load_acceptance(acceptance, entries))
     tree = optimal_tree(vector, size=size, depth=depth)
     if out is not None:
         export_tree(tree, format, out, acceptance=vector if isinstance(vector, AcceptanceVector) else None)
@@ -58,13 +60,14 @@ def table_command(
     acceptance: Acceptance,
     max_size: Annotated[int, typer.Option("--max-size")],
     max_depth: Annotated[int, typer.Option("--max-depth")],
+    entries: Entries = None,
     as_json: Json = False,
 ) -> None:
     """Compute G(n, d), the most expected tokens for every size and depth."""
     from ..design.matrix_files import load_acceptance
     from ..design.optimal_trees import expected_tokens_table
 
-    vector = load_acceptance(acceptance)
+    vector = told(load_acceptance(acceptance, entries))
     started = time.perf_counter()
     table = expected_tokens_table(vector, max_size=max_size, max_depth=max_depth)
     seconds = time.perf_counter() - started
@@ -76,20 +79,23 @@ def table_command(
 def score_command(
     acceptance: Acceptance,
     tree: Annotated[Path, typer.Option("--tree", help="Tree file in any format that can be imported.", **READ)],
+    entries: Entries = None,
     as_json: Json = False,
 ) -> None:
     """Score somebody's tree under a vector, beside the best tree of the same size and depth."""
     from ..design.matrix_files import load_acceptance
-    from ..design.optimal_trees import best_expected_tokens, expected_tokens
+    from ..design.optimal_trees import best_expected_tokens, expected_tokens, ranks_not_measured
     from ..design.tree_files import import_tree
 
-    vector, shape = load_acceptance(acceptance), import_tree(tree)
+    vector, shape = told(load_acceptance(acceptance, entries)), import_tree(tree)
     result = {"size": shape.size, "depth": shape.depth, "expected_tokens": expected_tokens(shape, vector)}
+    warnings, best = list(filter(None, [ranks_not_measured(shape, vector)])), None
     try:
-        best: dict[str, float | str | None] = {"optimal_expected_tokens": best_expected_tokens(shape, vector)}
+        best = best_expected_tokens(shape, vector)
     except ValueError as error:  # the search has limits; the score has none
-        best = {"optimal_expected_tokens": None, "warning": f"the best tree is unknown: {error}"}
-    report(result | best, as_json)
+        warnings.append(f"the best tree is unknown: {error}")
+    warned = {"warning": " ".join(warnings)} if warnings else {}
+    report(result | {"optimal_expected_tokens": best} | warned, as_json)
 
 
 @app.command("plan")
@@ -103,6 +109,7 @@ def plan_command(
     context: Annotated[
         float | None, typer.Option("--context", help="Tokens in the cache on average; default: as profiled.")
     ] = None,
+    entries: Entries = None,
     as_json: Json = False,
 ) -> None:
     """Choose the tree size and depth with the largest predicted speedup, and say how sure that is."""
@@ -112,7 +119,7 @@ def plan_command(
     from ..design.prediction import predict, prompts_for
     from ..design.profile import HardwareProfile
 
-    vector, hardware = AcceptanceVector.load(acceptance), HardwareProfile.load(profile)
+    vector, hardware = told(AcceptanceVector.load(acceptance, entries)), HardwareProfile.load(profile)
     surface = speedup_surface(vector, hardware, max_size=max_size, max_depth=max_depth, context=context)
     best, small = best_shape(surface), smallest_good_shape(surface)
     tree = optimal_tree(vector, size=best.size, depth=best.depth)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..files.model_names import ASSETS, needed_draft, pair_names
 from .output import held_stderr, progress_bar, tell
@@ -12,6 +12,15 @@ from .output import held_stderr, progress_bar, tell
 if TYPE_CHECKING:
     from ..decoding.sampling import SamplingConfig
     from ..models.language_model import ModelPair
+
+Acceptance = TypeVar("Acceptance")
+
+
+def told(acceptance: Acceptance) -> Acceptance:
+    """Say on a terminal what was assumed of a file's entries, and return what was read."""
+    if note := getattr(acceptance, "note", ""):  # a matrix has none
+        tell(note)
+    return acceptance
 
 
 def checked_sampling(temperature: float, top_p: float, verifier: str | None) -> SamplingConfig:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import READ, Json, Out, app
+from .inputs import told
+from .options import READ, Entries, Json, Out, app
 from .output import check_out, report, tell
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def server_plan_command(
     acceptance: Annotated[
         Path | None, typer.Option("--acceptance", help="A vector measured here: tells what a tree would add.", **READ)
     ] = None,
+    entries: Entries = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -91,7 +93,7 @@ def server_plan_command(
     plan = None if costs is None else plan_server(chains, costs, batches)
     if out is not None:
         write_atomic(out, matrix_bytes(chains.to_matrix()))
-    adds = None if acceptance is None else _tree_adds(acceptance, hardware)
+    adds = None if acceptance is None else _tree_adds(acceptance, entries, hardware)
     found = _result(chains, plan, method) | {"tree_adds": adds}
     if as_json:
         report(found, as_json)
@@ -231,7 +233,7 @@ def _row(plan: BatchPlan, present: int) -> dict[str, Any]:
     }
 
 
-def _tree_adds(acceptance: Path, hardware: HardwareProfile | None) -> float:
+def _tree_adds(acceptance: Path, entries: str | None, hardware: HardwareProfile | None) -> float:
     """Return the speed of the best tree ÷ that of the best chain, by a vector measured here, at batch size 1."""
     from ..design.acceptance import AcceptanceVector
     from ..design.planning import plan_tree
@@ -241,6 +243,6 @@ def _tree_adds(acceptance: Path, hardware: HardwareProfile | None) -> float:
         raise ValueError(
             "--acceptance: found it without --profile, expected both: a tree is planned by times of passes"
         )
-    vector = AcceptanceVector.load(acceptance)
+    vector = told(AcceptanceVector.load(acceptance, entries))
     chain, tree = best_chain(vector, hardware), plan_tree(vector, hardware)
     return predicted_speedup(tree, vector, hardware) / predicted_speedup(chain, vector, hardware)

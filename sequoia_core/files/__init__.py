@@ -6,6 +6,7 @@ Each module imports, of this room, only the modules named:
     faults              -
     gguf_header         -
     local_server        -
+    number_tables       -
     prompt_columns      -
     safe_files          -
     server_counts       -
