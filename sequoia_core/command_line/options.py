@@ -47,7 +47,7 @@ Offload = Annotated[
     typer.Option("--offload", help="disk or host: stream the target's layers from there; default: all in memory."),
 ]
 Prompts = Annotated[Path | None, typer.Option("--prompts", help="JSONL, CSV, parquet, or plain text lines.", **READ)]
-Column = Annotated[str | None, typer.Option("--column", help="Column of the prompts; default: text or prompt.")]
+Column = Annotated[str | None, typer.Option("--column", help="Column of the prompts; default: by its usual names.")]
 Chat = Annotated[
     bool | None,
     typer.Option("--chat/--raw", help="Use the tokenizer's chat template, or not; default: where it has one."),

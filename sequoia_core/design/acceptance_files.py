@@ -93,7 +93,7 @@ def _from_layout(values: np.ndarray, entries: str | None) -> dict[str, Any]:
     elif found is None and whole and values.size > 1:
         raise ValueError(
             f"found {values.size} entries that sum to 1: the first ({values[0]:.4g}) or the last ({values[-1]:.4g}) "
-            "may be the chance that none is accepted, expected a word on which: --entries rest-first, rest-last or ranks"
+            "may be the chance that none is accepted, expected to know which: --entries rest-first, rest-last or ranks"
         )
     if found is None or found == "ranks":
         return {"probs": values}

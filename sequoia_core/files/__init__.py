@@ -7,16 +7,16 @@ Each module imports, of this room, only the modules named:
     gguf_header         -
     local_server        -
     number_tables       -
-    prompt_columns      -
     safe_files          -
     server_counts       -
+    prompt_rows         safe_files
     model_names         gguf_header
     parquet_prompts     bounded_process
-    parquet_reading     prompt_columns, safe_files
+    parquet_reading     prompt_rows, safe_files
     prometheus_metrics  server_counts
     metrics_address     local_server
-    prompt_files        prompt_columns, safe_files, parquet_prompts
-    response_logs       prompt_columns, safe_files, prompt_files
+    prompt_files        prompt_rows, safe_files, parquet_prompts
+    response_logs       prompt_rows, safe_files, prompt_files
     server_records      safe_files, server_counts
     server_readings     prometheus_metrics, safe_files, server_counts, server_records
 """
