@@ -34,7 +34,13 @@ def server_plan_command(
         Path | None, typer.Option("--before", help="An earlier reading of the metrics, to be subtracted.", **READ)
     ] = None,
     engine: Annotated[str, typer.Option("--engine", help="auto, vllm, llama.cpp or sglang.")] = "auto",
-    model: Annotated[str | None, typer.Option("--model", help="Which of several models that the server has.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Which of several models that the server has, or drafters in its log.")
+    ] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option("--rates", help="What rates by position are: survival (of all drafts) or conditional."),
+    ] = None,
     profile: Annotated[
         Path | None,
         typer.Option("--profile", help="Costs: a profile, measured or modelled, or llama-bench's output.", **READ),
@@ -76,7 +82,7 @@ def server_plan_command(
     if draft_profile is not None and profile is None:
         raise ValueError("--bench-draft: found it without --profile, expected the target's times there")
     check_out(out)
-    counts = _counts(after, before, engine, model)
+    counts = _counts(after, before, engine, model, rates)
     try:
         chains = chain_acceptance(counts, new_tokens=new_tokens)
     except ValueError as error:
@@ -149,7 +155,7 @@ def _for_people(chains: ChainAcceptance, plan: ServerPlan | None) -> dict[str, s
     return rows
 
 
-def _counts(after: Path, before: Path | None, engine: str, model: str | None) -> ServerCounts:
+def _counts(after: Path, before: Path | None, engine: str, model: str | None, rates: str | None) -> ServerCounts:
     """Read a server's counts, or those behind a matrix that was saved of them."""
     from ..design.acceptance import AcceptanceVector
     from ..design.chain_acceptance import counts_of_matrix
@@ -162,9 +168,9 @@ def _counts(after: Path, before: Path | None, engine: str, model: str | None) ->
         matrix = acceptance_from_bytes(data, str(after))
         if isinstance(matrix, AcceptanceVector):
             raise ValueError(f"{after}: found a vector of ranks, expected what a server counted, or its saved matrix")
-        return counts_of_matrix(matrix)
+        return counts_of_matrix(matrix, rates)
     earlier = None if before is None else read_bytes(before, limit=MAX_READING_BYTES)
-    return counts_from_bytes(data, str(after), earlier, str(before), engine=engine, model=model)
+    return counts_from_bytes(data, str(after), earlier, str(before), engine=engine, model=model, rates=rates)
 
 
 def _about(counts: ServerCounts) -> dict[str, Any]:
@@ -174,9 +180,10 @@ def _about(counts: ServerCounts) -> dict[str, Any]:
 
 def _report_unplanned(counts: ServerCounts, reason: str, as_json: bool) -> None:
     """Report what little a source tells that nothing can be planned from."""
-    nothing = ("survival", "acceptance", "tokens_per_step", "best", "flags")
-    warnings = [reason[0].upper() + reason[1:], *counts.notes]
-    found = _about(counts) | {"mean_tokens_per_step": counts.mean_length}
+    nothing = ("acceptance", "tokens_per_step", "best", "flags")
+    warnings = [reason[0].upper() + reason[1:], *counts.remarks]
+    survival = [count / (counts.drafts or 1) for count in counts.positions] or None
+    found = _about(counts) | {"mean_tokens_per_step": counts.mean_length, "survival": survival}
     if as_json:
         report(found | dict.fromkeys(nothing) | {"warnings": warnings}, as_json)
         return

@@ -17,6 +17,7 @@ Each module imports, of this room, only the modules named:
     metrics_address     local_server
     prompt_files        prompt_rows, safe_files, parquet_prompts
     response_logs       prompt_rows, safe_files, prompt_files
+    server_logs         server_counts
     server_records      safe_files, server_counts
-    server_readings     prometheus_metrics, safe_files, server_counts, server_records
+    server_readings     number_tables, prometheus_metrics, safe_files, server_counts, server_logs, server_records
 """
