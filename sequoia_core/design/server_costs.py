@@ -17,6 +17,7 @@ import numpy as np
 
 from .chain_acceptance import ChainAcceptance
 from .profile import HardwareProfile
+from .profile_files import falling_times
 from .step_time import step_seconds
 
 MAX_K = 1024
@@ -102,6 +103,8 @@ class ServerCosts:
             found.append("What turning speculation on costs beside its passes is unknown and counted as nothing.")
         if self.profile is not None and self.profile.modelled:
             found.append("Costs are modelled, not measured.")
+        if self.profile is not None and (fall := falling_times(self.profile.sizes, self.profile.verify_sec)):
+            found.append(fall)
         return found
 
     def step_sec(self, k: int, batch: int = 1) -> float:

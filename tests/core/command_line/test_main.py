@@ -56,6 +56,14 @@ def test_tree(call, tmp_path):
     assert scored["optimal_expected_tokens"] == pytest.approx(scored["expected_tokens"])
 
 
+def test_plan_doubts_times_that_fall_with_the_tokens(call, tmp_path):
+    profile = {"format": "sequoia-profile", "version": 1, "sizes": [1, 2, 4], "draft_sec": 0.001}
+    for seconds, doubted in (([0.02, 0.011, 0.006], True), ([0.02, 0.018, 0.021], False)):
+        (tmp_path / "p.json").write_text(json.dumps(profile | {"verify_sec": seconds}))
+        warnings = call("plan", "--acceptance", VECTOR, "--profile", str(tmp_path / "p.json"))["warnings"]
+        assert any("A pass over 2 tokens takes 11 ms, one over 1 takes 20" in each for each in warnings) == doubted
+
+
 def test_score_says_which_ranks_were_never_measured(call, tmp_path):
     (tmp_path / "two.json").write_text("[0.5, 0.2]")
     (tmp_path / "paths.json").write_text("[[0], [1], [2], [3], [0, 0]]")
