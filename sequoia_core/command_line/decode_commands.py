@@ -16,7 +16,7 @@ from ..design.acceptance import AcceptanceVector
 from ..design.conditions import SEQUOIA, Conditions, measured_as
 from ..design.tree import TokenTree
 from ..files.model_names import ASSETS, shipped_files
-from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts, told
+from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts, vector_of
 from .options import (
     PROMPT_COUNT,
     READ,
@@ -96,7 +96,7 @@ def generate_command(
     if tree is not None and (acceptance is not None or profile is not None):
         raise ValueError("--tree: found it together with --acceptance or --profile, expected one or the other")
     shape = None if tree is None else import_tree(tree)
-    vector = None if acceptance is None else told(AcceptanceVector.load(acceptance, entries))
+    vector = vector_of(acceptance, entries)
     hardware = None if profile is None else HardwareProfile.load(profile)
     drafted = vector is not None or (shape is not None and shape.size > 1)
     why = "it fills the tree that was asked for" if drafted else None

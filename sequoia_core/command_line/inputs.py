@@ -11,6 +11,7 @@ from .output import held_stderr, progress_bar, tell
 
 if TYPE_CHECKING:
     from ..decoding.sampling import SamplingConfig
+    from ..design.acceptance import AcceptanceVector
     from ..models.language_model import ModelPair
 
 Acceptance = TypeVar("Acceptance")
@@ -21,6 +22,15 @@ def told(acceptance: Acceptance) -> Acceptance:
     if note := getattr(acceptance, "note", ""):  # a matrix has none
         tell(note)
     return acceptance
+
+
+def vector_of(acceptance: Path | None, entries: str | None) -> AcceptanceVector | None:
+    """Return the vector of --acceptance, whose entries are what --entries says; None where there is neither."""
+    from ..design.acceptance import AcceptanceVector
+
+    if acceptance is None and entries is not None:
+        raise ValueError(f"--entries: found {entries[:40]!r} without --acceptance, expected both")
+    return None if acceptance is None else told(AcceptanceVector.load(acceptance, entries))
 
 
 def checked_sampling(temperature: float, top_p: float, verifier: str | None) -> SamplingConfig:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .inputs import told
+from .inputs import vector_of
 from .options import READ, Entries, Json, Out, app
 from .output import check_out, report, tell
 
 if TYPE_CHECKING:
+    from ..design.acceptance import AcceptanceVector
     from ..design.chain_acceptance import ChainAcceptance
     from ..design.profile import HardwareProfile
     from ..design.server_costs import TimedSetting
@@ -82,6 +83,7 @@ def server_plan_command(
     if draft_profile is not None and profile is None:
         raise ValueError("--bench-draft: found it without --profile, expected the target's times there")
     check_out(out)
+    vector = vector_of(acceptance, entries)
     counts = _counts(after, before, engine, model, rates)
     try:
         chains = chain_acceptance(counts, new_tokens=new_tokens)
@@ -99,7 +101,7 @@ def server_plan_command(
     plan = None if costs is None else plan_server(chains, costs, batches)
     if out is not None:
         write_atomic(out, matrix_bytes(chains.to_matrix()))
-    adds = None if acceptance is None else _tree_adds(acceptance, entries, hardware)
+    adds = None if vector is None else _tree_adds(vector, hardware)
     found = _result(chains, plan, method) | {"tree_adds": adds}
     if as_json:
         report(found, as_json)
@@ -240,9 +242,8 @@ def _row(plan: BatchPlan, present: int) -> dict[str, Any]:
     }
 
 
-def _tree_adds(acceptance: Path, entries: str | None, hardware: HardwareProfile | None) -> float:
+def _tree_adds(vector: AcceptanceVector, hardware: HardwareProfile | None) -> float:
     """Return the speed of the best tree ÷ that of the best chain, by a vector measured here, at batch size 1."""
-    from ..design.acceptance import AcceptanceVector
     from ..design.planning import plan_tree
     from ..design.prediction import best_chain, predicted_speedup
 
@@ -250,6 +251,5 @@ def _tree_adds(acceptance: Path, entries: str | None, hardware: HardwareProfile 
         raise ValueError(
             "--acceptance: found it without --profile, expected both: a tree is planned by times of passes"
         )
-    vector = told(AcceptanceVector.load(acceptance, entries))
     chain, tree = best_chain(vector, hardware), plan_tree(vector, hardware)
     return predicted_speedup(tree, vector, hardware) / predicted_speedup(chain, vector, hardware)

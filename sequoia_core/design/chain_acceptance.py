@@ -120,6 +120,8 @@ def counts_of_matrix(matrix: AcceptanceMatrix, rates: str | None = None) -> Serv
     source = matrix.meta.get("published")
     if len(matrix) == 1 and matrix.trials is None and isinstance(source, str):
         return _published_counts(matrix, source[:400], rates)
+    if rates is not None:
+        raise ValueError("found counts of a server, expected rates by position alone for --rates")
     if len(matrix) > 1 or matrix.trials is None or not matrix.trials[0, 0]:
         raise ValueError(f"found a matrix of {len(matrix)} ranks, expected rank 1 alone with its trials, of a server")
     drafted = slice(-1 if not matrix.trials[-1, 0] else None)  # without the row that ends it

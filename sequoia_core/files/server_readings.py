@@ -11,7 +11,7 @@ from pathlib import Path
 from .number_tables import number_column
 from .prometheus_metrics import MAX_METRICS_BYTES, counts_between, looks_like_metrics
 from .safe_files import kind_of, read_bytes, read_json
-from .server_counts import ENGINES, RATES, ServerCounts
+from .server_counts import ENGINES, ServerCounts
 from .server_logs import counts_of_log
 from .server_records import counts_of_answers, counts_of_rates, counts_of_table
 
@@ -45,15 +45,13 @@ def counts_from_bytes(
         before: an earlier reading of metrics, to be subtracted; only metrics have one.
         engine: which one wrote it; "auto" finds out, another name refuses what is not of it.
         model: which of several models, or of several drafters in a log.
-        rates: what rates by position are, one of `RATES`; None as in `counts_of_rates`.
+        rates: what rates by position are; see `counts_of_rates`.
 
     Raises:
         ValueError: in one line, naming the file, what was found and what was expected.
     """
     if engine not in ("auto", *ENGINES):
         raise ValueError(f"engine: found {engine[:40]!r}, expected auto, {', '.join(ENGINES)}")
-    if rates not in (None, *RATES):
-        raise ValueError(f"--rates: found {rates[:40]!r}, expected {' or '.join(RATES)}")
     then = None if before is None else _text(before, before_name)
     try:
         text = _text(after, "")

@@ -15,7 +15,16 @@ from operator import mul
 from typing import Any
 
 from .safe_files import read_json
-from .server_counts import LLAMA_CPP, MAX_COUNT, MAX_POSITIONS, VLLM, ServerCounts, ServerRequest, counts_of_survival
+from .server_counts import (
+    LLAMA_CPP,
+    MAX_COUNT,
+    MAX_POSITIONS,
+    RATES,
+    VLLM,
+    ServerCounts,
+    ServerRequest,
+    counts_of_survival,
+)
 
 MAX_REQUESTS = 10_000  # each is in every resample: 80 MB
 MAX_STEPS = 5_000_000  # of all requests
@@ -195,6 +204,8 @@ def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine
     Raises:
         ValueError: in one line, what was found and what was expected.
     """
+    if rates not in (None, *RATES):
+        raise ValueError(f"--rates: found {rates[:40]!r}, expected {' or '.join(RATES)}")
     if not values or not all(0 <= value <= 1 for value in values):
         raise ValueError("found numbers outside 0 to 1, expected rates by position")
     rise = next((place for place in range(1, len(values)) if values[place] > values[place - 1]), None)
