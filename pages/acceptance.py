@@ -3,6 +3,7 @@
 import streamlit as st
 
 from sequoia_core import AcceptanceVector
+from sequoia_core.design.acceptance_files import ENTRIES
 from sequoia_core.design.plain_trees import chain_limit
 from ui import charts, controls, page_setup, uploads
 from ui.acceptance import changing, declaring, supposing, which_draft
@@ -24,11 +25,20 @@ def choose_vector() -> None:
 
 def upload_vector() -> None:
     """Read an uploaded vector; a broken file leaves the one in use untouched."""
+    entries = st.selectbox(
+        "What the file's entries are",
+        [None, *ENTRIES],
+        key="acceptance_entries",
+        format_func=lambda name: "as the numbers show" if name is None else name,
+        help="ranks: each is a rank's. padded: a 0 stands before rank 1. rest-first, rest-last: one is the chance that "
+        "no rank is accepted. padded-rest-last: both, as the reference implementation writes.",
+    )
     upload = uploads.file_upload(
         "Acceptance vector",
         FILE_TYPES,
-        AcceptanceVector.loads,
+        lambda data, name: AcceptanceVector.loads(data, name, entries),
         key="acceptance_file",
+        read_as=entries,
         help="JSON, CSV (one column, or rank and probability), .npy, .safetensors, or the .pt of the reference "
         "implementation. Entry k: how likely the child of rank k is the accepted one, so they sum to at most 1.",
     )
@@ -39,7 +49,8 @@ def upload_vector() -> None:
     elif upload.value is not None:
         if upload.is_new:
             session.set_acceptance(upload.value, f"your file {upload.name}", upload.name)
-        st.success(f"{upload.name}: {len(upload.value)} ranks in use.", icon=":material/check_circle:")
+        assumed = f" {escaped(upload.value.note[:MAX_NOTE])}" if upload.value.note else ""
+        st.success(f"{upload.name}: {len(upload.value)} ranks in use.{assumed}", icon=":material/check_circle:")
 
 
 def precision(vector: AcceptanceVector) -> str | None:

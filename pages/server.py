@@ -20,12 +20,12 @@ if found is None:
     answer.info("Bring a reading of your server: what to set appears here.", icon=":material/dns:")
     st.stop()
 try:
-    counts = reading.counts(found, untold.engine, untold.model)
+    counts = reading.counts(found, untold.engine, untold.model, untold.rates)
 except ValueError as error:
     answer.error(escaped(str(error)), icon=":material/error:")
     st.stop()
 try:
-    chains = reading.chains(counts, found, untold.engine, untold.model, untold.new_tokens)
+    chains = reading.chains(counts, found, untold.engine, untold.model, untold.rates, untold.new_tokens)
 except ValueError as error:
     with answer:
         figures.unplanned(counts, str(error))

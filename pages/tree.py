@@ -6,6 +6,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.growth import next_node_value
+from sequoia_core.design.optimal_trees import ranks_not_measured
 from sequoia_core.design.plain_trees import chain_tree
 from ui import controls, page_setup, scenarios
 from ui.cards import Card, cards, draw_card, short_reason
@@ -136,6 +137,8 @@ elif not np.isfinite(table[n, d]):
         icon=":material/warning:",
     )
 tree = tree_in_use.current()
+if (unknown := ranks_not_measured(tree, vector)) is not None:
+    st.warning(unknown, icon=":material/warning:")
 tokens, chain = expected_tokens(tree, vector), expected_tokens(chain_tree(tree.depth), vector)
 left, middle, right = st.columns([3, 2, 2])
 with left:

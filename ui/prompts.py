@@ -8,6 +8,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core.files.prompt_files import check_text, split_lines, text_columns
+from sequoia_core.files.prompt_rows import usual_column
 from ui import uploads
 from ui.markdown import escaped, quoted
 from ui.session import core_cache, shipped
@@ -142,9 +143,20 @@ def from_file(prefix: str) -> list[str]:
             return []
         data, columns = upload.value
         column = None
-        if len(columns) > 1:
-            usual = next((i for i, name in enumerate(columns) if name.strip().lower() in ("text", "prompt")), 0)
-            column = st.selectbox("Column", columns, usual, key=f"{prefix}_column", help="The one that holds the text.")
+        if columns:
+            usual = usual_column(columns)
+            column = st.selectbox(
+                "Column",
+                columns,
+                0 if len(columns) == 1 else None if usual is None else columns.index(usual),
+                key=f"{prefix}_column",
+                placeholder="Which one holds the prompts?",
+                help="The one that holds the prompts, as text or as a chat. Of a chat all before its first answer is "
+                "taken; an instruction is taken with its input.",
+            )
+            if column is None:
+                st.warning("Say which column holds the prompts. None were read yet.", icon=":material/help:")
+                return []
         try:
             found = core_cache.uploaded_prompts(data, upload.name, column)
         except ValueError as error:

@@ -30,13 +30,14 @@ class Upload(Generic[T]):
 
 
 def file_upload(
-    label: str, types: Sequence[str], loads: Callable[[bytes, str], T], *, key: str, help: str
+    label: str, types: Sequence[str], loads: Callable[[bytes, str], T], *, key: str, help: str, read_as: object = None
 ) -> Upload[T] | None:
     """Draw an uploader and read its file once.
 
     Args:
         types: extensions accepted, without dots.
         loads: reads (content, name); raises ValueError for a file it cannot use.
+        read_as: what the reader said of the file; with another the file is read again.
 
     Returns:
         None while nothing is uploaded.
@@ -46,7 +47,7 @@ def file_upload(
         st.session_state.pop(f"{key}_read", None)
         return None
     seen = st.session_state.get(f"{key}_read")
-    if seen is not None and seen[0] == file.file_id:
+    if seen is not None and seen[0] == (file.file_id, read_as):
         return Upload(*seen[1:], is_new=False)
     value, error = None, None
     try:
@@ -54,7 +55,7 @@ def file_upload(
     except ValueError as caught:
         error = escaped(" ".join(str(caught).split()))
     name = safe_name(file.name)
-    st.session_state[f"{key}_read"] = (file.file_id, name, value, error)
+    st.session_state[f"{key}_read"] = ((file.file_id, read_as), name, value, error)
     return Upload(name, value, error, is_new=True)
 
 

@@ -9,8 +9,8 @@ Each module imports, of this room, only the modules named:
     design_words      output, figures
     measured_words    output, progress, figures
     inputs            output, progress
-    design_commands   options, output, progress, design_words
-    server_commands   options, output, design_words
+    design_commands   options, output, progress, design_words, inputs
+    server_commands   options, output, design_words, inputs
     decode_commands   options, output, progress, measured_words, inputs
     measure_commands  options, output, progress, measured_words, inputs
     server_check      options, output, progress, measured_words, inputs

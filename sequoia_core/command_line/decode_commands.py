@@ -16,7 +16,16 @@ from ..design.acceptance import AcceptanceVector
 from ..design.conditions import SEQUOIA, Conditions, measured_as
 from ..design.tree import TokenTree
 from ..files.model_names import ASSETS, shipped_files
-from .inputs import checked_sampling, encode_within, encoded, open_pair, pair_options, prompt_texts, require_draft
+from .inputs import (
+    checked_sampling,
+    encode_within,
+    encoded,
+    open_pair,
+    pair_options,
+    prompt_texts,
+    require_draft,
+    vector_of,
+)
 from .measured_words import bench_parts, generate_parts
 from .options import (
     PROMPT_COUNT,
@@ -26,6 +35,7 @@ from .options import (
     Device,
     Draft,
     Dtype,
+    Entries,
     Json,
     MaxNewTokens,
     Offload,
@@ -72,6 +82,7 @@ def generate_command(
         Path | None,
         typer.Option("--profile", help="Profile to plan the tree from; default: a shipped one of the pair.", **READ),
     ] = None,
+    entries: Entries = None,
     verifier: Annotated[str | None, VERIFIER] = None,
     chat: Chat = None,
     device: Device = None,
@@ -90,7 +101,7 @@ def generate_command(
     if tree is not None and (acceptance is not None or profile is not None):
         raise ValueError("--tree: found it together with --acceptance or --profile, expected one or the other")
     shape = None if tree is None else import_tree(tree)
-    vector = None if acceptance is None else AcceptanceVector.load(acceptance)
+    vector = vector_of(acceptance, entries)
     hardware = None if profile is None else HardwareProfile.load(profile)
     drafted = vector is not None or (shape is not None and shape.size > 1)
     require_draft(target, draft, "it fills the tree that was asked for" if drafted else None)

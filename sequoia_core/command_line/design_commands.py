@@ -15,7 +15,8 @@ import typer
 from ..design.acceptance import AcceptanceVector
 from ..design.tree import TokenTree
 from .design_words import lookup_parts, plan_parts, score_parts, table_parts, tree_parts
-from .options import READ, Acceptance, Json, Out, app
+from .inputs import told
+from .options import READ, Acceptance, Entries, Json, Out, app
 from .output import check_out, report
 from .progress import shown_progress
 
@@ -27,6 +28,7 @@ def tree_command(
     acceptance: Acceptance,
     size: Annotated[int, typer.Option("--size", help="Nodes including the root.")],
     depth: Annotated[int | None, typer.Option("--depth", help="Edges on the longest path; default: no limit.")] = None,
+    entries: Entries = None,
     out: Out = None,
     format: Annotated[str, typer.Option("--format", help=FORMATS)] = "native",
     as_json: Json = False,
@@ -38,7 +40,7 @@ def tree_command(
 
     check_format(format)
     check_out(out)
-    vector = load_acceptance(acceptance)
+    vector = told(load_acceptance(acceptance, entries))
     tree = optimal_tree(vector, size=size, depth=depth)
     if out is not None:
         export_tree(tree, format, out, acceptance=vector if isinstance(vector, AcceptanceVector) else None)
@@ -62,13 +64,14 @@ def table_command(
     acceptance: Acceptance,
     max_size: Annotated[int, typer.Option("--max-size")],
     max_depth: Annotated[int, typer.Option("--max-depth")],
+    entries: Entries = None,
     as_json: Json = False,
 ) -> None:
     """Compute G(n, d), the most expected tokens for every size and depth."""
     from ..design.matrix_files import load_acceptance
     from ..design.optimal_trees import expected_tokens_table
 
-    vector = load_acceptance(acceptance)
+    vector = told(load_acceptance(acceptance, entries))
     started = time.perf_counter()
     table = expected_tokens_table(vector, max_size=max_size, max_depth=max_depth)
     seconds = time.perf_counter() - started
@@ -80,23 +83,24 @@ def table_command(
 def score_command(
     acceptance: Acceptance,
     tree: Annotated[Path, typer.Option("--tree", help="Tree file in any format that can be imported.", **READ)],
+    entries: Entries = None,
     as_json: Json = False,
 ) -> None:
     """Score somebody's tree under a vector, beside the best tree of the same size and depth."""
     from ..design.matrix_files import load_acceptance
-    from ..design.optimal_trees import best_expected_tokens, expected_tokens
+    from ..design.optimal_trees import best_expected_tokens, expected_tokens, ranks_not_measured
     from ..design.tree_files import import_tree
 
-    vector, shape = load_acceptance(acceptance), import_tree(tree)
+    vector, shape = told(load_acceptance(acceptance, entries)), import_tree(tree)
     result = {"size": shape.size, "depth": shape.depth, "expected_tokens": expected_tokens(shape, vector)}
+    warnings, best = list(filter(None, [ranks_not_measured(shape, vector)])), None
     try:
-        best: dict[str, Any] = {"optimal_expected_tokens": best_expected_tokens(shape, vector)}
+        best = best_expected_tokens(shape, vector)
     except ValueError as error:  # the search has limits; the score has none
-        best = {"optimal_expected_tokens": None, "warning": f"the best tree is unknown: {error}"}
-    people = score_parts(
-        shape, result["expected_tokens"], best["optimal_expected_tokens"], best.get("warning"), acceptance
-    )
-    report(result | best, as_json, people)
+        warnings.append(f"the best tree is unknown: {error}")
+    warned = {"warning": " ".join(warnings)} if warnings else {}
+    people = score_parts(shape, result["expected_tokens"], best, warned.get("warning"), acceptance)
+    report(result | {"optimal_expected_tokens": best} | warned, as_json, people)
 
 
 @app.command("plan")
@@ -110,6 +114,7 @@ def plan_command(
     context: Annotated[
         float | None, typer.Option("--context", help="Tokens in the cache on average; default: as profiled.")
     ] = None,
+    entries: Entries = None,
     as_json: Json = False,
 ) -> None:
     """Choose the tree size and depth with the largest predicted speedup, and say how sure that is."""
@@ -119,13 +124,15 @@ def plan_command(
     from ..design.planning import best_shape, more_ranks_wanted, pair_mismatches, smallest_good_shape, speedup_surface
     from ..design.prediction import predict, prompts_for
     from ..design.profile import HardwareProfile
+    from ..design.profile_files import falling_times
 
-    vector, hardware = AcceptanceVector.load(acceptance), HardwareProfile.load(profile)
+    vector, hardware = told(AcceptanceVector.load(acceptance, entries)), HardwareProfile.load(profile)
     surface = speedup_surface(vector, hardware, max_size=max_size, max_depth=max_depth, context=context)
     best, small = best_shape(surface), smallest_good_shape(surface)
     tree = optimal_tree(vector, size=best.size, depth=best.depth)
     found = predict(tree, vector, hardware, context=context)
-    warnings = [*pair_mismatches(vector, hardware), *filter(None, [more_ranks_wanted(tree, vector)])]
+    doubts = more_ranks_wanted(tree, vector), falling_times(hardware.sizes, hardware.verify_sec)
+    warnings = [*pair_mismatches(vector, hardware), *filter(None, doubts)]
     if hardware.most_leaves is not None and tree.leaves > hardware.most_leaves:
         warnings.append(f"The tree has {tree.leaves} leaves; llama.cpp takes {hardware.most_leaves}.")
     result: dict[str, Any] = {

@@ -239,8 +239,12 @@ def _speeds(batches: Sequence[BatchPlan]) -> Any:
     return table(("k", *(f"batch {each.batch}" for each in batches)), rows, words=0)
 
 
-def unplanned_parts(counts: ServerCounts, mean: float | None, warnings: Sequence[str]) -> Parts:
+def unplanned_parts(
+    counts: ServerCounts, mean: float | None, survival: Sequence[float] | None, warnings: Sequence[str]
+) -> Parts:
     yield _source(counts)
+    if survival:
+        yield f"Accepted up to each position: {', '.join(map(figure, survival))}."
     if mean is not None:
         yield f"{figure(mean)} tokens per step on average."
     yield "Nothing is planned:"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..files.model_names import ASSETS, needed_draft, pair_names
 from .output import held_stderr, tell
@@ -12,7 +12,26 @@ from .progress import shown_progress
 
 if TYPE_CHECKING:
     from ..decoding.sampling import SamplingConfig
+    from ..design.acceptance import AcceptanceVector
     from ..models.language_model import ModelPair
+
+Acceptance = TypeVar("Acceptance")
+
+
+def told(acceptance: Acceptance) -> Acceptance:
+    """Say on a terminal what was assumed of a file's entries, and return what was read."""
+    if note := getattr(acceptance, "note", ""):  # a matrix has none
+        tell(note)
+    return acceptance
+
+
+def vector_of(acceptance: Path | None, entries: str | None) -> AcceptanceVector | None:
+    """Return the vector of --acceptance, whose entries are what --entries says; None where there is neither."""
+    from ..design.acceptance import AcceptanceVector
+
+    if acceptance is None and entries is not None:
+        raise ValueError(f"--entries: found {entries[:40]!r} without --acceptance, expected both")
+    return None if acceptance is None else told(AcceptanceVector.load(acceptance, entries))
 
 
 def checked_sampling(temperature: float, top_p: float, verifier: str | None) -> SamplingConfig:

@@ -14,6 +14,14 @@ READ = {"exists": True, "dir_okay": False}  # of files that are read: typer refu
 Acceptance = Annotated[
     Path, typer.Option("--acceptance", help="Acceptance vector (JSON, CSV, .npy, .safetensors, .pt).", **READ)
 ]
+Entries = Annotated[
+    str | None,
+    typer.Option(
+        "--entries",
+        help="What a vector's entries are: ranks, padded (a 0 first), rest-first, rest-last (the chance that none is "
+        "accepted) or padded-rest-last. Default: what the numbers show.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 Out = Annotated[Path | None, typer.Option("--out", help="File to write.")]
 Target = Annotated[
@@ -39,7 +47,7 @@ Offload = Annotated[
     typer.Option("--offload", help="disk or host: stream the target's layers from there; default: all in memory."),
 ]
 Prompts = Annotated[Path | None, typer.Option("--prompts", help="JSONL, CSV, parquet, or plain text lines.", **READ)]
-Column = Annotated[str | None, typer.Option("--column", help="Column of the prompts; default: text or prompt.")]
+Column = Annotated[str | None, typer.Option("--column", help="Column of the prompts; default: by its usual names.")]
 Chat = Annotated[
     bool | None,
     typer.Option("--chat/--raw", help="Use the tokenizer's chat template, or not; default: where it has one."),

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .design_words import server_plan_parts, unplanned_parts
-from .options import READ, Json, Out, app
+from .inputs import vector_of
+from .options import READ, Entries, Json, Out, app
 from .output import check_out, report
 
 if TYPE_CHECKING:
+    from ..design.acceptance import AcceptanceVector
     from ..design.chain_acceptance import ChainAcceptance
     from ..design.profile import HardwareProfile
     from ..design.server_costs import TimedSetting
@@ -34,7 +36,13 @@ def server_plan_command(
         Path | None, typer.Option("--before", help="An earlier reading of the metrics, to be subtracted.", **READ)
     ] = None,
     engine: Annotated[str, typer.Option("--engine", help="auto, vllm, llama.cpp or sglang.")] = "auto",
-    model: Annotated[str | None, typer.Option("--model", help="Which of several models that the server has.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Which of several models that the server has, or drafters in its log.")
+    ] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option("--rates", help="What rates by position are: survival (of all drafts) or conditional."),
+    ] = None,
     profile: Annotated[
         Path | None,
         typer.Option("--profile", help="Costs: a profile, measured or modelled, or llama-bench's output.", **READ),
@@ -57,6 +65,7 @@ def server_plan_command(
     acceptance: Annotated[
         Path | None, typer.Option("--acceptance", help="A vector measured here: tells what a tree would add.", **READ)
     ] = None,
+    entries: Entries = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -75,7 +84,8 @@ def server_plan_command(
     if draft_profile is not None and profile is None:
         raise ValueError("--bench-draft: found it without --profile, expected the target's times there")
     check_out(out)
-    counts = _counts(after, before, engine, model)
+    vector = vector_of(acceptance, entries)
+    counts = _counts(after, before, engine, model, rates)
     try:
         chains = chain_acceptance(counts, new_tokens=new_tokens)
     except ValueError as error:
@@ -92,7 +102,7 @@ def server_plan_command(
     plan = None if costs is None else plan_server(chains, costs, batches)
     if out is not None:
         write_atomic(out, matrix_bytes(chains.to_matrix()))
-    adds = None if acceptance is None else _tree_adds(acceptance, hardware)
+    adds = None if vector is None else _tree_adds(vector, hardware)
     found = _result(chains, plan, method) | {"tree_adds": adds}
     people = server_plan_parts(chains, plan, found["flags"], found["warnings"], adds)
     report(found, as_json, people)
@@ -122,7 +132,7 @@ def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> di
     }
 
 
-def _counts(after: Path, before: Path | None, engine: str, model: str | None) -> ServerCounts:
+def _counts(after: Path, before: Path | None, engine: str, model: str | None, rates: str | None) -> ServerCounts:
     """Read a server's counts, or those behind a matrix that was saved of them."""
     from ..design.acceptance import AcceptanceVector
     from ..design.chain_acceptance import counts_of_matrix
@@ -135,9 +145,9 @@ def _counts(after: Path, before: Path | None, engine: str, model: str | None) ->
         matrix = acceptance_from_bytes(data, str(after))
         if isinstance(matrix, AcceptanceVector):
             raise ValueError(f"{after}: found a vector of ranks, expected what a server counted, or its saved matrix")
-        return counts_of_matrix(matrix)
+        return counts_of_matrix(matrix, rates)
     earlier = None if before is None else read_bytes(before, limit=MAX_READING_BYTES)
-    return counts_from_bytes(data, str(after), earlier, str(before), engine=engine, model=model)
+    return counts_from_bytes(data, str(after), earlier, str(before), engine=engine, model=model, rates=rates)
 
 
 def _about(counts: ServerCounts) -> dict[str, Any]:
@@ -147,11 +157,12 @@ def _about(counts: ServerCounts) -> dict[str, Any]:
 
 def _report_unplanned(counts: ServerCounts, reason: str, as_json: bool) -> None:
     """Report what little a source tells that nothing can be planned from."""
-    nothing = ("survival", "acceptance", "tokens_per_step", "best", "flags")
-    warnings = [reason[0].upper() + reason[1:], *counts.notes]
-    found = _about(counts) | {"mean_tokens_per_step": counts.mean_length}
+    nothing = ("acceptance", "tokens_per_step", "best", "flags")
+    warnings = [reason[0].upper() + reason[1:], *counts.remarks]
+    survival = [count / (counts.drafts or 1) for count in counts.positions] or None
+    found = _about(counts) | {"mean_tokens_per_step": counts.mean_length, "survival": survival}
     found |= dict.fromkeys(nothing) | {"warnings": warnings}
-    report(found, as_json, unplanned_parts(counts, counts.mean_length, warnings))
+    report(found, as_json, unplanned_parts(counts, counts.mean_length, survival, warnings))
 
 
 def _profile(path: Path, draft: Path | None, needs_draft: bool) -> HardwareProfile:
@@ -204,9 +215,8 @@ def _row(plan: BatchPlan, present: int) -> dict[str, Any]:
     }
 
 
-def _tree_adds(acceptance: Path, hardware: HardwareProfile | None) -> float:
+def _tree_adds(vector: AcceptanceVector, hardware: HardwareProfile | None) -> float:
     """Return the speed of the best tree ÷ that of the best chain, by a vector measured here, at batch size 1."""
-    from ..design.acceptance import AcceptanceVector
     from ..design.planning import plan_tree
     from ..design.prediction import best_chain, predicted_speedup
 
@@ -214,6 +224,5 @@ def _tree_adds(acceptance: Path, hardware: HardwareProfile | None) -> float:
         raise ValueError(
             "--acceptance: found it without --profile, expected both: a tree is planned by times of passes"
         )
-    vector = AcceptanceVector.load(acceptance)
     chain, tree = best_chain(vector, hardware), plan_tree(vector, hardware)
     return predicted_speedup(tree, vector, hardware) / predicted_speedup(chain, vector, hardware)

@@ -249,23 +249,23 @@ class AcceptanceVector:
         return PowerLawFit(b=0.0 - float(line.slope), scale=float(np.exp(line.intercept)), r_squared=r_squared)
 
     @classmethod
-    def load(cls, path: str | Path) -> AcceptanceVector:
-        """Read a vector from a `.json`, `.csv`, `.npy`, `.safetensors` or `.pt` file.
+    def load(cls, path: str | Path, entries: str | None = None) -> AcceptanceVector:
+        """Read a vector from a `.json`, `.csv`, `.npy`, `.safetensors` or `.pt` file; `entries` as in `read_vector`.
 
         Raises:
             ValueError: in one line, naming the file, what was found and what was expected.
         """
-        return cls.loads(read_bytes(path, limit=MAX_BYTES), str(path))
+        return cls.loads(read_bytes(path, limit=MAX_BYTES), str(path), entries)
 
     @classmethod
-    def loads(cls, data: bytes, name: str) -> AcceptanceVector:
+    def loads(cls, data: bytes, name: str, entries: str | None = None) -> AcceptanceVector:
         """Read a vector from a file's content, such as an upload; `name` gives the ending and names it in errors.
 
         Raises:
             ValueError: in one line, naming the file, what was found and what was expected.
         """
         try:
-            return cls(**read_vector(data, PurePath(name).suffix.lower()))
+            return cls(**read_vector(data, PurePath(name).suffix.lower(), entries))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
 

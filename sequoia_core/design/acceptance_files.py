@@ -5,13 +5,12 @@ Knows the layouts, how such files can be wrong or hostile, and the rules that th
 
 from __future__ import annotations
 
-import csv
 import io
-import re
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from ..files.number_tables import number_column
 from ..files.safe_files import checked, kind_of, load_torch, one_line, read_json
 from .calibration import Calibration
 from .conditions import Conditions
@@ -23,6 +22,13 @@ SUM_TOLERANCE = 1e-3  # float16 files and rounded decimals overshoot a little
 MATRIX_VERSION = 3  # of the native JSON: a matrix, which `matrix_files` reads
 LAYOUT_TOLERANCE = 2.5e-3  # entries saved as bfloat16 are off by up to 2**-9 of their value
 
+ENTRIES = {  # what the entries of a file are -> those of its ranks
+    "ranks": slice(None),
+    "padded": slice(1, None),
+    "rest-first": slice(1, None),
+    "rest-last": slice(None, -1),
+    "padded-rest-last": slice(1, -1),
+}
 CHANGED_BY_HAND = {"edited", "share", "p1"}  # keys that edited and supposed vectors carry in `meta`
 EXPECTED = "a 1-D real vector of probabilities"
 _KINDS = {
@@ -37,12 +43,14 @@ _KINDS = {
 }
 
 
-def read_vector(data: bytes, suffix: str) -> dict[str, Any]:
+def read_vector(data: bytes, suffix: str, entries: str | None = None) -> dict[str, Any]:
     """Read the fields of an acceptance vector from a file's content.
 
     Args:
         data: the content.
         suffix: the file's ending, `.json` and so on; the content must be what it says.
+        entries: one of `ENTRIES`, which says what they are; None takes what the numbers show, and asks where they may
+            mean two things.
 
     Returns:
         `probs` (1-D, not yet checked by `checked_probs`) and whichever of `trials`, `prompt_sums`,
@@ -52,6 +60,8 @@ def read_vector(data: bytes, suffix: str) -> dict[str, Any]:
         ValueError: in one line, what was found and what was expected.
     """
     kind = kind_of(data)
+    if entries is not None and entries not in ENTRIES:
+        raise ValueError(f"entries: found {entries[:40]!r}, expected one of {', '.join(ENTRIES)}")
     if suffix not in _KINDS:
         raise ValueError(f"found the ending {suffix or 'none'!r}, expected one of {', '.join(_KINDS)}")
     limit = MAX_TEXT_BYTES if kind == "text" else MAX_BYTES
@@ -60,30 +70,48 @@ def read_vector(data: bytes, suffix: str) -> dict[str, Any]:
     if kind != _KINDS[suffix]:
         raise ValueError(f"found {kind}, expected {_KINDS[suffix]} because of the ending {suffix}")
     if kind == "JSON":
-        return _from_json(data)
+        return _from_json(data, entries)
     if kind == "text":
-        return _from_text(data)
+        return _from_text(data, entries)
     readers = {"a NumPy array": _npy_values, "a safetensors file": _safetensors_values, "a zip archive": _torch_values}
-    return _from_layout(readers[kind](data))
+    return _from_layout(readers[kind](data), entries)
 
 
-def _from_layout(values: np.ndarray) -> dict[str, Any]:
-    """Undo the reference implementation's padding: `[0, p1..pW]` or `[0, p1..pW, rejection]`.
+def _from_layout(values: np.ndarray, entries: str | None) -> dict[str, Any]:
+    """Leave out what is no rank: the reference implementation writes `[0, p1..pW]` or `[0, p1..pW, rejection]`.
 
-    Which of the two it is shows in the sum: only with the rejection does everything sum to 1.
+    Which of the two it is shows in the sum: only with the rejection does everything sum to 1. Where it does without
+    the leading 0, the rejection may be the first entry, the last or none, and nothing shows which.
     """
-    if values.ndim != 1 or values.size < 2 or values[0] != 0 or not values[1] > 0:
+    if values.ndim != 1 or not values.size:
         return {"probs": values}
-    if values.size > 2 and abs(float(values.sum(dtype=np.float64)) - 1) <= LAYOUT_TOLERANCE:
-        probs, tail = values[1:-1], ", and its last entry as the rejection probability, because all entries sum to 1"
-    else:
-        probs, tail = values[1:], ""
-    note = f"Read {values.size} entries: the leading 0 as padding{tail}; {probs.size} ranks remain."
-    return {"probs": probs, "note": note}
+    whole = abs(float(values.sum(dtype=np.float64)) - 1) <= LAYOUT_TOLERANCE
+    found, why = entries, ", as declared"
+    if found is None and values.size > 1 and values[0] == 0 and values[1] > 0:
+        found = "padded-rest-last" if whole and values.size > 2 else "padded"
+        why = ", because all entries sum to 1" if found == "padded-rest-last" else ""
+    elif found is None and whole and values.size > 1:
+        raise ValueError(
+            f"found {values.size} entries that sum to 1: the first ({values[0]:.4g}) or the last ({values[-1]:.4g}) "
+            "may be the chance that none is accepted, expected to know which: --entries rest-first, rest-last or ranks"
+        )
+    if found is None or found == "ranks":
+        return {"probs": values}
+    if ("padded" in found and values[0] != 0) or ("rest" in found and not whole):
+        raise ValueError(
+            f"entries {found}: found a first entry {values[0]:.4g} and a sum of {values.sum():.4g}, expected "
+            + " and ".join(["a leading 0"] * ("padded" in found) + ["a sum of 1"] * ("rest" in found))
+        )
+    parts = ["the leading 0 as padding"] if "padded" in found else []
+    parts += [f"its {found.rsplit('-')[-1]} entry as the rejection probability"] if "rest" in found else []
+    probs = values[ENTRIES[found]]
+    return {
+        "probs": probs, "note": f"Read {values.size} entries: {' and '.join(parts)}{why}; {probs.size} ranks remain."
+    }  # fmt: skip
 
 
-def _from_json(data: bytes) -> dict[str, Any]:
-    from pydantic import BaseModel, ConfigDict, Field
+def _from_json(data: bytes, entries: str | None) -> dict[str, Any]:
+    from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
     Count = Annotated[int, Field(ge=0, le=2**53)]
 
@@ -102,6 +130,9 @@ def _from_json(data: bytes) -> dict[str, Any]:
         calibration: dict[str, Any] | None = None
 
     content = read_json(data)
+    if isinstance(content, list):
+        numbers = checked(TypeAdapter(list[Annotated[float, Field(strict=True)]]), content)
+        return _from_layout(np.array(numbers), entries)
     if isinstance(content, dict) and content.get("version") == MATRIX_VERSION:
         raise ValueError(
             "found acceptance by depth (version 3), expected a vector of all ranks: a server tells of rank 1 alone, "
@@ -116,11 +147,15 @@ def _from_json(data: bytes) -> dict[str, Any]:
         arrays["prompt_sums"] = np.array(sums, dtype=np.float64)
     if read.prompt_trials is not None:
         arrays["prompt_trials"] = np.array(read.prompt_trials, dtype=np.int64)
+    # What this program measured or wrote is ranks; version 1 without a sample was written by hand or by others.
+    by_others = read.version == 1 and read.trials is None and sums is None
+    laid_out = _from_layout(arrays["probs"], entries) if by_others or entries is not None else {}
     return arrays | {
         "prompt_ranks": None if read.prompt_ranks is None else tuple(map(np.array, read.prompt_ranks)),
         "trials": read.trials,
         "meta": read.meta,
         "note": read.note or "",
+        **laid_out,
         "holds_for": _conditions(read.version, read.holds_for, read.meta),
         "calibration": None if read.calibration is None else Calibration.from_json(read.calibration),
     }
@@ -186,71 +221,16 @@ def _torch_values(data: bytes) -> np.ndarray:
     return tensor.detach().to(torch.float64).numpy()
 
 
-def _from_text(data: bytes) -> dict[str, Any]:
-    """Read one column of probabilities, or the columns rank and probability; decimal commas and headers are fine."""
-    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-    try:
-        text = data.decode("utf-16" if wide else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"found bytes that are not UTF-8 at {error.start}, expected numbers as text") from error
-    lines = [line.strip() for line in text.lstrip("\ufeff").splitlines()]
-    lines = [line for line in lines if line and not line.startswith("#")]
-    delimiter = next((mark for mark in ";\t" if any(mark in line for line in lines)), ",")
-    if delimiter == "," and _has_decimal_commas(lines):
-        delimiter = ";"
-    if delimiter == "," and not any("," in line for line in lines):
-        lines = [",".join(line.split()) for line in lines]
-    try:
-        rows = [[cell.strip() for cell in row if cell.strip()] for row in csv.reader(lines, delimiter=delimiter)]
-    except csv.Error as error:
-        raise ValueError(f"found text that is no table ({error}), expected {EXPECTED}") from error
-    rows = [row for row in rows if row]
-    if rows and not any(_number(cell) is not None for cell in rows[0]):
-        rows = rows[1:]  # the header
-    table: list[list[float]] = []
-    for row in rows:
-        numbers = [_number(cell) for cell in row]
-        if None in numbers:
-            raise ValueError(f"found {row[numbers.index(None)][:40]!r}, expected a number")
-        table.append([number for number in numbers if number is not None])
-    if not table:
-        raise ValueError(f"found no numbers, expected {EXPECTED}")
-    if all(len(row) == 1 for row in table):
-        return _from_layout(np.array([row[0] for row in table]))
-    if len(table) == 1 and not (len(table[0]) == 2 and table[0][0] == 1):
-        return _from_layout(np.array(table[0]))
-    if any(len(row) != 2 for row in table):
-        raise ValueError("found rows of other lengths, expected one column of probabilities, or rank and probability")
-    return _from_ranked(np.array(table))
-
-
-def _from_ranked(table: np.ndarray) -> dict[str, Any]:
-    """Read rows of (rank, probability), float64 [rows, 2], in any order; ranks count from 1, or from 0."""
-    table = table[np.argsort(table[:, 0], kind="stable")]
-    first = table[0, 0]
-    if first not in (0, 1) or not np.array_equal(table[:, 0], np.arange(len(table)) + first):
-        raise ValueError("found ranks with gaps or repeats, expected 1, 2, 3, ... (or 0, 1, 2, ...)")
-    if first == 1:
-        return {"probs": table[:, 1]}
-    if table[0, 1] == 0:
-        return _from_layout(table[:, 1])
-    return {"probs": table[:, 1], "note": "Ranks count from 0 in the file; they were shifted to start at 1."}
-
-
-def _has_decimal_commas(lines: list[str]) -> bool:
-    """Tell `0,77` (one number) from `1,0.77` (rank and probability): ranks run upwards, decimals do not."""
-    numbers = [line for line in lines if re.match(r"[\d\"]", line)]
-    if not numbers or not all(re.fullmatch(r"[01],\d+", line) for line in numbers):
-        return False
-    whole = [int(line[0]) for line in numbers]
-    return whole != [1] and (len(whole) == 1 or whole != [whole[0] + i for i in range(len(whole))])
-
-
-def _number(cell: str) -> float | None:
-    try:
-        return float(cell.replace(",", "."))
-    except ValueError:
-        return None
+def _from_text(data: bytes, entries: str | None) -> dict[str, Any]:
+    """Read one column of probabilities, or ranks and probabilities."""
+    values, first, header = number_column(data)
+    if any(name.startswith("pos") for name in header):
+        raise ValueError("found rates by position, expected ranks: what survives each position is for server-plan")
+    probs = np.array(values)
+    if first is None or entries is not None or (first == 0 and values[0] == 0):
+        return _from_layout(probs, entries)
+    note = "Ranks count from 0 in the file; they were shifted to start at 1." if first == 0 else ""
+    return {"probs": probs, "note": note}
 
 
 def checked_ranks(raw: Any, counts: np.ndarray, largest: int) -> tuple[np.ndarray, ...]:
@@ -281,8 +261,10 @@ def checked_probs(raw: Any) -> np.ndarray:
         raise ValueError(f"rank {wrong[0] + 1}: found {probs[wrong[0]]:g}, expected a probability from 0 to 1")
     total = float(probs.sum())
     if total > 1 + SUM_TOLERANCE:
+        falls = probs.size > 1 and bool((np.diff(probs) <= 0).all())
         raise ValueError(
             f"found a sum of {total:.6g}, expected at most 1: each entry is the probability that this rank is the one "
             "accepted, so they exclude each other"
+            + ("; numbers that fall may be survival by position, which server-plan --after reads" if falls else "")
         )
     return probs / total if total > 1 else probs

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..files.server_counts import MAX_COUNT, SHARES, UNCENSORED, ServerCounts, ServerRequest
+from ..files.server_counts import (
+    MAX_COUNT,
+    RATES,
+    SHARES,
+    UNCENSORED,
+    ServerCounts,
+    ServerRequest,
+    counts_of_survival,
+)
+from ..files.server_records import counts_of_rates
 from .acceptance import AcceptanceMatrix, AcceptanceVector
 from .bootstrap import LEVEL, RESAMPLES, Estimate, bounds, estimate, resampled, wilson_interval
 from .replay import replay_while_growing
@@ -104,17 +113,20 @@ class ChainAcceptance:
         return AcceptanceMatrix(probs[:, None], trials=trials, meta=meta | published)
 
 
-def counts_of_matrix(matrix: AcceptanceMatrix) -> ServerCounts:
+def counts_of_matrix(matrix: AcceptanceMatrix, rates: str | None = None) -> ServerCounts:
     """Return the counts behind a matrix that `to_matrix` made: those by position; requests are not kept.
 
-    Rates that somebody published, of rank 1 alone, come as such a matrix without trials; its `meta` says where.
+    Rates that somebody published, of rank 1 alone, come as such a matrix without trials; its `meta` says where, and
+    `rates` (of `server_counts.RATES`) what they are, if not what a matrix holds.
 
     Raises:
         ValueError: for a matrix with more ranks, or without its trials.
     """
     source = matrix.meta.get("published")
     if len(matrix) == 1 and matrix.trials is None and isinstance(source, str):
-        return _published_counts(matrix, source[:400])
+        return _published_counts(matrix, source[:400], rates)
+    if rates is not None:
+        raise ValueError("found counts of a server, expected rates by position alone for --rates")
     if len(matrix) > 1 or matrix.trials is None or not matrix.trials[0, 0]:
         raise ValueError(f"found a matrix of {len(matrix)} ranks, expected rank 1 alone with its trials, of a server")
     drafted = slice(-1 if not matrix.trials[-1, 0] else None)  # without the row that ends it
@@ -128,14 +140,19 @@ def counts_of_matrix(matrix: AcceptanceMatrix) -> ServerCounts:
     )  # fmt: skip
 
 
-def _published_counts(matrix: AcceptanceMatrix, source: str) -> ServerCounts:
-    survival = np.trim_zeros(np.cumprod(matrix.probs[:, 0]), "b")
-    positions = np.rint(SHARES * survival).astype(int).tolist()
+def _published_counts(matrix: AcceptanceMatrix, source: str, rates: str | None) -> ServerCounts:
+    given = np.trim_zeros(matrix.probs[:, 0], "b")
+    notes = [f"Published rates of rank 1 alone, for chains only ({source}): no counts, so no interval."]
+    if rates is None and len(given) > 2 and (np.diff(given) <= 0).all() and given[-1] < given[0] / 2:
+        notes.append(
+            f"The rates fall from {given[0]:.3g} to {given[-1]:.3g}, as survival by position does: rates given the "
+            "position before, as which they are read, seldom halve. --rates survival takes them as survival."
+        )
+    survival = counts_of_rates(given.tolist(), rates or RATES[1]).positions if len(given) else ()
     engine, model = (str(matrix.meta.get(name, "unknown"))[:4096] for name in ("engine", "model"))
-    return ServerCounts(
-        engine, source, SHARES, None, sum(positions), tuple(positions), shares=True, model=model,
-        notes=(f"Published rates of rank 1 alone, for chains only ({source}): no counts, so no interval.",),
-    )  # fmt: skip
+    return counts_of_survival(
+        [count / SHARES for count in survival], source, engine=engine, model=model, notes=tuple(notes)
+    )
 
 
 def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> ChainAcceptance:
@@ -156,7 +173,7 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> 
             "probability or n-grams end drafts early: measure without)"
         )
     survival = np.array(counts.positions) / counts.drafts
-    notes = list(counts.notes)
+    notes = list(counts.remarks)
     coverage = counts.coverage
     if counts.shares or len(counts.requests) == 1:
         trials, picks, again, low, high = counts.drafts, None, survival[None], survival, survival

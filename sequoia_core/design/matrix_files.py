@@ -16,23 +16,23 @@ from .acceptance import AcceptanceMatrix, AcceptanceVector
 from .acceptance_files import MATRIX_VERSION, MAX_BYTES, MAX_RANKS
 
 
-def load_acceptance(path: str | Path) -> AcceptanceVector | AcceptanceMatrix:
-    """Read a vector or a matrix from a file.
+def load_acceptance(path: str | Path, entries: str | None = None) -> AcceptanceVector | AcceptanceMatrix:
+    """Read a vector or a matrix from a file; `entries` as in `read_vector`.
 
     Raises:
         ValueError: in one line, naming the file, what was found and what was expected.
     """
-    return acceptance_from_bytes(read_bytes(path, limit=MAX_BYTES), str(path))
+    return acceptance_from_bytes(read_bytes(path, limit=MAX_BYTES), str(path), entries)
 
 
-def acceptance_from_bytes(data: bytes, name: str) -> AcceptanceVector | AcceptanceMatrix:
+def acceptance_from_bytes(data: bytes, name: str, entries: str | None = None) -> AcceptanceVector | AcceptanceMatrix:
     """Read a vector or a matrix from a file's content; `name` gives the ending and names it in errors."""
     if kind_of(data) != "JSON" or len(data) > MAX_BYTES:
-        return AcceptanceVector.loads(data, name)
+        return AcceptanceVector.loads(data, name, entries)
     try:
         content = read_json(data)
-        if not isinstance(content, dict) or content.get("version") != MATRIX_VERSION:
-            return AcceptanceVector.loads(data, name)
+        if not isinstance(content, dict) or content.get("version") != MATRIX_VERSION or entries is not None:
+            return AcceptanceVector.loads(data, name, entries)
         read = checked(_schema(), content)
         if len({len(row) for row in (*read.matrix, *(read.trials or []))}) > 1:
             raise ValueError("matrix: found rows of several lengths, expected one number for each rank in each")

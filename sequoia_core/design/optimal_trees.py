@@ -42,6 +42,16 @@ def expected_tokens(tree: TokenTree, acceptance: Acceptance) -> float:
     return float(node_scores(tree, acceptance).sum())
 
 
+def ranks_not_measured(tree: TokenTree, acceptance: Acceptance) -> str | None:
+    """Say how much of a tree lies at ranks that its vector does not have, which count as never accepted."""
+    known, beyond = len(acceptance), int((tree.child_ranks > len(acceptance)).sum())
+    if not beyond:
+        return None
+    last = int(tree.child_ranks.max())
+    ranks = f"Rank {last} was" if last == known + 1 else f"Ranks {known + 1} to {last} were"
+    return f"{ranks} never measured: {beyond} of {tree.size} nodes have such a rank and count as never accepted."
+
+
 def check_whole(name: str, value: int, low: int, high: int) -> int:
     """Return a whole number within bounds, or raise ValueError naming it."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:

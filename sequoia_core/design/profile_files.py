@@ -18,6 +18,7 @@ FORMAT, VERSION = "sequoia-profile", 2
 MAX_FILE_BYTES = 1_000_000
 MIN_SEC, MAX_SEC = 1e-12, 1e9  # beyond, ratios of two times overflow
 MAX_CONTEXT = 10**9  # tokens
+FALLS = 0.75  # of the longest time over fewer tokens: noise, and kernels that suit one size, take less
 
 
 class Streaming(NamedTuple):
@@ -51,6 +52,19 @@ class Streaming(NamedTuple):
             return None
         plausible = 1 <= told.layers <= MAX_SIZE and 1 <= told.buffers <= MAX_SIZE
         return told if plausible and MIN_SEC <= told.layer_read_sec <= MAX_SEC else None
+
+
+def falling_times(sizes: np.ndarray, verify_sec: np.ndarray) -> str | None:
+    """Say that passes over more tokens take much less time than over fewer, which no machine does."""
+    longest = np.maximum.accumulate(verify_sec)
+    fallen = np.flatnonzero(verify_sec < FALLS * longest)
+    if not fallen.size:
+        return None
+    last, before = fallen[0], int(verify_sec[: fallen[0]].argmax())
+    return (
+        f"A pass over {sizes[last]} tokens takes {1e3 * verify_sec[last]:.3g} ms, one over {sizes[before]} takes "
+        f"{1e3 * verify_sec[before]:.3g}: these may be times per token, or of a disturbed machine; measure again."
+    )
 
 
 def read_profile(data: bytes) -> dict[str, Any]:

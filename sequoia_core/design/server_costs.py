@@ -17,9 +17,11 @@ import numpy as np
 
 from .chain_acceptance import ChainAcceptance
 from .profile import HardwareProfile
+from .profile_files import falling_times
 from .step_time import step_seconds
 
 MAX_K = 1024
+LEAST_STEP = 0.85  # of a step without a draft; tokens per step of short chains come out up to 13 % too low
 MAX_BATCH = 65_536
 
 
@@ -74,6 +76,14 @@ class ServerCosts:
                 raise ValueError(
                     f"setting: found k = {k}, batch {batch}, {sec:g} seconds, expected k from 0, batch from 1, time > 0"
                 )
+        for batch in self.batches:
+            plain = min((sec for k, sec, at in self.settings if (k, at) == (0, batch)), default=0.0)
+            for k, sec, at in self.settings:
+                if k and at == batch and sec < LEAST_STEP * plain:
+                    raise ValueError(
+                        f"setting: found {1e3 * sec:.3g} ms for a step of k = {k} against {1e3 * plain:.3g} ms for one "
+                        "of k = 0, expected no less (it verifies more tokens): counts and times are not of one run"
+                    )
         if self.profile is None and not any(self._line(batch) for batch in self.batches):
             raise ValueError(
                 f"found {len(self.settings)} timed settings, expected two with different k > 0 at one batch size, or a "
@@ -93,6 +103,8 @@ class ServerCosts:
             found.append("What turning speculation on costs beside its passes is unknown and counted as nothing.")
         if self.profile is not None and self.profile.modelled:
             found.append("Costs are modelled, not measured.")
+        if self.profile is not None and (fall := falling_times(self.profile.sizes, self.profile.verify_sec)):
+            found.append(fall)
         return found
 
     def step_sec(self, k: int, batch: int = 1) -> float:

@@ -39,6 +39,7 @@ VERSION_NOTES = {
     "choices": "Medusa and EAGLE-1 read path lists; TensorRT-LLM deprecates static choices, and EAGLE-2 takes none.",
     "vllm": "Newer vLLM releases removed speculative_token_tree: check that yours still has the option.",
 }
+ENGINE_SETTING = re.compile("^(width|depth|num_beams|engine|top_?k|total_tokens?)$|speculative|draft|assistant|spec_")
 MAX_PATH_RANKS = 5_000_000  # path lists grow with n * depth
 
 
@@ -196,11 +197,29 @@ def _parse(data: bytes) -> TokenTree:
     if kind not in ("JSON", "text"):
         raise ValueError(f"found {kind}, expected a tree as JSON, as a list of paths or as a growmap .pt")
     content = _json_or_literal(data)
+    if other := _other_than_a_tree(content):
+        raise ValueError(f"found {other}, expected a tree: a list of paths, a growmap or Sequoia's own JSON")
     if isinstance(content, list):
         return _from_choices(content)
     if isinstance(content, dict) and "Successors" in content:
         return tree_from_growmap(content)
     return _from_native(content)
+
+
+def _other_than_a_tree(content: Any) -> str | None:
+    """Return what people have that is near a tree and none, in words; None where it may be one."""
+    if isinstance(content, dict):
+        settings = [key for key in content if ENGINE_SETTING.search(key)]
+        if "format" not in content and "Successors" not in content and settings:
+            engine = "dynamic engine" if content.get("engine") == "dynamic" else "engine"
+            return f"settings ({', '.join(settings)[:80]}) of an engine: what a {engine} grows is no fixed tree"
+    if not isinstance(content, list) or not content or not all(type(entry) in (int, float) for entry in content):
+        return None
+    if not all(type(entry) is int for entry in content):
+        return "a list of fractions, such as an acceptance vector's"
+    if content[0] == -1:
+        return 'a list of parents ({"format": "sequoia-tree", "version": 1, "parents": [...]} holds one)'
+    return "a list of whole numbers, such as nodes or children per level: they leave open which node has which children"
 
 
 def _json_or_literal(data: bytes) -> Any:

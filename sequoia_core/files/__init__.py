@@ -6,17 +6,19 @@ Each module imports, of this room, only the modules named:
     faults              -
     gguf_header         -
     local_server        -
-    prompt_columns      -
+    number_tables       -
     safe_files          -
     server_counts       -
+    prompt_rows         safe_files
     model_names         gguf_header
     parquet_prompts     bounded_process
-    parquet_reading     prompt_columns, safe_files
+    parquet_reading     prompt_rows, safe_files
     prometheus_metrics  server_counts
     metrics_address     local_server
-    prompt_files        prompt_columns, safe_files, parquet_prompts
-    response_logs       prompt_columns, safe_files, prompt_files
+    prompt_files        prompt_rows, safe_files, parquet_prompts
+    response_logs       prompt_rows, safe_files, prompt_files
+    server_logs         server_counts
     server_records      safe_files, server_counts
-    server_readings     prometheus_metrics, safe_files, server_counts, server_records
+    server_readings     number_tables, prometheus_metrics, safe_files, server_counts, server_logs, server_records
     written_context     gguf_header, model_names, safe_files
 """

@@ -19,6 +19,10 @@ NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 STRING, ARRAY = 8, 9
 VERSIONS = (2, 3)
 MOST_FIELDS = 65_536
+MOST_ENTRIES = 2**21  # of all arrays: lists of tokens and of merges of the largest vocabularies are half of it
+MOST = 2**40  # of what a model counts: more would overflow what is made of it
+WHOLE = ("context_length", "embedding_length", "block_count", "attention.key_length", "attention.value_length")
+BY_LAYER = ("attention.head_count", "attention.head_count_kv")  # one number, or one for each layer
 LONGEST_TEXT = 2**24  # bytes
 KEPT = 4096  # numbers of an array; longer arrays, and those of strings, are kept as their length
 FILE_TYPES = {
@@ -104,14 +108,35 @@ def _read(held: mmap.mmap, size: int) -> GGUFHeader:
         raise ValueError(f"version {version}")
     if count > MOST_FIELDS or tensors > size:
         raise ValueError(f"{count:,} fields and {tensors:,} tensors")
-    fields, at = {}, 24
+    fields: dict[str, Any] = {}
+    at, entries = 24, 0
     for _ in range(count):
         key, at = _string(held, at)
         (kind,) = struct.unpack_from("<I", held, at)
-        fields[key[:200]], at = _value(held, at + 4, kind)
-    if not isinstance(fields.get("general.architecture"), str):
-        raise ValueError("no general.architecture")
+        if key[:200] in fields:
+            raise ValueError(f"{key[:60]!r} twice")
+        value, at = _value(held, at + 4, kind)
+        fields[key[:200]] = value
+        entries += value if kind == ARRAY and isinstance(value, int) else 0
+        if entries > MOST_ENTRIES:
+            raise ValueError(f"arrays of more than {MOST_ENTRIES:,} entries")
+    _check(fields)
     return GGUFHeader(fields, size)
+
+
+def _check(fields: dict[str, Any]) -> None:
+    """Refuse a field of a kind that nothing here could count with."""
+    name = fields.get("general.architecture")
+    if not isinstance(name, str) or not 0 < len(name) <= 100:
+        raise ValueError("no general.architecture")
+    if f"{name}.context_length" not in fields:
+        raise ValueError(f"no {name}.context_length")
+    whole = ["general.file_type", *(f"{name}.{key}" for key in WHOLE)]
+    for key in [*whole, *(f"{name}.{key}" for key in BY_LAYER)]:
+        value = fields.get(key, 0)
+        numbers = value if isinstance(value, list) and value and key not in whole else [value]
+        if not all(type(number) is int and 0 <= number <= MOST for number in numbers):
+            raise ValueError(f"{key} = {str(value)[:40]!r}, no whole number")
 
 
 def _string(held: mmap.mmap, at: int) -> tuple[str, int]:
@@ -141,7 +166,9 @@ def _value(held: mmap.mmap, at: int, kind: int) -> tuple[Any, int]:
         return kept, at + count * width
     if inner != STRING:
         raise ValueError(f"an array of kind {inner}")
-    for _ in range(min(count, len(held))):  # each takes eight bytes at least, so this ends
+    if count > MOST_ENTRIES:
+        raise ValueError(f"an array of {count:,} texts")
+    for _ in range(count):
         (length,) = struct.unpack_from("<Q", held, at)
         if length > len(held) - at - 8:
             raise struct.error

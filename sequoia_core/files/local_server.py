@@ -1,6 +1,6 @@
 """Start a model server on the loopback address, ask it, and leave none behind.
 
-Knows processes and HTTP, no models. Answers are bounded in size and time; no proxy and no redirect is followed.
+Knows processes and HTTP, no models. Answers are bounded in size and time.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from urllib.parse import urlsplit
 
 LOOPBACK = "127.0.0.1"
@@ -24,14 +23,6 @@ MAX_ANSWER_BYTES = 64 * 2**20
 START_SEC = 600  # a large model is read from disk
 END_SEC = 10  # to end by itself before it is killed
 LAST_WORDS = 300  # characters of a server's log that a fault shows
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *args: object) -> None:
-        return None
-
-
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
 
 
 def checked_address(address: str, *, remote: bool = False, others: str = "--remote allows others") -> str:
@@ -65,34 +56,63 @@ def _is_loopback(host: str) -> bool:
 
 
 def ask(address: str, path: str, body: bytes | None = None, *, seconds: float = 60) -> bytes:
-    """Return a server's answer to GET, or to POST of a JSON body.
+    """Return a server's answer to GET, or to POST of a JSON body. No proxy and no redirect is followed.
 
     Raises:
-        ValueError: where there is no answer in time, an error, or too long a one.
+        ValueError: where there is no whole answer in time, an error, or too long a one.
     """
-    request = urllib.request.Request(address + path, body, {"Content-Type": "application/json"} if body else {})
+    deadline, late = time.monotonic() + seconds, threading.Event()
+    parts = urlsplit(address)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=seconds)
     try:
-        with _OPENER.open(request, timeout=seconds) as response:
-            content = _read(response, time.monotonic() + seconds)
-    except urllib.error.HTTPError as error:
-        with error:
-            said = error.read(LAST_WORDS).decode(errors="replace")
-        raise ValueError(f"{address}{path}: found status {error.code} ({said}), expected 200") from error
-    except (OSError, HTTPException) as error:
-        reason = getattr(error, "reason", error)
+        connection.connect()
+        with _ended_at(deadline, connection.sock, late):
+            headers = {"Content-Type": "application/json"} if body else {}
+            connection.request("GET" if body is None else "POST", path, body, headers)
+            with connection.getresponse() as response:
+                content = _read(response)
+                status = response.status
+    except (OSError, HTTPException, ValueError) as error:
+        reason = "timed out" if late.is_set() else error
         raise ValueError(f"{address}{path}: found no answer ({reason}), expected a running server") from error
+    finally:
+        connection.close()
+    if late.is_set():  # an answer without a length ends where the connection does
+        raise ValueError(f"{address}{path}: found no answer (timed out), expected a running server")
+    if status != 200:
+        said = content[:LAST_WORDS].decode(errors="replace")
+        raise ValueError(f"{address}{path}: found status {status} ({said}), expected 200")
     if len(content) > MAX_ANSWER_BYTES:
         raise ValueError(f"{address}{path}: found more than {MAX_ANSWER_BYTES:,} bytes, expected a shorter answer")
     return content
 
 
-def _read(response: HTTPResponse, deadline: float) -> bytes:
-    """Read up to one byte more than an answer may have; the opener's own limit of time is for each piece."""
+@contextmanager
+def _ended_at(deadline: float, connected: socket.socket, late: threading.Event) -> Iterator[None]:
+    """End a connection at a time: its own limit is for each piece, and a server may send one byte after another."""
+
+    def end() -> None:
+        late.set()
+        with suppress(OSError):
+            socket.socket.shutdown(connected, socket.SHUT_RDWR)  # below TLS, which would begin to talk
+
+    timer = threading.Timer(max(0.0, deadline - time.monotonic()), end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _read(response: HTTPResponse) -> bytes:
+    """Read up to one byte more than an answer may have."""
     content = b""
     while len(content) <= MAX_ANSWER_BYTES and (piece := response.read1(2**20)):
         content += piece
-        if time.monotonic() > deadline:
-            raise TimeoutError("timed out")
+    if response.length and len(content) <= MAX_ANSWER_BYTES:
+        raise IncompleteRead(content, response.length)
     return content
 
 

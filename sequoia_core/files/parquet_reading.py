@@ -11,7 +11,7 @@ os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the default reserves more 
 import pyarrow  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
-from .prompt_columns import check_few, choose_column, listed
+from .prompt_rows import BESIDE, check_few, choose_column, listed, prompt_of, usual_column
 from .safe_files import kind_of, one_line
 
 MAX_ROWS = 1_000_000  # empty rows take no space
@@ -33,14 +33,21 @@ def read(request: bytes) -> list[str]:
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise ValueError(f"found {kind_of(data)} that is no parquet ({one_line(error)}), expected parquet") from error
     check_few(file.schema_arrow.names)
-    candidates = [field.name for field in file.schema_arrow if _is_text(field.type)]
+    texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
+    chats = [field.name for field in file.schema_arrow if _is_list(field.type) and usual_column([field.name])]
+    candidates = [name for name in file.schema_arrow.names if name in {*texts, *chats}]
     if wanted == "columns":
         return candidates
-    name = choose_column(file.schema_arrow.names, candidates, column)
+    name = choose_column(file.schema_arrow.names, texts, column)
     if name not in candidates:
         kind = str(file.schema_arrow.field(name).type)[:80]
         raise ValueError(f"found column {name} of {kind}, expected text (there is: {listed(candidates)})")
-    return _texts(file, name, most_chars)
+    beside = [other for other in texts if other.strip().lower() == BESIDE.get(name.strip().lower())]
+    return _texts(file, [name, *beside], most_chars)
+
+
+def _is_list(kind: pyarrow.DataType) -> bool:
+    return pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind)
 
 
 def _is_text(kind: pyarrow.DataType) -> bool:
@@ -48,13 +55,14 @@ def _is_text(kind: pyarrow.DataType) -> bool:
     return pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
 
 
-def _texts(file: pyarrow.parquet.ParquetFile, name: str, most_chars: int) -> list[str]:
+def _texts(file: pyarrow.parquet.ParquetFile, names: list[str], most_chars: int) -> list[str]:
     if file.metadata.num_rows > MAX_ROWS:
         raise ValueError(f"found {file.metadata.num_rows:,} rows, expected at most {MAX_ROWS:,}")
     texts, total = [], 0
     try:
-        for batch in file.iter_batches(batch_size=BATCH, columns=[name], use_threads=False):
-            found = [text for text in batch.column(0).to_pylist() if text is not None and text.strip()]
+        for batch in file.iter_batches(batch_size=BATCH, columns=names, use_threads=False):
+            prompts = (prompt_of(row, names[0]) for row in batch.to_pylist() if row[names[0]])
+            found = [text for text in prompts if text.strip()]
             total += sum(map(len, found))
             if total > most_chars:
                 raise ValueError(f"found more than {most_chars:,} characters, expected at most that")

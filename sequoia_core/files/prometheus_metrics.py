@@ -16,8 +16,12 @@ from .server_counts import LLAMA_CPP, MAX_COUNT, MAX_POSITIONS, SGLANG, VLLM, Se
 MAX_METRICS_BYTES = 16 * 2**20
 MAX_OTHERS = 8  # names of other metrics that a message may show
 EXPECTED = "metrics of vLLM, llama.cpp's server (started with --metrics) or SGLang with speculative decoding"
-_SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)\s*(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*(?:#.*)?", re.ASCII)
-_LABEL = re.compile(r'\s*([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)', re.ASCII)
+MAX_LINE = 16_384  # characters
+# Runs are never given back (++, *+): a run of spaces that fits nowhere would be tried from each of its places.
+_SAMPLE = re.compile(
+    r"([a-zA-Z_:][\w:]*+)(?:\s*+\{(.*)\})?+\s++([^\s{]\S*+)(?:\s++-?\d++(?=\s|$))?+\s*+(?:#.*)?", re.ASCII
+)
+_LABEL = re.compile(r'\s*+([a-zA-Z_]\w*+)\s*+=\s*+"((?:[^"\\]|\\.)*+)"\s*+(?:,|$)', re.ASCII)
 _COUNTER = re.compile(r"(.*?)[:_]?spec_decode_num_(drafts|draft_tokens|accepted_tokens(?:_per_pos)?)(?:_total)?")
 _TOKENS = {"generation_tokens_total": "tokens", "tokens_predicted_total": "tokens", "request_success_total": "requests"}
 _AVERAGES = ("spec_accept_length", "spec_accept_rate")
@@ -117,6 +121,8 @@ def _reading(text: str, engine: str, model: str | None, *, empty: bool = False) 
     if "spec_decode_num_" in text[text.rfind("\n") + 1 :]:
         raise ValueError("found an end within a line, expected the whole text")
     for number, line in enumerate(text.splitlines(), start=1):
+        if len(line) > MAX_LINE:
+            raise ValueError(f"line {number}: found {len(line):,} characters, expected at most {MAX_LINE:,}")
         line = line.strip()
         if not line or line.startswith("#"):
             continue
@@ -141,6 +147,8 @@ def _reading(text: str, engine: str, model: str | None, *, empty: bool = False) 
             raise ValueError(f"line {number}: found {name} twice, expected it once for each engine")
         else:
             values[key] = _count(name, value, number, whole=key not in _AVERAGES)
+            if key == "spec_accept_rate" and values[key] > 1:
+                raise ValueError(f"line {number}: found {name} = {value[:20]}, expected a rate from 0 to 1")
     return _wanted(found, engine, model, others, empty)
 
 
@@ -153,9 +161,13 @@ def _sample(name: str, labels: str, number: int) -> tuple[Series, str | int] | N
         prefix, key = match.groups()
     if key is None:
         return None
-    tags = dict(_LABEL.findall(labels))
-    if "".join(_LABEL.sub("", labels)).strip():
-        raise ValueError(f'line {number}: found labels {labels[:60]!r}, expected name="value" pairs')
+    tags: dict[str, str] = {}
+    at, labels = 0, labels.strip()
+    while at < len(labels):
+        label = _LABEL.match(labels, at)
+        if label is None or label[1] in tags:
+            raise ValueError(f'line {number}: found labels {labels[:60]!r}, expected name="value" pairs, each once')
+        tags[label[1]], at = label[2], label.end()
     if key == "accepted_tokens_per_pos":
         place = tags.pop("position", "")
         if not re.fullmatch(r"\d{1,4}", place, re.ASCII) or int(place) >= MAX_POSITIONS:

@@ -9,10 +9,12 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path, PurePath
+from typing import Any
 
 from .parquet_prompts import parquet_columns, parquet_prompts
-from .prompt_columns import USUAL_COLUMNS, check_few, choose_column, listed
+from .prompt_rows import check_few, choose_column, is_chat, listed, prompt_of, usual_column
 from .safe_files import kind_of, read_bytes, read_json
 
 MAX_PROMPT_BYTES = 16 * 2**20
@@ -31,13 +33,14 @@ def load_prompts(path: str | Path, column: str | None = None) -> list[str]:
 def prompts_from_bytes(data: bytes, name: str, column: str | None = None) -> list[str]:
     """Read prompts from a file's content, such as an upload.
 
-    The ending of `name` decides: `.jsonl` (one object per line), `.csv` and `.tsv` (with a header), `.parquet`, and
-    anything else is plain text with one prompt per line. Empty lines, cells and rows are left out.
+    The ending of `name` decides: `.jsonl` and `.json` (one object per line, or one list), `.csv` and `.tsv` (with a
+    header), `.parquet`, and anything else is plain text with one prompt per line. Empty lines, cells and rows are left
+    out.
 
     Args:
         name: gives the ending, and names the file in errors.
-        column: which column (in JSONL, key) holds the prompts. None takes "text" or "prompt", or the only column of
-            text there is.
+        column: which column (in JSON, key) holds the prompts, as text or as a chat. None takes the usual names in
+            their order (`prompt_rows.USUAL_COLUMNS`), or the only column of text there is.
 
     Raises:
         ValueError: in one line, naming the file, what was found and what was expected.
@@ -108,47 +111,67 @@ def _decoded(data: bytes) -> str:
     return text
 
 
-def jsonl_rows(data: bytes) -> Iterator[tuple[int, str, dict]]:
-    """Yield line number, line and object of every line that is not empty."""
-    for number, line in enumerate(_decoded(data).split("\n"), start=1):  # other line ends may be part of a text
-        if not line.strip():
-            continue
-        try:
-            row = read_json(line.encode())
-        except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from error
+def json_rows(data: bytes) -> Iterator[tuple[str, dict]]:
+    """Yield place and object of every row: of JSON lines, of one list, or of one object; a bare chat as `messages`."""
+    for place, row in _json_values(data):
+        row = {"messages": row} if is_chat(row) else row
         if not isinstance(row, dict):
-            raise ValueError(f'line {number}: found {line[:40]!r}, expected an object with a "text"')
+            raise ValueError(f'{place}: found {str(row)[:40]!r}, expected an object with a "text"')
         check_few(row)
-        yield number, line, row
+        yield place, row
+
+
+def _json_values(data: bytes) -> Iterator[tuple[str, Any]]:
+    text = _decoded(data)
+    # other line ends may be part of a text
+    lines = [(f"line {number}", line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    try:
+        first = [] if not lines else _json_line(*lines[0])
+    except ValueError as error:
+        try:
+            whole = read_json(data)
+        except ValueError as fault:
+            raise (fault if text.lstrip().startswith("[") else error) from None
+        lines, first = lines[:1], whole if isinstance(whole, list) else [whole]
+    if len(lines) <= 1 and isinstance(first, list) and not is_chat(first):
+        yield from ((f"entry {number}", row) for number, row in enumerate(first, start=1))
+    else:
+        yield from ((place, _json_line(place, line)) for place, line in lines)
+
+
+def _json_line(place: str, line: str) -> Any:
+    try:
+        return read_json(line.encode())
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from error
 
 
 def _jsonl_prompts(data: bytes, column: str | None) -> list[str]:
-    keys: tuple[str, ...] = USUAL_COLUMNS if column is None else (column,)
-    prompts = []
-    for place, (number, line, row) in enumerate(jsonl_rows(data)):
-        if place == 0 and column is None and not any(key in row for key in USUAL_COLUMNS):
-            candidates = _jsonl_columns(data)
-            keys = tuple(candidates) if len(candidates) == 1 else keys
-        text = next((row[key] for key in keys if row.get(key)), None)
-        if not isinstance(text, str):
-            raise ValueError(
-                f"line {number}: found {line[:40]!r} (keys: {listed(row)}), "
-                f'expected an object with a "{keys[0]}" of text'
-            )
-        prompts.append(text)
+    prompts, only = [], column
+    for place, row in json_rows(data):
+        usual = usual_column(name for name, value in row.items() if value) if column is None else None
+        try:
+            only = only or usual or choose_column(list(row), _jsonl_columns(data), None)
+            name = usual or only
+            prompts.append(prompt_of(row, name) if row.get(name) else "")
+            if not prompts[-1]:
+                raise ValueError(f'found {str(row)[:40]!r}, expected an object with a "{name}" of text')
+        except ValueError as error:
+            raise ValueError(f"{place} (keys: {listed(row)}): {error}") from error
     return prompts
 
 
 def _jsonl_columns(data: bytes) -> list[str]:
-    """Return the keys that hold text in all of the first rows."""
+    """Return the keys that hold text, or a chat under a usual name, in all of the first rows."""
     keys: list[str] | None = None
-    for seen, (_, _, row) in enumerate(jsonl_rows(data)):
-        here = [key for key, value in row.items() if isinstance(value, str) and value]
+    for _, row in islice(json_rows(data), CANDIDATE_ROWS):
+        here = [key for key, value in row.items() if value and (isinstance(value, str) or _is_chat_column(key, value))]
         keys = here if keys is None else [key for key in keys if key in here]
-        if seen + 1 == CANDIDATE_ROWS:
-            break
     return keys or []
+
+
+def _is_chat_column(key: str, value: object) -> bool:
+    return isinstance(value, list) and usual_column([key]) is not None
 
 
 def _csv_rows(data: bytes, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -170,8 +193,15 @@ def _csv_rows(data: bytes, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 def _csv_prompts(data: bytes, column: str | None, delimiter: str = ",") -> list[str]:
     rows = _csv_rows(data, delimiter)
     header = next(rows, (0, []))[1]
-    place = header.index(choose_column(header, _csv_columns(data, delimiter), column))
-    return [cells[place] for _, cells in rows if cells[place].strip()]
+    name = choose_column(header, _csv_columns(data, delimiter), column)
+    prompts = []
+    for number, cells in rows:
+        row = dict(zip(header, cells, strict=True))
+        try:
+            prompts += [prompt_of(row, name)] if row[name].strip() else []
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+    return prompts
 
 
 def _csv_columns(data: bytes, delimiter: str = ",") -> list[str]:

@@ -215,7 +215,8 @@ def fault_words(fault: Mapping[str, Any]) -> str:
     if fault["type"] == "missing":
         return f"{where}: found nothing, expected this key"
     found = fault["input"] if isinstance(fault["input"], str | int | float | None) else type(fault["input"]).__name__
-    return f"{where}: found {str(found)[:40]!r}, expected: {fault['msg']}"
+    wanted = "an object" if fault["type"] in ("model_type", "dict_type") else fault["msg"]
+    return f"{where}: found {str(found)[:40]!r}, expected: {wanted}"
 
 
 def kind_of(data: bytes) -> str:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from .number_tables import number_column
 from .prometheus_metrics import MAX_METRICS_BYTES, counts_between, looks_like_metrics
-from .safe_files import kind_of, read_bytes
+from .safe_files import kind_of, read_bytes, read_json
 from .server_counts import ENGINES, ServerCounts
-from .server_records import counts_of_answers, counts_of_log, counts_of_table
+from .server_logs import counts_of_log
+from .server_records import counts_of_answers, counts_of_rates, counts_of_table
 
 MAX_READING_BYTES = 64 * 2**20
+MAX_RATES_BYTES = 2**16
 
 
 def load_counts(
@@ -33,13 +36,16 @@ def counts_from_bytes(
     *,
     engine: str = "auto",
     model: str | None = None,
+    rates: str | None = None,
 ) -> ServerCounts:
-    """Read what a server counted: metrics, answers as JSON, `acceptance.csv`, or a log.
+    """Read what a server counted: metrics, answers as JSON, `acceptance.csv`, a log, or rates by position alone.
 
     Args:
         name, before_name: for errors.
         before: an earlier reading of metrics, to be subtracted; only metrics have one.
         engine: which one wrote it; "auto" finds out, another name refuses what is not of it.
+        model: which of several models, or of several drafters in a log.
+        rates: what rates by position are; see `counts_of_rates`.
 
     Raises:
         ValueError: in one line, naming the file, what was found and what was expected.
@@ -48,7 +54,13 @@ def counts_from_bytes(
         raise ValueError(f"engine: found {engine[:40]!r}, expected auto, {', '.join(ENGINES)}")
     then = None if before is None else _text(before, before_name)
     try:
-        found = _counts(_text(after, ""), after, then, engine, model)
+        text = _text(after, "")
+        numbers = _bare_numbers(after) if then is None else None
+        if numbers is not None:
+            return counts_of_rates(numbers, rates, engine="unknown" if engine == "auto" else engine)
+        if rates is not None:
+            raise ValueError("found more than rates by position, expected those alone for --rates")
+        found = _counts(text, after, then, engine, model)
         if engine not in ("auto", found.engine):
             raise ValueError(f"found what {found.engine} writes, expected {engine}")
     except ValueError as error:
@@ -71,7 +83,21 @@ def _counts(text: str, data: bytes, then: str | None, engine: str, model: str | 
         raise ValueError(f"found {kind}, expected metrics, answers, acceptance.csv or a log of a server")
     if "acceptance_at_pos_0" in text[:4096]:
         return counts_of_table(text)
-    return counts_of_log(text)
+    return counts_of_log(text, model)
+
+
+def _bare_numbers(data: bytes) -> list[float] | None:
+    """Return the numbers of a file that holds nothing else: one column, positions beside them, or a JSON list."""
+    if len(data) > MAX_RATES_BYTES:
+        return None
+    try:
+        if kind_of(data) == "text":
+            return number_column(data).values
+        listed = read_json(data)
+    except ValueError:
+        return None
+    numbers = isinstance(listed, list) and listed and all(type(value) in (int, float) for value in listed)
+    return listed if numbers else None
 
 
 def _text(data: bytes, name: str) -> str:

@@ -1,8 +1,7 @@
-"""What servers say of speculative decoding outside their metrics: answers, tables of benchmarks, lines of logs.
+"""What servers say of speculative decoding outside their metrics and logs: answers, tables of benchmarks, rates.
 
 vLLM's answers hold histograms by request, and by step with `--per-request-spec-decode-metrics detailed`; llama.cpp's
-hold totals (`timings`). vLLM's speculators write `acceptance.csv`. Logs show windows (vLLM), requests (llama.cpp) or
-averages (SGLang).
+hold totals (`timings`). vLLM's speculators write `acceptance.csv`. People have rates by position alone.
 """
 
 from __future__ import annotations
@@ -10,12 +9,22 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 from .safe_files import read_json
-from .server_counts import LLAMA_CPP, MAX_COUNT, MAX_POSITIONS, SGLANG, VLLM, ServerCounts, ServerRequest
+from .server_counts import (
+    LLAMA_CPP,
+    MAX_COUNT,
+    MAX_POSITIONS,
+    RATES,
+    VLLM,
+    ServerCounts,
+    ServerRequest,
+    counts_of_survival,
+)
 
 MAX_REQUESTS = 10_000  # each is in every resample: 80 MB
 MAX_STEPS = 5_000_000  # of all requests
@@ -23,15 +32,6 @@ EXPECTED_ANSWERS = (
     "answers of vLLM with metrics.speculative_decoding (--per-request-spec-decode-metrics detailed), or of llama.cpp's "
     "server with timings"
 )
-_VLLM_LINE = re.compile(
-    r"SpecDecoding metrics:.*?Accepted: (\d+) tokens, Drafted: (\d+) tokens, "
-    r"Per-position acceptance rate: ([\d., ]+?),? (?:Avg )?Draft acceptance"
-)
-_LLAMA_LINE = re.compile(
-    r"draft acceptance(?: rate)? = [\d.]+ \( *(\d+) accepted / +(\d+) generated\)(?:, mean len = +([\d.]+))?"
-)
-_LLAMA_EVAL = re.compile(r" eval time =.*?/ +(\d+) (?:tokens|runs)")
-_SGLANG_LINE = re.compile(r"accept len: ([\d.]+)")
 
 
 def counts_of_answers(data: bytes) -> ServerCounts:
@@ -195,64 +195,32 @@ def counts_of_table(text: str) -> ServerCounts:
     )  # fmt: skip
 
 
-def counts_of_log(text: str) -> ServerCounts:
-    """Read lines of a server's log: vLLM's windows, llama.cpp's requests, SGLang's averages.
+def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine: str = "unknown") -> ServerCounts:
+    """Return what rates by position tell, which somebody published or took from a chart: no counts, no interval.
+
+    Args:
+        rates: one of `RATES`; None takes numbers that never rise as survival, and asks about others.
 
     Raises:
-        ValueError: where there are none, or vLLM's windows have different K.
+        ValueError: in one line, what was found and what was expected.
     """
-    if windows := _VLLM_LINE.findall(text):
-        return _of_windows(windows)
-    if requests := _LLAMA_LINE.findall(text):
-        return _of_llama_log(requests, text)
-    if averages := [float(found) for found in _SGLANG_LINE.findall(text) if found.count(".") <= 1 and found != "."]:
-        mean = sum(averages) / len(averages)
-        if not 1 <= mean <= MAX_POSITIONS:
-            raise ValueError(f"accept len: found {mean:g}, expected 1 or more tokens per step")
-        notes = ("SGLang's log shows averages: no counts, no positions, and so no interval.",)
-        return ServerCounts(SGLANG, "averages", mean_length=mean, notes=notes)
-    raise ValueError("found no line of speculative decoding, expected metrics, answers or a log of such a server")
-
-
-def _of_windows(windows: Sequence[tuple[str, str, str]]) -> ServerCounts:
-    drafts = drafted = 0
-    positions: list[int] = []
-    for accepted, tokens, listed in windows:
-        try:
-            rates = [float(rate) for rate in listed.split(",") if rate.strip()]
-        except ValueError:
-            rates = []
-        if not rates or not all(0 <= rate <= 1 for rate in rates) or int(accepted) > int(tokens) > MAX_COUNT:
-            raise ValueError(f"found rates {listed[:40]!r}, expected numbers from 0 to 1")
-        if positions and len(positions) != len(rates):
-            raise ValueError(f"found {len(positions)} and {len(rates)} positions, expected one K in all windows")
-        # The log tells drafts by nothing else: all positions' rates add up to accepted ÷ drafts.
-        share = sum(rates)
-        count = round(int(accepted) / share) if share else round(int(tokens) / len(rates))
-        drafts, drafted = drafts + count, drafted + int(tokens)
-        positions = positions or [0] * len(rates)
-        positions = [have + round(rate * count) for have, rate in zip(positions, rates, strict=True)]
-    if not drafts:
-        raise ValueError("found windows without a draft, expected at least one")
-    notes = (f"{len(windows)} windows of a log, summed: rates are rounded there, and times between windows missing.",)
-    return ServerCounts(
-        VLLM, "log windows", drafts, max(drafted, sum(positions)), sum(positions), tuple(positions), notes=notes
+    if rates not in (None, *RATES):
+        raise ValueError(f"--rates: found {rates[:40]!r}, expected {' or '.join(RATES)}")
+    if not values or not all(0 <= value <= 1 for value in values):
+        raise ValueError("found numbers outside 0 to 1, expected rates by position")
+    rise = next((place for place in range(1, len(values)) if values[place] > values[place - 1]), None)
+    if rates != "conditional" and rise is not None:
+        raise ValueError(
+            f"found {values[rise]:g} at position {rise + 1} above {values[rise - 1]:g} before it: survival by position "
+            "never rises; if these are given the position before, expected --rates conditional"
+        )
+    survival = list(accumulate(values, mul)) if rates == "conditional" else values
+    other = "" if rates else ": they never rise; --rates conditional takes them as given the position before"
+    alike = " A vector of ranks looks alike." if rates is None and sum(values) <= 1 else ""
+    read_as = "given the position before" if rates == "conditional" else "as survival, of all drafts"
+    return counts_of_survival(
+        survival, "rates by position", engine=engine, notes=(f"Rates by position are read {read_as}{other}.{alike}",)
     )
-
-
-def _of_llama_log(requests: Sequence[tuple[str, str, str]], text: str) -> ServerCounts:
-    accepted, drafted = (sum(int(request[place]) for request in requests) for place in (0, 1))
-    generated = [int(count) for count in _LLAMA_EVAL.findall(text.replace("prompt eval", "prompt"))]
-    tokens = sum(generated) if len(generated) == len(requests) else None
-    # mean len = 1 + accepted / drafts
-    drafts = [int(taken) / (float(mean) - 1) for taken, _, mean in requests if mean and float(mean) > 1]
-    if not accepted or len(drafts) < len(requests) or accepted > drafted:
-        raise ValueError("found lines without accepted drafts or their mean length, expected both")
-    notes = ("llama.cpp's log shows totals of each request: nothing by position.",)
-    return ServerCounts(
-        LLAMA_CPP, "totals", round(sum(drafts)), drafted, accepted, tokens=tokens, requests_done=len(requests),
-        mean_length=1 + accepted / sum(drafts), notes=notes,
-    )  # fmt: skip
 
 
 def _model(found: Sequence[dict[str, Any]]) -> str:

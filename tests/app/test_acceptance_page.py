@@ -79,6 +79,15 @@ def test_a_broken_upload_leaves_the_previous_vector(name: str, content: bytes) -
     assert metrics(page)["First choice accepted"][0] == f"{vector().probs[0]:.1%}"
 
 
+def test_what_the_entries_of_an_upload_are_is_asked_and_can_be_changed() -> None:
+    page = upload(open_page("acceptance"), "rest.csv", b"0.2\n0.7\n0.1\n")
+    assert "sum to 1" in page.error[0].value and "studio_acceptance" not in page.session_state
+    for entries, probs in (("rest-first", [0.7, 0.1]), ("rest-last", [0.2, 0.7])):
+        page = settled(page.selectbox(key="acceptance_entries").select(entries).run())
+        assert page.session_state["studio_acceptance"].probs.tolist() == probs
+        assert f"its {entries[5:]} entry as the rejection probability, as declared" in page.success[0].value
+
+
 def test_a_perfect_vector_has_no_ceiling() -> None:
     page = upload(open_page("acceptance"), "one.csv", b"1.0\n")
     assert metrics(page)["Best possible chain"][0] == "∞"
@@ -225,7 +234,7 @@ def test_smoothing_is_chosen_said_and_taken_back() -> None:
 
 
 def test_a_tail_that_cannot_be_fitted_says_why() -> None:
-    page = upload(open_page("acceptance"), "full.csv", b"0.5\n0.3\n0.2\n")
+    page = upload(open_page("acceptance"), "full.csv", b"1,0.5\n2,0.3\n3,0.2\n")
     settled(page.segmented_control(key="acceptance_smoothing").set_value("Power-law tail").run())
     assert "expected at least 2" in page.error[0].value and "Nothing is smoothed" in page.error[0].value
     assert page.session_state["studio_acceptance"].probs.tolist() == [0.5, 0.3, 0.2]

@@ -150,6 +150,15 @@ def test_pasted_text_is_read_like_a_file(assets) -> None:
     assert metrics(page)["Tokens per step now"][0] == "2.99"
 
 
+def test_rates_alone_say_how_they_were_read_and_can_be_read_otherwise(assets) -> None:
+    page = open_page("server", server_way="Paste")
+    page.text_area(key="server_text_after").set_value("0.8\n0.5\n0.3")
+    settled(page.run())
+    assert metrics(page)["Tokens per step now"][0] == "2.60" and "read as survival" in words(page)
+    settled(page.selectbox(key="server_rates").select("conditional").run())
+    assert metrics(page)["Tokens per step now"][0] == "2.32" and "given the position before" in words(page)
+
+
 def test_n_grams_are_said_to_draft_in_some_steps(assets) -> None:
     page = with_files(vllm_text(*NGRAM))
     assert "Only 26% of steps have a draft" in words(page)

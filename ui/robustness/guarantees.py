@@ -120,7 +120,7 @@ def typed_row(text: str, name: str) -> list[float]:
     if not 2 <= len(parts) <= MAX_TOKENS:
         raise ValueError(f"{name}: found {len(parts)} value(s), expected 2 to {MAX_TOKENS} separated by commas")
     for part in parts:
-        if not re.fullmatch(r"[0-9]*\.?[0-9]+", part, re.ASCII) or not 0.0 <= float(part) <= 1.0:
+        if not re.fullmatch(r"(?=.)[0-9]*+(?:\.[0-9]++)?", part, re.ASCII) or not 0.0 <= float(part) <= 1.0:
             harmless = re.sub(r"[^A-Za-z0-9.+-]", "?", part)[:12] or "nothing"
             raise ValueError(f"{name}: found {harmless}, expected numbers from 0 to 1 such as .5, .3, .2")
     values = [float(part) for part in parts]

@@ -34,7 +34,10 @@ def unplanned(counts: ServerCounts, reason: str) -> None:
             )
         )
     st.warning(f"Nothing is planned: {escaped(reason)}.", icon=":material/block:")
-    for note in counts.notes:
+    if counts.positions and counts.drafts:
+        shares = ", ".join(f"{count / counts.drafts:.3f}" for count in counts.positions)
+        st.caption(f"Accepted by position, of {counts.drafts:,} drafts: {shares}.")
+    for note in counts.remarks:
         st.caption(f":material/info: {escaped(note)}")
 
 

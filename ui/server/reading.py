@@ -10,7 +10,7 @@ import streamlit as st
 from sequoia_core.design.chain_acceptance import ChainAcceptance, chain_acceptance
 from sequoia_core.design.matrix_files import acceptance_from_bytes, load_acceptance
 from sequoia_core.files.metrics_address import allowed_hosts, read_metrics
-from sequoia_core.files.server_counts import ENGINES
+from sequoia_core.files.server_counts import ENGINES, RATES
 from sequoia_core.files.server_readings import counts_from_bytes
 from ui import controls
 from ui.markdown import escaped, safe_name
@@ -129,14 +129,20 @@ class Untold(NamedTuple):
     model: str | None
     new_tokens: int | None
     drafts_free: bool | None
+    rates: str | None
 
 
 def untold() -> Untold:
     """Draw what the files may not say."""
     with st.expander("What the files do not say", icon=":material/tune:", key="server_untold"):
-        columns = st.columns(4)
+        columns = st.columns(5)
         engine = columns[0].selectbox("Server", ("auto", *ENGINES), key="server_engine", help="Which one wrote them.")
-        model = columns[1].text_input("Model", key="server_model", max_chars=400, help="Where the server has several.")
+        model = columns[1].text_input(
+            "Model",
+            key="server_model",
+            max_chars=400,
+            help="Where the server has several, or drafters.",
+        )
         tokens = columns[2].number_input(
             "New tokens per answer",
             0,
@@ -151,12 +157,19 @@ def untold() -> Untold:
             key="server_method",
             help="N-grams cost no draft passes. Where few steps have a draft they are taken for granted.",
         )
+        rates = columns[4].selectbox(
+            "Rates are",
+            ("as they look", *RATES),
+            key="server_rates",
+            help="Rates by position alone, or published ones: survival is of all drafts, conditional is given the "
+            "position before.",
+        )
     free = {"a model": False, "n-grams": True}.get(method)
-    return Untold(engine, model.strip() or None, int(tokens) or None, free)
+    return Untold(engine, model.strip() or None, int(tokens) or None, free, rates if rates in RATES else None)
 
 
 @st.cache_resource(max_entries=4, show_spinner="Reading…")
-def counts(reading: Reading, engine: str, model: str | None) -> ServerCounts:
+def counts(reading: Reading, engine: str, model: str | None, rates: str | None = None) -> ServerCounts:
     """Return what was counted.
 
     Raises:
@@ -170,14 +183,14 @@ def counts(reading: Reading, engine: str, model: str | None) -> ServerCounts:
         matrix = acceptance_from_bytes(data, f"{name}.json")
         if isinstance(matrix, AcceptanceVector):
             raise ValueError(f"{name}: found a vector of ranks, expected what a server counted; open it on Acceptance")
-        return counts_of_matrix(matrix)
+        return counts_of_matrix(matrix, rates)
     before, before_name = reading.before or (None, "")
-    return counts_from_bytes(data, name, before, before_name, engine=engine, model=model)
+    return counts_from_bytes(data, name, before, before_name, engine=engine, model=model, rates=rates)
 
 
 @st.cache_resource(max_entries=4, show_spinner="Replaying…")
 def chains(
-    _counts: ServerCounts, reading: Reading, engine: str, model: str | None, new_tokens: int | None
+    _counts: ServerCounts, reading: Reading, engine: str, model: str | None, rates: str | None, new_tokens: int | None
 ) -> ChainAcceptance:
     """Return what chains yield by the counts; the other arguments tell them apart.
 

@@ -6,6 +6,7 @@ import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree, expected_tokens
 from sequoia_core.design.bounded_search import best_value_within_reach
+from sequoia_core.design.optimal_trees import ranks_not_measured
 from ui import uploads
 from ui.cards import Card, draw_card
 from ui.markdown import escaped
@@ -71,6 +72,8 @@ def draw_import() -> tuple[TokenTree, str] | None:
         return None
     theirs, vector = upload.value, session.acceptance()
     mine, best = expected_tokens(theirs, vector), best_value_within_reach(theirs, vector)
+    if (unknown := ranks_not_measured(theirs, vector)) is not None:
+        st.warning(unknown, icon=":material/warning:")
     place = st.container()
     draw_card(place, Card("Imported tree", f"{mine:.2f}", f"tokens/step, n = {theirs.size}, d = {theirs.depth}"))
     draw_card(place, _best_card(mine, best))

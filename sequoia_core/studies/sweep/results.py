@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 ROWS, FAILED = "rows", "failed"
 MOST_ROWS, MOST_BYTES = 1_000_000, 2**30  # of one file, unpacked
 JOINED = 20_000  # rows of a file that others are joined into
+PLAINLY = {"PLAIN", "RLE", "BIT_PACKED"}  # encodings of text that do not repeat what came before
 NEEDED = ("key", "kind")  # columns that files of every version have
 PROMPT = ["domain", "prompt_hash"]  # what tells prompts from others
 TIMES = ("seconds", "worker")  # columns that differ between equal sweeps, beside what timed rows found
@@ -199,12 +200,24 @@ def _opened(data: bytes, name: str) -> pq.ParquetFile:
         if called and called[1] != _digest(data):
             raise ValueError("a damaged file: its content is not the one in its name")
         file = pq.ParquetFile(io.BytesIO(data))
-        held = sum(file.metadata.row_group(n).total_byte_size for n in range(file.metadata.num_row_groups))
+        groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
+        parts = [group.column(place) for group in groups for place in range(group.num_columns)]
+        held = sum(map(_unpacked, parts))
         if not set(NEEDED) <= set(file.schema_arrow.names):
             raise ValueError(f"no columns {' and '.join(NEEDED)}")
     if file.metadata.num_rows > MOST_ROWS or held > MOST_BYTES:
         raise ValueError(f"{name}: found {file.metadata.num_rows:,} rows of {held:,} bytes in a file, expected fewer")
     return file
+
+
+def _unpacked(part: pq.ColumnChunkMetaData) -> int:
+    """Return the most bytes that a column's part takes in memory, by the file's footer.
+
+    An entry without a value is a bit in the file, a number that repeats less than one; a text that does may be nearly
+    the whole part.
+    """
+    repeats = part.physical_type == "BYTE_ARRAY" and not set(part.encodings) <= PLAINLY
+    return part.total_uncompressed_size + part.num_values * (part.total_uncompressed_size if repeats else 8)
 
 
 @contextmanager

@@ -57,6 +57,30 @@ def test_tree(call, tmp_path):
     assert scored["optimal_expected_tokens"] == pytest.approx(scored["expected_tokens"])
 
 
+def test_plan_doubts_times_that_fall_with_the_tokens(call, tmp_path):
+    profile = {"format": "sequoia-profile", "version": 1, "sizes": [1, 2, 4], "draft_sec": 0.001}
+    for seconds, doubted in (([0.02, 0.011, 0.006], True), ([0.02, 0.018, 0.021], False)):
+        (tmp_path / "p.json").write_text(json.dumps(profile | {"verify_sec": seconds}))
+        warnings = call("plan", "--acceptance", VECTOR, "--profile", str(tmp_path / "p.json"))["warnings"]
+        assert any("A pass over 2 tokens takes 11 ms, one over 1 takes 20" in each for each in warnings) == doubted
+
+
+def test_score_says_which_ranks_were_never_measured(call, tmp_path):
+    (tmp_path / "two.json").write_text("[0.5, 0.2]")
+    (tmp_path / "paths.json").write_text("[[0], [1], [2], [3], [0, 0]]")
+    scored = call("score", "--acceptance", str(tmp_path / "two.json"), "--tree", str(tmp_path / "paths.json"))
+    assert scored["expected_tokens"] == pytest.approx(1.95)
+    assert scored["warning"].startswith("Ranks 3 to 4 were never measured: 2 of 6 nodes")
+
+
+def test_what_entries_are_can_be_said(call, capsys, tmp_path):
+    (tmp_path / "rest.csv").write_text("0.3\n0.5\n0.2\n")
+    shape = "tree", "--acceptance", str(tmp_path / "rest.csv"), "--size", "3"
+    assert call(*shape, "--entries", "rest-first")["expected_tokens"] == pytest.approx(1.75)
+    assert main([*shape]) == 2
+    assert "--entries rest-first, rest-last or ranks" in capsys.readouterr().err
+
+
 def test_score_of_a_tree_too_large_for_the_search_says_what_is_missing(call, tmp_path):
     noisy, tree = tmp_path / "noisy.csv", tmp_path / "chain.json"
     noisy.write_text("0.2\n0.6\n")

@@ -88,10 +88,36 @@ def test_records_by_step_are_replayed(plan, files):
 
 def test_what_cannot_be_planned_from_says_why(plan, files):
     found = plan("--after", files("pmin"), "--profile", str(PROFILE))
-    assert found["survival"] is None and found["best"] is None and "56%" in found["warnings"][0]
+    assert found["best"] is None and found["tokens_per_step"] is None and "56%" in found["warnings"][0]
+    assert found["survival"] == pytest.approx([225 / 239, 124 / 239, 81 / 239, 64 / 239])  # as counted
     found = plan("--after", files("sglang"))
     assert found["mean_tokens_per_step"] == 2.65 and found["tokens_per_step"] is None
     assert any("averages" in warning for warning in found["warnings"])
+
+
+def test_rates_by_position_say_how_they_are_read_and_can_be_said(plan, tmp_path, capsys):
+    rates, matrix = tmp_path / "rates.csv", tmp_path / "rates.json"
+    rates.write_text("0.8\n0.5\n0.3\n")
+    found = plan("--after", str(rates))
+    assert found["survival"] == [0.8, 0.5, 0.3] and found["acceptance"] == pytest.approx([0.8, 0.625, 0.6])
+    assert "as survival" in found["warnings"][0] and "--rates conditional" in found["warnings"][0]
+    assert plan("--after", str(rates), "--rates", "conditional")["survival"] == pytest.approx([0.8, 0.4, 0.12])
+    matrix.write_text(
+        '{"format": "sequoia-acceptance", "version": 3, "matrix": [[0.8], [0.5], [0.3]], "meta": {"published": "x"}}'
+    )
+    found = plan("--after", str(matrix))
+    assert found["survival"] == pytest.approx([0.8, 0.4, 0.12]) and "seldom halve" in found["warnings"][1]
+    found = plan("--after", str(matrix), "--rates", "survival")
+    assert found["survival"] == [0.8, 0.5, 0.3] and not any("halve" in warning for warning in found["warnings"])
+    for text, said in (("0.5\n0.8\n", "expected --rates conditional"), ("0.5\n1.8\n", "outside 0 to 1")):
+        rates.write_text(text)
+        assert main(["server-plan", "--after", str(rates)]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_times_that_cannot_be_are_refused(files, capsys):
+    assert main(["server-plan", "--after", files("after"), "--timed", "0=70,2=190,4=118"]) == 2
+    assert "for a step of k = 2 against 14.3 ms for one of k = 0" in capsys.readouterr().err
 
 
 def test_n_grams_draft_for_free_and_in_some_steps(plan, files):

@@ -258,6 +258,60 @@ def test_reference_layout(entries, probs, words):
             assert words in vector.note and bool(words) == bool(vector.note)
 
 
+BARE = {  # one list of numbers in every layout without a word on what they are
+    "v.csv": lambda entries: "\n".join(map(str, entries)).encode(),
+    "v.json": lambda entries: json.dumps(entries).encode(),
+    "v.npy": lambda entries: npy_bytes(np.array(entries)),
+    "old.json": lambda entries: json.dumps(
+        {"format": "sequoia-acceptance", "version": 1, "probs": entries, "meta": {}}
+    ).encode(),
+}
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_entries_that_may_mean_two_things_are_asked_about(name):
+    first, last = ([*rest, *PROBS, *end] for rest, end in (([0.15], []), ([], [0.15])))
+    for entries in (first, last):
+        said = refusal(BARE[name](entries), name)
+        assert "sum to 1" in said and "--entries rest-first, rest-last or ranks" in said and "Schema" not in said
+    for entries, meaning in ((first, "rest-first"), (last, "rest-last"), ([0, *PROBS], "padded")):
+        vector = AcceptanceVector.loads(BARE[name](entries), name, meaning)
+        np.testing.assert_allclose(vector.probs, PROBS)
+        assert "as declared" in vector.note
+    assert len(AcceptanceVector.loads(BARE[name](first), name, "ranks")) == 4
+    padded = AcceptanceVector.loads(BARE[name]([0, *PROBS]), name)
+    assert padded.probs.tolist() == PROBS and "leading 0 as padding" in padded.note
+    for meaning, said in (("rest-first", "a sum of 1"), ("padded", "a leading 0"), ("upside-down", "one of ranks")):
+        with pytest.raises(ValueError, match=said):
+            AcceptanceVector.loads(BARE[name](PROBS), name, meaning)
+
+
+def test_what_was_measured_here_or_has_its_ranks_is_not_asked_about():
+    for vector in (AcceptanceVector(np.array([0.0, 1.0])), AcceptanceVector(np.array([0.75, 0.25]), trials=4)):
+        assert AcceptanceVector.loads(vector.to_bytes(), "v.json") == vector
+    assert AcceptanceVector.loads(b"rank,prob\n1,0.75\n2,0.25", "v.csv").probs.tolist() == [0.75, 0.25]
+
+
+def test_tables_of_pandas_are_read_by_the_names_of_their_columns():
+    frame = AcceptanceVector(np.array(PROBS), trials=90).to_frame()
+    for text in (
+        frame.to_csv(),
+        frame.to_csv(index=False),
+        frame[["rank", "probability"]].to_csv(),
+        frame["probability"].to_csv(),
+        frame["probability"].rename(None).to_csv(),
+        "a,b,c\n0,1,0.6\n1,2,0.2\n2,3,0.05\n",
+    ):
+        np.testing.assert_allclose(AcceptanceVector.loads(text.encode(), "v.csv").probs, PROBS)
+    assert "columns a, b, c" in refusal(b"a,b,c\n0.6,0.2,0.05\n0.1,0.1,0.1", "v.csv")
+
+
+def test_survival_by_position_is_named_and_not_called_a_wrong_sum():
+    assert "survival by position" in refusal(b"0.8\n0.5\n0.3\n", "v.csv")
+    assert "survival" not in refusal(b"0.5\n0.8\n0.3\n", "v.csv")
+    assert "rates by position" in refusal(b"position,rate\n1,0.5\n2,0.3\n", "v.csv")
+
+
 def test_a_vector_saved_on_a_cuda_device_loads_without_one():
     data = torch_bytes(torch.tensor([0, *PROBS]))
     cuda = rewritten_archive(data, lambda name, content: content.replace(b"\x03\0\0\0cpu", b"\x06\0\0\0cuda:0"))
@@ -417,7 +471,8 @@ def test_one_damaged_byte_loads_or_is_refused_in_one_line():
     [
         '{"a":' * 10_000 + "1" + "}" * 10_000,
         "[" * 10_000,
-        "[0.6, 0.2]",
+        "[[0.6, 0.2]]",
+        '["0.6"]',
         '{"format": "sequoia-tree", "version": 1, "parents": [-1]}',
         '{"format": "sequoia-acceptance", "version": 3, "probs": [0.5]}',
         '{"format": "sequoia-acceptance", "version": 1}',

@@ -148,14 +148,35 @@ def test_answers_are_bounded(monkeypatch):
             handler.wfile.write(b"x")
             time.sleep(0.1)
 
+    def drips_headers(handler):
+        handler.wfile.write(b"HTTP/1.0 200 OK\r\n")
+        for number in range(20):
+            handler.wfile.write(b"X-%d: 1\r\n" % number)
+            time.sleep(0.1)
+        handler.end_headers()
+
     with answering(long) as address, pytest.raises(ValueError, match="found more than 100 bytes"):
         ask(address, "/metrics")
-    for slow in (never, drips):
+    for slow in (never, drips, drips_headers):
         with answering(slow) as address, pytest.raises(ValueError, match="found no answer .*timed out"):
             ask(address, "/metrics", seconds=0.3)
     with answering(lambda handler: handler.wfile.write(b"SSH-2.0\r\n")) as address:
         with pytest.raises(ValueError, match="found no answer"):
             ask(address, "/metrics")
+
+
+def test_an_answer_shorter_than_its_length_is_none():
+    def short(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Length", "100")
+        handler.end_headers()
+        handler.wfile.write(b"vllm:spec_decode_num_drafts_total 1\n")
+
+    with (
+        answering(short) as address,
+        pytest.raises(ValueError, match=r"no answer \(IncompleteRead\(36 bytes"),
+    ):
+        ask(address, "/metrics")
 
 
 @pytest.mark.parametrize(

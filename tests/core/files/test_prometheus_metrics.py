@@ -85,6 +85,19 @@ def test_sglang_tells_averages_alone():
     assert counts.positions == () and "averages" in counts.notes[0]
 
 
+def test_a_rate_above_1_is_refused_with_its_line():
+    with pytest.raises(ValueError, match="line 2: found sglang:spec_accept_rate = 1.2, expected a rate from 0 to 1"):
+        read(SGLANG_TEXT.replace("0.55", "1.2"))
+
+
+def test_a_line_has_a_limit_and_labels_are_given_once():
+    line = "vllm:spec_decode_num_drafts_total" + " " * 20_000 + "x y\n"
+    with pytest.raises(ValueError, match="line 1: found 20,036 characters, expected at most 16,384"):
+        read(line)
+    with pytest.raises(ValueError, match="line 1: found labels .* each once"):
+        read('vllm:spec_decode_num_drafts_total{engine="0",engine="1"} 1\n')
+
+
 def test_labels_may_hold_anything():
     hostile = 'a\\"}{,=\\\\ 7'
     assert read(vllm_text(*AFTER, model=hostile)).model == hostile

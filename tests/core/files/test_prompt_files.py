@@ -1,4 +1,5 @@
 import copy
+import csv
 import importlib.util
 import io
 import json
@@ -61,6 +62,61 @@ def test_without_a_choice_the_usual_name_or_the_only_text_is_taken():
     assert prompts_from_bytes("\ufefftext\ngrüße\n".encode(), "a.csv") == ["grüße"]
 
 
+CHAT = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Why?"}]
+ANSWERED = [*CHAT, {"role": "assistant", "content": "So."}, {"role": "user", "content": "And?"}]
+SHAPES = {  # what people have -> its prompts
+    "messages": ([{"id": "a", "messages": ANSWERED}], ["Be short.\nWhy?"]),
+    "bare chats": ([CHAT, ANSWERED], ["Be short.\nWhy?"] * 2),
+    "prompt as chat": ([{"prompt": CHAT, "chosen": "x"}], ["Be short.\nWhy?"]),
+    "ShareGPT": (
+        [{"id": "7", "conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}]}],
+        ["Why?"],
+    ),
+    "MT-bench": ([{"question_id": 9, "category": "maths", "turns": ["Add 1.", "Add 2."]}], ["Add 1.\nAdd 2."]),
+    "Alpaca": (
+        [{"instruction": "Add.", "input": "1 2", "output": "3"}, {"instruction": "Sing.", "input": "", "output": "La"}],
+        ["Add.\n1 2", "Sing."],
+    ),
+    "texts": ([{"text": "one"}, {"text": "two"}], ["one", "two"]),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_shapes_of_chats_and_instructions_are_known_in_every_file(shape):
+    rows, prompts = SHAPES[shape]
+    lines = "\n".join(map(json.dumps, rows)).encode()
+    assert prompts_from_bytes(lines, "a.jsonl") == prompts
+    if len(rows) > 1 or isinstance(rows[0], dict):  # a list of one chat alone is that chat
+        assert prompts_from_bytes(json.dumps(rows, indent=1).encode(), "a.json") == prompts
+        assert prompts_from_bytes(json.dumps(rows).encode(), "a.json") == prompts
+    if isinstance(rows[0], dict):
+        table = {name: [row[name] for row in rows] for name in rows[0]}
+        assert prompts_from_bytes(parquet(**table), "a.parquet") == prompts
+        cells = [[cell if isinstance(cell, str) else json.dumps(cell) for cell in row.values()] for row in rows]
+        written = io.StringIO()
+        csv.writer(written).writerows([list(rows[0]), *cells])
+        if shape != "prompt as chat":  # a cell called prompt is text
+            assert prompts_from_bytes(written.getvalue().encode(), "a.csv") == prompts
+
+
+def test_an_instruction_that_is_asked_for_brings_its_input():
+    rows, prompts = SHAPES["Alpaca"]
+    data = "\n".join(map(json.dumps, rows)).encode()
+    assert prompts_from_bytes(data, "a.jsonl", "instruction") == prompts
+    assert prompts_from_bytes(data, "a.jsonl", "output") == ["3", "La"]
+    assert text_columns(data, "a.jsonl") == ["instruction", "output"]
+
+
+@pytest.mark.parametrize("rows", [[{"id": "a", "dialogue": [1]}], [{"category": "x", "n": 1}], [{"source_url": "x"}]])
+def test_a_label_is_no_prompt_because_it_is_the_only_text(rows):
+    for data, name in (
+        (json.dumps(rows[0]).encode(), "a.jsonl"),
+        (parquet(**{key: [value] for key, value in rows[0].items()}), "a.parquet"),
+    ):
+        with pytest.raises(ValueError, match="or a choice of column"):
+            prompts_from_bytes(data, name)
+
+
 def test_candidate_columns_are_those_of_text():
     assert text_columns(CSV, "a.csv") == ["question", "answer"]
     assert text_columns(b'{"id": 1, "a": "x", "b": "y"}\n{"a": "z", "b": ""}', "a.jsonl") == ["a"]
@@ -78,9 +134,9 @@ def test_repeated_text_in_parquet_takes_its_memory_once():
     ("name", "data", "message"),
     [
         ("a.jsonl", b"{", "line 1: found no readable JSON"),
-        ("a.jsonl", b'{"text": "x"}\n{"words": 1}', "line 2: .*keys: words"),
+        ("a.jsonl", b'{"text": "x"}\n{"words": 1}', "line 2 .keys: words"),
         ("a.jsonl", b'{"text": 3}', "line 1"),
-        ("a.jsonl", b"[1]", "line 1"),
+        ("a.jsonl", b"[1]", "entry 1"),
         ("a.jsonl", b"", "no prompts"),
         ("a.txt", b"\n\n", "no prompts"),
         ("a.txt", b"\xff\xfe\x00", "UTF-8"),
@@ -88,7 +144,7 @@ def test_repeated_text_in_parquet_takes_its_memory_once():
         ("a.csv", b"\xff\xfet\0e\0x\0t\0", "UTF-8"),
         ("a.csv", b"", "found columns none"),
         ("a.csv", b"text\n", "no prompts"),
-        ("a.csv", CSV, "found columns id, question, answer, expected one named text or prompt"),
+        ("a.csv", CSV, "found columns id, question, answer, expected one named text, prompt, turns"),
         ("a.csv", b"text,id\nx\n", "line 2: found 1 cells, expected the header's 2"),
         ("a.csv", b'text\n"open', "line 2: found broken CSV"),
         ("a.csv", b"text\n" + b"x" * 200_000, "broken CSV .*limit"),
@@ -205,10 +261,10 @@ def test_ambiguous_json_lines_are_named(line):
         prompts_from_bytes(b'{"text": "fine"}\n' + line.encode(), "a.jsonl")
 
 
-@pytest.mark.parametrize("value", [None, True, 3, 0.5, [1], ["x"], {"text": "x"}, [], {}, 0, False])
+@pytest.mark.parametrize("value", [None, True, 3, 0.5, [1], [[]], {"text": "x"}, [], {}, 0, False])
 @pytest.mark.parametrize("key", ["text", "prompt"])
 def test_a_prompt_of_another_type_is_named(key, value):
-    with pytest.raises(ValueError, match="a.jsonl: line 1: .*keys: "):
+    with pytest.raises(ValueError, match="a.jsonl: line 1 .keys: "):
         prompts_from_bytes(json.dumps({key: value}).encode(), "a.jsonl")
 
 

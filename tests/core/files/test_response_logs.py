@@ -38,6 +38,11 @@ def test_usual_shapes(row):
     assert responses_from_bytes(json.dumps([row, row]).encode(), "log.json") == [Recorded("Hello", "Hi")] * 2
 
 
+def test_an_instruction_comes_with_its_input_and_a_question_is_a_prompt():
+    rows = {"instruction": "Add.", "input": "1 2", "output": "3"}, {"question": "Why?", "answer": "So."}
+    assert responses_from_bytes(lines(*rows), "log") == [Recorded("Add.\n1 2", "3"), Recorded("Why?", "So.")]
+
+
 def test_token_ids_stay_what_they_are():
     found = responses_from_bytes(lines({"prompt_ids": [1, 2], "token_ids": [3], "prompt": "x", "response": "y"}), "a")
     assert found == [Recorded([1, 2], [3])] and not found[0].is_text
@@ -65,6 +70,7 @@ def test_order_is_kept_and_empty_answers_left_out(tmp_path):
         (b"", "log: found no answers"),
         (b"[]", "found no answers"),
         (b"not json", "log: line 1"),
+        (b'{"category": "x", "turns": ["a", "b"]}', "found no answers"),
         (b'{"prompt": "a", "response": "b"}\n{"text": "c"}', "line 2: found keys text, expected prompt and response"),
         (b'[{"prompt": "a", "response": "b"}, 3]', "entry 2: found '3', expected an object"),
         (b'{"prompt": 3, "response": "b"}', "line 1: found prompt '3', expected text"),
@@ -73,7 +79,7 @@ def test_order_is_kept_and_empty_answers_left_out(tmp_path):
         (b'{"token_ids": [1]}', "found prompt_ids 'None', expected a list of token ids"),
         (b'{"prompt_ids": [true], "token_ids": [1]}', "found prompt_ids"),
         (b'{"prompt_ids": [1], "token_ids": [-1]}', "found token_ids"),
-        (b'{"messages": ["hi"]}', "found a turn 'hi'"),
+        (b'{"messages": [7]}', "found a turn '7'"),
         (b'{"messages": [{"role": "assistant", "content": 3}]}', "found a turn's content '3'"),
         (b'{"prompt": "a", "choices": []}', "found no answers"),
         (b'{"prompt": "a", "choices": ["x"]}', "found no answers"),

@@ -64,6 +64,23 @@ def test_bits_that_flipped_are_found(tmp_path):
     assert len(read_rows(tmp_path)) == 3
 
 
+def test_a_file_that_unpacks_beyond_its_limit_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    rows = [measured(str(prompt), [1, 2], result="x" * 10_000) for prompt in range(50)]
+    write(tmp_path / "plain", rows, use_dictionary=False)
+    write(tmp_path / "repeats", rows, use_dictionary=["result"])
+    nothing = pa.ListArray.from_arrays(pa.array([0, 100_000]), pa.nulls(100_000, pa.float64()))
+    (tmp_path / "nulls" / "rows").mkdir(parents=True)
+    table = pa.table({"key": ["k"], "kind": ["model"], "sums": nothing})
+    pq.write_table(table, tmp_path / "nulls" / "rows" / "0.parquet", use_dictionary=False)
+    assert all(len(read_rows(tmp_path / name)) == count for name, count in (("repeats", 50), ("nulls", 1)))
+    monkeypatch.setattr(sweep_results, "MOST_BYTES", 400_000)
+    for name in ("plain", "repeats", "nulls"):
+        (path,) = (tmp_path / name / "rows").glob("*")
+        assert name == "plain" or path.stat().st_size < 100_000
+        with pytest.raises(ValueError, match="rows of .* bytes in a file, expected fewer"):
+            read_rows(tmp_path / name)
+
+
 def test_joining_makes_files_that_can_be_read_again(tmp_path, monkeypatch):
     results = Results(tmp_path)
     for prompt in range(5):
