@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -66,7 +66,7 @@ def open_pair(
     *,
     tokenizer: str | None = None,
 ) -> ModelPair:
-    """Load a pair, saying on a terminal which dtype it is in where none was asked for, and how packing gets on."""
+    """Load a pair, saying what is read and checked, and on a terminal which dtype it is in where none was asked for."""
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
@@ -77,9 +77,10 @@ def open_pair(
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     hub_logging.set_verbosity_error()  # else each retry is a line of its own on stderr
-    packing = nullcontext() if offload is None else shown_progress(as_json=False)
-    with held_stderr() if offload is None else nullcontext(), packing as progress:
+    with held_stderr() as real, shown_progress(as_json=False, to=real) as progress:
         pair = load_pair(target, draft, device, dtype, offload, progress, tokenizer=tokenizer)
+    for remark in pair.remarks:
+        print(remark, file=sys.stderr)
     if dtype is None:
         chosen = default_dtype(target, gpu=pair.target.device.type != "cpu")
         other = "; --dtype chooses another" if pair.in_transformers else ""

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from ..files.safe_files import check_replaceable
 
@@ -61,20 +61,22 @@ def check_out(out: Path | None) -> None:
 
 
 @contextmanager
-def held_stderr() -> Iterator[None]:
-    """Hold back what libraries themselves write to stderr in the block; a ValueError's one line takes its place.
+def held_stderr() -> Iterator[TextIO]:
+    """Hold back what libraries themselves write to stderr in the block, and give the real one.
+
+    A ValueError's one line takes the place of what was held back.
 
     A panic of Rust code prints lines of its own before anybody can catch it.
     """
     try:
         held, real = tempfile.TemporaryFile(), os.dup(2)
     except OSError:  # nowhere to hold it, or nothing to hold back
-        yield
+        yield sys.stderr
         return
-    with held:
+    with held, open(os.dup(real), "w") as shown:
         os.dup2(held.fileno(), 2)
         try:
-            yield
+            yield shown
         except ValueError:
             held.truncate(0)
             raise

@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from ..studies.prompt_loop import Progress
@@ -63,12 +64,16 @@ class ProgressLines:
 
 
 @contextmanager
-def shown_progress(as_json: bool) -> Iterator[Progress]:
-    """Give what takes the fraction that is done and words; lines come even while nothing calls it."""
-    if not as_json and sys.stderr.isatty():
-        yield _bar
+def shown_progress(as_json: bool, to: TextIO | None = None) -> Iterator[Progress]:
+    """Give what takes the fraction that is done and words; lines come even while nothing calls it.
+
+    Args:
+        to: where it is shown; stderr as it is, if None.
+    """
+    if not as_json and (to or sys.stderr).isatty():
+        yield partial(_bar, to)
         return
-    lines, over = ProgressLines(), threading.Event()
+    lines, over = ProgressLines(say=partial(print, file=to, flush=True) if to else None), threading.Event()
     thread = threading.Thread(target=_keep_saying, args=(lines, over.wait), daemon=True)
     thread.start()
     try:
@@ -84,9 +89,9 @@ def _keep_saying(lines: ProgressLines, wait: Callable[[float], bool]) -> None:
         lines.tick()
 
 
-def _bar(fraction: float, words: str) -> None:
+def _bar(to: TextIO | None, fraction: float, words: str) -> None:
     end = "\n" if fraction >= 1.0 else ""
-    print(f"\r{fraction:5.0%} {words:<50}", end=end, file=sys.stderr, flush=True)
+    print(f"\r{fraction:5.0%} {words:<50}", end=end, file=to or sys.stderr, flush=True)
 
 
 def to_stderr(line: str) -> None:
