@@ -60,6 +60,8 @@ def _pair_control() -> None:
     for remark in model_pairs.remarks(spec):
         st.caption(f":material/info: {escaped(remark)}")
     with st.popover("Change pair", icon=":material/swap_horiz:", width="stretch"):
+        _real_model()
+        st.divider()
         alone = st.toggle(  # outside the form, whose fields follow it at once
             "No draft: one model alone",
             value=spec.is_alone,
@@ -105,7 +107,6 @@ def _pair_control() -> None:
                 else:
                     session.set_pair(wanted)
                     st.rerun()
-        _real_model()
         if model_pairs.loaded_pair() is not None and st.button(
             "Unload from memory", icon=":material/eject:", key="sidebar_unload", width="stretch"
         ):

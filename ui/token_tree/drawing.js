@@ -129,15 +129,15 @@ function paintNode(spots, parts, node) {
     set(q, { width: 0, height: 0 })
     set(p, { width: 0, height: 0 })
     odds.textContent = ""
-    label.textContent = node.named && spots.column >= 26 ? shorten(node.text, (spots.column - radius - 10) / CHAR_WIDTH) : ""
+    label.textContent = node.named && spots.column >= 26 ? shorten(node.text, spots.column - radius - 10) : ""
     set(label, { x: 8 + radius, y: 0 })
     return
   }
   const gauge = node.q === null ? 0 : 11
   const room = spots.column - 26 - gauge
-  const text = shorten(node.text, room / CHAR_WIDTH)
+  const text = shorten(node.text, room)
   const height = Math.min(spots.row - 2.5, spots.tall ? 29 : 19)
-  const inner = Math.max(Array.from(text).length * CHAR_WIDTH, spots.tall && gauge ? 80 : 8)
+  const inner = Math.max(widthOf(text), spots.tall && gauge ? 80 : 8)
   const width = inner + 12 + gauge
   const top = -height / 2
   const rx = node.square ? 0 : 5

@@ -3,6 +3,7 @@
 const WORDS = { accepted: "accepted", rejected: "rejected", unreached: "not reached", bonus: "bonus token" }
 const LOOKUP = "chance by lookup"
 const CHAR_WIDTH = 6.7 // of the 11 px monospace labels
+const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60\uffe0-\uffe6]|\p{Extended_Pictographic}/u // Chinese, Japanese, Korean, emoji
 
 function visible(text) {
   if (text === "") return "∅"
@@ -24,10 +25,15 @@ function passageOf(found) {
   return [`${found.drafted ? "Drafted and looked up" : "Looked up"}: it followed the same ${count(found.match, "token")} in ${where}`, `…${visible(found.before)}▸${visible(found.after)}…`]
 }
 
+function widthOf(text) {
+  return Array.from(text).reduce((sum, letter) => sum + (WIDE.test(letter) ? 1.7 : 1) * CHAR_WIDTH, 0)
+}
+
 function shorten(text, room) {
   const letters = Array.from(visible(text))
-  const most = Math.max(1, Math.floor(room))
-  return letters.length <= most ? letters.join("") : letters.slice(0, Math.max(most - 1, 1)).join("") + "…"
+  if (widthOf(letters.join("")) <= Math.max(room, CHAR_WIDTH)) return letters.join("")
+  while (letters.length > 1 && widthOf(letters.join("") + "…") > room) letters.pop()
+  return letters.join("") + "…"
 }
 
 function make(name, text, className) {

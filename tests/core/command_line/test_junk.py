@@ -102,7 +102,7 @@ def without_models(monkeypatch):
     for place in (
         "loading.load_weights",
         "loading.load_offloaded",
-        "loading._load_tokenizer",
+        "pair_tokenizer._of_folder",
         "random_models.random_pair",
     ):
         monkeypatch.setattr(f"sequoia_core.models.{place}", loaded)
