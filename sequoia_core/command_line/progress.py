@@ -5,11 +5,12 @@ Knows nothing of what is done.
 
 from __future__ import annotations
 
+import _thread
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
@@ -44,6 +45,11 @@ class ProgressLines:
         """Return the seconds until a line is due."""
         return max(0.0, self._said + LINE_SEC - self._clock())
 
+    def end(self) -> None:
+        """Say nothing more."""
+        with self._lock:
+            self._say = lambda line: None
+
     def tick(self) -> None:
         """Say a line where one is due."""
         with self._lock:
@@ -74,13 +80,13 @@ def shown_progress(as_json: bool, to: TextIO | None = None) -> Iterator[Progress
         yield partial(_bar, to)
         return
     lines, over = ProgressLines(say=partial(print, file=to, flush=True) if to else None), threading.Event()
-    thread = threading.Thread(target=_keep_saying, args=(lines, over.wait), daemon=True)
-    thread.start()
+    with suppress(RuntimeError):  # no room; `Thread.start` would wait for ever for a thread that finds no memory
+        _thread.start_new_thread(_keep_saying, (lines, over.wait))
     try:
         yield lines
     finally:
         over.set()
-        thread.join()
+        lines.end()
 
 
 def _keep_saying(lines: ProgressLines, wait: Callable[[float], bool]) -> None:
