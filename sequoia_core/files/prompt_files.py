@@ -151,7 +151,8 @@ def _jsonl_prompts(data: bytes, column: str | None) -> list[str]:
     for place, row in json_rows(data):
         usual = usual_column(name for name, value in row.items() if value) if column is None else None
         try:
-            only = only or usual or choose_column(list(row), _jsonl_columns(data), None)
+            if only is None:
+                only = usual or choose_column(list(row), _jsonl_columns(data), None)
             name = usual or only
             prompts.append(prompt_of(row, name) if row.get(name) else "")
             if not prompts[-1]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Sized
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..files.faults import Cancelled
-from ..models.protocol import LanguageModel
+
+if TYPE_CHECKING:
+    from ..models.protocol import LanguageModel
 
 T = TypeVar("T")
 Progress = Callable[[float, str], None]
