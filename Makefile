@@ -12,7 +12,7 @@ run: .venv/runtime  # RELOAD=1 watches the code, which .streamlit/config.toml sw
 	$(BIN)/streamlit run app.py --server.port $(PORT)$(if $(RELOAD), --server.fileWatcherType poll)
 
 # The browser tests mostly wait, so they run beside the others, which fill two cores; their report comes last.
-test: .venv/servers  # SLOW=1 adds the proofs that take minutes
+test: .venv/real  # SLOW=1 adds the proofs that take minutes
 	@report=$$(mktemp); \
 	$(PYTEST) tests/e2e >$$report 2>&1 & browser=$$!; \
 	$(PYTEST) -n 2 --dist worksteal tests/core tests/app; others=$$?; \
@@ -33,7 +33,7 @@ gpu:  # with the machine's own Python, which has PyTorch for its GPU; REHEARSE=1
 
 lock: .venv/runtime  # renews requirements.lock: every package that gets installed, with its hashes
 	$(PIP) uv==0.13.9
-	$(BIN)/uv pip compile requirements-dev.txt requirements-servers.txt --universal --python-version 3.11 --generate-hashes --upgrade --quiet \
+	$(BIN)/uv pip compile requirements-dev.txt requirements-real.txt --universal --python-version 3.11 --generate-hashes --upgrade --quiet \
 		--default-index https://pypi.org/simple --custom-compile-command "make lock" --output-file requirements.lock
 
 # PyTorch is pinned by version alone: which of its builds fits (CPU, CUDA, ROCm) is the machine's choice.
@@ -52,9 +52,9 @@ lock: .venv/runtime  # renews requirements.lock: every package that gets install
 	$(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 
-# Tests that run a real server are skipped where it cannot be installed.
-.venv/servers: .venv/develop requirements-servers.txt
-	$(PIP) -r requirements-servers.txt -c requirements.lock || echo "goes on without llama.cpp's server"
+# Tests with a real server or a real model are skipped where these cannot be installed.
+.venv/real: .venv/develop requirements-real.txt
+	$(PIP) -r requirements-real.txt -c requirements.lock || echo "goes on without llama.cpp and the real model"
 	touch $@
 
 clean:

@@ -1,0 +1,133 @@
+"""Gemma 3 270M, a model that nobody here made: vocabulary of 262,144 tokens, tied embeddings, windows of 512 tokens.
+
+As the 4-bit file that its package holds, and as the folder made from that.
+"""
+
+import os
+
+import pytest
+import torch
+
+from sequoia_core import AdaptiveTree, LookupTree, SamplingConfig, TextIndex, decode, load_pair, measure_acceptance
+from sequoia_core.decoding.loop import autoregressive
+from sequoia_core.design.plain_trees import k_ary_tree
+from sequoia_core.models import gemma
+from sequoia_core.models.tree_pass_check import check_tree_pass
+from sequoia_core.studies.losslessness import check_losslessness
+from tests.conftest import around_passes, calibration_of
+from tests.core.models.gguf.test_tokenizer import TEXTS
+from tests.core.test_families import FAULTS
+
+pytestmark = pytest.mark.real
+PROMPTS = [
+    "The capital of France is", "def read_lines(path):\n", "日本の首都は", "عاصمة مصر هي", "👩‍👩‍👧 🫠 means",
+    "Once upon a time", "Q: What is 17 + 25?\nA:", "import numpy as np\n\nx =", "Der schnellste Zug der Welt",
+    "1, 2, 3, 4,", "<div class=", "Roses are red,", "Đà Nẵng là", "SELECT name FROM", "In 1969,", "The three laws of thermodynamics",
+    "Ingredients:\n-", "Dear Sir or Madam,", "E = mc", "   four spaces",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def places() -> tuple[str, str]:
+    if not gemma.is_installed():
+        reason = f"needs {gemma.TITLE} ({gemma.INSTALL})"
+        (pytest.fail if os.environ.get("SEQUOIA_REAL") == "required" else pytest.skip)(reason)
+    folder, file = gemma.make()
+    return str(folder), str(file)
+
+
+@pytest.fixture(scope="module")
+def exact(places):
+    """The folder in float32, drafted by its file."""
+    return load_pair(*places, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def rounded(places):
+    """The folder in bfloat16, drafted by its file."""
+    return load_pair(*places, dtype="bfloat16")
+
+
+def tokens_of(steps) -> list[int]:
+    return [token for step in steps for token in step.new_tokens]
+
+
+def test_file_and_folder_have_one_tokenizer(rounded, places):
+    alone = load_pair(places[1], "none")
+    assert rounded.remarks == () and len(repr(rounded)) < 300
+    assert rounded.target.vocab_size == alone.target.vocab_size == 262_144
+    for text in [*TEXTS, *PROMPTS, "<start_of_turn>user\nhi<end_of_turn>\n"]:
+        ids = alone.tokenizer.encode(text)
+        assert ids == rounded.tokenizer.encode(text), text
+        assert alone.tokenizer.decode(ids, skip_special_tokens=True) == rounded.tokenizer.decode(
+            ids, skip_special_tokens=True
+        )
+    assert ids[:2] == [2, 105]  # of BOS and of a mark that is read as such
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("pair", ["exact", "rounded"])
+def test_the_check_at_load_finds_faults_of_a_real_model(pair, fault, request):
+    loaded = request.getfixturevalue(pair)
+    with pytest.raises(ValueError, match=FAULTS[fault]):
+        check_tree_pass(around_passes(loaded.target, fault), loaded.tokenizer)
+
+
+def assert_as_generate(pair, text: str, new_tokens: int, *, ids: list[int] | None = None) -> None:
+    ids = pair.tokenizer.encode(text) if ids is None else ids
+    given = torch.tensor([ids])
+    wanted = pair.target.model.generate(
+        given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=new_tokens, pad_token_id=0
+    )[0, len(ids) :].tolist()
+    assert tokens_of(autoregressive(ids, target=pair.target, max_new_tokens=new_tokens)) == wanted
+    steps = list(decode(ids, target=pair.target, draft=pair.draft, tree=k_ary_tree(2, 3), max_new_tokens=new_tokens))
+    assert tokens_of(steps) == wanted, text
+    assert len(steps) < len(wanted)
+
+
+def test_greedy_text_is_that_of_generate(exact):
+    for text in PROMPTS[:2]:
+        assert_as_generate(exact, text, 16)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_greedy_text_is_that_of_generate_on_all_prompts_and_past_the_window(exact):
+    for text in PROMPTS:
+        assert_as_generate(exact, text, 24)
+    long = exact.tokenizer.encode(" ".join(PROMPTS) * 8)[:600]
+    assert len(long) == 600 > exact.target.model.config.sliding_window
+    assert_as_generate(exact, "a prompt of 600 tokens", 20, ids=long)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_two_sampled_tokens_follow_the_target(exact):
+    """A G-test; a right verifier fails it with a probability below 1e-6."""
+    report = check_losslessness(
+        exact.tokenizer.encode("The weather today is"), target=exact.target, draft=exact.draft, tree=k_ary_tree(3, 2),
+        sampling=SamplingConfig(0.7), samples=1000, generator=torch.Generator().manual_seed(7),
+    )  # fmt: skip
+    assert report.passed and report.impossible == 0, report
+    assert report.degrees_of_freedom >= 20
+
+
+def test_a_file_alone_decodes_with_lookup_in_several_scripts(places):
+    alone = load_pair(places[1], "none")
+    for text in PROMPTS[2:5]:
+        ids = alone.tokenizer.encode(text)
+        tree = LookupTree(TextIndex(), max_size=8)
+        found = tokens_of(decode(ids, target=alone.target, draft=None, tree=tree, max_new_tokens=24))
+        assert len(found) == 24 or found[-1] in alone.target.eos_ids
+        assert alone.tokenizer.decode(found, skip_special_tokens=True).strip()
+
+
+def test_acceptance_is_measured_and_a_tree_that_grows_decodes(rounded):
+    ids = [rounded.tokenizer.encode(text) for text in PROMPTS[:2]]
+    vector = measure_acceptance(
+        ids, target=rounded.target, draft=rounded.draft, sampling=SamplingConfig(0.7), width=48, max_new_tokens=12
+    )
+    assert len(vector.probs) == 48 and 0.5 < vector.probs[0] <= vector.probs.sum() <= 1 + 1e-9
+    tree = AdaptiveTree(profile=None, max_size=12, calibration=calibration_of(0.8))
+    steps = list(decode(ids[0], target=rounded.target, draft=rounded.draft, tree=tree, max_new_tokens=16))
+    assert len(tokens_of(steps)) == 16 and len(steps) < 12
