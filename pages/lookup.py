@@ -51,9 +51,8 @@ else:
         words = f"Replay {len(upload.value):,} requests"
         if is_text:
             st.caption(f":material/translate: Text is encoded by the tokenizer of {whose}.")
-        if st.button(
-            controls.on_primary(words, disabled=active),
-            type="primary",
+        if controls.primary_button(
+            words,
             icon=":material/replay:",
             key="replay_start",
             disabled=active,

@@ -76,12 +76,11 @@ controls.page_link(
 if job is None:
     tour.draw()
 lacks_draft = controls.lacks_draft("The whole chain")
-if st.button(
-    controls.on_primary(f"Run the whole chain on the {session.pair_name()}"),
-    type="primary",
+if not running and controls.primary_button(
+    f"Run the whole chain on the {session.pair_name()}",
     icon=":material/rocket_launch:",
     key="chain_start",
-    disabled=running or lacks_draft,
+    disabled=lacks_draft,
     help="Profiles this machine, measures acceptance until the best tree is settled (for at most 15 seconds), and "
     "decodes 128 tokens with that tree and without it. Takes about half a minute on two cores.",
 ):

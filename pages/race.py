@@ -47,9 +47,8 @@ with right:
     )
 
 active = job_panel.is_active("race")
-if st.button(
-    controls.on_primary("Start the race", disabled=active),
-    type="primary",
+if controls.primary_button(
+    "Start the race",
     icon=":material/flag:",
     key="race_start",
     disabled=active,

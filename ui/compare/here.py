@@ -45,8 +45,7 @@ def section() -> None:
         retry = st.checkbox("Try again what failed before", key="sweep_retry")
         with st.container(horizontal=True):
             check = st.button("Check", key="sweep_check", icon=":material/rule:")
-            label = controls.on_primary("Run", disabled=active)
-            run = st.button(label, key="sweep_start", icon=":material/play_arrow:", type="primary", disabled=active)
+            run = controls.primary_button("Run", key="sweep_start", icon=":material/play_arrow:", disabled=active)
         if check or run:
             try:
                 plan, jobs, rows = checked(text, folder, retry_failed=retry)

@@ -99,10 +99,9 @@ def spread_sentence(vector: AcceptanceVector, profile: HardwareProfile, best: Be
 
 def take(size: int, depth: int, *, key: str, label: str) -> None:
     """Offer to make a shape the tree of the other pages."""
-    if st.button(
-        controls.on_primary(f"{label}: n = {size}, d = {depth}"),
+    if controls.primary_button(
+        f"{label}: n = {size}, d = {depth}",
         icon=":material/check:",
-        type="primary",
         key=key,
         help="Sets the tree for the Tree and Decode pages.",
     ):

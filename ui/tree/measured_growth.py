@@ -105,10 +105,10 @@ def _measurement(vector: AcceptanceVector) -> None:
                 icon=":material/info:",
             )
         blocked = controls.lacks_draft("This measurement") or bool(faults) or job_panel.is_active(JOB)
-        if st.form_submit_button(
-            controls.on_primary("Start", disabled=blocked),
+        if controls.primary_button(
+            "Start",
+            draw=st.form_submit_button,
             icon=":material/play_arrow:",
-            type="primary",
             key="growth_start",
             disabled=blocked,
         ):
