@@ -9,6 +9,7 @@ from ui.acceptance import changing, declaring, supposing, which_draft
 from ui.cards import Card, cards, number
 from ui.jobs import acceptance_measurement as measurement
 from ui.markdown import escaped
+from ui.phrases import between, count
 from ui.session import session
 
 FILE_TYPES = ("json", "csv", "tsv", "txt", "npy", "safetensors", "pt", "pth")
@@ -39,7 +40,7 @@ def upload_vector() -> None:
     elif upload.value is not None:
         if upload.is_new:
             session.set_acceptance(upload.value, f"your file {upload.name}", upload.name)
-        st.success(f"{upload.name}: {len(upload.value)} ranks in use.", icon=":material/check_circle:")
+        st.success(f"{upload.name}: {count(len(upload.value), 'rank')} in use.", icon=":material/check_circle:")
 
 
 def precision(vector: AcceptanceVector) -> str | None:
@@ -89,7 +90,7 @@ cards(
     Card(
         "First choice accepted",
         f"{vector.probs[0]:.1%}",
-        f"p₁ of {len(vector)} ranks",
+        f"p₁ of {count(len(vector), 'rank')}",
         help="p₁: below an accepted token, the target takes the draft's most wanted token.",
     ),
     Card(
@@ -107,7 +108,7 @@ cards(
     Card(
         "Positions measured",
         f"{vector.trials:,}" if vector.trials else "unknown",
-        f"p₁ {interval[0][0]:.1%} to {interval[1][0]:.1%}" if interval is not None else "no interval known",
+        f"p₁ {between(interval[0][0], interval[1][0], '{:.1%}')}" if interval is not None else "no interval known",
         help="Target positions behind the vector, and the 95% interval of p₁.",
     ),
 )

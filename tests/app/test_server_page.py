@@ -85,7 +85,7 @@ def test_published_rates_of_a_head_are_an_example_too(with_example) -> None:
     assert metrics(page)["Tokens per step now"] == ("3.50", "k = 7, vs 1.00 without")
     said = words(page)
     assert "Published, without an interval" in said and "releases/tag/v0.6.0, 2026-06-16" in said
-    assert "95 %" not in said and "independent" not in said
+    assert "95%" not in said and "independent" not in said
     assert len(json.loads(page.get("plotly_chart")[0].proto.spec)["data"]) == 1  # the demo pair is not drawn beside it
 
 
@@ -135,7 +135,7 @@ def test_times_of_llama_bench_name_the_best(assets) -> None:
 
 def test_records_tell_intervals_over_requests(assets) -> None:
     page = with_files(step_records())
-    assert "95 % over requests" in words(page) and "tokens past their ends count too" in words(page)
+    assert "95% over requests" in words(page) and "tokens past their ends count too" in words(page)
     page.number_input(key="server_new_tokens").set_value(128)
     settled(page.run())
     assert "tokens past their ends" not in words(page)

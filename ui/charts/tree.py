@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 
 from ui.charts.style import BLUE, FAINT, RUST, decades
 from ui.charts.style import figure as new_figure
+from ui.phrases import count
 from ui.tree_layout import tidy_layout
 
 if TYPE_CHECKING:
@@ -216,6 +217,6 @@ def _framed(graph: nx.DiGraph, *traces: object) -> go.Figure:
             "autorange": "reversed",
             "showgrid": False,
             "tickvals": list(levels),
-            "ticktext": [f"{level} · {widths[level]} node{'s' * (widths[level] > 1)}" for level in levels],
+            "ticktext": [f"{level} · {count(widths[level], 'node')}" for level in levels],
         },
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.tree import TokenTree
+from ui.phrases import shape
 from ui.runs.runs import DecodeRequest
 from ui.session import core_cache, predictions, session, tree_choice, tree_in_use, tree_kinds
 
@@ -62,7 +63,7 @@ def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | Tre
     budget = max(planned.size, 2), max(planned.depth, 1)
     trees = {
         "Best chain" if known else f"Chain of {CHAIN}": (chain, f"chain of {chain.depth}"),
-        "Planned tree": (planned, f"{origin}, n = {planned.size}, d = {planned.depth}"),
+        "Planned tree": (planned, f"{origin}, {shape(planned.size, planned.depth)}"),
         "SpecInfer": (SPECINFER_TREE, "5 chains of 8, drawn and verified its way"),
         "SpecExec": (core_cache.policy("specexec", *budget, None, None), f"up to {budget[0]} nodes, anew each step"),
     }
