@@ -253,7 +253,7 @@ def test_a_sweep_runs_here_and_tries_again_what_failed(swept: Path, tmp_path: Pa
     page = settled(page.run())
     assert results.keys() == keys and not results.failures()
     assert page.text_input(key="compare_folder").value == str(folder)
-    assert page.get("plotly_chart") and any("1 of 1 jobs done, 0 failed" in text.value for text in page.caption)
+    assert page.get("plotly_chart") and any("1 of 1 job done, 0 failed" in text.value for text in page.caption)
     page = settled(page.button(key="sweep_start").click().run())
     assert page.success[0].value == "The plan is valid: 0 jobs to do, 4 rows there."
 

@@ -30,7 +30,8 @@ from tests.core.files.server_samples import (
     step_records,
     vllm_text,
 )
-from ui.server import reading
+from ui import scenarios
+from ui.server import costs, reading
 
 EXAMPLE = ROOT / "assets" / "servers" / "vllm-demo-pair.jsonl"
 
@@ -130,7 +131,7 @@ def test_times_of_llama_bench_name_the_best(assets) -> None:
     uploader = next(each for each in page.get("file_uploader") if each.key == "server_bench")
     uploader.upload("bench.json", json.dumps(ROWS).encode(), "application/json")
     settled(page.run())
-    assert "llama-bench: AMD EPYC" in words(page) and metrics(page)["Best k, batch 1"][0] != "–"
+    assert "By llama-bench of target.gguf ← draft.gguf on AMD EPYC" in words(page) and metrics(page)["Best k, batch 1"][0] != "–"
 
 
 def test_records_tell_intervals_over_requests(assets) -> None:
@@ -229,3 +230,21 @@ def test_the_overview_names_it_before_the_demo(assets) -> None:
     ]
     named = next(place for place, element in enumerate(shown) if "vLLM, SGLang or llama.cpp" in element.value)
     assert named == 2  # after the title and what the app is
+
+
+def test_counts_of_one_model_are_not_planned_with_the_times_of_another_unasked() -> None:
+    page = open_page("server")
+    title = next(title for title in scenarios.known() if title.startswith("Llama-2-70B with a 7B draft"))
+    before = words(page)
+    settled(next(box for box in page.selectbox if box.key.startswith("sidebar_scenario")).select(title).run())
+    assert page.session_state["studio_profile"].device == "NVIDIA L40"
+    assert "By times measured of demo target ← demo draft on Intel" in before and "NVIDIA" not in advice(page)
+    settled(page.segmented_control(key="server_costs_example").set_value(costs.PROFILE).run())
+    assert advice(page).startswith(
+        "By modelled times of meta-llama/Llama-2-70b-hf ← meta-llama/Llama-2-7b-hf on NVIDIA"
+    )
+
+
+def advice(page: AppTest) -> str:
+    (found,) = [each.value for each in page.markdown if "**Set k" in each.value]
+    return found.removeprefix(":material/arrow_forward: ").replace("\\", "")

@@ -5,7 +5,7 @@ import pytest
 
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.growth import growth_band, growth_curves, next_node_value, theorem_bound
-from sequoia_core.design.optimal_trees import bootstrap_tables, expected_tokens, expected_tokens_table, optimal_tree
+from sequoia_core.design.optimal_trees import bootstrap_tables, expected_tokens, expected_tokens_table
 from sequoia_core.design.plain_trees import best_chains, branching_tree, chain_limit, chains_limit, independent_chains
 
 FALLING = AcceptanceVector(np.array([0.6, 0.2, 0.1]))
