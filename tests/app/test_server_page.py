@@ -131,7 +131,10 @@ def test_times_of_llama_bench_name_the_best(assets) -> None:
     uploader = next(each for each in page.get("file_uploader") if each.key == "server_bench")
     uploader.upload("bench.json", json.dumps(ROWS).encode(), "application/json")
     settled(page.run())
-    assert "By llama-bench of target.gguf ← draft.gguf on AMD EPYC" in words(page) and metrics(page)["Best k, batch 1"][0] != "–"
+    assert (
+        "By llama-bench of target.gguf ← draft.gguf on AMD EPYC" in words(page)
+        and metrics(page)["Best k, batch 1"][0] != "–"
+    )
 
 
 def test_records_tell_intervals_over_requests(assets) -> None:

@@ -8,7 +8,7 @@ import streamlit as st
 
 from ui.cards import Card, cards
 from ui.phrases import count
-from ui.race.entrants import AUTOREGRESSIVE
+from ui.race.entrants import AUTOREGRESSIVE, ELSEWHERE
 from ui.race.race_job import Race
 from ui.race.track import race_track
 from ui.runs import kept_runs
@@ -36,6 +36,11 @@ def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
         gap = sum(race.results[ordered[1]].step_sec) - sum(winner.step_sec)
         row.append(Card("Lead", f"{1000 * gap:.0f} ms", f"before {ordered[1]}", help="At the finish line."))
     cards(*row)
+    if any(name.endswith(ELSEWHERE) for name in ordered):
+        st.caption(
+            ":material/info: What was planned elsewhere follows times of another pair, dtype or machine: how a plan "
+            "for this machine does, this race does not tell."
+        )
     race_track(race, key="race_track", epoch=epoch)
     _say_whether_equal(race, common)
     st.dataframe(
