@@ -40,6 +40,7 @@ def upload_vector() -> None:
     elif upload.value is not None:
         if upload.is_new:
             session.set_acceptance(upload.value, f"your file {upload.name}", upload.name)
+            st.rerun()  # the sidebar, drawn before, may name a scenario
         st.success(f"{upload.name}: {count(len(upload.value), 'rank')} in use.", icon=":material/check_circle:")
 
 

@@ -186,13 +186,13 @@ cards(
     Card(
         "Widest level",
         count(max(widths), "node"),
-        f"of {tree.size}, level {widths.index(max(widths))} of {tree.depth}",
+        f"of {tree.size:,}, level {widths.index(max(widths))} of {tree.depth}",
         help="Nodes of each level, root first: " + ", ".join(map(str, widths)) + ".",
     ),
     Card(
         "The next node adds",
         "–" if next_value is None else f"{next_value:.3f}",
-        "no place for it" if next_value is None else f"tokens/step, at n = {tree.size + 1}",
+        "no place for it" if next_value is None else f"tokens/step, at n = {tree.size + 1:,}",
         help="G(n + 1, d) − G(n, d): worth it only while the target verifies one more token for less.",
     ),
 )

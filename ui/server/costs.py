@@ -57,7 +57,6 @@ def _of_profile(profile: HardwareProfile | None, origin: str, drafts_free: bool)
 def _of_files(drafts_free: bool) -> ServerCosts | None:
     files = st.file_uploader(
         "Times of passes",
-        type=["json", "jsonl", "csv", "md", "txt"],
         accept_multiple_files=True,
         key="server_bench",
         help="llama-bench -p 1,2,3,4,5,7,9,16 -n 0 of target and draft (-o json, jsonl, csv or md), or a profile of "
