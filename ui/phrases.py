@@ -6,13 +6,14 @@ ONE_PROMPT = "one prompt: no interval"
 
 
 def between(low: float, high: float, form: str = "{:.2f}", unit: str = "") -> str:
-    """Write two bounds: 1.94 to 2.96×.
+    """Write two bounds, 1.94 to 2.96×, or one where both read alike.
 
     Args:
         form: of a bound.
         unit: follows the upper one.
     """
-    return f"{form.format(low)} to {form.format(high)}{unit}"
+    written = dict.fromkeys((form.format(low), form.format(high)))
+    return " to ".join(written) + unit
 
 
 def interval(

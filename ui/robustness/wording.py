@@ -86,7 +86,7 @@ def _list(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _range(rows: Sequence[Mapping[str, Any]]) -> str:
     low, high = min(row["value"] for row in rows), max(row["value"] for row in rows)
-    return f"{low:.2f}×" if f"{low:.2f}" == f"{high:.2f}" else between(low, high, unit="×")
+    return between(low, high, unit="×")
 
 
 def tally(ratios: Sequence[Mapping[str, Any]]) -> Counter[str]:
