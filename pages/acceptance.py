@@ -10,6 +10,7 @@ from ui.acceptance import changing, declaring, supposing, which_draft
 from ui.cards import Card, cards, number
 from ui.jobs import acceptance_measurement as measurement
 from ui.markdown import escaped
+from ui.phrases import count
 from ui.session import session
 
 FILE_TYPES = ("json", "csv", "tsv", "txt", "npy", "safetensors", "pt", "pth")
@@ -49,8 +50,11 @@ def upload_vector() -> None:
     elif upload.value is not None:
         if upload.is_new:
             session.set_acceptance(upload.value, f"your file {upload.name}", upload.name)
+            st.rerun()  # the sidebar, drawn before, may name a scenario
         assumed = f" {escaped(upload.value.note[:MAX_NOTE])}" if upload.value.note else ""
-        st.success(f"{upload.name}: {len(upload.value)} ranks in use.{assumed}", icon=":material/check_circle:")
+        st.success(
+            f"{upload.name}: {count(len(upload.value), 'rank')} in use.{assumed}", icon=":material/check_circle:"
+        )
 
 
 def precision(vector: AcceptanceVector) -> str | None:
@@ -100,12 +104,12 @@ accepted = 1.0 - vector.reject
 interval = vector.interval()
 sure = "one prompt: no interval" if vector.of_one_prompt else "no interval known"
 if interval is not None:
-    sure = f"p₁ {interval[0][0]:.1%} to {interval[1][0]:.1%}"
+    sure = f"p₁ {between(interval[0][0], interval[1][0], '{:.1%}')}"
 cards(
     Card(
         "First choice accepted",
         f"{vector.probs[0]:.1%}",
-        f"p₁ of {len(vector)} ranks",
+        f"p₁ of {count(len(vector), 'rank')}",
         help="p₁: below an accepted token, the target takes the draft's most wanted token.",
     ),
     Card(

@@ -122,9 +122,8 @@ with st.container(horizontal=True):
         turns, problem = chat.sent(system)
         start = bool(turns)
     else:
-        start = st.button(
-            controls.on_primary("Start", disabled=blocked),
-            type="primary",
+        start = controls.primary_button(
+            "Start",
             icon=":material/play_arrow:",
             key="decode_start",
             disabled=blocked,

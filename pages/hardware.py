@@ -6,6 +6,7 @@ from sequoia_core.design.break_even import step_limit
 from ui import controls, page_setup
 from ui.cards import Card, cards
 from ui.hardware import costs, drafts, sentences, source, surface, why
+from ui.phrases import shape
 from ui.session import core_cache, predictions, session
 
 page_setup.setup_page("Hardware")
@@ -36,7 +37,7 @@ with left:
         ),
         Card(
             "Best shape",
-            f"n = {best.size}, d = {best.depth}" if best.size < 100 else f"n {best.size}, d {best.depth}",
+            shape(best.size, best.depth),
             f"{best.expected_tokens:.2f} tokens per step",
             help="Tree size and depth at the optimum; the paper writes the depth as levels, D = d + 1.",
         ),

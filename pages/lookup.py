@@ -10,6 +10,7 @@ from ui import controls, page_setup, uploads
 from ui.jobs import job_panel
 from ui.jobs.replay_job import replay_work
 from ui.lookup import figures
+from ui.phrases import count
 from ui.session import replays, session
 
 
@@ -48,12 +49,11 @@ else:
     elif upload is not None:
         path, whose = tokenizer()
         is_text = any(request.is_text for request in upload.value)
-        words = f"Replay {len(upload.value):,} requests"
+        words = f"Replay {count(len(upload.value), 'request')}"
         if is_text:
             st.caption(f":material/translate: Text is encoded by the tokenizer of {whose}.")
-        if st.button(
-            controls.on_primary(words, disabled=active),
-            type="primary",
+        if controls.primary_button(
+            words,
             icon=":material/replay:",
             key="replay_start",
             disabled=active,

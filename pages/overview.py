@@ -2,14 +2,14 @@
 
 import streamlit as st
 
-from sequoia_core import expected_tokens
 from ui import controls, page_setup
 from ui.cards import Card, cards, number, short_reason
 from ui.jobs import job_panel, session_jobs
 from ui.markdown import escaped
 from ui.overview import chain, tour
+from ui.phrases import count, shape
 from ui.runs import kept_runs, runs
-from ui.session import predictions, session, tree_in_use
+from ui.session import core_cache, predictions, session, tree_in_use
 
 
 def standing() -> None:
@@ -32,14 +32,14 @@ def standing() -> None:
         ),
         Card(
             "Expected tokens",
-            "–" if unmeasured else f"{expected_tokens(tree, vector):.2f}",
-            f"n = {tree.size}, d = {tree.depth}",
+            "–" if unmeasured else f"{core_cache.tokens_per_step(vector, tree).value:.2f}",
+            shape(tree.size, tree.depth),
             help=f"Per target pass, with the {escaped(tree_in_use.source())}. Autoregressive decoding yields 1.00.",
         ),
         Card(
             "Predicted speedup",
             "–" if missing else f"{best.predicted_speedup:.2f}×",
-            short_reason("; ".join(missing)) if missing else f"best: n = {best.size}, d = {best.depth}",
+            short_reason("; ".join(missing)) if missing else f"best: {shape(best.size, best.depth)}",
             help="Against autoregressive decoding of the same target (1.00×). "
             + (
                 f"Not known here: {escaped('; '.join(missing))}."
@@ -50,7 +50,7 @@ def standing() -> None:
         Card(
             "Measured speedup",
             number(None if summary is None else summary.speedup, "{:.2f}×"),
-            "nothing decoded yet" if summary is None else f"over {summary.tokens} tokens",
+            "nothing decoded yet" if summary is None else f"over {count(summary.tokens, 'token')}",
             help="Tokens per second with the tree ÷ without it, from the last run of this session.",
         ),
     )
@@ -76,12 +76,11 @@ controls.page_link(
 if job is None:
     tour.draw()
 lacks_draft = controls.lacks_draft("The whole chain")
-if st.button(
-    controls.on_primary(f"Run the whole chain on the {session.pair_name()}"),
-    type="primary",
+if not running and controls.primary_button(
+    f"Run the whole chain on the {session.pair_name()}",
     icon=":material/rocket_launch:",
     key="chain_start",
-    disabled=running or lacks_draft,
+    disabled=lacks_draft,
     help="Profiles this machine, measures acceptance until the best tree is settled (for at most 15 seconds), and "
     "decodes 128 tokens with that tree and without it. Takes about half a minute on two cores.",
 ):

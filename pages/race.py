@@ -4,9 +4,10 @@ import streamlit as st
 
 from ui import controls, page_setup, prompts
 from ui.jobs import job_panel, session_jobs
+from ui.markdown import escaped
 from ui.race import entrants, finish, race_job
 from ui.runs.runs import DecodeRequest
-from ui.session import session
+from ui.session import predictions, session
 
 page_setup.setup_page("Race", follows="race")
 st.title("Race")
@@ -46,10 +47,18 @@ with right:
         "and hybrid trees where the vector in use has a calibration, and trees of text already seen."
     )
 
+    if not session.pair_spec().is_alone and session.profile() is not None and (faults := predictions.profile_faults()):
+        st.caption(
+            f":material/info: Chain and trees are planned by times that are not of this pair here "
+            f"({escaped('; '.join(faults))}): a plan for this machine may be another."
+        )
+        controls.page_link(
+            st.container(), "hardware", "Measure this machine first", ":material/speed:", hardware_way="Measure"
+        )
+
 active = job_panel.is_active("race")
-if st.button(
-    controls.on_primary("Start the race", disabled=active),
-    type="primary",
+if controls.primary_button(
+    "Start the race",
     icon=":material/flag:",
     key="race_start",
     disabled=active,

@@ -50,6 +50,11 @@ else:
     st.markdown("Both were asked for the same.")
 steps = run_comparison.step_table(left, right, only_differences=only)
 if len(steps):
-    st.dataframe(steps, width="stretch", key="runs_steps")
+    st.dataframe(
+        steps,
+        width="stretch",
+        key="runs_steps",
+        column_config={name: st.column_config.NumberColumn(format="%.1f") for name in ("ms 1", "ms 2")},
+    )
 else:
     st.markdown("Every step has the same tree and the same text.")

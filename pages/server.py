@@ -43,7 +43,8 @@ if known is not None:
 with answer:
     figures.key_figures(chains, plan)
     if plan is not None:
-        st.markdown(f":material/arrow_forward: **{escaped(plan.sentence(chains.longest))}**")
+        words = f"By {escaped(plan.source)}: **{escaped(plan.sentence(chains.longest))}**"
+        st.markdown(f":material/arrow_forward: {words}")
 left, right = pictures.columns(2)
 figures.survival(left, chains, is_example=found.is_example)
 figures.speeds(right, plan, chains.longest)

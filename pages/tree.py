@@ -11,6 +11,7 @@ from sequoia_core.design.plain_trees import chain_tree
 from ui import controls, page_setup, scenarios
 from ui.cards import Card, cards, draw_card, short_reason
 from ui.markdown import escaped
+from ui.phrases import between, count, shape
 from ui.session import core_cache, predictions, session, tree_in_use, tree_kinds
 from ui.tree import comparison, dynamic, files, growth, picture
 
@@ -98,20 +99,22 @@ def speedup_card(tree: TokenTree) -> Card:
 
 def sureness(tree: TokenTree, vector: AcceptanceVector) -> str:
     """Say how far the measurement behind the vector settles the expected tokens and the best shape."""
-    interval, hardware = core_cache.tokens_interval(vector, tree), session.profile()
+    tokens, hardware = core_cache.tokens_per_step(vector, tree), session.profile()
     if vector.of_one_prompt:
         return "The vector was measured on one prompt, so there is no interval over texts."
-    if interval is None:
+    if tokens.low is None:
         return "The vector says nothing about its sample, so there is no interval."
-    sentence = f"Expected tokens: {interval[0]:.2f} to {interval[1]:.2f} (95%, from the sample behind the vector)."
+    sentence = f"Expected tokens: {between(tokens.low, tokens.high)} (95%, from the sample behind the vector)."
+    if abs((independent := expected_tokens(tree, vector)) - tokens.value) > 0.005:
+        sentence += f" If positions were independent: {independent:.2f}."
     spread = None if hardware is None else core_cache.size_and_depth_spread(vector, hardware)
     if spread is None:
         return sentence
-    (low_n, high_n), (low_d, high_d), best = spread.sizes, spread.depths, spread.chosen
+    best = spread.chosen
     return (
-        f"{sentence} Best shape for {predictions.profiled_machine()}: n = {best.size}, d = {best.depth}; measured "
-        f"again it might be n = {low_n} to {high_n}, d = {low_d} to {high_d}, and this one would lose "
-        f"at most {spread.worst_loss:.2f}× against it."
+        f"{sentence} Best shape for {predictions.profiled_machine()}: {shape(best.size, best.depth)}; measured "
+        f"again it might be n = {between(*spread.sizes, '{}')}, d = {between(*spread.depths, '{}')}, and this one "
+        f"would lose at most {spread.worst_loss:.2f}× against it."
     )
 
 
@@ -132,14 +135,14 @@ if np.isnan(table[n, d]):
     st.warning(f"{controls.TOO_LONG} The last tree stays in use.", icon=":material/warning:")
 elif not np.isfinite(table[n, d]):
     st.warning(
-        f"No tree has {n} nodes within depth {d} when a node has at most {len(vector)} children. Raise the depth or "
-        "lower the size; the last tree stays in use.",
+        f"No tree has {count(n, 'node')} within depth {d} when a node has at most "
+        f"{count(len(vector), 'child', 'children')}. Raise the depth or lower the size; the last tree stays in use.",
         icon=":material/warning:",
     )
 tree = tree_in_use.current()
 if (unknown := ranks_not_measured(tree, vector)) is not None:
     st.warning(unknown, icon=":material/warning:")
-tokens, chain = expected_tokens(tree, vector), expected_tokens(chain_tree(tree.depth), vector)
+tokens, chain = (core_cache.tokens_per_step(vector, each).value for each in (tree, chain_tree(tree.depth)))
 left, middle, right = st.columns([3, 2, 2])
 with left:
     look = picture.look_controls()
@@ -150,21 +153,24 @@ draw_card(
         f"{tokens:.2f}",
         f"{tokens - 1:+.2f} vs 1.00 autoregressive",
         signed=True,
-        help="F(T): the sum over nodes of the chance to be accepted, the bonus token counted.",
+        help="What a step yields along the texts behind the vector, the bonus token counted; speedups are made of it. "
+        "Where the vector keeps no texts: F(T), the sum over nodes of the chance to be accepted.",
     ),
 )
 draw_card(right, speedup_card(tree))
 picture.draw(tree, vector, *look)
 st.markdown(
-    f":material/account_tree: **In use:** {escaped(tree_in_use.source())}, n = {tree.size}, d = {tree.depth} "
+    f":material/account_tree: **In use:** {escaped(tree_in_use.source())}, {shape(tree.size, tree.depth)} "
     f"&nbsp;·&nbsp; acceptance {escaped(session.acceptance_source())}"
 )
 if tree_in_use.is_own():
     st.button("Back to the best tree", icon=":material/undo:", key="tree_back", on_click=back_to_best)
 picture.details(tree, vector)
-gain = f"{tokens - chain:.2f} more than" if tokens - chain > 1e-9 else "as many as"
+differs = abs(tokens - chain) > 0.005
+gain = f"{abs(tokens - chain):.2f} {'more' if tokens > chain else 'fewer'} than" if differs else "as many as"
 st.markdown(
-    f"Nodes go where a token is likely to be accepted: {tree.size - 1} guesses in {tree.depth} draft passes turn one "
+    f"Nodes go where a token is likely to be accepted: {count(tree.size - 1, 'guess', 'guesses')} in "
+    f"{count(tree.depth, 'draft pass', 'draft passes')} turn one "
     f"target pass into {tokens:.2f} tokens, {gain} a chain of that depth: one guess per "
     "level, as many draft passes, fewer tokens to verify."
 )
@@ -174,7 +180,7 @@ cards(
     Card(
         "Chain of the same depth",
         f"{chain:.2f}",
-        f"the tree yields {tokens / chain - 1:+.0%}" if tokens - chain > 1e-9 else "as much as this tree",
+        f"the tree yields {tokens / chain - 1:+.0%}" if differs else "as much as this tree",
     ),
     Card(
         "Draft passes per step",
@@ -184,14 +190,14 @@ cards(
     ),
     Card(
         "Widest level",
-        f"{max(widths)} nodes",
-        f"of {tree.size}, level {widths.index(max(widths))} of {tree.depth}",
+        count(max(widths), "node"),
+        f"of {tree.size:,}, level {widths.index(max(widths))} of {tree.depth}",
         help="Nodes of each level, root first: " + ", ".join(map(str, widths)) + ".",
     ),
     Card(
         "The next node adds",
         "–" if next_value is None else f"{next_value:.3f}",
-        "no place for it" if next_value is None else f"tokens/step, at n = {tree.size + 1}",
+        "no place for it" if next_value is None else f"tokens/step, at n = {tree.size + 1:,}",
         help="G(n + 1, d) − G(n, d): worth it only while the target verifies one more token for less.",
     ),
 )

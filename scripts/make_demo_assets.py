@@ -210,7 +210,7 @@ def write_vectors() -> None:
             vector = measure_acceptance(
                 encoded_prompts(pair), target=pair.target, draft=pair.draft, sampling=SamplingConfig(temperature)
             )
-            vector.meta["pair"] = f"{pair.target.name} <- {pair.draft.name}"
+            vector.meta["pair"] = f"{pair.target.name} ← {pair.draft.name}"
             vector.meta["source"] = f"measured on {PROMPT_COUNT} held-out prompts x 128 tokens that the target wrote"
             vector.save(ASSETS / "acceptance" / f"demo{name}-t{temperature:g}.json")
             print(f"{pair.draft.name}, T={temperature}: p = {vector.probs[:6].round(4)}, sum {vector.probs.sum():.4f}")
@@ -341,8 +341,8 @@ def kind_row(pair, kind: str, *, new_tokens: int = 128) -> str:
     """Return the table row of one kind of text: how well the target reads it, and how well it is drafted."""
     import torch
 
-    from sequoia_core import SamplingConfig, expected_tokens, measure_acceptance, optimal_tree
-    from sequoia_core.design.growth import tokens_interval
+    from sequoia_core import SamplingConfig, measure_acceptance, optimal_tree
+    from sequoia_core.design.prediction import tokens_estimate
     from sequoia_core.files.prompt_files import load_prompts
 
     texts = load_prompts(ASSETS / "prompts" / f"{kind}.jsonl")[:KIND_PROMPTS]
@@ -356,9 +356,8 @@ def kind_row(pair, kind: str, *, new_tokens: int = 128) -> str:
             prompts, target=pair.target, draft=pair.draft, sampling=SamplingConfig(temperature),
             max_new_tokens=new_tokens,
         )  # fmt: skip
-        tree = optimal_tree(vector, size=KIND_TREE)
-        low, high = tokens_interval(vector, tree)
-        cells += [f"{vector.probs[0]:.2f}", f"{expected_tokens(tree, vector):.2f} [{low:.2f}, {high:.2f}]"]
+        tokens = tokens_estimate(optimal_tree(vector, size=KIND_TREE), vector)
+        cells += [f"{vector.probs[0]:.2f}", f"{tokens.value:.2f} [{tokens.low:.2f}, {tokens.high:.2f}]"]
     return f"| {' | '.join(cells)} |"
 
 

@@ -91,16 +91,16 @@ class Row(NamedTuple):
 
 ROWS = {  # arXiv 2402.12374v3, tables 2 and 3; their depths count levels
     "acceptance/llama2-7b-68m-c4.json": Row(
-        "Llama-2-7B <- JackFram-68M", "llama-2-7b", "jackfram-68m", "C4", (128, 9, 5.08), (5, 8, 3.96)
+        "Llama-2-7B ← JackFram-68M", "llama-2-7b", "jackfram-68m", "C4", (128, 9, 5.08), (5, 8, 3.96)
     ),
     "acceptance/llama2-13b-68m-c4.json": Row(
-        "Llama-2-13B <- JackFram-68M", "llama-2-13b", "jackfram-68m", "C4", (64, 8, 4.20), (5, 8, 3.64)
+        "Llama-2-13B ← JackFram-68M", "llama-2-13b", "jackfram-68m", "C4", (64, 8, 4.20), (5, 8, 3.64)
     ),
     "acceptance/vicuna-33b-1.3b-c4.json": Row(
-        "Vicuna-33B <- Sheared-LLaMA-1.3B", "vicuna-33b", "sheared-llama-1.3b", "C4", (64, 5, 4.28), (5, 8, 3.86)
+        "Vicuna-33B ← Sheared-LLaMA-1.3B", "vicuna-33b", "sheared-llama-1.3b", "C4", (64, 5, 4.28), (5, 8, 3.86)
     ),
     "acceptance/llama2-70b-7b-mt-bench.json": Row(
-        "Llama-2-70B-chat <- 7B-chat", "llama-2-70b", "llama-2-7b", "MT-Bench", (768, 17, 10.30), (16, 48, 7.63)
+        "Llama-2-70B-chat ← 7B-chat", "llama-2-70b", "llama-2-7b", "MT-Bench", (768, 17, 10.30), (16, 48, 7.63)
     ),
 }
 

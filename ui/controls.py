@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import streamlit as st
@@ -80,13 +80,19 @@ def verifier(place: DeltaGenerator, *, key: str, names: Sequence[str] = tuple(VE
     return place.selectbox("Verifier", names, key=key, format_func=NAMES.get, **options)
 
 
-def on_primary(label: str, *, disabled: bool = False) -> str:
-    """Return the label of a primary button so that it is readable on the button in both themes; a disabled one is pale.
+def primary_button(
+    label: str, *, disabled: bool = False, draw: Callable[..., bool] = st.button, **options: Any
+) -> bool:
+    """Draw a primary button whose label is readable in both themes -> whether it was pressed.
 
-    Streamlit writes it in white, which a dark theme's primary colour is too light for: the theme keeps its orange text
-    for this instead.
+    Streamlit writes it in white, which a dark theme's primary colour is too light for, and nearly invisibly where it is
+    disabled. The theme keeps its orange text for the first: nothing else may be written in orange.
+
+    Args:
+        draw: `st.form_submit_button` in a form; further options are its own.
     """
-    return label if disabled else f":orange[{label}]"
+    colour = "gray" if disabled else "orange"
+    return draw(f":{colour}[{label}]", type="primary", disabled=disabled, **options)
 
 
 def lacks_draft(what: str) -> bool:

@@ -11,6 +11,7 @@ from sequoia_core.files.prompt_files import check_text, split_lines, text_column
 from sequoia_core.files.prompt_rows import usual_column
 from ui import uploads
 from ui.markdown import escaped, quoted
+from ui.phrases import count
 from ui.session import core_cache, shipped
 
 MAX_CHARS = 20_000  # far beyond any demo context; a pasted book is refused before it reaches the tokenizer
@@ -164,7 +165,7 @@ def from_file(prefix: str) -> list[str]:
             return []
         kept = found[:MAX_FROM_FILE]
         more = f", the first {MAX_FROM_FILE:,} are taken" if len(found) > MAX_FROM_FILE else ""
-        st.caption(f"{len(found):,} prompts{more}. The first begins:")
+        st.caption(f"{count(len(found), 'prompt')}{more}. The first begins:")
         st.code(kept[0][:200], language=None, wrap_lines=True)
         return kept
 

@@ -11,6 +11,7 @@ from sequoia_core.design.scenarios import Scenario, list_scenarios
 from ui import controls
 from ui.cards import Card
 from ui.markdown import escaped
+from ui.phrases import interval, shape
 from ui.session import core_cache, predictions, session, shipped, tree_in_use
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def beside_reported() -> None:
         found = core_cache.prediction(vector, profile, core_cache.best_tree(vector, told.size, told.depth))
         speedup, off = told.distance(found.speedup.value, found.tokens_per_step.value)
         st.caption(
-            f":material/fact_check: Measured there: {told.speedup:.2f}× with n = {told.size:,}, d = {told.depth} and "
+            f":material/fact_check: Measured there: {told.speedup:.2f}× with {shape(told.size, told.depth)} and "
             f"{told.tokens_per_step:.2f} tokens per step ({escaped(told.source)}); this vector expects "
             f"{found.tokens_per_step.value:.2f} tokens per step. With as many as reported these times predict "
             f"{speedup:.2f}×, {abs(off):.0%} {'more' if off > 0 else 'less'}."
@@ -125,10 +126,9 @@ def speedup_card(tree: TokenTree) -> Card | None:
     if tree.size > profile.max_size or (scenario.vector == "measured" and pair_mismatches(vector, profile)):
         return None
     found = core_cache.prediction(vector, profile, tree).speedup
-    sure = "" if found.low is None else f"95 %: {found.low:.2f} to {found.high:.2f}×"
     return Card(
         "Speedup in this scenario",
         f"{found.value:.2f}×",
-        sure or f"{found.value - 1:+.2f}× vs autoregressive",
+        interval(found.low, found.high, unit="×", none=f"{found.value - 1:+.2f}× vs autoregressive"),
         help="For the scenario's pair on the scenario's machine, not for yours.",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Generic, TypeVar
 
 import streamlit as st
@@ -34,6 +35,8 @@ def file_upload(
 ) -> Upload[T] | None:
     """Draw an uploader and read its file once.
 
+    The browser is not told the types: it would refuse a file by itself and leave what is said about the one before.
+
     Args:
         types: extensions accepted, without dots.
         loads: reads (content, name); raises ValueError for a file it cannot use.
@@ -42,7 +45,7 @@ def file_upload(
     Returns:
         None while nothing is uploaded.
     """
-    file = st.file_uploader(label, type=list(types), key=key, help=help)
+    file = st.file_uploader(label, key=key, help=help)
     if file is None:
         st.session_state.pop(f"{key}_read", None)
         return None
@@ -51,6 +54,10 @@ def file_upload(
         return Upload(*seen[1:], is_new=False)
     value, error = None, None
     try:
+        if (ending := PurePath(file.name).suffix.lower()) not in [f".{each}" for each in types]:
+            raise ValueError(
+                f"{file.name}: found the ending {ending or 'none'!r}, expected one of .{', .'.join(types)}"
+            )
         value = loads(file.getvalue(), file.name)
     except ValueError as caught:
         error = escaped(" ".join(str(caught).split()))

@@ -196,10 +196,10 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> 
     if replayed:
         tokens, samples = _replayed(counts.requests, len(survival), new_tokens, picks)
         if new_tokens is None and any(request.tokens is None for request in counts.requests):
-            notes.append("Records without the answers' lengths: tokens past their ends count too, about 2 % of steps.")
+            notes.append("Records without the answers' lengths: tokens past their ends count too, about 2% of steps.")
     elif len(survival) > 1:
         notes.append(
-            f"Counted at K = {len(survival)}: shorter chains yield a little more than shown (seen: 2 to 6 % at K = 8)."
+            f"Counted at K = {len(survival)}: shorter chains yield a little more than shown (seen: 2 to 6% at K = 8)."
         )
     if share < 1:
         notes.append(f"Only {share:.0%} of steps have a draft; the others yield one token.")

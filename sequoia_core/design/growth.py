@@ -90,15 +90,6 @@ def growth_band(tables: np.ndarray, *, depth: int) -> tuple[np.ndarray, np.ndarr
     return sizes, *bounds(tables[:, sizes, depth])
 
 
-def tokens_interval(acceptance: AcceptanceVector, tree: TokenTree) -> tuple[float, float] | None:
-    """Return the 95% interval of F of this very tree, from the sample behind the vector; None when none is known."""
-    vectors = acceptance.resamples(RESAMPLES)
-    if vectors is None:
-        return None
-    low, high = bounds(np.array([expected_tokens(tree, vector) for vector in vectors]))
-    return float(low), float(high)
-
-
 def next_node_value(table: np.ndarray, *, size: int, depth: int) -> float | None:
     """Return G(n + 1, d) - G(n, d); None where no node fits or the tree is off the table.
 

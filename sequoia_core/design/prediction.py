@@ -20,7 +20,7 @@ from .acceptance import AcceptanceVector
 from .bootstrap import LEVEL, RESAMPLES, Estimate, estimate, resampled
 from .optimal_trees import expected_tokens
 from .plain_trees import chain_tree
-from .planning import is_greedy, paper_step_cost
+from .planning import BestShape, is_greedy, paper_step_cost
 from .profile import HardwareProfile
 from .replay import replay
 from .step_time import StepTime, autoregressive_sec, step_time
@@ -119,6 +119,18 @@ def tokens_per_step(tree: TokenTree, acceptance: AcceptanceVector) -> float:
     """Return what a step yields along the measured texts; F(T) where the vector does not keep their accepted ranks."""
     texts = replay(tree, acceptance)
     return expected_tokens(tree, acceptance) if texts is None else texts.tokens_per_step
+
+
+def tokens_estimate(tree: TokenTree, acceptance: AcceptanceVector) -> Estimate:
+    """Return `tokens_per_step` with its interval, from the sample behind the vector."""
+    tokens, samples, _ = _tokens_per_step(tree, acceptance, None)
+    return combined(tokens, samples, None)
+
+
+def shape_of(tree: TokenTree, acceptance: AcceptanceVector, profile: HardwareProfile) -> BestShape:
+    """Return a tree's shape with what this very tree does: a surface interpolates between the trees that it replays."""
+    speedup = predicted_speedup(tree, acceptance, profile)
+    return BestShape(tree.size, tree.depth, speedup, tokens_per_step(tree, acceptance))
 
 
 def prompts_for(tree: TokenTree, acceptance: AcceptanceVector, *, within: float = 0.05) -> int | None:

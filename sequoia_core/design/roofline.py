@@ -194,7 +194,7 @@ def modelled_profile(
     if device.memory_bytes is not None and needed > device.memory_bytes:
         remedy = "a smaller pair or dtype, or the target offloaded" if offload is None else "a smaller pair"
         raise ValueError(
-            f"{target.name} <- {draft.name}: found {needed / 1e9:,.1f} GB needed in {dtype}, expected at most the "
+            f"{target.name} ← {draft.name}: found {needed / 1e9:,.1f} GB needed in {dtype}, expected at most the "
             f"{device.memory_bytes / 1e9:,.0f} GB of {device.title} ({remedy})"
         )
     seconds = partial(pass_sec, device=device, dtype=dtype, context=context)

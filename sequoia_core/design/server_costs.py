@@ -163,8 +163,9 @@ def costs_of(
     """Return the costs that a profile and timed settings tell, naming their source; None without either."""
     parts = []
     if profile is not None:
-        kind = profile.meta.get("source") or ("modelled" if profile.modelled else "profile")
-        parts.append(f"{kind}: {profile.device}, {profile.dtype}")
+        kind = profile.meta.get("source") or ("modelled times" if profile.modelled else "times measured")
+        models = [str(profile.meta[role]) for role in ("target", "draft") if profile.meta.get(role)]
+        parts.append(f"{kind}{' of ' if models else ''}{' ← '.join(models)} on {profile.device}, {profile.dtype}")
     if settings:
         parts.append(f"the server's own speed at {len(settings)} settings")
     if not parts:

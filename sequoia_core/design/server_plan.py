@@ -88,8 +88,8 @@ class ServerPlan:
         parts = []
         for plan in self.batches:
             speed, share = plan.speedup[plan.best], plan.share_of_best(present)
-            low = "" if speed.low is None else f" [{speed.low:.2f}, {speed.high:.2f}]"
-            found = [f"{speed.value:.2f}×{low} the speed without"] if plan.best else []
+            low = "" if speed.low is None else f", {speed.low:.2f} to {speed.high:.2f}"
+            found = [f"{speed.value:.2f}× the speed without{low}"] if plan.best else []
             if share is not None and present != plan.best:
                 found.append(f"k = {present} now reaches {share:.0%} of the best")
             what = f"k = {plan.best}" if plan.best else "no speculation"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .acceptance import AcceptanceVector
-from .optimal_trees import expected_tokens, node_scores
+from .optimal_trees import node_scores
 from .plain_trees import beam_tree, best_first_tree, branching_tree, chain_tree, independent_chains
 from .tree import TokenTree
 
@@ -20,14 +20,11 @@ class TreeDifference:
     """What another tree has that one tree lacks, and the other way round.
 
     Args:
-        tokens, other_tokens: F of the one and of the other tree.
         shared: bool [n], nodes of the one whose path the other has as well.
         other_shared: bool [m], nodes of the other whose path the one has as well.
         dropped_tokens: sum of f(v) over the nodes that only the one has; added_tokens: that only the other has.
     """
 
-    tokens: float
-    other_tokens: float
     shared: np.ndarray
     other_shared: np.ndarray
     dropped_tokens: float
@@ -48,8 +45,6 @@ def compare_trees(tree: TokenTree, other: TokenTree, acceptance: AcceptanceVecto
     """Compare two trees node by node, by their paths of ranks, under one acceptance vector."""
     shared, other_shared = tree.shared_with(other) >= 0, other.shared_with(tree) >= 0
     return TreeDifference(
-        tokens=expected_tokens(tree, acceptance),
-        other_tokens=expected_tokens(other, acceptance),
         shared=shared,
         other_shared=other_shared,
         dropped_tokens=float(node_scores(tree, acceptance)[~shared].sum()),

@@ -38,7 +38,8 @@ def describe_device(device) -> str:
 
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{processor_name()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{processor_name()}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def device_facts() -> list[str]:

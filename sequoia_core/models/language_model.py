@@ -158,7 +158,7 @@ class ModelPair:
 
     def __repr__(self) -> str:
         told = [f"{model.name} ({dtype_name(model)}, {model.backend})" for model in self.models]
-        return f"ModelPair({' <- '.join(told)}, {self.target.vocab_size:,} tokens)"
+        return f"ModelPair({' ← '.join(told)}, {self.target.vocab_size:,} tokens)"
 
     @property
     def models(self) -> tuple[LoadedModel, ...]:

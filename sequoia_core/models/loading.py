@@ -133,7 +133,7 @@ def _load(
             tell(0.8 + 0.1 * number, f"checking that {model.name} reads a tree")
             check_tree_pass(model, chosen)
         undo.pop_all()
-    tell(1.0, f"loaded {' <- '.join(model.name for model in pair.models)}")
+    tell(1.0, f"loaded {' ← '.join(model.name for model in pair.models)}")
     return pair
 
 

@@ -101,7 +101,7 @@ def random_pair(
             "it could not read the target's tokens"
         )
     needed = sum(weights.nbytes for part in (target, draft) for weights in _made(part, kind, "meta").parameters())
-    _check_room(" <- ".join(names), 2 * needed, available_bytes(), "in memory")  # compiled passes pack a second copy
+    _check_room(" ← ".join(names), 2 * needed, available_bytes(), "in memory")  # compiled passes pack a second copy
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         models = [

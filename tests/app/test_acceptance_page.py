@@ -10,12 +10,13 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from sequoia_core import AcceptanceVector
+from sequoia_core.files.model_names import ASSETS
 from sequoia_core.studies.lookup_replay import Request, replay_log
 from tests.app.conftest import ROOT, TIMEOUT_SEC, metrics, open_page, settled, vector, wait_for
 from ui import sidebar
 from ui.jobs import engine_queue
 from ui.jobs.replay_job import Replayed
-from ui.session import replays
+from ui.session import replays, shipped
 
 pytestmark = pytest.mark.usefixtures("assets")
 
@@ -374,3 +375,27 @@ def test_what_replayed_answers_tell_of_no_draft_is_said_with_its_interval(monkey
     tokens = found.report.own.tokens_per_step(size)
     said = which_draft(open_page("acceptance"))
     assert f"at most n = {size}: {tokens.value:.2f} ({tokens.low:.2f} to {tokens.high:.2f}) tokens per step in" in said
+
+
+def scenario(page: AppTest):
+    return next(box for box in page.selectbox if box.key.startswith("sidebar_scenario"))
+
+
+def test_an_upload_leaves_the_scenario_at_once(monkeypatch) -> None:
+    monkeypatch.setattr(shipped, "ASSETS", ASSETS)
+    page = open_page("acceptance")
+    settled(scenario(page).select(scenario(page).options[0]).run())
+    assert scenario(page).value is not None
+    page = upload(page, "mine.csv", b"0.7\n0.1\n")
+    assert scenario(page).key == "sidebar_scenario_own" and scenario(page).value is None
+    assert "mine.csv: 2 ranks in use" in page.success[0].value
+
+
+def test_what_is_said_is_about_the_latest_file(assets) -> None:
+    page = upload(open_page("acceptance"), "mine.csv", b"0.7\n0.1\n")
+    page.file_uploader(key="acceptance_file").upload("photo.png", b"\x89PNG\r\n")
+    settled(page.run())
+    assert not page.success and page.error[0].value.startswith(
+        "photo.png: found the ending '.png', expected one of .json,"
+    )
+    assert page.file_uploader(key="acceptance_file").proto.type == []  # or the browser would refuse it unasked

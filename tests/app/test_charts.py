@@ -49,11 +49,6 @@ def test_a_tree_of_one_node_and_a_worthless_tree_draw() -> None:
     assert np.isfinite(charts.tree_figure(scored(chain_tree(4), nothing)).data[1].marker.color).all()
 
 
-def test_large_trees_are_drawn_by_the_graphics_card() -> None:
-    assert isinstance(charts.tree_figure(scored(k_ary_tree(2, 9))).data[1], go.Scattergl)
-    assert isinstance(charts.tree_figure(scored(k_ary_tree(2, 5))).data[1], go.Scatter)
-
-
 def test_acceptance_shows_intervals_and_overlays() -> None:
     one = charts.acceptance_figure({"a": vector()})
     assert isinstance(one.data[0], go.Bar) and one.data[0].error_y.array is not None

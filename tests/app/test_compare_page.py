@@ -244,7 +244,7 @@ def test_a_sweep_runs_here_and_tries_again_what_failed(swept: Path, tmp_path: Pa
     page.text_area[0].set_value(plan)
     page.text_input(key="sweep_folder").set_value(str(folder))
     page = settled(page.button(key="sweep_check").click().run())
-    assert page.success[0].value == "The plan is valid: 0 jobs to do, 2 rows are there, 2 failed before."
+    assert page.success[0].value == "The plan is valid: 0 jobs to do, 2 rows there, 2 failed before."
     page.checkbox(key="sweep_retry").check()
     page = settled(page.button(key="sweep_start").click().run())
     job = page.session_state["studio_jobs"]["sweep"]
@@ -253,9 +253,9 @@ def test_a_sweep_runs_here_and_tries_again_what_failed(swept: Path, tmp_path: Pa
     page = settled(page.run())
     assert results.keys() == keys and not results.failures()
     assert page.text_input(key="compare_folder").value == str(folder)
-    assert page.get("plotly_chart") and any("1 of 1 jobs done, 0 failed" in text.value for text in page.caption)
+    assert page.get("plotly_chart") and any("1 of 1 job done, 0 failed" in text.value for text in page.caption)
     page = settled(page.button(key="sweep_start").click().run())
-    assert page.success[0].value == "The plan is valid: 0 jobs to do, 4 rows are there."
+    assert page.success[0].value == "The plan is valid: 0 jobs to do, 4 rows there."
 
 
 def test_a_plan_with_a_mistake_is_refused_with_its_line(tmp_path: Path) -> None:

@@ -565,7 +565,7 @@ def test_stopping_a_run_that_waits_for_its_next_step(assets, tiny_pair) -> None:
     held = page.session_state["studio_jobs"]["decode"].info.steering
     wait_for(lambda: held.waiting_after == 1)
     page = finish(settled(settled(page.run()).button(key="decode_stop").click().run()))
-    assert "Stopped after 1 steps" in page.warning[0].value
+    assert "Stopped after 1 step" in page.warning[0].value
 
 
 @pytest.mark.parametrize("shown", ["the job", "the last run", "a link"])

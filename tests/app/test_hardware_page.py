@@ -273,7 +273,7 @@ def test_measuring_queues_on_the_engine_and_is_adopted(pair, monkeypatch: pytest
 
 def test_the_page_says_how_much_arithmetic_lies_idle() -> None:
     captions = " ".join(caption.value for caption in open_page(PAGE).caption)
-    assert "Up to n = 6 a pass costs at most 10 % more than one token" in captions
+    assert "Up to n = 6 a pass costs at most 10% more than one token" in captions
     assert "Each token beyond costs 0.02 of a pass" in captions
 
 

@@ -43,7 +43,7 @@ def test_the_shipped_example_is_shown_as_the_core_counts_it(with_example) -> Non
         best = lane.best_size(hardware)
         tokens = lane.tokens_per_step(best)
         assert shown[f"Best n, {name}"] == (f"{best}", f"{tokens.value:.2f} tokens/step")
-        assert f"[{tokens.low:.2f}, {tokens.high:.2f}]" in " ".join(table["tokens per step"])
+        assert f"({tokens.low:.2f} to {tokens.high:.2f})" in " ".join(table["tokens per step"])
         assert shown[f"Speedup, {name}"][0] == f"{lane.predicted_speedup(best, hardware):.2f}×"
     assert "Exact: these token ids" in page.caption[1].value
     own = table[table["looks through"] == "own text"]

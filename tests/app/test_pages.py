@@ -87,3 +87,11 @@ def test_walls_between_folders() -> None:
         home = path.stem if path in PAGES else path.relative_to(ROOT / "ui").parts[0]
         assert found <= {home}, f"{path}: found imports of {sorted(found - {home})}"
     assert not any("from tests" in path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
+
+
+def test_orange_text_is_left_to_primary_buttons() -> None:
+    """The theme writes it white or black, which only a primary button's background makes readable."""
+    taken = re.compile(r""":orange\[|color=["']orange|type=["']primary""")
+    places = [path for folder in ("pages", "ui") for path in (ROOT / folder).rglob("*.py")]
+    found = {path.name for path in places if taken.search(path.read_text())}
+    assert found <= {"controls.py"}

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from sequoia_core import AcceptanceVector
+from sequoia_core import AcceptanceVector, expected_tokens
 from sequoia_core.design.plain_trees import chain_tree
-from tests.app.conftest import DEMO_NAMES, OTHER_DRAFT, ROOT
+from sequoia_core.design.planning import plan_tree
+from sequoia_core.design.prediction import predict
+from tests.app.conftest import DEMO_NAMES, OTHER_DRAFT, ROOT, metrics, open_page
 from ui.session import predictions, session
 from ui.session.model_pairs import PairSpec
 
@@ -74,3 +76,26 @@ def test_traversal_is_predicted_by_the_vector_of_sequoia(assets, monkeypatch) ->
     wanted = predictions.conditions(0.6, verifier="traversal")
     assert wanted.verifier == "sequoia"
     assert predictions.vector_for(wanted) is DEMO_VECTOR
+
+
+def test_every_page_expects_the_tokens_that_the_speedup_is_made_of() -> None:
+    """The shipped vector keeps its texts, along which a step yields less than F promises."""
+    shown = metrics(open_page("tree")) | metrics(open_page("hardware")) | metrics(open_page("overview"))
+    vector, profile = session.acceptance(), session.profile()
+    tree = plan_tree(vector, profile)
+    found = predict(tree, vector, profile)
+    tokens = f"{found.tokens_per_step.value:.2f}"
+    assert abs(found.tokens_per_step.value - expected_tokens(tree, vector)) > 0.1
+    assert shown["Expected tokens per step"][0] == shown["Expected tokens"][0] == tokens
+    assert shown["Best shape"] == (f"n = {tree.size}, d = {tree.depth}", f"{tokens} tokens per step")
+    assert f"{found.speedup.value:.2f}×" in [
+        shown[label][0] for label in ("Supposed speedup", "Best predicted speedup") if label in shown
+    ]
+    page = open_page("tree", against="Best first")
+    assert metrics(page)["Tree in use"][0] == tokens
+    said = [each.value for kind in ("markdown", "caption") for each in page.get(kind)]
+    independent = [words for words in said if f"{expected_tokens(tree, vector):.2f}" in words]
+    assert all("independent" in words or "adds up to" in words for words in independent) and independent
+    assert any(
+        f"expected {tokens} tokens per step" in each.value for each in open_page("decode", source="best").markdown
+    )

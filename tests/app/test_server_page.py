@@ -30,7 +30,8 @@ from tests.core.files.server_samples import (
     step_records,
     vllm_text,
 )
-from ui.server import reading
+from ui import scenarios
+from ui.server import costs, reading
 
 EXAMPLE = ROOT / "assets" / "servers" / "vllm-demo-pair.jsonl"
 
@@ -85,7 +86,7 @@ def test_published_rates_of_a_head_are_an_example_too(with_example) -> None:
     assert metrics(page)["Tokens per step now"] == ("3.50", "k = 7, vs 1.00 without")
     said = words(page)
     assert "Published, without an interval" in said and "releases/tag/v0.6.0, 2026-06-16" in said
-    assert "95 %" not in said and "independent" not in said
+    assert "95%" not in said and "independent" not in said
     assert len(json.loads(page.get("plotly_chart")[0].proto.spec)["data"]) == 1  # the demo pair is not drawn beside it
 
 
@@ -130,12 +131,15 @@ def test_times_of_llama_bench_name_the_best(assets) -> None:
     uploader = next(each for each in page.get("file_uploader") if each.key == "server_bench")
     uploader.upload("bench.json", json.dumps(ROWS).encode(), "application/json")
     settled(page.run())
-    assert "llama-bench: AMD EPYC" in words(page) and metrics(page)["Best k, batch 1"][0] != "–"
+    assert (
+        "By llama-bench of target.gguf ← draft.gguf on AMD EPYC" in words(page)
+        and metrics(page)["Best k, batch 1"][0] != "–"
+    )
 
 
 def test_records_tell_intervals_over_requests(assets) -> None:
     page = with_files(step_records())
-    assert "95 % over requests" in words(page) and "tokens past their ends count too" in words(page)
+    assert "95% over requests" in words(page) and "tokens past their ends count too" in words(page)
     page.number_input(key="server_new_tokens").set_value(128)
     settled(page.run())
     assert "tokens past their ends" not in words(page)
@@ -238,3 +242,21 @@ def test_the_overview_names_it_before_the_demo(assets) -> None:
     ]
     named = next(place for place, element in enumerate(shown) if "vLLM, SGLang or llama.cpp" in element.value)
     assert named == 2  # after the title and what the app is
+
+
+def test_counts_of_one_model_are_not_planned_with_the_times_of_another_unasked() -> None:
+    page = open_page("server")
+    title = next(title for title in scenarios.known() if title.startswith("Llama-2-70B with a 7B draft"))
+    before = words(page)
+    settled(next(box for box in page.selectbox if box.key.startswith("sidebar_scenario")).select(title).run())
+    assert page.session_state["studio_profile"].device == "NVIDIA L40"
+    assert "By times measured of demo target ← demo draft on Intel" in before and "NVIDIA" not in advice(page)
+    settled(page.segmented_control(key="server_costs_example").set_value(costs.PROFILE).run())
+    assert advice(page).startswith(
+        "By modelled times of meta-llama/Llama-2-70b-hf ← meta-llama/Llama-2-7b-hf on NVIDIA"
+    )
+
+
+def advice(page: AppTest) -> str:
+    (found,) = [each.value for each in page.markdown if "**Set k" in each.value]
+    return found.removeprefix(":material/arrow_forward: ").replace("\\", "")

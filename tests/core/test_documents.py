@@ -24,7 +24,7 @@ NAME = re.compile(r"\b(?:[A-Z]\w{3,}|\w*_\w+)\b")  # a class, a constant, a func
 def words() -> frozenset[str]:
     """Return every word of our code."""
     files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*") if file.suffix in (".py", ".c", ".h")]
-    files += [ROOT / "app.py", ROOT / "Makefile"]
+    files += [ROOT / "app.py", ROOT / "Makefile", ROOT / ".streamlit" / "config.toml"]
     return frozenset(word for file in files for word in re.findall(r"\w+", file.read_text()))
 
 

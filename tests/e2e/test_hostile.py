@@ -5,6 +5,7 @@ The `page` fixture fails a test for any request that goes elsewhere.
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -334,3 +335,24 @@ def test_an_upload_over_the_limit_is_refused_and_the_server_lives(page, server, 
         urllib.request.urlopen(forged, timeout=30)
     page.reload()
     settle(page)
+
+
+def opened(server: str, host: str) -> int:
+    """Return the status of a websocket handshake by a page that came from `host`, a name that was pointed here."""
+    port = int(server.rpartition(":")[2])
+    connection = http.client.HTTPConnection("localhost", port, timeout=30)
+    connection.putrequest("GET", "/_stcore/stream", skip_host=True)
+    for name, value in {
+        "Host": f"{host}:{port}", "Origin": f"http://{host}:{port}", "Connection": "Upgrade", "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }.items():  # fmt: skip
+        connection.putheader(name, value)
+    connection.endheaders()
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_a_page_whose_name_was_pointed_here_opens_no_session(server):
+    assert [opened(server, host) for host in ("localhost", "127.0.0.1", "[::1]")] == [101] * 3
+    assert [opened(server, host) for host in (HOST, "localhost." + HOST, "127.0.0.1.nip.io")] == [403] * 3

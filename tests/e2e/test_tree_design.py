@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from .browser import both_themes, go, metric, number, settle
 
@@ -134,3 +137,31 @@ def test_a_large_tree_can_be_read_node_by_node(page, server, shot):
     go(page, "Regret")
     page.locator(".st-key-regret_matrix .js-plotly-plot").wait_for()
     both_themes(page, shot, "regret")
+
+
+BETWEEN_LEVELS = """() => {
+    const plot = document.querySelector(".st-key-tree_picture .js-plotly-plot"), {xaxis, yaxis} = plot._fullLayout
+    const deepest = Math.max(...plot._fullData.find(trace => trace.name === "nodes").y)
+    const rows = [...Array(deepest).keys()].map(level => yaxis._offset + yaxis.l2p(level + 0.5))
+    return {rows, left: xaxis._offset, right: xaxis._offset + xaxis._length}
+}"""  # where the picture has nothing but edges
+
+
+@pytest.mark.timeout(600)
+def test_the_edges_of_a_tree_of_1024_nodes_are_seen_below_every_level(page, server):
+    page.set_viewport_size({"width": 1280, "height": 1_400})
+    page.goto(f"{server}/?warm=1")
+    settle(page)
+    page.goto(f"{server}/tree?vector=llama3-70b-8b-cnn&n=1024&depth=12")
+    settle(page)
+    picture = page.locator(".st-key-tree_picture .js-plotly-plot")
+    picture.scroll_into_view_if_needed()
+    page.wait_for_timeout(2_000)
+    where = page.evaluate(BETWEEN_LEVELS)
+    seen = np.asarray(Image.open(io.BytesIO(picture.screenshot())).convert("RGB"), dtype=int)
+    paper = seen[3, 3]
+    strips = [
+        seen[round(row) - 2 : round(row) + 3, round(where["left"]) : round(where["right"])] for row in where["rows"]
+    ]
+    inked = [int((abs(strip - paper).max(axis=2) > 20).any(axis=0).sum()) for strip in strips]
+    assert len(inked) == 12 and min(inked) > 0, f"columns with an edge, level by level: {inked}"

@@ -42,9 +42,7 @@ def section() -> tuple[str, AcceptanceVector]:
             help="On the other positions every child is rejected.",
         )
         supposed = f"weaker, {share}%", weaker(base, share / 100)
-    if st.button(
-        controls.on_primary("Use this vector"), icon=":material/check:", key="acceptance_use_supposed", type="primary"
-    ):
+    if controls.primary_button("Use this vector", icon=":material/check:", key="acceptance_use_supposed"):
         name, vector = supposed
         session.set_acceptance(vector, f"supposed, {name}", name)
         st.rerun()

@@ -9,6 +9,7 @@ import streamlit as st
 
 from ui import controls
 from ui.markdown import escaped
+from ui.phrases import beside
 from ui.session import evidence, predictions, replays, session
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ def _measured(vector: AcceptanceVector) -> str | None:
 
 
 def _yield(row: Mapping[str, Any]) -> str:
-    sure = "" if row["ci_low"] is None else f" ({row['ci_low']:.2f} to {row['ci_high']:.2f})"
-    return f"{row['tokens_per_step']:.2f}{sure}"
+    return f"{row['tokens_per_step']:.2f}{beside(row['ci_low'], row['ci_high'])}"
 
 
 def _not_measured(vector: AcceptanceVector) -> str:

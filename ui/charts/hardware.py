@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from ui.charts.style import BLUE, FAINT, GREEN, GREY, PLUM, RUST, SCALE, log2_ticks
 from ui.charts.style import figure as new_figure
+from ui.phrases import shape
 
 BAND = "rgba(212, 98, 42, 0.20)"  # RUST, seen through
 MARK = "#E5482D"  # with a white rim the one colour that no Viridis colour hides
@@ -246,7 +247,7 @@ def speedup_heatmap(
         _mark(
             (best.size, best.depth),
             "star",
-            "best: no speculation" if best.size < 2 else f"best: n = {best.size}, d = {best.depth}",
+            "best: no speculation" if best.size < 2 else f"best: {shape(best.size, best.depth)}",
         )
     )
     figure.update_xaxes(**log2_ticks(int(sizes[-1])), showgrid=False)
@@ -315,7 +316,7 @@ def speedup_surface_3d(surface: SpeedupSurface, best: BestShape) -> go.Figure:
         z=[best.predicted_speedup],
         mode="markers",
         showlegend=True,
-        name=f"best: n = {best.size}, d = {best.depth}",
+        name=f"best: {shape(best.size, best.depth)}",
         hoverinfo="skip",
         marker={"symbol": "diamond", "size": 7, "color": MARK, "line": {"color": "#FFFFFF", "width": 1}},
     )

@@ -14,7 +14,7 @@ BANDS = ("rgba(47, 132, 196, 0.2)", "rgba(212, 98, 42, 0.2)")
 
 
 def replay_figure(lanes: Mapping[str, Mapping[int, Estimate]], *, best: Mapping[str, int]) -> go.Figure:
-    """Draw tokens per step over n with 95 % bands, and mark the best n.
+    """Draw tokens per step over n with 95% bands, and mark the best n.
 
     Args:
         lanes: name -> n -> tokens per step; two at most.

@@ -20,7 +20,7 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def survival_figure(chains: ChainAcceptance, *, beside: Mapping[str, float]) -> go.Figure:
-    """Draw survival by position with its 95 % intervals.
+    """Draw survival by position with its 95% intervals.
 
     Args:
         beside: name -> p1 of a vector; drawn as the chain that it expects, p1 to the power of the position.
@@ -54,7 +54,7 @@ def survival_figure(chains: ChainAcceptance, *, beside: Mapping[str, float]) -> 
 
 
 def speed_figure(plans: Sequence[BatchPlan], *, present: int) -> go.Figure:
-    """Draw speed over k for each batch size, as a ratio over k = 0, with 95 % bands; diamonds mark the best k."""
+    """Draw speed over k for each batch size, as a ratio over k = 0, with 95% bands; diamonds mark the best k."""
     traces: list[object] = []
     for number, plan in enumerate(plans):
         colour = SERIES[number % len(SERIES)]

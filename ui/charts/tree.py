@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 
 from ui.charts.style import BLUE, FAINT, RUST, decades
 from ui.charts.style import figure as new_figure
+from ui.phrases import count
 from ui.tree_layout import tidy_layout
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 # Viridis without its ends, which a dark or a light page would swallow
 NODE_SCALE = ("#46327E", "#365C8D", "#277F8E", "#1FA187", "#4AC16D", "#A0DA39")
-GL_FROM = 1_000  # nodes from which SVG marks get slow
 DEEPEST_PATH = 64  # levels a path in a hover text may have
 LABELS_UP_TO = 48  # nodes that still leave room for a rank inside each mark
 NODE_HOVER = (
@@ -61,7 +61,6 @@ def tree_figure(
     texts = labels or (counted and bool(hidden.any()))
     marks = _marks(
         nodes,
-        len(nodes),
         mode="markers+text" if texts else "markers",
         marker={
             "size": _sizes(nodes["score"], len(nodes), labels),
@@ -117,7 +116,7 @@ def comparison_figure(graph: nx.DiGraph, shared: np.ndarray) -> go.Figure:
     ):
         if len(chosen):
             marker = {"size": _sizes(chosen["score"], len(nodes), False), "color": color, "symbol": symbol}
-            traces.append(_marks(chosen, len(nodes), mode="markers", name=f"{name}: {len(chosen)}", marker=marker))
+            traces.append(_marks(chosen, mode="markers", name=f"{name}: {len(chosen)}", marker=marker))
     return _framed(graph, *traces)
 
 
@@ -146,22 +145,23 @@ def _node_table(graph: nx.DiGraph, drawn: nx.DiGraph) -> pd.DataFrame:
     )
 
 
-def _marks(nodes: pd.DataFrame, count: int, **options: Any) -> go.Scatter | go.Scattergl:
-    """Return the marks of some of `count` drawn nodes."""
+def _marks(nodes: pd.DataFrame, **options: Any) -> go.Scatter:
+    """Return the marks of some drawn nodes."""
     texts = nodes.assign(score=nodes["score"].map("{:.3g}".format))[
         ["path", "rank", "depth", "score", "hidden", "node"]
     ]
-    return _trace(count)(
+    return go.Scatter(
         x=nodes["x"], y=nodes["depth"], customdata=texts.astype(str).to_numpy(), hovertemplate=NODE_HOVER, **options
     )
 
 
-def _edges(drawn: nx.DiGraph, nodes: pd.DataFrame) -> go.Scatter | go.Scattergl:
+def _edges(drawn: nx.DiGraph, nodes: pd.DataFrame) -> go.Scatter:
+    """Return the edges as SVG at every size: in Streamlit's plotly Scattergl draws those of large trees as one line."""
     links = np.full((drawn.number_of_edges(), 3, 2), np.nan)  # parent, child, gap
     place = nodes[["x", "depth"]]
     for end, ids in enumerate(zip(*drawn.edges, strict=True)):
         links[:, end] = place.loc[list(ids)]
-    return _trace(len(nodes))(
+    return go.Scatter(
         x=links[:, :, 0].ravel(),
         y=links[:, :, 1].ravel(),
         mode="lines",
@@ -170,10 +170,6 @@ def _edges(drawn: nx.DiGraph, nodes: pd.DataFrame) -> go.Scatter | go.Scattergl:
         showlegend=False,
         name="edges",
     )
-
-
-def _trace(count: int) -> type:
-    return go.Scattergl if count > GL_FROM else go.Scatter
 
 
 def _colors(color_by: ColorBy, nodes: pd.DataFrame) -> tuple[np.ndarray, dict[str, Any]]:
@@ -221,6 +217,6 @@ def _framed(graph: nx.DiGraph, *traces: object) -> go.Figure:
             "autorange": "reversed",
             "showgrid": False,
             "tickvals": list(levels),
-            "ticktext": [f"{level} · {widths[level]} node{'s' * (widths[level] > 1)}" for level in levels],
+            "ticktext": [f"{level} · {count(widths[level], 'node')}" for level in levels],
         },
     )

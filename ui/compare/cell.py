@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from ui import controls, record_files
+from ui import controls, phrases, record_files
 from ui.cards import Card, cards, number
 from ui.markdown import escaped, safe_name, visible
+from ui.phrases import count, interval, shape
 from ui.session import session, tree_in_use
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from sequoia_core import AcceptanceVector
-    from sequoia_core.design.bootstrap import Estimate
     from sequoia_core.studies.sweep.compare import Cell, Drafter, Setting
     from sequoia_core.studies.sweep.which_pays import Speed
 
@@ -39,14 +39,14 @@ def _figures(cell: Cell, speed: Speed | str) -> None:
         Card(
             "Tokens per step",
             f"{cell.tokens_per_step.value:.2f}",
-            _interval(cell.tokens_per_step),
-            help=f"Over {len(cell.prompts)} prompts"
+            interval(*cell.tokens_per_step[1:], none=phrases.ONE_PROMPT),
+            help=f"Over {count(len(cell.prompts), 'prompt')}"
             + (f", with the best tree of n = {cell.tree.size}." if cell.tree else ", as decoded."),
         ),
         Card(
             "First guess right",
             number(cell.first_guess, "{:.1%}"),
-            "no vector" if cell.vector is None else f"p₁ of {len(cell.vector)} ranks",
+            "no vector" if cell.vector is None else f"p₁ of {count(len(cell.vector), 'rank')}",
             help="p₁: how often the target takes the draft's most wanted token.",
         ),
         _regret_card(cell),
@@ -57,11 +57,16 @@ def _speed_card(speed: Speed | str) -> Card:
     if isinstance(speed, str):
         return Card("Predicted speedup", "–", "no times that fit", help=f"Not predicted: {escaped(speed)}.")
     tree = speed.tree
-    planned = f" With the tree planned for it: n = {tree.size}, d = {tree.depth}." if tree else ""
+    planned = f" With the tree planned for it: {shape(tree.size, tree.depth)}." if tree else ""
     if speed.sizes is not None:
         planned = f" With trees of at most {speed.sizes[0]} nodes, the fastest of {speed.sizes[1]} sizes decoded."
     found = speed.speedup
-    return Card("Predicted speedup", f"{found.value:.2f}×", _interval(found), help=f"Over the target alone.{planned}")
+    return Card(
+        "Predicted speedup",
+        f"{found.value:.2f}×",
+        interval(*found[1:], none=phrases.ONE_PROMPT),
+        help=f"Over the target alone.{planned}",
+    )
 
 
 def _regret_card(cell: Cell) -> Card:
@@ -72,10 +77,6 @@ def _regret_card(cell: Cell) -> Card:
         return Card("Regret", "–", "no tree is shared", help=help)
     more = "".join(f" {words}: {regret:.1%}." for words, regret in known[1:])
     return Card("Regret", f"{known[0][1]:.1%}", known[0][0], help=f"{help}{more}")
-
-
-def _interval(found: Estimate) -> str:
-    return "one prompt: no interval" if found.low is None else f"95 %: {found.low:.2f} to {found.high:.2f}"
 
 
 def _use(vector: AcceptanceVector, cell: Cell, speed: Speed | str, drafter: Drafter, setting: Setting) -> None:
@@ -91,13 +92,11 @@ def _use(vector: AcceptanceVector, cell: Cell, speed: Speed | str, drafter: Draf
             help="On every page: the tree page plans it, decoding expects it.",
         ):
             name = f"{safe_name(drafter.name)}, {safe_name(str(setting))}"
-            session.set_acceptance(vector, f"of a sweep: {name}, {len(cell.prompts)} prompts", name)
+            session.set_acceptance(vector, f"of a sweep: {name}, {count(len(cell.prompts), 'prompt')}", name)
             tree_in_use.set_size_and_depth(tree.size, tree.depth)
             st.toast("The vector is in use.", icon=":material/check_circle:")
         if session.acceptance() == vector:
-            controls.page_link(
-                st, "tree", f"Open its tree: n = {tree.size}, d = {tree.depth}", ":material/account_tree:"
-            )
+            controls.page_link(st, "tree", f"Open its tree: {shape(tree.size, tree.depth)}", ":material/account_tree:")
         st.download_button(
             "Download the vector",
             vector.to_bytes(),

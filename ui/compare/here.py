@@ -14,6 +14,7 @@ from ui.compare.source import typed_folder
 from ui.jobs import job_panel, session_jobs
 from ui.jobs.sweep_job import Swept, sweep_work
 from ui.markdown import escaped
+from ui.phrases import count
 from ui.session import session, shipped
 
 if TYPE_CHECKING:
@@ -45,8 +46,7 @@ def section() -> None:
         retry = st.checkbox("Try again what failed before", key="sweep_retry")
         with st.container(horizontal=True):
             check = st.button("Check", key="sweep_check", icon=":material/rule:")
-            label = controls.on_primary("Run", disabled=active)
-            run = st.button(label, key="sweep_start", icon=":material/play_arrow:", type="primary", disabled=active)
+            run = controls.primary_button("Run", key="sweep_start", icon=":material/play_arrow:", disabled=active)
         if check or run:
             try:
                 plan, jobs, rows = checked(text, folder, retry_failed=retry)
@@ -56,7 +56,7 @@ def section() -> None:
                 if jobs and run:
                     job_panel.start("sweep", "Sweep", sweep_work(plan, str(typed_folder(folder)), retry_failed=retry))
                 else:
-                    words = f"The plan is valid: {jobs:,} jobs to do, {rows}."
+                    words = f"The plan is valid: {count(jobs, 'job')} to do, {rows}."
                     st.success(words, icon=":material/check_circle:")
         job_panel.draw("sweep")
         _ended()
@@ -68,7 +68,7 @@ def _ended() -> None:
     if job is None or job.active or not isinstance(job.result, Swept):
         return
     state = job.result.state
-    words = f"{state.done} of {state.jobs} jobs done, {state.failed} failed."
+    words = f"{state.done} of {count(state.jobs, 'job')} done, {state.failed} failed."
     st.caption(f":material/folder: {escaped(job.result.folder)}: {words}")
     for words in dict.fromkeys(state.faults.values()):
         st.warning(escaped(words), icon=":material/warning:")
@@ -95,7 +95,8 @@ def checked(text: str, folder: str, *, retry_failed: bool = False) -> tuple[Plan
             raise ValueError(str(error).replace(f"{path}: ", "Plan, ")) from error
         jobs, skipped = missing_jobs(plan, results, retry_failed=retry_failed)
         failed = 0 if retry_failed else len(failed_before(plan, results))
-    return plan, len(jobs), f"{skipped - failed:,} rows are there" + (f", {failed:,} failed before" if failed else "")
+    there = count(skipped - failed, "row") + " there"
+    return plan, len(jobs), there + (f", {failed:,} failed before" if failed else "")
 
 
 def example() -> str:

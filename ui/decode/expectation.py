@@ -9,13 +9,13 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.conditions import Conditions
-from sequoia_core.design.prediction import tokens_per_step
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.files.written_context import written_context
 from ui import controls
 from ui.jobs import acceptance_measurement as measurement
 from ui.jobs import job_panel
 from ui.markdown import escaped
+from ui.phrases import beside, shape
 from ui.session import core_cache, predictions, session, tree_in_use, tree_kinds
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ def draw(
     """
     if not isinstance(tree, TokenTree):
         return _draw_dynamic(tree, origin, vector, wanted)
-    subject = f":material/account_tree: {escaped(origin)}: n = {tree.size}, d = {tree.depth}"
+    subject = f":material/account_tree: {escaped(origin)}: {shape(tree.size, tree.depth)}"
     if vector is None:
         st.markdown(f"{subject} &nbsp;·&nbsp; nothing is expected of it at these settings")
         offer_measurement(wanted)
         return None, None
-    expected, found = tokens_per_step(tree, vector), predictions.prediction(tree, vector, prompts=1)
+    expected, found = core_cache.tokens_per_step(vector, tree).value, predictions.prediction(tree, vector, prompts=1)
     by = "" if vector == session.acceptance() else f" by the vector measured at {wanted.sampling}"
     speed = "no speedup predicted" if found is None else f"predicted {spoken(found.speedup)}"
     st.markdown(f"{subject} &nbsp;·&nbsp; expected {expected:.2f} tokens per step{by} &nbsp;·&nbsp; {speed}")
@@ -94,7 +94,7 @@ def _draw_dynamic(
 
 def spoken(speedup: Estimate) -> str:
     """Write a predicted speedup and between which bounds a single prompt will be."""
-    sure = "" if speedup.low is None else f" ({speedup.low:.2f} to {speedup.high:.2f}× for one prompt)"
+    sure = beside(speedup.low, speedup.high, unit="× for one prompt")
     return f"{speedup.value:.2f}×{sure} vs 1.00× autoregressive"
 
 

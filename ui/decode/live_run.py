@@ -15,6 +15,7 @@ from ui.jobs import job_panel, session_jobs
 from ui.jobs.jobs import Job
 from ui.jobs.steering import LONGEST_WAIT_SEC, Steering
 from ui.markdown import escaped
+from ui.phrases import beside, count
 from ui.runs import kept_runs, run_list, runs
 from ui.runs.runs import DecodeRequest
 from ui.session import machine, predictions, session, tree_in_use
@@ -56,11 +57,12 @@ def draw_job(was_active: bool, drawn_every: float) -> None:
         stopping = job.cancel_event.is_set()
         st.progress(job.fraction, text="Stopping after this step" if stopping else job_panel.progress_text(job))
     elif state == "failed":
-        kept = f" The {job.step_count} steps before it are kept below." if job.step_count else ""
+        kept = f" {count(job.step_count, 'step')} before it: kept below." if job.step_count else ""
         st.error(f"The run failed: {escaped(job.error or '')}{kept}", icon=":material/error:")
     elif state == "cancelled":
         st.warning(
-            f"Stopped after {job.step_count} steps; what was decoded stays below.", icon=":material/stop_circle:"
+            f"Stopped after {count(job.step_count, 'step')}; what was decoded stays below.",
+            icon=":material/stop_circle:",
         )
     run, every = job.result or job.info.header(), poll_sec(job)
     unread = bool(job.info.turns) and job.result is None  # what a conversation's prompt is, is known when it is read
@@ -91,7 +93,7 @@ def _offer_vector(job: Job, run: dict[str, Any]) -> None:
 
     def use() -> None:
         ranks = count_ranks((request.tree, step["path"]) for step in run["steps"])
-        source = f"{session.acceptance_source()}, corrected by a run of {len(run['steps'])} steps"
+        source = f"{session.acceptance_source()}, corrected by a run of {count(len(run['steps']), 'step')}"
         session.set_acceptance(corrected(vector, *ranks), source, "corrected by a run")
         tree_in_use.set_size_and_depth(None)
         st.toast("The corrected vector is in use: the tree page plans from it.", icon=":material/check_circle:")
@@ -202,7 +204,7 @@ def _between(summary: RunSummary, prediction: float) -> str:
     if summary.predicted_interval is None:
         return f"{prediction:.2f}×"
     low, high = summary.predicted_interval
-    return f"{prediction:.2f}× ({low:.1f}–{high:.1f})"
+    return f"{prediction:.2f}×{beside(low, high, '{:.1f}')}"
 
 
 def _cards(summary: RunSummary) -> None:
@@ -231,7 +233,7 @@ def _cards(summary: RunSummary) -> None:
         Card(
             "Accepted share",
             number(summary.drafted_share, "{:.0%}"),
-            f"{summary.tokens} tokens, {summary.steps} steps",
+            f"{count(summary.tokens, 'token')}, {count(summary.steps, 'step')}",
             help="Share of the text that was drafted and that the target accepted; the rest are bonus tokens.",
         ),
     )

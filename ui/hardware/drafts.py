@@ -12,6 +12,7 @@ from sequoia_core.design.draft_choice import DraftPlan
 from sequoia_core.design.planning import pair_mismatches
 from sequoia_core.design.profile import PLACES
 from ui.markdown import escaped
+from ui.phrases import beside, shape
 from ui.session import core_cache, replays, session, shipped
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _without_draft(vector: AcceptanceVector, profile: HardwareProfile) -> str:
         return ""
     best = found.report.own.best_size(profile)
     tokens, speed = found.report.own.tokens_per_step(best), found.report.own.predicted_speedup(best, profile)
-    sure = "" if tokens.low is None else f" ({tokens.low:.2f} to {tokens.high:.2f})"
+    sure = beside(tokens.low, tokens.high)
     return (
         f"None (lookup): trees of text already seen, at most n = {best}, yield {tokens.value:.2f}{sure} "
         f"tokens per step in {found.name}, predicted {speed:.2f}× with the target's weights {PLACES[profile.offload]}."
@@ -83,13 +84,13 @@ def _subject(vector: AcceptanceVector) -> tuple[str, str]:
 
 def _row(place: str | None, plan: DraftPlan) -> dict[str, str]:
     speedup = plan.prediction.speedup
-    sure = "" if speedup.low is None else f" ({speedup.low:.2f} to {speedup.high:.2f})"
+    sure = beside(speedup.low, speedup.high, unit="×")
     return {
         "target's weights": PLACES[place],
         "draft": plan.name,
         "speedup": f"{speedup.value:.2f}×{sure}",
         "tokens/s": f"{plan.tokens_per_sec:,.0f}",
-        "best tree": f"n = {plan.tree.size}, d = {plan.tree.depth}",
+        "best tree": shape(plan.tree.size, plan.tree.depth),
         "p₁": f"{plan.first_guess:.1%}",
         "c": f"{plan.draft_cost:.3f}",
     }

@@ -41,10 +41,10 @@ def section() -> None:
             help="Each size is timed this often after a warm-up; the median counts, the spread is shown.",
         )
         blocked = controls.lacks_draft("A profile of this machine") or job_panel.is_active("profile")
-        if st.form_submit_button(
-            controls.on_primary(f"Measure this machine ({escaped(machine.device_name())})"),
+        if controls.primary_button(
+            f"Measure this machine ({escaped(machine.device_name())})",
+            draw=st.form_submit_button,
             icon=":material/speed:",
-            type="primary",
             disabled=blocked,
         ):
             start(largest, context, repeats)

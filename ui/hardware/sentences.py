@@ -22,7 +22,7 @@ def idle_sentence(idle: IdleArithmetic, largest: int) -> str:
         return (
             f"{free}, the largest size measured, a pass costs hardly more than one token: large trees are cheap here."
         )
-    costs = "a pass costs at most 10 % more than one token" if idle.tokens > 1 else "cost as little as one"
+    costs = "a pass costs at most 10% more than one token" if idle.tokens > 1 else "cost as little as one"
     return (
         f"{free} {costs}: so much arithmetic lies idle while the weights are read. Each token beyond costs "
         f"{idle.further_cost:.2f} of a pass and must earn it. The faster a processor reads, the less lies idle."

@@ -14,6 +14,7 @@ from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models.free_memory import available_bytes
 from ui import charts, controls
 from ui.markdown import escaped
+from ui.phrases import beside, count, shape
 from ui.session import core_cache, machine, session, tree_in_use
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool
     )
     surface, best = core_cache.planned(vector, profile, paper)
     current = tree_in_use.current()
-    words = f"Predicted speedup over n and d, best {best.predicted_speedup:.2f} at n = {best.size}, d = {best.depth}"
+    words = f"Predicted speedup over n and d, best {best.predicted_speedup:.2f} at {shape(best.size, best.depth)}"
     if solid:
         figure = charts.speedup_surface_3d(surface, best)
         st.plotly_chart(figure, width="stretch", key="hardware_surface_3d", alt=words)
@@ -86,26 +87,24 @@ def spread_sentence(vector: AcceptanceVector, profile: HardwareProfile, best: Be
         return "No tree is predicted to be faster than plain decoding."
     tree = core_cache.best_tree(vector, best.size, best.depth)
     found = core_cache.prediction(vector, profile, tree).speedup
-    sure = "" if found.low is None else f" (95 %: {found.low:.2f} to {found.high:.2f}×)"
-    sure = " (one prompt: no interval)" if vector.of_one_prompt else sure
-    words = f"Best: n = {best.size}, d = {best.depth} at {best.predicted_speedup:.2f}×{sure}."
+    sure = " (one prompt: no interval)" if vector.of_one_prompt else beside(found.low, found.high, unit="×")
+    words = f"Best: {shape(best.size, best.depth)} at {best.predicted_speedup:.2f}×{sure}."
     if small.size < best.size:
-        words += f" Already n = {small.size}, d = {small.depth} reaches {small.predicted_speedup:.2f}×."
+        words += f" Already {shape(small.size, small.depth)} reaches {small.predicted_speedup:.2f}×."
     words += f" {more}" if (more := more_ranks_wanted(tree, vector)) else ""
     wanted, known = core_cache.prompts_for(vector, tree), vector.prompt_trials
     if wanted is not None and known is not None and wanted > len(known):
-        words += f" ±5 % takes {wanted} calibration prompts; this vector has {len(known)}."
+        words += f" ±5% takes {count(wanted, 'calibration prompt')}; this vector has {len(known)}."
     return words
 
 
 def take(size: int, depth: int, *, key: str, label: str) -> None:
     """Offer to make a shape the tree of the other pages."""
-    if st.button(
-        controls.on_primary(f"{label}: n = {size}, d = {depth}"),
+    if controls.primary_button(
+        f"{label}: {shape(size, depth)}",
         icon=":material/check:",
-        type="primary",
         key=key,
         help="Sets the tree for the Tree and Decode pages.",
     ):
         tree_in_use.set_size_and_depth(size, depth)
-        st.toast(f"The tree is now n = {size}, d = {depth}.", icon=":material/account_tree:")
+        st.toast(f"The tree is now {shape(size, depth)}.", icon=":material/account_tree:")

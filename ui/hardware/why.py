@@ -94,7 +94,7 @@ def section(vector: AcceptanceVector, profile: HardwareProfile, *, foreign: bool
         why = reasons(own, found) + ([] if longer is None else [longer])
         why.sort(key=lambda reason: reason.effect)
     if not why:
-        st.markdown("The last run did what was predicted: no part is off by more than 3 %.")
+        st.markdown("The last run did what was predicted: no part is off by more than 3%.")
         return
     for reason in why:
         st.markdown(sentence(reason))

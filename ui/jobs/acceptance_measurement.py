@@ -47,10 +47,10 @@ def section() -> None:
         request = settings(uploaded)
         whose = "the demo" if session.pair_spec().is_demo else "your"
         blocked = controls.lacks_draft("Measuring acceptance") or job_panel.is_active("measure")
-        if st.form_submit_button(
-            controls.on_primary(f"Measure on {whose} pair"),
+        if controls.primary_button(
+            f"Measure on {whose} pair",
+            draw=st.form_submit_button,
             icon=":material/speed:",
-            type="primary",
             disabled=blocked,
         ):
             try:

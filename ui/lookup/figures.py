@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from sequoia_core.design.bootstrap import Estimate
 from ui import charts
 from ui.cards import Card, cards
 from ui.jobs.replay_job import Replayed
 from ui.markdown import escaped
+from ui.phrases import beside, count, interval
 from ui.session import session
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def draw(found: Replayed) -> None:
         else "An estimate: text was encoded again, and may have been other tokens when it was written."
     )
     st.caption(
-        f":material/receipt_long: Replayed: {escaped(found.name)}; {found.requests:,} requests, "
-        f"{report.own.tokens.sum():,} tokens. {sure}{left_out}"
+        f":material/receipt_long: Replayed: {escaped(found.name)}; {count(found.requests, 'request')}, "
+        f"{count(report.own.tokens.sum(), 'token')}. {sure}{left_out}"
     )
     cards(*_cards("own text", report.own, profile), *_cards("also earlier", report.shared, profile))
     st.plotly_chart(
@@ -47,7 +47,7 @@ def draw(found: Replayed) -> None:
     )
     st.markdown(f":material/arrow_forward: {advice(replays['own text'], replays['earlier requests too'], profile)}")
     if profile is None:
-        st.caption("No profile is in use, so the best n is the least with 95 % of what the largest tree gains.")
+        st.caption("No profile is in use, so the best n is the least with 95% of what the largest tree gains.")
     else:
         st.caption(f":material/memory: Speed by the profile in use: {escaped(session.profile_source())}, T = 0.")
     st.subheader("What a fixed n loses")
@@ -75,7 +75,7 @@ def _cards(words: str, replay: Replay, profile: HardwareProfile | None) -> list[
             f"{best}",
             f"{tokens.value:.2f} tokens/step",
             help="Of the sizes tried: the largest tree of a step, root included. Tokens per step"
-            f"{_spread(tokens)}: 95 %, over requests.",
+            f"{interval(tokens.low, tokens.high)}, over requests.",
         ),
         Card(
             f"Speedup, {words}",
@@ -86,18 +86,17 @@ def _cards(words: str, replay: Replay, profile: HardwareProfile | None) -> list[
     ]
 
 
-def _spread(found: Estimate) -> str:
-    """Write the interval of an estimate in brackets, where it has one."""
-    return "" if found.low is None else f" [{found.low:.2f}, {found.high:.2f}]"
-
-
 def _rows(name: str, replay: Replay, profile: HardwareProfile | None) -> list[dict[str, str]]:
     within = replay.sizes if profile is None else replay.within(profile)
     speeds = {} if profile is None else {n: replay.predicted_speedup(n, profile) for n in within}
     rows = []
     for n in within:
         tokens = replay.tokens_per_step(n)
-        row = {"looks through": name, "n": f"{n}", "tokens per step": f"{tokens.value:.2f}{_spread(tokens)}"}
+        row = {
+            "looks through": name,
+            "n": f"{n}",
+            "tokens per step": f"{tokens.value:.2f}{beside(tokens.low, tokens.high)}",
+        }
         if speeds:
             share = speeds[n] / max(speeds.values())
             row |= {"speedup": f"{speeds[n]:.2f}×", "speed ÷ that of the best n": f"{share:.1%}"}

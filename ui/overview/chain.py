@@ -13,6 +13,7 @@ from ui.jobs import job_panel, session_jobs
 from ui.jobs.jobs import Job
 from ui.markdown import escaped
 from ui.overview import chain_job
+from ui.phrases import between, count
 from ui.runs import runs
 from ui.session import core_cache, session, shipped
 
@@ -92,9 +93,11 @@ def _draw_calibration() -> None:
     known, wanted = found.acceptance.prompt_trials, core_cache.prompts_for(found.acceptance, found.tree)
     if known is None:
         return
-    words = f"Acceptance was measured on {len(known)} prompts, until the plan was settled or its time was over."
+    words = (
+        f"Acceptance was measured on {count(len(known), 'prompt')}, until the plan was settled or its time was over."
+    )
     if wanted is not None and wanted > len(known):
-        words += f" Tokens per step within 5 % would take about {wanted}."
+        words += f" Tokens per step within 5% would take about {wanted}."
     st.caption(words)
     others, _ = _prompts()
     # of the pair that the chain ran on, unless another vector took the place of its own
@@ -102,7 +105,7 @@ def _draw_calibration() -> None:
         job_panel.draw("measure")
         return
     if st.button(
-        f"Go on measuring: {len(others) - len(known)} prompts left",
+        f"Go on measuring: {count(len(others) - len(known), 'prompt')} left",
         icon=":material/speed:",
         key="chain_go_on",
         disabled=job_panel.is_active("measure"),
@@ -122,7 +125,7 @@ def _sureness(summary: RunSummary) -> str:
     if summary.predicted_interval is None:
         return f"measured is {summary.speedup / summary.predicted_speedup:.0%} of it"
     low, high = summary.predicted_interval
-    return f"{low:.2f} to {high:.2f}× for one prompt"
+    return f"{between(low, high, unit='×')} for one prompt"
 
 
 def draw_result(run: dict[str, Any]) -> None:

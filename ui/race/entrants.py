@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.design.tree import TokenTree
+from ui.phrases import shape
 from ui.runs.runs import DecodeRequest
 from ui.session import core_cache, predictions, session, tree_choice, tree_in_use, tree_kinds
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 CHAIN = 4  # drafted tokens, where nothing is known that a length could be chosen by
 AUTOREGRESSIVE = "Autoregressive"
+ELSEWHERE = ", planned elsewhere"  # ends the name of a method planned by times of another pair, dtype or machine
 
 
 def entrants(common: DecodeRequest) -> dict[str, DecodeRequest]:
@@ -44,6 +46,10 @@ def entrants(common: DecodeRequest) -> dict[str, DecodeRequest]:
     return requests
 
 
+def _mark() -> str:
+    return ELSEWHERE if session.profile() is not None and predictions.profile_faults() else ""
+
+
 def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | TreePolicy, str]]:
     """Return name -> tree that the draft fills, and what it is.
 
@@ -61,16 +67,23 @@ def _drafted(vector: AcceptanceVector | None) -> dict[str, tuple[TokenTree | Tre
     chain = best_chain(vector, profile) if known else chain_tree(CHAIN)
     budget = max(planned.size, 2), max(planned.depth, 1)
     trees = {
-        "Best chain" if known else f"Chain of {CHAIN}": (chain, f"chain of {chain.depth}"),
-        "Planned tree": (planned, f"{origin}, n = {planned.size}, d = {planned.depth}"),
+        f"Best chain{_mark()}" if known else f"Chain of {CHAIN}": (chain, f"chain of {chain.depth}"),
+        f"Planned tree{_mark() if chosen.tree is not None or tree_in_use.follows_profile() else ''}": (
+            planned,
+            f"{origin}, {shape(planned.size, planned.depth)}",
+        ),
         "SpecInfer": (SPECINFER_TREE, "5 chains of 8, drawn and verified its way"),
         "SpecExec": (core_cache.policy("specexec", *budget, None, None), f"up to {budget[0]} nodes, anew each step"),
     }
     if known and vector.calibration is not None:
         adaptive = core_cache.policy("adaptive", *budget, vector, profile)
         grown = f"{adaptive.recipe}, up to {adaptive.max_size} nodes, what is worth its cost"
-        trees["Adaptive"] = (adaptive, grown) if adaptive.fixed is None else (adaptive.fixed, tree_kinds.BEST_STATIC)
+        trees[f"Adaptive{_mark()}"] = (
+            (adaptive, grown) if adaptive.fixed is None else (adaptive.fixed, tree_kinds.BEST_STATIC)
+        )
         hybrid = core_cache.policy("hybrid", 0, 0, vector, profile)
         looked_up = f"text already seen and the draft, up to {hybrid.max_size} nodes"
-        trees["Hybrid"] = (hybrid, looked_up) if hybrid.fixed is None else (hybrid.fixed, tree_kinds.HYBRID_STATIC)
+        trees[f"Hybrid{_mark()}"] = (
+            (hybrid, looked_up) if hybrid.fixed is None else (hybrid.fixed, tree_kinds.HYBRID_STATIC)
+        )
     return trees

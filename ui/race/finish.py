@@ -7,7 +7,8 @@ from typing import Any
 import streamlit as st
 
 from ui.cards import Card, cards
-from ui.race.entrants import AUTOREGRESSIVE
+from ui.phrases import count
+from ui.race.entrants import AUTOREGRESSIVE, ELSEWHERE
 from ui.race.race_job import Race
 from ui.race.track import race_track
 from ui.runs import kept_runs
@@ -19,7 +20,7 @@ def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
     kept_runs.say_made_with(*race.runs.values())
     ordered = sorted(race.results, key=lambda name: race.results[name].sec_per_token)
     winner, alone = race.results[ordered[0]], race.results.get(AUTOREGRESSIVE)
-    row = [Card("Winner", ordered[0], f"of {len(ordered)} methods", help="The fewest seconds in steps.")]
+    row = [Card("Winner", ordered[0], f"of {count(len(ordered), 'method')}", help="The fewest seconds in steps.")]
     against = "" if alone is None else f"autoregressive {1 / alone.sec_per_token:.0f}"
     row.append(Card("Tokens per second", f"{1 / winner.sec_per_token:.0f}", against))
     if alone is not None:
@@ -35,6 +36,11 @@ def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
         gap = sum(race.results[ordered[1]].step_sec) - sum(winner.step_sec)
         row.append(Card("Lead", f"{1000 * gap:.0f} ms", f"before {ordered[1]}", help="At the finish line."))
     cards(*row)
+    if any(name.endswith(ELSEWHERE) for name in ordered):
+        st.caption(
+            ":material/info: What was planned elsewhere follows times of another pair, dtype or machine: how a plan "
+            "for this machine does, this race does not tell."
+        )
     race_track(race, key="race_track", epoch=epoch)
     _say_whether_equal(race, common)
     st.dataframe(

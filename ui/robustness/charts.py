@@ -255,7 +255,7 @@ def confidence_figure(bins: Rows) -> go.Figure:
 
 
 def dynamic_trees_figure(rows: Rows) -> go.Figure:
-    """Draw tokens per step ÷ the static tree's over temperature, with 95 % intervals and the line of a tie.
+    """Draw tokens per step ÷ the static tree's over temperature, with 95% intervals and the line of a tie.
 
     Args:
         rows: of one budget, each with `tree`, `temperature` and `over_static` of value, low and high.

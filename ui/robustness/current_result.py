@@ -14,6 +14,7 @@ from sequoia_core import TokenTree
 from ui import record_files
 from ui.jobs import job_panel, session_jobs
 from ui.markdown import escaped
+from ui.phrases import count, shape
 from ui.robustness import wording
 from ui.robustness.wording import Row
 from ui.session import evidence, session
@@ -53,9 +54,9 @@ def result(part: str) -> Row | None:
 def _conditions(settings: Mapping) -> str:
     tree = TokenTree(np.array(settings["tree"], dtype=np.int32))
     prompts = settings.get("prompts", settings.get("fit_prompts", 0) + settings.get("held_out_prompts", 0))
-    parts = [f"{prompts} prompts × {settings['max_new_tokens']} tokens"] if prompts else []
+    parts = [f"{count(prompts, 'prompt')} × {settings['max_new_tokens']} tokens"] if prompts else []
     parts += [wording.sampling_label(settings)] if "temperature" in settings else []
-    return ", ".join([*parts, f"tree n = {tree.size}, d = {tree.depth} ({settings['tree_source']})"])
+    return ", ".join([*parts, f"tree {shape(tree.size, tree.depth)} ({settings['tree_source']})"])
 
 
 def downloads(part: str, record: Row, tables: Mapping[str, Sequence[Row]]) -> None:

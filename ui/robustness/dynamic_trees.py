@@ -54,5 +54,5 @@ def section(found: dict[str, Any]) -> None:
     )
     st.caption(
         f":material/history: Recorded {escaped(str(settings['date']))} on {settings['prompts_decoded']} prompts of "
-        f"{escaped(str(settings['prompt_file']))}, {escaped(str(settings['dtype']))}; intervals are 95 %, by prompts."
+        f"{escaped(str(settings['prompt_file']))}, {escaped(str(settings['dtype']))}; 95% intervals, by prompts."
     )

@@ -37,10 +37,10 @@ def folded(part: str, what: str) -> DeltaGenerator:
 
 def start_button(part: str) -> bool:
     blocked = controls.lacks_draft("This evidence") or job_panel.is_active(job_name(part))
-    return st.form_submit_button(
-        controls.on_primary("Start"),
+    return controls.primary_button(
+        "Start",
+        draw=st.form_submit_button,
         icon=":material/play_arrow:",
-        type="primary",
         key=f"robustness_{part}_start",
         disabled=blocked,
     )

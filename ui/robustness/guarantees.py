@@ -37,7 +37,7 @@ def section() -> None:
             with st.container(horizontal=True):
                 for attribute, (label, meaning) in PROMISES.items():
                     kept = getattr(rules[name], attribute)
-                    icon, color = (":material/check:", "green") if kept else (":material/close:", "orange")
+                    icon, color = (":material/check:", "green") if kept else (":material/close:", "red")
                     st.badge(label if kept else f"No {label.lower()}", icon=icon, color=color, help=meaning)
             st.caption(DRAWS[name])
     st.subheader("Why it matters")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from ui.cards import Card, cards
+from ui.phrases import ONE_PROMPT, interval
 from ui.robustness import charts, current_result, wording
 from ui.robustness.wording import Row
 from ui.verifier_names import NAMES, RIVALS
@@ -198,7 +199,12 @@ def show_assumption(record: Row) -> None:
     )
     cards(
         *(
-            Card(label, f"{row['value']:.2f}", wording.between(row["low"], row["high"]), help=help)
+            Card(
+                label,
+                f"{row['value']:.2f}",
+                interval(row["low"], row["high"], none=ONE_PROMPT),
+                help=help,
+            )
             for name, label, help in fit
             for row in [found[name]]
         )

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ui.markdown import quoted
+from ui.phrases import beside, between
 from ui.verifier_names import COMPARED
 
 Row = dict[str, Any]
@@ -85,17 +86,12 @@ def _list(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _range(rows: Sequence[Mapping[str, Any]]) -> str:
     low, high = min(row["value"] for row in rows), max(row["value"] for row in rows)
-    return f"{low:.2f}×" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f}× to {high:.2f}×"
+    return between(low, high, unit="×")
 
 
 def tally(ratios: Sequence[Mapping[str, Any]]) -> Counter[str]:
     """Count the outcomes of a grid."""
     return Counter(map(outcome, ratios))
-
-
-def between(low: float | None, high: float | None) -> str:
-    """Write a 95% interval for a metric's second line."""
-    return "one prompt: no interval" if low is None or high is None else f"95%: {low:.2f} to {high:.2f}"
 
 
 def optimum_sentence(curves: Sequence[Mapping[str, Any]]) -> str:
@@ -173,7 +169,7 @@ def assumption_sentence(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _gap(row: Mapping[str, Any]) -> str:
-    return f"{row['value']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"
+    return f"{row['value']:+.2f}{beside(row['low'], row['high'], '{:+.2f}')}"
 
 
 def losslessness_sentence(record: Mapping[str, Any]) -> str:
@@ -195,12 +191,11 @@ def losslessness_sentence(record: Mapping[str, Any]) -> str:
 
 def run_line(run: Mapping[str, Any]) -> Row:
     """Return one run as a line of a table for people."""
-    spread = "" if run["ci_low"] is None else f" ({run['ci_low']:.2f} to {run['ci_high']:.2f})"
     fast = run["speedup"] is not None and run["timing_spread"] <= STEADY
     return {
         "Setting": sampling_label(run),
         "Verifier": COMPARED.get(run["verifier"], run["verifier"]),
-        "Tokens per step": f"{run['tokens_per_step']:.2f}" + spread,
+        "Tokens per step": f"{run['tokens_per_step']:.2f}" + beside(run["ci_low"], run["ci_high"]),
         "Speedup": f"{run['speedup']:.2f}×" if fast else "unreliable" if run["speedup"] else "not timed",
     }
 

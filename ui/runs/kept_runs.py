@@ -9,6 +9,7 @@ import streamlit as st
 from sequoia_core.design.tree import TokenTree
 from ui import uploads
 from ui.markdown import escaped, visible
+from ui.phrases import count
 from ui.runs import run_files, runs
 from ui.session import predictions, session, shipped
 
@@ -66,4 +67,4 @@ def shapes_in_words(run: dict[str, Any]) -> str:
     sizes = [len(parents) for parents in run["shapes"]]
     if len(sizes) == 1:
         return f"n = {sizes[0]}, d = {TokenTree(run['shapes'][0]).depth}"
-    return f"{len(sizes)} trees, n = {min(sizes)} to {max(sizes)}"
+    return f"{count(len(sizes), 'tree')}, n = {min(sizes)} to {max(sizes)}"

@@ -175,7 +175,7 @@ class DecodeRequest:
         turns: a conversation, the user's turn that asks for this run last.
         models: the pair, and its dtype.
         expected_tokens: F of the tree; predicted_speedup: against autoregressive. None where nothing that was measured
-            holds for this pair, these settings and this machine. predicted_interval: 95 % bounds for one prompt.
+            holds for this pair, these settings and this machine. predicted_interval: 95% bounds for one prompt.
         steering: takes the page's wishes while it runs.
         earlier: gets prompt and answer once the decode has finished.
     """

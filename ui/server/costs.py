@@ -10,36 +10,46 @@ from sequoia_core.design.bench_profile import profile_from_files
 from sequoia_core.design.chain_acceptance import ChainAcceptance
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.server_costs import ServerCosts, TimedSetting, costs_of, timed_setting
+from sequoia_core.files.model_names import pair_names
 from ui import controls
 from ui.markdown import escaped, safe_name
-from ui.session import session
+from ui.session import session, shipped
 
 WAYS = SPEED, FILE, PROFILE = ("Its own speed", "llama-bench or a profile", "Profile in use")
+EXAMPLE = "The example's pair"
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
 
 def section(chains: ChainAcceptance, *, drafts_free: bool, is_example: bool) -> ServerCosts | None:
     """Draw where costs come from -> them; None before there are any."""
-    ways = (PROFILE, SPEED, FILE) if is_example else WAYS
+    ways = (EXAMPLE, *WAYS) if is_example else WAYS
     way = controls.source_picker("Costs", ways, key="server_costs_example" if is_example else "server_costs")
     try:
         if way == PROFILE:
-            return _of_profile(drafts_free)
+            return _of_profile(session.profile(), session.profile_source(), drafts_free)
+        if way == EXAMPLE:
+            own = _of_example()
+            return _of_profile(own, "" if own is None else shipped.profile_origin(own), drafts_free)
         return _of_settings(chains, drafts_free) if way == SPEED else _of_files(drafts_free)
     except ValueError as error:
         st.error(escaped(str(error)), icon=":material/error:")
         return None
 
 
-def _of_profile(drafts_free: bool) -> ServerCosts | None:
-    profile = session.profile()
+def _of_example() -> HardwareProfile | None:
+    """Return a shipped profile of the demo pair, whose server wrote the example; None where none is shipped."""
+    every = (shipped.profile(name) for name in shipped.files("profiles"))
+    pair = pair_names(None, None)
+    return next((one for one in every if (one.meta.get("target"), one.meta.get("draft")) == pair), None)
+
+
+def _of_profile(profile: HardwareProfile | None, origin: str, drafts_free: bool) -> ServerCosts | None:
     if profile is None:
-        st.info("No profile is in use: choose one on the hardware page.", icon=":material/memory:")
+        st.info("There is no such profile: choose one on the hardware page.", icon=":material/memory:")
         return None
     names = [escaped(str(profile.meta.get(role, "?"))) for role in ("target", "draft")]
     st.caption(
-        f":material/memory: {escaped(session.profile_source())}; of {' and '.join(names)} in this app's own engine, "
-        "not in the server."
+        f":material/memory: {escaped(origin)}; of {' and '.join(names)} in this app's own engine, not in the server."
     )
     return costs_of(profile, drafts_free=drafts_free)
 
@@ -47,7 +57,6 @@ def _of_profile(drafts_free: bool) -> ServerCosts | None:
 def _of_files(drafts_free: bool) -> ServerCosts | None:
     files = st.file_uploader(
         "Times of passes",
-        type=["json", "jsonl", "csv", "md", "txt"],
         accept_multiple_files=True,
         key="server_bench",
         help="llama-bench -p 1,2,3,4,5,7,9,16 -n 0 of target and draft (-o json, jsonl, csv or md), or a profile of "

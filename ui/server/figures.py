@@ -12,6 +12,7 @@ from sequoia_core.design.server_flags import METHODS, flags_by_batch
 from ui import charts, controls
 from ui.cards import Card, cards
 from ui.markdown import escaped
+from ui.phrases import beside, between, count, interval
 from ui.session import session
 
 if TYPE_CHECKING:
@@ -45,14 +46,18 @@ def key_figures(chains: ChainAcceptance, plan: ServerPlan | None) -> None:
     """Draw the cards: what the server reaches now, what it could, and what compares with a vector's p1."""
     first = None if plan is None else plan.batches[0]
     now, longest = chains.tokens(chains.longest), chains.longest
-    low = "" if now.low is None else f" 95 %: {now.low:.2f} to {now.high:.2f}."
-    of = "Published, of how many drafts is not told" if chains.counts.shares else f"Of {chains.counts.drafts:,} drafts"
+    sure = interval(now.low, now.high, none="No interval")
+    of = (
+        "Published, of how many drafts is not told"
+        if chains.counts.shares
+        else f"Of {count(chains.counts.drafts, 'draft')}"
+    )
     cards(
         Card(
             "Tokens per step now",
             f"{now.value:.2f}",
             f"k = {longest}, vs 1.00 without",
-            help=f"{of}.{low}",
+            help=f"{of}. {sure}.",
         ),
         Card(
             "Guessed right",
@@ -65,7 +70,7 @@ def key_figures(chains: ChainAcceptance, plan: ServerPlan | None) -> None:
             "Best k" if first is None else f"Best k, batch {first.batch}",
             "–" if first is None else f"{first.best}" if first.best else "off",
             "no costs yet" if first is None else _range(first),
-            help="Most tokens per second. In resamples of the measurement 95 % of the best k lie in that range.",
+            help="Most tokens per second. In resamples of the measurement 95% of the best k lie in that range.",
         ),
         Card(
             "Speed at it",
@@ -81,7 +86,7 @@ def _range(plan: BatchPlan) -> str:
         return "no interval known"
     if plan.best_low == plan.best_high:
         return "in all resamples"
-    return f"95 %: {plan.best_low} to {plan.best_high}"
+    return interval(plan.best_low, plan.best_high, "{}")
 
 
 def _now(plan: BatchPlan, present: int) -> str:
@@ -102,7 +107,7 @@ def survival(place: DeltaGenerator, chains: ChainAcceptance, *, is_example: bool
         alt="Share of drafts accepted up to each position: "
         + ", ".join(f"{share:.2f}" for share in chains.survival[:8]),
     )
-    over = "95 % over requests" if chains.by_request else "95 % over drafts, taken as independent"
+    over = "95% over requests" if chains.by_request else "95% over drafts, taken as independent"
     over = "Published, without an interval" if chains.counts.shares else over
     if not compared:
         place.caption(f"{over}. A vector that you choose or measure on the acceptance page is drawn beside it.")
@@ -155,14 +160,13 @@ def settings(plan: ServerPlan, chains: ChainAcceptance, *, drafts_free: bool) ->
 
 def _row(plan: BatchPlan, unit: str) -> dict[str, str]:
     speed, rate = plan.speedup[plan.best], plan.tokens_per_sec[plan.best]
-    spread = "" if speed.low is None else f" [{speed.low:.2f}, {speed.high:.2f}]"
     return {
         "batch": f"{plan.batch}",
         "best k": f"{plan.best}" if plan.best else "off",
-        "95 %": f"{plan.best_low} to {plan.best_high}",
-        "within 2 %": ", ".join(map(str, plan.flat)),
+        "95%": between(plan.best_low, plan.best_high, "{}"),
+        "within 2%": ", ".join(map(str, plan.flat)),
         "tokens per second": f"{rate.value:,.0f}",
-        "speed over k = 0": f"{speed.value:.2f}×{spread}",
+        "speed over k = 0": f"{speed.value:.2f}×{beside(speed.low, speed.high, unit='×')}",
         f"more {unit} to settle it": "unknown" if plan.more is None else f"{plan.more:,}" if plan.more else "none",
     }
 

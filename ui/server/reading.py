@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sequoia_core.files.server_counts import ServerCounts
 
 WAYS = ("Example", "Files", "Paste", "Connect")
-TYPES = ("prom", "txt", "json", "jsonl", "csv", "log", "metrics")
 MAX_PASTED = 2_000_000  # characters
 EXAMPLE = "vLLM 0.32 on the demo pair: 16 greedy answers of 128 tokens, recorded by step at K = 8"
 
@@ -68,14 +67,12 @@ def _files() -> Reading | None:
     left, right = st.columns(2)
     after = left.file_uploader(
         "Last reading, or the only file",
-        type=list(TYPES),
         key="server_after",
         help="Metrics of vLLM, SGLang or llama.cpp's server (curl …/metrics), answers as JSON (best: vLLM with "
         "--per-request-spec-decode-metrics detailed), acceptance.csv of speculators, a log, or what this page saved.",
     )
     before = right.file_uploader(
         "First reading (metrics alone)",
-        type=list(TYPES),
         key="server_before",
         help="Metrics count from the server's start; with an earlier reading only what lies between counts.",
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         SpeedupSurface,
         TokenTree,
     )
+    from sequoia_core.design.bootstrap import Estimate
     from sequoia_core.design.break_even import BreakEven, Gains
     from sequoia_core.design.draft_choice import DraftPlan
     from sequoia_core.design.growth import Curve
@@ -151,11 +152,11 @@ def size_and_depth_spread(vector: AcceptanceVector, profile: HardwareProfile) ->
 
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)
-def tokens_interval(vector: AcceptanceVector, tree: TokenTree) -> tuple[float, float] | None:
-    """Return the 95% interval of F of this very tree; None when nothing is known of the sample."""
-    from sequoia_core.design import growth
+def tokens_per_step(vector: AcceptanceVector, tree: TokenTree) -> Estimate:
+    """Return what a step with this very tree is expected to yield: the number that speedups are made of."""
+    from sequoia_core.design.prediction import tokens_estimate
 
-    return growth.tokens_interval(vector, tree)
+    return tokens_estimate(tree, vector)
 
 
 @st.cache_resource(show_spinner=False, max_entries=32, hash_funcs=_HASH)
@@ -172,9 +173,11 @@ def planned(
 ) -> tuple[SpeedupSurface, BestShape]:
     """Return the predicted speedup surface and its best shape; by the paper's formula if asked to."""
     from sequoia_core.design.planning import best_shape, surface_within_reach
+    from sequoia_core.design.prediction import shape_of
 
     surface = surface_within_reach(vector, profile, max_size=USUAL_SIZE, paper=paper)
-    return surface, best_shape(surface)
+    best = best_shape(surface)
+    return surface, best if paper else shape_of(best_tree(vector, best.size, best.depth), vector, profile)
 
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)
@@ -222,7 +225,7 @@ def policy_prediction(
 
 @st.cache_resource(show_spinner=False, max_entries=64, hash_funcs=_SAMPLE_HASH)
 def prompts_for(vector: AcceptanceVector, tree: TokenTree) -> int | None:
-    """Return how many prompts a calibration takes for tokens per step within 5 %; None where nothing is known."""
+    """Return how many prompts a calibration takes for tokens per step within 5%; None where nothing is known."""
     from sequoia_core.design.prediction import prompts_for
 
     return prompts_for(tree, vector)

@@ -10,6 +10,7 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.plain_trees import chain_tree
 from ui import uploads
+from ui.phrases import count
 from ui.session import core_cache, earlier_answers, predictions, session, tree_kinds
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def with_earlier_answers(choice: TreeChoice) -> TreeChoice:
     )
     if not (wished and index.texts):
         return choice
-    origin = f"{choice.origin}, also in {index.texts} earlier answer{'s' if index.texts > 1 else ''}"
+    origin = f"{choice.origin}, also in {count(index.texts, 'earlier answer')}"
     return replace(choice, tree=replace(choice.tree, index=index), origin=origin)
 
 

@@ -65,6 +65,11 @@ def is_own() -> bool:
     return get("tree") is not None
 
 
+def follows_profile() -> bool:
+    """Whether the tree in use is the best for the profile in use, rather than chosen or brought by the user."""
+    return get("tree") is None and get("shape") is None and session.profile() is not None
+
+
 def source() -> str:
     """Say where the tree in use comes from."""
     if get("tree") is not None:

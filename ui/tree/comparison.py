@@ -11,6 +11,7 @@ from sequoia_core.design.tree_comparison import NEAREST_SHAPES, compare_trees
 from ui import charts
 from ui.cards import Card, cards
 from ui.markdown import escaped
+from ui.phrases import count, shape
 from ui.session import core_cache, predictions, session
 from ui.session.core_cache import MAX_DEPTH, MAX_SIZE
 
@@ -107,25 +108,26 @@ def _chosen(
 
 def _draw(tree: TokenTree, other: TokenTree, name: str, vector: AcceptanceVector) -> None:
     found = compare_trees(tree, other, vector)
-    gained = found.other_tokens - found.tokens
+    tokens, other_tokens = (core_cache.tokens_per_step(vector, each).value for each in (tree, other))
+    gained = other_tokens - tokens
     cards(
-        Card("Tree in use", f"{found.tokens:.2f}", _shape(tree)),
+        Card("Tree in use", f"{tokens:.2f}", shape(tree.size, tree.depth)),
         Card(
             "The other tree",
-            f"{found.other_tokens:.2f}",
-            f"{gained:+.3f}, {_shape(other)}",
+            f"{other_tokens:.2f}",
+            f"{gained:+.3f}, {shape(other.size, other.depth)}",
             signed=abs(gained) > 1e-9,
         ),
         Card(
             "It adds",
-            f"{found.added} nodes",
-            f"worth {found.added_tokens:.3f} tokens",
+            count(found.added, "node"),
+            f"f(v) adds up to {found.added_tokens:.3f}",
             help="Nodes of the other tree that the tree in use lacks, and the sum of their f(v).",
         ),
         Card(
             "It drops",
-            f"{found.dropped} nodes",
-            f"worth {found.dropped_tokens:.3f} tokens",
+            count(found.dropped, "node"),
+            f"f(v) adds up to {found.dropped_tokens:.3f}",
             help="Nodes of the tree in use that the other one lacks, and the sum of their f(v).",
         ),
     )
@@ -139,7 +141,7 @@ def _draw(tree: TokenTree, other: TokenTree, name: str, vector: AcceptanceVector
             charts.comparison_figure(drawn.to_networkx(score=node_scores(drawn, vector)), shared),
             width="stretch",
             key=key,
-            alt=f"{title}: {drawn.size} nodes, {int(shared.sum())} of them in both trees",
+            alt=f"{title}: {count(drawn.size, 'node')}, {int(shared.sum())} of them in both trees",
         )
     pay = [predictions.predicted(one) for one in (tree, other)]
     if None not in pay:
@@ -147,7 +149,3 @@ def _draw(tree: TokenTree, other: TokenTree, name: str, vector: AcceptanceVector
             f"On the profiled hardware the tree in use is predicted at {pay[0]:.2f}× and the other at {pay[1]:.2f}× "
             "autoregressive decoding: more tokens per step pay only while the extra nodes are cheap to verify."
         )
-
-
-def _shape(tree: TokenTree) -> str:
-    return f"n = {tree.size}, d = {tree.depth}"

@@ -11,6 +11,7 @@ from sequoia_core.design.tree_comparison import gallery
 from ui import charts
 from ui.cards import Card, cards
 from ui.markdown import escaped
+from ui.phrases import between, count, interval, shape
 from ui.runs import runs
 from ui.session import core_cache, predictions, session, tree_in_use, tree_kinds
 from ui.verifier_names import NAMES
@@ -72,8 +73,8 @@ def _expected(kind: str) -> None:
         Card(
             "Dynamic: tokens per step",
             f"{tokens.value:.2f}",
-            "no interval" if tokens.low is None else f"{tokens.low:.2f} to {tokens.high:.2f}",
-            help="Grown on rows kept of the calibration's prompts; the interval is 95 %, by prompts.",
+            interval(tokens.low, tokens.high),
+            help="Grown on rows kept of the calibration's prompts; the interval is by prompts.",
         ),
         Card(
             "Dynamic: predicted speedup",
@@ -101,7 +102,7 @@ def last_run() -> None:
     found = gallery(trees, [step["shape"] for step in run["steps"]])
     shown = {"Typical": found.typical, "Widest": found.widest, "Deepest": found.deepest}
     for column, (name, tree) in zip(st.columns(3), shown.items(), strict=True):
-        column.markdown(f"**{name}:** n = {tree.size}, d = {tree.depth}")
+        column.markdown(f"**{name}:** {shape(tree.size, tree.depth)}")
         column.plotly_chart(
             charts.tree_thumbnail(tree.to_networkx(score=node_scores(tree, session.acceptance()))),
             width="stretch",
@@ -115,6 +116,7 @@ def last_run() -> None:
         alt="How many steps of the last run had trees of each size",
     )
     st.caption(
-        f"The last run ({escaped(runs.made_with(run))}; {escaped(run['tree_source'])}): {len(run['steps'])} steps, "
-        f"{len(trees)} different trees of {found.sizes[0]} to {found.sizes[-1]} nodes."
+        f"The last run ({escaped(runs.made_with(run))}; {escaped(run['tree_source'])}): "
+        f"{count(len(run['steps']), 'step')}, {count(len(trees), 'different tree')} of "
+        f"{between(found.sizes[0], found.sizes[-1], '{}')} nodes."
     )

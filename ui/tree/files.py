@@ -10,7 +10,8 @@ from sequoia_core.design.optimal_trees import ranks_not_measured
 from ui import uploads
 from ui.cards import Card, draw_card
 from ui.markdown import escaped
-from ui.session import session, tree_in_use
+from ui.phrases import shape
+from ui.session import core_cache, session, tree_in_use
 
 FORMATS = {
     "Sequoia JSON": ("native", "tree.json"),
@@ -74,8 +75,8 @@ def draw_import() -> tuple[TokenTree, str] | None:
     mine, best = expected_tokens(theirs, vector), best_value_within_reach(theirs, vector)
     if (unknown := ranks_not_measured(theirs, vector)) is not None:
         st.warning(unknown, icon=":material/warning:")
-    place = st.container()
-    draw_card(place, Card("Imported tree", f"{mine:.2f}", f"tokens/step, n = {theirs.size}, d = {theirs.depth}"))
+    place, tokens = st.container(), core_cache.tokens_per_step(vector, theirs).value
+    draw_card(place, Card("Imported tree", f"{tokens:.2f}", f"tokens/step, {shape(theirs.size, theirs.depth)}"))
     draw_card(place, _best_card(mine, best))
     if st.button(
         "Use the imported tree",
@@ -94,5 +95,5 @@ def _best_card(mine: float, best: float | None) -> Card:
     if best is None:
         return Card(label, "none", "too large to find")
     if best - mine < 1e-9:
-        return Card(label, f"{best:.2f}", "the imported tree is optimal")
-    return Card(label, f"{best:.2f}", f"{best / mine - 1:+.1%} on the imported", signed=True)
+        return Card(label, "no more", "the imported tree is optimal")
+    return Card(label, f"{best / mine - 1:+.1%}", "by f(v), on the imported")

@@ -18,7 +18,7 @@ from ui.tree import measured_growth
 
 def section(tree: TokenTree, vector: AcceptanceVector, depth: int) -> None:
     """Draw the curves of the best tree and of plain shapes of that depth, the tree in use and what was measured."""
-    reach = core_cache.reach(tree.size)
+    reach, tokens = core_cache.reach(tree.size), core_cache.tokens_per_step(vector, tree).value
     ceiling, several = chain_limit(vector), chains_limit(vector)
     curves = core_cache.growth_curves(vector, depth, reach)
     bound = theorem_bound(vector, max_size=reach, depth=depth)
@@ -27,7 +27,7 @@ def section(tree: TokenTree, vector: AcceptanceVector, depth: int) -> None:
     st.plotly_chart(
         charts.growth_figure(
             curves,
-            here=(tree.size, expected_tokens(tree, vector)),
+            here=(tree.size, tokens),
             limits={
                 "by this vector no chain passes": ceiling,
                 "by this vector no number of chains passes": several,
@@ -52,6 +52,11 @@ def section(tree: TokenTree, vector: AcceptanceVector, depth: int) -> None:
         st.caption(
             f":material/info: As decoded, chains reach {reached:.2f}, above the vector's {several:.2f}: it takes "
             "acceptance at neighbouring positions to be independent, which it is not, and the prompts are a sample."
+        )
+    if abs(expected_tokens(tree, vector) - tokens) > 0.005:
+        st.caption(
+            f":material/info: Curves take positions to be independent, by which this tree yields "
+            f"{expected_tokens(tree, vector):.2f}; along the texts behind the vector it yields {tokens:.2f}."
         )
     if bound is not None:
         st.caption(

@@ -16,6 +16,7 @@ from ui import controls, prompts
 from ui.jobs import job_panel
 from ui.jobs.jobs import JobContext
 from ui.markdown import escaped
+from ui.phrases import count
 from ui.session import evidence, predictions, session, shipped
 
 JOB = "growth"
@@ -60,7 +61,7 @@ def section(vector: AcceptanceVector, study: dict[str, Any] | None) -> None:
         among = " The vector was measured on these prompts, among others." if "recorded" in settings else ""
         st.caption(
             f":material/label: Points: {escaped(how)} {escaped(settings['pair'])}, "
-            f"{Conditions.from_json(settings['conditions']).sampling}, {settings['prompts']} prompts × "
+            f"{Conditions.from_json(settings['conditions']).sampling}, {count(settings['prompts'], 'prompt')} × "
             f"{settings['max_new_tokens']} tokens, d ≤ {settings['max_depth']}; 95% intervals, by prompts.{among}"
         )
     _measurement(vector)
@@ -105,10 +106,10 @@ def _measurement(vector: AcceptanceVector) -> None:
                 icon=":material/info:",
             )
         blocked = controls.lacks_draft("This measurement") or bool(faults) or job_panel.is_active(JOB)
-        if st.form_submit_button(
-            controls.on_primary("Start", disabled=blocked),
+        if controls.primary_button(
+            "Start",
+            draw=st.form_submit_button,
             icon=":material/play_arrow:",
-            type="primary",
             key="growth_start",
             disabled=blocked,
         ):

@@ -8,6 +8,7 @@ from sequoia_core import AcceptanceVector, TokenTree
 from sequoia_core.design.node_facts import node_facts
 from sequoia_core.design.optimal_trees import node_scores
 from ui import charts
+from ui.phrases import count
 from ui.tree_layout import visible_nodes
 
 COLORS = {"Chance to be accepted": "score", "Rank": "rank", "Depth": "depth"}  # the label is what a link carries
@@ -47,7 +48,7 @@ def draw(tree: TokenTree, vector: AcceptanceVector, color_by: str, at_least: flo
         key="tree_picture",
         on_select=_choose_node,
         selection_mode="points",
-        alt=f"Token tree of {tree.size} nodes in {tree.depth + 1} levels, {len(visible)} of them drawn",
+        alt=f"Token tree of {count(tree.size, 'node')} in {count(tree.depth + 1, 'level')}, {len(visible)} drawn",
     )
 
 
@@ -80,8 +81,8 @@ def details(tree: TokenTree, vector: AcceptanceVector) -> None:
     with right.container(border=True, horizontal=True, vertical_alignment="center"):
         st.markdown(
             f"**Node {node}** &nbsp; {path} &nbsp;·&nbsp; {place} &nbsp;·&nbsp; f(v) = {facts.score:.4g} &nbsp;·&nbsp; "
-            f"{facts.children} children, {facts.below} nodes below &nbsp;·&nbsp; with them "
-            f"{facts.subtree_tokens:.4g} tokens per step"
+            f"{count(facts.children, 'child', 'children')}, {count(facts.below, 'node')} below &nbsp;·&nbsp; "
+            f"f(v) with them adds up to {facts.subtree_tokens:.4g}"
         )
         label = "Unfold" if node in folded else "Fold up"
         if st.button(label, key="tree_fold", icon=":material/unfold_less:", disabled=not facts.children):

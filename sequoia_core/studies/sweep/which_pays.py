@@ -207,7 +207,7 @@ def _answer(speeds: dict[Drafter, Speed | str]) -> tuple[Drafter | None, str, st
 
 
 def _times(found: Estimate) -> str:
-    sure = "" if found.low is None else f" (95 %: {found.low:.2f} to {found.high:.2f}×)"
+    sure = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f}×)"
     return f"{found.value:.2f}×{sure}"
 
 

@@ -75,7 +75,7 @@ def test_the_answer_is_the_fastest_and_how_far_the_next_is_behind():
     rows = table(*(measured(p, GOOD) for p in "abc"), *(decoded(p, [2] * 16, nodes=2) for p in "abc"))
     found = answer(rows, profile())
     assert found.best.name == "small"
-    assert found.words.startswith("At T = 0, code: small pays: ") and "(95 %: " in found.words
+    assert found.words.startswith("At T = 0, code: small pays: ") and " to " in found.words
     assert "Next comes lookup, " in found.beside and "cannot be told apart" not in found.beside
 
 
