@@ -10,7 +10,7 @@ from ui.acceptance import changing, declaring, supposing, which_draft
 from ui.cards import Card, cards, number
 from ui.jobs import acceptance_measurement as measurement
 from ui.markdown import escaped
-from ui.phrases import count
+from ui.phrases import between, count
 from ui.session import session
 
 FILE_TYPES = ("json", "csv", "tsv", "txt", "npy", "safetensors", "pt", "pth")
