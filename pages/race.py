@@ -16,6 +16,7 @@ st.caption(
 left, right = st.columns([3, 2], gap="large")
 with left:
     prompt = prompts.one("race_prompt", first=None)
+    prompting = prompts.template_arguments()
 with right:
     first, second = st.columns(2)
     temperature, top_p = controls.sampling(first, second, keys=("temperature", "top_p"), warmest=1.5)
@@ -48,11 +49,11 @@ with right:
 
 active = job_panel.is_active("race")
 if st.button(
-    controls.on_primary("Start the race", disabled=active),
+    controls.on_primary("Start the race", disabled=active or prompting is None),
     type="primary",
     icon=":material/flag:",
     key="race_start",
-    disabled=active,
+    disabled=active or prompting is None,
 ):
     problem = prompts.problem(prompt)
     if problem is not None:
@@ -66,6 +67,7 @@ if st.button(
             max_new_tokens=tokens,
             seed=int(seed),
             models=session.pair_spec(),
+            prompting=prompting,
         )
         runners = entrants.entrants(common)
         job_panel.start("race", "Race", race_job.race_work(runners), info=common)

@@ -16,7 +16,7 @@ from ..design.acceptance import AcceptanceVector
 from ..design.conditions import SEQUOIA, Conditions, measured_as
 from ..design.tree import TokenTree
 from ..files.model_names import ASSETS, shipped_files
-from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts
+from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts, prompting_of
 from .options import (
     PROMPT_COUNT,
     READ,
@@ -34,6 +34,7 @@ from .options import (
     Seed,
     Target,
     Temperature,
+    TemplateArguments,
     TopP,
     app,
 )
@@ -72,6 +73,7 @@ def generate_command(
     ] = None,
     verifier: Annotated[str | None, VERIFIER] = None,
     chat: Chat = None,
+    template_arguments: TemplateArguments = None,
     device: Device = None,
     dtype: Dtype = None,
     offload: Offload = None,
@@ -91,6 +93,7 @@ def generate_command(
 
     sampling = checked_sampling(temperature, top_p, verifier)
     check_text(prompt)
+    prompting = prompting_of(chat, template_arguments)
     if tree is not None and (acceptance is not None or profile is not None):
         raise ValueError("--tree: found it together with --acceptance or --profile, expected one or the other")
     shape = None if tree is None else import_tree(tree)
@@ -112,7 +115,7 @@ def generate_command(
     started = time.perf_counter()
     steps = list(
         decode(
-            encoded(pair, [prompt], chat)[0], target=pair.target, draft=pair.draft, tree=policy,
+            encoded(pair, [prompt], prompting)[0], target=pair.target, draft=pair.draft, tree=policy,
             sampling=sampling, max_new_tokens=max_new_tokens, verifier=verifier,
             generator=torch.Generator().manual_seed(seed),
         )
@@ -120,13 +123,14 @@ def generate_command(
     seconds = time.perf_counter() - started
     tokens = [token for step in steps for token in step.new_tokens]
     result = {
-        "text": pair.tokenizer.decode(tokens),
+        "text": pair.text(tokens),
         "tokens": tokens,
         "steps": len(steps),
         "tokens_per_step": len(tokens) / len(steps),
         "seconds": seconds,
         "dtype": dtype_name(pair.target),
         "finished": steps[-1].finished,
+        **prompting.record(pair.tokenizer),
         "tree": {"size": bounds.max_size, "depth": bounds.max_depth, "source": source},
     }
     report(result, as_json)
@@ -206,6 +210,7 @@ def bench_command(
     prompts: Prompts = None,
     prompt_count: Annotated[int, PROMPT_COUNT] = 8,
     chat: Chat = None,
+    template_arguments: TemplateArguments = None,
     device: Device = None,
     dtype: Dtype = None,
     offload: Offload = None,
@@ -218,17 +223,18 @@ def bench_command(
     from ..files.safe_files import json_bytes, write_atomic
     from ..studies.bench import bench
 
-    sampling = SamplingConfig(temperature)
+    sampling, prompting = SamplingConfig(temperature), prompting_of(chat, template_arguments)
     check_out(out)
     texts = prompt_texts(prompts, prompt_count)
     calibration = [] if prompts else prompt_texts(None, prompt_count + CALIBRATED)[prompt_count:]
     why = "bench races trees that a draft fills"
     pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer, draft_for=why)
-    ids, others = (encode_within(pair, part, max_new_tokens, chat) for part in (texts, calibration))
+    ids, others = (encode_within(pair, part, max_new_tokens, prompting) for part in (texts, calibration))
     result = bench(
         pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, calibration=others,
         progress=progress_bar(as_json),
     )  # fmt: skip
+    result["settings"] |= prompting.record(pair.tokenizer)
     size, depth = result["tree"].values()
     tell(f"Raced a static tree of {size} nodes, {depth} deep: planned for the acceptance and times of this very run.")
     if out is not None:

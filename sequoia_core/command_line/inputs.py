@@ -12,6 +12,7 @@ from .output import held_stderr, progress_bar, tell
 if TYPE_CHECKING:
     from ..decoding.sampling import SamplingConfig
     from ..models.language_model import ModelPair
+    from ..models.prompting import Prompting
 
 
 def checked_sampling(temperature: float, top_p: float, verifier: str | None) -> SamplingConfig:
@@ -68,9 +69,16 @@ def prompt_texts(prompts: Path | None, count: int | None, column: str | None = N
     return load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl", column)[:count]
 
 
-def encode_within(pair: ModelPair, texts: list[str], room: int, chat: bool | None) -> list[list[int]]:
+def prompting_of(chat: bool | None, template_arguments: list[str] | None) -> Prompting:
+    """Return how texts become prompts, by the options of a command."""
+    from ..models.prompting import Prompting, parsed_arguments
+
+    return Prompting(chat, parsed_arguments(template_arguments or ()))
+
+
+def encode_within(pair: ModelPair, texts: list[str], room: int, prompting: Prompting) -> list[list[int]]:
     """Return token ids of each prompt, refusing one that leaves no room for the new tokens."""
-    context, found = pair.max_context, encoded(pair, texts, chat)
+    context, found = pair.max_context, encoded(pair, texts, prompting)
     for text, ids in zip(texts, found, strict=True):
         if not ids or len(ids) + room > context:
             raise ValueError(
@@ -80,8 +88,8 @@ def encode_within(pair: ModelPair, texts: list[str], room: int, chat: bool | Non
     return found
 
 
-def encoded(pair: ModelPair, texts: list[str], chat: bool | None) -> list[list[int]]:
-    from ..models.chat import encode_prompt
+def encoded(pair: ModelPair, texts: list[str], prompting: Prompting) -> list[list[int]]:
+    from ..models.prompting import encode_prompt
 
     with held_stderr():
-        return [encode_prompt(pair.tokenizer, text, chat=chat) for text in texts]
+        return [encode_prompt(pair, text, prompting) for text in texts]

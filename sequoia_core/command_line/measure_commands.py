@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..design.acceptance import AcceptanceVector
-from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts
+from .inputs import checked_sampling, encode_within, encoded, open_pair, prompt_texts, prompting_of
 from .options import (
     PROMPT_COUNT,
     READ,
@@ -31,6 +31,7 @@ from .options import (
     Seed,
     Target,
     Temperature,
+    TemplateArguments,
     TopP,
     app,
 )
@@ -58,6 +59,7 @@ def measure_command(
     prompts: Prompts = None,
     column: Column = None,
     chat: Chat = None,
+    template_arguments: TemplateArguments = None,
     own_text: Annotated[
         bool, typer.Option("--own-text", help="The prompts are the text to measure on; nothing is generated.")
     ] = False,
@@ -87,17 +89,19 @@ def measure_command(
 
     sampling = checked_sampling(temperature, top_p, verifier)
     check_measured(verifier)
+    prompting = prompting_of(False if own_text else chat, template_arguments)
     check_out(out)
     texts = prompt_texts(prompts, prompt_count, column)
     partial = _partial_vector(resume, out)
     why = "measuring acceptance compares two models"
     pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer, draft_for=why)
-    ids = encoded(pair, texts, chat=False) if own_text else encode_within(pair, texts, max_new_tokens, chat)
+    ids = encoded(pair, texts, prompting) if own_text else encode_within(pair, texts, max_new_tokens, prompting)
     started = time.perf_counter()
     try:
         vector = measure_acceptance(
             ids, target=pair.target, draft=pair.draft, sampling=sampling, width=width, max_new_tokens=max_new_tokens,
             verifier=verifier, own_text=own_text, seed=seed, resume=partial,
+            prompted=prompting.record(pair.tokenizer),
             checkpoint=None if out is None else lambda v: v.save(out), progress=progress_bar(as_json),
         )  # fmt: skip
     except CannotResume as error:
@@ -112,7 +116,7 @@ def measure_command(
         _json_probs(vector)
         | more
         | {"source": vector.meta["source"], "prompts": len(ids), "resumed_prompts": resumed}
-        | {"dtype": vector.meta["dtype"]}
+        | {name: vector.meta[name] for name in ("dtype", "prompt_ending", "template_arguments")}
         | {"holds_for": vector.holds_for.to_json()}
         | {"seconds": time.perf_counter() - started},
         as_json,

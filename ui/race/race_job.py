@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sequoia_core.models.chat import encode_prompt
+from sequoia_core.models.prompting import encode_prompt
 from ui.jobs.decode_job import LIKELY
 from ui.jobs.jobs import JobContext
 from ui.runs.runs import DecodeRequest, Recorder
@@ -47,9 +47,10 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
 
         common = next(iter(entrants.values()))
         pair = context.pair(common.models)
-        prompt = encode_prompt(pair.tokenizer, common.prompt)
+        prompt = encode_prompt(pair, common.prompt, common.prompting)
         used = {
             "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
+            **common.prompting.record(pair.tokenizer),
         }  # fmt: skip
         sampling = SamplingConfig(temperature=common.temperature, top_p=common.top_p)
         methods = {
@@ -67,7 +68,7 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
             recorder = Recorder(run, TokenText(pair.tokenizer.decode, prompt))
             for step in found.steps:
                 recorder.add(step)
-            run["text"] = pair.tokenizer.decode(found.output, skip_special_tokens=True)
+            run["text"] = pair.text(found.output, skip_special_tokens=True)
             result = MethodResult()
             result.add(found)
             if race.results:

@@ -11,6 +11,8 @@ import pandas as pd
 
 SETTINGS = {
     "Prompt": "prompt",
+    "Prompt's end": "prompt_ending",
+    "Template arguments": "template_arguments",
     "Tree": "tree_source",
     "Temperature": "temperature",
     "Top-p": "top_p",

@@ -38,6 +38,7 @@ MOST_ROWS, MOST_BYTES = 1_000_000, 2**30  # of one file, unpacked
 JOINED = 20_000  # rows of a file that others are joined into
 NEEDED = ("key", "kind")  # columns that files of every version have
 PROMPT = ["domain", "prompt_hash"]  # what tells prompts from others
+PROMPTED = ["prompt_ending", "template_arguments"]  # how prompts were made, as `Prompting.record` has it
 TIMES = ("seconds", "worker")  # columns that differ between equal sweeps, beside what timed rows found
 
 
@@ -48,7 +49,8 @@ def schema() -> pa.Schema:
     text, number, real = pa.string(), pa.int64(), pa.float64()
     columns = dict.fromkeys(
         ("key", "kind", "pair", "target", "draft", "target_hash", "draft_hash", "tokenizer_hash", "dtype", "offload",
-         "device", "domain", "prompt", "prompt_hash", "dtype_used", "passes_by", "worker", "calibration", "result"),
+         "device", "domain", "prompt", "prompt_hash", "dtype_used", "passes_by", "worker", "calibration", "result",
+         *PROMPTED),
         text,
     )  # fmt: skip
     columns |= dict.fromkeys(
@@ -249,6 +251,7 @@ def vector_of(rows: pd.DataFrame) -> AcceptanceVector:
         "verifier": SEQUOIA, "temperature": first["temperature"], "top_p": first["top_p"],
         "width": int(first["width"]), "max_new_tokens": int(first["new_tokens"]), "seed": int(first["seed"]),
         "prompts": len(rows),
+        **{name: " and ".join(sorted(rows[name].dropna().unique())) for name in PROMPTED if rows[name].notna().any()},
     }  # fmt: skip
     calibrations = [_calibration(text) for text in rows["calibration"]]
     return vector_from_prompts(
