@@ -237,6 +237,11 @@ def bench_command(
     result["settings"] |= prompting.record(pair.tokenizer)
     size, depth = result["tree"].values()
     tell(f"Raced a static tree of {size} nodes, {depth} deep: planned for the acceptance and times of this very run.")
+    for name, parted in result.get("texts_differ", {}).items():
+        tell(
+            f"{name} wrote another text than autoregressive on {len(parted)} of {len(ids)} prompts: "
+            f"on prompt {parted[0]['prompt']} {parted[0]['words']}."
+        )
     if out is not None:
         write_atomic(out, json_bytes(result))
     report(result, as_json)

@@ -2,6 +2,7 @@
 
 Each module imports, of this room, only the modules named:
 
+    first_difference     -
     measure_bounds       -
     lookup_replay        -
     node_enumeration     -
@@ -20,7 +21,7 @@ Each module imports, of this room, only the modules named:
     ranks_along_text     prompt_loop
     measure_acceptance   prompt_loop, ranks_along_text
     server_check         prompt_loop, race
-    bench                measure_profile, prompt_loop, race, measure_acceptance
+    bench                first_difference, measure_profile, prompt_loop, race, measure_acceptance
     sweep.jobs           measure_profile, race, measure_acceptance, bench, sweep.content, sweep.plan
     sweep.results        measure_acceptance
     sweep.workers        sweep.jobs

@@ -26,10 +26,12 @@ class Race:
     Args:
         results: method -> what it did.
         runs: method -> its record, as `ui.runs.runs` describes it.
+        differences: method -> where its text parts from the first one's, at temperature 0, in words.
     """
 
     results: dict[str, MethodResult] = field(default_factory=dict)
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    differences: dict[str, str] = field(default_factory=dict)
 
 
 def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], Race]:
@@ -43,6 +45,7 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
     def work(context: JobContext) -> Race:
         from sequoia_core import SamplingConfig
         from sequoia_core.models.protocol import dtype_name
+        from sequoia_core.studies.first_difference import first_difference
         from sequoia_core.studies.race import MethodResult, own_method, take_turns
 
         common = next(iter(entrants.values()))
@@ -74,6 +77,8 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
             if race.results:
                 first = next(iter(race.results.values()))
                 run["baseline"] = {"tokens": sum(first.tokens), "seconds": sum(first.step_sec)}
+                if sampling.greedy and (odd := first_difference(prompt, first.outputs[0], found.output, pair.target)):
+                    race.differences[name] = odd.words(pair.tokenizer.decode)
             race.results[name], race.runs[name] = result, run
         return race
 
