@@ -92,7 +92,7 @@ def bench(
         result |= held if name == "sequoia" else {}
     if sampling.greedy:
         result["texts_differ"] = {
-            name: found for name in results if (found := _differences(pair, raced, results, name))
+            name: parted for name in results if (parted := _differences(pair, raced, results, name))
         }
     result["paper_speedup"] = prediction.paper_speedup
     result["tree"] = {"size": trees["sequoia"].size, "depth": trees["sequoia"].depth}

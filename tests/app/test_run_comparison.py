@@ -48,7 +48,7 @@ def test_another_tree_is_a_difference_though_the_text_is_equal() -> None:
 
 
 def recorded(words: list[str], probs: dict[str, float]) -> dict:
-    """Return a run of chains of one drafted token, which was accepted: two tokens a step, with the same row for each."""
+    """Return a run of two tokens a step, one drafted and accepted, one bonus, with the same row for each."""
     row = {"texts": list(probs), "probs": list(probs.values())}
     nothing = {"texts": [], "probs": []}
     run = a_run([words[place : place + 2] for place in range(0, len(words), 2)], parents=(-1, 0))
