@@ -15,7 +15,7 @@ Each module imports, of this room, only the modules named:
     sweep.plan           sweep.content
     bound_of_passes      measure_bounds
     prediction_on_texts  lookup_replay
-    losslessness         prompt_loop
+    losslessness         first_difference, prompt_loop
     measure_profile      step_timers
     race                 prompt_loop
     ranks_along_text     prompt_loop

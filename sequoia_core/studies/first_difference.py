@@ -10,7 +10,7 @@ import torch
 
 from ..design.near_ties import gap_words, is_near_tie
 from ..models.prefill import prefill
-from ..models.protocol import LoadedModel, causal_mask
+from ..models.protocol import LanguageModel, causal_mask, dtype_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +42,20 @@ class Difference:
 
 @torch.inference_mode()
 def first_difference(
-    prompt: Sequence[int], wanted: Sequence[int], found: Sequence[int], target: LoadedModel
+    prompt: Sequence[int], wanted: Sequence[int], found: Sequence[int], target: LanguageModel
 ) -> Difference | None:
     """Return where two continuations of a prompt part; None where they are equal."""
     if list(wanted) == list(found):
         return None
+    exact = dtype_name(target) == "float32"
     pairs = zip(wanted, found, strict=False)
     place = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(wanted), len(found)))
     if place in (len(wanted), len(found)):
         ended = tuple(text[place] if place < len(text) else None for text in (wanted, found))
-        return Difference(place, (ended[0], ended[1]), None, target.is_exact)
+        return Difference(place, (ended[0], ended[1]), None, exact)
     before, tokens = [*prompt, *wanted[:place]], (wanted[place], found[place])
     session = target.open(len(before))
     prefill(session, before[:-1], cancel=threading.Event())
     position = torch.tensor([len(before) - 1])
     row = session.forward(torch.tensor(before[-1:]), position, causal_mask(1), keep=1)[-1].float()
-    return Difference(place, tokens, float(row[tokens[0]] - row[tokens[1]]), target.is_exact)
+    return Difference(place, tokens, float(row[tokens[0]] - row[tokens[1]]), exact)

@@ -196,6 +196,8 @@ def lossless_work(
             "new_tokens": COMPARED_TOKENS,
             "seed": seed,
         }
+        if report.difference is not None:
+            settings["difference"] = report.difference.words(pair.tokenizer.decode)
         return records.losslessness_record(report, texts, false_alarm=FALSE_ALARM, **settings)
 
     return work

@@ -226,8 +226,8 @@ def test_bench_compares_what_it_raced_and_calibrates_on_the_rest(tiny_target, ti
     assert result["measured_speedup"] == pytest.approx(10.5 / 6.5)  # totals of the steps, without prompt reading
     assert result["predicted_speedup"] == predicted_speedup(asked["trees"]["sequoia"], VECTOR, PROFILE)
     assert result["predicted_interval"] == [None, None] and result["held"] is None  # nothing is known of the samples
-    bench(pair, [[1], [2]], sampling=SamplingConfig(), max_new_tokens=10, calibration=[[8], [9]])
-    assert asked["raced"] == [[1], [2]] and asked["calibration"] == [[8], [9]]
+    bench(pair, [[1], [2], [5]], sampling=SamplingConfig(), max_new_tokens=10, calibration=[[8], [9]])
+    assert asked["raced"] == [[1], [2], [5]] and asked["calibration"] == [[8], [9]]
     assert result["repeated_4grams"] == [0.0, 0.857, 0.0]
     assert result["not_looping"]["prompts"] == 2 and result["looping"]["prompts"] == 1
     assert result["not_looping"]["over_autoregressive"] == {
