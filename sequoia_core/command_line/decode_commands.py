@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -108,7 +108,8 @@ def generate_command(
         policy, source = _lookup_trees(pair, hardware)
         tell(f"Decodes with {source}.")
     elif policy is None:
-        policy, source = _default_tree(pair, sampling, verifier, vector, hardware)
+        prompted = prompting.record(pair.tokenizer)
+        policy, source = _default_tree(pair, sampling, verifier, vector, hardware, prompted)
         size, depth = policy.size, policy.depth
         tell(f"Decodes with a static tree of {size} nodes, {depth} deep: {source}; --tree takes another.")
     bounds = policy_of(policy)
@@ -156,6 +157,7 @@ def _default_tree(
     verifier: str | None,
     vector: AcceptanceVector | None,
     profile: HardwareProfile | None,
+    prompted: dict[str, Any],
 ) -> tuple[TokenTree, str]:
     """Return a tree for a pair and where it comes from: planned from a vector and a profile, as the app plans its own.
 
@@ -164,6 +166,7 @@ def _default_tree(
     Args:
         vector, profile: the user's own, used even where they are of other conditions; or None to look among those that
             ship: for a vector that holds, and a profile that does, or else the default one of another machine.
+        prompted: how the prompt was made; a vector of other prompts is used, and the source says so.
     """
     from ..design.plain_trees import chain_tree
     from ..design.planning import plan_tree
@@ -192,7 +195,12 @@ def _default_tree(
         lacking = [name for name, found in (("acceptance vector", vector), ("profile", profile)) if found is None]
         reason = " and no ".join(lacking)
         return chain_tree(DEFAULT_CHAIN), f"a chain of {DEFAULT_CHAIN}, not planned: no {reason} of this decode"
-    faults = vector.differences(wanted) + here(profile)
+    unlike = [
+        f"{name.replace('_', ' ')} {vector.meta[name] or 'none'}, not {own or 'none'}"
+        for name, own in prompted.items()
+        if vector.meta.get(name, own) != own
+    ]
+    faults = vector.differences(wanted) + unlike + here(profile)
     made_for = "this pair, these settings and this machine"
     if faults:
         made_for = f"other measurements: {'; '.join(faults)}"

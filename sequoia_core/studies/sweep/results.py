@@ -251,13 +251,22 @@ def vector_of(rows: pd.DataFrame) -> AcceptanceVector:
         "verifier": SEQUOIA, "temperature": first["temperature"], "top_p": first["top_p"],
         "width": int(first["width"]), "max_new_tokens": int(first["new_tokens"]), "seed": int(first["seed"]),
         "prompts": len(rows),
-        **{name: " and ".join(sorted(rows[name].dropna().unique())) for name in PROMPTED if rows[name].notna().any()},
+        **_prompted(rows),
     }  # fmt: skip
     calibrations = [_calibration(text) for text in rows["calibration"]]
     return vector_from_prompts(
         [np.array(sums) for sums in rows["sums"]], rows["positions"].to_numpy(), meta=meta, holds_for=holds_for,
         ranks=[np.array(ranks) for ranks in rows["ranks"]], calibration=Calibration.joined(calibrations),
     )  # fmt: skip
+
+
+def _prompted(rows: pd.DataFrame) -> dict[str, Any]:
+    """Return what a vector's meta says of the prompts of some rows; rows of older versions do not say it."""
+    endings, arguments = (sorted(rows[name].dropna().unique()) for name in PROMPTED)
+    if not endings:
+        return {}
+    given = json.loads(arguments[0]) if len(arguments) == 1 else " and ".join(arguments)
+    return {"prompt_ending": " and ".join(endings), "template_arguments": given}
 
 
 def profiles_of(rows: pd.DataFrame) -> tuple[HardwareProfile, ...]:
