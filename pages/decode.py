@@ -56,6 +56,7 @@ linked = linked_run(job)
 left, right = st.columns([3, 2], gap="large")
 with left:
     chatting = chat.chosen()
+    prompting = prompts.template_arguments()
     if chatting:
         system = chat.draw_conversation()
     else:
@@ -115,7 +116,7 @@ else:
     expected, speedup = expectation.draw(choice.tree, choice.origin, vector, wanted)
     expectation.draw_shorter_draft()
 
-blocked = active or choice.tree is None
+blocked = active or choice.tree is None or prompting is None
 turns, problem = (), None
 with st.container(horizontal=True):
     if chatting:
@@ -129,7 +130,7 @@ with st.container(horizontal=True):
             disabled=blocked,
         )
         problem = prompts.problem(prompt) if start else None
-    if start and problem is None:
+    if start and problem is None and prompting is not None:
         request = runs.DecodeRequest(
             turns[-1].text if chatting else prompt,
             choice.tree,
@@ -145,6 +146,7 @@ with st.container(horizontal=True):
             predicted_interval=None if speedup is None or speedup.low is None else speedup[1:],
             steering=Steering(stepwise=stepwise),
             turns=turns,
+            prompting=prompting,
             earlier=earlier_answers.index(),
         )
         job_panel.start("decode", "Decoding", decode_job.decode_work(request), info=request)

@@ -17,6 +17,7 @@ st.caption(
 left, right = st.columns([3, 2], gap="large")
 with left:
     prompt = prompts.one("race_prompt", first=None)
+    prompting = prompts.template_arguments()
 with right:
     first, second = st.columns(2)
     temperature, top_p = controls.sampling(first, second, keys=("temperature", "top_p"), warmest=1.5)
@@ -61,7 +62,7 @@ if controls.primary_button(
     "Start the race",
     icon=":material/flag:",
     key="race_start",
-    disabled=active,
+    disabled=active or prompting is None,
 ):
     problem = prompts.problem(prompt)
     if problem is not None:
@@ -75,6 +76,7 @@ if controls.primary_button(
             max_new_tokens=tokens,
             seed=int(seed),
             models=session.pair_spec(),
+            prompting=prompting,
         )
         runners = entrants.entrants(common)
         job_panel.start("race", "Race", race_job.race_work(runners), info=common)

@@ -171,12 +171,12 @@ def write_responses(out: Path = RESPONSES, prompts: int | None = None, new_token
     from sequoia_core import autoregressive, load_pair
     from sequoia_core.files.prompt_files import load_prompts
     from sequoia_core.files.safe_files import write_atomic
-    from sequoia_core.models.chat import encode_prompt
+    from sequoia_core.models.prompting import encode_prompt
 
     pair = load_pair(draft="none", dtype="float32")
     lines = []
     for text in load_prompts(ASSETS / "prompts" / "not-looping.jsonl")[:prompts]:
-        prompt = encode_prompt(pair.tokenizer, text)
+        prompt = encode_prompt(pair, text)
         steps = autoregressive(prompt, target=pair.target, max_new_tokens=new_tokens)
         answer = [token for step in steps for token in step.new_tokens]
         lines.append(json.dumps({"prompt_ids": prompt, "token_ids": answer}, separators=(",", ":")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
@@ -19,6 +20,13 @@ NO_SYSTEM = (
     "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + CHATML
 )
 FAILING = "{{ raise_exception('no such role') }}"
+
+
+class Reader(NamedTuple):
+    """A tokenizer as what reads prompts has it, with rows for as many tokens."""
+
+    tokenizer: Any
+    vocab_size: int = 1 << 20
 
 
 def chat_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:

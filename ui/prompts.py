@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 import streamlit as st
@@ -9,16 +10,18 @@ from streamlit.delta_generator import DeltaGenerator
 
 from sequoia_core.files.prompt_files import check_text, split_lines, text_columns
 from sequoia_core.files.prompt_rows import usual_column
+from sequoia_core.models.prompting import Prompting, parsed_arguments
 from ui import uploads
 from ui.markdown import escaped, quoted
 from ui.phrases import count
-from ui.session import core_cache, shipped
+from ui.session import conversation, core_cache, shipped
 
 MAX_CHARS = 20_000  # far beyond any demo context; a pasted book is refused before it reaches the tokenizer
 MAX_FROM_FILE = 2_000  # prompts of one file: hours on a laptop
 FILE_TYPES = ("jsonl", "json", "txt", "csv", "tsv", "parquet")
 FIRST_PROMPT = "def read_lines(path):\n    "  # where none is shipped
 OWN = "Your own"
+ARGUMENTS = "template_arguments"  # key of the field, the same on every page
 OWN_BELOW, OWN_PLACE = "Your own, below", -1
 
 
@@ -52,6 +55,47 @@ def one(key: str, *, first: str | None) -> str:
         height=216,
         help="The target continues this text. The demo pair has only ever read Python.",
     )
+
+
+def template_arguments() -> Prompting | None:
+    """Draw what the chat template is given besides the conversation -> how texts become prompts; None for a mistake.
+
+    Nothing is drawn for a target without a chat template.
+    """
+    if not conversation.offered():
+        return Prompting()
+    st.text_input(
+        "Template arguments (optional)",
+        key=ARGUMENTS,
+        placeholder="enable_thinking=false",
+        persist_state="session",
+        help="Given to the chat template, each name=value, with spaces between them: what turns thinking on or off in "
+        "some models. Runs and vectors record them, and how the prompt then ends.",
+    )
+    try:
+        return _prompting()
+    except ValueError as error:
+        st.error(f"{escaped(str(error))}.", icon=":material/error:")
+        return None
+
+
+def prompting() -> Prompting | None:
+    """Return how texts become prompts in this session; None where its template arguments are none."""
+    try:
+        return _prompting()
+    except ValueError:  # the field says why, wherever it is drawn
+        return None
+
+
+def _prompting() -> Prompting:
+    given = st.session_state.get(ARGUMENTS) or ""
+    if not given.strip() or not conversation.offered():
+        return Prompting()
+    try:
+        parts = shlex.split(given)
+    except ValueError as error:
+        raise ValueError(f"template arguments: found {given[:40]!r} ({error}), expected name=value") from error
+    return Prompting(arguments=parsed_arguments(parts))
 
 
 def _first_line(prompt: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,7 @@ from .inputs import (
     open_pair,
     pair_options,
     prompt_texts,
+    prompting_of,
     require_draft,
     vector_of,
 )
@@ -45,6 +46,7 @@ from .options import (
     Seed,
     Target,
     Temperature,
+    TemplateArguments,
     TopP,
     app,
 )
@@ -85,6 +87,7 @@ def generate_command(
     entries: Entries = None,
     verifier: Annotated[str | None, VERIFIER] = None,
     chat: Chat = None,
+    template_arguments: TemplateArguments = None,
     device: Device = None,
     dtype: Dtype = None,
     offload: Offload = None,
@@ -98,6 +101,7 @@ def generate_command(
     from ..files.prompt_files import check_text
 
     check_text(prompt)
+    prompting = prompting_of(chat, template_arguments)
     if tree is not None and (acceptance is not None or profile is not None):
         raise ValueError("--tree: found it together with --acceptance or --profile, expected one or the other")
     shape = None if tree is None else import_tree(tree)
@@ -119,7 +123,8 @@ def generate_command(
         policy, source = _lookup_trees(pair, hardware)
         tell(f"Decodes with {source}.")
     elif policy is None:
-        policy, source = _default_tree(pair, sampling, verifier, vector, hardware)
+        prompted = prompting.record(pair.tokenizer)
+        policy, source = _default_tree(pair, sampling, verifier, vector, hardware, prompted)
         size, depth = policy.size, policy.depth
         tell(f"Decodes with a static tree of {size} nodes, {depth} deep: {source}; --tree takes another.")
     bounds = policy_of(policy)
@@ -127,7 +132,7 @@ def generate_command(
     started = time.perf_counter()
     with shown_progress(as_json) as progress:
         for step in decode(
-            encoded(pair, [prompt], chat)[0], target=pair.target, draft=pair.draft, tree=policy,
+            encoded(pair, [prompt], prompting)[0], target=pair.target, draft=pair.draft, tree=policy,
             sampling=sampling, max_new_tokens=max_new_tokens, verifier=verifier,
             generator=torch.Generator().manual_seed(seed),
         ):  # fmt: skip
@@ -136,13 +141,14 @@ def generate_command(
             progress(1.0 if step.finished else len(tokens) / max_new_tokens, f"{len(tokens)} tokens")
     seconds = time.perf_counter() - started
     result = {
-        "text": pair.tokenizer.decode(tokens),
+        "text": pair.text(tokens),
         "tokens": tokens,
         "steps": len(steps),
         "tokens_per_step": len(tokens) / len(steps),
         "seconds": seconds,
         "dtype": dtype_name(pair.target),
         "finished": steps[-1].finished,
+        **prompting.record(pair.tokenizer),
         "tree": {"size": bounds.max_size, "depth": bounds.max_depth, "source": source},
     }
     report(result, as_json, generate_parts(result, pair_options(target, draft)))
@@ -168,6 +174,7 @@ def _default_tree(
     verifier: str | None,
     vector: AcceptanceVector | None,
     profile: HardwareProfile | None,
+    prompted: dict[str, Any],
 ) -> tuple[TokenTree, str]:
     """Return a tree for a pair and where it comes from: planned from a vector and a profile, as the app plans its own.
 
@@ -176,6 +183,7 @@ def _default_tree(
     Args:
         vector, profile: the user's own, used even where they are of other conditions; or None to look among those that
             ship: for a vector that holds, and a profile that does, or else the default one of another machine.
+        prompted: how the prompt was made; a vector of other prompts is used, and the source says so.
     """
     from ..design.plain_trees import chain_tree
     from ..design.planning import plan_tree
@@ -204,7 +212,12 @@ def _default_tree(
         lacking = [name for name, found in (("acceptance vector", vector), ("profile", profile)) if found is None]
         reason = " and no ".join(lacking)
         return chain_tree(DEFAULT_CHAIN), f"a chain of {DEFAULT_CHAIN}, not planned: no {reason} of this decode"
-    faults = vector.differences(wanted) + here(profile)
+    unlike = [
+        f"{name.replace('_', ' ')} {vector.meta[name] or 'none'}, not {own or 'none'}"
+        for name, own in prompted.items()
+        if vector.meta.get(name, own) != own
+    ]
+    faults = vector.differences(wanted) + unlike + here(profile)
     made_for = "this pair, these settings and this machine"
     if faults:
         made_for = f"other measurements: {'; '.join(faults)}"
@@ -222,6 +235,7 @@ def bench_command(
     prompts: Prompts = None,
     prompt_count: Annotated[int, PROMPT_COUNT] = 8,
     chat: Chat = None,
+    template_arguments: TemplateArguments = None,
     device: Device = None,
     dtype: Dtype = None,
     offload: Offload = None,
@@ -235,18 +249,24 @@ def bench_command(
     from ..files.safe_files import json_bytes, write_atomic
     from ..studies.bench import bench
 
-    sampling = SamplingConfig(temperature)
+    sampling, prompting = SamplingConfig(temperature), prompting_of(chat, template_arguments)
     check_out(out)
     texts = prompt_texts(prompts, prompt_count)
     calibration = [] if prompts else prompt_texts(None, prompt_count + CALIBRATED)[prompt_count:]
     pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer)
-    ids, others = (encode_within(pair, part, max_new_tokens, chat) for part in (texts, calibration))
+    ids, others = (encode_within(pair, part, max_new_tokens, prompting) for part in (texts, calibration))
     with shown_progress(as_json) as progress:
         found = bench(
             pair, ids, sampling=sampling, max_new_tokens=max_new_tokens, calibration=others, progress=progress
         )
+    found.record["settings"] |= prompting.record(pair.tokenizer)
     size, depth = found.record["tree"].values()
     tell(f"Raced a static tree of {size} nodes, {depth} deep: planned for the acceptance and times of this very run.")
+    for name, parted in found.record.get("texts_differ", {}).items():
+        tell(
+            f"{name} wrote another text than autoregressive on {len(parted)} of {len(ids)} prompts: "
+            f"on prompt {parted[0]['prompt']} {parted[0]['words']}."
+        )
     if out is not None:
         write_atomic(out, json_bytes(found.record))
     report(found.record, as_json, bench_parts(found.record, found.over_plain, pair_options(target, draft)))

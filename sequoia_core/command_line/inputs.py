@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..decoding.sampling import SamplingConfig
     from ..design.acceptance import AcceptanceVector
     from ..models.language_model import ModelPair
+    from ..models.prompting import Prompting
 
 Acceptance = TypeVar("Acceptance")
 
@@ -94,9 +95,16 @@ def prompt_texts(prompts: Path | None, count: int | None, column: str | None = N
     return load_prompts(prompts or ASSETS / "prompts" / "prompts.jsonl", column)[:count]
 
 
-def encode_within(pair: ModelPair, texts: list[str], room: int, chat: bool | None) -> list[list[int]]:
+def prompting_of(chat: bool | None, template_arguments: list[str] | None) -> Prompting:
+    """Return how texts become prompts, by the options of a command."""
+    from ..models.prompting import Prompting, parsed_arguments
+
+    return Prompting(chat, parsed_arguments(template_arguments or ()))
+
+
+def encode_within(pair: ModelPair, texts: list[str], room: int, prompting: Prompting) -> list[list[int]]:
     """Return token ids of each prompt, refusing one that leaves no room for the new tokens."""
-    context, found = pair.max_context, encoded(pair, texts, chat)
+    context, found = pair.max_context, encoded(pair, texts, prompting)
     whose = "target" if context == pair.target.max_context else "draft"
     for text, ids in zip(texts, found, strict=True):
         if not ids or len(ids) + room > context:
@@ -107,8 +115,8 @@ def encode_within(pair: ModelPair, texts: list[str], room: int, chat: bool | Non
     return found
 
 
-def encoded(pair: ModelPair, texts: list[str], chat: bool | None) -> list[list[int]]:
-    from ..models.chat import encode_prompt
+def encoded(pair: ModelPair, texts: list[str], prompting: Prompting) -> list[list[int]]:
+    from ..models.prompting import encode_prompt
 
     with held_stderr():
-        return [encode_prompt(pair.tokenizer, text, chat=chat) for text in texts]
+        return [encode_prompt(pair, text, prompting) for text in texts]

@@ -13,7 +13,16 @@ import typer
 
 from ..design.acceptance import AcceptanceVector
 from ..design.break_even import idle_arithmetic
-from .inputs import checked_sampling, encode_within, encoded, open_pair, pair_options, prompt_texts, require_draft
+from .inputs import (
+    checked_sampling,
+    encode_within,
+    encoded,
+    open_pair,
+    pair_options,
+    prompt_texts,
+    prompting_of,
+    require_draft,
+)
 from .measured_words import measure_parts, profile_parts
 from .options import (
     PROMPT_COUNT,
@@ -33,6 +42,7 @@ from .options import (
     Seed,
     Target,
     Temperature,
+    TemplateArguments,
     TopP,
     app,
 )
@@ -61,6 +71,7 @@ def measure_command(
     prompts: Prompts = None,
     column: Column = None,
     chat: Chat = None,
+    template_arguments: TemplateArguments = None,
     own_text: Annotated[
         bool, typer.Option("--own-text", help="The prompts are the text to measure on; nothing is generated.")
     ] = False,
@@ -91,17 +102,19 @@ def measure_command(
 
     sampling = checked_sampling(temperature, top_p, verifier)
     check_measured(verifier)
+    prompting = prompting_of(False if own_text else chat, template_arguments)
     check_out(out)
     texts = prompt_texts(prompts, prompt_count, column)
     partial = _partial_vector(resume, out)
     pair = open_pair(target, draft, device, dtype, offload, tokenizer=tokenizer)
-    ids = encoded(pair, texts, chat=False) if own_text else encode_within(pair, texts, max_new_tokens, chat)
+    ids = encoded(pair, texts, prompting) if own_text else encode_within(pair, texts, max_new_tokens, prompting)
     started = time.perf_counter()
     try:
         with shown_progress(as_json) as progress:
             vector = measure_acceptance(
                 ids, target=pair.target, draft=pair.draft, sampling=sampling, width=width,
                 max_new_tokens=max_new_tokens, verifier=verifier, own_text=own_text, seed=seed, resume=partial,
+                prompted=prompting.record(pair.tokenizer),
                 checkpoint=None if out is None else lambda v: v.save(out), progress=progress,
             )  # fmt: skip
     except CannotResume as error:
@@ -116,7 +129,7 @@ def measure_command(
         _json_probs(vector)
         | more
         | {"source": vector.meta["source"], "prompts": len(ids), "resumed_prompts": resumed}
-        | {"dtype": vector.meta["dtype"]}
+        | {name: vector.meta[name] for name in ("dtype", "prompt_ending", "template_arguments")}
         | {"holds_for": vector.holds_for.to_json()}
         | {"seconds": time.perf_counter() - started}
     )

@@ -52,6 +52,10 @@ Chat = Annotated[
     bool | None,
     typer.Option("--chat/--raw", help="Use the tokenizer's chat template, or not; default: where it has one."),
 ]
+TemplateArguments = Annotated[
+    list[str] | None,
+    typer.Option("--template-arg", help="name=value for the chat template, such as enable_thinking=false; repeatable."),
+]
 PROMPT_COUNT = typer.Option("--prompt-count", help="Use only the first this many prompts.", min=1)
 Seed = Annotated[int, typer.Option("--seed", help="Equal seeds draw equally.", min=0, max=2**64 - 1)]
 Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]

@@ -18,6 +18,7 @@ import torch
 
 from ..design.conditions import Conditions
 from ..design.tree import TokenTree
+from ..models.finite_weights import overflow_words
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, Session
 from .assemble import Parts, assemble
@@ -147,6 +148,11 @@ def _check_request(
             f"draft: found a vocabulary of {draft.vocab_size}, expected {target.vocab_size} as the target has "
             "(load_pair cuts padding off both)"
         )
+    if policy.largest_token >= target.vocab_size:
+        raise ValueError(
+            f"index: found token {policy.largest_token} in its texts, expected ids from 0 to {target.vocab_size - 1}: "
+            "texts of the tokenizer that this model has"
+        )
     if policy.max_children > target.vocab_size:
         raise ValueError(
             f"tree: found {policy.max_children} children of one node, expected at most {target.vocab_size} tokens"
@@ -266,7 +272,8 @@ def take_step(
         gains = draft.marginal_gains(left_out) if left_out and draft.marginal_gains is not None else None
         occurrences = draft.occurrences() if likely else ()
     except FloatingPointError as error:
-        raise FloatingPointError(f"step {index}: {error}") from error
+        words = overflow_words(session.logits_dtype for session in sessions)
+        raise FloatingPointError(f"step {index}: {error}{words}") from error
     explained = time.perf_counter()  # what is only worked out to be shown counts in no phase
     tokens = draft.tokens.tolist()
     new, finished = end.cut(sequence, [tokens[node] for node in walk.path[1:]] + [walk.bonus_token])

@@ -29,6 +29,7 @@ class TreePolicy(Protocol):
         max_children: children of one node at most.
         fixed: the tree of every step, None where steps differ.
         needs_draft: whether trees take a draft model to fill.
+        largest_token: the largest id in texts that trees are looked up in; -1 where there are none.
         verifiers: names of the verifiers that are exact for these trees; the first is used where the caller names none.
     """
 
@@ -44,6 +45,8 @@ class TreePolicy(Protocol):
     def fixed(self) -> TokenTree | None: ...
     @property
     def needs_draft(self) -> bool: ...
+    @property
+    def largest_token(self) -> int: ...
     @property
     def verifiers(self) -> tuple[str, ...]: ...
 
@@ -69,6 +72,10 @@ class FixedTree:
     @property
     def needs_draft(self) -> bool:
         return self.fixed.size > 1
+
+    @property
+    def largest_token(self) -> int:
+        return -1
 
     @property
     def max_size(self) -> int:

@@ -5,6 +5,7 @@ Each module imports, of this room, only the modules named:
     bootstrap         -
     conditions        -
     model_shapes      -
+    near_ties         -
     scenarios         -
     server_flags      -
     tree              -

@@ -2,6 +2,7 @@
 
 Each module imports, of this room, only the modules named:
 
+    architectures             -
     chat                      -
     chat_templates            -
     device                    -
@@ -13,13 +14,15 @@ Each module imports, of this room, only the modules named:
     offload.layer_ring        -
     protocol                  -
     tree_cache                -
-    tree_pass_check           model_files, protocol
+    finite_weights            protocol
+    prompting                 chat, protocol
+    tree_pass_check           model_files, protocol, finite_weights
     default_dtype             device
     llama_torch               tree_cache
     prefill                   protocol
     static_pass               tree_cache
     transformers_passes       tree_cache
-    checkpoint                model_files, default_dtype
+    checkpoint                architectures, model_files, default_dtype, finite_weights
     gguf.session              gguf.bindings
     gguf.model                model_files, protocol, gguf.bindings, gguf.session
     gguf.tokenizer            model_files, gguf.bindings
@@ -31,9 +34,9 @@ Each module imports, of this room, only the modules named:
     random_models             free_memory, protocol, language_model
     offload.packed_content    offload.direct_reads, offload.tensor_files, offload.four_bits, offload.layer_sources
     offload.packed_layers     model_files, offload.direct_reads, offload.tensor_files, offload.four_bits, offload.packed_content
-    offload.streamed_modules  offload.layer_ring, transformers_passes, offload.tensor_files, offload.four_bits, offload.layer_sources
+    offload.streamed_modules  finite_weights, offload.layer_ring, transformers_passes, offload.tensor_files, offload.four_bits, offload.layer_sources
     offload.needs             free_memory, offload.layer_ring, offload.tensor_files, offload.four_bits, offload.packed_content, offload.streamed_modules
     offload.streamed_llama    offload.layer_ring, offload.tensor_files, offload.four_bits, offload.layer_sources, offload.packed_content, offload.packed_layers
     offload.loading           model_files, protocol, checkpoint, language_model, offload.tensor_files, offload.four_bits, offload.streamed_modules, offload.needs, offload.streamed_llama
-    loading                   model_files, protocol, default_dtype, checkpoint, gguf.model, language_model, pair_tokenizer, tree_pass_check, offload.packed_layers, offload.needs, offload.loading
+    loading                   architectures, model_files, protocol, default_dtype, checkpoint, gguf.model, language_model, pair_tokenizer, tree_pass_check, offload.packed_layers, offload.needs, offload.loading
 """  # noqa: E501

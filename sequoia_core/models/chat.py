@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,10 @@ from ..files.safe_files import one_line, read_bytes, read_json
 
 ROLES = ("system", "user", "assistant")
 MAX_CHAT_CHARS = 4_000_000  # beyond any context: only a faulty template writes more
+RESERVED = (  # names that transformers gives templates itself, or its rendering takes
+    "messages", "conversations", "tools", "documents", "chat_template", "add_generation_prompt",
+    "continue_final_message", "return_assistant_tokens_mask", "raise_exception", "strftime_now",
+)  # fmt: skip
 SHORTEST_MARK = 3  # characters; shorter ones, such as a dash, are in many texts
 
 _RENDERER = BoundedProcess(
@@ -42,61 +46,60 @@ class Turn:
         check_text(self.text)
 
 
-def encode_prompt(tokenizer: Any, text: str, *, chat: bool | None = None) -> list[int]:
-    """Return a prompt's token ids, as the user's turn of a conversation where the model is a chat model.
-
-    Args:
-        tokenizer: of transformers.
-        chat: True puts the text into the tokenizer's chat template, False takes it as it is, None uses a
-            template where the tokenizer has one.
-
-    Raises:
-        ValueError: for text that has no UTF-8 form, when a template is asked for and there is none, or the template
-            cannot be used; when the tokenizer fails on the text.
-    """
-    check_text(text)
-    if chat or (chat is None and _template(tokenizer) is not None):
-        return encode_chat(tokenizer, [Turn("user", text)])
-    with _tokenizing(text):
-        return list(tokenizer.encode(text))
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raise ValueError for an argument by a name that a template cannot be given."""
+    for name in arguments:
+        reserved = name in RESERVED or name.endswith(("_token", "_tokens"))
+        if reserved or not re.fullmatch(r"[A-Za-z_]\w{0,79}", name, re.ASCII):
+            found = "a name that the program itself gives" if reserved else "no name"
+            raise ValueError(f"template argument {name[:40]!r}: found {found}, expected such as enable_thinking")
 
 
-def encode_chat(tokenizer: Any, turns: Sequence[Turn]) -> list[int]:
+def encode_chat(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, Any] | None = None) -> list[int]:
     """Return the token ids of a conversation up to where the assistant's next turn begins.
 
     Raises:
         ValueError: see `chat_text`; when the tokenizer fails on the text.
     """
-    return encode_templated(tokenizer, chat_text(tokenizer, turns))
+    return encode_templated(tokenizer, chat_text(tokenizer, turns, arguments))
 
 
 def encode_templated(tokenizer: Any, text: str) -> list[int]:
     """Return the token ids of the output of `chat_text`, which has all special tokens already."""
-    with _tokenizing(text):
+    with tokenizing(text):
         return list(tokenizer.encode(text, add_special_tokens=False))
 
 
-def chat_text(tokenizer: Any, turns: Sequence[Turn]) -> str:
+def chat_text(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, Any] | None = None) -> str:
     """Return what the tokenizer's chat template makes of a conversation, up to where the assistant's turn begins.
 
     A template is a program of the model's author. It runs in the sandbox of transformers, which denies it files and
     Python, and in a separate process, which limits its time and memory. The first call waits about a second for that
     process, later ones a few milliseconds.
 
+    Args:
+        arguments: name -> JSON value, given to the template beside the conversation.
+
     Raises:
-        ValueError: where there is no template or no turn; for a template that fails, takes too long or too much
-            memory, refuses system turns, or writes no text or far too much.
+        ValueError: where there is no template or no turn; for an argument that it does not read; for a template that
+            fails, takes too long or too much memory, refuses system turns, or writes no text or far too much.
     """
-    if _template(tokenizer) is None:
+    if not has_template(tokenizer):
         raise ValueError("chat: found a tokenizer without a chat template, expected that of an instruct model")
     if not turns:
         raise ValueError("chat: found no turns, expected at least one")
+    arguments = arguments or {}
+    for name in arguments:
+        if not re.search(rf"\b{name}\b", f"{tokenizer.get_chat_template()}"):
+            raise ValueError(
+                f"template argument {name}: found a chat template that does not read it, expected one that it reads"
+            )
     try:
-        return _rendered(tokenizer, turns)
+        return _rendered(tokenizer, turns, arguments)
     except ValueError as error:
         others = [turn for turn in turns if turn.role != "system"]
         beyond_limits = isinstance(error.__cause__, LimitError)
-        if beyond_limits or len(others) in (0, len(turns)) or not _renders(tokenizer, others):
+        if beyond_limits or len(others) in (0, len(turns)) or not _renders(tokenizer, others, arguments):
             raise
         raise ValueError(
             f"chat: found a chat template that refuses a system turn ({one_line(error.__cause__ or error)}), "
@@ -104,7 +107,7 @@ def chat_text(tokenizer: Any, turns: Sequence[Turn]) -> str:
         ) from error
 
 
-def chat_remarks(tokenizer: Any, turns: Sequence[Turn]) -> list[str]:
+def chat_remarks(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, Any] | None = None) -> list[str]:
     """Return a warning for each part of a conversation that the model reads as a mark; usually none.
 
     A template puts each turn between marks, and the tokenizer treats a mark in a text the same: "<|im_end|>" written by
@@ -116,7 +119,8 @@ def chat_remarks(tokenizer: Any, turns: Sequence[Turn]) -> list[str]:
         ValueError: see `chat_text`.
     """
     places = [f"(turn {place})" for place in range(len(turns))]
-    frame = chat_text(tokenizer, [Turn(turn.role, place) for turn, place in zip(turns, places, strict=True)])
+    framed = [Turn(turn.role, place) for turn, place in zip(turns, places, strict=True)]
+    frame = chat_text(tokenizer, framed, arguments)
     added = (token for token in tokenizer.added_tokens_decoder.values() if token.content.strip())
     marks = {token.content for token in added if token.special or token.content in frame}
     for between in re.split("|".join(map(re.escape, places)), frame):
@@ -146,20 +150,21 @@ def has_chat_template(folder: str | Path) -> bool:
     return isinstance(settings, dict) and bool(settings.get("chat_template"))
 
 
-def _template(tokenizer: Any) -> Any:
-    return getattr(tokenizer, "chat_template", None)
+def has_template(tokenizer: Any) -> bool:
+    return getattr(tokenizer, "chat_template", None) is not None
 
 
-def _tokenizing(text: str) -> Any:
+def tokenizing(text: str) -> Any:
+    """Turn what a tokenizer raises on a text into one line that names the text."""
     return panics_as_errors(f"prompt {text[:40]!r}", "text that the model's tokenizer can take")
 
 
-def _rendered(tokenizer: Any, turns: Sequence[Turn]) -> str:
+def _rendered(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, Any]) -> str:
     messages = [{"role": turn.role, "content": turn.text} for turn in turns]
     try:
         asked = {
             "template": tokenizer.get_chat_template(), "messages": messages, "tokens": tokenizer.special_tokens_map,
-            "most": MAX_CHAT_CHARS,
+            "most": MAX_CHAT_CHARS, "arguments": dict(arguments),
         }  # fmt: skip
         length, text = _RENDERER.ask(json.dumps(asked, default=str).encode())
     except LimitError as error:
@@ -177,9 +182,9 @@ def _rendered(tokenizer: Any, turns: Sequence[Turn]) -> str:
     return text
 
 
-def _renders(tokenizer: Any, turns: Sequence[Turn]) -> bool:
+def _renders(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, Any]) -> bool:
     try:
-        _rendered(tokenizer, turns)
+        _rendered(tokenizer, turns, arguments)
     except ValueError:
         return False
     return True

@@ -13,7 +13,8 @@ def render(request: bytes) -> tuple[int, str]:
     """Return how long the text of a conversation is, and its beginning.
 
     Args:
-        request: JSON object of the template, its messages, the special tokens, and the most characters to return.
+        request: JSON object of the template, its messages, the special tokens, other arguments, and the most
+            characters to return.
 
     Raises:
         ValueError: with the reason alone.
@@ -22,7 +23,7 @@ def render(request: bytes) -> tuple[int, str]:
     try:
         text = render_jinja_template(
             conversations=[asked["messages"]], chat_template=asked["template"], add_generation_prompt=True,
-            **asked["tokens"],
+            **asked["arguments"], **asked["tokens"],
         )[0][0]  # fmt: skip
     except MemoryError:
         raise

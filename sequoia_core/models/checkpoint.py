@@ -21,7 +21,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from .architectures import check_architecture, check_head
 from .default_dtype import NAMES
+from .finite_weights import check_finite
 from .model_files import A_MODEL, Source, explained
 
 if TYPE_CHECKING:
@@ -66,17 +68,19 @@ def read_plan(source: Source) -> Plan:
 
     Raises:
         ValueError: for files that are absent or damaged, settings that no model has, a
-            quantisation whose package is missing.
+            quantisation whose package is missing, and for what is no causal language model, saying what it is.
     """
     where = f"{source.name}/config.json"
     fields = source.read_object("config.json", needed=True)
     assert fields is not None, "a needed file is there"
     source.read_object("generation_config.json")  # transformers ignores one that it cannot read
     stored = _stored(source)
+    check_head(source.name, fields, stored)
     _check_counts(where, fields, len(stored))
     with explained(where, "the configuration of a causal language model", "settings that do not hold"):
         config = AutoConfig.from_pretrained(source.place, trust_remote_code=False)
         text = config.get_text_config()
+    check_architecture(source.name, config, fields)
     _check_sizes(where, text)
     return Plan(config, _check_quantisation(source.name, config), stored)
 
@@ -107,6 +111,7 @@ def load_weights(
         if not placed and not spread:
             model = model.to(device)
     _check_loaded(name, model, report)
+    check_finite(name, model, lambda: weight_paths(source))
     align_weights(model)
     return model
 
@@ -245,7 +250,7 @@ def _check_stored(name: str, empty: PreTrainedModel, plan: Plan) -> None:
 
 
 def _check_loaded(name: str, model: PreTrainedModel, report: dict[str, Any]) -> None:
-    """Refuse a model whose files do not hold exactly its weights, or hold some that are no finite numbers.
+    """Refuse a model whose files do not hold exactly its weights.
 
     transformers fills gaps with random numbers and ignores surplus tensors. Its report leaves out what an architecture
     declares as ignorable: heads tied to the embedding, buffers that earlier versions stored.
@@ -253,11 +258,6 @@ def _check_loaded(name: str, model: PreTrainedModel, report: dict[str, Any]) -> 
     buffers = {key for key, _ in model.named_buffers()}  # computed, not loaded, wherever a file still stores them
     surplus = [key for key in report["unexpected_keys"] if key not in buffers and not key.endswith(".masked_bias")]
     _refuse_misfits(name, model, report["missing_keys"], report["mismatched_keys"], surplus)
-    for key, weights in model.named_parameters():
-        if weights.is_floating_point() and not weights.is_meta:
-            # a sum takes one pass and no memory; single numbers are checked only where it is not finite
-            if not weights.sum(dtype=torch.float32).isfinite() and not weights.isfinite().all():
-                raise ValueError(f"{name}: found numbers that are not finite in {key}, expected finite weights")
 
 
 def _refuse_misfits(

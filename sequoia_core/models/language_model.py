@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -164,6 +165,16 @@ class ModelPair:
     def models(self) -> tuple[LoadedModel, ...]:
         """The target, and the draft where there is one."""
         return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
+    def vocab_size(self) -> int:
+        """V, tokens that its models read and draw."""
+        return self.target.vocab_size
+
+    def text(self, tokens: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Return the text of what was decoded, without the token that ended it."""
+        ended = bool(tokens) and tokens[-1] in self.target.eos_ids
+        return self.tokenizer.decode(tokens[:-1] if ended else tokens, skip_special_tokens=skip_special_tokens)
 
     @property
     def in_transformers(self) -> bool:

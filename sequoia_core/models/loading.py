@@ -17,11 +17,12 @@ import torch
 from ..files.gguf_header import is_gguf, read_gguf_header
 from ..files.model_names import DEMO_PAIR, NO_DRAFT, model_name
 from ..native.instruction_sets import check_environment
+from .architectures import check_gguf_architecture
 from .checkpoint import COMPRESSED_TENSORS, SPREAD, Plan, load_weights, read_plan
 from .default_dtype import default_dtype
 from .gguf.model import GGUFModel, LlamaCppOptions, gguf_path
 from .language_model import HuggingFaceModel, ModelPair, context_of
-from .model_files import Source, locate, one_line
+from .model_files import Source, explained, locate, one_line
 from .offload.loading import check_tier, load_offloaded, predicted_needs
 from .offload.needs import OffloadNeeds, free_bytes
 from .offload.packed_layers import DamagedCopy
@@ -171,7 +172,7 @@ class PairFacts(NamedTuple):
     """What is known of a pair before a weight is read.
 
     Attributes:
-        vocab_size: ids that its tokenizer knows.
+        vocab_size: ids that its tokenizer knows and its target has rows for.
         contexts: of the target and the draft, in tokens.
         dtype: that it loads in; None where all are GGUF files, which have their own.
     """
@@ -198,11 +199,14 @@ def pair_facts(
     """
     names, place = _request(target, draft, device, dtype, offload)
     chosen, _ = tokenizer_of(names, tokenizer)
+    vocab_size = max(chosen.get_vocab().values()) + 1
     contexts = []
     for name in names:
         if name is None:
             continue
         files = _read(name)
+        if files is not None and name == names.target:
+            vocab_size = min(vocab_size, files.plan.config.get_text_config().vocab_size)
         contexts.append(
             int(read_gguf_header(gguf_path(name)).of_model("context_length"))
             if files is None
@@ -210,7 +214,6 @@ def pair_facts(
         )
     folders = [name for name in names if name is not None and not is_gguf(name)]
     loaded = str(_dtype(folders, dtype, place)).removeprefix("torch.") if folders else None
-    vocab_size = max(chosen.get_vocab().values()) + 1
     return PairFacts(chosen, vocab_size, tuple(contexts), loaded)
 
 
@@ -262,7 +265,10 @@ def _request(
 def _read(name: str | os.PathLike) -> _Files | None:
     """Return what a model's small files say; None for a GGUF file, which llama.cpp reads."""
     if is_gguf(name):
-        gguf_path(name)
+        path = gguf_path(name)
+        with explained(str(name), "a GGUF file that can be read"):
+            architecture = read_gguf_header(path).architecture
+        check_gguf_architecture(str(name), architecture)
         return None
     source = locate(name)
     return _Files(source, read_plan(source))

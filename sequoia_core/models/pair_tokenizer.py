@@ -64,12 +64,29 @@ def _check_same_tokens(a: Tokenizer, b: Tokenizer, name_a: str, name_b: str) -> 
         return
     by_id_a, by_id_b = ({i: t.replace("▁", " ") for t, i in vocab.items()} for vocab in (vocab_a, vocab_b))
     common = min(max(by_id_a), max(by_id_b))
-    for index in sorted(by_id_a.keys() | by_id_b.keys()):
-        if index <= common and by_id_a.get(index) != by_id_b.get(index):
-            raise ValueError(
-                f"tokenizers differ: id {index} is {by_id_a.get(index)!r} in {name_a} and {by_id_b.get(index)!r} in "
-                f"{name_b}; expected a draft with the target's tokenizer"
-            )
+    ids = sorted(index for index in by_id_a.keys() | by_id_b.keys() if index <= common)
+    differing = [index for index in ids if by_id_a.get(index) != by_id_b.get(index)]
+    if not differing:
+        return
+    first = differing[0]
+    places = f"id {first} is {by_id_a.get(first)!r} in {name_a} and {by_id_b.get(first)!r} in {name_b}"
+    sizes = f"{len(vocab_a):,} tokens ({_kind(a)}) and {len(vocab_b):,} ({_kind(b)})"
+    how_far = f"in {len(differing):,} of {len(ids):,} ids that both have, the first"
+    if len(differing) == 1:
+        how_far = f"in one {'special ' if _is_special(first, a, b) else ''}token only"
+    raise ValueError(
+        f"tokenizers differ {how_far}: {places}; found {sizes}, expected a draft with the target's tokenizer"
+    )
+
+
+def _kind(tokenizer: Tokenizer) -> str:
+    inner = getattr(tokenizer, "backend_tokenizer", None)  # of transformers' fast ones
+    return type(tokenizer if inner is None else inner.model).__name__
+
+
+def _is_special(index: int, *tokenizers: Tokenizer) -> bool:
+    added = [tokenizer.added_tokens_decoder.get(index) for tokenizer in tokenizers]
+    return any(token is not None and token.special for token in added)
 
 
 def _differing_ids(chosen: Tokenizer, other: Tokenizer, name: str, name_other: str) -> Iterable[str]:

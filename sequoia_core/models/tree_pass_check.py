@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from .finite_weights import overflow_words
 from .model_files import explained
 from .protocol import LoadedModel, Tokenizer, causal_mask, dtype_name
 
@@ -67,8 +68,10 @@ def check_tree_pass(model: LoadedModel, tokenizer: Tokenizer | None = None) -> N
             others = [node for node in range(WIDTH) if node not in path]
             in_order.append(pass_after_prefix(nodes[path + others], places, causal_mask(WIDTH))[: len(path)])
     if not all(rows.isfinite().all() for rows in (plain, all_seen, read, tree, *in_order)):
-        overflow = " (float16 overflows in some models: try bfloat16)" if dtype_name(model) == "float16" else ""
-        raise ValueError(f"{name}: found logits that are not finite, expected finite ones{overflow}")
+        dtype = dtype_name(model)
+        raise ValueError(
+            f"{name}: found logits that are not finite in {dtype}, expected finite ones{overflow_words([dtype])}"
+        )
     if misplaced is not None and _difference(misplaced, tree) < UNCHANGED:
         raise ValueError(
             f"{name}: found a {kind} that ignores the positions it is given: a tree gets the same logits with others, "

@@ -2,6 +2,7 @@
 
 Each module imports, of this room, only the modules named:
 
+    first_difference     -
     measure_bounds       -
     node_enumeration     -
     prompt_loop          -
@@ -14,13 +15,13 @@ Each module imports, of this room, only the modules named:
     bound_of_passes      measure_bounds
     lookup_replay        prompt_loop
     prediction_on_texts  lookup_replay
-    losslessness         prompt_loop
+    losslessness         first_difference, prompt_loop
     measure_profile      step_timers
     race                 prompt_loop
     ranks_along_text     prompt_loop
     measure_acceptance   prompt_loop, ranks_along_text
     server_check         prompt_loop, race
-    bench                measure_profile, prompt_loop, race, measure_acceptance
+    bench                first_difference, measure_profile, prompt_loop, race, measure_acceptance
     sweep.jobs           measure_profile, race, measure_acceptance, bench, sweep.content, sweep.plan
     sweep.results        measure_acceptance
     sweep.workers        sweep.jobs

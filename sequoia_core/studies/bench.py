@@ -25,6 +25,7 @@ from ..design.profile import HardwareProfile
 from ..design.tree import TokenTree
 from ..files.model_names import needed_draft
 from ..models.language_model import ModelPair
+from .first_difference import first_difference
 from .measure_acceptance import measure_acceptance
 from .measure_profile import measure_profile
 from .prompt_loop import Progress, part_of
@@ -84,7 +85,8 @@ def bench(
         `autoregressive`: totals against totals, prompt reading left out, and whether the measured one is inside the
         predicted interval.
         `specexec` and `adaptive` have the same, the latter also its tree's size and depth where that tree is static.
-        All three say how they compare with the fastest other method. `growing_sec` is the profile's.
+        All three say how they compare with the fastest other method. `growing_sec` is the profile's. At temperature 0
+        `texts_differ` has, for each method, where its texts first part from those of `autoregressive`, and by what gap.
     """
     draft = needed_draft(pair.draft, "bench races trees that a draft fills")
     raced = prompts
@@ -113,6 +115,10 @@ def bench(
         held = _held(found, results["autoregressive"].sec_per_token / results[name].sec_per_token)
         result[name] |= held | {"over_best_other": over_best_other(results, name)}
         result |= held if name == "sequoia" else {}
+    if sampling.greedy:
+        result["texts_differ"] = {
+            name: parted for name in results if (parted := _differences(pair, raced, results, name))
+        }
     result["paper_speedup"] = prediction.paper_speedup
     result["tree"] = {"size": trees["sequoia"].size, "depth": trees["sequoia"].depth}
     result["chain_length"] = trees["chain"].depth
@@ -139,6 +145,20 @@ def bench(
     result["looping"] = _compared(results, repeated > LOOPS_FROM)
     result["peak_memory_bytes"] = _peak_memory(pair.target.device)
     return Bench(result, {name: over_plain(results, name) for name in results})
+
+
+def _differences(
+    pair: ModelPair, prompts: Sequence[Sequence[int]], results: dict[str, MethodResult], name: str
+) -> list[dict]:
+    """Return where the greedy texts of a method part from the target's own, as plain JSON values."""
+    texts = zip(prompts, results["autoregressive"].outputs, results[name].outputs, strict=True)
+    found = [first_difference(prompt, wanted, text, pair.target) for prompt, wanted, text in texts]
+    return [
+        {"prompt": number, "token": one.place + 1, "tokens": list(one.tokens), "logit_gap": one.gap}
+        | {"near_tie": one.near_tie, "words": one.words(pair.tokenizer.decode)}
+        for number, one in enumerate(found, start=1)
+        if one is not None
+    ]
 
 
 def _held(prediction: Prediction, measured: float) -> dict:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from ..design.tree import TokenTree
 from ..files.faults import Cancelled
 from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, causal_mask
+from .first_difference import Difference, first_difference
 from .prompt_loop import Progress, Report, one_by_one
 
 FALSE_ALARM = 1e-6  # largest probability that a correct verifier fails; shown to the user
@@ -49,6 +50,7 @@ class LosslessnessReport:
         pooled: bool [c]; true where the cell holds all continuations of `cells[i]` that have no cell of their own.
         expected: float64 [c], counts; they sum to `samples`.
         observed: int64 [c], counts; they and `impossible` sum to `samples`.
+        difference: at temperature 0, where an impossible text parts from the target's own.
     """
 
     samples: int
@@ -61,6 +63,7 @@ class LosslessnessReport:
     pooled: np.ndarray
     expected: np.ndarray
     observed: np.ndarray
+    difference: Difference | None = None
 
     @property
     def passed(self) -> bool:
@@ -141,7 +144,11 @@ def check_losslessness(
         raise Cancelled("samples: cancelled before the first was complete, expected at least one")
     assert expected is not None, "whatever was counted was decoded after the prompt was read for the expected cells"
     expected.split(SMALLEST_EXPECTED / count)
-    return _g_test(expected, seen)
+    report = _g_test(expected, seen)
+    if sampling.greedy and report.impossible and not report.pooled[0]:
+        odd = next(text for text in seen if expected.cell_of(text) is None)
+        return replace(report, difference=first_difference(prompt, report.cells[0], odd, target))
+    return report
 
 
 class _ExpectedCells:

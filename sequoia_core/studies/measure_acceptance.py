@@ -54,6 +54,7 @@ def measure_acceptance(
     verifier: str = "sequoia",
     seed: int = 0,
     resume: AcceptanceVector | None = None,
+    prompted: Mapping[str, Any] | None = None,
     checkpoint: Callable[[AcceptanceVector], None] | None = None,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
@@ -76,6 +77,7 @@ def measure_acceptance(
             compare with the argmax.
         seed: of all randomness, 0 or more.
         resume: the vector of an earlier run with the same settings; its prompts are the first of `prompts`.
+        prompted: what the meta says of how the prompts were made, as `Prompting.record` returns it.
         checkpoint: called with the vector so far after each prompt, to save it.
         progress: called with the fraction done and a message.
         cancel: looked at between passes; the prompts complete by then are returned.
@@ -100,7 +102,7 @@ def measure_acceptance(
     settings = {
         "source": OWN_TEXT if own_text else TARGET_TEXT, **pair_settings(target, draft), "verifier": verifier,
         "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k, "width": width,
-        "max_new_tokens": None if own_text else max_new_tokens, "seed": seed,
+        "max_new_tokens": None if own_text else max_new_tokens, "seed": seed, **(prompted or {}),
     }  # fmt: skip
     found = ([], [], []) if resume is None else _resumed(resume, settings, prompts)
     measure = partial(

@@ -17,7 +17,7 @@ from sequoia_core import AcceptanceVector, HardwareProfile
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.files.model_names import DEMO_PAIR
 from sequoia_core.models import default_dtype
-from sequoia_core.models.language_model import HuggingFaceModel
+from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
 from ui.jobs import jobs
 from ui.session import core_cache, machine, model_pairs, shipped
 
@@ -78,19 +78,26 @@ def run_job(page: AppTest, kind: str) -> AppTest:
     return settled(page.run())
 
 
+class OpenPair(SimpleNamespace):
+    """A pair whose parts tests may replace."""
+
+    vocab_size, text = ModelPair.vocab_size, ModelPair.text
+
+
 def as_demo_pair(target: HuggingFaceModel, draft: HuggingFaceModel, tokenizer: SimpleNamespace) -> SimpleNamespace:
     """Return small models under the names that measurements of the demo pair carry."""
     models = [copy.copy(model) for model in (target, draft)]
     for model, name in zip(models, DEMO_NAMES, strict=True):
         model.name = name
     context = min(model.max_context for model in models)
-    return SimpleNamespace(target=models[0], draft=models[1], tokenizer=tokenizer, max_context=context)
+    return OpenPair(target=models[0], draft=models[1], tokenizer=tokenizer, max_context=context)
 
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A model pair that nothing runs: the tests replace what would."""
-    fake = SimpleNamespace(target=None, draft=None, tokenizer=SimpleNamespace(encode=lambda text: [len(text)]))
+    target, tokenizer = SimpleNamespace(vocab_size=1 << 20), SimpleNamespace(encode=lambda text: [len(text)])
+    fake = OpenPair(target=target, draft=None, tokenizer=tokenizer)
     monkeypatch.setattr("ui.jobs.jobs.shared_pair", lambda *spec: fake)
     return fake
 

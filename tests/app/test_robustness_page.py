@@ -18,7 +18,7 @@ from sequoia_core import SamplingConfig
 from sequoia_core.design.conditions import VERIFIERS
 from sequoia_core.design.plain_trees import branching_tree
 from sequoia_core.studies.verifier_comparison import TreeRun, VerifierComparison
-from tests.app.conftest import ROOT, metrics, open_page, settled, vector, wait_for
+from tests.app.conftest import ROOT, OpenPair, metrics, open_page, settled, vector, wait_for
 from tests.conftest import calibration_of, tiny_llama
 from ui import record_files
 from ui.robustness import measurements, records, wording
@@ -68,7 +68,7 @@ def tiny_pair(monkeypatch: pytest.MonkeyPatch, tiny_target) -> SimpleNamespace:
     tokenizer = SimpleNamespace(
         encode=lambda text: [1 + len(text) % 7, 3], decode=lambda ids, **_: "".join(f"{HOSTILE}{i}" for i in ids)
     )
-    found = SimpleNamespace(target=tiny_target, draft=tiny_llama(2, layers=1), tokenizer=tokenizer)
+    found = OpenPair(target=tiny_target, draft=tiny_llama(2, layers=1), tokenizer=tokenizer)
     monkeypatch.setattr("ui.jobs.jobs.shared_pair", lambda *spec: found)
     return found
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from sequoia_core.design.tree import TokenTree
 from tests.app.test_decode_page import a_record
-from ui.runs.run_comparison import divergence, setting_table, step_table, to_frame
+from ui.runs.run_comparison import divergence, first_token, setting_table, step_table, to_frame
 from ui.runs.runs import DecodeRequest
 
 
@@ -45,3 +45,26 @@ def test_another_tree_is_a_difference_though_the_text_is_equal() -> None:
     left, right = a_run([["a"], ["b"]]), a_run([["a"], ["b"]], parents=(-1, 0))
     found = step_table(left, right, only_differences=True)
     assert found[["nodes 1", "nodes 2"]].to_numpy().tolist() == [[3, 2]] * 2
+
+
+def recorded(words: list[str], probs: dict[str, float]) -> dict:
+    """Return a run of two tokens a step, one drafted and accepted, one bonus, with the same row for each."""
+    row = {"texts": list(probs), "probs": list(probs.values())}
+    nothing = {"texts": [], "probs": []}
+    run = a_run([words[place : place + 2] for place in range(0, len(words), 2)], parents=(-1, 0))
+    for step in run["steps"]:
+        accepted, bonus = step["pieces"]
+        step |= {"tokens": ["root", accepted], "path": [0, 1], "bonus": bonus}
+        step["rows"] = [{"node": node, "target": row, "draft": nothing, "residuals": []} for node in (0, 1)]
+    return run
+
+
+def test_the_first_token_that_differs_comes_with_the_gap_of_its_logits() -> None:
+    probs = {"a": 0.4, "b": 0.3999, "c": 0.1}
+    left = recorded(["a", "a", "a", "a"], probs)
+    for other, gap in (("b", np.log(0.4 / 0.3999)), ("c", np.log(4)), ("d", None)):
+        found = first_token(left, recorded(["a", "a", "a", other], probs))
+        assert (found.place, found.texts) == (3, ("a", other))
+        assert found.gap is None if gap is None else np.isclose(found.gap, gap)
+    assert first_token(left, recorded(["a", "a"], probs)) is None
+    assert first_token(left, a_run([["b"]])) is not None and first_token(a_run([["b"]]), left).gap is None

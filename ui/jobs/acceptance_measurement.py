@@ -9,11 +9,12 @@ import streamlit as st
 from sequoia_core import AcceptanceVector
 from sequoia_core.design.conditions import Conditions
 from sequoia_core.files.prompt_files import check_text
-from sequoia_core.models.chat import encode_prompt
+from sequoia_core.models.prompting import Prompting, encode_prompt
 from ui import controls, prompts
 from ui.jobs import job_panel
 from ui.jobs.jobs import JobContext
 from ui.markdown import escaped
+from ui.prompts import prompting
 from ui.session import predictions, session, shipped
 
 WIDTH = 32  # ranks: covers the widest node of most optimal trees
@@ -28,6 +29,7 @@ class Request:
         texts: prompts, or texts to read as they are.
         own_text: read the texts as they are; nothing is generated.
         resume: a measurement of the same settings that was cut.
+        prompting: how texts become prompts; None where the template arguments are wrong.
     """
 
     texts: tuple[str, ...]
@@ -38,6 +40,7 @@ class Request:
     tokens: int
     own_text: bool
     resume: AcceptanceVector | None
+    prompting: Prompting | None
 
 
 def section() -> None:
@@ -54,6 +57,8 @@ def section() -> None:
             disabled=blocked,
         ):
             try:
+                if request.prompting is None:
+                    raise ValueError("template arguments: nothing is measured before they are right")
                 if not request.texts:
                     raise ValueError("no prompts: choose at least one shipped prompt, write your own or upload some")
                 for text in request.texts:
@@ -101,13 +106,18 @@ def settings(uploaded: list[str]) -> Request:
         key="acceptance_resume",
         help="With the same settings and prompts the result is the one that an uninterrupted measurement gives.",
     )
-    return Request(tuple(chosen), temperature, top_p, verifier, width, tokens, own_text, partial if resume else None)
+    how = prompts.template_arguments()
+    if own_text:
+        how = Prompting(False)
+    resumed = partial if resume else None
+    return Request(tuple(chosen), temperature, top_p, verifier, width, tokens, own_text, resumed, how)
 
 
 def start_for(wanted: Conditions, *, prompts: int, tokens: int) -> None:
     """Queue the measurement of the vector that holds for these conditions, on the first shipped prompts."""
-    texts = tuple(shipped.prompts()[:prompts])
-    start(Request(texts, wanted.temperature, wanted.top_p, wanted.verifier, WIDTH, tokens, False, None))
+    how, texts = prompting(), tuple(shipped.prompts()[:prompts])
+    if how is not None:
+        start(Request(texts, wanted.temperature, wanted.top_p, wanted.verifier, WIDTH, tokens, False, None, how))
 
 
 def start(request: Request) -> None:
@@ -119,7 +129,7 @@ def start(request: Request) -> None:
 
         pair = job.pair(spec)
         return measure_acceptance(
-            [encode_prompt(pair.tokenizer, text, chat=False if request.own_text else None) for text in request.texts],
+            [encode_prompt(pair, text, request.prompting) for text in request.texts],
             target=pair.target,
             draft=pair.draft,
             sampling=SamplingConfig(temperature=request.temperature, top_p=request.top_p),
@@ -128,6 +138,7 @@ def start(request: Request) -> None:
             max_new_tokens=request.tokens,
             own_text=request.own_text,
             resume=request.resume,
+            prompted=request.prompting.record(pair.tokenizer),
             checkpoint=job.keep,
             progress=job.progress,
             cancel=job.cancel,

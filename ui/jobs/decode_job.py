@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sequoia_core.models.chat import chat_remarks, chat_text, encode_prompt, encode_templated
+from sequoia_core.models.chat import chat_remarks, chat_text, encode_templated
+from sequoia_core.models.prompting import encode_prompt, within_rows
 from ui.jobs.jobs import Job, JobContext
 from ui.runs.runs import DecodeRequest, Recorder
 from ui.token_text import TokenText
@@ -98,7 +99,7 @@ def decode_beside_baseline(
         if request.models.offload is not None:  # reading goes on in all of a step
             run["read_bytes_per_sec"] = (pair.target.bytes_read - read_before) / stepped_sec
         context.append(recorder.add(step))
-        run["text"] = pair.tokenizer.decode(tokens, skip_special_tokens=True)
+        run["text"] = pair.text(tokens, skip_special_tokens=True)
         progress(len(tokens) / length, "Decoding, with the tree and without it in turns")
         if step.finished is None:
             request.steering.wait(step.index + 1, context.cancel)
@@ -113,14 +114,18 @@ def _read_prompt(pair: ModelPair, request: DecodeRequest) -> tuple[dict[str, Any
     Raises:
         ValueError: for a conversation that the template refuses, or that leaves no room for an answer.
     """
+    prompting = request.prompting
     if not request.turns:
-        return {"prompt": request.prompt}, encode_prompt(pair.tokenizer, request.prompt)
-    text = chat_text(pair.tokenizer, request.turns)  # once: what is shown is what is read, whatever a template does
-    ids = encode_templated(pair.tokenizer, text)
+        read = {"prompt": request.prompt, **prompting.record(pair.tokenizer)}
+        return read, encode_prompt(pair, request.prompt, prompting)
+    turns, arguments = request.turns, prompting.arguments
+    text = chat_text(pair.tokenizer, turns, arguments)  # once: what is shown is what is read, whatever a template does
+    ids = within_rows(pair, encode_templated(pair.tokenizer, text), turns[-1].text)
     context = pair.target.max_context
     if len(ids) >= context:
         raise ValueError(
             f"conversation: found {len(ids):,} tokens, expected at most {context - 1:,}: the target's context of "
             f"{context:,} less one to write. Start a new conversation, or write a shorter message."
         )
-    return {"prompt": text, "remarks": chat_remarks(pair.tokenizer, request.turns)}, ids
+    read = {"prompt": text, "remarks": chat_remarks(pair.tokenizer, turns, arguments)}
+    return read | prompting.record(pair.tokenizer, turns), ids

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sequoia_core.design.planning import plan_tree
-from sequoia_core.models.chat import encode_prompt
+from sequoia_core.models.prompting import Prompting, encode_prompt
 from ui.jobs.decode_job import decode_beside_baseline
 from ui.jobs.jobs import JobContext
 from ui.runs.runs import DecodeRequest
@@ -137,7 +137,7 @@ def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[
 
         pair = context.pair(models)
         both = {"target": pair.target, "draft": pair.draft}
-        ids = [encode_prompt(pair.tokenizer, prompt) for prompt in prompts]
+        ids = [encode_prompt(pair, prompt) for prompt in prompts]
         sizes, repeats = (SIZES, REPEATS) if models.offload is None else (STREAMED_SIZES, STREAMED_REPEATS)
         profile = measure_profile(**both, sizes=sizes, repeats=repeats, cancel=context.cancel, progress=stage(0))
         found = keep(profile=profile)
@@ -146,6 +146,7 @@ def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[
         enough = _Enough(profile, context.cancel, stage(1), began=began)
         vector = measure_acceptance(
             ids[:-1], **both, sampling=SamplingConfig(), max_new_tokens=PROMPT_TOKENS, cancel=enough.reached,
+            prompted=Prompting().record(pair.tokenizer),
             checkpoint=enough.count, progress=enough.progress,
         )  # fmt: skip
         found = keep(acceptance=vector)

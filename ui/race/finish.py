@@ -7,6 +7,7 @@ from typing import Any
 import streamlit as st
 
 from ui.cards import Card, cards
+from ui.markdown import escaped
 from ui.phrases import count
 from ui.race.entrants import AUTOREGRESSIVE, ELSEWHERE
 from ui.race.race_job import Race
@@ -67,16 +68,15 @@ def _say_whether_equal(race: Race, common: DecodeRequest) -> None:
         )
         return
     first, *_ = race.results
-    odd = [name for name, result in race.results.items() if result.outputs != race.results[first].outputs]
-    if not odd:
+    if not race.differences:
         st.success(
             "All methods wrote the same text, as they must at temperature 0: only the time differs.",
             icon=":material/check_circle:",
         )
     else:
         st.warning(
-            f"At temperature 0 every method should write what {first} wrote; {', '.join(odd)} did not. In a "
-            "short dtype near-ties may round the other way in passes of another width.",
+            f"At temperature 0 every method should write what {first} wrote; {', '.join(race.differences)} did not. "
+            + " ".join(escaped(f"{name}: {words}.") for name, words in race.differences.items()),
             icon=":material/warning:",
         )
 

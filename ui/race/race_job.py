@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sequoia_core.models.chat import encode_prompt
+from sequoia_core.models.prompting import encode_prompt
 from ui.jobs.decode_job import LIKELY
 from ui.jobs.jobs import JobContext
 from ui.runs.runs import DecodeRequest, Recorder
@@ -26,10 +26,12 @@ class Race:
     Args:
         results: method -> what it did.
         runs: method -> its record, as `ui.runs.runs` describes it.
+        differences: method -> where its text parts from the first one's, at temperature 0, in words.
     """
 
     results: dict[str, MethodResult] = field(default_factory=dict)
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    differences: dict[str, str] = field(default_factory=dict)
 
 
 def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], Race]:
@@ -43,13 +45,15 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
     def work(context: JobContext) -> Race:
         from sequoia_core import SamplingConfig
         from sequoia_core.models.protocol import dtype_name
+        from sequoia_core.studies.first_difference import first_difference
         from sequoia_core.studies.race import MethodResult, own_method, take_turns
 
         common = next(iter(entrants.values()))
         pair = context.pair(common.models)
-        prompt = encode_prompt(pair.tokenizer, common.prompt)
+        prompt = encode_prompt(pair, common.prompt, common.prompting)
         used = {
             "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
+            **common.prompting.record(pair.tokenizer),
         }  # fmt: skip
         sampling = SamplingConfig(temperature=common.temperature, top_p=common.top_p)
         methods = {
@@ -67,12 +71,14 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
             recorder = Recorder(run, TokenText(pair.tokenizer.decode, prompt))
             for step in found.steps:
                 recorder.add(step)
-            run["text"] = pair.tokenizer.decode(found.output, skip_special_tokens=True)
+            run["text"] = pair.text(found.output, skip_special_tokens=True)
             result = MethodResult()
             result.add(found)
             if race.results:
                 first = next(iter(race.results.values()))
                 run["baseline"] = {"tokens": sum(first.tokens), "seconds": sum(first.step_sec)}
+                if sampling.greedy and (odd := first_difference(prompt, first.outputs[0], found.output, pair.target)):
+                    race.differences[name] = odd.words(pair.tokenizer.decode)
             race.results[name], race.runs[name] = result, run
         return race
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sequoia_core.models.chat import encode_prompt
+from sequoia_core.models.prompting import encode_prompt
 from sequoia_core.studies.spread import decoding_speed
 from ui.jobs.jobs import Job, JobContext
 from ui.robustness import records, wording
@@ -52,7 +52,7 @@ class Subject:
     def load(self, context: JobContext) -> tuple[ModelPair, list[list[int]]]:
         """Return the pair and the prompts' tokens."""
         pair = context.pair(self.models)
-        return pair, [encode_prompt(pair.tokenizer, text) for text in self.prompts]
+        return pair, [encode_prompt(pair, text) for text in self.prompts]
 
     def settings(self) -> Row:
         return {"pair": self.pair, "tree": self.tree.parents.tolist(), "tree_source": self.tree_source}
@@ -196,6 +196,8 @@ def lossless_work(
             "new_tokens": COMPARED_TOKENS,
             "seed": seed,
         }
+        if report.difference is not None:
+            settings["difference"] = report.difference.words(pair.tokenizer.decode)
         return records.losslessness_record(report, texts, false_alarm=FALSE_ALARM, **settings)
 
     return work

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from ui.cards import Card, cards
+from ui.markdown import escaped
 from ui.phrases import ONE_PROMPT, interval
 from ui.robustness import charts, current_result, wording
 from ui.robustness.wording import Row
@@ -167,7 +168,8 @@ def show_losslessness(record: Row) -> None:
     st.markdown(wording.losslessness_sentence(record))
     if record["impossible"]:
         st.error(
-            f"{record['impossible']:,} continuations have no probability at all under the target.",
+            f"{record['impossible']:,} continuations have no probability at all under the target."
+            + (f" The first of them: {escaped(odd)}." if (odd := record["settings"].get("difference")) else ""),
             icon=":material/error:",
         )
     st.subheader("Observed and expected")

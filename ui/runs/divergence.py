@@ -6,7 +6,9 @@ from typing import Any
 
 import streamlit as st
 
+from sequoia_core.design.near_ties import gap_words
 from ui.cards import Card, cards, number
+from ui.markdown import escaped, quoted
 from ui.runs import run_comparison, runs
 
 CONTEXT_CHARS = 240  # shown before the place where two texts part
@@ -50,7 +52,7 @@ def draw_text(left: dict[str, Any], right: dict[str, Any]) -> None:
             f"The {name} parts in step {step + 1}." if step is not None else f"The {name} ends there."
             for name, step in zip(("first", "second"), place.steps, strict=True)
         )
-        + (" Greedy runs of one pair in one dtype part only by rounding." if _both_greedy(left, right) else "")
+        + _token_words(left, right)
     )
     for column, run, name in zip(st.columns(2), (left, right), ("First", "Second"), strict=True):
         text = run_comparison.text_of(run)
@@ -61,5 +63,16 @@ def draw_text(left: dict[str, Any], right: dict[str, Any]) -> None:
         )
 
 
-def _both_greedy(left: dict[str, Any], right: dict[str, Any]) -> bool:
-    return left["temperature"] == right["temperature"] == 0
+def _token_words(left: dict[str, Any], right: dict[str, Any]) -> str:
+    """Name the first token that differs, and say whether rounding explains it, for greedy runs of one target."""
+    if not left["temperature"] == right["temperature"] == 0 or left["target"] != right["target"]:
+        return ""
+    found = run_comparison.first_token(left, right)
+    if found is None:
+        return ""
+    one, other = (escaped(quoted(text)) for text in found.texts)
+    words = f" Token {found.place + 1} is {one} in the first and {other} in the second"
+    if found.gap is None:
+        return f"{words}; the runs do not record both of their logits, so whether it is a near tie is not known."
+    exact = left["dtype"] == right["dtype"] == "float32"
+    return f"{words}: {gap_words(found.gap, exact=exact)}."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ import pandas as pd
 
 SETTINGS = {
     "Prompt": "prompt",
+    "Prompt's end": "prompt_ending",
+    "Template arguments": "template_arguments",
     "Tree": "tree_source",
     "Temperature": "temperature",
     "Top-p": "top_p",
@@ -50,6 +53,41 @@ def divergence(left: dict[str, Any], right: dict[str, Any]) -> Divergence | None
         return None
     same = len(os.path.commonprefix(texts))
     return Divergence(same, (_step_at(left["steps"], same), _step_at(right["steps"], same)))
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The first token in which two runs differ.
+
+    Attributes:
+        place: tokens before it.
+        texts: that of each run.
+        gap: of their logits, as the target of the first run gave them; None where it did not record both.
+    """
+
+    place: int
+    texts: tuple[str, str]
+    gap: float | None
+
+
+def first_token(left: dict[str, Any], right: dict[str, Any]) -> FirstToken | None:
+    """Return the first token in which two greedy runs differ; None where one of them ends before."""
+    for place, ((one, row), (other, _)) in enumerate(zip(_tokens(left), _tokens(right), strict=False)):
+        if one != other:
+            likely = {} if row is None else dict(zip(row["texts"], row["probs"], strict=True))
+            chances = likely.get(one), likely.get(other)  # at temperature 1, whose logarithms differ as logits do
+            gap = math.log(chances[0] / chances[1]) if all(chances) else None
+            return FirstToken(place, (one, other), gap)
+    return None
+
+
+def _tokens(run: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Yield each committed token, and the target's likely ones there where they were recorded."""
+    for step in run["steps"]:
+        after = [*(step["tokens"][node] for node in step["path"][1:]), step["bonus"]]
+        rows = step.get("rows") or [None] * len(after)
+        for text, row, _ in zip(after, rows, step["pieces"], strict=False):
+            yield text, row and row["target"]
 
 
 def _step_at(steps: Sequence[dict[str, Any]], character: int) -> int | None:

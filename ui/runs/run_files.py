@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, TypeAdapter
 
 from sequoia_core.design.conditions import TRAVERSAL, VERIFIERS
 from sequoia_core.design.tree import TokenTree
@@ -22,6 +22,7 @@ from ui.tree_layout import MAX_DRAWN
 
 MAX_STEPS = 10_000
 MAX_TURNS = 10_000
+MAX_ARGUMENTS = 100
 
 
 class _Strict(BaseModel):
@@ -45,6 +46,8 @@ class _Header(_Strict):
     prompt: str
     turns: Annotated[list[_Turn], Field(max_length=MAX_TURNS)] = []
     remarks: Annotated[list[str], Field(max_length=MAX_TURNS)] = []
+    prompt_ending: Annotated[str, Field(max_length=80)] | None = None
+    template_arguments: Annotated[dict[str, JsonValue], Field(max_length=MAX_ARGUMENTS)] = {}
     tree_source: str
     temperature: Positive
     top_p: Annotated[FiniteFloat, Field(gt=0, le=1)]

@@ -20,6 +20,7 @@ from sequoia_core.design.profile import PLACES
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.model_names import NO_DRAFT, pair_names
 from sequoia_core.models.chat import Turn
+from sequoia_core.models.prompting import RAW, Prompting
 from sequoia_core.studies.run_summary import Baseline, RunSummary, summarize_run
 from ui.jobs.steering import Steering
 from ui.markdown import safe_name
@@ -177,6 +178,7 @@ class DecodeRequest:
         expected_tokens: F of the tree; predicted_speedup: against autoregressive. None where nothing that was measured
             holds for this pair, these settings and this machine. predicted_interval: 95% bounds for one prompt.
         steering: takes the page's wishes while it runs.
+        prompting: how the prompt goes to the model; a conversation always through the chat template.
         earlier: gets prompt and answer once the decode has finished.
     """
 
@@ -194,10 +196,11 @@ class DecodeRequest:
     predicted_interval: tuple[float, float] | None = None
     steering: Steering = field(default_factory=Steering, compare=False)
     turns: tuple[Turn, ...] = ()
+    prompting: Prompting = Prompting()
     earlier: TextIndex | None = field(default=None, compare=False)
 
     def header(self) -> dict[str, Any]:
-        """Return what a run holds besides its steps and its baseline; dtype and device once it has begun."""
+        """Return what a run holds besides its steps and its baseline; what only the loaded pair tells is None."""
         target, draft = pair_names(*self.models[:2])
         return {
             "format": FORMAT,
@@ -206,6 +209,8 @@ class DecodeRequest:
             "prompt": self.prompt,
             "turns": [asdict(turn) for turn in self.turns],
             "remarks": [],
+            "prompt_ending": None,
+            "template_arguments": dict(self.prompting.arguments),
             "tree_source": self.tree_source,
             "temperature": float(self.temperature),
             "top_p": float(self.top_p),
@@ -257,6 +262,9 @@ def made_with(*several: dict[str, Any]) -> str:
     parts = [pair_of(run), run.get("dtype"), run.get("device")]
     if run.get("offload") is not None:
         parts.append(f"target {PLACES[run['offload']]}")
+    if run.get("prompt_ending") not in (None, RAW):
+        parts.append(run["prompt_ending"])
+        parts += [f"{safe_name(name)} = {safe_name(f'{value}')}" for name, value in run["template_arguments"].items()]
     if run.get("temperature") is not None:
         parts.append(f"temperature {run['temperature']:g}")
     if run.get("temperature"):  # greedy decoding is the same with every other setting

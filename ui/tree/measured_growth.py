@@ -11,7 +11,7 @@ import streamlit as st
 from sequoia_core import AcceptanceVector, Conditions
 from sequoia_core.files.prompt_files import check_text
 from sequoia_core.files.safe_files import read_bytes
-from sequoia_core.models.chat import encode_prompt
+from sequoia_core.models.prompting import encode_prompt
 from ui import controls, prompts
 from ui.jobs import job_panel
 from ui.jobs.jobs import JobContext
@@ -135,7 +135,7 @@ def _work(vector: AcceptanceVector, texts: list[str], tokens: int, largest: int)
 
         pair = context.pair(spec)
         study = measure_growth(
-            [encode_prompt(pair.tokenizer, text) for text in texts],
+            [encode_prompt(pair, text) for text in texts],
             target=pair.target,
             draft=pair.draft,
             acceptance=vector,

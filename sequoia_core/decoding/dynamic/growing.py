@@ -68,6 +68,10 @@ class GrowingTree(TreeBounds):
     def max_children(self) -> int:
         return self.branch
 
+    @property
+    def largest_token(self) -> int:
+        return -1  # their tokens are the draft's
+
     def differences(self, wanted: Conditions) -> list[str]:
         return []  # nothing was measured for them
 

@@ -100,6 +100,10 @@ class HybridTree(CalibratedTree):
         return self.rules.kind
 
     @property
+    def largest_token(self) -> int:
+        return self.index.largest_token
+
+    @property
     def max_children(self) -> int:
         return 2 * self.branch  # looked-up ones and the draft's
 

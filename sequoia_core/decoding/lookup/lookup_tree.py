@@ -77,6 +77,10 @@ class LookupTree:
         return min(MOST, self.max_inner)
 
     @property
+    def largest_token(self) -> int:
+        return self.index.largest_token
+
+    @property
     def verifiers(self) -> tuple[str, ...]:
         return (TOPK,)
 

@@ -81,6 +81,11 @@ class TextIndex:
         """How many tokens are kept, one more for the end of each text."""
         return 0 if self.ring is None else self.ring.held
 
+    @property
+    def largest_token(self) -> int:
+        """The largest id of those kept; -1 where there are none."""
+        return -1 if self.ring is None else int(self.ring.tokens.max())
+
     def add(self, token_ids: Sequence[int]) -> None:
         """Add a whole text, such as a prompt and its answer; its tokens are counted in the tables of chances.
 

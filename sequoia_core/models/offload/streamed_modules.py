@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
 
+from ..finite_weights import not_finite
 from ..transformers_passes import TransformersBackend, TransformersSession
 from .four_bits import FourBits, joined_parts, read_weights, weights_of
 from .layer_ring import LayerRing
@@ -237,7 +238,9 @@ class StreamedModules:
         for name in names:
             weights = read_weights(self.files, self.stored[name], model.get_parameter(name).dtype)
             if not all(part.isfinite().all() for part in weights.view(-1).split(PIECE)):  # in parts, to save memory
-                raise ValueError(f"found numbers that are not finite in {name}, expected finite weights")
+                held = self.stored[name]
+                stored = None if isinstance(held, FourBits) else read_weights(self.files, held, held.dtype)
+                raise ValueError(not_finite(name, stored, weights.dtype))
             filled[name] = torch.nn.Parameter(weights.to(self.device), requires_grad=False)
         self._replace(model, filled)
 

@@ -23,7 +23,7 @@ from ...design.replay import replay
 from ...design.tree import TokenTree
 from ...design.tree_search import REACH
 from .plan import BOTH, DRAFTERS, LOOKUP, MODEL
-from .results import PROMPT, vector_of
+from .results import PROMPT, PROMPTED, vector_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -205,6 +205,13 @@ def _alike(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
             kept = values.max() if column == "version" else values.mode().iloc[-1]
             other = depends & (rows[column] != kept)
             notes.append(f"{int(other.sum())} rows with another {column} than {kept} are left out")
+            rows = rows[~other]
+    for column in PROMPTED:  # of one kind of text and one target; rows of older versions do not say it
+        usual = rows.groupby(["domain", "target_hash"], dropna=False)[column].transform(lambda told: told.mode().get(0))
+        other = rows[column].notna() & (rows[column] != usual)
+        if other.any():
+            had = ", ".join(f"{found!r}" for found in sorted(rows.loc[other, column].unique()))
+            notes.append(f"{int(other.sum())} rows with another {column} than most of their texts, {had}, are left out")
             rows = rows[~other]
     return rows, notes
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ...files.faults import is_out_of_memory, is_panic
 from ...files.gguf_header import is_gguf
 from ...files.model_names import DEMO_PAIR, NO_DRAFT, pair_names
+from ...models.prompting import Prompting, encode_prompt
 from .content import PairHashes, files_of, pair_hashes
 from .plan import BOTH, LOOKUP, MODEL, TREE_DEPTH, Domain, PairSection, Plan, sizes_of
 
@@ -52,7 +53,7 @@ class Job:
     keys: tuple[str, ...]
     prompts: tuple[str, ...]
     common: dict[str, Any] = field(hash=False)
-    chat: bool | None = None
+    prompting: Prompting = Prompting()
     calibrating: tuple[str, ...] = ()
 
     @property
@@ -111,7 +112,7 @@ def all_jobs(plan: Plan) -> Iterator[Job]:
     for pair, hashes in zip(plan.settings.pairs, plan.pair_hashes, strict=True):
         timed = []
         if plan.settings.profile and pair.draft != NO_DRAFT:
-            timed.append(_job(plan, PROFILE, pair, hashes, (0.0, 1.0), Domain("", ("",), None), largest))
+            timed.append(_job(plan, PROFILE, pair, hashes, (0.0, 1.0), Domain("", ("",)), largest))
         if plan.settings.race:
             raced = product(plan.domains, plan.ways)
             timed += [_job(plan, RACE, pair, hashes, way, domain, largest) for domain, way in raced]
@@ -148,15 +149,21 @@ def _job(
         RACE: ("width", "max_size", "seed"),
     }[kind]  # fmt: skip
     identity = {key: value for key, value in common.items() if key not in (*NAMES, *unused)}
-    identity |= {"chat": domain.chat, "tokenizer": hashes.tokenizer, "calibrating": [_digest(t) for t in calibrating]}
+    identity |= {
+        "chat": domain.prompting.chat,
+        "tokenizer": hashes.tokenizer,
+        "calibrating": [_digest(t) for t in calibrating],
+    }
+    if domain.prompting.arguments:
+        identity["template_arguments"] = sorted(domain.prompting.arguments.items())
     if alone:
         own_dtype = {"dtype": None} if is_gguf(pair.target or "") else {}
         pair = pair.model_copy(update={"draft": NO_DRAFT} | own_dtype)
     if kind in TIMED:
         keys = (_digest([identity, [_digest(text) for text in domain.texts]]),)
-        return Job(kind, pair, keys, domain.texts, common, domain.chat)
+        return Job(kind, pair, keys, domain.texts, common, domain.prompting)
     per_prompt = tuple(_digest([identity, _digest(text)]) for text in domain.texts)
-    return Job(kind, pair, per_prompt, domain.texts, common, domain.chat, calibrating)
+    return Job(kind, pair, per_prompt, domain.texts, common, domain.prompting, calibrating)
 
 
 def _digest(value: Any) -> str:
@@ -180,6 +187,8 @@ def run_job(job: Job) -> Done:
                     "install the same version everywhere"
                 )
             loaded = _loaded(job)
+            prompted = job.prompting.record(loaded.pair.tokenizer)
+            prompted["template_arguments"] = json.dumps(prompted["template_arguments"], sort_keys=True)
             measure = {MODEL: _measured, LOOKUP: _decoded, BOTH: _decoded, PROFILE: _profiled, RACE: _raced}[job.kind]
             for key, text in zip(job.keys, job.prompts, strict=not job.timed):
                 begun = time.perf_counter()
@@ -189,6 +198,7 @@ def run_job(job: Job) -> Done:
                     faults[key] = _words(error)
                     continue
                 prompt = {} if job.timed else {"prompt": text[:200], "prompt_hash": _digest(text)}
+                prompt |= {} if job.kind == PROFILE else prompted
                 seconds = time.perf_counter() - begun
                 rows.append(job.common | prompt | found | {"key": key, "seconds": seconds, "worker": worker})
         except BaseException as error:  # a pair that does not load
@@ -273,11 +283,10 @@ def _dtype(pair: ModelPair) -> dict[str, str]:
 
 
 def _vector(pair: ModelPair, text: str, job: Job) -> AcceptanceVector:
-    from ...models.chat import encode_prompt
     from ..measure_acceptance import measure_acceptance
 
     return measure_acceptance(
-        [encode_prompt(pair.tokenizer, text, chat=job.chat)], target=pair.target, draft=pair.draft,
+        [encode_prompt(pair, text, job.prompting)], target=pair.target, draft=pair.draft,
         sampling=_sampling(job), width=job.common["width"], max_new_tokens=job.common["new_tokens"],
         seed=_seed(job, text),
     )  # fmt: skip
@@ -295,7 +304,7 @@ def _calibration(job: Job, loaded: _Loaded, text: str) -> Calibration:
 
     others = [other for other in job.calibrating if other != text][:CALIBRATING]
     assert others, "a plan has two prompts of each domain where there is a job of both"
-    setting = (job.chat, *(job.common[key] for key in ("temperature", "top_p", "new_tokens", "width", "seed")))
+    setting = (job.prompting, *(job.common[key] for key in ("temperature", "top_p", "new_tokens", "width", "seed")))
     for other in others:
         if (other, *setting) not in loaded.calibrations:
             vector = _vector(loaded.pair, other, job)
@@ -309,7 +318,6 @@ def _decoded(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
     from ...decoding.lookup.hybrid_tree import HybridTree
     from ...decoding.lookup.lookup_tree import LookupTree
     from ...decoding.lookup.text_index import TextIndex
-    from ...models.chat import encode_prompt
     from ..race import own_method
 
     size = job.common["max_size"]
@@ -318,7 +326,7 @@ def _decoded(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
         chances = _calibration(job, loaded, text)
         tree = HybridTree(TextIndex(), max_size=size, max_depth=TREE_DEPTH, profile=None, calibration=chances)
     decode = own_method(loaded.pair, tree, _sampling(job), seed=_seed(job, text))
-    ids = encode_prompt(loaded.pair.tokenizer, text, chat=job.chat)
+    ids = encode_prompt(loaded.pair, text, job.prompting)
     done = decode(ids, job.common["new_tokens"], 0, lambda share: None)
     assert done is not None, "nothing cancels it"
     return {
@@ -335,9 +343,8 @@ def _profiled(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
 
 
 def _raced(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
-    from ...models.chat import encode_prompt
     from ..bench import bench
 
-    ids = [encode_prompt(loaded.pair.tokenizer, each, chat=job.chat) for each in job.prompts]
+    ids = [encode_prompt(loaded.pair, each, job.prompting) for each in job.prompts]
     found = bench(loaded.pair, ids, sampling=_sampling(job), max_new_tokens=job.common["new_tokens"])
     return {"result": json.dumps(found.record)} | _dtype(loaded.pair)

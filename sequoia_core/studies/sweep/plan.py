@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
 
 from ...decoding.sampling import SamplingConfig
 from ...design.tree import MAX_SIZE
@@ -20,9 +20,9 @@ from ...files.gguf_header import is_gguf
 from ...files.model_names import NO_DRAFT
 from ...files.prompt_files import load_prompts
 from ...files.safe_files import fault_words, read_bytes
-from ...models.chat import encode_prompt
 from ...models.default_dtype import default_dtype
 from ...models.loading import pair_facts
+from ...models.prompting import Prompting, encode_prompt
 from .content import PairHashes, pair_hashes
 
 MODEL, LOOKUP, BOTH = DRAFTERS = ("model", "lookup", "both")
@@ -77,7 +77,7 @@ class PromptSection(_Section):
 
     Attributes:
         count: only the first so many; None for all.
-        chat: whether prompts go through the tokenizer's chat template; None where it has one.
+        chat, template_arguments: as `Prompting` has them.
     """
 
     domain: Annotated[str, Field(min_length=1, max_length=40)]
@@ -85,6 +85,7 @@ class PromptSection(_Section):
     column: str | None = None
     count: Annotated[int, Field(ge=1)] | None = None
     chat: bool | None = None
+    template_arguments: dict[str, JsonValue] = {}
 
 
 class PlanFile(_Section):
@@ -116,7 +117,7 @@ class Domain(NamedTuple):
 
     name: str
     texts: tuple[str, ...]
-    chat: bool | None
+    prompting: Prompting = Prompting()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +229,14 @@ def _checked(settings: PlanFile, elsewhere: bool) -> tuple[Plan, list[Fault]]:
         except ValueError as error:
             faults.append((("prompts", number, "file"), str(error)))
             continue
+        try:
+            prompting = Prompting(part.chat, part.template_arguments)
+        except ValueError as error:
+            faults.append((("prompts", number, "template_arguments"), str(error)))
+            continue
         if part.domain in domains:
             faults.append((("prompts", number, "domain"), f"found {part.domain!r} twice, expected each domain once"))
-        domains[part.domain] = domain = Domain(part.domain, tuple(dict.fromkeys(texts)), part.chat)
+        domains[part.domain] = domain = Domain(part.domain, tuple(dict.fromkeys(texts)), prompting)
         if both and len(domain.texts) < 2:
             words = f"found one prompt in {part.domain!r}, expected at least two: both knows the draft from the others"
             faults.append((("prompts", number, "count"), words))
@@ -284,7 +290,7 @@ def _check_pair(
     words = f"new_tokens {needed}" if needed == settings.new_tokens else f"{needed} levels of trees"
     for domain in domains:
         for text in domain.texts:
-            length = len(encode_prompt(facts.tokenizer, text, chat=domain.chat))
+            length = len(encode_prompt(facts, text, domain.prompting))
             if not 1 <= length <= context - needed:
                 raise ValueError(
                     f"{domain.name} prompt {text[:40]!r}: found {length} tokens, expected 1 to "

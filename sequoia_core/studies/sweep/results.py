@@ -39,6 +39,7 @@ JOINED = 20_000  # rows of a file that others are joined into
 PLAINLY = {"PLAIN", "RLE", "BIT_PACKED"}  # encodings of text that do not repeat what came before
 NEEDED = ("key", "kind")  # columns that files of every version have
 PROMPT = ["domain", "prompt_hash"]  # what tells prompts from others
+PROMPTED = ["prompt_ending", "template_arguments"]  # how prompts were made, as `Prompting.record` has it
 TIMES = ("seconds", "worker")  # columns that differ between equal sweeps, beside what timed rows found
 
 
@@ -49,7 +50,8 @@ def schema() -> pa.Schema:
     text, number, real = pa.string(), pa.int64(), pa.float64()
     columns = dict.fromkeys(
         ("key", "kind", "pair", "target", "draft", "target_hash", "draft_hash", "tokenizer_hash", "dtype", "offload",
-         "device", "domain", "prompt", "prompt_hash", "dtype_used", "passes_by", "worker", "calibration", "result"),
+         "device", "domain", "prompt", "prompt_hash", "dtype_used", "passes_by", "worker", "calibration", "result",
+         *PROMPTED),
         text,
     )  # fmt: skip
     columns |= dict.fromkeys(
@@ -262,12 +264,22 @@ def vector_of(rows: pd.DataFrame) -> AcceptanceVector:
         "verifier": SEQUOIA, "temperature": first["temperature"], "top_p": first["top_p"],
         "width": int(first["width"]), "max_new_tokens": int(first["new_tokens"]), "seed": int(first["seed"]),
         "prompts": len(rows),
+        **_prompted(rows),
     }  # fmt: skip
     calibrations = [_calibration(text) for text in rows["calibration"]]
     return vector_from_prompts(
         [np.array(sums) for sums in rows["sums"]], rows["positions"].to_numpy(), meta=meta, holds_for=holds_for,
         ranks=[np.array(ranks) for ranks in rows["ranks"]], calibration=Calibration.joined(calibrations),
     )  # fmt: skip
+
+
+def _prompted(rows: pd.DataFrame) -> dict[str, Any]:
+    """Return what a vector's meta says of the prompts of some rows; rows of older versions do not say it."""
+    endings, arguments = (sorted(rows[name].dropna().unique()) for name in PROMPTED)
+    if not endings:
+        return {}
+    given = json.loads(arguments[0]) if len(arguments) == 1 else " and ".join(arguments)
+    return {"prompt_ending": " and ".join(endings), "template_arguments": given}
 
 
 def profiles_of(rows: pd.DataFrame) -> tuple[HardwareProfile, ...]:

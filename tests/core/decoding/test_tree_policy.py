@@ -34,7 +34,7 @@ class TakingTurns:
     trees: tuple[TokenTree, ...]
     verifiers: tuple[str, ...] = tuple(VERIFIERS)
     fixed = None
-
+    largest_token = -1
     needs_draft = True
 
     @property

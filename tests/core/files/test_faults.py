@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from sequoia_core.files.faults import is_out_of_memory, is_panic
-from sequoia_core.models.chat import encode_prompt
 from sequoia_core.models.loading import DEMO_PAIR, load_pair
+from sequoia_core.models.prompting import encode_prompt
+from tests.chat_pair import Reader
 
 ROOT = Path(__file__).resolve().parents[3]
 NO_LENGTH = {"type": "FixedLength", "length": 0}  # accepted when read; brings the library down when used
@@ -43,7 +44,7 @@ def test_a_tokenizer_that_panics_over_a_prompt_is_named(demo_pair, tmp_path: Pat
     content = json.loads((DEMO_PAIR / "target" / "tokenizer.json").read_text()) | {"pre_tokenizer": NO_LENGTH}
     broken = Tokenizer.from_str(json.dumps(content))
     with pytest.raises(ValueError, match="^prompt 'def f': found content that crashes"):
-        encode_prompt(broken, "def f")
+        encode_prompt(Reader(broken), "def f")
 
 
 @pytest.mark.parametrize("command", [["generate", "--prompt", "x"], ["measure", "--own-text"]])

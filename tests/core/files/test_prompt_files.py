@@ -22,7 +22,8 @@ from sequoia_core.files.prompt_files import (
     split_lines,
     text_columns,
 )
-from sequoia_core.models.chat import encode_prompt
+from sequoia_core.models.prompting import Prompting, encode_prompt
+from tests.chat_pair import Reader
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMPTS = ROOT / "assets" / "prompts"
@@ -209,21 +210,25 @@ class Instruct:
 
 def test_instruct_models_get_their_chat_template():
     tokenizer = Instruct()
-    assert encode_prompt(tokenizer, "hi") == encode_prompt(tokenizer, "hi", chat=True) == [7, 0, 1, 8]
-    assert encode_prompt(tokenizer, "hi", chat=False) == [1, 0, 1]
+    assert (
+        encode_prompt(Reader(tokenizer), "hi")
+        == encode_prompt(Reader(tokenizer), "hi", Prompting(True))
+        == [7, 0, 1, 8]
+    )
+    assert encode_prompt(Reader(tokenizer), "hi", Prompting(False)) == [1, 0, 1]
     tokenizer.chat_template = None
-    assert encode_prompt(tokenizer, "hi") == [1, 0, 1]
+    assert encode_prompt(Reader(tokenizer), "hi") == [1, 0, 1]
     with pytest.raises(ValueError, match="without a chat template"):
-        encode_prompt(tokenizer, "hi", chat=True)
+        encode_prompt(Reader(tokenizer), "hi", Prompting(True))
 
 
 def test_a_real_chat_template_is_applied_and_a_broken_one_is_named(demo_pair):
     tokenizer = copy.deepcopy(demo_pair.tokenizer)
     tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-    assert tokenizer.decode(encode_prompt(tokenizer, "x = 1")) == "<user>x = 1<assistant>"
+    assert tokenizer.decode(encode_prompt(Reader(tokenizer), "x = 1")) == "<user>x = 1<assistant>"
     tokenizer.chat_template = "{{ raise_exception('no such role') }}"
     with pytest.raises(ValueError, match="chat template that fails .*no such role"):
-        encode_prompt(tokenizer, "x = 1")
+        encode_prompt(Reader(tokenizer), "x = 1")
 
 
 @pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
@@ -244,7 +249,7 @@ def test_half_of_a_surrogate_pair_is_refused_wherever_a_prompt_comes_in(half, de
         check_text(half)
     for chat in (None, False):
         with pytest.raises(ValueError, match="surrogate"):
-            encode_prompt(demo_pair.tokenizer, half, chat=chat)
+            encode_prompt(demo_pair, half, Prompting(chat))
     for row in ({"text": half}, {"text": "fine", "note": half}, {half: "x", "text": "fine"}):
         with pytest.raises(ValueError, match="a.jsonl: line 2: found half of a surrogate pair") as caught:
             prompts_from_bytes(b'{"text": "fine"}\n' + json.dumps(row).encode(), "a.jsonl")
@@ -475,7 +480,7 @@ def test_shipped_prompts_outside_code_are_original_and_fit_the_demo_pair(kind, d
     )
     for text in texts:
         assert text == text.strip()  # the tokenizer joins a last space with what follows
-        assert 24 <= len(encode_prompt(demo_pair.tokenizer, text)) <= 200
+        assert 24 <= len(encode_prompt(demo_pair, text)) <= 200
         assert all(everywhere[each] == 1 for each in passages(text)), text  # no eight words of another prompt
     if kind == "prose":
         assert all(40 <= len(text.split()) <= 120 for text in texts)

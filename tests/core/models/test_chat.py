@@ -7,8 +7,9 @@ import json
 import pytest
 
 from sequoia_core.models import chat
-from sequoia_core.models.chat import Turn, chat_remarks, chat_text, encode_chat, encode_prompt, has_chat_template
-from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, chat_tokenizer
+from sequoia_core.models.chat import Turn, chat_remarks, chat_text, encode_chat, has_chat_template
+from sequoia_core.models.prompting import Prompting, encode_prompt
+from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, Reader, chat_tokenizer
 
 TALK = [Turn("system", "Be brief."), Turn("user", "2 + 2?"), Turn("assistant", "4"), Turn("user", "naïve ☃?")]
 PLAIN_MARKS = (
@@ -37,14 +38,14 @@ def test_no_special_token_is_added_to_those_of_the_template():
 
     bos = tokenizer.convert_tokens_to_ids("<s>")
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", bos)])
-    assert encode_prompt(tokenizer, "x", chat=False)[0] == bos
+    assert encode_prompt(Reader(tokenizer), "x", Prompting(False))[0] == bos
     assert bos not in encode_chat(tokenizer, TALK)
 
 
 def test_one_prompt_is_a_conversation_of_one_turn():
     tokenizer = chat_tokenizer()
-    assert encode_prompt(tokenizer, "hi") == encode_chat(tokenizer, [Turn("user", "hi")])
-    assert encode_prompt(tokenizer, "hi", chat=False) == tokenizer.encode("hi")
+    assert encode_prompt(Reader(tokenizer), "hi") == encode_chat(tokenizer, [Turn("user", "hi")])
+    assert encode_prompt(Reader(tokenizer), "hi", Prompting(False)) == tokenizer.encode("hi")
 
 
 @pytest.mark.parametrize(

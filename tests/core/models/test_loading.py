@@ -16,7 +16,9 @@ from sequoia_core.decoding.tree_policy import ROOT_ONLY
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.files.model_names import pair_names
 from sequoia_core.models import loading
-from sequoia_core.models.loading import DEMO_PAIR, load_pair
+from sequoia_core.models.loading import DEMO_PAIR, load_pair, pair_facts
+from sequoia_core.models.pair_tokenizer import tokenizer_of
+from sequoia_core.models.prompting import encode_prompt
 from sequoia_core.models.tree_pass_check import check_tree_pass
 from sequoia_core.studies.losslessness import check_losslessness
 from tests.conftest import tiny_llama
@@ -84,8 +86,55 @@ def test_different_tokenizers_are_refused_with_the_first_difference(tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
     for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((DEMO_PAIR / "draft" / name).read_bytes())
-    with pytest.raises(ValueError, match="id 300 is"):
+    said = r"differ in 2 of 4,096 ids that both have, the first: id 300 is .*; found 4,096 tokens \(BPE\) and 4,096 "
+    with pytest.raises(ValueError, match=said):
         load_pair(str(DEMO_PAIR / "target"), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("words", "end", "said"),
+    [
+        (["a", "b"], "</s>", r"in one special token only: id 0 is '<s>' in .*; found 3 tokens \(WordLevel\) and 3 "),
+        (["a", "c"], "<s>", "in one token only: id 2 is 'b' in .* and 'c' in "),
+        (
+            ["b", "a", "c"],
+            "<s>",
+            r"in 2 of 3 ids .* id 1 is 'a' in .*; found 3 tokens \(WordLevel\) and 4 \(WordLevel\)",
+        ),
+    ],
+)
+def test_how_far_two_tokenizers_differ_is_said(words, end, said, tmp_path):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    for name, listed, special in (("target", ["a", "b"], "<s>"), ("draft", words, end)):
+        model = WordLevel({word: index for index, word in enumerate([special, *listed])}, unk_token=special)
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model), eos_token=special)
+        tokenizer.save_pretrained(tmp_path / name)
+    with pytest.raises(ValueError, match=f"^tokenizers differ {said}.*expected a draft with the target's tokenizer$"):
+        tokenizer_of([tmp_path / "target", tmp_path / "draft"], None)
+
+
+def test_a_token_without_a_row_is_named_where_a_prompt_is_encoded(tmp_path):
+    """A tokenizer may have more tokens than its model has rows, which only some texts need."""
+    folder = save_padded(tmp_path, seed=1, rows=40, tokens=40)
+    pair, facts = load_pair(folder, "none", device="cpu"), pair_facts(folder, "none", device="cpu")
+    assert (pair.vocab_size, facts.vocab_size) == (40, 40)
+    for reader in (pair, facts):
+        reader.tokenizer.add_special_tokens({"additional_special_tokens": ["<|tool|>"]})
+        with pytest.raises(
+            ValueError, match=r"^prompt 'w3<.tool.>': found '<.tool.>', token 40, expected ids below 40: "
+        ):
+            encode_prompt(reader, "w3<|tool|>")
+    pair.tokenizer.save_pretrained(folder)
+    assert pair_facts(folder, "none", device="cpu").vocab_size == 40
+
+
+def test_the_token_that_ends_a_text_is_no_part_of_it(tmp_path):
+    pair = load_pair(save_padded(tmp_path, seed=1, rows=40, tokens=40), "none", device="cpu")
+    pair.target.eos_ids = frozenset({7})  # an ordinary word, which no tokenizer skips
+    assert [pair.text(tokens) for tokens in ([5, 6], [5, 6, 7], [7], [])] == ["w5 w6", "w5 w6", "", ""]
 
 
 def save_padded(folder, *, seed, rows, tokens):

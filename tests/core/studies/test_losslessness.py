@@ -5,6 +5,7 @@ Statistical tests here raise a false alarm with a probability below 1e-6 each; t
 
 import itertools
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -269,6 +270,22 @@ def test_a_text_that_the_target_cannot_write_fails(small_pair):
         patch.setitem(VERIFIERS, "broken", unpaired(take_most_likely, never))
         report = check(small_pair, samples=20, sampling=SamplingConfig(1.0, top_p=1e-6), verifier="broken")
     assert report.impossible == 20 and report.p_value == 0.0 and not report.passed
+
+
+def test_a_greedy_text_that_is_not_the_targets_says_where_it_parts_and_by_what_gap(small_pair, monkeypatch):
+    options = {"samples": 8, "new_tokens": 3, "sampling": SamplingConfig()}
+    wanted = check(small_pair, **options)
+    assert wanted.difference is None and wanted.passed
+
+    def odd(*arguments, **more):
+        for step in decode(*arguments, **more):
+            yield replace(step, new_tokens=[(token + 1) % small_pair[0].vocab_size for token in step.new_tokens])
+
+    monkeypatch.setattr(lossless, "decode", odd)
+    report = check(small_pair, **options)
+    (cell,), found = report.cells, report.difference
+    assert report.impossible == 8 and not report.passed and cell == wanted.cells[0]
+    assert (found.place, found.tokens) == (0, (cell[0], (cell[0] + 1) % small_pair[0].vocab_size)) and found.gap > 0
 
 
 @pytest.mark.parametrize("new_tokens", [1, 2, 3])

@@ -73,6 +73,25 @@ def test_bench_record_is_complete(tiny_target, tiny_draft):
     assert all(kind["autoregressive"] == 1.0 and set(kind) == set(METHODS) for kind in measured)
 
 
+def test_bench_says_where_a_method_parts_from_the_greedy_text(tiny_target, tiny_draft, monkeypatch):
+    whole = benchmark.race
+
+    def odd(*arguments, **options):
+        results = whole(*arguments, **options, with_transformers=False)
+        results["chain"].outputs[1][4] = (results["chain"].outputs[1][4] + 1) % 64
+        return results
+
+    monkeypatch.setattr(benchmark, "race", odd)
+    tokenizer = SimpleNamespace(decode=lambda ids: f"<{ids[0]}>")
+    options = {"sampling": SamplingConfig(), "max_new_tokens": 8, "calibration": [[6]]}
+    result = bench(ModelPair(tiny_target, tiny_draft, tokenizer=tokenizer), [[1, 2, 3], [4, 5]], **options)
+    ((name, (found,)),) = result["texts_differ"].items()
+    assert (name, found["prompt"], found["token"], found["near_tie"]) == ("chain", 2, 5, False)
+    wrong, right = found["tokens"][1], found["tokens"][0]
+    assert found["words"].startswith(f"token 5 is '<{wrong}>', not '<{right}>'; their logits differ by")
+    assert abs(found["logit_gap"]) > 0.01 and "no near tie" in found["words"]
+
+
 def method_result(seconds, tokens=10, steps=5, outputs=None, **phase_sec) -> MethodResult:
     """The result of a method whose every prompt took so many seconds."""
     outputs = outputs or [list(range(tokens))] * len(seconds)
@@ -212,8 +231,8 @@ def test_bench_compares_what_it_raced_and_calibrates_on_the_rest(tiny_target, ti
     assert result["predicted_speedup"] == predicted_speedup(asked["trees"]["sequoia"], VECTOR, PROFILE)
     assert result["predicted_interval"] == [None, None] and result["held"] is None  # nothing is known of the samples
     assert found.over_plain["sequoia"].value == pytest.approx(10.5 / 6.5)
-    bench(pair, [[1], [2]], sampling=SamplingConfig(), max_new_tokens=10, calibration=[[8], [9]])
-    assert asked["raced"] == [[1], [2]] and asked["calibration"] == [[8], [9]]
+    bench(pair, [[1], [2], [5]], sampling=SamplingConfig(), max_new_tokens=10, calibration=[[8], [9]])
+    assert asked["raced"] == [[1], [2], [5]] and asked["calibration"] == [[8], [9]]
     assert result["repeated_4grams"] == [0.0, 0.857, 0.0]
     assert result["not_looping"]["prompts"] == 2 and result["looping"]["prompts"] == 1
     assert result["not_looping"]["over_autoregressive"] == {

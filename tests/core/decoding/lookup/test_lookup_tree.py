@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequoia_core import HardwareProfile, LookupTree, TextIndex
+from sequoia_core import HardwareProfile, HybridTree, LookupTree, TextIndex
 from sequoia_core.decoding.drafting import Reach
 from sequoia_core.decoding.dynamic.step_costs import Rate
 from sequoia_core.decoding.judging import CompiledJudge, RowJudge
@@ -16,7 +16,7 @@ from sequoia_core.decoding.lookup.lookup_tree import LookupDrafter, worth_verify
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.studies.losslessness import check_losslessness
-from tests.conftest import recalled, tiny_llama
+from tests.conftest import calibration_of, recalled, tiny_llama
 from tests.core.test_families import FAMILIES, assert_decodes_as_generate, build, save
 
 PROMPT = [3, 14, 15, 9, 2, 6, 3, 14, 15]
@@ -26,6 +26,10 @@ both_ways = pytest.mark.usefixtures("each_rows")  # with compiled rows and witho
 
 def tokens_of(steps):
     return [token for step in steps for token in step.new_tokens]
+
+
+def hybrid(index):
+    return HybridTree(index, profile=None, calibration=calibration_of(0.6), max_size=8, max_depth=4)
 
 
 def misleading(target, prompt, vocab):
@@ -254,3 +258,24 @@ def found_where_it_says(step, text, earlier):
         passage = [*found.before, *found.after]
         assert any(source[at : at + len(passage)] == passage for at in range(len(source)))
         yield found
+
+
+@pytest.mark.parametrize("token", [64, 65, 2**31 - 1])
+def test_an_index_of_another_vocabulary_is_refused_before_the_first_step(token, tiny_target, tiny_draft):
+    index = TextIndex()
+    index.add([1, 2, 63])
+    for tree, draft in ((LookupTree(index), None), (hybrid(index), tiny_draft)):
+        assert len(tokens_of(decode(PROMPT, target=tiny_target, draft=draft, tree=tree, max_new_tokens=4))) == 4
+    index.add([token, 2, 3])
+    for tree, draft in ((LookupTree(index), None), (hybrid(index), tiny_draft)):
+        with pytest.raises(ValueError, match=f"^index: found token {token} in its texts, expected ids from 0 to 63"):
+            decode(PROMPT, target=tiny_target, draft=draft, tree=tree)
+
+
+def test_what_an_index_has_forgotten_is_no_obstacle(tiny_target):
+    index = TextIndex(max_tokens=8)
+    index.add([900, 901])
+    for _ in range(4):
+        index.add([1, 2, 3] * 20)
+    assert index.largest_token == 3
+    assert len(tokens_of(decode(PROMPT, target=tiny_target, draft=None, tree=LookupTree(index), max_new_tokens=4))) == 4

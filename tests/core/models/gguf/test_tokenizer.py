@@ -8,10 +8,11 @@ from tokenizers.models import BPE, WordPiece
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Split
 from transformers import PreTrainedTokenizerFast
 
-from sequoia_core.models.chat import Turn, chat_remarks, encode_chat, encode_prompt
+from sequoia_core.models.chat import Turn, chat_remarks, encode_chat
 from sequoia_core.models.gguf.tokenizer import GGUFTokenizer
 from sequoia_core.models.loading import load_pair
-from tests.chat_pair import CHATML
+from sequoia_core.models.prompting import Prompting, encode_prompt
+from tests.chat_pair import CHATML, Reader
 from tests.gguf_files import ROOT, write_random, write_vocabulary
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -189,7 +190,7 @@ def test_every_special_token_of_a_file_is_read_as_itself_and_unused_ones_at_the_
     folder.chat_template = found.chat_template
     talk = [Turn("user", "hello"), Turn("assistant", "hi <|im_end|>"), Turn("user", "go on")]
     assert found.decode(encode_chat(found, talk)) == folder.decode(encode_chat(folder, talk))
-    assert encode_chat(found, talk).count(4096) == 1 and encode_prompt(found, "x", chat=False)[0] == 4096
+    assert encode_chat(found, talk).count(4096) == 1 and encode_prompt(Reader(found), "x", Prompting(False))[0] == 4096
     assert chat_remarks(found, talk) == chat_remarks(folder, talk) != []
 
 

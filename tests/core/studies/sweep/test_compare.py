@@ -224,3 +224,17 @@ def test_measured_rows_that_are_no_measurement_are_refused(broken):
 def test_a_sweep_without_prompts_is_refused():
     with pytest.raises(ValueError, match="found no prompt that was measured"):
         compare(table(decoded("a", [1]) | {"kind": "race"}))
+
+
+def test_prompts_that_ended_otherwise_are_not_mixed():
+    on, off = ({"prompt_ending": f"chat, thinking {way}", "template_arguments": "{}"} for way in ("on", "off"))
+    found = compare(table(measured("a", [1, 1], **on), measured("b", [1, 0], **on), measured("c", [0, 0], **off)))
+    assert found.notes == (
+        "1 rows with another prompt_ending than most of their texts, 'chat, thinking off', are left out",
+    )
+    (cell,) = found.cells.values()
+    assert len(cell.rows) == 2
+    assert cell.vector.meta.items() >= {"prompt_ending": "chat, thinking on", "template_arguments": {}}.items()
+    both = compare(table(measured("a", [1], **on), measured("b", [1], domain="prose", **off)))
+    assert not both.notes and len(both.cells) == 3  # each kind of text may have its own
+    assert not compare(table(measured("a", [1], **on), measured("b", [1]))).notes  # an older row does not say it

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sequoia_core.files.model_names import ASSETS
+from sequoia_core.models.prompting import Prompting
 from sequoia_core.studies.sweep import jobs as sweep_jobs
 from sequoia_core.studies.sweep.content import PairHashes
 from sequoia_core.studies.sweep.jobs import all_jobs
@@ -19,7 +20,7 @@ PLAN = Plan(
         pairs=[PAIR], prompts=[PromptSection(domain="code", file="/prompts")], temperatures=[0.6], max_size=8,
         profile=True, race=True,
     ),
-    (Domain("code", ("one", "two"), None),),
+    (Domain("code", ("one", "two")),),
     (PairHashes("target", "draft", None),),
 )  # fmt: skip
 TEXTS = {"model", "lookup", "both", "race"}
@@ -52,7 +53,9 @@ def keys_of(plan: Plan) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     "plan, changed",
     [
-        (with_domain(chat=False), TEXTS),
+        (with_domain(prompting=Prompting(False)), TEXTS),
+        (with_domain(prompting=Prompting(True)), TEXTS),
+        (with_domain(prompting=Prompting(arguments={"thinking": True})), TEXTS),
         (with_domain(texts=("three", "four")), TEXTS),
         (with_domain(name="prose"), TEXTS),
         (with_hashes(tokenizer="other"), ALL),

@@ -17,8 +17,8 @@ from sequoia_core.command_line.main import main
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.calibration import Calibration
-from sequoia_core.models.chat import encode_prompt
 from sequoia_core.models.loading import load_pair
+from sequoia_core.models.prompting import encode_prompt
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.sweep import jobs as sweep_jobs
 from sequoia_core.studies.sweep.content import content_hash
@@ -40,7 +40,7 @@ def test_rows_are_what_measuring_each_prompt_gives(serial, tmp_path):
     done = run_job(job)
     pair = load_pair(dtype=plan.settings.pairs[0].dtype)
     vector = measure_acceptance(
-        [encode_prompt(pair.tokenizer, job.prompts[0])], target=pair.target, draft=pair.draft, width=16,
+        [encode_prompt(pair, job.prompts[0])], target=pair.target, draft=pair.draft, width=16,
         sampling=SamplingConfig(0.6), max_new_tokens=24, seed=sweep_jobs._seed(job, job.prompts[0]),
     )  # fmt: skip
     np.testing.assert_array_equal(done.rows[0]["sums"], vector.prompt_sums[0])

@@ -1,0 +1,139 @@
+"""How texts become prompts: as they are or through the chat template, with which arguments, and how they then end."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..files.prompt_files import check_text
+from .chat import Turn, chat_text, check_arguments, encode_chat, has_template, tokenizing
+
+if TYPE_CHECKING:
+    from .protocol import Tokenizer
+
+RAW, CHAT = "raw", "chat"
+THINKING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))  # around what a model thinks before it answers
+SWITCHES = ("enable_thinking", "thinking")  # arguments by which templates turn that on and off
+PROBE = (Turn("user", "Hello"),)
+MAX_ARGUMENTS = 4_000  # characters
+
+
+class Reader(Protocol):
+    """What reads a prompt: a pair, or what is known of one before it is loaded; V = its vocabulary."""
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def vocab_size(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prompting:
+    """How texts become prompts.
+
+    Args:
+        chat: True puts a text into the tokenizer's chat template, as the user's turn; False takes it as it is; None
+            uses a template where the tokenizer has one.
+        arguments: name -> value, for the template.
+    """
+
+    chat: bool | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        check_arguments(self.arguments)
+
+    def by_template(self, tokenizer: Tokenizer) -> bool:
+        """Whether texts go through the tokenizer's chat template.
+
+        Raises:
+            ValueError: for arguments where there is no template to take them.
+        """
+        used = has_template(tokenizer) if self.chat is None else self.chat
+        if self.arguments and not used:
+            raise ValueError(
+                f"template argument {next(iter(self.arguments))}: found it for prompts that go through no chat "
+                "template, expected a chat model's"
+            )
+        return used
+
+    def record(self, tokenizer: Tokenizer, turns: Sequence[Turn] = PROBE) -> dict[str, Any]:
+        """Return what a record says of its prompts: `prompt_ending`, `template_arguments`.
+
+        The ending is "raw", "chat", or "chat, thinking on", "… off" or "… closed by default".
+        """
+        ending = _ending(tokenizer, turns, self.arguments) if self.by_template(tokenizer) else RAW
+        return {"prompt_ending": ending, "template_arguments": dict(self.arguments)}
+
+
+def parsed_arguments(given: Iterable[str]) -> dict[str, Any]:
+    """Read arguments of a template, each "name=value"; a value is JSON, or else a text.
+
+    Raises:
+        ValueError: for one without "=", a name that cannot be one, or a name given twice.
+    """
+    found: dict[str, Any] = {}
+    for one in given:
+        name, equals, value = (part.strip() for part in one.partition("="))
+        if not equals or name in found or len(one) > MAX_ARGUMENTS:
+            raise ValueError(
+                f"template argument {one[:40]!r}: found {'it twice' if name in found else 'no short name=value'}, "
+                "expected such as enable_thinking=false"
+            )
+        lowered = value.lower()
+        try:  # "False" would be true, as every text is
+            found[name] = json.loads(lowered if lowered in ("true", "false", "null") else value)
+        except (ValueError, RecursionError):
+            found[name] = value
+    check_arguments(found)
+    return found
+
+
+def encode_prompt(reader: Reader, text: str, prompting: Prompting | None = None) -> list[int]:
+    """Return a prompt's token ids, as the user's turn of a conversation where the model is a chat model.
+
+    Raises:
+        ValueError: for text that has no UTF-8 form, when a template is asked for and there is none, or the template
+            cannot be used; when the tokenizer fails on the text, or makes a token of it that the model cannot read.
+    """
+    check_text(text)
+    prompting, tokenizer = prompting or Prompting(), reader.tokenizer
+    if prompting.by_template(tokenizer):
+        ids = encode_chat(tokenizer, [Turn("user", text)], prompting.arguments)
+    else:
+        with tokenizing(text):
+            ids = list(tokenizer.encode(text))
+    return within_rows(reader, ids, text)
+
+
+def within_rows(reader: Reader, ids: list[int], text: str) -> list[int]:
+    """Return the ids of a text, or raise ValueError for a token that the model has no row of weights for."""
+    outside = next((token for token in ids if token >= reader.vocab_size), None)
+    if outside is not None:
+        raise ValueError(
+            f"prompt {text[:40]!r}: found {reader.tokenizer.decode([outside])!r}, token {outside}, expected ids below "
+            f"{reader.vocab_size}: the model has as many rows, fewer than its tokenizer has tokens"
+        )
+    return ids
+
+
+def _ending(tokenizer: Tokenizer, turns: Sequence[Turn], arguments: Mapping[str, Any]) -> str:
+    text = chat_text(tokenizer, turns, arguments)
+    after = text.rpartition(turns[-1].text.strip() or "\0")[2]
+    template = f"{tokenizer.get_chat_template()}"
+    switches = [name for name in SWITCHES if re.search(rf"\b{name}\b", template)]
+    opened, closed = (max(map(after.rfind, marks)) for marks in zip(*THINKING, strict=True))
+    if closed > opened:
+        return f"{CHAT}, thinking {'off' if set(switches) & set(arguments) else 'closed by default'}"
+    if opened >= 0:
+        return f"{CHAT}, thinking on"
+    for name in switches:
+        with suppress(ValueError):  # a template may take one of the two only
+            on, off = (chat_text(tokenizer, turns, {**arguments, name: value}) for value in (True, False))
+            if on != off:
+                return f"{CHAT}, thinking {'on' if text == on else 'off'}"
+    return CHAT

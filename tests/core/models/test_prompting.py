@@ -1,0 +1,120 @@
+"""How a prompt ended is told from what the template wrote, and arguments reach templates that read them."""
+
+import json
+
+import pytest
+
+from sequoia_core.command_line.main import main
+from sequoia_core.models.chat import Turn, chat_text
+from sequoia_core.models.prompting import Prompting, encode_prompt, parsed_arguments
+from tests.chat_pair import CHATML, Reader, chat_tokenizer, save_chat_pair
+
+CLOSED = "<think>\n\n</think>\n\n"
+ASKED = CHATML + "{% if enable_thinking is defined and enable_thinking is false %}" + CLOSED + "{% endif %}"
+UNASKED = CHATML + "{% if not enable_thinking %}" + CLOSED + "{% endif %}"
+ALWAYS = CHATML + "<think>\n"
+BY_SYSTEM = "{% if thinking %}Think first.{% endif %}" + CHATML
+SAID = "{# thinking is this model's habit #}" + CHATML
+TURNS = [Turn("user", "What does </think> mean?")]
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments", "ending"),
+    [
+        (None, {}, "raw"),
+        (CHATML, {}, "chat"),
+        (SAID, {}, "chat"),
+        (ALWAYS, {}, "chat, thinking on"),
+        (ASKED, {}, "chat, thinking on"),
+        (ASKED, {"enable_thinking": True}, "chat, thinking on"),
+        (ASKED, {"enable_thinking": False}, "chat, thinking off"),
+        (UNASKED, {}, "chat, thinking closed by default"),
+        (UNASKED, {"enable_thinking": False}, "chat, thinking off"),
+        (UNASKED, {"enable_thinking": True}, "chat, thinking on"),
+        (BY_SYSTEM, {}, "chat, thinking off"),
+        (BY_SYSTEM, {"thinking": True}, "chat, thinking on"),
+    ],
+)
+def test_the_record_says_how_the_prompt_ended(template, arguments, ending):
+    tokenizer = chat_tokenizer(template)
+    wanted = {"prompt_ending": ending, "template_arguments": arguments}
+    prompting = Prompting(arguments=arguments)
+    assert prompting.record(tokenizer) == wanted
+    if template is not None:
+        assert prompting.record(tokenizer, TURNS) == wanted
+        assert prompting.record(tokenizer, [Turn("user", " ")]) == wanted
+        text = tokenizer.decode(encode_prompt(Reader(tokenizer), TURNS[0].text, prompting))
+        assert text == chat_text(tokenizer, TURNS, arguments)
+        assert text.endswith(CLOSED) == ("closed" in ending or "enable_thinking" in arguments and "off" in ending)
+    assert Prompting(False).record(tokenizer)["prompt_ending"] == "raw"
+
+
+def test_arguments_are_given_as_words_or_json():
+    given = ["enable_thinking=False", "effort=very low", "budget = 12", 'names=["a", "b"]', "note=a=b", "nothing=null"]
+    assert parsed_arguments(given) == {
+        "enable_thinking": False, "effort": "very low", "budget": 12, "names": ["a", "b"], "note": "a=b",
+        "nothing": None,
+    }  # fmt: skip
+    template = "{{ messages[0].content }} {{ effort }} {{ names[1] }} {{ budget + 1 }}"
+    wanted = {"effort": "low", "names": ["a", "b"], "budget": 12}
+    assert chat_text(chat_tokenizer(template), [Turn("user", "x")], wanted) == "x low b 13"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["enable_thinking"], "'enable_thinking': found no short name=value, expected such as enable_thinking=false"),
+        (["a=1", "a=2"], "'a=2': found it twice"),
+        (["a=" + "x" * 5_000], "found no short name=value"),
+        (["=1"], "'': found no name"),
+        (["two words=1"], "'two words': found no name"),
+        *(
+            ([f"{name}=1"], f"'{name}': found a name that the program itself gives, expected such as enable_thinking")
+            for name in ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "chat_template",
+                         "additional_special_tokens", "continue_final_message")
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_argument_is_refused_in_one_line(given, said):
+    with pytest.raises(ValueError, match=f"^template argument .*{said}") as caught:
+        parsed_arguments(given)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_argument_that_nobody_reads_is_refused():
+    with pytest.raises(ValueError, match="template argument thinking: found a chat template that does not read it"):
+        encode_prompt(Reader(chat_tokenizer(ASKED)), "x", Prompting(arguments={"thinking": True}))
+    for tokenizer, chat in ((chat_tokenizer(None), None), (chat_tokenizer(ASKED), False)):
+        with pytest.raises(ValueError, match="enable_thinking: found it for prompts that go through no chat template"):
+            encode_prompt(Reader(tokenizer), "x", Prompting(chat, {"enable_thinking": True}))
+
+
+def test_measure_and_generate_record_it(tmp_path, capsys):
+    target, draft = save_chat_pair(tmp_path, UNASKED)
+    pair = ["--target", target, "--draft", draft, "--max-new-tokens", "4", "--json"]
+    measure = ["measure", *pair, "--prompts", f"{tmp_path}/prompts.txt", "--out", f"{tmp_path}/v.json"]
+    (tmp_path / "prompts.txt").write_text("one\ntwo\n")
+    asked = ["--template-arg", "enable_thinking=true"]
+    for options, ending in (([], "closed by default"), (asked, "on")):
+        wanted = {
+            "prompt_ending": f"chat, thinking {ending}",
+            "template_arguments": {"enable_thinking": True} if options else {},
+        }
+        assert main([*measure, *options]) == 0
+        assert json.loads(capsys.readouterr().out).items() >= wanted.items()
+        assert json.loads((tmp_path / "v.json").read_text())["meta"].items() >= wanted.items()
+        assert main(["generate", *pair, "--prompt", "one", *options]) == 0
+        assert json.loads(capsys.readouterr().out).items() >= wanted.items()
+    profile = f"{tmp_path}/profile.json"
+    assert main(["profile", *pair[:4], "--sizes", "1,2,4", "--repeats", "1", "--out", profile, "--json"]) == 0
+    planned = ["generate", *pair, "--prompt", "one", "--acceptance", f"{tmp_path}/v.json", "--profile", profile]
+    capsys.readouterr()
+    for options, said in ((asked, False), ([], True)):  # the vector was measured with thinking on
+        assert main([*planned, *options]) == 0
+        source = json.loads(capsys.readouterr().out)["tree"]["source"]
+        assert ("prompt ending chat, thinking on, not chat, thinking closed by default" in source) == said
+    resumed = tmp_path / "v.json"
+    assert main([*measure[:-2], "--resume", str(resumed)]) == 2
+    assert "found 'chat, thinking on' for prompt_ending, expected 'chat, thinking closed by" in capsys.readouterr().err
+    assert main(["generate", *pair, "--prompt", "one", "--template-arg", "bos_token=x"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
