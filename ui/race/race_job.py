@@ -42,6 +42,7 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
 
     def work(context: JobContext) -> Race:
         from sequoia_core import SamplingConfig
+        from sequoia_core.models.generation_settings import in_words, left_out_settings
         from sequoia_core.models.protocol import dtype_name
         from sequoia_core.studies.race import MethodResult, own_method, take_turns
 
@@ -50,6 +51,7 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
         prompt = encode_prompt(pair.tokenizer, common.prompt)
         used = {
             "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
+            "settings_left_out": in_words(left_out_settings(pair.target)),
         }  # fmt: skip
         sampling = SamplingConfig(temperature=common.temperature, top_p=common.top_p)
         methods = {
