@@ -51,13 +51,17 @@ def main() -> None:
     }
     base = result["autoregressive"]["tokens_per_sec"]
     print(f"{'method':<16}{'tokens/s':>10}{'quartiles':>16}{'tokens/step':>13}{'ratio':>8}")
-    for name in METHODS:
+    for name in (name for name in METHODS if name in result):
         row = result[name]
         low, high = row["tokens_per_sec_quartiles"]
         print(
             f"{name:<16}{row['tokens_per_sec']:>10.1f}{low:>9.1f}–{high:<6.1f}{row['tokens_per_step']:>13.2f}"
             f"{row['tokens_per_sec'] / base:>7.2f}×"
         )
+    for name, reason in result["lanes_left_out"].items():
+        print(f"{name} is left out: {reason}")
+    for name, value in result["settings_left_out"].items():
+        print(f"the target's own {name} {value} is left out: every method follows the temperature alone")
     print(f"tree {result['tree']}, recipe of the adaptive method: {result['recipe']}")
     for name in ("sequoia", "specexec", "adaptive"):
         row = result[name]

@@ -48,6 +48,7 @@ from sequoia_core.models.loading import load_pair
 from sequoia_core.models.protocol import LanguageModel
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_growth import DEPTH, SIZES, measure_growth
+from sequoia_core.studies.verifier_comparison import whole_tokens
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -191,7 +192,7 @@ def compared(
                 prompt, **models, tree=tree, sampling=sampling, max_new_tokens=length, explain=False,
                 generator=torch.Generator().manual_seed(place),
             ):  # fmt: skip
-                tokens[place] += len(step.accepted_path)  # a last step that is cut counts whole
+                tokens[place] += whole_tokens([step])
                 steps[place] += 1
                 nodes[place] += step.tree.size
         counts[name] = tokens, steps

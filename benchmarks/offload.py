@@ -67,6 +67,7 @@ from sequoia_core.studies.race import (
     repeated_share,
     take_turns,
 )
+from sequoia_core.studies.request_law import request_config
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -145,9 +146,8 @@ def accelerated(
 
     model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype).eval()
     disk_offload(model, str(folder), execution_device=torch.device("cpu"))
-    config = GenerationConfig(max_new_tokens=length, do_sample=not sampling.greedy, pad_token_id=0, eos_token_id=None)
-    if not sampling.greedy:
-        config.temperature, config.top_p, config.top_k = sampling.temperature, sampling.top_p, sampling.top_k
+    config = request_config(sampling, max_new_tokens=length)
+    model.generation_config = GenerationConfig()  # what it ships fills all that a request leaves open
     dropping = {"on": False, "sec": 0.0}
 
     def drop(*_) -> None:

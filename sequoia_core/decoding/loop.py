@@ -266,6 +266,10 @@ def take_step(
         if cancel.is_set():
             return None
         walk = judge.walk(draft)
+        tokens = draft.tokens.tolist()
+        yielded = [*(tokens[node] for node in walk.path[1:]), walk.bonus_token]
+        new, finished = end.cut(sequence, yielded)
+        walk = walk.up_to(draft.tree, len(new))
         walked = time.perf_counter()
         target_probs = judge.target_probs(draft) if explain else ()
         path_rows = judge.path_rows(draft, walk, likely) if likely else ()
@@ -275,8 +279,6 @@ def take_step(
         words = overflow_words(session.logits_dtype for session in sessions)
         raise FloatingPointError(f"step {index}: {error}{words}") from error
     explained = time.perf_counter()  # what is only worked out to be shown counts in no phase
-    tokens = draft.tokens.tolist()
-    new, finished = end.cut(sequence, [tokens[node] for node in walk.path[1:]] + [walk.bonus_token])
     if finished is None:
         judge.commit(draft, walk.path)
         drafter.commit(draft, walk.path)
@@ -290,7 +292,7 @@ def take_step(
         draft_probs=tuple(draft.probs.tolist()) if explain else (),
         target_probs=target_probs,
         accepted_path=walk.path,
-        bonus_token=walk.bonus_token,
+        bonus_token=walk.bonus_token if len(new) == len(yielded) else None,
         new_tokens=new,
         trials=walk.trials,
         draft_sec=drafted - started,
@@ -298,6 +300,7 @@ def take_step(
         walk_sec=walked - verified,
         commit_sec=committed - explained,
         finished=finished,
+        cut_by_length=0 if finished in (None, "eos") else len(yielded) - len(new),
         read_wait_sec=sum(session.read_wait_sec for session in sessions) - waited,
         path_rows=path_rows,
         marginal_gains=gains,

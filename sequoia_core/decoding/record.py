@@ -19,16 +19,19 @@ class DecodeStep:
         index: 0 for the first step.
         tree: the topology that was drafted.
         tokens: token of every node [n], root first.
-        outcomes: per node [n] "accepted", "rejected" or "not reached"; the root counts as accepted.
+        outcomes: per node [n] "accepted", "rejected" or "not reached"; the root counts as accepted. What lies beyond
+            the end of the text was not reached, whatever the walk found there.
         draft_probs, target_probs: what each model gave the node's token after its parent [n]; 1 for the root. At
             temperature 0 these are the probabilities at temperature 1, while the walk itself uses argmax. Empty where a
             run was not asked to explain itself.
-        accepted_path: node ids, root first.
-        bonus_token: sampled by the target after the last accepted node.
+        accepted_path: node ids, root first, up to the end of the text.
+        bonus_token: sampled by the target after the last accepted node; None where the text ends with that node.
         new_tokens: what this step committed: accepted path, then bonus token, cut at EOS and at the number asked for.
         trials: every decision in order, with its arithmetic.
         draft_sec, verify_sec, walk_sec, commit_sec: wall time of the phases in seconds.
         finished: None, or why the run ends with this step: "eos", "length" or "context".
+        cut_by_length: tokens that the step yielded beyond such a length; they belong to no text, but a mean of tokens
+            per step that leaves them out is below what the trees yield.
         path_rows: the most likely tokens of both models at each node of the accepted path; empty where a run was not
             asked for them.
         marginal_gains: what its nodes were expected to add and cost; None where the tree was given, and where a run was
@@ -46,7 +49,7 @@ class DecodeStep:
     draft_probs: tuple[float, ...]
     target_probs: tuple[float, ...]
     accepted_path: tuple[int, ...]
-    bonus_token: int
+    bonus_token: int | None
     new_tokens: list[int]
     trials: tuple[Trial, ...]
     draft_sec: float
@@ -54,6 +57,7 @@ class DecodeStep:
     walk_sec: float
     commit_sec: float
     finished: str | None = None
+    cut_by_length: int = 0
     read_wait_sec: float = 0.0
     path_rows: tuple[NodeRows, ...] = ()
     marginal_gains: MarginalGains | None = None

@@ -37,6 +37,17 @@ class Walk:
     bonus_token: int
     trials: tuple[Trial, ...]
 
+    def up_to(self, tree: TokenTree, count: int) -> Walk:
+        """Return what a walk is worth to a text that ends with the first `count` of its tokens.
+
+        Of what lies deeper neither acceptances nor rejections are left: dropping the former alone would count as
+        refused what was never decided for the text.
+        """
+        if count > len(self.path) - 1:
+            return self
+        trials = tuple(trial for trial in self.trials if tree.depths[trial.node] <= count)
+        return Walk(self.path[: count + 1], self.bonus_token, trials)
+
 
 def walk_tree(
     tree: TokenTree,

@@ -20,6 +20,7 @@ from ..native.instruction_sets import check_environment
 from .architectures import check_gguf_architecture
 from .checkpoint import COMPRESSED_TENSORS, SPREAD, Plan, load_weights, read_plan
 from .default_dtype import default_dtype
+from .generation_settings import left_out_remark
 from .gguf.model import GGUFModel, LlamaCppOptions, gguf_path
 from .language_model import HuggingFaceModel, ModelPair, context_of
 from .model_files import Source, explained, locate, one_line
@@ -128,7 +129,7 @@ def _load(
             draft_model = HuggingFaceModel(load_weights(*draft_files, place, kind), model_name(draft_files.source.name))
         elif names.draft is not None:
             draft_model = settings.open(names.draft)
-        pair = ModelPair(target_model, draft_model, chosen, remarks)
+        pair = ModelPair(target_model, draft_model, chosen, (*remarks, *left_out_remark(target_model)))
         cut_to_real_tokens(pair)
         for number, model in enumerate(pair.models):
             tell(0.8 + 0.1 * number, f"checking that {model.name} reads a tree")

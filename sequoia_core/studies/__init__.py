@@ -6,6 +6,7 @@ Each module imports, of this room, only the modules named:
     measure_bounds       -
     node_enumeration     -
     prompt_loop          -
+    request_law          -
     run_summary          -
     spread               -
     step_counts          -
@@ -17,7 +18,7 @@ Each module imports, of this room, only the modules named:
     prediction_on_texts  lookup_replay
     losslessness         first_difference, prompt_loop
     measure_profile      step_timers
-    race                 prompt_loop
+    race                 prompt_loop, request_law
     ranks_along_text     prompt_loop
     measure_acceptance   prompt_loop, ranks_along_text
     server_check         prompt_loop, race

@@ -24,6 +24,7 @@ from ..design.prediction import Prediction, best_chain, predict
 from ..design.profile import HardwareProfile
 from ..design.tree import TokenTree
 from ..files.model_names import needed_draft
+from ..models.generation_settings import left_out_settings
 from ..models.language_model import ModelPair
 from .first_difference import first_difference
 from .measure_acceptance import measure_acceptance
@@ -87,6 +88,8 @@ def bench(
         `specexec` and `adaptive` have the same, the latter also its tree's size and depth where that tree is static.
         All three say how they compare with the fastest other method. `growing_sec` is the profile's. At temperature 0
         `texts_differ` has, for each method, where its texts first part from those of `autoregressive`, and by what gap.
+        `lanes_left_out` says why a method could not run, `settings_left_out` what the target ships for its own
+        generation and no method follows.
     """
     draft = needed_draft(pair.draft, "bench races trees that a draft fills")
     raced = prompts
@@ -104,7 +107,8 @@ def bench(
     dynamic = dynamic_trees(acceptance, profile, trees["sequoia"])
     policies = cast("dict[str, TreePolicy]", dynamic)  # an adaptive policy has a size once it is created
     raced_trees: dict[str, TokenTree | TreePolicy] = {**trees, "specinfer": SPECINFER_TREE, **policies}
-    results = race(pair, raced, trees=raced_trees, sampling=sampling, max_new_tokens=max_new_tokens, progress=parts[2])
+    lanes = race(pair, raced, trees=raced_trees, sampling=sampling, max_new_tokens=max_new_tokens, progress=parts[2])
+    results = {name: lane for name, lane in lanes.items() if not lane.left_out}
     result: dict = {name: found.summary() for name, found in results.items()}
     context = float(np.mean([len(prompt) for prompt in raced])) + max_new_tokens / 2
     times: dict[str, Any] = {"context": context, "prompts": len(raced)}
@@ -126,6 +130,8 @@ def bench(
         result["recipe"], result["growing_sec"] = adaptive.recipe, profile.growing_sec.tolist()
         if adaptive.fixed is not None:
             result["adaptive"] |= {"size": adaptive.fixed.size, "depth": adaptive.fixed.depth}
+    result["lanes_left_out"] = {name: lane.left_out for name, lane in lanes.items() if lane.left_out}
+    result["settings_left_out"] = left_out_settings(pair.target, top_k=sampling.top_k)
     result["settings"] = {
         "temperature": sampling.temperature,
         "max_new_tokens": max_new_tokens,

@@ -5,15 +5,16 @@ Knows how to call transformers' own generation beside our engine.
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
+from transformers import GenerationConfig
 
 from ..decoding.loop import decode
 from ..decoding.record import DecodeStep
@@ -22,8 +23,10 @@ from ..decoding.tree_policy import ROOT_ONLY, TreePolicy
 from ..design.bootstrap import Estimate, ratio_estimate
 from ..design.tree import TokenTree
 from ..files.model_names import needed_draft
+from ..files.safe_files import one_line
 from ..models.language_model import HuggingFaceModel, ModelPair
 from .prompt_loop import Progress, Report, room_after
+from .request_law import only_the_request, request_config
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,6 +68,7 @@ class MethodResult:
     Attributes:
         seconds: of the whole decode; `step_sec` those in steps alone, for our own methods.
         phase_sec: seconds in each phase, all prompts together.
+        left_out: why the method could not run; empty where it ran.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -73,6 +77,7 @@ class MethodResult:
     outputs: list[list[int]] = field(default_factory=list)
     step_sec: list[float] = field(default_factory=list)
     phase_sec: dict[str, float] = field(default_factory=dict)
+    left_out: str = ""
 
     def add(self, found: Decoded) -> None:
         """Count one more prompt."""
@@ -190,26 +195,35 @@ def race(
 
     Args:
         trees: method name -> tree, such as {"chain": …, "sequoia": …}.
-        with_transformers: also race `hf_generate` and `hf_assisted` (one method per setting), unless a model is a
-            GGUF file, which transformers would run in another format.
+        with_transformers: also race `hf_generate` and `hf_assisted` (one method per setting). They are left out where
+            they cannot run, and where a model is a GGUF file, which transformers would run in another format.
 
     Returns:
-        method -> result, "autoregressive" first; `hf_assisted` is the fastest of its settings.
+        method -> result, "autoregressive" first; `hf_assisted` is the fastest of its settings. One that is `left_out`
+        has no entries.
     """
     max_new_tokens = min(room_after(prompts, pair.models, max_new_tokens))
     trees = {"autoregressive": ROOT_ONLY, **trees}
     methods = {name: own_method(pair, tree, sampling, seed=seed) for name, tree in trees.items()}
+    lanes: dict[str, Method] = {}
     if with_transformers and pair.in_transformers:
-        methods["hf_generate"] = transformers_method(pair, sampling, assisted=False, length_hint=None)
+        lanes["hf_generate"] = transformers_method(pair, sampling, assisted=False, length_hint=None)
         for hint in ASSISTANT_TOKENS:
-            methods[f"hf_assisted/{hint}"] = transformers_method(pair, sampling, assisted=True, length_hint=hint)
-    results = {name: MethodResult() for name in methods}
+            lanes[f"hf_assisted/{hint}"] = transformers_method(pair, sampling, assisted=True, length_hint=hint)
+    results = {name: MethodResult() for name in (*methods, *lanes)}
+    methods |= {name: unless_it_fails(lane, results[name]) for name, lane in lanes.items()}
     for name, found in take_turns(methods, prompts, max_new_tokens, progress=progress):
         results[name].add(found)
-    settings = {name: result for name, result in results.items() if name.startswith("hf_assisted/")}
+    results = {
+        name: MethodResult(left_out=result.left_out) if result.left_out else result for name, result in results.items()
+    }
+    settings = [results.pop(name) for name in lanes if name.startswith("hf_assisted/")]
     if settings:
-        results = {name: result for name, result in results.items() if name not in settings}
-        results["hf_assisted"] = max(settings.values(), key=lambda result: result.tokens_per_sec)
+        ran = [result for result in settings if not result.left_out]
+        results["hf_assisted"] = max(ran, key=lambda result: result.tokens_per_sec, default=settings[0])
+    elif with_transformers:
+        in_another = "a GGUF file, which transformers would run in another format"
+        results |= {name: MethodResult(left_out=in_another) for name in ("hf_generate", "hf_assisted")}
     return results
 
 
@@ -226,21 +240,13 @@ def transformers_method(
     if not (isinstance(pair.target, HuggingFaceModel) and isinstance(draft, HuggingFaceModel)):
         raise ValueError("transformers: found a GGUF file, expected two models of transformers to generate with")
     model, assistant = pair.target.model, draft.model
-    config = copy.deepcopy(model.generation_config)
-    config.eos_token_id = None
-    config.pad_token_id = 0
-    config.do_sample = not sampling.greedy
-    if config.do_sample:
-        temperature = max(sampling.temperature, 1e-15)  # the draft is divided by it twice, and its square must not be 0
-        config.temperature, config.top_p, config.top_k = temperature, sampling.top_p, sampling.top_k
-    config.prompt_lookup_num_tokens = prompt_lookup
+    config = request_config(sampling, prompt_lookup_num_tokens=prompt_lookup)
     extra = {"assistant_model": assistant} if assisted else {}
-    assistant_config = copy.deepcopy(assistant.generation_config)
-    assistant_config.eos_token_id = None
+    drafting = GenerationConfig()  # transformers looks for it among the assistant's own settings
     if length_hint is not None:
-        assistant_config.num_assistant_tokens = length_hint
-        assistant_config.num_assistant_tokens_schedule = "constant"
-        assistant_config.assistant_confidence_threshold = 0.0
+        drafting.num_assistant_tokens = length_hint
+        drafting.num_assistant_tokens_schedule = "constant"
+        drafting.assistant_confidence_threshold = 0.0
 
     def run(prompt: Sequence[int], length: int, turn: int, report: Report) -> Decoded:
         ids = torch.tensor([list(prompt)], device=pair.target.device)
@@ -252,17 +258,31 @@ def transformers_method(
             nonlocal passes
             passes += 1
 
-        hook = model.register_forward_hook(count)
-        own_config = assistant.generation_config
-        assistant.generation_config = assistant_config  # where transformers looks for the assistant's settings
-        started = time.perf_counter()
-        try:
-            output = model.generate(ids, generation_config=config, **extra)
-        finally:
+        with ExitStack() as undo:
+            undo.enter_context(only_the_request(assistant, draft.vocab_size, drafting))
+            undo.enter_context(only_the_request(model, pair.target.vocab_size))
+            undo.callback(model.register_forward_hook(count).remove)
+            started = time.perf_counter()
+            # without a mask, tokens of the prompt that look like padding would not be read
+            output = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **extra)
             seconds = time.perf_counter() - started
-            assistant.generation_config = own_config
-            hook.remove()
-        return Decoded(output[0, ids.shape[1] :].tolist(), passes, seconds)
+        text = output[0, ids.shape[1] :].tolist()
+        if len(text) != length:
+            raise ValueError(f"transformers wrote {len(text)} tokens, expected {length}")
+        return Decoded(text, passes, seconds)
+
+    return run
+
+
+def unless_it_fails(method: Method, result: MethodResult) -> Method:
+    """Return a method that, from its first failure on, is left out; its result says why."""
+
+    def run(prompt: Sequence[int], length: int, turn: int, report: Report) -> Decoded | None:
+        try:
+            return None if result.left_out else method(prompt, length, turn, report)
+        except Exception as error:  # any model's own code may run here, and fail in its own way
+            result.left_out = one_line(error)
+            return None
 
     return run
 

@@ -176,7 +176,10 @@ def _steps(counts: ServerCounts, tokens: int) -> ServerRequest:
 
 
 def served_by_us(decoded: Decoded, k: int) -> Served:
-    """Return what our own engine did with a chain of k as if a server had; its first token comes from a step too."""
+    """Return what our own engine did with a chain of k as if a server had; its first token comes from a step too.
+
+    Like llama.cpp's server it counts nothing past the end of an answer.
+    """
     accepted = tuple(len(step.accepted_path) - 1 for step in decoded.steps)
     seconds = sum(getattr(step, phase) for step in decoded.steps for phase in PHASES)
     tokens = len(decoded.output)

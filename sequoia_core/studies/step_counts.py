@@ -23,7 +23,7 @@ def count_by_depth(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Count how often the child of each rank was there and was the accepted one, below accepted nodes of each level.
 
-    A step cut at EOS or at the token limit counts whole: its record holds the full walk.
+    A step cut at EOS or at the token limit counts up to there.
 
     Args:
         steps: decoded with `tree`; those whose tree a context's end has cut are left out.
@@ -39,14 +39,15 @@ def count_by_depth(
     steps = _whole_steps(steps, tree)
     if width < 1:
         raise ValueError(f"width: found {width}, expected at least 1")
-    taken = np.zeros((len(steps), tree.size), dtype=bool)
-    for row, step in zip(taken, steps, strict=True):
+    taken, went_on = np.zeros((2, len(steps), tree.size), dtype=bool)
+    for row, onward, step in zip(taken, went_on, steps, strict=True):
         row[list(step.accepted_path)] = True
+        onward[list(step.accepted_path[: len(step.new_tokens)])] = True  # not the node with which the text ends
     nodes = np.flatnonzero((tree.child_ranks >= 1) & (tree.child_ranks <= width))
     cell = tree.depths[nodes] - 1, tree.child_ranks[nodes] - 1
     accepted, reached = np.zeros((2, tree.depth, width), dtype=np.int64)
     np.add.at(accepted, cell, taken[:, nodes].sum(axis=0))
-    np.add.at(reached, cell, taken[:, tree.parents[nodes]].sum(axis=0))
+    np.add.at(reached, cell, went_on[:, tree.parents[nodes]].sum(axis=0))
     return accepted, reached
 
 

@@ -268,8 +268,8 @@ def decode_prompt(
 
 
 def whole_tokens(steps: Sequence[DecodeStep]) -> int:
-    """Return the tokens of uncut steps: accepted nodes and a bonus token each.
+    """Return the tokens that steps yield, those beyond a length that was asked for too; after an end nothing counts.
 
-    A path holds the root, which is not new, and not the bonus token, which is: its length is the right number.
+    A run of n steps is stopped by a length where it first passes it, so these over n have the mean of a step.
     """
-    return sum(len(step.accepted_path) for step in steps)
+    return sum(len(step.new_tokens) + step.cut_by_length for step in steps)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from streamlit.testing.v1 import AppTest
+from transformers import GenerationConfig
 
 from sequoia_core.decoding.dynamic.spec_exec import SpecExecTree
 from sequoia_core.design.plain_trees import branching_tree
@@ -15,7 +16,9 @@ from sequoia_core.studies import race as racing
 from tests.app.conftest import OTHER_DRAFT, metrics, open_page, profile, run_job, settled
 from tests.conftest import tiny_llama
 from ui.jobs.jobs import Job, JobContext
+from ui.markdown import escaped
 from ui.race import race_job
+from ui.runs.run_files import run_from_bytes, run_to_bytes
 from ui.runs.runs import DecodeRequest
 
 METHODS = ["Autoregressive", "Best chain", "Planned tree", "SpecInfer", "SpecExec", "Lookup"]
@@ -113,6 +116,16 @@ def test_a_method_that_drafts_as_the_target_would_takes_fewer_steps(tiny_pair, c
     requests = {"tree": DecodeRequest("def f():", tree, max_new_tokens=24)}
     (run,) = race_job.race_work(requests)(context).runs.values()
     assert len(run["steps"]) == 6 and run["text"] == "".join("".join(s["pieces"]) for s in run["steps"])
+
+
+def test_a_race_says_what_it_leaves_out_of_the_targets_own_settings(assets, tiny_pair, monkeypatch) -> None:
+    ships = GenerationConfig(repetition_penalty=1.1, min_p=0.2)
+    monkeypatch.setattr(tiny_pair.target.model, "generation_config", ships)
+    page = run_job(open_page("race", race_tokens="16"), "race")
+    said = escaped("without the target's own min_p 0.2, repetition_penalty 1.1")
+    assert said in " ".join(element.value for element in page.caption)
+    for run in page.session_state["studio_jobs"]["race"].result.runs.values():
+        assert run_from_bytes(run_to_bytes(run), "a")["settings_left_out"] == ["min_p 0.2", "repetition_penalty 1.1"]
 
 
 def test_a_race_of_another_pair_is_not_shown_as_one_of_the_pair_in_use(assets, tiny_pair) -> None:

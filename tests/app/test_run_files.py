@@ -52,6 +52,7 @@ def test_a_run_of_changing_trees_holds_each_shape_once_and_reads_back_as_it_was(
     assert run_from_bytes(run_to_bytes(run), "run.jsonl") == run
     later = json.loads(json.dumps(run))
     later["steps"][1]["read_wait_sec"] = 0.25
+    later["settings_left_out"] = ["min_p 0.2"]
     assert run_from_bytes(run_to_bytes(later), "run.jsonl") == later
 
 
@@ -195,3 +196,16 @@ def test_a_broken_line_is_named(run: dict) -> None:
     lines = run_to_bytes(run).splitlines()
     with pytest.raises(ValueError, match="own.jsonl: line 3: found NaN"):
         run_from_bytes(b"\n".join([*lines[:2], b'{"index": NaN}', *lines[3:]]), "own.jsonl")
+
+
+def test_a_step_of_older_files_ends_with_its_text(monkeypatch, tokenizer, tiny_target) -> None:
+    """They told of the whole walk: here the text ended after the first of three accepted tokens."""
+    pair = as_demo_pair(tiny_target, tiny_target, tokenizer)
+    monkeypatch.setattr(jobs, "shared_pair", lambda *spec: pair)
+    run = record_run(DecodeRequest("prompt", chain_tree(3), temperature=0.7, max_new_tokens=4))
+    (older,) = run["steps"]
+    assert len(older["path"]) == 4 and len(older["trials"]) == 3
+    older |= {"pieces": older["pieces"][:1], "bonus": None}
+    (read,) = run_from_bytes(run_to_bytes(run), "run.jsonl")["steps"]
+    assert read["path"] == [0, 1] and read["outcomes"] == "AANN" and [row["node"] for row in read["rows"]] == [0, 1]
+    assert [trial[0] for trial in read["trials"]] == [1]

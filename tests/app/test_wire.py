@@ -97,7 +97,7 @@ def test_the_script_reads_what_a_step_holds_and_nothing_else() -> None:
 
 
 def test_a_run_that_ends_inside_the_path_has_no_bonus() -> None:
-    record = step_record(a_step([98], finished="eos"), TokenText(decode_bytes, [97]))
+    record = step_record(a_step([98], bonus_token=None, finished="eos"), TokenText(decode_bytes, [97]))
     assert record["bonus"] is None and record["pieces"] == ["b"] and record["finished"] == "eos"
 
 

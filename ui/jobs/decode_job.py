@@ -57,6 +57,7 @@ def decode_beside_baseline(
     import torch
 
     from sequoia_core import SamplingConfig, autoregressive, decode
+    from sequoia_core.models.generation_settings import in_words, left_out_settings
     from sequoia_core.models.protocol import dtype_name
 
     read, prompt = _read_prompt(pair, request)
@@ -65,6 +66,7 @@ def decode_beside_baseline(
     speculative = {**common, "draft": pair.draft, "tree": request.tree, "verifier": request.verifier}
     used = {
         "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
+        "settings_left_out": in_words(left_out_settings(pair.target)),
     }  # fmt: skip
     run = request.header() | used | read
     keep(run)

@@ -44,6 +44,7 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
 
     def work(context: JobContext) -> Race:
         from sequoia_core import SamplingConfig
+        from sequoia_core.models.generation_settings import in_words, left_out_settings
         from sequoia_core.models.protocol import dtype_name
         from sequoia_core.studies.first_difference import first_difference
         from sequoia_core.studies.race import MethodResult, own_method, take_turns
@@ -54,6 +55,7 @@ def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], R
         used = {
             "device": str(pair.target.device), "dtype": dtype_name(pair.target), "prompt_tokens": len(prompt),
             **common.prompting.record(pair.tokenizer),
+            "settings_left_out": in_words(left_out_settings(pair.target)),
         }  # fmt: skip
         sampling = SamplingConfig(temperature=common.temperature, top_p=common.top_p)
         methods = {

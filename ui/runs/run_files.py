@@ -23,6 +23,7 @@ from ui.tree_layout import MAX_DRAWN
 MAX_STEPS = 10_000
 MAX_TURNS = 10_000
 MAX_ARGUMENTS = 100
+MAX_SETTINGS, MAX_SETTING_CHARS = 100, 100
 
 
 class _Strict(BaseModel):
@@ -58,6 +59,9 @@ class _Header(_Strict):
     draft: str | None
     dtype: str | None
     device: str | None
+    settings_left_out: Annotated[
+        list[Annotated[str, Field(max_length=MAX_SETTING_CHARS)]], Field(max_length=MAX_SETTINGS)
+    ] = []
     offload: Literal["disk", "host"] | None = None
     read_bytes_per_sec: Positive | None = None
     expected_tokens: Positive | None
@@ -136,8 +140,22 @@ def _checked_run(first: dict[str, Any], steps: list[Any]) -> dict[str, Any]:
             _check_step(step, index, trees)
         except ValueError as error:
             raise ValueError(f"step {index}: {error}") from error
-        found.append(step)
+        found.append(_up_to_the_end(step, trees[step["shape"]]))
     return header | {"steps": found}
+
+
+def _up_to_the_end(step: StepRecord, tree: TokenTree) -> StepRecord:
+    """Return a step without what its walk found beyond the end of the text, which older records hold too."""
+    end = len(step["pieces"])
+    if end >= len(step["path"]) - 1:
+        return step
+    inside = [depth <= end for depth in tree.depths]
+    cut = {
+        "path": step["path"][: end + 1],
+        "outcomes": "".join(code if known else "N" for code, known in zip(step["outcomes"], inside, strict=True)),
+        "trials": [trial for trial in step["trials"] if inside[int(trial[0])]],
+    }
+    return {**step, **cut, **({"rows": step["rows"][: end + 1]} if "rows" in step else {})}
 
 
 def _check_step(step: StepRecord, index: int, trees: list[TokenTree]) -> None:

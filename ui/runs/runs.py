@@ -108,7 +108,6 @@ class StepRecord(TypedDict):
 
 def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> StepRecord:
     """Turn a step into what the live tree and a file hold; `shape` is which of the run's trees it had."""
-    has_bonus = len(step.new_tokens) == len(step.accepted_path)
     record: StepRecord = {
         "index": step.index,
         "shape": shape,
@@ -117,7 +116,7 @@ def step_record(step: DecodeStep, text: TokenText, shape: int = 0) -> StepRecord
         "draft": [_finite(value) for value in step.draft_probs],
         "target": [_finite(value) for value in step.target_probs],
         "path": [int(node) for node in step.accepted_path],
-        "bonus": text.label(step.bonus_token) if has_bonus else None,
+        "bonus": None if step.bonus_token is None else text.label(step.bonus_token),
         "pieces": text.pieces(step.new_tokens),
         "trials": [[int(t.node), *map(_finite, (t.uniform, t.target_mass, t.draft_mass))] for t in step.trials],
         "seconds": [step.draft_sec, step.verify_sec, step.walk_sec, step.commit_sec],
@@ -222,6 +221,7 @@ class DecodeRequest:
             "dtype": None,
             "offload": self.models.offload,
             "device": None,
+            "settings_left_out": [],
             "read_bytes_per_sec": None,
             "expected_tokens": self.expected_tokens,
             "predicted_speedup": self.predicted_speedup,
@@ -271,6 +271,8 @@ def made_with(*several: dict[str, Any]) -> str:
         parts += [f"top-p {run['top_p']:g}"] if run["top_p"] < 1 else []
         *others, last = dict.fromkeys(NAMES[each["verifier"]] for each in several)
         parts += [f"seed {run['seed']}", f"{', '.join(others)} and {last}" if others else last]
+    if run.get("settings_left_out"):
+        parts.append(f"without the target's own {', '.join(run['settings_left_out'])}")
     return ", ".join(filter(None, parts))
 
 

@@ -59,7 +59,7 @@ function storyOf(view, step, node, parent) {
 
 function bonusStory(view, step, last) {
   const children = shapeOf(view, step).children[last].length
-  if (step.bonus === null) return "This step ended inside the accepted path, so no bonus token was committed."
+  if (step.bonus === null) return `The text ends with ${quote(step.tokens[last])}, so nothing was drawn after it.`
   if (!children) {
     return `${quote(step.tokens[last])} is a leaf: the tree ends there, and a deeper one might have gone on. So the next token, ` +
       `${quote(step.bonus)}, comes from the target's own probabilities. Every step yields one.`
@@ -74,6 +74,9 @@ function decisionStory(view, step, node, parent) {
   const trial = step.trials.find(([child]) => child === node)
   if (!trial) {
     if (step.outcomes[parent] !== "A") return `Never looked at: ${quote(step.tokens[parent])} was not accepted.`
+    if (step.bonus === null && parent === step.path[step.path.length - 1]) {
+      return `Never looked at: the text ends with ${quote(step.tokens[parent])}.`
+    }
     return "Never looked at: an elder sibling was accepted first."
   }
   const [, uniform, targetMass, draftMass] = trial

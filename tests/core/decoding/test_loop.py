@@ -100,6 +100,36 @@ def test_stops_at_an_eos_inside_the_accepted_path(tiny_target):
     assert tokens_of(steps) == wanted[: first + 1] and steps[-1].finished == "eos"
 
 
+@pytest.mark.parametrize("ended_by", ["eos", "length"])
+@pytest.mark.parametrize("verifier", ["greedy", "sequoia", "topk", "traversal"])
+@pytest.mark.parametrize("kind", ["path", "branches"])
+def test_nothing_beyond_the_end_of_the_text_counts_as_accepted(ended_by, verifier, kind, tiny_target):
+    """A draft that is the target and trees deeper than what is left: a walk goes on, its record does not."""
+    sampled = {"sampling": SamplingConfig(1.0), "verifier": verifier}
+    options = {} if verifier == "greedy" else sampled
+    tree, cut = {"path": chain_tree(6), "branches": k_ary_tree(2, 4)}[kind], 0
+    for seed in range(12):
+        drawn = {"generator": torch.Generator().manual_seed(seed), "likely": 2, **options}
+        (whole, *_) = run(tiny_target, tiny_llama(1), tree, count=20, **drawn)
+        for count in range(1, len(whole.new_tokens)):
+            end = whole.new_tokens[count - 1]
+            if ended_by == "eos" and end in whole.new_tokens[: count - 1]:
+                continue
+            target = HuggingFaceModel(tiny_target.model, "t", frozenset({end}) if ended_by == "eos" else frozenset())
+            drawn["generator"].manual_seed(seed)
+            length = count if ended_by == "length" else 20
+            (step,) = run(target, tiny_llama(1), tree, count=length, **drawn)
+            assert step.new_tokens == whole.new_tokens[:count] and step.finished == ended_by
+            assert step.accepted_path == whole.accepted_path[: count + 1] and step.bonus_token is None
+            accepted = [node for node, outcome in enumerate(step.outcomes) if outcome == "accepted"]
+            assert accepted == sorted(step.accepted_path)
+            assert step.trials == tuple(trial for trial in whole.trials if tree.depths[trial.node] <= count)
+            assert [rows.node for rows in step.path_rows] == list(step.accepted_path)
+            assert step.cut_by_length == (len(whole.new_tokens) - count if ended_by == "length" else 0)
+            cut += 1
+    assert cut > 5
+
+
 def test_stops_cleanly_at_the_context_limit():
     target, draft = tiny_llama(1, context=32), tiny_llama(2, context=32)
     whole = greedy_reference(tiny_llama(1, context=64), PROMPT, 26)
@@ -196,7 +226,7 @@ def test_each_token_is_forwarded_once(tiny_target):
 
 
 def test_phases_are_timed_one_by_one(tiny_target, tiny_draft, monkeypatch):
-    """A clock that only the work moves: 1 s for a draft pass, 10 for the target's, 100 for the walk, 1000 after."""
+    """A clock that only the work moves: 1 s for a draft pass, 10 for the target's, 100 for the walk, 1000 to commit."""
     now = [0.0]
     monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
@@ -216,15 +246,17 @@ def test_phases_are_timed_one_by_one(tiny_target, tiny_draft, monkeypatch):
 
     for judge in (RowJudge, CompiledJudge):
         monkeypatch.setattr(judge, "walk", slow(judge.walk, 100.0))
-    monkeypatch.setattr(engine.End, "cut", slow(engine.End.cut, 1000.0))
+    monkeypatch.setattr(RowJudge, "commit", slow(RowJudge.commit, 1000.0))
     target, draft = slow_model(tiny_target, 10.0), slow_model(tiny_draft, 1.0)
     tree = TREES["ragged"]
     for step in run(target, draft, tree, count=12):
         assert (step.draft_sec, step.verify_sec) == (tree.depth, 10.0)
-        assert (step.walk_sec, step.commit_sec, step.seconds) == (100.0, 1000.0, 1110.0 + tree.depth)
+        commit_sec = 1000.0 if step.finished is None else 0.0
+        assert (step.walk_sec, step.commit_sec, step.seconds) == (100.0, commit_sec, 110.0 + commit_sec + tree.depth)
         now[0] += 1e5  # what the reader of the steps does meanwhile is nobody's
     for step in autoregressive(PROMPT, target=target, max_new_tokens=3):
-        assert (step.draft_sec, step.verify_sec, step.walk_sec, step.commit_sec) == (0.0, 10.0, 100.0, 1000.0)
+        commit_sec = 1000.0 if step.finished is None else 0.0
+        assert (step.draft_sec, step.verify_sec, step.walk_sec, step.commit_sec) == (0.0, 10.0, 100.0, commit_sec)
 
 
 def test_a_device_is_waited_for_before_the_clock_is_read(tiny_target, monkeypatch):
@@ -257,8 +289,8 @@ def test_a_record_tells_the_whole_step(tiny_target, tiny_draft):
         assert {t.node for t in step.trials if not t.accepted} == {
             n for n, o in enumerate(step.outcomes) if o == "rejected"
         }
-        committed = [step.tokens[node] for node in path[1:]] + [step.bonus_token]
-        assert committed[: len(step.new_tokens)] == step.new_tokens
+        bonus = [] if step.bonus_token is None else [step.bonus_token]
+        assert [step.tokens[node] for node in path[1:]] + bonus == step.new_tokens
         assert all(0 <= p <= 1 for p in step.draft_probs + step.target_probs) and step.seconds > 0
         sequence += step.new_tokens
         uniforms = [trial.uniform for trial in step.trials]

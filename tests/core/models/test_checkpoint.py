@@ -314,6 +314,14 @@ def test_an_end_of_text_that_is_no_token_is_refused(ids, model):
     assert "eos_token_id: found" in refusal(model)
 
 
+def test_what_a_model_ships_for_its_own_generation_is_said_to_be_left_out(model):
+    assert load_pair(model, model, device="cpu").remarks == ()
+    edit_json(model / "generation_config.json", repetition_penalty=1.1, suppress_tokens=list(range(99)), num_beams=1)
+    (remark,) = load_pair(model, DRAFT, device="cpu").remarks
+    assert "ships repetition_penalty 1.1, suppress_tokens [0, 1, 2" in remark and "left out here" in remark
+    assert len(remark) < 250
+
+
 def test_attention_asked_for_by_a_file_gives_way_to_one_that_takes_a_tree(model):
     edit_json(model / "config.json", attn_implementation="flash_attention_2", _attn_implementation="flash_attention_2")
     assert load_pair(model, model, device="cpu").target.model.config._attn_implementation == "sdpa"

@@ -9,7 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.plain_trees import chain_tree
 from sequoia_core.files.server_counts import ServerCounts, ServerRequest
+from sequoia_core.models.language_model import ModelPair
+from sequoia_core.studies.race import own_method
 from sequoia_core.studies.server_check import (
     SETTINGS,
     Served,
@@ -17,6 +21,7 @@ from sequoia_core.studies.server_check import (
     compare,
     counts_of,
     read_answer,
+    served_by_us,
     server_command,
     tokens_per_sec,
 )
@@ -55,6 +60,13 @@ def serve(right: np.ndarray, k: int) -> Served:
 def settings() -> dict[int, list[Served]]:
     texts = guesses(12)
     return {k: [serve(right, k) for right in texts] for k in SETTINGS}
+
+
+def test_our_own_engine_counts_nothing_past_the_end_of_an_answer(tiny_target):
+    pair = ModelPair(tiny_target, tiny_target, tokenizer=None)  # all that is drafted is accepted
+    decoded = own_method(pair, chain_tree(4), SamplingConfig())([1, 2], 7, 0, lambda share: None)
+    counts = served_by_us(decoded, 4).counts
+    assert counts.requests[0].accepted == (4, 2) and counts.positions == (2, 2, 1, 1)
 
 
 def test_records_by_step_predict_every_setting(settings):

@@ -20,7 +20,7 @@ from tests.conftest import tiny_llama
 TREE = TokenTree(np.array([-1, 0, 0, 1, 1, 2]))  # ranks 1 2 | 1 2 | 1
 
 
-def step(path, draft=None):
+def step(path, draft=None, new_tokens=(0, 0, 0)):
     """A step of TREE: children of accepted nodes before the accepted one are rejected, as a walk leaves them."""
     outcomes = ["not reached"] * TREE.size
     for node in path:
@@ -32,7 +32,7 @@ def step(path, draft=None):
     return DecodeStep(
         index=0, tree=TREE, tokens=tuple(range(TREE.size)), outcomes=tuple(outcomes),
         draft_probs=tuple(draft or [1.0, 0.9, 0.1, 0.5, 0.25, 1.0]), target_probs=(1.0,) * TREE.size,
-        accepted_path=tuple(path), bonus_token=0, new_tokens=[0], trials=(), draft_sec=0.0, verify_sec=0.0,
+        accepted_path=tuple(path), bonus_token=0, new_tokens=list(new_tokens), trials=(), draft_sec=0.0, verify_sec=0.0,
         walk_sec=0.0, commit_sec=0.0,
     )  # fmt: skip
 
@@ -75,8 +75,14 @@ def test_a_tree_with_one_node_per_cell_is_reproduced_exactly(tree, tiny_target, 
             generator=torch.Generator().manual_seed(0),
         )
     ]  # fmt: skip
-    whole = np.mean([len(step.accepted_path) for step in steps])  # the last step of a run is cut, its walk is not
-    assert expected_tokens(tree, acceptance_by_depth(steps, tree)) == pytest.approx(whole)
+    whole = [step for step in steps if step.bonus_token is not None]  # not those which the end of the text has cut
+    mean = np.mean([len(step.new_tokens) for step in whole])
+    assert expected_tokens(tree, acceptance_by_depth(whole, tree)) == pytest.approx(mean)
+
+
+def test_a_cut_step_counts_up_to_the_end_of_its_text():
+    cut = step([0, 1], new_tokens=[7])  # node 1 ends the text: its children were neither accepted nor refused
+    assert [found.tolist() for found in count_by_depth([cut], TREE)] == [[[1, 0], [0, 0]], [[1, 1], [0, 0]]]
 
 
 def test_confidence_by_hand():

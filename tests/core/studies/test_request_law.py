@@ -1,0 +1,99 @@
+"""transformers' lanes follow a request: none of the settings that a model ships, no id that does not exist."""
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.decoding.tree_policy import ROOT_ONLY
+from sequoia_core.models.generation_settings import left_out_settings
+from sequoia_core.models.language_model import HuggingFaceModel, ModelPair
+from sequoia_core.studies.bench import bench
+from sequoia_core.studies.race import own_method, race, transformers_method
+from tests.conftest import tiny_llama
+
+LENGTH = 12
+LANES = {"plain": {}, "assisted": {"assisted": True, "length_hint": 3}, "lookup": {"prompt_lookup": 2}}
+SHIPPED = {
+    "a penalty": {"repetition_penalty": 1.8},
+    "no repeats": {"no_repeat_ngram_size": 1},
+    "suppressed tokens": {"suppress_tokens": list(range(40))},
+    "a suppressed beginning": {"begin_suppress_tokens": list(range(40))},
+    "forbidden words": {"bad_words_ids": [[token] for token in range(40)]},
+    "a forced end": {"forced_eos_token_id": 7},
+    "a bias": {"sequence_bias": [[[5], 90.0]]},
+    "beams": {"num_beams": 3},
+    "words to stop at": {"stop_strings": ["a"]},
+    "a time": {"max_time": 1e-6},
+    "min-p": {"min_p": 0.9},
+    "typical-p": {"typical_p": 0.05},
+    "a cutoff": {"epsilon_cutoff": 0.3},
+    "top-k": {"top_k": 1},
+    "guidance": {"guidance_scale": 3.0},
+}
+
+
+def pair_shipping(**fields) -> ModelPair:
+    """A pair whose both models ship settings, and an end that is any token."""
+    pair = ModelPair(tiny_llama(1, scale=0.2), tiny_llama(2, layers=1, scale=0.2), tokenizer=None)
+    for model in pair.models:
+        model.model.generation_config = GenerationConfig(eos_token_id=list(range(64)), **fields)
+    return pair
+
+
+def texts_of(pair: ModelPair, sampling: SamplingConfig, prompt=(3, 1, 4)) -> dict[str, list[int]]:
+    def written(method) -> list[int]:
+        return method(prompt, LENGTH, 5, lambda share: None).output
+
+    lanes = {name: written(transformers_method(pair, sampling, **options)) for name, options in LANES.items()}
+    return lanes | {"ours": written(own_method(pair, ROOT_ONLY, sampling))}
+
+
+@pytest.mark.parametrize("shipped", SHIPPED)
+def test_what_a_model_ships_changes_no_text(shipped):
+    pair = pair_shipping(**SHIPPED[shipped])
+    own = pair.target.model.generation_config
+    greedy, sampled = texts_of(pair, SamplingConfig()), texts_of(pair, SamplingConfig(1.5, top_p=0.95))
+    assert all(text == greedy["ours"] for text in greedy.values())
+    assert sampled == texts_of(pair_shipping(), SamplingConfig(1.5, top_p=0.95))
+    assert pair.target.model.generation_config is own and pair.target.model.config.vocab_size == 64
+    assert left_out_settings(pair.target) == SHIPPED[shipped]
+
+
+def test_what_asks_for_nothing_is_not_told():
+    neutral = {"repetition_penalty": 1.0, "num_beams": 1, "top_k": 0, "min_p": None, "no_repeat_ngram_size": 0}
+    of_the_request = {"temperature": 0.6, "top_p": 0.9, "do_sample": True, "max_length": 99}
+    pair = pair_shipping(**neutral, **of_the_request, pad_token_id=1, num_assistant_tokens=7, of_their_own=3)
+    assert left_out_settings(pair.target) == {}
+    assert left_out_settings(pair_shipping(top_k=20).target, top_k=20) == {}
+
+
+@pytest.mark.parametrize("rows", [(64, 64), (80, 72), (72, 80)], ids=str)
+@pytest.mark.parametrize("sampling", [SamplingConfig(), SamplingConfig(3.0, top_p=0.9)], ids=["greedy", "sampled"])
+def test_no_id_is_written_that_does_not_exist(rows, sampling):
+    """Rows that pad are the likeliest by far, were they not cut before top-p."""
+    padded = []
+    for seed, count in enumerate(rows, start=1):
+        model = tiny_llama(seed, vocab=count).model
+        with torch.no_grad():
+            model.lm_head.weight[60:] *= 5
+        padded.append(HuggingFaceModel(model, "padded", vocab_size=60))
+    found = texts_of(ModelPair(*padded, tokenizer=None), sampling)
+    assert all(len(text) == LENGTH and max(text) < 60 for text in found.values())
+    assert sampling.temperature or all(text == found["ours"] for text in found.values())
+
+
+def test_tokens_that_look_like_padding_are_read():
+    found = texts_of(pair_shipping(), SamplingConfig(), prompt=(0, 9, 0, 7, 0))
+    assert all(text == found["ours"] for text in found.values())
+
+
+def test_a_lane_that_cannot_run_is_left_out_and_the_others_go_on():
+    pair = pair_shipping(repetition_penalty=1.8)
+    pair.target.model._is_stateful = True  # such a cache cannot go back, and transformers refuses to assist it
+    results = race(pair, [[1, 2], [3]], trees={}, sampling=SamplingConfig(), max_new_tokens=8)
+    assert results["hf_generate"].tokens == results["autoregressive"].tokens == [8, 8]
+    assert "stateful" in results["hf_assisted"].left_out and results["hf_assisted"].tokens == []
+    record = bench(pair, [[1, 2], [3], [4]], sampling=SamplingConfig(), max_new_tokens=8)
+    assert list(record["lanes_left_out"]) == ["hf_assisted"] and "hf_assisted" not in record
+    assert record["hf_generate"]["tokens"] == 16 and record["settings_left_out"] == {"repetition_penalty": 1.8}
