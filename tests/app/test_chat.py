@@ -86,6 +86,17 @@ def templated(*turns: tuple[str, str]) -> str:
     return f"{said}<|im_start|>assistant\n"
 
 
+def test_template_arguments_are_checked_and_a_run_records_them(folders) -> None:
+    page = opened(folders["chatml"])
+    page = settled(page.text_input(key="template_arguments").set_value("bos_token=x").run())
+    assert "bos" in page.error[0].value and page.chat_input(key="chat_box").proto.disabled
+    page = settled(page.text_input(key="template_arguments").set_value("add=1").run())
+    assert not page.error
+    page = settled(page.text_input(key="template_arguments").set_value("").run())
+    run = run_of(answered(page, "Hello?"))
+    assert (run["prompt_ending"], run["template_arguments"]) == ("chat", {})
+
+
 def test_two_turns_the_second_reads_the_first_and_its_answer(folders) -> None:
     page = opened(folders["chatml"])
     assert page.segmented_control(key="ask").value == "Chat" and not page.chat_message
