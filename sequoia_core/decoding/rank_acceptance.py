@@ -22,6 +22,7 @@ MOST_RANKS = 16  # that it can be asked for
 LOG_STEP = 0.5  # of its integral over time
 SURELY = 30.0  # a token that was due so many times by then has arrived
 ALONE = 128  # tokens that are not put into groups
+RARE = 1e-7  # tokens to which both rows give less are one group
 FARTHEST = 2.0**24  # P / Q beyond which, and below 1 / it, there are no finer bins
 
 RankRule = Callable[[torch.Tensor, torch.Tensor, int, torch.Generator | None], torch.Tensor]
@@ -161,7 +162,8 @@ def best_of_distinct(target: torch.Tensor, draft: torch.Tensor, width: int) -> t
 
 
 def grouped(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both rows with all but the draft's `ALONE` likeliest tokens in as many groups, each of similar P / Q.
+    """Return both rows with all but the draft's `ALONE` likeliest tokens in as many groups, each of similar P / Q,
+    and one of those that both rows give next to nothing.
 
     Averages over draws hardly depend on which token of a group was drawn, so they take less time by short rows.
 
@@ -171,11 +173,15 @@ def grouped(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, to
     if len(draft) <= 2 * ALONE:
         return target, draft
     alone = draft.topk(ALONE).indices.numpy()
-    others = [np.delete(row.numpy(), alone) for row in (target, draft)]
+    rows = [np.delete(row.numpy(), alone) for row in (target, draft)]
+    some = np.flatnonzero(np.maximum(*rows) >= RARE)
+    others = [row[some] for row in rows]
     places = equal_parts(others[0] / np.maximum(others[1], 1e-12), ALONE)
+    groups = [np.bincount(places, part, minlength=ALONE) for part in others]
+    rare = [max(0.0, row.sum() - part.sum()) for row, part in zip(rows, others, strict=True)]
     return tuple(  # type: ignore[return-value]
-        torch.cat([row[alone], torch.from_numpy(np.bincount(places, rest, minlength=ALONE))])
-        for row, rest in zip((target, draft), others, strict=True)
+        torch.from_numpy(np.concatenate([row.numpy()[alone], group, [rest]]))
+        for row, group, rest in zip((target, draft), groups, rare, strict=True)
     )
 
 

@@ -58,6 +58,7 @@ class Residuals:
         self.target, self.draft = target, draft
         self.left = torch.ones(len(target), 1, dtype=torch.float64, device=target.device)
         self.scale, self.offset = torch.zeros_like(self.left), torch.zeros_like(self.left)
+        self._summed = target, draft
         compiled = sampling_ops.supports(target) and sampling_ops.supports(draft)
         self._sums = sampling_ops.Surplus(target, draft).sums if compiled else self._added
 
@@ -97,8 +98,11 @@ class Residuals:
         return left
 
     def _added(self, scale: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
-        count = len(scale)
-        return (self.target[:count] - scale * self.draft[:count] - offset).clamp_min_(0.0).sum(1, keepdim=True)
+        count, (target, draft) = len(scale), self._summed
+        over = (target[:count] - scale * draft[:count] - offset).clamp_min_(0.0)
+        if len(target) == 1 and 2 * int((kept := over[0] > 0.0).sum()) < len(kept):  # what is 0 once stays 0
+            self._summed = target[:, kept], draft[:, kept]
+        return over.sum(1, keepdim=True)
 
     def rows(self, which: torch.Tensor) -> torch.Tensor:
         """Return the residuals of some rows, float64 [.., V]; `which` int64."""

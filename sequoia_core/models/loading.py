@@ -22,12 +22,13 @@ from .checkpoint import COMPRESSED_TENSORS, SPREAD, Plan, load_weights, read_pla
 from .default_dtype import default_dtype
 from .generation_settings import left_out_remark
 from .gguf.model import GGUFModel, LlamaCppOptions, gguf_path
+from .gguf.tokenizer import GGUFTokenizer
 from .language_model import HuggingFaceModel, ModelPair, context_of
 from .model_files import Source, explained, locate, one_line
 from .offload.loading import check_tier, load_offloaded, predicted_needs
 from .offload.needs import OffloadNeeds, free_bytes
 from .offload.packed_layers import DamagedCopy
-from .pair_tokenizer import cut_to_real_tokens, tokenizer_of
+from .pair_tokenizer import cut_to_real_tokens, known_ids, tokenizer_of
 from .protocol import LoadedModel, Tokenizer, find_dtype
 from .tree_pass_check import check_tree_pass
 
@@ -106,13 +107,22 @@ def _load(
     draft_files = None if names.draft is None else _read(names.draft)
     folders = [name for name in names if name is not None and not is_gguf(name)]
     kind = _dtype(folders, dtype, place)
-    tell(0.0, "reading the tokenizer")
-    chosen, remarks = tokenizer_of(names, tokenizer)
+    reading = f"reading {model_name(names.target)}, {_size(names.target, target_files)}"
+    file: GGUFModel | None = None
+    chosen: Tokenizer
+    remarks: tuple[str, ...] = ()
+    if target_files is None and names.draft is None and tokenizer is None:  # there is nothing to compare: read it once
+        tell(0.0, reading)
+        file = settings.open(names.target)
+        chosen = GGUFTokenizer(gguf_path(names.target), str(names.target), file.weights)
+    else:
+        tell(0.0, "reading the tokenizer")
+        chosen, remarks = tokenizer_of(names, tokenizer)
     with ExitStack() as undo:
         target_model: LoadedModel
-        tell(0.2, f"reading {model_name(names.target)}, {_size(names.target, target_files)}")
+        tell(0.2, reading)
         if target_files is None:
-            target_model = settings.open(names.target)
+            target_model = file or settings.open(names.target)
         elif offload is None:
             weights = load_weights(*target_files, place, kind, spread=settings.device == SPREAD)
             target_model = HuggingFaceModel(weights, model_name(names.target))
@@ -200,7 +210,7 @@ def pair_facts(
     """
     names, place = _request(target, draft, device, dtype, offload)
     chosen, _ = tokenizer_of(names, tokenizer)
-    vocab_size = max(chosen.get_vocab().values()) + 1
+    vocab_size = known_ids(chosen)
     contexts = []
     for name in names:
         if name is None:

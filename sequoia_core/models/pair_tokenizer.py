@@ -100,23 +100,28 @@ def _differing_ids(chosen: Tokenizer, other: Tokenizer, name: str, name_other: s
         )
 
 
+def known_ids(tokenizer: Tokenizer) -> int:
+    """Return how many ids there are before those that no token has."""
+    return tokenizer.known if isinstance(tokenizer, GGUFTokenizer) else max(tokenizer.get_vocab().values()) + 1
+
+
 def cut_to_real_tokens(pair: ModelPair) -> None:
     """Drop the logits that the target's tokenizer has no token for, from every model."""
-    vocab = pair.tokenizer.get_vocab()
-    real = min(max(vocab.values()) + 1, pair.target.vocab_size)
+    real = min(known_ids(pair.tokenizer), pair.target.vocab_size)
     for model in pair.models:
         readable = model.vocab_size
         if readable < real:
             raise ValueError(
                 f"{model.name}: found a vocabulary of {readable} logits, expected at least {real}: it could not read "
-                f"token {readable} ({_by_id(vocab).get(readable)!r}) of {pair.target.name}"
+                f"token {readable} ({_by_id(pair.tokenizer.get_vocab()).get(readable)!r}) of {pair.target.name}"
             )
         model.vocab_size = real
     beyond = next((token for token in pair.tokenizer.encode(PROBES[0]) if token >= real), None)
     if beyond is not None:
+        token = _by_id(pair.tokenizer.get_vocab()).get(beyond)
         raise ValueError(
-            f"{pair.target.name}: found a tokenizer that makes token {beyond} ({_by_id(vocab).get(beyond)!r}) of any "
-            f"text, expected ids below the model's {real} rows"
+            f"{pair.target.name}: found a tokenizer that makes token {beyond} ({token!r}) of any text, expected ids below "
+            f"the model's {real} rows"
         )
 
 

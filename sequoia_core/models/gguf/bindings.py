@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import weakref
 from collections import deque
 from ctypes import POINTER, c_bool, c_char_p, c_float, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
@@ -166,3 +167,21 @@ def load() -> Library:
             f"{VARIABLE}=/path/to/libllama.so"
         )
     return Library(paths[0])
+
+
+class Weights:
+    """A model in llama.cpp's memory, freed when nothing uses it any more.
+
+    Args:
+        options: fields of llama_model_params.
+    """
+
+    def __init__(self, library: Library, path: Path, name: str, **options: Any) -> None:
+        params = library.c.llama_model_default_params()
+        for option, value in options.items():
+            setattr(params, option, value)
+        library.error()  # what was reported for others is not this file's fault
+        self.address = library.c.llama_model_load_from_file(os.fsencode(path), params)
+        if not self.address:
+            raise ValueError(f"{name}: found a file that llama.cpp refuses ({library.error()}), expected a whole model")
+        weakref.finalize(self, library.c.llama_model_free, self.address).atexit = False

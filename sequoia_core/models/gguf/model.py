@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import os
-import weakref
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from ...files.model_names import model_source
 from ...files.server_counts import LLAMA_CPP
 from ..model_files import explained
 from ..protocol import causal_mask
-from .bindings import CACHE_TYPES, Library, load
+from .bindings import CACHE_TYPES, Weights, load
 from .session import LlamaCppSession
 
 
@@ -91,15 +90,10 @@ class GGUFModel:
         with explained(name, "a GGUF file that can be read"):
             self.header: GGUFHeader = read_gguf_header(path)
         self._library = library = load()
-        params = library.c.llama_model_default_params()
-        params.n_gpu_layers = 0 if device == "cpu" else -1
-        if device != "cpu" and self.options.n_gpu_layers is not None:
-            params.n_gpu_layers = self.options.n_gpu_layers
-        library.error()  # what was reported for others is not this file's fault
-        address = library.c.llama_model_load_from_file(os.fsencode(path), params)
-        if not address:
-            raise ValueError(f"{name}: found a file that llama.cpp refuses ({library.error()}), expected a whole model")
-        self._weights = _Weights(library, address)
+        layers = -1 if self.options.n_gpu_layers is None else self.options.n_gpu_layers
+        layers = 0 if device == "cpu" else layers
+        self.weights = Weights(library, path, name, n_gpu_layers=layers)
+        address = self.weights.address
         self._check_memory()
         vocab = library.c.llama_model_get_vocab(address)
         self._rows = self.vocab_size = int(library.c.llama_vocab_n_tokens(vocab))
@@ -109,7 +103,7 @@ class GGUFModel:
         self.dtype: str = self.header.dtype
 
     def _check_memory(self) -> None:
-        c, address = self._library.c, self._weights.address
+        c, address = self._library.c, self.weights.address
         kinds = {"recurrent": c.llama_model_is_recurrent, "hybrid": c.llama_model_is_hybrid}
         kinds |= {"diffusion": c.llama_model_is_diffusion, "encoder": c.llama_model_has_encoder}
         found = [kind for kind, is_kind in kinds.items() if is_kind(address)]
@@ -160,28 +154,20 @@ class GGUFModel:
         params.type_k, params.type_v = CACHE_TYPES[options.cache_type_k], CACHE_TYPES[options.cache_type_v]
         params.kv_unified = True  # all sequences in one buffer, so that they can share what they have in common
         params.swa_full = True  # keeps what a sliding window left behind: a tree may go back to it
-        context = c.llama_init_from_model(self._weights.address, params)
+        context = c.llama_init_from_model(self.weights.address, params)
         if not context:
             raise ValueError(
                 f"{self.name}: found no room for a context of {capacity:,} tokens ({self._library.error()}), expected "
                 "memory for its keys and values"
             )
         return LlamaCppSession(
-            self._library, context, capacity, rows=self._rows, vocab_size=self.vocab_size, owner=self._weights
+            self._library, context, capacity, rows=self._rows, vocab_size=self.vocab_size, owner=self.weights
         )
 
     def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the logits of a text read in one pass without a tree, float32 [tokens, V]."""
         count, session = len(ids), self.open(len(ids))  # held: the logits lie in its buffer
         return session.forward(ids, torch.arange(count), causal_mask(count), keep=count).clone()
-
-
-class _Weights:
-    """A model in llama.cpp's memory, freed when neither the model nor a session uses it."""
-
-    def __init__(self, library: Library, address: int) -> None:
-        self.address = address
-        weakref.finalize(self, library.c.llama_model_free, address).atexit = False
 
 
 def gguf_path(name: str | os.PathLike) -> Path:

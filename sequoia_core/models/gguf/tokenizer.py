@@ -7,8 +7,6 @@ its tests expect.
 from __future__ import annotations
 
 import ctypes
-import os
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +14,7 @@ from pathlib import Path
 
 from ...files.gguf_header import read_gguf_header
 from ..model_files import explained
-from .bindings import load
+from .bindings import Weights, load
 
 NONE, SENTENCEPIECE, WORD_PIECES = 0, 1, 3  # of enum llama_vocab_type
 UNKNOWN, UNUSED, CONTROL, USER_DEFINED = 1, 2, 8, 16  # of enum llama_token_attr
@@ -40,19 +38,14 @@ class GGUFTokenizer:
     Special tokens written in a text are read as such, as transformers does for a folder.
     """
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, weights: Weights | None = None) -> None:
+        """Read a file's vocabulary; that of its model where it is loaded already."""
         self.name = name
         with explained(name, "a GGUF file that can be read"):
             fields = read_gguf_header(path).fields
         self._library = library = load()
-        params = library.c.llama_model_default_params()
-        params.vocab_only = True
-        library.error()
-        address = library.c.llama_model_load_from_file(os.fsencode(path), params)
-        if not address:
-            raise ValueError(f"{name}: found a file that llama.cpp refuses ({library.error()}), expected a whole model")
-        weakref.finalize(self, library.c.llama_model_free, address).atexit = False
-        self._vocab = library.c.llama_model_get_vocab(address)
+        self._weights = weights or Weights(library, path, name, vocab_only=True)
+        self._vocab = library.c.llama_model_get_vocab(self._weights.address)
         self._count = int(library.c.llama_vocab_n_tokens(self._vocab))
         self._pieces: dict[int, bytes] = {}
         template = fields.get("tokenizer.chat_template")
@@ -94,7 +87,7 @@ class GGUFTokenizer:
         return self._library.c.llama_vocab_get_attr(self._vocab, token)
 
     @cached_property
-    def _real(self) -> int:
+    def known(self) -> int:
         """How many tokens there are before those at the end that only fill the table."""
         real = self._count
         while real > 1 and self._attributes(real - 1) == UNUSED:  # Gemma's <unused0> are control tokens too, and stay
@@ -103,7 +96,7 @@ class GGUFTokenizer:
 
     @cached_property
     def _vocabulary(self) -> dict[str, int]:
-        return {self._text(token): token for token in range(self._real)}
+        return {self._text(token): token for token in range(self.known)}
 
     def get_vocab(self) -> dict[str, int]:
         """Return token -> id, without unused tokens at the end."""
@@ -112,7 +105,7 @@ class GGUFTokenizer:
     @cached_property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
         """Tokens that are cut out of a text before anything else."""
-        found = {token: self._attributes(token) for token in range(self._real)}
+        found = {token: self._attributes(token) for token in range(self.known)}
         return {
             token: AddedToken(self._text(token), bool(kind & (CONTROL | UNKNOWN)))
             for token, kind in found.items()

@@ -83,7 +83,7 @@ def test_rows_of_groups_answer_as_the_whole_rows_do(spread):
     random, generator = np.random.default_rng(5), torch.Generator()
     whole = torch.tensor(random.dirichlet([spread] * 3000, 2))
     short = torch.stack(grouped(*whole))
-    assert short.shape == (2, 256) and short.sum(1).tolist() == pytest.approx([1.0, 1.0])
+    assert short.shape == (2, 257) and short.sum(1).tolist() == pytest.approx([1.0, 1.0])
     optimum, near = (best_of_distinct(*rows, 4).cumsum(0).numpy() for rows in (whole, short))
     assert np.all(near >= optimum - 1e-6) and near == pytest.approx(optimum, abs=0.003)
     averages = [
