@@ -120,8 +120,8 @@ def cut_to_real_tokens(pair: ModelPair) -> None:
     if beyond is not None:
         token = _by_id(pair.tokenizer.get_vocab()).get(beyond)
         raise ValueError(
-            f"{pair.target.name}: found a tokenizer that makes token {beyond} ({token!r}) of any text, expected ids below "
-            f"the model's {real} rows"
+            f"{pair.target.name}: found a tokenizer that makes token {beyond} ({token!r}) of any text, expected "
+            f"ids below the model's {real} rows"
         )
 
 
