@@ -176,7 +176,8 @@ def grouped(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, to
     rows = [np.delete(row.numpy(), alone) for row in (target, draft)]
     some = np.flatnonzero(np.maximum(*rows) >= RARE)
     others = [row[some] for row in rows]
-    places = equal_parts(others[0] / np.maximum(others[1], 1e-12), ALONE)
+    ratios = others[0] / np.maximum(others[1], 1e-12)
+    places = equal_parts(ratios, ALONE) if len(some) else some
     groups = [np.bincount(places, part, minlength=ALONE) for part in others]
     rare = [max(0.0, row.sum() - part.sum()) for row, part in zip(rows, others, strict=True)]
     return tuple(  # type: ignore[return-value]

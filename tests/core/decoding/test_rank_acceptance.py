@@ -94,6 +94,13 @@ def test_rows_of_groups_answer_as_the_whole_rows_do(spread):
     assert torch.equal(torch.stack(grouped(*whole[:, :256])), whole[:, :256]), "few tokens are left as they are"
 
 
+def test_rows_with_all_mass_on_few_tokens_have_groups_too():
+    certain = torch.zeros(2, 1000, dtype=torch.float64)
+    certain[:, 7] = 1.0
+    short = torch.stack(grouped(*certain))
+    assert short.sum(1).tolist() == [1.0, 1.0] and float(average_rank_acceptance(*short, 2, samples=8).sum()) == 1.0
+
+
 @pytest.mark.parametrize("noise", [0.0, 1e-9, 0.01, 1.0, 8.0])
 def test_groups_are_those_of_a_sort(noise):
     """Equal values, here a third of all, count in their order."""
