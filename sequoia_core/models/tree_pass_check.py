@@ -109,7 +109,7 @@ def _depths_and_mask() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _rows(logits: torch.Tensor) -> torch.Tensor:
-    return logits.cpu().double()  # a copy: a session's logits are valid until its next pass
+    return logits.cpu().float().clone()  # a session's logits are valid until its next pass
 
 
 def _difference(found: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -67,9 +67,9 @@ class GGUFTokenizer:
         if found == NONE or self._count == 0:
             raise ValueError(f"{self.name}: found no vocabulary (tokenizer.ggml.model {kind!r}), expected one")
         if found == SENTENCEPIECE:
-            known = self.get_vocab()
-            bare = [byte for byte in range(256) if f"<0x{byte:02X}>" not in known and chr(byte) not in known]
-            if bare:
+            first = {self._text(token) for token in range(min(1024, self._count))}  # where bytes usually are
+            bare = [byte for byte in range(256) if f"<0x{byte:02X}>" not in first]
+            if bare and (bare := [b for b in bare if {f"<0x{b:02X}>", chr(b)}.isdisjoint(self.get_vocab())]):
                 raise ValueError(
                     f"{self.name}: found a SentencePiece vocabulary without a token for byte {bare[0]:#04x}, "
                     "expected tokens for all 256"
