@@ -18,7 +18,7 @@ Each module imports, of this room, only the modules named:
     walk                        sampling, verifiers
     walk_by_rank                plan, residuals, sampling
     drafting                    plan, sampling, dynamic.marginal_gains, lookup.text_index, verifiers, tree_policy
-    explaining                  rank_acceptance, verifiers, walk
+    explaining                  sampling, rank_acceptance, verifiers, walk
     static_drafting             plan, sampling, verifiers, tree_policy, drafting
     compiled_drafting           sampling, verifiers, tree_policy, drafting
     lookup.hybrid_expansion     dynamic.expansion, lookup.text_index

@@ -23,6 +23,7 @@ from .rank_acceptance import (
     grouped,
     optimal_rank_acceptance_with_replacement,
 )
+from .sampling import FLOORS
 from .verifiers import VERIFIERS, Verifier
 from .walk import WALKS, Walk, offers_at
 
@@ -118,10 +119,9 @@ def acceptance_at(target: np.ndarray, draft: np.ndarray, children: int, verifier
 
 def likely(row: np.ndarray, most: int) -> Likely:
     """Return the most likely tokens of a row, float64 [V], those above probability 0."""
-    if not len(row):
-        return ()
-    count = min(most, len(row))
-    least = float(torch.from_numpy(row).topk(count).values[-1])
-    indices = np.flatnonzero(row >= least)  # of equal ones the first
-    indices = indices[np.argsort(-row[indices], kind="stable")][:count]
-    return tuple((int(token), float(row[token])) for token in indices if row[token] > 0.0)
+    for floor in FLOORS:  # most of a large vocabulary need not be sorted
+        indices = np.flatnonzero(row > floor)
+        if len(indices) >= most:
+            break
+    indices = indices[np.argsort(-row[indices], kind="stable")][:most]
+    return tuple((int(token), float(row[token])) for token in indices)

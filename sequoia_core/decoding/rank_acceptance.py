@@ -172,17 +172,20 @@ def grouped(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, to
     """
     if len(draft) <= 2 * ALONE:
         return target, draft
-    alone = draft.topk(ALONE).indices.numpy()
-    rows = [np.delete(row.numpy(), alone) for row in (target, draft)]
+    rows = target.numpy(), draft.numpy()
     some = np.flatnonzero(np.maximum(*rows) >= RARE)
-    others = [row[some] for row in rows]
+    kept = [row[some] for row in rows]
+    alone = np.argsort(-kept[1], kind="stable")[:ALONE]
+    others = [np.delete(part, alone) for part in kept]
     ratios = others[0] / np.maximum(others[1], 1e-12)
-    places = equal_parts(ratios, ALONE) if len(some) else some
-    groups = [np.bincount(places, part, minlength=ALONE) for part in others]
-    rare = [max(0.0, row.sum() - part.sum()) for row, part in zip(rows, others, strict=True)]
+    places = equal_parts(ratios, ALONE) if len(ratios) else np.empty(0, dtype=int)
     return tuple(  # type: ignore[return-value]
-        torch.from_numpy(np.concatenate([row.numpy()[alone], group, [rest]]))
-        for row, group, rest in zip((target, draft), groups, rare, strict=True)
+        torch.from_numpy(
+            np.concatenate(
+                [part[alone], np.bincount(places, rest, minlength=ALONE), [max(0.0, row.sum() - part.sum())]]
+            )
+        )
+        for row, part, rest in zip(rows, kept, others, strict=True)
     )
 
 

@@ -254,7 +254,11 @@ def token_probabilities(
     """
     if sampling.plain and rows.supports(logits):
         return finite(rows.token_probabilities(logits, sampling.temperature, which, starts, tokens), role)
-    probs = probabilities(logits[torch.from_numpy(which).to(logits.device)], sampling)
+    asked = logits[torch.from_numpy(which).to(logits.device)].float()
+    if sampling.plain and rows.supports(asked):
+        places = np.arange(len(which))
+        return finite(rows.token_probabilities(asked, sampling.temperature, places, starts, tokens), role)
+    probs = probabilities(asked, sampling)
     check_probabilities(probs, role)
     lines = torch.from_numpy(np.repeat(np.arange(len(which)), np.diff(starts)))
     return probs[lines.to(probs.device), tokens.to(probs.device)].cpu()
