@@ -119,9 +119,12 @@ def acceptance_at(target: np.ndarray, draft: np.ndarray, children: int, verifier
 
 def likely(row: np.ndarray, most: int) -> Likely:
     """Return the most likely tokens of a row, float64 [V], those above probability 0."""
-    for floor in FLOORS:  # most of a large vocabulary need not be sorted
+    for floor in FLOORS[:-1]:  # most of a large vocabulary need not be sorted
         indices = np.flatnonzero(row > floor)
         if len(indices) >= most:
             break
+    else:
+        least = torch.from_numpy(row).topk(min(most, len(row))).values
+        indices = np.flatnonzero((row >= float(least[-1])) & (row > 0.0)) if len(row) else np.empty(0, dtype=int)
     indices = indices[np.argsort(-row[indices], kind="stable")][:most]
     return tuple((int(token), float(row[token])) for token in indices)
