@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from ..models.protocol import Session
@@ -73,6 +74,7 @@ class RowJudge:
     ) -> None:
         self.session, self.verifier, self.sampling = session, verifier, sampling
         self.explained_by, self.generator = explained_by, generator
+        self._rows: dict[int, np.ndarray] = {}  # of the tree that was scored last, those that a walk looked at
 
     @staticmethod
     def supports(session: Session, *, verifier: Verifier, sampling: SamplingConfig) -> bool:
@@ -84,6 +86,13 @@ class RowJudge:
         plan, draft.tokens = draft.plan, draft.tokens.cpu()
         positions = torch.from_numpy(plan.depths + draft.root_position)
         self.logits = self.session.forward(draft.tokens, positions, plan.tree_mask, keep=plan.tree.size)
+        self._rows.clear()
+
+    def _row(self, node: int) -> np.ndarray:
+        """Return the target's distribution after a node, float64 [V]."""
+        if node not in self._rows:
+            self._rows[node] = distribution(self.logits[node], self.sampling, "target")
+        return self._rows[node]
 
     @torch.inference_mode()
     def walk(self, draft: DraftTree) -> Walk:
@@ -94,7 +103,7 @@ class RowJudge:
         return WALKS.get(self.verifier.rule, walk_tree)(
             draft.tree,
             draft.tokens.tolist(),
-            target_row=lambda node: distribution(self.logits[node], self.sampling, "target"),
+            target_row=self._row,
             draft_row=draft.row,
             rule=self.verifier.rule,
             uniform=iter(self._uniforms(draft).tolist()).__next__,
@@ -120,13 +129,16 @@ class RowJudge:
             draft.tree,
             draft.tokens.tolist(),
             walk,
-            target_row=lambda node: distribution(self.logits[node], self.explained_by, "target"),
+            target_row=self._row if self.explained_by is self.sampling else self._explained_row,
             draft_row=draft.row,
             verifier=None if self.sampling.greedy else self.verifier,
             most=most,
             looked_up=draft.looked_up,
             drawn=draft.text is None,
         )
+
+    def _explained_row(self, node: int) -> np.ndarray:
+        return distribution(self.logits[node], self.explained_by, "target")
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         self.session.commit(draft.root_position, path)

@@ -51,6 +51,7 @@ class StaticJudge(RowJudge):
         self.first.fill_(draft.root_position)
         self._own.logits = self._own.score()
         self.logits = self._own.logits[: plan.tree.size]
+        self._rows.clear()
 
     @torch.inference_mode()
     def walk(self, draft: DraftTree) -> Walk:
