@@ -112,7 +112,13 @@ def write_random(
 
 
 def write_vocabulary(
-    out: Path, model: str, tokens: list[str], *, types: dict[int, int] | None = None, **fields
+    out: Path,
+    model: str,
+    tokens: list[str],
+    *,
+    types: dict[int, int] | None = None,
+    architecture: str = "llama",
+    **fields,
 ) -> Path:
     """Write a file with a vocabulary and no weights.
 
@@ -123,7 +129,7 @@ def write_vocabulary(
     """
     import gguf
 
-    writer = gguf.GGUFWriter(out, "llama")
+    writer = gguf.GGUFWriter(out, architecture)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(64)
     writer.add_block_count(1)

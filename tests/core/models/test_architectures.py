@@ -77,11 +77,6 @@ def test_a_target_that_brings_layers_of_a_head_along_is_none(tmp_path):
     ],
 )
 def test_a_gguf_file_of_another_kind_is_called_what_it_is(architecture, found, tmp_path):
-    path = write_vocabulary(tmp_path / "model.gguf", "gpt2", ["a", "b"])
-    written = path.read_bytes().replace(
-        b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0llama",
-        b"general.architecture\x08\0\0\0" + len(architecture).to_bytes(8, "little") + architecture.encode(),
-    )
-    path.write_bytes(written)
+    path = write_vocabulary(tmp_path / "model.gguf", "gpt2", ["a", "b"], architecture=architecture)
     with pytest.raises(ValueError, match=f"model.gguf: found {found} .*, expected a causal language model"):
         load_pair(path, "none", device="cpu", tokenizer=DEMO_PAIR / "target")

@@ -319,7 +319,7 @@ def test_what_a_model_ships_for_its_own_generation_is_said_to_be_left_out(model)
     edit_json(model / "generation_config.json", repetition_penalty=1.1, suppress_tokens=list(range(99)), num_beams=1)
     (remark,) = load_pair(model, DRAFT, device="cpu").remarks
     assert "ships repetition_penalty 1.1, suppress_tokens [0, 1, 2" in remark and "left out here" in remark
-    assert len(remark) < 250
+    assert len(remark.replace(str(model), "")) < 250
 
 
 def test_attention_asked_for_by_a_file_gives_way_to_one_that_takes_a_tree(model):

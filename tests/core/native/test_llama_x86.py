@@ -474,7 +474,7 @@ def test_a_tree_grown_in_one_call_is_that_grown_wave_by_wave(temperature, demo_p
         for ids in (prompts[1], list(range(1, 500))):
             calls.clear()
             at_once = run(policy, ids)
-            assert len(calls) >= len(at_once)
+            assert len(calls) >= sum(tree.size > 1 for tree, *_ in at_once)  # at the context's end nothing is drafted
             with monkeypatch.context() as patch:  # as for a draft whose passes are not compiled
                 patch.setattr(compiled_growing, "CompiledSession", type(None))
                 calls.clear()

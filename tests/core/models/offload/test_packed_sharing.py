@@ -41,7 +41,11 @@ def say(what):
     if not sys.stdin.readline():
         sys.exit()
 
-options = {"device": "cpu", "dtype": "bfloat16", "offload": "disk", "progress": lambda _, words: say(words)}
+def tell(_, words):
+    if "pack" in words:
+        say(words)
+
+options = {"device": "cpu", "dtype": "bfloat16", "offload": "disk", "progress": tell}
 target = load_pair(folder, folder, **options).target
 while True:
     say(logits(target).tolist())
