@@ -12,13 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from ..studies.prompt_loop import Progress
 
 LINE_SEC = 10.0
-_USUAL_HOOK = sys.unraisablehook
 
 
 class ProgressLines:
@@ -81,7 +80,7 @@ def shown_progress(as_json: bool, to: TextIO | None = None) -> Iterator[Progress
         yield partial(_bar, to)
         return
     lines, over = ProgressLines(say=partial(print, file=to, flush=True) if to else None), threading.Event()
-    sys.unraisablehook = _unless_out_of_memory  # for good: such a thread may die later than the block ends
+    sys.unraisablehook = bool  # says nothing, and needs no memory to: a thread may die for want of it, also later
     with suppress(RuntimeError):  # no room; `Thread.start` would wait for ever for a thread that finds no memory
         _thread.start_new_thread(_keep_saying, (lines, over.wait))
     try:
@@ -89,12 +88,6 @@ def shown_progress(as_json: bool, to: TextIO | None = None) -> Iterator[Progress
     finally:
         over.set()
         lines.end()
-
-
-def _unless_out_of_memory(fault: Any) -> None:
-    """Report what a thread died of, but for want of memory, of which the command itself tells."""
-    if fault.exc_type is not MemoryError:
-        _USUAL_HOOK(fault)
 
 
 def _keep_saying(lines: ProgressLines, wait: Callable[[float], bool]) -> None:
