@@ -129,7 +129,8 @@ def _load(
         else:
             target_model = load_offloaded(
                 *target_files, place, kind, offload, name=model_name(names.target),
-                beside=_weights_bytes(draft_files, kind), progress=progress,
+                beside=_weights_bytes(draft_files, kind),
+                progress=lambda done, words: tell(0.2 + 0.4 * done, words),
             )  # fmt: skip
         undo.callback(target_model.close)
         draft_model: LoadedModel | None = None

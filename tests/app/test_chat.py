@@ -199,7 +199,7 @@ def test_plain_text_beside_a_template_is_one_prompt_as_ever(folders) -> None:
 def test_a_conversation_that_fills_the_context_says_what_to_do(folders) -> None:
     page, back = refused(opened(folders["chatml"]), "x" * 600)
     said = page.error[0].value
-    assert "found 619 tokens, expected at most 509" in said and "new conversation" in said
+    assert "found 619 tokens, expected at most 511" in said and "new conversation" in said
     assert back == "x" * 600 and not page.chat_message
     page = answered(page, "short")
     assert not page.error and len(talk(page)) == 2

@@ -37,8 +37,8 @@ def load(folder: str) -> tuple[list, list[tuple[float, str]]]:
 def test_a_copy_is_made_once_its_size_said_first(folder, copies):
     first, said = load(folder)
     (copy,) = copies.glob("*.layers")
-    assert said[0] == (0.0, f"making a packed copy of {copy.stat().st_size / 1e6:,.0f} MB, once")
-    assert said[-1][0] == 1.0
+    assert said[0][1] == f"making a packed copy of {copy.stat().st_size / 1e6:,.0f} MB, once"
+    assert said[-1][1].endswith("MB made") and said == sorted(said, key=lambda told: told[0])
     assert [fraction for fraction, _ in said] == sorted(fraction for fraction, _ in said)
     assert load(folder) == (first, [])
 
@@ -88,7 +88,7 @@ def test_damage_that_comes_back_is_named_with_the_copy(folder, copies):
     made = []
 
     def spoil(fraction: float, message: str) -> None:
-        if fraction == 1.0:
+        if message.endswith("made"):
             (copy,) = copies.glob("*.layers")
             damage(copy, 0, b"other numbers")
             made.append(copy)
@@ -155,7 +155,7 @@ def test_without_room_on_the_disk_it_is_refused_with_the_numbers(folder, copies,
 
 def test_a_cancelled_copy_leaves_nothing(folder, copies):
     def stop(fraction, message):
-        if fraction > 0.5 and "pack" in message:
+        if message.startswith("packing"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
