@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from sequoia_core.models.prompting import Prompting
 from ui import controls
 from ui.cards import Card, cards
 from ui.jobs import acceptance_measurement as measurement
@@ -114,8 +115,16 @@ def _draw_calibration() -> None:
     ):
         measurement.start(
             measurement.Request(
-                tuple(others), 0.0, 1.0, "sequoia", measurement.WIDTH, chain_job.PROMPT_TOKENS, False, found.acceptance
-            )
+                tuple(others),
+                0.0,
+                1.0,
+                "sequoia",
+                measurement.WIDTH,
+                chain_job.PROMPT_TOKENS,
+                False,
+                found.acceptance,
+                Prompting(),
+            )  # fmt: skip
         )
     job_panel.draw("measure")
 
