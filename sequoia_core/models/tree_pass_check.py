@@ -32,7 +32,8 @@ def check_tree_pass(model: LoadedModel, tokenizer: Tokenizer | None = None) -> N
     2. The places of the nodes in the cache, taken as their positions, give other rows. They do not in models with
        ALiBi and in models that number tokens themselves. (llama.cpp takes no such positions.)
     3. The rows of a path are those of the model's own forward, without cache, mask and positions of ours: in formats of
-       few digits, where widths matter, half as far from them as rows that saw all nodes. A wrong cache shows here.
+       few digits, where widths matter, half as far from them as rows that saw all nodes, or as near as rounding brings
+       a model that hardly looks at other tokens. A wrong cache shows here.
 
     Args:
         tokenizer: makes the ids of a text, with its special tokens. None takes ids that are no text; a trained model
@@ -85,7 +86,8 @@ def check_tree_pass(model: LoadedModel, tokenizer: Tokenizer | None = None) -> N
             f"in passes of one width: logits differ by {found:.2g} of their spread, expected at most {allowed:g} (is "
             "the mask, or are positions, applied to another token?)"
         )
-    allowed = TOLERANCE if model.is_exact else 0.5 * _difference(all_seen, plain[before:])
+    loose = max(ROUNDED_TOLERANCE, 0.5 * _difference(all_seen, plain[before:]))
+    allowed = TOLERANCE if model.is_exact else loose
     found = _difference(torch.cat([read, tree[PATHS[-1]]]), plain)
     if not found <= allowed:
         raise ValueError(

@@ -163,8 +163,8 @@ def test_a_policy_names_its_own_verifier_and_those_that_are_exact(tiny_target, t
 
 def test_bounds_of_a_policy_are_checked_and_unknown_kinds_refused(tiny_target, tiny_draft, monkeypatch):
     models = {"target": tiny_target, "draft": tiny_draft}
-    with pytest.raises(ValueError, match="prompt: found 255 tokens, expected at most 251"):
-        decode([1] * 255, **models, tree=TakingTurns((chain_tree(4), RAGGED)))
+    with pytest.raises(ValueError, match="prompt: found 256 tokens, expected at most 255"):
+        decode([1] * 256, **models, tree=TakingTurns((chain_tree(4), RAGGED)))
     monkeypatch.setattr(assemble, "DRAFTERS", assemble.DRAFTERS[:-1])
     with pytest.raises(ValueError, match="tree: found a TakingTurns"):
         next(decode(PROMPT, **models, tree=TakingTurns((RAGGED,))))

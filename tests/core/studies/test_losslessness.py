@@ -377,7 +377,7 @@ def test_progress_and_cancel(small_pair):
         ({"samples": 0}, "samples: found 0"),
         ({"new_tokens": 0}, "new_tokens: found 0"),
         ({"prompt": ()}, "found no tokens"),
-        ({"prompt": (1,) * 255, "samples": 2}, "found 255 tokens, expected at most 253"),
+        ({"prompt": (1,) * 255, "samples": 2}, "found 255 tokens, expected room for 2 more"),
         ({"prompt": (1,) * 246, "samples": 2, "new_tokens": 12}, "room for 12 more"),
         ({"verifier": "nope"}, "'nope'"),
     ],

@@ -84,7 +84,7 @@ def test_bench_says_where_a_method_parts_from_the_greedy_text(tiny_target, tiny_
     monkeypatch.setattr(benchmark, "race", odd)
     tokenizer = SimpleNamespace(decode=lambda ids: f"<{ids[0]}>")
     options = {"sampling": SamplingConfig(), "max_new_tokens": 8, "calibration": [[6]]}
-    result = bench(ModelPair(tiny_target, tiny_draft, tokenizer=tokenizer), [[1, 2, 3], [4, 5]], **options)
+    result = bench(ModelPair(tiny_target, tiny_draft, tokenizer=tokenizer), [[1, 2, 3], [4, 5]], **options).record
     ((name, (found,)),) = result["texts_differ"].items()
     assert (name, found["prompt"], found["token"], found["near_tie"]) == ("chain", 2, 5, False)
     wrong, right = found["tokens"][1], found["tokens"][0]

@@ -94,6 +94,6 @@ def test_a_lane_that_cannot_run_is_left_out_and_the_others_go_on():
     results = race(pair, [[1, 2], [3]], trees={}, sampling=SamplingConfig(), max_new_tokens=8)
     assert results["hf_generate"].tokens == results["autoregressive"].tokens == [8, 8]
     assert "stateful" in results["hf_assisted"].left_out and results["hf_assisted"].tokens == []
-    record = bench(pair, [[1, 2], [3], [4]], sampling=SamplingConfig(), max_new_tokens=8)
+    record = bench(pair, [[1, 2], [3], [4]], sampling=SamplingConfig(), max_new_tokens=8).record
     assert list(record["lanes_left_out"]) == ["hf_assisted"] and "hf_assisted" not in record
     assert record["hf_generate"]["tokens"] == 16 and record["settings_left_out"] == {"repetition_penalty": 1.8}
