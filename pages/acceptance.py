@@ -162,9 +162,9 @@ right.plotly_chart(
 )
 
 st.markdown(f":material/label: **In use:** {escaped(session.acceptance_source())}")
-notes = [
-    str(text)[:MAX_NOTE].strip(" .") for text in (vector.note, vector.meta.get("source"), precision(vector)) if text
-]
+ending = vector.meta.get("prompt_ending")
+said = vector.note, vector.meta.get("source"), precision(vector), ending and f"prompts end: {ending}"
+notes = [str(text)[:MAX_NOTE].strip(" .") for text in said if text]
 if any(notes):
     st.caption(":material/info: " + " ".join(f"{escaped(note[0].upper() + note[1:])}." for note in notes if note))
 st.markdown(

@@ -133,11 +133,17 @@ def bench_parts(record: Mapping[str, Any], over_plain: Mapping[str, Estimate], m
     )
     if settings["prompts"] < 2:
         yield "One prompt has no interval over texts: race two or more (--prompt-count, --prompts)."
+    hf = "HF: transformers' own generation, prompt reading counted. " if "hf_generate" in over_plain else ""
     yield (
-        "* The fastest. HF: transformers' own generation, prompt reading counted. The planned tree has "
+        f"* The fastest. {hf}The planned tree has "
         f"{counted(tree['size'], 'node')} and is {tree['depth']} deep; the best chain drafts "
         f"{counted(record['chain_length'], 'token')}."
     )
+    for name, why in record["lanes_left_out"].items():
+        yield f"{METHODS.get(name, name)} is left out: {why}."
+    if record["settings_left_out"]:
+        own = ", ".join(f"{name} {value}" for name, value in record["settings_left_out"].items())
+        yield f"The target ships settings of its own, which no method follows: {own}."
     held = {True: "inside", False: "outside", None: None}[record["held"]]
     if held is not None:
         yield f"The planned tree's measured speed is {held} its predicted interval."

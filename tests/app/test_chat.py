@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from sequoia_core import TokenTree
+from sequoia_core import AcceptanceVector, TokenTree
+from sequoia_core.design.conditions import Conditions
+from sequoia_core.files.model_names import pair_names
 from tests.app.conftest import ROOT, TIMEOUT_SEC, settled, wait_for
 from tests.app.test_decode_page import finish, payload
 from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, save_chat_pair
@@ -68,6 +71,10 @@ def read(page: AppTest) -> str:
     return page.code[0].value.replace("\n", "").replace("↵", "\n")
 
 
+def captions(page: AppTest) -> str:
+    return " ".join(caption.value for caption in page.caption)
+
+
 def box(page: AppTest) -> str:
     """Return what the page put into the box."""
     return page.chat_input(key="chat_box").proto.value
@@ -95,6 +102,17 @@ def test_template_arguments_are_checked_and_a_run_records_them(folders) -> None:
     page = settled(page.text_input(key="template_arguments").set_value("").run())
     run = run_of(answered(page, "Hello?"))
     assert (run["prompt_ending"], run["template_arguments"]) == ("chat", {})
+
+
+def test_a_vector_of_prompts_that_ended_otherwise_is_said_to_be_one(folders) -> None:
+    page = opened(folders["chatml"])
+    held = Conditions(*pair_names(*folders["chatml"][:2]), temperature=0.0)
+    vector = AcceptanceVector([0.5, 0.2], holds_for=held, meta={"prompt_ending": "chat, thinking off"})
+    page.session_state["studio_acceptance"] = vector
+    page = answered(settled(page.run()), "Hello?")
+    assert 'that ended "chat, thinking off"; this run\'s ended "chat"' in captions(page)
+    page.session_state["studio_acceptance"] = replace(vector, meta={"prompt_ending": "chat"})
+    assert "this run's ended" not in captions(settled(page.run()))
 
 
 def test_two_turns_the_second_reads_the_first_and_its_answer(folders) -> None:

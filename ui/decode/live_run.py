@@ -88,7 +88,15 @@ def _offer_vector(job: Job, run: dict[str, Any]) -> None:
     """Offer to correct the vector in use by what a run showed of it, so that trees are planned from that."""
     request: DecodeRequest = job.info
     vector = predictions.vector_for(predictions.conditions(request.temperature, request.top_p, request.verifier))
-    if vector is None or not isinstance(request.tree, TokenTree) or request.models != session.pair_spec():
+    if vector is None or request.models != session.pair_spec():
+        return
+    asked, measured = run.get("prompt_ending"), vector.meta.get("prompt_ending")
+    if None not in (asked, measured) and asked != measured:
+        st.caption(
+            f':material/info: Expected and predicted come from prompts that ended "{escaped(f"{measured}"[:80])}"; '
+            f'this run\'s ended "{escaped(asked)}".'
+        )
+    if not isinstance(request.tree, TokenTree):
         return
 
     def use() -> None:

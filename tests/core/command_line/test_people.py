@@ -202,7 +202,7 @@ def test_a_race_has_a_row_for_each_method_the_fastest_first(capsys, columns):
     record["sequoia"] |= {"predicted_speedup": 2.2501, "predicted_interval": [1.92, 2.7001]}
     settings = {"prompts": 8, "max_new_tokens": 128, "temperature": 0.6, "dtype": "bfloat16", "device": "a processor"}
     record |= {"settings": settings | {"calibration_prompts": 48}, "tree": {"size": 4, "depth": 3}, "chain_length": 3}
-    record |= {"held": True}
+    record |= {"held": True, "lanes_left_out": {}, "settings_left_out": {}}
     over = {name: Estimate(rate / 100, rate / 110, rate / 90) for name, rate in rates.items()}
     words = shown(capsys, columns, bench_parts(record, over, ["--draft", "d"]))
     assert words.startswith("method tokens/s × no draft predicted tokens/step")
@@ -211,6 +211,17 @@ def test_a_race_has_a_row_for_each_method_the_fastest_first(capsys, columns):
     order = [words.index(name) for name in ("planned tree *", "best chain 180", "no draft 100", "HF generate 40.0")]
     assert order == sorted(order) and "is inside its predicted interval" in words
     assert words.endswith("Next: sequoia measure --draft d --temperature 0.6 --out vector.json")
+    assert "HF: transformers' own" in words and "left out" not in words
+
+
+def test_a_race_says_what_was_left_out_and_why(capsys, columns):
+    record = {"autoregressive": {"tokens_per_sec": 100.0, "tokens_per_step": 1.0}, "held": None, "chain_length": 3}
+    settings = {"prompts": 8, "max_new_tokens": 128, "temperature": 0.0, "dtype": "bfloat16", "device": "a processor"}
+    record |= {"settings": settings | {"calibration_prompts": 2}, "tree": {"size": 4, "depth": 3}}
+    record |= {"lanes_left_out": {"hf_assisted": "a GGUF file"}, "settings_left_out": {"repetition_penalty": 1.8}}
+    words = shown(capsys, columns, bench_parts(record, {"autoregressive": Estimate(1.0, 1.0, 1.0)}, []))
+    assert "HF assisted is left out: a GGUF file." in words and "HF: transformers" not in words
+    assert "which no method follows: repetition_penalty 1.8." in words
 
 
 def test_a_checked_server_and_a_sweep_end_with_a_sentence(capsys, columns):
