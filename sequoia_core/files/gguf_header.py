@@ -115,7 +115,7 @@ def _read(held: mmap.mmap, size: int) -> GGUFHeader:
         (kind,) = struct.unpack_from("<I", held, at)
         if key[:200] in fields:
             raise ValueError(f"{key[:60]!r} twice")
-        value, at = _value(held, at + 4, kind)
+        value, at = _value(held, at + 4, kind, distinct=key == "tokenizer.ggml.tokens")
         fields[key[:200]] = value
         entries += value if kind == ARRAY and isinstance(value, int) else 0
         if entries > MOST_ENTRIES:
@@ -148,7 +148,8 @@ def _string(held: mmap.mmap, at: int) -> tuple[str, int]:
     return held[at + 8 : at + 8 + length].decode("utf-8", "replace"), at + 8 + length
 
 
-def _value(held: mmap.mmap, at: int, kind: int) -> tuple[Any, int]:
+def _value(held: mmap.mmap, at: int, kind: int, *, distinct: bool = False) -> tuple[Any, int]:
+    """Args: distinct: refuse a list with one text twice, where llama.cpp would end the whole process."""
     if kind in NUMBERS:
         (value,) = struct.unpack_from("<" + NUMBERS[kind], held, at)
         return value, at + struct.calcsize("<" + NUMBERS[kind])
@@ -168,9 +169,15 @@ def _value(held: mmap.mmap, at: int, kind: int) -> tuple[Any, int]:
         raise ValueError(f"an array of kind {inner}")
     if count > MOST_ENTRIES:
         raise ValueError(f"an array of {count:,} texts")
-    for _ in range(count):
+    known, empty = set[bytes](), 0
+    for place in range(count):
         (length,) = struct.unpack_from("<Q", held, at)
         if length > len(held) - at - 8:
             raise struct.error
-        at += 8 + length
+        text, at = held[at + 8 : at + 8 + length], at + 8 + length
+        if distinct and text:
+            known.add(text)
+            if len(known) <= place - empty:
+                raise ValueError(f"the token {text[:40].decode('utf-8', 'replace')!r} twice")
+        empty += not text
     return count, at

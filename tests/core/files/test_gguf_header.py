@@ -1,6 +1,7 @@
 """Heads of GGUF files written here byte by byte: what they tell, and fields of wrong kinds in one line."""
 
 import struct
+from contextlib import nullcontext
 
 import pytest
 
@@ -68,6 +69,12 @@ def test_what_is_missing_twice_or_too_much_is_named(tmp_path, monkeypatch):
     without = {key: field for key, field in SOUND.items() if key != "llama.context_length"}
     with pytest.raises(ValueError, match=r"found no llama.context_length"):
         read_gguf_header(written(tmp_path / "a.gguf", without))
+    for given, twice in ((["a", "", "b", "", "c"], None), (["a", "", "", "b", "a"], "found the token 'a' twice")):
+        path = written(
+            tmp_path / f"{len(given[-1] + str(twice))}.gguf", SOUND | {"tokenizer.ggml.tokens": (LIST, (TEXT, given))}
+        )
+        with pytest.raises(ValueError, match=twice) if twice else nullcontext():
+            read_gguf_header(path)
     with pytest.raises(ValueError, match="found 'llama.block_count' twice"):
         read_gguf_header(written(tmp_path / "b.gguf", [*SOUND.items(), ("llama.block_count", (U32, 2))]))
     monkeypatch.setattr(gguf_header, "MOST_ENTRIES", 5)
