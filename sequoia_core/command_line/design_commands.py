@@ -97,7 +97,7 @@ def score_command(
     try:
         best = best_expected_tokens(shape, vector)
     except ValueError as error:  # the search has limits; the score has none
-        warnings.append(f"the best tree is unknown: {error}")
+        warnings.append(f"The best tree is unknown: {error}.")
     warned = {"warning": " ".join(warnings)} if warnings else {}
     people = score_parts(shape, result["expected_tokens"], best, warned.get("warning"), acceptance)
     report(result | {"optimal_expected_tokens": best} | warned, as_json, people)

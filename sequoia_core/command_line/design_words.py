@@ -93,7 +93,7 @@ def score_parts(tree: TokenTree, expected: float, best: float | None, warning: s
     yield table(("tree", "tokens per target pass"), rows)
     yield f"Yours has {counted(tree.size, 'node')} and is {tree.depth} deep."
     if warning is not None:
-        yield f"{warning[0].upper()}{warning[1:]}."
+        yield warning
     yield command("tree", "--acceptance", acceptance, "--size", tree.size, "--depth", tree.depth, "--out", "tree.json")
 
 
@@ -243,6 +243,8 @@ def unplanned_parts(
     counts: ServerCounts, mean: float | None, survival: Sequence[float] | None, warnings: Sequence[str]
 ) -> Parts:
     yield _source(counts)
+    if counts.draft_tokens is not None and counts.accepted_tokens is not None:
+        yield f"{counts.accepted_tokens:,} of {counted(counts.draft_tokens, 'draft token')} were accepted."
     if survival:
         yield f"Accepted up to each position: {', '.join(map(figure, survival))}."
     if mean is not None:

@@ -1,5 +1,7 @@
 """What servers say of speculative decoding in their logs: windows (vLLM), requests (llama.cpp) or averages (SGLang).
 
+vLLM's first engine wrote running totals instead, without positions.
+
 llama.cpp's lines of requests come in three forms: totals alone, with the mean length, with rates by position too. Its
 `statistics` lines are running totals of each drafter, so the last one counts, or the last before they begin again.
 """
@@ -14,13 +16,17 @@ from typing import NamedTuple
 from .server_counts import LLAMA_CPP, MAX_POSITIONS, SGLANG, VLLM, ServerCounts
 
 LONGEST_LINE = 16_384  # characters of a line that counts
-VLLM_MARK, REQUEST_MARK, EVAL_MARK, TOTALS_MARK, SGLANG_MARK = (
-    "SpecDecoding metrics:", "draft acceptance", " eval time =", "statistics ", "accept len:"
+VLLM_MARK, VLLM_V0_MARK, REQUEST_MARK, EVAL_MARK, TOTALS_MARK, SGLANG_MARK = (
+    "SpecDecoding metrics:", "Speculative metrics:", "draft acceptance", " eval time =", "statistics ", "accept len:"
 )  # fmt: skip
 # Each begins behind its mark and tries no place twice, so that reading takes time linear in the line.
 _VLLM = re.compile(
     r".*?Accepted: (\d{1,16}) tokens, Drafted: (\d{1,16}) tokens, "
     r"Per-position acceptance rate: ([\d., ]+?),? (?:Avg )?Draft acceptance"
+)
+_VLLM_V0 = re.compile(
+    r".*?Number of speculative tokens: (\d{1,4}), Number of accepted tokens: (\d{1,16}), "
+    r"Number of draft tokens: (\d{1,16})(?!\d)"
 )
 _REQUEST = re.compile(r"(?: rate)? = *+[\d.]++ \( *+(\d{1,16}) accepted / *+(\d{1,16}) generated\)(.*)")
 _EVAL = re.compile(r".*?/ ++(\d{1,16}) (?:tokens|runs)")
@@ -48,6 +54,8 @@ def counts_of_log(text: str, model: str | None = None) -> ServerCounts:
     """
     if windows := [_read(_VLLM, rest, number) for number, _, rest in _marked(text, VLLM_MARK)]:
         return _of_windows([found.groups() for found in windows])
+    if totals := [(number, _read(_VLLM_V0, rest, number)) for number, _, rest in _marked(text, VLLM_V0_MARK)]:
+        return _of_v0_totals(*totals[-1])
     requests, answered = [], []
     for number, before, rest in _marked(text, REQUEST_MARK, EVAL_MARK):
         if REQUEST_MARK in before:
@@ -122,6 +130,19 @@ def _of_windows(windows: Sequence[tuple[str, ...]]) -> ServerCounts:
     notes = (f"{len(windows)} windows of a log, summed: rates are rounded there, and times between windows missing.",)
     return ServerCounts(
         VLLM, "log windows", drafts, max(drafted, sum(positions)), sum(positions), tuple(positions), notes=notes
+    )
+
+
+def _of_v0_totals(number: int, found: re.Match) -> ServerCounts:
+    longest, accepted, tokens = map(int, found.groups())
+    if accepted > tokens:
+        raise ValueError(f"line {number}: found {accepted} accepted of {tokens} draft tokens, expected no more")
+    if not longest or not tokens or tokens % longest:
+        raise ValueError(f"line {number}: found {tokens} draft tokens at K = {longest}, expected whole drafts")
+    drafts = tokens // longest
+    notes = ("Totals since the server's start, the log's last: nothing by position.",)
+    return ServerCounts(
+        VLLM, "running totals", drafts, tokens, accepted, mean_length=1 + accepted / drafts, notes=notes
     )
 
 

@@ -73,6 +73,11 @@ def check_tree_pass(model: LoadedModel, tokenizer: Tokenizer | None = None) -> N
         raise ValueError(
             f"{name}: found logits that are not finite in {dtype}, expected finite ones{overflow_words([dtype])}"
         )
+    if not all((rows != rows[:, :1]).any() for rows in (plain, all_seen, tree)):
+        raise ValueError(
+            f"{name}: found the same logit for every token in {dtype_name(model)}, expected logits that tell tokens "
+            "apart (one very large weight can drown all others)"
+        )
     if misplaced is not None and _difference(misplaced, tree) < UNCHANGED:
         raise ValueError(
             f"{name}: found a {kind} that ignores the positions it is given: a tree gets the same logits with others, "

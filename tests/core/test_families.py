@@ -156,6 +156,17 @@ def test_the_check_at_load_finds_each_fault_for_its_own_reason(family, fault, dt
         check_tree_pass(around_passes(HuggingFaceModel(build(family).to(dtype), "wrong"), fault))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_weight_that_drowns_all_others_is_no_wrong_mask(dtype):
+    model = build("Llama").to(dtype)
+    with torch.no_grad():
+        model.model.layers[-1].mlp.up_proj.weight[2, 1] = 1e32
+    with pytest.raises(
+        ValueError, match=f"drowned: found the same logit for every token in {str(dtype)[6:]}, .*weight"
+    ):
+        check_tree_pass(HuggingFaceModel(model, "drowned"))
+
+
 def test_the_check_at_load_leaves_the_caller_alone(demo_pair):
     random, threads, grad = torch.get_rng_state(), torch.get_num_threads(), torch.is_grad_enabled()
     before = {key: weights.clone() for key, weights in demo_pair.draft.model.state_dict().items()}

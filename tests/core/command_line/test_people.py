@@ -137,6 +137,16 @@ def test_trees_tables_and_scores(said, tmp_path):
     assert "of 200 sizes are shown; --json has all" in words and "--size 200 --depth 9" in words
 
 
+def test_sentences_end_once_and_totals_are_told(said, tmp_path):
+    (tmp_path / "v.json").write_text("[0.5, 0.2]")
+    (tmp_path / "t.json").write_text("[[0], [1], [2]]")
+    text = said("score", "--acceptance", str(tmp_path / "v.json"), "--tree", str(tmp_path / "t.json"))
+    assert "count as never accepted." in text and ".." not in text
+    (tmp_path / "s.log").write_text("draft acceptance = 0.40000 (   12 accepted /    30 generated), mean len =  2.20\n")
+    text = said("server-plan", "--after", str(tmp_path / "s.log"))
+    assert "12 of 30 draft tokens were accepted." in text
+
+
 def test_lookup_marks_the_best_size_and_leaves_settings_to_be_copied(said, tmp_path, capsys):
     log = tmp_path / "log.jsonl"
     log.write_text("\n".join(json.dumps({"prompt_ids": [1, 2, 3, 9], "token_ids": [1, 2, 3, 9] * 5}) for _ in "ab"))

@@ -80,3 +80,19 @@ def test_what_few_or_only_accepted_drafts_mean_is_said():
     most = running("draft", 100, 200, 195, "1.000, 0.950")
     assert "K = 2 is the limit, not the draft" in counts_of_log(most).remarks[-1]
     assert not any("wiring" in word or "limit" in word for word in counts_of_log(FIRST).remarks)
+
+
+def test_totals_of_the_first_vllm_engine_are_read_to_the_last():
+    line = (
+        "INFO 03-04 metrics.py:477] Speculative metrics: Draft acceptance rate: {}, System efficiency: 0.520, Number of "
+        "speculative tokens: 4, Number of accepted tokens: {}, Number of draft tokens: {}, Number of emitted tokens: 90.\n"
+    )
+    found = counts_of_log(line.format("0.500", 20, 40) + line.format("0.550", 66, 120))
+    assert (found.engine, found.drafts, found.accepted_tokens, found.draft_tokens) == ("vllm", 30, 66, 120)
+    assert found.mean_length == pytest.approx(1 + 66 / 30) and not found.positions
+    with pytest.raises(ValueError, match="line 1: found 50 accepted of 40 draft tokens"):
+        counts_of_log(line.format("1.250", 50, 40))
+    with pytest.raises(ValueError, match="line 1: found 41 draft tokens at K = 4, expected whole drafts"):
+        counts_of_log(line.format("0.500", 20, 41))
+    with pytest.raises(ValueError, match="line 1: found .* expected counts"):
+        counts_of_log("Speculative metrics: Draft acceptance rate: nan, System efficiency: nan")
