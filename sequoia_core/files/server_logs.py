@@ -26,7 +26,7 @@ _VLLM = re.compile(
 )
 _VLLM_V0 = re.compile(
     r".*?Number of speculative tokens: (\d{1,4}), Number of accepted tokens: (\d{1,16}), "
-    r"Number of draft tokens: (\d{1,16})(?!\d)"
+    r"Number of draft tokens: (\d{1,16}), Number of emitted tokens: (\d{1,16})(?!\d)"
 )
 _REQUEST = re.compile(r"(?: rate)? = *+[\d.]++ \( *+(\d{1,16}) accepted / *+(\d{1,16}) generated\)(.*)")
 _EVAL = re.compile(r".*?/ ++(\d{1,16}) (?:tokens|runs)")
@@ -134,16 +134,20 @@ def _of_windows(windows: Sequence[tuple[str, ...]]) -> ServerCounts:
 
 
 def _of_v0_totals(number: int, found: re.Match) -> ServerCounts:
-    longest, accepted, tokens = map(int, found.groups())
+    longest, accepted, tokens, emitted = map(int, found.groups())
     if accepted > tokens:
         raise ValueError(f"line {number}: found {accepted} accepted of {tokens} draft tokens, expected no more")
     if not longest or not tokens or tokens % longest:
         raise ValueError(f"line {number}: found {tokens} draft tokens at K = {longest}, expected whole drafts")
     drafts = tokens // longest
-    notes = ("Totals since the server's start, the log's last: nothing by position.",)
-    return ServerCounts(
-        VLLM, "running totals", drafts, tokens, accepted, mean_length=1 + accepted / drafts, notes=notes
+    if not drafts <= emitted <= drafts + accepted:
+        most = drafts + accepted
+        raise ValueError(f"line {number}: found {emitted} emitted tokens, expected {drafts} to {most}")
+    notes = (
+        "Totals since the server's start, the log's last: nothing by position.",
+        "Tokens that the draft got right behind a refused one count as accepted, but not in tokens per step.",
     )
+    return ServerCounts(VLLM, "running totals", drafts, tokens, accepted, mean_length=emitted / drafts, notes=notes)
 
 
 def _request(found: re.Match, number: int) -> Drafted:

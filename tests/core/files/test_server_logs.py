@@ -84,15 +84,18 @@ def test_what_few_or_only_accepted_drafts_mean_is_said():
 
 def test_totals_of_the_first_vllm_engine_are_read_to_the_last():
     line = (
-        "INFO 03-04 metrics.py:477] Speculative metrics: Draft acceptance rate: {}, System efficiency: 0.520, Number of "
-        "speculative tokens: 4, Number of accepted tokens: {}, Number of draft tokens: {}, Number of emitted tokens: 90.\n"
+        "INFO 03-04 metrics.py:477] Speculative metrics: Draft acceptance rate: {}, System efficiency: 0.520, "
+        "Number of speculative tokens: 4, Number of accepted tokens: {}, Number of draft tokens: {}, "
+        "Number of emitted tokens: {}.\n"
     )
-    found = counts_of_log(line.format("0.500", 20, 40) + line.format("0.550", 66, 120))
+    found = counts_of_log(line.format("0.500", 20, 40, 28) + line.format("0.550", 66, 120, 84))
     assert (found.engine, found.drafts, found.accepted_tokens, found.draft_tokens) == ("vllm", 30, 66, 120)
-    assert found.mean_length == pytest.approx(1 + 66 / 30) and not found.positions
+    assert found.mean_length == pytest.approx(84 / 30) and not found.positions
     with pytest.raises(ValueError, match="line 1: found 50 accepted of 40 draft tokens"):
-        counts_of_log(line.format("1.250", 50, 40))
+        counts_of_log(line.format("1.250", 50, 40, 28))
     with pytest.raises(ValueError, match="line 1: found 41 draft tokens at K = 4, expected whole drafts"):
-        counts_of_log(line.format("0.500", 20, 41))
+        counts_of_log(line.format("0.500", 20, 41, 28))
+    with pytest.raises(ValueError, match="line 1: found 31 emitted tokens, expected 10 to 30"):
+        counts_of_log(line.format("0.500", 20, 40, 31))
     with pytest.raises(ValueError, match="line 1: found .* expected counts"):
         counts_of_log("Speculative metrics: Draft acceptance rate: nan, System efficiency: nan")
