@@ -40,6 +40,7 @@ def check_head(name: str, fields: Mapping[str, Any], tensors: Iterable[str]) -> 
         for start, kind in HEAD_TENSORS.items()
         if tensors and not any("embed" in key for key in tensors) and any(key.startswith(start) for key in tensors)
     ]
+    kinds += ["EAGLE"] if "fc.weight" in tensors else []  # its first form brings embeddings
     if kinds:
         raise ValueError(
             f"{name}: found a draft head ({kinds[0][:40]}), which reads another model's hidden states, expected "

@@ -55,10 +55,12 @@ def test_a_draft_head_is_called_one(config, tmp_path):
         load_pair(DEMO_PAIR / "target", folder_of(tmp_path / "model", config), device="cpu")
 
 
-@pytest.mark.parametrize("tensor", ["midlayer.mlp.up_proj.weight", "d2t", "mtp.fc.weight"])
+@pytest.mark.parametrize(
+    "tensor", ["midlayer.mlp.up_proj.weight", "d2t", "mtp.fc.weight", "embed_tokens.weight fc.weight"]
+)
 def test_a_head_without_a_word_of_it_in_its_settings_is_told_by_its_tensors(tensor):
     with pytest.raises(ValueError, match="found a draft head"):
-        check_head("head", LLAMA, ["norm.weight", tensor])
+        check_head("head", LLAMA, ["norm.weight", *tensor.split()])
 
 
 def test_a_target_that_brings_layers_of_a_head_along_is_none(tmp_path):
