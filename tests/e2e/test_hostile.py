@@ -132,7 +132,7 @@ def test_hostile_files_are_shown_as_they_are(page, server):
     nothing_rendered(page)
     page.get_by_role("option").first.click()
     page.get_by_text("2 prompts. The first begins").wait_for()
-    settle(page)
+    page.locator(".st-key-acceptance_prompt_file code").wait_for()
     assert PAYLOADS[0].replace("FIELD", "prompt") in shown(page)
     nothing_rendered(page)
 

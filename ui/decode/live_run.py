@@ -220,8 +220,8 @@ def _cards(summary: RunSummary) -> None:
         ),
         Card(
             "Tokens per second",
-            number(summary.tokens_per_sec, "{:.0f}"),
-            "autoregressive not measured" if alone is None else f"autoregressive {alone:.0f}",
+            number(summary.tokens_per_sec, "{:,.0f}"),
+            "autoregressive not measured" if alone is None else f"autoregressive {alone:,.0f}",
             help="Both measured in this job, taking turns step by step, on the same model and sampler: all tokens "
             "over the seconds of all steps. Reading the prompt is excluded on both sides.",
         ),
