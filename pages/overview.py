@@ -70,7 +70,7 @@ st.markdown(
 controls.page_link(
     st.container(),
     "server",
-    "You run vLLM, SGLang or llama.cpp? Plan its draft length, without a model",
+    "Plan for your vLLM, SGLang or llama.cpp server",
     ":material/dns:",
 )
 if job is None:

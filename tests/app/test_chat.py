@@ -14,6 +14,7 @@ from sequoia_core.files.model_names import pair_names
 from tests.app.conftest import ROOT, TIMEOUT_SEC, settled, wait_for
 from tests.app.test_decode_page import finish, payload
 from tests.chat_pair import CHATML, FAILING, NO_SYSTEM, save_chat_pair
+from ui.decode import live_run
 from ui.jobs import engine_queue, steering
 from ui.jobs.jobs import Job
 from ui.runs import run_files
@@ -149,7 +150,15 @@ def test_two_turns_the_second_reads_the_first_and_its_answer(folders) -> None:
     assert run_of(page)["prompt"] == templated(("system", "Be brief."), ("user", "Again"))
 
 
-def test_the_live_tree_is_told_the_prompt_that_was_read(folders) -> None:
+def test_the_live_tree_is_told_the_prompt_that_was_read(folders, monkeypatch) -> None:
+    asked = []
+
+    def read_meanwhile(job: Job) -> float:
+        asked.append(job)  # once by the page, then by what draws the run: there the worker reads the prompt meanwhile
+        wait_for(lambda: len(asked) == 1 or job.result is not None)
+        return live_run.WAITING_SEC
+
+    monkeypatch.setattr(live_run, "poll_sec", read_meanwhile)
     page = say(opened(folders["chatml"], stepwise="true"), "Hello?")
     told = [payload(page)["about"]]
     held = page.session_state["studio_jobs"]["decode"].info.steering

@@ -128,7 +128,11 @@ def test_hostile_files_are_shown_as_they_are(page, server):
     choose(page, "acceptance_way", "Measure")
     page.get_by_text("Prompts from a file").click()
     put(page, "acceptance_prompts_file", f"{NAME}.jsonl", "\n".join(map(json.dumps, ROWS)))
+    page.locator(".st-key-acceptance_column input").click()  # neither column is called like one of prompts
+    nothing_rendered(page)
+    page.get_by_role("option").first.click()
     page.get_by_text("2 prompts. The first begins").wait_for()
+    page.locator(".st-key-acceptance_prompt_file code").wait_for()
     assert PAYLOADS[0].replace("FIELD", "prompt") in shown(page)
     nothing_rendered(page)
 

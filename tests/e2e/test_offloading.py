@@ -15,7 +15,9 @@ def test_a_target_on_disk_from_the_choice_to_unloading(page, server, shot):
     page.goto(server)
     settle(page)
     page.get_by_role("button", name="Change pair").click()
-    page.locator(".st-key-sidebar_weights").get_by_role("combobox").click()
+    weights = page.locator(".st-key-sidebar_weights").get_by_role("combobox")
+    weights.scroll_into_view_if_needed()  # a list that is opened while its form scrolls closes at once
+    weights.click()
     page.get_by_role("option", name="On disk").click()
     page.get_by_role("button", name="Use this pair").click()
     page.get_by_text("Target on disk: takes").first.wait_for(timeout=LONG_MS)

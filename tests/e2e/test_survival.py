@@ -75,7 +75,7 @@ def choose(tab, noise: Noise) -> None:
     settle(tab)
     tab.keyboard.press("Escape")
     tab.locator(".st-key-decode_tree_file input[type=file]").set_input_files(noise.tree)
-    tab.get_by_text(f"n = {NODES}").first.wait_for()
+    tab.get_by_text(f"n = {NODES:,}").first.wait_for()
     settle(tab)
 
 

@@ -43,7 +43,7 @@ def replay_figure(lanes: Mapping[str, Mapping[int, Estimate]], *, best: Mapping[
     largest = max(n for found in lanes.values() for n in found)
     return new_figure(
         *traces,
-        x="nodes of a tree at most, n (log scale); diamond: the best n",
+        x="n, nodes at most (log scale; diamond: best)",
         y="tokens per step",
         xaxis=log2_ticks(largest),
         yaxis={"rangemode": "tozero"},

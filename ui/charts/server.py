@@ -82,7 +82,7 @@ def speed_figure(plans: Sequence[BatchPlan], *, present: int) -> go.Figure:
         )  # fmt: skip
     figure = new_figure(
         *traces,
-        x="k, drafted tokens (0: no speculation); diamond: the best",
+        x="k, drafted tokens (0: none; diamond: best)",
         y="tokens per second ÷ without speculation",
         xaxis={"tick0": 0, "dtick": 1},
     )

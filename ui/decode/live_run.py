@@ -64,15 +64,16 @@ def draw_job(was_active: bool, drawn_every: float) -> None:
             f"Stopped after {count(job.step_count, 'step')}; what was decoded stays below.",
             icon=":material/stop_circle:",
         )
-    run, every = job.result or job.info.header(), poll_sec(job)
-    unread = bool(job.info.turns) and job.result is None  # what a conversation's prompt is, is known when it is read
+    steps, found = job.steps_since(0), job.result  # in this order, each once: the run holds the shapes of its steps
+    run, every = found or job.info.header(), poll_sec(job)
+    unread = bool(job.info.turns) and found is None  # what a conversation's prompt is, is known when it is read
     epoch = f"{job.id} waiting" if unread else job.id
-    if job.step_count:
+    if steps:
         kept_runs.say_made_with(run)
     draw_run(
         run,
         epoch,
-        job.steps_since(0),
+        steps,
         active=active,
         waiting=job.message or "Waiting for the engine",
         interval_sec=every,
@@ -227,8 +228,8 @@ def _cards(summary: RunSummary) -> None:
         ),
         Card(
             "Tokens per second",
-            number(summary.tokens_per_sec, "{:.0f}"),
-            "autoregressive not measured" if alone is None else f"autoregressive {alone:.0f}",
+            number(summary.tokens_per_sec, "{:,.0f}"),
+            "autoregressive not measured" if alone is None else f"autoregressive {alone:,.0f}",
             help="Both measured in this job, taking turns step by step, on the same model and sampler: all tokens "
             "over the seconds of all steps. Reading the prompt is excluded on both sides.",
         ),

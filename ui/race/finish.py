@@ -22,8 +22,8 @@ def draw(race: Race, common: DecodeRequest, *, epoch: str) -> None:
     ordered = sorted(race.results, key=lambda name: race.results[name].sec_per_token)
     winner, alone = race.results[ordered[0]], race.results.get(AUTOREGRESSIVE)
     row = [Card("Winner", ordered[0], f"of {count(len(ordered), 'method')}", help="The fewest seconds in steps.")]
-    against = "" if alone is None else f"autoregressive {1 / alone.sec_per_token:.0f}"
-    row.append(Card("Tokens per second", f"{1 / winner.sec_per_token:.0f}", against))
+    against = "" if alone is None else f"autoregressive {1 / alone.sec_per_token:,.0f}"
+    row.append(Card("Tokens per second", f"{1 / winner.sec_per_token:,.0f}", against))
     if alone is not None:
         row.append(
             Card(

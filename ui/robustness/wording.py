@@ -119,8 +119,8 @@ def speed_sentence(run: Mapping[str, Any]) -> str:
         slower = "" if run["speedup"] >= 1 else "; verifying this tree costs more here than it yields, see Hardware"
         alone = run["tokens_per_sec"] / run["speedup"]
         return (
-            f"{run['speedup']:.2f}× the speed of decoding without a draft, {run['tokens_per_sec']:.0f} against "
-            f"{alone:.0f} tokens/s, timed one after the other{slower}."
+            f"{run['speedup']:.2f}× the speed of decoding without a draft, {run['tokens_per_sec']:,.0f} against "
+            f"{alone:,.0f} tokens/s, timed one after the other{slower}."
         )
     return f"No speedup is claimed: {why}. Tokens per step do not depend on the machine."
 

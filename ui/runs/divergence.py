@@ -29,7 +29,7 @@ def draw_figures(left: dict[str, Any], right: dict[str, Any]) -> None:
         card(
             "Tokens per second",
             "tokens_per_sec",
-            "{:.0f}",
+            "{:,.0f}",
             "All tokens over the seconds of all steps, prompt reading left out.",
         ),
         card("Speedup", "speedup", "{:.2f}×", "Each against its own autoregressive baseline (1.00×)."),
