@@ -31,7 +31,8 @@ static int occurrences(const Index *index, int level, const int32_t *end, uint32
     uint32_t place = *entry(index, index->heads, level, hash);
     int found = 0;
     for (int step = 0; step < STEPS && found < OCCURRENCES; step++) {
-        if ((uint32_t)(now - place) > index->capacity - length) break;  // overwritten, or none yet
+        // Overwritten, or none yet; one overwritten in part now holds the end of a store's last text, which equals no token.
+        if ((uint32_t)(now - place) > index->capacity) break;
         int64_t same = 0;
         while (same < length && token_at(index, place - 1 - same) == end[-1 - same]) same++;
         if (same == length) places[found++] = place;

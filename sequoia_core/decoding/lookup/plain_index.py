@@ -51,7 +51,7 @@ def occurrences(ring: Ring, level: int, context: Sequence[int], value: int) -> l
     place = int(ring.heads[level, value & mask])
     found: list[int] = []
     for _ in range(STEPS):
-        if len(found) == OCCURRENCES or now - place & WRAP > ring.state.capacity - length:
+        if len(found) == OCCURRENCES or now - place & WRAP > ring.state.capacity:
             break  # enough; or overwritten, or none yet
         if all(token_at(ring, place - 1 - back) == context[-1 - back] for back in range(length)):
             found.append(place)

@@ -9,7 +9,7 @@ from sequoia_core import HardwareProfile
 from sequoia_core.design.chain_acceptance import chain_acceptance
 from sequoia_core.design.server_costs import ServerCosts, TimedSetting, costs_of, timed_setting
 from sequoia_core.design.server_plan import ServerPlan, plan_server
-from sequoia_core.files.server_counts import ServerCounts
+from sequoia_core.files.server_counts import ServerCounts, counts_of_survival
 from sequoia_core.files.server_readings import counts_from_bytes
 from tests.core.files.server_samples import AFTER, NGRAM, step_records, vllm_text
 
@@ -134,6 +134,12 @@ def test_more_requests_settle_what_few_leave_open():
     assert few.batches[0].more > 100 and many.batches[0].more == 0
     width = [plan.batches[0].best_high - plan.batches[0].best_low for plan in (few, many)]
     assert width[0] > width[1]
+
+
+def test_the_best_k_has_no_range_where_all_resamples_agree_or_there_are_none():
+    for sure in (geometric(0.6, drafts=200_000), chain_acceptance(counts_of_survival([0.7, 0.5], "rates"))):
+        plan = plan_server(sure, costs_of(profile())).batches[0]
+        assert plan.best_low == plan.best == plan.best_high > 0
 
 
 def test_what_would_help_names_its_gain():

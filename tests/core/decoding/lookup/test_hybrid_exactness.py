@@ -1,10 +1,12 @@
 """The whole law of one step of hybrid trees on tiny vocabularies, as `dynamic.test_dynamic_exactness` enumerates it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sequoia_core.decoding.drafting import Reach
-from sequoia_core.decoding.dynamic.expansion import Nodes, TreeBounds
+from sequoia_core.decoding.dynamic.expansion import Nodes, TokenCosts, TreeBounds
 from sequoia_core.decoding.lookup.hybrid_expansion import HybridExpansion
 from sequoia_core.decoding.lookup.in_turn_expansion import InTurnExpansion
 from sequoia_core.decoding.lookup.text_index import LEAST_SCORE, RunningText, TextIndex
@@ -42,6 +44,15 @@ def test_in_turn_keeps_the_law_whatever_is_looked_up_and_drawn():
         np.testing.assert_allclose(law, wanted(target, 3), atol=2e-7)  # the draft's rows are float32
         seen |= shapes
     assert len(seen) > 5, "decisions that never differ prove nothing"
+
+
+def test_in_turn_keeps_the_law_where_drawn_tokens_may_cost_more_than_they_gain():
+    target, draft = random_law(3, 7), random_law(3, 107)
+    expansion = hybrid(InTurnExpansion, 7, 3, text=[2, 1, 2], threshold=0.05)
+    cheap = TokenCosts(*(0.3 * costs for costs in expansion.token_costs))
+    law, shapes = law_of_a_step(replace(expansion, token_costs=cheap), "sequoia", target, draft, 3)
+    np.testing.assert_allclose(law, wanted(target, 3), atol=2e-7)
+    assert len(shapes) > 5
 
 
 @pytest.mark.parametrize("vocab", [3, 4])

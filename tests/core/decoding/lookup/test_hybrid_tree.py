@@ -114,6 +114,18 @@ def test_compiled_and_plain_growers_agree(temperature, recipe, costs, demo_pair,
 
 
 @both_ways
+def test_what_the_target_would_draw_itself_is_accepted_when_drawn():
+    tree = HybridTree(
+        index=TextIndex(), profile=None, calibration=calibration_of(0.6, temperature=1.0), max_size=12, max_depth=4,
+        beam=2, recipe="in_turn",
+    )  # fmt: skip
+    options = {"sampling": SamplingConfig(1.0), "generator": torch.Generator().manual_seed(0)}
+    target, draft = (tiny_llama(1, scale=0.3) for _ in range(2))
+    steps = decode(PROMPT, target=target, draft=draft, tree=tree, max_new_tokens=60, **options)
+    assert len(list(steps)) < 22
+
+
+@both_ways
 def test_an_explained_step_says_who_proposed_each_node(tiny_target, tiny_draft, monkeypatch):
     """A node was looked up, or drafted, or both; the draft gave it a probability where it read the node's parent."""
     wanted = tokens_of(autoregressive(PROMPT, target=tiny_target, max_new_tokens=40))
@@ -225,6 +237,21 @@ def test_the_draft_changes_the_chance_of_what_was_looked_up():
         assert chance[favoured] > before[favoured] and chance.get(other, 0.0) < before[other]
         assert after.scores[1:][after.parents[1:] == 0].sum() <= 1.0 + 1e-9
         assert len({(p, t) for p, t in zip(after.parents.tolist(), after.tokens.tolist(), strict=True)}) == after.size
+
+
+def test_chances_after_a_node_sum_to_1_at_most_and_hold_no_trust_in_the_text():
+    """Text and draft are sure of different tokens; what the draft has read is weighed by what the text itself says."""
+    row, found = np.full(10, 0.01), []
+    row[5] = 0.91
+    for trust in (1.0, 0.5):
+        wide = TreeBounds(max_size=40, max_depth=4, beam=4, branch=3)
+        expansion = expansion_after(sure_text(), bounds=wide)
+        expansion.columns.state.gain = trust
+        nodes = expansion.start(3)
+        nodes.cache_positions[0] = 0
+        found.append(chances_below_the_root(expansion.extended(nodes, np.array([0]), Rows([row]))))
+        assert sum(found[-1].values()) == pytest.approx(1.0)
+    assert found[0] == pytest.approx(found[1])
 
 
 def test_below_what_the_draft_adds_text_is_looked_up_again():

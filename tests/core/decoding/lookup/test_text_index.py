@@ -169,6 +169,18 @@ def test_the_oldest_text_is_forgotten_and_memory_keeps_its_bound():
     assert memory < 80 * 256 + index.hits.nbytes + index.trials.nbytes
 
 
+@pytest.mark.usefixtures("each_index")
+@pytest.mark.parametrize(("last", "nodes"), [(8, 1), (9, 1), (10, 2)])
+def test_what_followed_an_overwritten_token_is_forgotten(last, nodes):
+    """The second text ends where 8 and 9 were, with an 8 and the mark of its end; 10 and what followed it are kept."""
+    index = TextIndex(max_tokens=32)
+    index.add(range(20))
+    index.add([*range(30, 49), 8])
+    running = RunningText(index, 1)
+    running.extend([last])
+    assert index.tokens == 32 and running.grow(columns(depth=1)) == nodes
+
+
 @pytest.mark.skipif(native.compiled() is None, reason="takes minutes without text_index.c")
 def test_a_million_tokens_stay_within_300_mb():
     """The ring, and that of the text being added beside it."""

@@ -1,16 +1,19 @@
 """Folders of results: files of older versions are read, damaged and foreign ones named, and joining loses nothing."""
 
+import json
+import shutil
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from sequoia_core.studies.sweep import results as sweep_results
 from sequoia_core.studies.sweep.plan import read_plan
-from sequoia_core.studies.sweep.results import Results, read_rows, schema, untimed_rows
+from sequoia_core.studies.sweep.results import Results, profiles_of, read_rows, schema, untimed_rows
 from sequoia_core.studies.sweep.run import missing_jobs
 from tests.sweep_plans import write_plan
 
-from .hand_made import measured
+from .hand_made import measured, profile, row
 
 
 def write(folder, rows, *, without=(), **options):
@@ -93,3 +96,17 @@ def test_joining_makes_files_that_can_be_read_again(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep_results, "JOINED", 2)
     results.join()
     assert untimed_rows(tmp_path).equals(before) and len(list(tmp_path.glob("rows/*"))) == 3
+
+
+def test_what_two_machines_timed_is_kept_twice_by_merging(tmp_path):
+    folders = [tmp_path / "here", tmp_path / "there"]
+    times = [profile().to_json() | {"device": device} for device in ("a machine", "another")]
+    for folder, found in zip(folders, times, strict=True):
+        Results(folder).add([row("profile", "", key="timed", result=json.dumps(found))])
+    shutil.copytree(folders[0], folders[1], dirs_exist_ok=True)
+    shutil.copytree(folders[0], folders[1], dirs_exist_ok=True)  # again: what is equal is there once
+    for _ in range(2):
+        assert sorted(each.device for each in profiles_of(read_rows(folders[1]))) == ["a machine", "another"]
+        assert Results(folders[1]).keys() == {"timed"}
+        Results(folders[1]).join()
+    assert len(list(folders[1].glob("rows/*"))) == 1

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from concurrent.futures import Future
+from concurrent.futures import BrokenExecutor, Future
 
 import pytest
 
@@ -11,7 +11,7 @@ from sequoia_core.command_line.main import main
 from sequoia_core.studies.sweep.jobs import Done, all_jobs
 from sequoia_core.studies.sweep.plan import read_plan
 from sequoia_core.studies.sweep.results import Results
-from sequoia_core.studies.sweep.run import DIED, State, run_sweep
+from sequoia_core.studies.sweep.run import DEATHS, DIED, State, run_sweep
 from tests.sweep_plans import Here, write_plan
 
 
@@ -30,13 +30,17 @@ def timed_plan(tmp_path):
     return read_plan(write_plan(tmp_path, count=2, more="profile = true\nrace = true"))
 
 
-def test_a_job_that_dask_gives_up_alone_is_given_up(tmp_path, idle):
+@pytest.mark.parametrize(
+    ("death", "deaths", "restarts"), [(KilledWorker, 2, 0), (BrokenExecutor, DEATHS + 1, DEATHS + 1)]
+)
+def test_a_job_whose_workers_die_is_given_up(death, deaths, restarts, tmp_path, idle):
+    """Dask says it among others, then alone, and nobody else has to begin again."""
     plan, results = read_plan(write_plan(tmp_path, count=2)), Results(tmp_path / "out")
     bad = list(all_jobs(plan))[1]
-    here = Here(bad.keys, KilledWorker)
+    here = Here(bad.keys, death)
     state = run_sweep(plan, results, here)
     assert (state.failed, state.done) == (1, 11)
-    assert (here.deaths, here.restarts) == (2, 0)  # among others, then alone; nobody else had to begin again
+    assert (here.deaths, here.restarts) == (deaths, restarts)
     assert results.failures() == dict.fromkeys(bad.keys, DIED)
 
 

@@ -24,12 +24,12 @@ from sequoia_core.studies.sweep import jobs as sweep_jobs
 from sequoia_core.studies.sweep.content import content_hash
 from sequoia_core.studies.sweep.jobs import all_jobs, run_job
 from sequoia_core.studies.sweep.plan import read_plan
-from sequoia_core.studies.sweep.results import Results, profiles_of, read_rows, untimed_rows, vector_of
+from sequoia_core.studies.sweep.results import Results, read_rows, untimed_rows, vector_of
 from sequoia_core.studies.sweep.run import run_sweep
 from sequoia_core.studies.sweep.workers import LocalWorkers
 from tests.sweep_plans import Here, write_plan
 
-from .hand_made import profile, row
+from .hand_made import row
 
 DEMO = Path(__file__).parents[4] / "assets" / "demo"
 
@@ -85,20 +85,6 @@ def test_two_folders_merge_by_copying(serial, tmp_path):
     assert untimed_rows(tmp_path / "part1").equals(serial)
     Results(tmp_path / "part1").join()
     assert untimed_rows(tmp_path / "part1").equals(serial) and len(list(tmp_path.glob("part1/rows/*"))) == 1
-
-
-def test_what_two_machines_timed_is_kept_twice_by_merging(tmp_path):
-    folders = [tmp_path / "here", tmp_path / "there"]
-    times = [profile().to_json() | {"device": device} for device in ("a machine", "another")]
-    for folder, found in zip(folders, times, strict=True):
-        Results(folder).add([row("profile", "", key="timed", result=json.dumps(found))])
-    shutil.copytree(folders[0], folders[1], dirs_exist_ok=True)
-    shutil.copytree(folders[0], folders[1], dirs_exist_ok=True)  # again: what is equal is there once
-    for _ in range(2):
-        assert sorted(each.device for each in profiles_of(read_rows(folders[1]))) == ["a machine", "another"]
-        assert Results(folders[1]).keys() == {"timed"}
-        Results(folders[1]).join()
-    assert len(list(folders[1].glob("rows/*"))) == 1
 
 
 def test_a_part_of_a_job_does_not_replace_the_whole_by_merging(tmp_path):
