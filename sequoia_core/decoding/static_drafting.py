@@ -81,7 +81,7 @@ class StaticDrafter(LevelDrafter):
         if self._noise is not None:
             self._noise.copy_(exponential(self._noise, self.generator))
         if self._first_rows is not None:
-            self._uniforms.copy_(uniforms_for(self._rows, self.generator))
+            self._uniforms.copy_(uniforms_for(self._uniforms, self.generator))
         for fill in self._levels:
             fill()
         assert self._rows is not None

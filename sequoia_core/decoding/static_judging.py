@@ -121,8 +121,11 @@ class _OneSize:
         self.logits = self.rows = self.found = self._no_rows = torch.empty(0, 0)
         self.score = Phase(self.passes.logits, place)
         self.first_rows: torch.Tensor | None = None
-        self.decide = Phase(self._decide, place, lambda: (self.logits, self.rows, self.first_rows))
+        self.decide = Phase(self._decide, place, self._read)
         self.keep = Phase(self._keep, place, lambda: (self.found,))
+
+    def _read(self) -> list[torch.Tensor]:
+        return [rows for rows in (self.logits, self.rows, self.first_rows) if rows is not None]
 
     def take(self, draft: DraftTree) -> None:
         """Take the step's tree; what is fixed is copied once."""
