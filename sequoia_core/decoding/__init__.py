@@ -5,7 +5,8 @@ Each module imports, of this room, only the modules named:
     dynamic.expansion           -
     plan                        -
     lookup.plain_index          -
-    sampling                    -
+    cutting                     -
+    sampling                    cutting
     residuals                   -
     dynamic.step_costs          dynamic.expansion
     dynamic.adaptive_expansion  dynamic.expansion, dynamic.step_costs
@@ -18,7 +19,7 @@ Each module imports, of this room, only the modules named:
     walk                        sampling, verifiers
     walk_by_rank                plan, residuals, sampling
     drafting                    plan, sampling, dynamic.marginal_gains, lookup.text_index, verifiers, tree_policy
-    explaining                  sampling, rank_acceptance, verifiers, walk
+    explaining                  cutting, sampling, rank_acceptance, verifiers, walk
     static_drafting             plan, sampling, verifiers, tree_policy, drafting
     compiled_drafting           sampling, verifiers, tree_policy, drafting
     lookup.hybrid_expansion     dynamic.expansion, lookup.text_index

@@ -24,7 +24,7 @@ from .sampling import SamplingConfig
 from .static_drafting import StaticDrafter
 from .static_judging import StaticJudge
 from .tree_policy import TreePolicy
-from .verifiers import Verifier
+from .verifiers import Verifier, sampling_of_draft
 
 DRAFTERS: tuple[type[LevelDrafter], ...] = (
     CompiledDrafter,
@@ -71,8 +71,7 @@ def assemble(
     Raises:
         ValueError: for a policy that no drafter supports.
     """
-    # At temperature 0 the most likely children do not depend on the temperature; 1 keeps the shown numbers useful.
-    draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
+    draft_sampling = sampling_of_draft(sampling, verifier)
     session = target.open(capacity + padded(policy.max_size))
     reach = Reach(target.max_context, 0 if draft is None else draft.max_context)
     drafter: Drafter

@@ -28,7 +28,10 @@ class CompiledDrafter(LevelDrafter):
         super().__init__(session, policy, **options)
         assert self.fixed_plan is not None
         self._plan = self.fixed_plan
-        self._call = DraftCall(session, self._plan.levels, draft_sampling=DRAFT_SAMPLINGS[self.draft_sampling])
+        self._call = DraftCall(
+            session, self._plan.levels, draft_sampling=DRAFT_SAMPLINGS[self.draft_sampling],
+            top_p=self.sampling.top_p, top_k=self.sampling.top_k,
+        )  # fmt: skip
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
@@ -43,4 +46,7 @@ class CompiledDrafter(LevelDrafter):
             sequence[self.session.length :], root_position=root_position, temperature=self.sampling.temperature,
             generator=self.generator,
         )  # fmt: skip
-        return DraftTree(self._plan, root_position, *finite(grown, "draft"), self._plan.cache_positions)
+        return DraftTree(
+            self._plan, root_position, *finite(grown, "draft"), self._plan.cache_positions,
+            first_rows=self._call.first_rows,
+        )  # fmt: skip

@@ -19,7 +19,7 @@ from ..models.protocol import Session, causal_mask
 from .dynamic.marginal_gains import MarginalGains
 from .lookup.text_index import Occurrence, RunningText
 from .plan import TreePlan, plan_of
-from .sampling import SamplingConfig, check_probabilities, probabilities, to_float64
+from .sampling import SamplingConfig, check_probabilities, draft_probabilities, to_float64
 from .tree_policy import ROOT_ONLY, TreePolicy
 from .verifiers import DraftSampling
 
@@ -42,6 +42,8 @@ class DraftTree:
         looked_up: int64 [n], how many children of each node, the first ones, were proposed before any was drawn from
             the draft's row; None where all children were proposed in one way.
         widths: nodes that each pass of the draft read, where the tree was grown; empty for a tree that was given.
+        first_rows: as `rows`, what the first child drawn after each node was drawn from, where it has mass; None where
+            that was `rows`.
     """
 
     plan: TreePlan
@@ -54,6 +56,7 @@ class DraftTree:
     text: RunningText | None = None
     looked_up: np.ndarray | None = None
     widths: Sequence[int] = ()
+    first_rows: torch.Tensor | None = None
 
     @property
     def tree(self) -> TokenTree:
@@ -69,6 +72,13 @@ class DraftTree:
         """Return the draft's row after a node, float64 [V]; empty after one that the draft did not read."""
         position = int(self.cache_positions[node])
         return to_float64(self.rows[position]) if position >= 0 else np.empty(0)
+
+    def first_row(self, node: int) -> np.ndarray | None:
+        """Return the row that the first child drawn after a node came from, float64 [V]; None where it was `row`."""
+        position = int(self.cache_positions[node])
+        if self.first_rows is None or position < 0 or not self.first_rows[position].any():
+            return None
+        return to_float64(self.first_rows[position])
 
 
 class Drafter(Protocol):
@@ -142,7 +152,7 @@ class LevelDrafter:
         session: holds all of the prompt except its last token.
         policy: one that `supports` accepts.
         draft_sampling: how children are drawn from a row.
-        sampling: the draft's own.
+        sampling: of the draft; its top-p and top-k cut the rows of first children (`draft_probabilities`).
     """
 
     def __init__(
@@ -159,6 +169,7 @@ class LevelDrafter:
         self.reach, self.generator = reach, generator
         self.fixed_plan = None if policy.fixed is None else plan_of(policy.fixed)
         self._rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
+        self._first_rows: torch.Tensor | None = None
 
     @staticmethod
     def supports(session: Session, policy: TreePolicy, draft_sampling: DraftSampling) -> bool:
@@ -192,20 +203,23 @@ class LevelDrafter:
                 positions = torch.full((len(ids),), root_position + depth)
                 tree_mask = level.tree_mask
             logits = self.session.forward(ids, positions, tree_mask, keep=len(level.nodes))
-            block = probabilities(logits, self.sampling)
+            block, first = draft_probabilities(logits, self.sampling)
             check_probabilities(block, "draft")
-            drawn = self.draft_sampling(block, level.most_children, self.generator)
+            drawn = self.draft_sampling(block, level.most_children, self.generator, first)
             drawn = drawn.take(level.draw_indices.to(block.device))
             tokens[level.children] = drawn
             probs[level.children] = block.take(level.rows.to(block.device) * block.shape[1] + drawn)
             if rows is None:
-                rows = self._rows = torch.empty(
-                    self.policy.max_inner, block.shape[1], dtype=torch.float32, device=block.device
-                )
+                rows = self._rows = block.new_empty(self.policy.max_inner, block.shape[1])
+                self._first_rows = None if first is None else torch.empty_like(rows)
             rows[start : start + len(block)] = block
+            if first is not None and self._first_rows is not None:
+                self._first_rows[start : start + len(block)] = first
             start += len(block)
         rows = torch.empty(0, 0) if rows is None else rows
-        return DraftTree(plan, root_position, tokens, probs, rows, plan.cache_positions)
+        return DraftTree(
+            plan, root_position, tokens, probs, rows, plan.cache_positions, first_rows=self._first_rows
+        )  # fmt: skip
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]

@@ -16,6 +16,7 @@ import torch
 
 from ..design.conditions import SEQUOIA, SPECINFER, TOPK
 from ..design.tree import TokenTree
+from .cutting import FLOORS, cut
 from .rank_acceptance import (
     MOST_RANKS,
     average_rank_acceptance,
@@ -23,12 +24,13 @@ from .rank_acceptance import (
     grouped,
     optimal_rank_acceptance_with_replacement,
 )
-from .sampling import FLOORS
+from .sampling import SamplingConfig
 from .verifiers import VERIFIERS, Verifier
-from .walk import WALKS, Walk, offers_at
+from .walk import WALKS, Walk, no_first_row, offers_at
 
 SAMPLES = 32  # of the tokens that are rejected, for an average: it errs by about 0.003
 BEST = "best"
+PLAIN = SamplingConfig(temperature=1.0)
 Likely = tuple[tuple[int, float], ...]  # tokens with their probabilities, the most likely first
 
 
@@ -57,8 +59,10 @@ def explain_path(
     *,
     target_row: Callable[[int], np.ndarray],
     draft_row: Callable[[int], np.ndarray],
+    first_row: Callable[[int], np.ndarray | None] = no_first_row,
     verifier: Verifier | None,
     most: int,
+    sampling: SamplingConfig = PLAIN,
     looked_up: np.ndarray | None = None,
     drawn: bool = True,
 ) -> tuple[NodeRows, ...]:
@@ -67,7 +71,9 @@ def explain_path(
     Args:
         tokens: token of every node [n].
         target_row, draft_row: node -> float64 [V]; the draft's is asked only for nodes with children.
+        first_row: as for `walk_tree`.
         verifier: of the walk; None at temperature 0.
+        sampling: the target's.
         looked_up: as for `walk_tree`.
         drawn: whether all children come from the draft's rows, none from text already seen.
     """
@@ -79,8 +85,9 @@ def explain_path(
         if verifier is not None and draft is not None:
             rule = verifier.rule
             if drawn and rule not in WALKS:  # those decide over whole paths
-                accepted = acceptance_at(row, draft, len(children), verifier)
-            offers = offers_at(rule, node, share * row, draft, [tokens[child] for child in children], looked_up)
+                accepted = acceptance_at(row, draft, len(children), verifier, sampling)
+            proposed = [tokens[child] for child in children]
+            offers = offers_at(rule, node, share * row, draft, proposed, looked_up, first_row(node))
             residuals = [likely(offer.residual, most) for offer in islice(offers, refused[node])]
             if rule in WALKS and place + 1 < len(walk.path):
                 share = next(offers).accept_prob
@@ -89,31 +96,45 @@ def explain_path(
     return tuple(found)
 
 
-def acceptance_at(target: np.ndarray, draft: np.ndarray, children: int, verifier: Verifier) -> dict[str, float] | None:
+def acceptance_at(
+    target: np.ndarray,
+    draft: np.ndarray,
+    children: int,
+    verifier: Verifier,
+    sampling: SamplingConfig = PLAIN,
+) -> dict[str, float] | None:
     """Return how often one of a node's children is accepted, on the average of all draws.
 
     Args:
         target, draft: float64 [V], rows P and Q.
         verifier: whose way of drawing children "best" is about.
+        sampling: the target's, which cuts the rows of first children.
 
     Returns:
         Verifier -> acceptance, where each draws its own way, and "best": the most that any verifier reaches with
-        children drawn as in this run; in a large vocabulary slightly high. None for more than `MOST_RANKS` children.
+        children drawn as in this run; in a large vocabulary slightly high, and left out where first children have rows
+        of their own. None for more than `MOST_RANKS` children.
     """
     if children > MOST_RANKS:
         return None
-    rows = torch.from_numpy(target), torch.from_numpy(draft)
-    whole, short = (rows[0][None], rows[1][None]), grouped(*rows)
-    generator = torch.Generator().manual_seed(0)
+    rows = [torch.from_numpy(row) for row in (target, draft)]
+    if not sampling.plain:
+        rows += cut(rows[1][None], sampling.top_p, sampling.top_k)
+    wanted, given, *first = (row[None] for row in rows)
+    short, generator = grouped(*rows), torch.Generator().manual_seed(0)
     ranks = {
-        SEQUOIA: average_rank_acceptance(*short, children, samples=SAMPLES, generator=generator),
-        SPECINFER: VERIFIERS[SPECINFER].ranks(*whole, children, None),
-        TOPK: VERIFIERS[TOPK].ranks(*whole, children, None),
+        SEQUOIA: average_rank_acceptance(
+            short[0], short[1], children, samples=SAMPLES, generator=generator, first=short[2] if first else None
+        ),
+        SPECINFER: VERIFIERS[SPECINFER].ranks(wanted, given, children, None, *first),
+        TOPK: VERIFIERS[TOPK].ranks(wanted, given, children, None),
     }
-    if verifier.name == SPECINFER:
-        ranks[BEST] = optimal_rank_acceptance_with_replacement(*whole, children)
-    else:
-        ranks[BEST] = ranks[TOPK] if verifier.name == TOPK else best_of_distinct(*short, children)
+    if verifier.name == TOPK:
+        ranks[BEST] = ranks[TOPK]
+    elif not first and verifier.name == SPECINFER:
+        ranks[BEST] = optimal_rank_acceptance_with_replacement(wanted, given, children)
+    elif not first:
+        ranks[BEST] = best_of_distinct(short[0], short[1], children)
     return {name: min(1.0, float(found.sum())) for name, found in ranks.items()}
 
 

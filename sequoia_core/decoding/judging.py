@@ -105,6 +105,7 @@ class RowJudge:
             draft.tokens.tolist(),
             target_row=self._row,
             draft_row=draft.row,
+            first_row=draft.first_row,
             rule=self.verifier.rule,
             uniform=iter(self._uniforms(draft).tolist()).__next__,
             **mixed,
@@ -131,8 +132,10 @@ class RowJudge:
             walk,
             target_row=self._row if self.explained_by is self.sampling else self._explained_row,
             draft_row=draft.row,
+            first_row=draft.first_row,
             verifier=None if self.sampling.greedy else self.verifier,
             most=most,
+            sampling=self.explained_by,
             looked_up=draft.looked_up,
             drawn=draft.text is None,
         )

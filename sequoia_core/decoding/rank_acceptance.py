@@ -8,6 +8,7 @@ row, Q = draft row.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -25,28 +26,36 @@ ALONE = 128  # tokens that are not put into groups
 RARE = 1e-7  # tokens to which both rows give less are one group
 FARTHEST = 2.0**24  # P / Q beyond which, and below 1 / it, there are no finer bins
 
-RankRule = Callable[[torch.Tensor, torch.Tensor, int, torch.Generator | None], torch.Tensor]
-OutcomeRule = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int, torch.Generator | None], torch.Tensor]
+# of rows P and Q, how many ranks, a generator, and the rows of the first child; the other one after Q of tokens, too
+RankRule = Callable[..., torch.Tensor]
+OutcomeRule = Callable[..., torch.Tensor]
 
 
 def rank_acceptance(
-    target: torch.Tensor, draft: torch.Tensor, width: int, generator: torch.Generator | None = None
+    target: torch.Tensor,
+    draft: torch.Tensor,
+    width: int,
+    generator: torch.Generator | None = None,
+    first: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return P(child of rank k is the accepted one) along one without-replacement draw per row (paper Algorithm 2).
 
     Args:
         target, draft: float32 [N, V], rows P and Q.
         width: ranks W.
+        first: float32 [N, V], what the first child is drawn from; None for Q.
 
     Returns:
         float64 [N, W]; a row sums to 1 minus the probability that all W children are rejected.
     """
-    return rank_acceptance_of_drawn(target, draft, sample_without_replacement(draft, width, generator))
+    return rank_acceptance_of_drawn(target, draft, sample_without_replacement(draft, width, generator, first), first)
 
 
-def rank_acceptance_of_drawn(target: torch.Tensor, draft: torch.Tensor, children: torch.Tensor) -> torch.Tensor:
+def rank_acceptance_of_drawn(
+    target: torch.Tensor, draft: torch.Tensor, children: torch.Tensor, first: torch.Tensor | None = None
+) -> torch.Tensor:
     """`rank_acceptance` of children that were drawn without replacement already, int64 [N, W]."""
-    residuals, masses = Residuals(target, draft), remaining_masses(draft, children)
+    residuals, masses = Residuals(target, draft, first), remaining_masses(draft, children)
     reached = torch.ones(len(target), 1, dtype=torch.float64, device=target.device)
     columns = []
     for k in range(children.shape[1]):
@@ -59,14 +68,19 @@ def rank_acceptance_of_drawn(target: torch.Tensor, draft: torch.Tensor, children
 
 
 def rank_acceptance_with_replacement(
-    target: torch.Tensor, draft: torch.Tensor, width: int, generator: torch.Generator | None = None
+    target: torch.Tensor,
+    draft: torch.Tensor,
+    width: int,
+    generator: torch.Generator | None = None,
+    first: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return P(child of rank k is the accepted one) for independent draws from Q (SpecInfer, multi-step sampling).
 
     Exact, without drawing: the residual of P after a rejection does not depend on the token rejected, so rank k
     is accepted with probability sum(min(R, Q)). Arguments and result as for `rank_acceptance`.
     """
-    residuals, one = Residuals(target, draft), torch.ones(len(target), 1, dtype=torch.float64, device=target.device)
+    residuals = Residuals(target, draft, first)
+    one = torch.ones(len(target), 1, dtype=torch.float64, device=target.device)
     total, reached = target.sum(1, keepdim=True, dtype=torch.float64), one
     columns = []
     for _ in range(width):
@@ -80,7 +94,13 @@ def rank_acceptance_with_replacement(
 
 
 def average_rank_acceptance(
-    target: torch.Tensor, draft: torch.Tensor, width: int, *, samples: int, generator: torch.Generator | None = None
+    target: torch.Tensor,
+    draft: torch.Tensor,
+    width: int,
+    *,
+    samples: int,
+    generator: torch.Generator | None = None,
+    first: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Estimate `rank_acceptance` on the average of all draws, at one position.
 
@@ -90,6 +110,7 @@ def average_rank_acceptance(
 
     Args:
         target, draft: float64 [V], rows P and Q.
+        first: float64 [V], what the first child is drawn from; None for Q.
 
     Returns:
         float64 [W]; the first is exact.
@@ -99,10 +120,14 @@ def average_rank_acceptance(
     wanted, rejected, taken = target.expand(samples, -1), target.new_ones(samples, 1), target.new_zeros(samples, 1)
     reached = []
     for _ in range(width):
-        scale = rejected / mass.sum(1, keepdim=True)
-        surplus = (scale * mass - wanted).clamp_min_(1e-300)
+        law = mass if first is None else first.expand(samples, -1)
+        scale = rejected / law.sum(1, keepdim=True)
+        surplus = (scale * law - wanted).clamp_min_(1e-300)
         mass.scatter_(1, torch.multinomial(surplus, 1, generator=generator), 0.0)
-        taken = taken + scale
+        if first is None:
+            taken = taken + scale
+        else:
+            target, first = (target - first).clamp_min(0.0), None
         wanted = (target - taken * given).clamp_min_(0.0)
         rejected = wanted.sum(1, keepdim=True)
         reached.append(1.0 - rejected.mean())
@@ -110,7 +135,7 @@ def average_rank_acceptance(
 
 
 def rank_acceptance_of_most_likely(
-    target: torch.Tensor, draft: torch.Tensor, width: int, generator: torch.Generator | None = None
+    target: torch.Tensor, draft: torch.Tensor, width: int, *unused: object
 ) -> torch.Tensor:
     """Return P(child of rank k is the accepted one) when children are the draft's most likely tokens: P of each.
 
@@ -161,32 +186,33 @@ def best_of_distinct(target: torch.Tensor, draft: torch.Tensor, width: int) -> t
     return _added_by_each((wanted + 1.0 - inside).amin(1)[None])[0]
 
 
-def grouped(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both rows with all but the draft's `ALONE` likeliest tokens in as many groups, each of similar P / Q,
+def grouped(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the rows with all but the draft's `ALONE` likeliest tokens in as many groups, each of similar P / Q,
     and one of those that both rows give next to nothing.
 
     Averages over draws hardly depend on which token of a group was drawn, so they take less time by short rows.
 
     Args:
-        target, draft: float64 [V], on CPU.
+        given: float64 [V], on CPU: P, Q, and perhaps `first` of `average_rank_acceptance`, tokens outside which have
+            groups of their own.
     """
-    if len(draft) <= 2 * ALONE:
-        return target, draft
-    rows = target.numpy(), draft.numpy()
-    some = np.flatnonzero(np.maximum(*rows) >= RARE)
+    if len(given[0]) <= 2 * ALONE:
+        return given
+    rows = [row.numpy() for row in given]
+    some = np.flatnonzero(np.maximum(*rows[:2]) >= RARE)
     kept = [row[some] for row in rows]
     alone = np.argsort(-kept[1], kind="stable")[:ALONE]
     others = [np.delete(part, alone) for part in kept]
     ratios = others[0] / np.maximum(others[1], 1e-12)
     places = equal_parts(ratios, ALONE) if len(ratios) else np.empty(0, dtype=int)
-    return tuple(  # type: ignore[return-value]
-        torch.from_numpy(
-            np.concatenate(
-                [part[alone], np.bincount(places, rest, minlength=ALONE), [max(0.0, row.sum() - part.sum())]]
-            )
-        )
+    for part in others[2:]:
+        places = places + ALONE * (part > 0.0)
+    groups = ALONE * (len(rows) - 1)
+    short = [
+        [*part[alone], *np.bincount(places, rest, minlength=groups), max(0.0, row.sum() - part.sum())]
         for row, part, rest in zip(rows, kept, others, strict=True)
-    )
+    ]
+    return tuple(torch.tensor(short, dtype=torch.float64))
 
 
 def equal_parts(values: np.ndarray, count: int) -> np.ndarray:
@@ -239,6 +265,7 @@ def accepted_ranks(
     tokens: torch.Tensor,
     width: int,
     generator: torch.Generator | None = None,
+    first: torch.Tensor | None = None,
     *,
     replacement: bool = False,
 ) -> torch.Tensor:
@@ -252,13 +279,15 @@ def accepted_ranks(
         target, draft: float32 [N, V], rows P and Q.
         tokens: int64 [N], what was committed; P must give each of them some probability.
         width: ranks W.
+        first: float32 [N, V], what the first child is drawn from; None for Q.
         replacement: children are independent draws from Q, as SpecInfer draws them.
 
     Returns:
         int64 [N], 1 to W; 0 where all W children were rejected.
     """
     some = rows_at_once(draft)
-    parts = zip(target.split(some), draft.split(some), tokens[:, None].split(some), strict=True)
+    firsts = repeat(None) if first is None else first.split(some)
+    parts = zip(target.split(some), draft.split(some), tokens[:, None].split(some), firsts, strict=False)
     return torch.cat([_accepted_ranks(*part, width, generator, replacement) for part in parts])
 
 
@@ -266,12 +295,13 @@ def _accepted_ranks(
     target: torch.Tensor,
     draft: torch.Tensor,
     tokens: torch.Tensor,
+    first: torch.Tensor | None,
     width: int,
     generator: torch.Generator | None,
     replacement: bool,
 ) -> torch.Tensor:
     count, place = len(tokens), target.device
-    residuals, mass = Residuals(target, draft), torch.ones(count, 1, dtype=torch.float64, device=place)
+    residuals, mass = Residuals(target, draft, first), torch.ones(count, 1, dtype=torch.float64, device=place)
     ranks, drawn = torch.zeros_like(tokens), tokens[:, :0]
     undecided = torch.ones_like(tokens, dtype=torch.bool)
     for before in range(width):
@@ -284,7 +314,8 @@ def _accepted_ranks(
             break
         if not replacement:
             even = 1.0 / (draft.shape[1] - before)
-            given = torch.where(mass > 0, draft / mass.clamp_min(1e-300), even).scatter(1, drawn, 0.0)
+            law = draft if residuals.first is None else residuals.first
+            given = torch.where(mass > 0, law / mass.clamp_min(1e-300), even).scatter(1, drawn, 0.0)
             surplus = (given - residuals.rows(torch.arange(count, device=place))).clamp_min_(0.0)
             rejected = invert(surplus.cumsum(1), _uniform(count, place, generator))
             drawn = torch.cat([drawn, rejected.clamp_max(draft.shape[1] - 1)], 1)  # beyond only where nothing is left
@@ -300,17 +331,14 @@ def accepted_ranks_with_replacement(
     tokens: torch.Tensor,
     width: int,
     generator: torch.Generator | None = None,
+    first: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`accepted_ranks` for children drawn independently from Q (SpecInfer)."""
-    return accepted_ranks(target, draft, tokens, width, generator, replacement=True)
+    return accepted_ranks(target, draft, tokens, width, generator, first, replacement=True)
 
 
 def accepted_ranks_of_most_likely(
-    target: torch.Tensor,
-    draft: torch.Tensor,
-    tokens: torch.Tensor,
-    width: int,
-    generator: torch.Generator | None = None,
+    target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, width: int, *unused: object
 ) -> torch.Tensor:
     """`accepted_ranks` where children are the draft's most likely tokens: the place of the token among them."""
     found = take_most_likely(draft, width) == tokens[:, None]

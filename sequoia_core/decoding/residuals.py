@@ -45,22 +45,27 @@ class Residuals:
     The draft's row is Q / mass where `mass` is what Q has left. So a residual is max(P - scale Q - offset, 0) / left,
     where `scale` grows by left / mass; once Q is exhausted, its children are drawn evenly from the other tokens, and
     `offset` grows instead. Tokens that were rejected need no care: P lies below scale Q + offset there. `scale` is 1
-    after the first rejection and grows: only tokens with P > Q count later, and compiled code looks at no others.
+    after the first rejection and grows: only tokens with P > Q count later, and compiled code looks at no others. Where
+    the first token is drawn from a row of its own, what its rejection leaves takes the place of P.
 
     Args:
         target, draft: float [N, V], rows P and Q.
+        first: float [N, V], what the first token is drawn from; None for Q.
 
     Attributes:
         scale, offset, left: float64 [N, 1].
     """
 
-    def __init__(self, target: torch.Tensor, draft: torch.Tensor) -> None:
-        self.target, self.draft = target, draft
+    def __init__(self, target: torch.Tensor, draft: torch.Tensor, first: torch.Tensor | None = None) -> None:
+        self.target, self.draft, self.first = target, draft, first
         self.left = torch.ones(len(target), 1, dtype=torch.float64, device=target.device)
         self.scale, self.offset = torch.zeros_like(self.left), torch.zeros_like(self.left)
-        self._summed = target, draft
-        compiled = sampling_ops.supports(target) and sampling_ops.supports(draft)
-        self._sums = sampling_ops.Surplus(target, draft).sums if compiled else self._added
+        self._sum_over(target)
+
+    def _sum_over(self, target: torch.Tensor) -> None:
+        self._summed = target, self.draft
+        compiled = sampling_ops.supports(target) and sampling_ops.supports(self.draft)
+        self._sums = sampling_ops.Surplus(target, self.draft).sums if compiled else self._added
 
     def offer(self, tokens: torch.Tensor, mass: torch.Tensor, drawn: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what residuals and draft give the tokens of the first m rows, float64 [m, 1] each.
@@ -70,7 +75,8 @@ class Residuals:
             mass: float64 [m, 1], what Q has left.
             drawn: how many tokens were drawn before.
         """
-        count, given = len(tokens), self.draft[: len(tokens)].gather(1, tokens).double()
+        offering = self.draft if self.first is None else self.first
+        count, given = len(tokens), offering[: len(tokens)].gather(1, tokens).double()
         over = self.target[:count].gather(1, tokens).double() - self.scale[:count] * given - self.offset[:count]
         even = 1.0 / max(1, self.draft.shape[1] - drawn)
         return over.clamp_min(0.0) / self.left[:count], torch.where(mass > 0, given / mass.clamp_min(1e-300), even)
@@ -85,6 +91,8 @@ class Residuals:
         Returns:
             float64 [m, 1], what is left before it is scaled.
         """
+        if self.first is not None:
+            return self._reject_first(self.first, among)
         parts = [part[: len(mass)] for part in (self.scale, self.offset, self.left)]
         scale, offset, left = parts
         some, even = mass > 0, left / max(1, self.draft.shape[1] - drawn)
@@ -95,6 +103,15 @@ class Residuals:
         left = self._sums(scale, offset)
         for part, grown in zip(parts, (scale, offset, left), strict=True):
             part.copy_(torch.where(left > 0, grown, part))
+        return left
+
+    def _reject_first(self, first: torch.Tensor, among: torch.Tensor | None) -> torch.Tensor:
+        over = (self.target - first).clamp_min_(0.0)
+        left = over.sum(1, keepdim=True, dtype=torch.float64)
+        left = left if among is None else left * among
+        self.target, self.first = torch.where(left > 0, over, self.target), None
+        self.left = torch.where(left > 0, left, self.left)
+        self._sum_over(self.target)
         return left
 
     def _added(self, scale: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:

@@ -14,11 +14,10 @@ import numpy as np
 import torch
 
 from ..native import sampling_ops as rows
+from .cutting import cut
 
 SMALL_TEMPERATURE = 1e-3
 SMALL_SHARE = 1e-12  # no more than rounding
-FLOORS = (1e-3, 1e-5, 0.0)  # of probability; tokens above one are looked at first
-SUM_ERROR = 1e-6  # of a running sum in float32
 T = TypeVar("T")
 
 
@@ -99,44 +98,43 @@ def probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tenso
     Returns:
         float32 [m, V]; rows sum to 1.
     """
-    if sampling.plain and rows.supports(logits):
-        return rows.softmax_rows(logits, sampling.temperature)
     if sampling.greedy:
         return torch.zeros_like(logits, dtype=torch.float32).scatter_(-1, logits.max(-1, keepdim=True).indices, 1.0)
-    if sampling.plain and sampling.temperature == 1.0:
+    probs = _softmax(logits, sampling)
+    return probs if sampling.plain else cut(probs, sampling.top_p, sampling.top_k)
+
+
+def draft_probabilities(logits: torch.Tensor, sampling: SamplingConfig) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the rows that a node's children are drawn from, and those of its first child where they differ.
+
+    The first child follows the draft's row cut as the target's is: a draft equal to the target is then always
+    accepted. A row cut for all children would run out, and fill places with tokens that the draft does not propose.
+
+    Args:
+        logits: float [m, V].
+        sampling: the target's; without top-p and top-k, or at temperature 0, children are all drawn from one row.
+
+    Returns:
+        float32 [m, V] each; None for the second where they are the same.
+    """
+    probs = _softmax(logits, sampling)
+    return probs, None if sampling.plain else cut(probs, sampling.top_p, sampling.top_k)
+
+
+def _softmax(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tensor:
+    if rows.supports(logits):
+        return rows.softmax_rows(logits, sampling.temperature)
+    if sampling.temperature == 1.0:
         return logits.softmax(-1, dtype=torch.float32)
     scaled = logits.float()
     if sampling.temperature < SMALL_TEMPERATURE:  # the quotient could overflow: let the largest be 0 first
         scaled = scaled - scaled.amax(-1, keepdim=True)
-    scaled = scaled / max(sampling.temperature, 1e-30)  # a smaller one is 0 in float32, and 0 / 0 no number
-    if 0 < sampling.top_k < scaled.shape[-1]:
-        smallest_kept = scaled.topk(sampling.top_k, dim=-1).values[..., -1:]
-        scaled = scaled.masked_fill(scaled < smallest_kept, -torch.inf)
-    probs = scaled.softmax(-1)
-    if sampling.top_p < 1.0:
-        probs = _most_likely_mass(probs, max(sampling.top_p, 1e-30))
-        probs = probs / probs.sum(-1, keepdim=True)
-    return probs
+    return (scaled / max(sampling.temperature, 1e-30)).softmax(-1)  # a smaller one is 0 in float32, and 0 / 0 no number
 
 
-def _most_likely_mass(probs: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Return rows without the tokens that at least so much mass is ahead of, in descending order; float32 [m, V]."""
-    if probs.device.type != "cpu":
-        ordered, index = probs.sort(dim=-1, descending=True)
-        return probs.scatter(-1, index, ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0))
-    kept = torch.zeros_like(probs)
-    for row, rest in zip(probs, kept, strict=True):
-        for floor in FLOORS:  # sorting all of a large vocabulary takes a hundred times as long as what has mass
-            index = torch.from_numpy(np.flatnonzero(row.numpy() >= floor))
-            ordered, order = row[index].sort(descending=True, stable=True)
-            ahead = ordered.cumsum(0) - ordered
-            if len(index) and ahead[-1] > top_p + SUM_ERROR:
-                break
-        rest[index[order]] = ordered.masked_fill(ahead >= top_p, 0.0)
-    return kept
-
-
-def sample_without_replacement(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
+def sample_without_replacement(
+    probs: torch.Tensor, k: int, generator: torch.Generator | None = None, first: torch.Tensor | None = None
+) -> torch.Tensor:
     """Draw k distinct tokens per row in order: one by one, or by an exponential race, which has the same
     distribution.
 
@@ -145,6 +143,7 @@ def sample_without_replacement(probs: torch.Tensor, k: int, generator: torch.Gen
 
     Args:
         probs: float32 [m, V]; rows sum to 1. `k <= V`.
+        first: what the first token of each row is drawn from, shaped as `probs`, where it has mass; None for `probs`.
 
     Returns:
         int64 [m, k], in the order drawn.
@@ -152,8 +151,25 @@ def sample_without_replacement(probs: torch.Tensor, k: int, generator: torch.Gen
     if k > probs.shape[-1]:
         raise ValueError(f"children: found {k} of one node, expected at most the vocabulary of {probs.shape[-1]}")
     if rows.supports(probs):
-        return rows.draw(probs, torch.rand(len(probs), k, dtype=torch.float64, generator=generator))
-    return race(probs, exponential(probs, generator), k)
+        return rows.draw(probs, torch.rand(len(probs), k, dtype=torch.float64, generator=generator), first=first)
+    noise = exponential(probs, generator)
+    return (
+        race(probs, noise, k) if first is None else race_after(probs, noise, k, first, uniforms_for(probs, generator))
+    )
+
+
+def uniforms_for(like: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+    """Draw a number in [0, 1) for each row, float64 [m, 1]."""
+    return torch.rand(len(like), 1, dtype=torch.float64, device=like.device, generator=generator)
+
+
+def race_after(
+    probs: torch.Tensor, noise: torch.Tensor, k: int, first: torch.Tensor, uniforms: torch.Tensor
+) -> torch.Tensor:
+    """`race` after one token of each row was drawn from `first` by a number of its own, float64 [m, 1] in [0, 1)."""
+    apart = torch.where(first.sum(-1, keepdim=True) > 0.0, first, probs)
+    drawn = invert(apart.cumsum(-1, dtype=torch.float64), uniforms)
+    return torch.cat([drawn, race(probs, noise.scatter(-1, drawn, torch.inf), k - 1)], -1)
 
 
 def race(probs: torch.Tensor, noise: torch.Tensor, k: int) -> torch.Tensor:
@@ -182,16 +198,23 @@ def exponential(like: torch.Tensor, generator: torch.Generator | None) -> torch.
     return torch.empty_like(like, dtype=torch.float64).exponential_(generator=generator).float()
 
 
-def sample_with_replacement(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Draw k independent tokens per row -> int64 [m, k]; `probs` float32 [m, V]."""
+def sample_with_replacement(
+    probs: torch.Tensor, k: int, generator: torch.Generator | None = None, first: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Draw k independent tokens per row -> int64 [m, k]; `probs` and `first` as for `sample_without_replacement`."""
     if rows.supports(probs):
         uniforms = torch.rand(len(probs), k, dtype=torch.float64, generator=generator)
-        return rows.draw(probs, uniforms, replace=True)
+        return rows.draw(probs, uniforms, first=first, replace=True)
     # torch inverts a running sum: in float32 its rounding over a large vocabulary is not small beside rare tokens
-    return torch.multinomial(probs.double(), k, replacement=True, generator=generator)
+    drawn = torch.multinomial(probs.double(), k, replacement=True, generator=generator)
+    if first is not None:
+        drawn[:, :1] = torch.multinomial(first.double(), 1, generator=generator)
+    return drawn
 
 
-def take_most_likely(probs: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
+def take_most_likely(
+    probs: torch.Tensor, k: int, generator: torch.Generator | None = None, first: torch.Tensor | None = None
+) -> torch.Tensor:
     """Take the k most likely tokens per row, most likely first -> int64 [m, k]; `probs` float [m, V]."""
     return rows.largest(probs, k) if rows.supports(probs) else _largest(probs, k)[1]
 

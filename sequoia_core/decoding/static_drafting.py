@@ -16,7 +16,15 @@ from ..models.static_pass import Phase, StaticPass, is_static
 from ..models.tree_cache import CacheSession
 from .drafting import DraftTree, LevelDrafter
 from .plan import Level
-from .sampling import exponential, probabilities, race, sample_without_replacement, take_most_likely
+from .sampling import (
+    draft_probabilities,
+    exponential,
+    race,
+    race_after,
+    sample_without_replacement,
+    take_most_likely,
+    uniforms_for,
+)
 from .tree_policy import TreePolicy
 from .verifiers import DraftSampling
 
@@ -39,6 +47,8 @@ class StaticDrafter(LevelDrafter):
         self._probs = torch.ones(size, dtype=torch.float32, device=place)
         self._rows = rows = torch.zeros(inner, self._vocab, dtype=torch.float32, device=place)
         self._noise = torch.ones_like(rows) if self.draft_sampling is sample_without_replacement else None
+        self._first_rows = None if self.sampling.plain else torch.zeros_like(rows)
+        self._uniforms = torch.zeros(inner, 1, dtype=torch.float64, device=place)  # of first children
         self._path = torch.zeros(self._plan.tree.depth + 1, dtype=torch.int64, device=place)
         made, start = partial(StaticPass, session), 0
         self.passes: list[StaticPass] = []  # one for each level
@@ -70,17 +80,25 @@ class StaticDrafter(LevelDrafter):
         self.passes[0].ids.copy_(torch.tensor(sequence[-2:]))
         if self._noise is not None:
             self._noise.copy_(exponential(self._noise, self.generator))
+        if self._first_rows is not None:
+            self._uniforms.copy_(uniforms_for(self._uniforms, self.generator))
         for fill in self._levels:
             fill()
         assert self._rows is not None
-        return DraftTree(self._plan, root_position, self._tokens, self._probs, self._rows, self._plan.cache_positions)
+        return DraftTree(
+            self._plan, root_position, self._tokens, self._probs, self._rows, self._plan.cache_positions,
+            first_rows=self._first_rows,
+        )  # fmt: skip
 
     def _fill(self, depth: int, passes: StaticPass, level: _LevelOnDevice, rows: torch.Tensor) -> torch.Tensor:
         if depth:
             passes.ids.copy_(self._tokens[level.nodes])
-        block = probabilities(passes.logits()[-len(level.nodes) :], self.sampling)
+        block, first = draft_probabilities(passes.logits()[-len(level.nodes) :], self.sampling)
         if self._noise is None:
             drawn = take_most_likely(block, level.most_children)
+        elif first is not None and self._first_rows is not None:
+            self._first_rows[level.own] = first
+            drawn = race_after(block, self._noise[level.own], level.most_children, first, self._uniforms[level.own])
         else:
             drawn = race(block, self._noise[level.own], level.most_children)
         drawn = drawn.take(level.draw_indices)

@@ -104,7 +104,7 @@ class _OneSize:
 
     Attributes:
         passes: over the nodes; those that pad see themselves and the text.
-        logits, rows: the target's and the draft's, of the step.
+        logits, rows, first_rows: the target's and the draft's, of the step.
         score: returns the logits, [n, V].
         decide: returns all that the host needs, float64, see `parts`.
         keep: has the cache keep the path that was decided.
@@ -120,14 +120,19 @@ class _OneSize:
         self._plan: TreePlan | None = None
         self.logits = self.rows = self.found = self._no_rows = torch.empty(0, 0)
         self.score = Phase(self.passes.logits, place)
-        self.decide = Phase(self._decide, place, lambda: (self.logits, self.rows))
+        self.first_rows: torch.Tensor | None = None
+        self.decide = Phase(self._decide, place, self._read)
         self.keep = Phase(self._keep, place, lambda: (self.found,))
+
+    def _read(self) -> list[torch.Tensor]:
+        return [rows for rows in (self.logits, self.rows, self.first_rows) if rows is not None]
 
     def take(self, draft: DraftTree) -> None:
         """Take the step's tree; what is fixed is copied once."""
         size, plan = draft.tree.size, draft.plan
         self.passes.ids[:size] = draft.tokens
         self.rows = draft.rows.to(self.uniforms.device) if len(draft.rows) else self._no_rows
+        self.first_rows = None if draft.first_rows is None else draft.first_rows.to(self.uniforms.device)
         if plan is self._plan:
             return
         self._plan = plan
@@ -156,7 +161,9 @@ class _OneSize:
             return follow_by_rank(self.tree, tokens, wanted, depth=self.depth)
         draft = self.rows.double() if len(self.rows) else target  # which nothing was drawn from
         draft = draft / draft.sum(1, keepdim=True)
-        return walk_by_rank(self.tree, tokens, target, draft, self.uniforms, depth=self.depth)
+        first = None if self.first_rows is None else self.first_rows.double()
+        first = None if first is None else first / first.sum(1, keepdim=True)
+        return walk_by_rank(self.tree, tokens, target, draft, self.uniforms, depth=self.depth, first=first)
 
     def parts(self, found: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Split what was decided: the bonus token and both models' flags [3], tokens, path, masses [n, 2]."""

@@ -29,6 +29,7 @@ from .rank_acceptance import (
     rank_acceptance_with_replacement,
 )
 from .sampling import (
+    SamplingConfig,
     remove_token,
     residual,
     residual_share,
@@ -69,11 +70,17 @@ class Offer:
         return min(1.0, self.target_mass / self.draft_mass)
 
 
-DraftSampling = Callable[[torch.Tensor, int, torch.Generator | None], torch.Tensor]
+DraftSampling = Callable[..., torch.Tensor]  # of rows, how many children, a generator, and rows of the first child
 Rule = Callable[..., Iterator[Offer]]  # of the rows P and Q and the children
 
 
-def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int], looked_up: int = 0) -> Iterator[Offer]:
+def sequoia_rule(
+    target: np.ndarray,
+    draft: np.ndarray,
+    children: Sequence[int],
+    looked_up: int = 0,
+    first: np.ndarray | None = None,
+) -> Iterator[Offer]:
     """Offer children drawn without replacement (Sequoia, Algorithm 2), after those that were certain beforehand.
 
     Each child is offered against the residual that those before it left, with the law by which it was proposed: all
@@ -84,11 +91,14 @@ def sequoia_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int],
         target, draft: float64 [V] rows P and Q, each summing to 1; Q is not read where no child was drawn.
         children: tokens [k] in the order proposed, all different.
         looked_up: how many of them, the first ones, were proposed before any was drawn.
+        first: float64 [V], the row that the first drawn child came from, without looked-up tokens; None where it was Q.
     """
-    return _in_turn(target, draft, children, residual, looked_up)
+    return _in_turn(target, draft, children, residual, looked_up, first)
 
 
-def traversal_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
+def traversal_rule(
+    target: np.ndarray, draft: np.ndarray, children: Sequence[int], first: np.ndarray | None = None
+) -> Iterator[Offer]:
     """Offer children drawn without replacement, each with all that is below it (traversal verification, 2505.12398).
 
     An offer's `accept_prob` is the chance that the child is kept, averaged over what is drawn below it;
@@ -96,9 +106,9 @@ def traversal_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int
 
     Args:
         target: float64 [V], row P times the chance that the node itself is kept; so is every `residual`.
-        draft, children: as for `sequoia_rule`.
+        draft, children, first: as for `sequoia_rule`.
     """
-    return _in_turn(target, draft, children, residual_share)
+    return _in_turn(target, draft, children, residual_share, first=first)
 
 
 def _in_turn(
@@ -107,13 +117,15 @@ def _in_turn(
     children: Sequence[int],
     residual_of: Callable[[np.ndarray, np.ndarray], np.ndarray],
     looked_up: int = 0,
+    first: np.ndarray | None = None,
 ) -> Iterator[Offer]:
     target_residual, mass = target, draft.copy()
     for position, token in enumerate(children):
         if position < looked_up:
             offer = Offer(target_residual[token], 1.0, partial(_without, target_residual, token))
         else:
-            offer = Offer(target_residual[token], mass[token], partial(residual_of, target_residual, mass))
+            law = first if position == looked_up and first is not None else mass
+            offer = Offer(target_residual[token], law[token], partial(residual_of, target_residual, law))
         yield offer
         target_residual = offer.residual
         if looked_up == len(children):
@@ -124,11 +136,18 @@ def _in_turn(
             mass /= max(1.0, mass.sum())
 
 
-def specinfer_rule(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> Iterator[Offer]:
-    """Offer children drawn with replacement: the draft row stays as it is (SpecInfer, multi-step sampling)."""
+def specinfer_rule(
+    target: np.ndarray, draft: np.ndarray, children: Sequence[int], first: np.ndarray | None = None
+) -> Iterator[Offer]:
+    """Offer children drawn with replacement: the draft row stays as it is (SpecInfer, multi-step sampling).
+
+    Args:
+        first: as for `sequoia_rule`.
+    """
     target_residual = target
-    for token in children:
-        offer = Offer(target_residual[token], draft[token], partial(residual, target_residual, draft))
+    for position, token in enumerate(children):
+        law = draft if position or first is None else first
+        offer = Offer(target_residual[token], law[token], partial(residual, target_residual, law))
         yield offer
         target_residual = offer.residual
 
@@ -167,7 +186,7 @@ class Verifier:
     Attributes:
         name: in options, files and records; also that of the rule in compiled code (`native.sampling_ops.RULES`), if
             any.
-        draft_sampling: draws children: float [m, V], k -> int64 [m, k].
+        draft_sampling: draws children: float [m, V], k, generator, first -> int64 [m, k].
         rule: decides on them; must be the one that `EXACT_SAMPLING` has for that draft sampling.
         ranks: returns for many pairs of rows at once how likely the child of each rank is the accepted one.
         outcomes: draws for many pairs of rows at once the rank accepted, given the token that was committed.
@@ -233,6 +252,16 @@ VERIFIERS = {
     )
 }  # fmt: skip
 GREEDY = replace(VERIFIERS[TOPK], name="greedy", optimal_transport=True)  # every verifier at temperature 0
+
+
+def sampling_of_draft(sampling: SamplingConfig, verifier: Verifier) -> SamplingConfig:
+    """Return the draft's sampling: the target's temperature, and what cuts the rows of children that are drawn first.
+
+    At temperature 0 the most likely children do not depend on the temperature; 1 keeps the shown numbers useful.
+    """
+    if sampling.greedy or verifier.draft_sampling is take_most_likely:
+        return SamplingConfig(temperature=sampling.temperature or 1.0)
+    return sampling
 
 
 def same_draft_sampling(name: str) -> tuple[str, ...]:

@@ -16,6 +16,10 @@ from .sampling import sample_row
 from .verifiers import Offer, Rule, traversal_rule
 
 
+def no_first_row(node: int) -> None:
+    """All children were drawn from the draft's row."""
+
+
 class Trial(NamedTuple):
     """The arithmetic of one decision: node offered, uniform drawn, R[s] and D[s]."""
 
@@ -58,6 +62,7 @@ def walk_tree(
     rule: Rule,
     uniform: Callable[[], float],
     looked_up: np.ndarray | None = None,
+    first_row: Callable[[int], np.ndarray | None] = no_first_row,
 ) -> Walk:
     """Descend from the root as long as a child is accepted, then sample the bonus token.
 
@@ -66,6 +71,7 @@ def walk_tree(
         target_row, draft_row: node -> float64 [V]; asked only for the nodes visited.
         uniform: fresh draws from [0, 1).
         looked_up: as in `DraftTree`; only for `sequoia_rule`.
+        first_row: node -> what its first drawn child came from, float64 [V]; None where that was the draft's row.
     """
     path, trials, node = [0], [], 0
     while True:
@@ -73,7 +79,8 @@ def walk_tree(
         children = tree.children(node)
         descended = False
         if children:
-            offers = offers_at(rule, node, residual, draft_row(node), [tokens[child] for child in children], looked_up)
+            drawn = [tokens[child] for child in children]
+            offers = offers_at(rule, node, residual, draft_row(node), drawn, looked_up, first_row(node))
             for child, offer in zip(children, offers, strict=True):
                 # draft mass 0 is the rounding case of Offer.accept_prob: the target alone decides
                 trials.append(Trial(child, uniform(), offer.target_mass, offer.draft_mass or 1e-300))
@@ -93,9 +100,11 @@ def offers_at(
     draft: np.ndarray,
     children: Sequence[int],
     looked_up: np.ndarray | None,
+    first: np.ndarray | None,
 ) -> Iterator[Offer]:
-    """Offer the children of one node by a rule, telling it which of them were looked up where that matters."""
-    return rule(target, draft, children) if looked_up is None else rule(target, draft, children, int(looked_up[node]))
+    """Offer the children of one node by a rule, telling it where they came from where that matters."""
+    known = {} if looked_up is None else {"looked_up": int(looked_up[node])}
+    return rule(target, draft, children, **known, **({} if first is None else {"first": first}))
 
 
 class Stop(NamedTuple):
@@ -117,6 +126,7 @@ def stops(
     *,
     target_row: Callable[[int], np.ndarray],
     draft_row: Callable[[int], np.ndarray],
+    first_row: Callable[[int], np.ndarray | None] = no_first_row,
     node: int = 0,
     share: float = 1.0,
 ) -> Iterator[Stop]:
@@ -128,12 +138,13 @@ def stops(
     children, residual = tree.children(node), None
     if children:
         residual = share * target_row(node)
-        offers = traversal_rule(residual, draft_row(node), [tokens[child] for child in children])
+        offers = traversal_rule(residual, draft_row(node), [tokens[child] for child in children], first_row(node))
         for child, offer in zip(children, offers, strict=True):
             if offer.accept_prob > 0.0:
                 yield from stops(
-                    tree, tokens, target_row=target_row, draft_row=draft_row, node=child, share=offer.accept_prob
-                )
+                    tree, tokens, target_row=target_row, draft_row=draft_row, first_row=first_row, node=child,
+                    share=offer.accept_prob,
+                )  # fmt: skip
             else:
                 yield Stop(child, 0.0, None)
             residual = offer.residual
@@ -149,6 +160,7 @@ def walk_from_leaves(
     draft_row: Callable[[int], np.ndarray],
     rule: Rule,
     uniform: Callable[[], float],
+    first_row: Callable[[int], np.ndarray | None] = no_first_row,
 ) -> Walk:
     """Ascend from the leaves until a path is kept, then sample the bonus token (Traversal Verification, 2505.12398).
 
@@ -158,7 +170,7 @@ def walk_from_leaves(
     """
     assert rule is traversal_rule, "other rules decide from the root downwards"
     trials: list[Trial] = []
-    for stop in stops(tree, tokens, target_row=target_row, draft_row=draft_row):
+    for stop in stops(tree, tokens, target_row=target_row, draft_row=draft_row, first_row=first_row):
         if stop.node:
             trials.append(Trial(stop.node, uniform(), stop.share, 1.0))
         if not stop.node or trials[-1].accepted:

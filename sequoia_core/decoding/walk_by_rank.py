@@ -81,6 +81,7 @@ def walk_by_rank(
     uniforms: torch.Tensor,
     *,
     depth: int,
+    first: torch.Tensor | None = None,
 ) -> Decision:
     """Descend by Sequoia's rule as long as a child is accepted, then sample the bonus token.
 
@@ -89,8 +90,9 @@ def walk_by_rank(
         draft: float64 [.., V], rows Q as `tree.rows` numbers them.
         uniforms: float64 [n] in [0, 1), for the trial of each node and, at the root, for the bonus token.
         depth: of the tree, or more.
+        first: as `draft`, the rows that first children were drawn from; None for Q.
     """
-    residuals, masses = offers_by_rank(tree, tokens, target, draft)
+    residuals, masses = offers_by_rank(tree, tokens, target, draft, first)
     accepted = (uniforms * masses[:, 1] < masses[:, 0])[tree.children] & (tree.children > 0)
     path = tree.path(accepted, depth)
     cumulative = residuals.rows(tree.places[path[-1:]]).cumsum(1)
@@ -98,7 +100,11 @@ def walk_by_rank(
 
 
 def offers_by_rank(
-    tree: RankedTree, tokens: torch.Tensor, target: torch.Tensor, draft: torch.Tensor
+    tree: RankedTree,
+    tokens: torch.Tensor,
+    target: torch.Tensor,
+    draft: torch.Tensor,
+    first: torch.Tensor | None = None,
 ) -> tuple[Residuals, torch.Tensor]:
     """Offer all children at every node, as if those before them had been rejected.
 
@@ -108,7 +114,8 @@ def offers_by_rank(
     there = tree.children > 0
     drawn = tokens[torch.where(there, tree.children, tree.children[:, :1])]
     rows = draft[tree.rows]
-    residuals, remaining = Residuals(target[tree.order], rows), remaining_masses(rows, drawn, there)
+    residuals = Residuals(target[tree.order], rows, None if first is None else first[tree.rows])
+    remaining = remaining_masses(rows, drawn, there)
     masses = torch.zeros(len(tokens), 2, dtype=torch.float64, device=tokens.device)
     for k in range(tree.children.shape[1]):
         few = slice(len(tokens) // (k + 1))  # no more nodes have so many children, and they come first

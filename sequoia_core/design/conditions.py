@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 VERIFIERS = SEQUOIA, SPECINFER, TOPK = ("sequoia", "specinfer", "topk")  # what each does: decoding.verifiers
 TRAVERSAL = "traversal"  # verifies from the leaves upwards; what one node accepts is measured as Sequoia's
+FIRST_UNCUT = "first child drawn uncut"
 MAX_NAME = 4_096  # characters of a model's name in a file
 
 
@@ -29,6 +30,8 @@ class Conditions:
         temperature, top_p, top_k: of the target's sampling, as in `SamplingConfig`.
         verifier: "sequoia", "specinfer" or "topk".
         declared: whether a person said so, rather than the measurement that recorded it.
+        first_cut: whether top-p and top-k also cut the row that a node's first child is drawn from. Files that do not
+            say it were recorded before they did.
 
     Raises:
         ValueError: naming the setting, what was found and what was expected.
@@ -41,6 +44,7 @@ class Conditions:
     verifier: str = "sequoia"
     top_k: int = 0
     declared: bool = False
+    first_cut: bool = True
 
     def __post_init__(self) -> None:
         for role in ("target", "draft"):
@@ -57,8 +61,9 @@ class Conditions:
             raise ValueError(f"verifier: found {str(self.verifier)[:40]!r}, expected one of {', '.join(VERIFIERS)}")
         if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 0:
             raise ValueError(f"top_k: found {str(self.top_k)[:40]!r}, expected 0 (off) or a positive count")
-        if not isinstance(self.declared, bool):
-            raise ValueError(f"declared: found {str(self.declared)[:40]!r}, expected true or false")
+        for setting in ("declared", "first_cut"):
+            if not isinstance(value := getattr(self, setting), bool):
+                raise ValueError(f"{setting}: found {str(value)[:40]!r}, expected true or false")
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Conditions:
@@ -72,9 +77,10 @@ class Conditions:
         if unknown or missing:
             raise ValueError(
                 f"found {', '.join(str(key)[:40] for key in fields) or 'nothing'}, expected target, draft and "
-                "temperature, and perhaps top_p, top_k, verifier and declared"
+                "temperature, and perhaps top_p, top_k, verifier, declared and first_cut"
             )
-        return cls(**fields)
+        found = cls(**fields)
+        return replace(found, first_cut=False) if found.cuts and "first_cut" not in fields else found
 
     @classmethod
     def recorded_in(cls, meta: Mapping[str, Any]) -> Conditions | None:
@@ -86,7 +92,12 @@ class Conditions:
             return None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if key != "first_cut" or self.cuts}
+
+    @property
+    def cuts(self) -> bool:
+        """Whether there is anything that top-p and top-k cut."""
+        return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
 
     @property
     def sampling(self) -> str:
@@ -96,6 +107,7 @@ class Conditions:
         warped = [f"temperature {self.temperature:g}"]
         warped += [f"top-p {self.top_p:g}"] if self.top_p < 1 else []
         warped += [f"top-k {self.top_k}"] if self.top_k else []
+        warped += [FIRST_UNCUT] if self.cuts and not self.first_cut and self.verifier != TOPK else []
         return ", ".join([*warped, self.verifier])
 
     def differences(self, wanted: Conditions) -> list[str]:
@@ -113,4 +125,6 @@ class Conditions:
             same = math.isclose(here, there, abs_tol=1e-9) if isinstance(here, int | float) else here == there
             if not same:
                 found.append(f"{setting.replace('_', '-')} {here}, not {there}")
+        if not found and self.cuts and self.verifier != TOPK and self.first_cut != wanted.first_cut:
+            found.append("first child drawn uncut, not cut" if wanted.first_cut else "first child drawn cut, not uncut")
         return found

@@ -35,7 +35,9 @@ class _Draft(ctypes.Structure):
         ("level", ctypes.POINTER(_Level)),
         ("vocab", ctypes.c_int64),
         ("inverse_temperature", ctypes.c_float),
-        *((name, _POINTER) for name in "uniforms rows tokens probabilities seconds".split()),
+        ("top_p", ctypes.c_double),
+        ("top_k", ctypes.c_int64),
+        *((name, _POINTER) for name in "uniforms rows first_rows tokens probabilities seconds".split()),
     ]
 
 
@@ -54,12 +56,24 @@ class DraftCall:
     Args:
         session: of the draft; tokens are drawn from its `vocab_size`.
         draft_sampling: one of DRAFT_SAMPLINGS, how children are drawn.
+        top_p, top_k: what cuts the rows of first children.
+
+    Attributes:
+        first_rows: float32 [forwarded, V], what first children were drawn from; None where nothing cuts it.
 
     Raises:
         ValueError: for an unknown draft sampling.
     """
 
-    def __init__(self, session: CompiledSession, levels: Sequence[Any], *, draft_sampling: str) -> None:
+    def __init__(
+        self,
+        session: CompiledSession,
+        levels: Sequence[Any],
+        *,
+        draft_sampling: str,
+        top_p: float = 1.0,
+        top_k: int = 0,
+    ) -> None:
         if draft_sampling not in DRAFT_SAMPLINGS:
             raise ValueError(f"draft_sampling: found {draft_sampling!r}, expected one of {', '.join(DRAFT_SAMPLINGS)}")
         self.session, self.levels, self.draft_sampling = session, levels, draft_sampling
@@ -78,12 +92,14 @@ class DraftCall:
         self.tokens = torch.empty(self.nodes, dtype=torch.int64)
         self.probabilities = torch.ones(self.nodes, dtype=torch.float32)
         self.rows = torch.empty(self.forwarded, session.vocab_size, dtype=torch.float32)
+        self.first_rows = None if top_p == 1.0 and not top_k else torch.empty_like(self.rows)
         self._root = self.tokens.numpy()[:1]  # the same memory
         self._unseen = (ctypes.c_int64 * 2)()  # the root and at most one accepted leaf before it
         self._call = _Draft(
             levels=len(levels), with_replacement=draft_sampling == "with replacement", level=self._levels,
             vocab=session.vocab_size, rows=self.rows.data_ptr(), tokens=self.tokens.data_ptr(),
-            probabilities=self.probabilities.data_ptr(), seconds=ctypes.addressof(session.drafting_sec),
+            probabilities=self.probabilities.data_ptr(), seconds=ctypes.addressof(session.drafting_sec), top_p=top_p,
+            top_k=top_k, first_rows=None if self.first_rows is None else self.first_rows.data_ptr(),
         )  # fmt: skip
 
     def grow(

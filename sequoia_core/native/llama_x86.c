@@ -30,7 +30,8 @@
 
 int rows_softmax_one(const float *, int64_t, float, float *);  // see sampling_ops.c
 int rows_largest(const float *, int64_t, int64_t, int64_t, int64_t *);
-int rows_draw(const float *, int64_t, int64_t, int64_t, int, const double *, int64_t *);
+int rows_cut_one(const float *, int64_t, int64_t, double, float *);
+int rows_draw(const float *, const float *, int64_t, int64_t, int64_t, int, const double *, int64_t *);
 
 typedef struct {
     int32_t hidden, inner, layers, heads, key_heads, head_size, vocab, context;
@@ -721,8 +722,11 @@ typedef struct {
     const Level *level;                // [levels]
     int64_t vocab;                     // tokens that can be drawn
     float inverse_temperature;
+    double top_p;
+    int64_t top_k;
     const double *uniforms;            // one for each draw; NULL takes the most likely tokens
     float *rows;                       // [forwarded nodes, vocab]: receives the distributions that children were drawn from
+    float *first_rows;                 // as rows, cut by top-k and top-p: those of first children; NULL where they are rows
     int64_t *tokens;                   // [n]: holds the root, receives the rest
     float *probabilities;              // [n]: receives those of the drawn tokens
     double *seconds;                   // grows by what the passes took
@@ -770,7 +774,7 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
         free(given);
         return 0;
     }
-    float *logits = cache->logits, *rows = draft->rows;
+    float *logits = cache->logits, *rows = draft->rows, *first_rows = draft->first_rows;
     Pass pass = {.length = draft->length, .rows = unseen, .last = unseen, .ids = given, .positions = positions,
                  .mask = causal};
     const double *uniforms = draft->uniforms;
@@ -803,13 +807,15 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
 #pragma omp for
         for (int row = 0; row < forwarded; row++) {
             const float *from = logits + (size_t)row * size;
-            float *to = rows + row * vocab;
+            float *to = rows + row * vocab, *first = first_rows ? first_rows + row * vocab : NULL;
             int64_t *found = drawn + row * children;
             for (int i = 0; i < children; i++) found[i] = 0;
             if (!rows_softmax_one(from, vocab, draft->inverse_temperature, to))
                 failed |= 2;
+            else if (first && rows_cut_one(to, vocab, draft->top_k, draft->top_p, first) < 0)
+                failed |= 1;
             else if (uniforms)
-                failed |= rows_draw(to, 1, vocab, children, draft->with_replacement, uniforms + (size_t)row * children,
+                failed |= rows_draw(to, first, 1, vocab, children, draft->with_replacement, uniforms + (size_t)row * children,
                                     found) < 0;
             else
                 failed |= rows_largest(to, 1, vocab, children, found) < 0;
@@ -822,6 +828,7 @@ int sequoia_draft(Cache *cache, const Draft *draft) {
                     draft->probabilities[child] = rows[row * vocab + draft->tokens[child]];
                 }
             rows += forwarded * vocab;
+            if (first_rows) first_rows += forwarded * vocab;
             if (uniforms) uniforms += (size_t)forwarded * children;
         }
     }

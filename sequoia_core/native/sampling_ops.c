@@ -185,6 +185,58 @@ int rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t 
     return 0;
 }
 
+typedef struct {
+    float prob;
+    int32_t place;
+} Entry;
+
+static int likelier(const void *left, const void *right) {
+    const Entry *a = left, *b = right;
+    return a->prob == b->prob ? a->place - b->place : a->prob < b->prob ? 1 : -1;
+}
+
+// kept [size] = probs cut by top-k (0 for none; entries equal to the last one stay), then by top-p, and scaled to sum to 1; a
+// row that is not finite stays as it is -> 0, or -1 without memory.
+int rows_cut_one(const float *probs, int64_t size, int64_t top_k, double top_p, float *kept) {
+    static const float floors[] = {1e-3f, 1e-5f, 0.0f};  // sorting all of a row takes far longer than what has mass
+    const int64_t most = top_k > 0 && top_k < size ? top_k : size;
+    Entry *entries = malloc(size * sizeof(Entry));
+    double mass = 1.0, ahead = 0.0;
+    int64_t count = 0, end = 0;
+    if (!entries) return -1;
+    for (int floor = 0; floor < 3; floor++) {
+        double sum = 0.0;
+        count = 0;
+        for (int64_t i = 0; i < size; i++)
+            if (probs[i] >= floors[floor]) entries[count++] = (Entry){probs[i], (int32_t)i}, sum += probs[i];
+        if (most < size ? count >= most : sum > top_p + 1e-6) break;
+    }
+    if (count) {
+        qsort(entries, count, sizeof(Entry), likelier);
+        if (most < size) {
+            while (count > most && entries[count - 1].prob < entries[most - 1].prob) count--;
+            mass = 0.0;
+            for (int64_t i = 0; i < count; i++) mass += entries[i].prob;
+        }
+        for (; end < count && (top_p >= 1.0 || ahead < top_p * mass); end++) ahead += entries[end].prob;
+        memset(kept, 0, size * sizeof(float));
+        for (int64_t i = 0; i < end; i++) kept[entries[i].place] = (float)(entries[i].prob / ahead);
+    } else {
+        memcpy(kept, probs, size * sizeof(float));
+    }
+    free(entries);
+    return 0;
+}
+
+// kept [rows, size]: the same for many rows.
+int rows_cut(const float *probs, int64_t rows, int64_t size, int64_t top_k, double top_p, float *kept, int threads) {
+    int failed = 0;
+#pragma omp parallel for num_threads(threads) if (rows >= MANY) reduction(| : failed)
+    for (int64_t row = 0; row < rows; row++)
+        failed |= rows_cut_one(probs + row * size, size, top_k, top_p, kept + row * size);
+    return failed;
+}
+
 static double cell_sum(const float *x, int64_t cell, int64_t size) {
     double sum = 0.0;
     for (int64_t i = first_of(cell), n = 0; n < STRIPE / LANES && i < size; n++, i += LANES) sum += x[i];
@@ -225,42 +277,59 @@ static int64_t drawn_place(const float *line, const double *stripes, const doubl
     return place;
 }
 
-// indices [rows, k]: k draws per row, one by one by inverting what is left of the row. Without replacement a drawn entry's
-// mass is gone, and when no mass is left draws are uniform over the entries not drawn. uniforms [rows, k] in [0, 1)
-// -> 0, or -1 without memory.
-int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, int replace, const double *uniforms,
-              int64_t *indices) {
+// line [size] = a row, with the sums of its cells and stripes -> whether it has mass.
+static int lay_out(const float *row, int64_t size, float *line, double *sums, double *stripes, int64_t count) {
+    int mass = 0;
+    memcpy(line, row, size * sizeof(float));
+    for (int64_t stripe = 0; stripe < count; stripe++) {
+        const int64_t from = stripe * STRIPE;
+        double *to = sums + stripe * LANES;
+        if (from + STRIPE > size) {
+            for (int lane = 0; lane < LANES; lane++) to[lane] = cell_sum(line, stripe * LANES + lane, size);
+        } else {
+            doubles low = {0}, high = {0};
+            for (int i = 0; i < STRIPE; i += LANES) {
+                low += __builtin_convertvector(*(const eight *)(line + from + i), doubles);
+                high += __builtin_convertvector(*(const eight *)(line + from + i + 8), doubles);
+            }
+            *(doubles *)to = low;
+            *(doubles *)(to + 8) = high;
+        }
+        stripes[stripe] = added(to);
+        mass |= stripes[stripe] > 0.0;
+    }
+    return mass;
+}
+
+static void take_out(int64_t place, int64_t size, float *line, double *sums, double *stripes) {
+    const int64_t cell = cell_of(place);
+    line[place] = 0.0f;
+    sums[cell] = cell_sum(line, cell, size);
+    stripes[cell / LANES] = added(sums + cell / LANES * LANES);
+}
+
+// indices [rows, k]: k draws per row, one by one by inverting what is left of the row; the first of each from its row of
+// first [rows, size], unless that is NULL or has no mass. Without replacement a drawn entry's mass is gone, and when no mass
+// is left draws are uniform over the entries not drawn. uniforms [rows, k] in [0, 1) -> 0, or -1 without memory.
+int rows_draw(const float *probs, const float *first, int64_t rows, int64_t size, int64_t k, int replace,
+              const double *uniforms, int64_t *indices) {
     const int64_t count = (size + STRIPE - 1) / STRIPE, cells = count * LANES;
     double *sums = malloc((cells + count) * sizeof(double) + size * sizeof(float)), *stripes = sums + cells;
     float *line = (float *)(stripes + count);
     if (!sums) return -1;
     for (int64_t row = 0; row < rows; row++, probs += size, indices += k, uniforms += k) {
-        memcpy(line, probs, size * sizeof(float));
-        for (int64_t stripe = 0; stripe < count; stripe++) {
-            const int64_t from = stripe * STRIPE;
-            double *to = sums + stripe * LANES;
-            if (from + STRIPE > size) {
-                for (int lane = 0; lane < LANES; lane++) to[lane] = cell_sum(line, stripe * LANES + lane, size);
-            } else {
-                doubles low = {0}, high = {0};
-                for (int i = 0; i < STRIPE; i += LANES) {
-                    low += __builtin_convertvector(*(const eight *)(line + from + i), doubles);
-                    high += __builtin_convertvector(*(const eight *)(line + from + i + 8), doubles);
-                }
-                *(doubles *)to = low;
-                *(doubles *)(to + 8) = high;
-            }
-            stripes[stripe] = added(to);
-        }
+        const int apart = first && lay_out(first + row * size, size, line, sums, stripes, count);
+        if (!apart) lay_out(probs, size, line, sums, stripes, count);
         for (int64_t j = 0; j < k; j++) {
+            if (apart && j == 1) {
+                lay_out(probs, size, line, sums, stripes, count);
+                if (!replace) take_out(indices[0], size, line, sums, stripes);
+            }
             double mass = 0.0;
             for (int64_t stripe = 0; stripe < count; stripe++) mass += stripes[stripe];
             int64_t found = mass > 0.0 ? drawn_place(line, stripes, sums, count, size, uniforms[j] * mass) : -1;
             if (found >= 0 && !replace) {
-                const int64_t cell = cell_of(found);
-                line[found] = 0.0f;
-                sums[cell] = cell_sum(line, cell, size);
-                stripes[cell / LANES] = added(sums + cell / LANES * LANES);
+                take_out(found, size, line, sums, stripes);
             } else if (found < 0) {
                 int64_t place = (int64_t)(uniforms[j] * (double)(size - j));
                 for (int64_t i = 0; i < size && found < 0; i++) {

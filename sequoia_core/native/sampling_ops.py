@@ -39,7 +39,8 @@ _FUNCTIONS = {
     ),
     "rows_distribution": (_FLAG, _POINTER, _COUNT, _SINGLE, _POINTER, _POINTER),
     "rows_largest": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER),
-    "rows_draw": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _FLAG, _POINTER, _POINTER),
+    "rows_draw": (_FLAG, _POINTER, _POINTER, _COUNT, _COUNT, _COUNT, _FLAG, _POINTER, _POINTER),
+    "rows_cut": (_FLAG, _POINTER, _COUNT, _COUNT, _COUNT, _REAL, _POINTER, _FLAG),
     "rows_to_float64": (None, _POINTER, _COUNT, _POINTER),
     "rows_residual": (None, _POINTER, _POINTER, _COUNT, _POINTER),
     "rows_surplus": (None, _POINTER, _POINTER, _COUNT, _COUNT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _FLAG),
@@ -125,11 +126,25 @@ def largest(values: torch.Tensor, k: int) -> torch.Tensor:
     return indices
 
 
-def draw(probs: torch.Tensor, uniforms: torch.Tensor, *, replace: bool = False) -> torch.Tensor:
+def cut(probs: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:
+    """Return rows float32 [m, V] cut by top-k (0 for none), then by top-p, and scaled to sum to 1."""
+    probs, kept = probs.contiguous(), torch.empty(probs.shape)
+    _granted(
+        compiled().rows_cut(
+            probs.data_ptr(), *probs.shape, top_k, top_p, kept.data_ptr(), torch.get_num_threads()
+        )
+    )  # fmt: skip
+    return kept
+
+
+def draw(
+    probs: torch.Tensor, uniforms: torch.Tensor, *, first: torch.Tensor | None = None, replace: bool = False
+) -> torch.Tensor:
     """Draw indices from each row one by one.
 
     Args:
         probs: float32 [m, V].
+        first: what the first draw of each row is from, shaped as `probs`, where it has mass; None for `probs`.
         replace: an index can be drawn again; otherwise draws are uniform over the rest when a row's mass is used up.
         uniforms: float64 [m, k] in [0, 1), one for each draw.
 
@@ -137,11 +152,14 @@ def draw(probs: torch.Tensor, uniforms: torch.Tensor, *, replace: bool = False) 
         int64 [m, k].
     """
     probs, uniforms = probs.contiguous(), uniforms.contiguous()
+    first = None if first is None else first.contiguous()
     indices = torch.empty(uniforms.shape, dtype=torch.int64)
-    count = uniforms.shape[1]
     _granted(
-        compiled().rows_draw(probs.data_ptr(), *probs.shape, count, replace, uniforms.data_ptr(), indices.data_ptr())
-    )
+        compiled().rows_draw(
+            probs.data_ptr(), None if first is None else first.data_ptr(), *probs.shape, uniforms.shape[1], replace,
+            uniforms.data_ptr(), indices.data_ptr(),
+        )
+    )  # fmt: skip
     return indices
 
 

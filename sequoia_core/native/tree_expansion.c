@@ -14,7 +14,9 @@
 
 int rows_softmax_one(const float *logits, int64_t size, float inverse, float *probs);
 int rows_largest(const float *x, int64_t rows, int64_t size, int64_t k, int64_t *found);
-int rows_draw(const float *probs, int64_t rows, int64_t size, int64_t k, int replace, const double *uniforms, int64_t *found);
+int rows_cut_one(const float *probs, int64_t size, int64_t top_k, double top_p, float *kept);
+int rows_draw(const float *probs, const float *first, int64_t rows, int64_t size, int64_t k, int replace,
+              const double *uniforms, int64_t *found);
 
 enum { TABLE_MOST_LIKELY = 0, TABLE_AFTER = 3, TABLE_BEFORE = 6, POOLED = 2 };  // as in design/calibration.py
 enum { MANY = 4 };  // fewer rows are not shared among threads
@@ -323,6 +325,7 @@ int tree_row(Shaping *s, int64_t row, const float *logits) {
     int64_t *best = s->best + row * branch;
     if (!rows_softmax_one(logits, vocab, s->inverse_temperature, probs)) return 1;
     if (rows_largest(probs, 1, vocab, branch, best) < 0) return 2;
+    if (s->first_rows && rows_cut_one(probs, vocab, s->top_k, s->top_p, s->first_rows + (s->read + row) * vocab) < 0) return 2;
     for (int64_t k = 0; k < branch; k++) s->best_probs[row * branch + k] = probs[best[k]];
     return 0;
 }
@@ -607,13 +610,17 @@ int64_t tree_taken(Shaping *s) {
 // Sampled policy: draw `ranks` tokens after node `row` of the frontier; different rows may be drawn at the same time.
 // uniforms: float64 [w, ranks], not read where `draws` is 0 -> 0, or -1 when memory ran out.
 int tree_draw_row(Shaping *s, int64_t row, const double *uniforms, int64_t ranks) {
-    const float *probs = s->rows + (s->read - s->width + row) * s->vocab;
+    const int64_t place = (s->read - s->width + row) * s->vocab, node = s->frontier[row];
+    const float *probs = s->rows + place;
+    float *first = s->first_rows ? s->first_rows + place : NULL;
     int64_t *drawn = s->drawn + row * ranks;
+    for (int64_t child = node + 1; first && node >= 0 && child < s->size; child++)  // these were looked up
+        if (s->parents[child] == node) first[s->tokens[child]] = 0.0f;
     if (!s->draws && ranks <= s->branch)
         memcpy(drawn, s->best + row * s->branch, ranks * sizeof(int64_t));
     else if (!s->draws && rows_largest(probs, 1, s->vocab, ranks, drawn) < 0)
         return -1;
-    else if (s->draws && rows_draw(probs, 1, s->vocab, ranks, 0, uniforms + row * ranks, drawn) < 0)
+    else if (s->draws && rows_draw(probs, first, 1, s->vocab, ranks, 0, uniforms + row * ranks, drawn) < 0)
         return -1;
     for (int64_t k = 0; k < ranks; k++) s->drawn_probs[row * ranks + k] = probs[drawn[k]];
     return 0;

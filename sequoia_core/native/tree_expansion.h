@@ -37,6 +37,9 @@ typedef struct {
     double both[3], beside[2];
     double *weights, *totals;          // [beam]: `in_turn_expansion._Read.looked_up` and `.total` of each row
     int64_t draw_ranks;                // how many of the tokens drawn after a node may become its children
+    float *first_rows;                 // [most_read, vocab], rows cut by top-k and top-p, of first drawn children; or NULL
+    double top_p;
+    int64_t top_k;
 } Shaping;
 
 void tree_start(Shaping *s);

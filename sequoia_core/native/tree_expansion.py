@@ -37,6 +37,7 @@ class _Shaping(ctypes.Structure):
         *((name, _REAL) for name in "least_score most_sure".split()),
         *(("both", _REAL * 3), ("beside", _REAL * 2)),
         *(("weights", _POINTER), ("totals", _POINTER), ("draw_ranks", _COUNT)),
+        *(("first_rows", _POINTER), ("top_p", _REAL), ("top_k", _COUNT)),
     ]
 
 
@@ -61,15 +62,19 @@ class Shaping:
     Args:
         max_size, beam, branch: as in `decoding.dynamic.expansion.TreeBounds`.
         most_read: nodes that the draft reads in one step at most.
+        top_p, top_k: what cuts the rows of first drawn children.
 
     Attributes:
         address: of the structure in C.
         most_read: nodes that the draft reads for one tree at most.
         most_draws: tokens that may be drawn for one tree; twice as many beside looked-up ones.
         rows: float32 [most_read, V], the draft's distributions in the order in which nodes were read; None before any.
+        first_rows: as `rows`, what the first drawn children came from; None where nothing cuts it.
     """
 
-    def __init__(self, *, max_size: int, beam: int, branch: int, most_read: int) -> None:
+    def __init__(
+        self, *, max_size: int, beam: int, branch: int, most_read: int, top_p: float = 1.0, top_k: int = 0
+    ) -> None:
         self._arrays: dict[str, Any] = {}  # arrays; None where a policy has none
         self._shaping = _Shaping(max_size=max_size, beam=beam, branch=branch, most_read=most_read)
         self.address = ctypes.addressof(self._shaping)
@@ -93,6 +98,8 @@ class Shaping:
             for name in names.split():
                 self._keep(name, np.empty(size, kind))
         self.rows: torch.Tensor | None = None
+        self.first_rows: torch.Tensor | None = None
+        self._shaping.top_p, self._shaping.top_k = top_p, top_k
         given = (torch.from_numpy(self._arrays[name]) for name in ("ids", "pass_positions", "pass_mask"))
         self._ids, self._positions, self._mask = given
 
@@ -186,6 +193,9 @@ class Shaping:
         if self.rows is None:
             self.rows = torch.empty(self.most_read, vocab, dtype=torch.float32)
             self._shaping.rows, self._shaping.vocab = self.rows.data_ptr(), vocab
+            if self._shaping.top_p < 1.0 or self._shaping.top_k:
+                self.first_rows = torch.empty_like(self.rows)
+                self._shaping.first_rows = self.first_rows.data_ptr()
 
     def frontier(self) -> int:
         """Choose the nodes of the next pass; return how many, 0 when the tree is complete."""

@@ -23,8 +23,8 @@ Each module imports, of this room, only the modules named:
     measure_acceptance   prompt_loop, ranks_along_text
     server_check         prompt_loop, race
     bench                first_difference, measure_profile, prompt_loop, race, measure_acceptance
-    sweep.jobs           measure_profile, race, measure_acceptance, bench, sweep.content, sweep.plan
     sweep.results        measure_acceptance
+    sweep.jobs           measure_profile, race, measure_acceptance, bench, sweep.content, sweep.plan, sweep.results
     sweep.workers        sweep.jobs
     sweep.compare        sweep.plan, sweep.results
     sweep.which_pays     sweep.plan, sweep.compare

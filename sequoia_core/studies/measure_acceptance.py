@@ -104,6 +104,8 @@ def measure_acceptance(
         "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k, "width": width,
         "max_new_tokens": None if own_text else max_new_tokens, "seed": seed, **(prompted or {}),
     }  # fmt: skip
+    if not (sampling.plain or sampling.greedy):
+        settings["first_cut"] = True
     found = ([], [], []) if resume is None else _resumed(resume, settings, prompts)
     measure = partial(
         _measure_prompt, prompts=prompts, target=target, draft=draft, sampling=sampling, verifier=chosen, width=width,
@@ -177,7 +179,7 @@ def _vector_so_far(
     names = ("target", "draft", "temperature", "top_p", "verifier", "top_k")
     return vector_from_prompts(
         sums, [len(accepted) for accepted in ranks], meta=settings | done, ranks=ranks,
-        holds_for=Conditions.from_json({name: settings[name] for name in names}),
+        holds_for=Conditions(**{name: settings[name] for name in names}),
         calibration=Calibration.joined(calibrations),
     )  # fmt: skip
 

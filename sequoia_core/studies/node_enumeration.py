@@ -45,7 +45,7 @@ _NEXT_DRAWS: dict[DraftSampling, Draws] = {
 
 
 def next_token_distribution(
-    target: np.ndarray, draft: np.ndarray, k: int, verifier_name: str
+    target: np.ndarray, draft: np.ndarray, k: int, verifier_name: str, first: np.ndarray | None = None
 ) -> tuple[np.ndarray, float]:
     """Enumerate one node with k children: every draw of the draft, every accept decision, the bonus token.
 
@@ -53,6 +53,7 @@ def next_token_distribution(
         target, draft: float [V] rows P and Q, 2 <= V <= 6, each summing to 1.
         k: children, 1 to V.
         verifier_name: "sequoia", "specinfer", "topk" or "greedy"; the last takes the target's row at temperature 0.
+        first: float [V], what the first child is drawn from, as where top-p cuts its row; None for Q.
 
     Returns:
         The distribution of the next token, float64 [V] (exactly P for a lossless verifier), and the probability that
@@ -74,13 +75,16 @@ def next_token_distribution(
         target = np.eye(len(target))[target.argmax()]
     draws, distribution, accepted = _NEXT_DRAWS[verifier.draft_sampling], np.zeros(len(target)), 0.0
 
+    known = {} if first is None else {"first": _row(first, "first")}
+
     def offer_next(drawn: list[int], reach: float) -> None:
         nonlocal distribution, accepted
-        for token, probability in draws(draft, drawn, k):
+        law = draft if drawn or first is None else known["first"]
+        for token, probability in draws(law, drawn, k):
             here = reach * probability
             if here <= 0.0:
                 continue
-            *_, offer = verifier.rule(target, draft, [*drawn, token])
+            *_, offer = verifier.rule(target, draft, [*drawn, token], **known)
             distribution[token] += here * offer.accept_prob
             accepted += here * offer.accept_prob
             rejected = here * (1.0 - offer.accept_prob)
@@ -93,7 +97,9 @@ def next_token_distribution(
     return distribution, float(accepted)
 
 
-def acceptance_probability(target: np.ndarray, draft: np.ndarray, k: int, verifier_name: str) -> float:
+def acceptance_probability(
+    target: np.ndarray, draft: np.ndarray, k: int, verifier_name: str, first: np.ndarray | None = None
+) -> float:
     """Return the exact probability that one of k children is accepted.
 
     Arguments and errors are those of `next_token_distribution`.
@@ -101,7 +107,7 @@ def acceptance_probability(target: np.ndarray, draft: np.ndarray, k: int, verifi
     The worked counter-examples: P = Q = [.6, .4] with k = 1 gives top-k .6 where optimal transport gives 1;
     P = [1, 0], Q = [.5, .5] with k = 2 gives SpecInfer .75 where a covering verifier gives 1.
     """
-    return next_token_distribution(target, draft, k, verifier_name)[1]
+    return next_token_distribution(target, draft, k, verifier_name, first)[1]
 
 
 def _row(values: np.ndarray, role: str) -> np.ndarray:

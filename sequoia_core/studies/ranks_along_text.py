@@ -17,7 +17,13 @@ import torch
 
 from ..decoding.loop import autoregressive, decode
 from ..decoding.rank_acceptance import RankRule, rank_acceptance_of_drawn
-from ..decoding.sampling import SamplingConfig, probabilities, sample_without_replacement, take_most_likely
+from ..decoding.sampling import (
+    SamplingConfig,
+    draft_probabilities,
+    probabilities,
+    sample_without_replacement,
+    take_most_likely,
+)
 from ..decoding.verifiers import Verifier
 from ..design.optimal_trees import optimal_tree
 from ..design.tree import TokenTree
@@ -27,8 +33,9 @@ from ..models.protocol import LanguageModel, causal_mask
 from .prompt_loop import Report
 
 CHUNK = 128  # positions handled at once: bounds the [positions, vocabulary] rows
-# asks about target rows and draft rows, float32 [N, V], and the text's tokens there, int64 [N]; answers with [N, ...]
-Question = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Generator], torch.Tensor]
+# asks about target rows and draft rows, float32 [N, V], the text's tokens there, int64 [N], and the rows that first
+# children are drawn from (None where they are the draft's); answers with [N, ...]
+Question = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Generator, torch.Tensor | None], torch.Tensor]
 Answers = dict[str, np.ndarray]  # to each question, [N, ...]
 
 
@@ -36,7 +43,7 @@ def rank_questions(rules: Mapping[str, RankRule], width: int) -> dict[str, Quest
     """Ask each rule how likely it accepts the child of each rank: answers are float64 [N, W]."""
 
     def question(rule: RankRule) -> Question:
-        return lambda target, draft, tokens, draws: rule(target, draft, width, draws)
+        return lambda target, draft, tokens, draws, first: rule(target, draft, width, draws, first)
 
     return {name: question(rule) for name, rule in rules.items()}
 
@@ -49,10 +56,16 @@ def outcome_question(verifier: Verifier, width: int, *, teacher_forced: bool, ge
         generator: a stream of its own, on the draft's device, so that other questions' answers stay the same.
     """
 
-    def ask(target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
+    def ask(
+        target: torch.Tensor,
+        draft: torch.Tensor,
+        tokens: torch.Tensor,
+        draws: torch.Generator,
+        first: torch.Tensor | None,
+    ) -> torch.Tensor:
         if teacher_forced:
             tokens = torch.multinomial(target, 1, generator=generator)[:, 0]
-        return verifier.outcomes(target, draft, tokens, width, generator)
+        return verifier.outcomes(target, draft, tokens, width, generator, first)
 
     return ask
 
@@ -64,15 +77,22 @@ def calibration_question(width: int, *, generator: torch.Generator) -> Question:
         generator: a stream of its own, on the draft's device, so that other questions' answers stay the same.
     """
 
-    def ask(target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
+    def ask(
+        target: torch.Tensor,
+        draft: torch.Tensor,
+        tokens: torch.Tensor,
+        draws: torch.Generator,
+        first: torch.Tensor | None,
+    ) -> torch.Tensor:
         best = take_most_likely(draft, width)
-        drawn = sample_without_replacement(draft, width, generator)
+        drawn = sample_without_replacement(draft, width, generator, first)
         best_probs = draft.gather(1, best)
         same = drawn[:, :, None] == best[:, None, :]
         before = same.long().cumsum(1) - same.long() > 0
         fields = (
             best_probs, target.gather(1, best), draft.gather(1, drawn),
-            torch.where(before, 0.0, best_probs[:, None, :]).amax(2), rank_acceptance_of_drawn(target, draft, drawn),
+            torch.where(before, 0.0, best_probs[:, None, :]).amax(2),
+            rank_acceptance_of_drawn(target, draft, drawn, first),
         )  # fmt: skip
         return torch.stack([field.double() for field in fields], 1)
 
@@ -222,16 +242,16 @@ def ranks_along(
     """
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in questions}
     written = torch.tensor(text, dtype=torch.int64, device=draft.device).split(CHUNK)
-    draft_sampling = SamplingConfig(temperature=1.0 if sampling.greedy else sampling.temperature)
+    draft_sampling = SamplingConfig(temperature=1.0) if sampling.greedy else sampling
     for target_logits, draft_logits, tokens in zip(
         _logits_along(prompt, text, target, cancel), _logits_along(prompt, text, draft, cancel), written, strict=False
     ):
         if target_logits is None or draft_logits is None:
             return None
         target_rows = probabilities(target_logits, sampling).to(draft.device)
-        draft_rows = probabilities(draft_logits, draft_sampling)
+        draft_rows, first = draft_probabilities(draft_logits, draft_sampling)
         for name, ask in questions.items():
-            parts[name].append(ask(target_rows, draft_rows, tokens, generator).cpu())
+            parts[name].append(ask(target_rows, draft_rows, tokens, generator, first).cpu())
     return {name: torch.cat(chunks).numpy() for name, chunks in parts.items()}
 
 

@@ -115,7 +115,8 @@ def measure_rejection(
         prompts: token ids, one list per prompt.
         samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one curve, "greedy".
         width: ranks W.
-        optimum: also find what the best verifier could reach (`OPTIMA`), above temperature 0; it takes longer.
+        optimum: also find what the best verifier could reach (`OPTIMA`), above temperature 0 and where
+            neither top-p nor top-k gives first children rows of their own; it takes longer.
         cancel: looked at between passes; prompts complete at every way of sampling are kept.
 
     Raises:
@@ -168,4 +169,4 @@ def measure_rejection(
 
 def _rules(verifiers: Sequence[str], sampling: SamplingConfig, optimum: bool) -> dict[str, RankRule]:
     rules = {name: verifier.ranks for name, verifier in choose_verifiers(verifiers, greedy=sampling.greedy).items()}
-    return rules | OPTIMA if optimum and not sampling.greedy else rules
+    return rules | OPTIMA if optimum and sampling.plain else rules

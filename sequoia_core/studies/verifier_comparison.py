@@ -186,6 +186,7 @@ def compare_verifiers(
     )  # fmt: skip
     settings = pair_settings(target, draft) | {
         "max_new_tokens": max_new_tokens, "seed": seed, "prompts": len(runs[0].steps), "tree": tree.parents.tolist(),
+        "first_cut": True,
     }  # fmt: skip
     return VerifierComparison(runs, settings)
 

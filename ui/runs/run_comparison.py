@@ -17,6 +17,7 @@ SETTINGS = {
     "Tree": "tree_source",
     "Temperature": "temperature",
     "Top-p": "top_p",
+    "First child cut": "first_cut",
     "Verifier": "verifier",
     "Seed": "seed",
     "New tokens": "max_new_tokens",

@@ -52,6 +52,7 @@ class _Header(_Strict):
     tree_source: str
     temperature: Positive
     top_p: Annotated[FiniteFloat, Field(gt=0, le=1)]
+    first_cut: bool | None = None  # files of top-p < 1 that do not say it drew first children from uncut rows
     max_new_tokens: Annotated[int, Field(ge=1)]
     verifier: Literal[(*VERIFIERS, TRAVERSAL)]
     seed: int

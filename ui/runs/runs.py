@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field, FiniteFloat, with_config
 from typing_extensions import TypedDict  # before Python 3.12 pydantic knows no other
 
+from sequoia_core.design.conditions import FIRST_UNCUT, TOPK
 from sequoia_core.design.profile import PLACES
 from sequoia_core.design.tree import TokenTree
 from sequoia_core.files.model_names import NO_DRAFT, pair_names
@@ -213,6 +214,7 @@ class DecodeRequest:
             "tree_source": self.tree_source,
             "temperature": float(self.temperature),
             "top_p": float(self.top_p),
+            "first_cut": self.verifier != TOPK if self.temperature and self.top_p < 1 else None,
             "max_new_tokens": self.max_new_tokens,
             "verifier": self.verifier,
             "seed": self.seed,
@@ -268,7 +270,8 @@ def made_with(*several: dict[str, Any]) -> str:
     if run.get("temperature") is not None:
         parts.append(f"temperature {run['temperature']:g}")
     if run.get("temperature"):  # greedy decoding is the same with every other setting
-        parts += [f"top-p {run['top_p']:g}"] if run["top_p"] < 1 else []
+        uncut = "" if run.get("first_cut") or run["verifier"] == TOPK else f", {FIRST_UNCUT}"
+        parts += [f"top-p {run['top_p']:g}{uncut}"] if run["top_p"] < 1 else []
         *others, last = dict.fromkeys(NAMES[each["verifier"]] for each in several)
         parts += [f"seed {run['seed']}", f"{', '.join(others)} and {last}" if others else last]
     if run.get("settings_left_out"):

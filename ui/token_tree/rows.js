@@ -19,7 +19,8 @@ function acceptanceTable(view, { accepted }, children) {
   // Averages over all draws of as many children: those of this step were only one of them.
   const table = make("table", undefined, "shares")
   const [head, row] = [make("tr"), make("tr")]
-  for (const [name, label, own] of [...view.about.verifiers, ["best", "best possible", false]]) {
+  const best = accepted.best === undefined ? [] : [["best", "best possible", false]]  // not known where top-p or top-k cut
+  for (const [name, label, own] of [...view.about.verifiers, ...best]) {
     head.append(make("th", own ? `${label}, as here` : label))
     row.append(make("td", percent(accepted[name])))
   }
@@ -28,7 +29,7 @@ function acceptanceTable(view, { accepted }, children) {
   return [
     make("p", `How often ${those} is accepted at this place, averaged over all draws:`),
     table,
-    make("p", `Best possible: with children ${view.about.drawn}, as here, no verifier can accept more often and keep the target's probabilities. The others draw theirs in their own way.`),
+    make("p", best.length ? `Best possible: with children ${view.about.drawn}, as here, no verifier can accept more often and keep the target's probabilities. The others draw theirs in their own way.` : "Each verifier draws its children in its own way."),
   ]
 }
 

@@ -8,7 +8,7 @@ torch. Shapes: k = ranks, w = nodes of one pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -226,7 +226,7 @@ class _KeptRows:
     def given(self, row: int, tokens: np.ndarray) -> np.ndarray:
         return self.probs[row, tokens]
 
-    def drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def drawn(self, k: int, seen: Sequence[np.ndarray] = ()) -> tuple[np.ndarray, np.ndarray]:
         race = self.probs / np.maximum(self.generator.standard_exponential(self.probs.shape), 1e-300)
         tokens = np.argsort(-race, axis=1, kind="stable")[:, :k]
         return tokens, np.take_along_axis(self.probs, tokens, axis=1)

@@ -61,6 +61,10 @@ class CompiledGrower:
     def rows(self) -> torch.Tensor | None:
         return None if self._shaping is None else self._shaping.rows
 
+    @property
+    def first_rows(self) -> torch.Tensor | None:
+        return None if self._shaping is None else self._shaping.first_rows
+
     def supports(self, expansion: ExpansionPolicy, session: Session) -> bool:
         """Whether compiled code knows such an expansion policy, and reads that session's logits."""
         return (
@@ -79,7 +83,6 @@ class CompiledGrower:
             self._is_read = (
                 session.logits_dtype == torch.float32
                 and self.generator.device.type == "cpu"  # it is where the draft is
-                and self.sampling.plain
                 and sampling_ops.compiled() is not None
                 and tree_expansion.compiled() is not None
             )
@@ -131,8 +134,9 @@ class CompiledGrower:
         by_table = expansion.chances if isinstance(expansion.chances, ChanceTables) else None
         if self._shaping is None:
             self._shaping = tree_expansion.Shaping(
-                max_size=bounds.max_size, beam=bounds.beam, branch=bounds.branch, most_read=self.policy.max_inner
-            )
+                max_size=bounds.max_size, beam=bounds.beam, branch=bounds.branch, most_read=self.policy.max_inner,
+                top_p=self.sampling.top_p, top_k=self.sampling.top_k,
+            )  # fmt: skip
         self._shaping.begin(
             sequence[-1], root_position=len(sequence) - 1, max_depth=bounds.max_depth,
             temperature=self.sampling.temperature, sampled=sampled,

@@ -8,7 +8,7 @@ Shapes: n = nodes so far, w = nodes read in one draft pass (the frontier), k = r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -122,8 +122,12 @@ class Rows(Protocol):
         """Return the k most likely tokens of each row, int64 [w, k], and their probabilities, float64 [w, k]."""
         ...
 
-    def drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw k tokens of each row, at most all, as the verifier asks for them; shapes as for `most_likely`."""
+    def drawn(self, k: int, seen: Sequence[np.ndarray] = ()) -> tuple[np.ndarray, np.ndarray]:
+        """Draw k tokens of each row, at most all, as the verifier asks for them; shapes as for `most_likely`.
+
+        Args:
+            seen: tokens of each row that are looked up already: the first is drawn from what top-p leaves of others.
+        """
         ...
 
     def given(self, row: int, tokens: np.ndarray) -> np.ndarray:

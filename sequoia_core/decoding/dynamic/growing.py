@@ -25,7 +25,7 @@ from ...models.protocol import Session
 from ..drafting import DraftTree, LevelDrafter, unseen_tokens
 from ..lookup.in_turn_expansion import InTurnExpansion
 from ..plan import TreePlan
-from ..sampling import SamplingConfig, check_probabilities, probabilities, take_most_likely
+from ..sampling import SamplingConfig, check_probabilities, draft_probabilities, take_most_likely
 from ..tree_policy import FixedTree
 from ..verifiers import DraftSampling
 from .compiled_growing import CompiledGrower
@@ -173,16 +173,28 @@ class DraftRows:
     Args:
         block: float32 [w, V].
         draft_sampling: how the verifier wants children drawn.
+        first: as `block`, what the first of them are drawn from; None for `block`.
     """
 
-    def __init__(self, block: torch.Tensor, draft_sampling: DraftSampling, generator: torch.Generator) -> None:
-        self.block, self.draft_sampling, self.generator = block, draft_sampling, generator
+    def __init__(
+        self,
+        block: torch.Tensor,
+        draft_sampling: DraftSampling,
+        generator: torch.Generator,
+        first: torch.Tensor | None = None,
+    ) -> None:
+        self.block, self.draft_sampling, self.generator, self.first = block, draft_sampling, generator, first
 
     def most_likely(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         return self._with_probs(take_most_likely(self.block, k))
 
-    def drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        return self._with_probs(self.draft_sampling(self.block, min(k, self.block.shape[1]), self.generator))
+    def drawn(self, k: int, seen: Sequence[np.ndarray] = ()) -> tuple[np.ndarray, np.ndarray]:
+        if self.first is not None:
+            for row, tokens in zip(self.first, seen, strict=False):
+                row[torch.from_numpy(tokens).to(row.device)] = 0.0
+        return self._with_probs(
+            self.draft_sampling(self.block, min(k, self.block.shape[1]), self.generator, self.first)
+        )
 
     def given(self, row: int, tokens: np.ndarray) -> np.ndarray:
         return self.block[row, torch.from_numpy(tokens).to(self.block.device)].double().cpu().numpy()
@@ -207,6 +219,7 @@ class PlainGrower:
         most = policy.max_inner
         self._mask = torch.full((most, most), -torch.inf)  # over the nodes read in one step; each sees its ancestors
         self.rows: torch.Tensor | None = None  # allocated when the first row tells how long it is
+        self.first_rows: torch.Tensor | None = None
 
     @staticmethod
     def supports(expansion: ExpansionPolicy, session: Session) -> bool:
@@ -222,16 +235,16 @@ class PlainGrower:
             frontier = expansion.frontier(nodes)
             if len(frontier) == 0:
                 break
-            block = self._read(nodes, frontier, sum(widths), session, sequence)
+            block, first = self._read(nodes, frontier, sum(widths), session, sequence)
             widths.append(len(frontier))
-            nodes = expansion.extended(nodes, frontier, DraftRows(block, self.draft_sampling, self.generator))
+            nodes = expansion.extended(nodes, frontier, DraftRows(block, self.draft_sampling, self.generator, first))
         tree, nodes = expansion.kept(nodes).as_tree()
         return TreePlan(tree), nodes, widths
 
     def _read(
         self, nodes: Nodes, frontier: np.ndarray, read: int, session: Session, sequence: Sequence[int]
-    ) -> torch.Tensor:
-        """Run the draft over a frontier, after `read` nodes of this step; return its rows, float32 [w, V]."""
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Run the draft over a frontier, after `read` nodes of this step; return its rows as `draft_probabilities`."""
         stop = read + len(frontier)
         nodes.cache_positions[frontier] = np.arange(read, stop)
         if read == 0:
@@ -245,12 +258,16 @@ class PlainGrower:
                 self._mask[place, place] = 0.0
             positions = torch.from_numpy(len(sequence) - 1 + nodes.depths[frontier])
             request = torch.from_numpy(nodes.tokens[frontier]), positions, own[:, :stop]
-        block = probabilities(session.forward(*request, keep=len(frontier)), self.sampling)
+        block, first = draft_probabilities(session.forward(*request, keep=len(frontier)), self.sampling)
         check_probabilities(block, "draft")
         if self.rows is None:
-            self.rows = torch.empty(self.policy.max_inner, block.shape[1], dtype=torch.float32, device=block.device)
+            self.rows = block.new_empty(self.policy.max_inner, block.shape[1])
+            self.first_rows = None if first is None else torch.empty_like(self.rows)
         self.rows[read:stop] = block
-        return block
+        if first is None or self.first_rows is None:
+            return block, None
+        self.first_rows[read:stop] = first
+        return block, self.first_rows[read:stop]
 
 
 class GrowingDrafter(LevelDrafter):
@@ -287,7 +304,7 @@ class GrowingDrafter(LevelDrafter):
             looked_up = np.bincount(nodes.parents[nodes.looked_up > 0], minlength=nodes.size)
         return DraftTree(
             plan, len(sequence) - 1, tokens, probs, rows, nodes.cache_positions, gains, looked_up=looked_up,
-            widths=self.widths,
+            widths=self.widths, first_rows=grower.first_rows,
         )  # fmt: skip
 
     def _marginal_gains(self, expansion: ExpansionPolicy, nodes: Nodes, rows: torch.Tensor, most: int) -> MarginalGains:

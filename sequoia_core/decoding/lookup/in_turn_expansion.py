@@ -55,7 +55,7 @@ class InTurnExpansion(HybridExpansion):
         for children in below:
             nodes.ranks[children] = 1 + np.argsort(np.argsort(-nodes.scores[children], kind="stable"), kind="stable")
         # What is drawn besides looked-up tokens follows the row without them, so they are drawn too and left out.
-        tokens, probs = rows.drawn(ranks + max(map(len, below)))
+        tokens, probs = rows.drawn(ranks + max(map(len, below)), [nodes.tokens[children] for children in below])
         added: list[tuple[int, int, float, float]] = []
         added_ranks: list[int] = []
         room = most - size - sum(map(len, below))

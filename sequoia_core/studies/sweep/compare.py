@@ -23,7 +23,7 @@ from ...design.replay import replay
 from ...design.tree import TokenTree
 from ...design.tree_search import REACH
 from .plan import BOTH, DRAFTERS, LOOKUP, MODEL
-from .results import PROMPT, PROMPTED, vector_of
+from .results import PROMPT, PROMPTED, cuts_first, vector_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,10 +200,13 @@ def _alike(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     notes = []
     for column, kinds in SHARED.items():
         depends = rows["kind"].isin(kinds)
-        values = rows.loc[depends, column]
+        told = rows[column]
+        if column == "version":  # rows of one time have a higher one where first children are drawn from cut rows
+            told = told - cuts_first(rows["kind"], rows["temperature"], rows["top_p"])
+        values = told[depends]
         if values.nunique() > 1:
             kept = values.max() if column == "version" else values.mode().iloc[-1]
-            other = depends & (rows[column] != kept)
+            other = depends & (told != kept)
             notes.append(f"{int(other.sum())} rows with another {column} than {kept} are left out")
             rows = rows[~other]
     for column in PROMPTED:  # of one kind of text and one target; rows of older versions do not say it

@@ -23,6 +23,7 @@ from ...files.model_names import DEMO_PAIR, NO_DRAFT, pair_names
 from ...models.prompting import Prompting, encode_prompt
 from .content import PairHashes, files_of, pair_hashes
 from .plan import BOTH, LOOKUP, MODEL, TREE_DEPTH, Domain, PairSection, Plan, sizes_of
+from .results import cuts_first
 
 if TYPE_CHECKING:
     from ...decoding.sampling import SamplingConfig
@@ -140,7 +141,7 @@ def _job(
         "dtype": pair.dtype or "", "offload": pair.offload or "", "device": pair.device or "",
         "temperature": way[0], "top_p": way[1], "domain": domain.name, "seed": settings.seed,
         "new_tokens": settings.new_tokens, "width": settings.width, "max_size": size,
-        "threads": settings.threads, "version": MEASURES,
+        "threads": settings.threads, "version": version_of(kind, *way),
     }  # fmt: skip
     calibrating = domain.texts[: CALIBRATING + 1] if kind == BOTH else ()
     # Not part of a key: names that people choose, and what a kind does not depend on; the tokenizer is, further below.
@@ -166,6 +167,11 @@ def _job(
     return Job(kind, pair, per_prompt, domain.texts, common, domain.prompting, calibrating)
 
 
+def version_of(kind: str, temperature: float, top_p: float) -> int:
+    """Return the version of a measurement: one more where top-p cuts, since first children are drawn from cut rows."""
+    return MEASURES + cuts_first(kind, temperature, top_p)
+
+
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
 
@@ -181,9 +187,10 @@ def run_job(job: Job) -> Done:
         faults: dict[str, str] = {}
         worker = f"{socket.gethostname()}:{os.getpid()}"
         try:
-            if job.common["version"] != MEASURES:
+            version = version_of(job.kind, job.common["temperature"], job.common["top_p"])
+            if job.common["version"] != version:
                 raise ValueError(
-                    f"found version {MEASURES} of the measurement on this worker, expected {job.common['version']}: "
+                    f"found version {version} of the measurement on this worker, expected {job.common['version']}: "
                     "install the same version everywhere"
                 )
             loaded = _loaded(job)

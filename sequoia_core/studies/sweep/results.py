@@ -37,6 +37,7 @@ ROWS, FAILED = "rows", "failed"
 MOST_ROWS, MOST_BYTES = 1_000_000, 2**30  # of one file, unpacked
 JOINED = 20_000  # rows of a file that others are joined into
 PLAINLY = {"PLAIN", "RLE", "BIT_PACKED"}  # encodings of text that do not repeat what came before
+FIRST_UNCUT = 1  # the last version of rows at top-p < 1 whose first children were drawn from uncut rows
 NEEDED = ("key", "kind")  # columns that files of every version have
 PROMPT = ["domain", "prompt_hash"]  # what tells prompts from others
 PROMPTED = ["prompt_ending", "template_arguments"]  # how prompts were made, as `Prompting.record` has it
@@ -246,6 +247,11 @@ def _plain(value: object) -> object:
     return [_plain(part) for part in value] if isinstance(value, np.ndarray) else value
 
 
+def cuts_first(kind: Any, temperature: Any, top_p: Any) -> Any:
+    """Return whether a row depends on the cut that first children are drawn from; arguments may be whole columns."""
+    return (kind != "lookup") & (kind != "profile") & (temperature > 0.0) & (top_p < 1.0)
+
+
 def vector_of(rows: pd.DataFrame) -> AcceptanceVector:
     """Return the acceptance vector of rows of kind "model", of one pair and way of sampling.
 
@@ -255,10 +261,13 @@ def vector_of(rows: pd.DataFrame) -> AcceptanceVector:
         ValueError: for no rows, or rows of several pairs or ways of sampling.
     """
     same = "target_hash", "draft_hash", "dtype_used", "offload", "temperature", "top_p", "width", "new_tokens", "seed"
-    first = _alike(rows, same)
+    first = _alike(rows, (*same, "version"))
     if rows.duplicated(PROMPT).any():
         raise ValueError("prompt_hash: found a prompt twice, expected each once (chat or threads may differ)")
-    holds_for = Conditions(first["target"], first["draft"], first["temperature"], first["top_p"], SEQUOIA)
+    holds_for = Conditions(
+        first["target"], first["draft"], first["temperature"], first["top_p"], SEQUOIA,
+        first_cut=bool(not cuts_first("model", first["temperature"], first["top_p"]) or first["version"] > FIRST_UNCUT),
+    )  # fmt: skip
     meta = {
         "source": TARGET_TEXT, "target": first["target"], "draft": first["draft"], "dtype": first["dtype_used"],
         "verifier": SEQUOIA, "temperature": first["temperature"], "top_p": first["top_p"],

@@ -57,8 +57,9 @@ def test_a_draft_equal_to_the_target_is_always_accepted(tree, tiny_target):
     same = tiny_llama(1)
     steps = run(tiny_target, same, tree, count=36)
     assert all(len(step.new_tokens) == tree.depth + 1 for step in steps[:-1])
-    steps = run(tiny_target, same, tree, 36, sampling=SamplingConfig(1.0), generator=torch.Generator().manual_seed(0))
-    assert all(len(step.new_tokens) == tree.depth + 1 for step in steps[:-1])
+    for sampling in (SamplingConfig(1.0), SamplingConfig(1.0, 0.8), SamplingConfig(0.7, top_k=5)):
+        steps = run(tiny_target, same, tree, 36, sampling=sampling, generator=torch.Generator().manual_seed(0))
+        assert all(len(step.new_tokens) == tree.depth + 1 for step in steps[:-1])
 
 
 @pytest.mark.parametrize("verifier", ["sequoia", "specinfer", "topk"])

@@ -13,6 +13,7 @@ from benchmarks.pretend_device import PretendTensor, pretend_device
 from sequoia_core import LookupTree, SpecExecTree, TextIndex
 from sequoia_core.decoding import assemble, static_drafting, static_judging
 from sequoia_core.decoding import loop as engine
+from sequoia_core.decoding.cutting import cut
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.plan import TreePlan
 from sequoia_core.decoding.sampling import SamplingConfig, invert
@@ -72,7 +73,8 @@ def test_greedy_output_is_identical_to_generate(tree, used, tiny_target, tiny_dr
 
 @pytest.mark.parametrize("tree", [chain_tree(5), k_ary_tree(3, 3)], ids=["chain", "ternary"])
 def test_a_draft_equal_to_the_target_is_always_accepted(tree, used, tiny_target):
-    for sampling in (SamplingConfig(), SamplingConfig(1.0)):
+    samplings = SamplingConfig(), SamplingConfig(1.0), SamplingConfig(1.0, 0.8), SamplingConfig(0.7, top_k=5)
+    for sampling in samplings:
         steps = list(
             decode(
                 PROMPT, target=tiny_target, draft=tiny_llama(1), tree=tree, max_new_tokens=36, sampling=sampling,
@@ -139,17 +141,20 @@ def place(request):
     return torch.device(request.param)
 
 
-@pytest.mark.parametrize("verifier", ["sequoia", "topk"])
+@pytest.mark.parametrize("verifier", ["sequoia", "sequoia, top-p", "topk"])
 @pytest.mark.parametrize("parents", TREES_OF_THREE_LEVELS.values(), ids=TREES_OF_THREE_LEVELS.keys())
 def test_the_law_of_a_step_is_the_targets(parents, verifier, place):
     """Every draw of the draft and every decision, on rows with zeros: exact, and nothing is left to chance."""
     vocab, tree = 3, TokenTree(np.array(parents))
-    ways = {"sequoia": outcomes, "topk": outcomes_by_topk}[verifier]
+    ways = outcomes_by_topk if verifier == "topk" else outcomes
     for seed in range(4):
-        target, draft = random_law(vocab, seed), random_law(vocab, 100 + seed)
+        target, draft, first = random_law(vocab, seed), random_law(vocab, 100 + seed), None
+        if verifier == "sequoia, top-p":
+            first = {path: cut(torch.tensor(row[None]), 0.7, 0)[0].numpy() for path, row in draft.items()}
         law, script = np.zeros((vocab,) * 3), Script()
         while True:
-            for text, chance in ways(tree, drawn_tree(tree, draft, script, verifier), target, draft, place):
+            drawn = drawn_tree(tree, draft, script, verifier, first)
+            for text, chance in ways(tree, drawn, target, draft, place, *([first] if first else [])):
                 for more in itertools.product(range(vocab), repeat=3 - len(text)):
                     law[(*text, *more)] += script.weight * chance * own_chance(target, text, more)
             if not script.next():
@@ -164,14 +169,15 @@ def own_chance(law, before, text):
     return np.prod([law[whole[:place]][whole[place]] for place in range(len(before), len(whole))])
 
 
-def drawn_tree(tree, draft, script, verifier):
+def drawn_tree(tree, draft, script, verifier, first):
     """Return the tokens of a tree, children drawn without replacement by a script, or the most likely ones."""
     tokens, paths = [0] * tree.size, {0: ()}
     for node in range(tree.size):
         children = tree.children(node)
         if children:
             row = torch.from_numpy(draft[paths[node]])[None]
-            drawn = filled_by(script, verifier)(row, len(children), None)[0].tolist()
+            own = torch.from_numpy(first[paths[node]])[None] if first else None
+            drawn = filled_by(script, verifier)(row, len(children), None, own)[0].tolist()
             for child, token in zip(children, drawn, strict=True):
                 tokens[child], paths[child] = token, (*paths[node], token)
     return tokens, paths
@@ -202,10 +208,10 @@ def outcomes_by_topk(tree, drawn, target, draft, place):
         yield (*drawn[1][list(path)[-1]], int(found.bonus)), float(shares.prod())
 
 
-def outcomes(tree, drawn, target, draft, place):
+def outcomes(tree, drawn, target, draft, place, *first):
     """Yield (tokens committed, probability) for every way the walk by rank can go."""
     paths = drawn[1]
-    ranked, tokens, *rows = as_read(tree, drawn, place, target, draft)
+    ranked, tokens, *rows = as_read(tree, drawn, place, target, draft, *first)
     residuals, masses = offers_by_rank(ranked, tokens, *rows)
     left = residuals.rows(torch.arange(8, device=place)).cpu()
     masses, ranked = masses.cpu().numpy(), RankedTree(*(part.cpu() for part in ranked))

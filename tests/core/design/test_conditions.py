@@ -32,6 +32,20 @@ def test_every_setting_that_differs_is_named(change, words):
     assert not WARM.differences(replace(WARM, declared=True))
 
 
+def test_what_was_recorded_before_first_children_were_cut_says_so_and_is_not_mixed():
+    """Where top-p or top-k cuts; files of this version say it, others do not."""
+    for change in ({"top_p": 0.9}, {"top_k": 5}):
+        now = replace(WARM, **change)
+        old = Conditions.from_json({key: value for key, value in now.to_json().items() if key != "first_cut"})
+        assert now.differences(old) == ["first child drawn cut, not uncut"] and not now.differences(now)
+        assert (
+            old.differences(now) == ["first child drawn uncut, not cut"] and "first child drawn uncut" in old.sampling
+        )
+        assert Conditions.from_json(old.to_json()) == old and "uncut" not in now.sampling
+        assert not replace(old, verifier="topk").differences(replace(now, verifier="topk"))
+    assert "first_cut" not in WARM.to_json() and Conditions.from_json(WARM.to_json()).first_cut
+
+
 def test_at_temperature_zero_verifier_and_nucleus_do_not_matter():
     cold = replace(WARM, temperature=0.0)
     assert not cold.differences(replace(cold, top_p=0.5, top_k=3, verifier="topk"))

@@ -5,6 +5,7 @@ All of it holds for each instruction set that this processor can run, and for th
 
 import copy
 import ctypes
+import itertools
 
 import numpy as np
 import pytest
@@ -386,23 +387,36 @@ def test_greedy_bfloat16_equals_autoregressive_token_for_token(tree, demo_pair, 
         assert found == plain
 
 
-@pytest.mark.parametrize("temperature, verifier", [(0.0, "sequoia"), *((0.7, name) for name in VERIFIERS)])
+@pytest.mark.parametrize(
+    "sampling, verifier",
+    [(SamplingConfig(), "sequoia"), *itertools.product((SamplingConfig(0.7), SamplingConfig(0.7, 0.8, 40)), VERIFIERS)],
+)
 @pytest.mark.parametrize("tree", TREES)
 def test_a_tree_drafted_in_one_call_is_that_drafted_level_by_level(
-    tree, temperature, verifier, demo_pair, prompts, monkeypatch
+    tree, sampling, verifier, demo_pair, prompts, monkeypatch
 ):
     """Same tokens, probabilities and decisions under the same seed."""
 
     def run():
         steps = decode(
             prompts[1], target=demo_pair.target, draft=demo_pair.draft, tree=TREES[tree], max_new_tokens=32,
-            sampling=SamplingConfig(temperature), verifier=verifier, generator=torch.Generator().manual_seed(6),
+            sampling=sampling, verifier=verifier, generator=torch.Generator().manual_seed(6),
         )  # fmt: skip
         return [(s.tokens, s.new_tokens, s.outcomes, s.draft_probs, s.target_probs, s.trials) for s in steps]
 
     at_once = run()
     monkeypatch.setattr(CompiledDrafter, "supports", lambda *args: False)
     assert run() == at_once
+
+
+def test_a_compiled_chain_drafted_by_the_target_itself_is_accepted_whole_at_any_top_p(demo_pair, prompts):
+    for verifier, top_p in itertools.product(("sequoia", "specinfer", "traversal"), (0.5, 0.8)):
+        *steps, _ = decode(
+            prompts[1], target=demo_pair.target, draft=demo_pair.target, tree=TokenTree(np.arange(-1, 4)),
+            sampling=SamplingConfig(1.0, top_p), verifier=verifier, generator=torch.Generator().manual_seed(6),
+            max_new_tokens=20,
+        )  # fmt: skip
+        assert steps and all(len(step.new_tokens) == 5 for step in steps)
 
 
 def test_a_way_of_drawing_that_compiled_code_lacks_is_refused(demo_pair):

@@ -1,5 +1,6 @@
 import copy
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.conditions import Conditions
 from sequoia_core.design.plain_trees import branching_tree, chain_tree
 from sequoia_core.design.replay import replay
 from sequoia_core.files.faults import Cancelled
@@ -116,6 +118,17 @@ def test_resuming_another_measurement_names_what_differs(changes, message, tiny_
     partial = measure_acceptance(**options)
     with pytest.raises(CannotResume, match=message):
         measure_acceptance(**(options | changes), resume=partial)
+
+
+def test_a_measurement_from_before_first_children_were_cut_does_not_go_on(tiny_target, tiny_draft):
+    options = {"prompts": [[1, 2, 3], [9, 1]], "target": tiny_target, "draft": tiny_draft}
+    options |= {"sampling": SamplingConfig(1.0, 0.9), "width": 4, "max_new_tokens": 8}
+    partial = measure_acceptance(**options)
+    assert partial.holds_for.first_cut and Conditions.recorded_in(partial.meta) == partial.holds_for
+    old = replace(partial, meta={key: value for key, value in partial.meta.items() if key != "first_cut"})
+    assert not Conditions.recorded_in(old.meta).first_cut
+    with pytest.raises(CannotResume, match="found nothing for first_cut, expected True"):
+        measure_acceptance(**options, resume=old)
 
 
 def test_traversal_is_measured_as_sequoia(tiny_target, tiny_draft):

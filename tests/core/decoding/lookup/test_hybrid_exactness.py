@@ -12,7 +12,9 @@ from sequoia_core.decoding.lookup.in_turn_expansion import InTurnExpansion
 from sequoia_core.decoding.lookup.text_index import LEAST_SCORE, RunningText, TextIndex
 from sequoia_core.native.text_index import MOST, TreeColumns
 from tests.core.decoding.dynamic.test_dynamic_exactness import (
+    CUT,
     DEPTH,
+    PLAIN,
     Whim,
     law_of_a_step,
     random_law,
@@ -35,12 +37,13 @@ def hybrid(kind, seed, vocab, *, size=7, text=None, **options):
     return kind(bounds, Whim(seed), np.full(2, 0.6), costs, running, columns, **options)
 
 
-def test_in_turn_keeps_the_law_whatever_is_looked_up_and_drawn():
+@pytest.mark.parametrize("sampling", [PLAIN, CUT], ids=["plain", "top-p"])
+def test_in_turn_keeps_the_law_whatever_is_looked_up_and_drawn(sampling):
     seen = set()
     for seed in range(12):
         target, draft = random_law(3, seed), random_law(3, 100 + seed)
         expansion = hybrid(InTurnExpansion, seed, 3, threshold=0.05)
-        law, shapes = law_of_a_step(expansion, "sequoia", target, draft, 3)
+        law, shapes = law_of_a_step(expansion, "sequoia", target, draft, 3, sampling=sampling)
         np.testing.assert_allclose(law, wanted(target, 3), atol=2e-7)  # the draft's rows are float32
         seen |= shapes
     assert len(seen) > 5, "decisions that never differ prove nothing"

@@ -84,8 +84,11 @@ def test_every_family_decodes_as_generate(family, tmp_path):
 
 
 @pytest.mark.parametrize("costs", [None, profile(0.03)], ids=["budget alone", "costs"])
-@pytest.mark.parametrize("temperature, recipe", [(0.0, "topk"), (0.8, "topk"), (0.0, "in_turn"), (0.8, "in_turn")])
-def test_compiled_and_plain_growers_agree(temperature, recipe, costs, demo_pair, monkeypatch):
+@pytest.mark.parametrize(
+    "temperature, recipe, top_p",
+    [(0.0, "topk", 1.0), (0.8, "topk", 1.0), (0.0, "in_turn", 1.0), (0.8, "in_turn", 1.0), (0.8, "in_turn", 0.8)],
+)
+def test_compiled_and_plain_growers_agree(temperature, recipe, top_p, costs, demo_pair, monkeypatch):
     """On the demo pair, whose sessions take a whole tree in one call, pass by pass, and in Python."""
     prompt = demo_pair.tokenizer.encode("def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n")
     index = TextIndex()
@@ -96,7 +99,7 @@ def test_compiled_and_plain_growers_agree(temperature, recipe, costs, demo_pair,
     )  # fmt: skip
 
     def steps():
-        options = {"sampling": SamplingConfig(temperature), "generator": torch.Generator().manual_seed(0)}
+        options = {"sampling": SamplingConfig(temperature, top_p), "generator": torch.Generator().manual_seed(0)}
         found = decode(
             prompt, target=demo_pair.target, draft=demo_pair.draft, tree=calibrated, max_new_tokens=48, **options
         )

@@ -154,6 +154,19 @@ def test_of_two_versions_the_later_counts():
     assert comparison.notes == ("2 rows with another version than 2 are left out",)
 
 
+def test_first_children_of_uncut_rows_are_not_mixed_with_those_of_cut_ones():
+    """Rows at top-p 1 are the same in both versions."""
+    nucleus = {"temperature": 1.0, "top_p": 0.9}
+    old, new, plain = measured("a", EASY, **nucleus), measured("b", HARD, **nucleus, version=2), measured("c", EASY)
+    comparison = compare(table(old, new, plain))
+    assert comparison.notes == ("1 rows with another version than 1 are left out",)
+    vectors = {setting.top_p: cell.vector for (_, setting), cell in comparison.cells.items()}
+    assert vectors[0.9] == vector_of(table(new)) and vectors[0.9].holds_for.first_cut
+    assert vectors[1.0] == vector_of(table(plain)) and not vector_of(table(old)).holds_for.first_cut
+    with pytest.raises(ValueError, match="version: found"):
+        vector_of(table(old, new))
+
+
 def test_what_is_not_there_in_older_rows_counts_as_nothing():
     comparison = compare(table(measured("a", EASY) | {"device": None, "offload": None}, measured("b", EASY)))
     assert [drafter.name for drafter in comparison.drafters] == ["small"]
