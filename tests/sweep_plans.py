@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from sequoia_core.studies.sweep.jobs import run_job
+from sequoia_core.studies.sweep.doing import run_job
 from sequoia_core.studies.sweep.plan import read_plan
 from sequoia_core.studies.sweep.results import Results, untimed_rows
 from sequoia_core.studies.sweep.run import run_sweep

@@ -24,8 +24,9 @@ Each module imports, of this room, only the modules named:
     server_check         prompt_loop, race
     bench                first_difference, measure_profile, prompt_loop, race, measure_acceptance
     sweep.results        measure_acceptance
-    sweep.jobs           measure_profile, race, measure_acceptance, bench, sweep.content, sweep.plan, sweep.results
-    sweep.workers        sweep.jobs
+    sweep.jobs           sweep.content, sweep.plan, sweep.results
+    sweep.doing          measure_profile, race, measure_acceptance, bench, sweep.content, sweep.jobs, sweep.plan
+    sweep.workers        sweep.doing, sweep.jobs
     sweep.compare        sweep.plan, sweep.results
     sweep.which_pays     sweep.plan, sweep.compare
     sweep.run            sweep.plan, sweep.jobs, sweep.results, sweep.workers

@@ -1,4 +1,4 @@
-"""The jobs of a sweep: what one does in a worker process, and the rows it gives back.
+"""The jobs of a sweep, and the keys of their rows.
 
 A row depends only on its pair, settings and prompt, never on the worker, the order or the prompts beside it: each
 prompt has a seed of its own. So rows are equal however a sweep is spread, but for seconds.
@@ -8,28 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import socket
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...files.faults import is_out_of_memory, is_panic
 from ...files.gguf_header import is_gguf
-from ...files.model_names import DEMO_PAIR, NO_DRAFT, pair_names
-from ...models.prompting import Prompting, encode_prompt
-from .content import PairHashes, files_of, pair_hashes
-from .plan import BOTH, LOOKUP, MODEL, TREE_DEPTH, Domain, PairSection, Plan, sizes_of
+from ...files.model_names import NO_DRAFT, pair_names
+from ...models.prompting import Prompting
+from .content import PairHashes
+from .plan import BOTH, LOOKUP, MODEL, Domain, PairSection, Plan, sizes_of
 from .results import cuts_first
-
-if TYPE_CHECKING:
-    from ...decoding.sampling import SamplingConfig
-    from ...design.acceptance import AcceptanceVector
-    from ...design.calibration import Calibration
-    from ...models.language_model import ModelPair
 
 PROFILE, RACE = TIMED = ("profile", "race")  # kinds of jobs that have a machine to themselves
 MEASURES = 1  # raised when a row of the same key would hold other numbers
@@ -60,7 +49,7 @@ class Job:
     @property
     def key(self) -> str:
         """A name for all its rows, 32 hex digits."""
-        return _digest(self.keys)
+        return digest(self.keys)
 
     @property
     def timed(self) -> bool:
@@ -153,7 +142,7 @@ def _job(
     identity |= {
         "chat": domain.prompting.chat,
         "tokenizer": hashes.tokenizer,
-        "calibrating": [_digest(t) for t in calibrating],
+        "calibrating": [digest(t) for t in calibrating],
     }
     if domain.prompting.arguments:
         identity["template_arguments"] = sorted(domain.prompting.arguments.items())
@@ -161,9 +150,9 @@ def _job(
         own_dtype = {"dtype": None} if is_gguf(pair.target or "") else {}
         pair = pair.model_copy(update={"draft": NO_DRAFT} | own_dtype)
     if kind in TIMED:
-        keys = (_digest([identity, [_digest(text) for text in domain.texts]]),)
+        keys = (digest([identity, [digest(text) for text in domain.texts]]),)
         return Job(kind, pair, keys, domain.texts, common, domain.prompting)
-    per_prompt = tuple(_digest([identity, _digest(text)]) for text in domain.texts)
+    per_prompt = tuple(digest([identity, digest(text)]) for text in domain.texts)
     return Job(kind, pair, per_prompt, domain.texts, common, domain.prompting, calibrating)
 
 
@@ -172,186 +161,5 @@ def version_of(kind: str, temperature: float, top_p: float) -> int:
     return MEASURES + cuts_first(kind, temperature, top_p)
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
-
-
-_one_at_a_time = threading.Lock()  # a worker with several threads: models, and PyTorch's threads, are the process's
-
-
-def run_job(job: Job) -> Done:
-    """Do a job in this process; faults of pairs and prompts are part of the result."""
-    with _one_at_a_time:
-        started = time.perf_counter()
-        rows: list[dict[str, Any]] = []
-        faults: dict[str, str] = {}
-        worker = f"{socket.gethostname()}:{os.getpid()}"
-        try:
-            version = version_of(job.kind, job.common["temperature"], job.common["top_p"])
-            if job.common["version"] != version:
-                raise ValueError(
-                    f"found version {version} of the measurement on this worker, expected {job.common['version']}: "
-                    "install the same version everywhere"
-                )
-            loaded = _loaded(job)
-            prompted = job.prompting.record(loaded.pair.tokenizer)
-            prompted["template_arguments"] = json.dumps(prompted["template_arguments"], sort_keys=True)
-            measure = {MODEL: _measured, LOOKUP: _decoded, BOTH: _decoded, PROFILE: _profiled, RACE: _raced}[job.kind]
-            for key, text in zip(job.keys, job.prompts, strict=not job.timed):
-                begun = time.perf_counter()
-                try:
-                    found = measure(job, loaded, text)
-                except BaseException as error:
-                    faults[key] = _words(error)
-                    continue
-                prompt = {} if job.timed else {"prompt": text[:200], "prompt_hash": _digest(text)}
-                prompt |= {} if job.kind == PROFILE else prompted
-                seconds = time.perf_counter() - begun
-                rows.append(job.common | prompt | found | {"key": key, "seconds": seconds, "worker": worker})
-        except BaseException as error:  # a pair that does not load
-            faults = dict.fromkeys(job.keys, _words(error))
-        return Done(rows, faults, worker, time.perf_counter() - started)
-
-
-def _words(error: BaseException) -> str:
-    """Return what to record of a fault, also of a library's; what ends programs is raised."""
-    if not (isinstance(error, Exception) or is_panic(error)):
-        raise error
-    return "out of memory" if is_out_of_memory(error) else f"{error}" or type(error).__name__
-
-
-@dataclass(slots=True)
-class _Loaded:
-    """The pair in this worker's memory, and the calibrations that were measured on it by prompt and setting."""
-
-    pair: ModelPair
-    calibrations: dict[tuple, Calibration] = field(default_factory=dict)
-
-
-_held: dict[tuple, _Loaded] = {}  # one pair in memory per worker, by how it was loaded and the hashes of its files
-
-
-def _loaded(job: Job) -> _Loaded:
-    """Return a job's pair, loaded anew unless the job before had it; that one's pair goes before.
-
-    Raises:
-        ValueError: for a pair that does not load, or whose files are others than the plan was read with.
-    """
-    import torch
-    from transformers.utils import logging
-
-    from ...models.loading import load_pair
-
-    hashes = tuple(job.common[f"{part}_hash"] for part in PairHashes._fields)
-    held = (job.pair, job.common["threads"], *hashes)
-    if held in _held:
-        return _held[held]
-    while _held:
-        _close(_held.popitem()[1].pair)
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    torch.set_num_threads(job.common["threads"])
-    pair = load_pair(**job.pair.options())
-    names = {"target": job.pair.target, "draft": job.pair.draft, "tokenizer": job.pair.tokenizer}
-    for (part, name), found, wanted in zip(names.items(), pair_hashes(**names), hashes, strict=True):
-        if (found or "") != wanted:
-            _close(pair)
-            place = files_of(str(DEMO_PAIR / part) if name is None else name)
-            raise ValueError(
-                f"{part}: found other files at {place} than when the plan was read, expected the same models everywhere"
-            )
-    _held[held] = _Loaded(pair)
-    return _held[held]
-
-
-def _close(pair: ModelPair) -> None:
-    for model in pair.models:
-        model.close()
-
-
-def _seed(job: Job, text: str) -> int:
-    return int(_digest([job.common["seed"], text])[:12], 16)
-
-
-def _measured(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
-    """Return what `measure_acceptance` finds on one prompt."""
-    vector = _vector(loaded.pair, text, job)
-    assert vector.prompt_sums is not None and vector.prompt_ranks is not None and vector.calibration is not None
-    return {
-        "positions": int(vector.trials or 0), "sums": vector.prompt_sums[0].tolist(),
-        "ranks": vector.prompt_ranks[0].tolist(), "calibration": json.dumps(vector.calibration.to_json()),
-    } | _dtype(loaded.pair)  # fmt: skip
-
-
-def _dtype(pair: ModelPair) -> dict[str, str]:
-    from ...models.protocol import dtype_name
-
-    return {"dtype_used": dtype_name(pair.target), "passes_by": pair.target.backend}
-
-
-def _vector(pair: ModelPair, text: str, job: Job) -> AcceptanceVector:
-    from ..measure_acceptance import measure_acceptance
-
-    return measure_acceptance(
-        [encode_prompt(pair, text, job.prompting)], target=pair.target, draft=pair.draft,
-        sampling=_sampling(job), width=job.common["width"], max_new_tokens=job.common["new_tokens"],
-        seed=_seed(job, text),
-    )  # fmt: skip
-
-
-def _sampling(job: Job) -> SamplingConfig:
-    from ...decoding.sampling import SamplingConfig
-
-    return SamplingConfig(job.common["temperature"], job.common["top_p"])
-
-
-def _calibration(job: Job, loaded: _Loaded, text: str) -> Calibration:
-    """Return the chances of the draft on the domain's first prompts without this one; each is measured once."""
-    from ...design.calibration import Calibration
-
-    others = [other for other in job.calibrating if other != text][:CALIBRATING]
-    assert others, "a plan has two prompts of each domain where there is a job of both"
-    setting = (job.prompting, *(job.common[key] for key in ("temperature", "top_p", "new_tokens", "width", "seed")))
-    for other in others:
-        if (other, *setting) not in loaded.calibrations:
-            vector = _vector(loaded.pair, other, job)
-            assert vector.calibration is not None
-            loaded.calibrations[other, *setting] = vector.calibration
-    return Calibration.joined([loaded.calibrations[other, *setting] for other in others])
-
-
-def _decoded(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
-    """Return what each step of a real decode drafted and committed, with lookup trees or hybrid ones."""
-    from ...decoding.lookup.hybrid_tree import HybridTree
-    from ...decoding.lookup.lookup_tree import LookupTree
-    from ...decoding.lookup.text_index import TextIndex
-    from ..race import own_method
-
-    size = job.common["max_size"]
-    tree: HybridTree | LookupTree = LookupTree(TextIndex(), max_size=size, max_depth=TREE_DEPTH)
-    if job.kind == BOTH:
-        chances = _calibration(job, loaded, text)
-        tree = HybridTree(TextIndex(), max_size=size, max_depth=TREE_DEPTH, profile=None, calibration=chances)
-    decode = own_method(loaded.pair, tree, _sampling(job), seed=_seed(job, text))
-    ids = encode_prompt(loaded.pair, text, job.prompting)
-    done = decode(ids, job.common["new_tokens"], 0, lambda share: None)
-    assert done is not None, "nothing cancels it"
-    return {
-        "tokens": len(done.output), "steps": done.passes, "nodes": [step.tree.size for step in done.steps],
-        "draft_widths": [list(step.draft_widths) for step in done.steps],
-    } | _dtype(loaded.pair)  # fmt: skip
-
-
-def _profiled(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
-    from ..measure_profile import measure_profile
-
-    profile = measure_profile(target=loaded.pair.target, draft=loaded.pair.draft)
-    return {"result": json.dumps(profile.to_json())} | _dtype(loaded.pair)
-
-
-def _raced(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
-    from ..bench import bench
-
-    ids = [encode_prompt(loaded.pair, each, job.prompting) for each in job.prompts]
-    found = bench(loaded.pair, ids, sampling=_sampling(job), max_new_tokens=job.common["new_tokens"])
-    return {"result": json.dumps(found.record)} | _dtype(loaded.pair)

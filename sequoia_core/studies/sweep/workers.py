@@ -23,7 +23,8 @@ from ...files.safe_files import one_line
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
 
-from .jobs import Done, Job, run_job
+from .doing import run_job
+from .jobs import Done, Job
 
 MACHINE = "machine"  # the Dask resource of the one worker of a machine that may time
 RECONNECT_SEC = 600.0

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from sequoia_core.studies.sweep import jobs as sweep_jobs
+from sequoia_core.studies.sweep import doing
 from sequoia_core.studies.sweep.content import content_hash
-from sequoia_core.studies.sweep.jobs import all_jobs, run_job
+from sequoia_core.studies.sweep.doing import run_job
+from sequoia_core.studies.sweep.jobs import all_jobs
 from sequoia_core.studies.sweep.plan import read_plan
 from sequoia_core.studies.sweep.workers import LocalWorkers
 from tests.gguf_files import need_llama_cpp, write_demo
@@ -21,9 +22,9 @@ DEMO = Path(__file__).parents[4] / "assets" / "demo"
 @pytest.fixture(autouse=True)
 def nothing_loaded():
     threads = torch.get_num_threads()
-    sweep_jobs._held.clear()
+    doing._held.clear()
     yield
-    sweep_jobs._held.clear()
+    doing._held.clear()
     torch.set_num_threads(threads)
 
 
@@ -51,7 +52,7 @@ def test_files_that_are_others_than_when_the_plan_was_read_are_not_measured(tmp_
     shutil.copytree(DEMO / (other or "draft"), tmp_path / part)
     if other is None:
         (tmp_path / part / "more.json").write_text("{}")
-    sweep_jobs._held.clear()
+    doing._held.clear()
     done = run_job(job)
     assert not done.rows and set(done.faults) == set(job.keys)
     words = f"{part}: found other files at {tmp_path / part} than when the plan was read"
@@ -72,7 +73,7 @@ def test_a_pair_in_memory_is_not_that_of_a_plan_read_since(tmp_path):
 
 def test_another_version_of_the_measurement_is_not_run(tmp_path, monkeypatch):
     job = first(plan_of(tmp_path, ""), "model")
-    monkeypatch.setattr(sweep_jobs, "MEASURES", 2)
+    monkeypatch.setattr("sequoia_core.studies.sweep.jobs.MEASURES", 2)
     assert run_job(job).faults == dict.fromkeys(
         job.keys,
         "found version 2 of the measurement on this worker, expected 1: install the same version everywhere",

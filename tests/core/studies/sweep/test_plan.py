@@ -8,7 +8,8 @@ import pytest
 from sequoia_core.command_line.main import main
 from sequoia_core.models.default_dtype import DefaultDtype, default_dtype
 from sequoia_core.models.loading import pair_facts
-from sequoia_core.studies.sweep.jobs import all_jobs, run_job
+from sequoia_core.studies.sweep.doing import run_job
+from sequoia_core.studies.sweep.jobs import all_jobs
 from sequoia_core.studies.sweep.plan import read_plan
 from tests.sweep_plans import PROMPTS, write_plan
 

@@ -5,7 +5,8 @@ from itertools import groupby
 
 import pytest
 
-from sequoia_core.studies.sweep.jobs import all_jobs, run_job
+from sequoia_core.studies.sweep.doing import run_job
+from sequoia_core.studies.sweep.jobs import all_jobs
 from sequoia_core.studies.sweep.plan import read_plan
 from sequoia_core.studies.sweep.results import Results, races_of, read_rows
 from tests.sweep_plans import write_plan
