@@ -1,4 +1,4 @@
-"""Commands about speculative decoding in other people's servers: server-plan.
+"""Commands about speculative decoding in other people's servers: doctor, server-plan.
 
 Heavy modules are imported inside the commands that need them, so that those without a model start at once.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .design_words import server_plan_parts, unplanned_parts
+from .design_words import doctor_parts, server_plan_parts, unplanned_parts
 from .inputs import vector_of
 from .options import READ, Entries, Json, Out, app
 from .output import check_out, report
@@ -23,38 +23,90 @@ if TYPE_CHECKING:
     from ..design.server_plan import BatchPlan, ServerPlan
     from ..files.server_counts import ServerCounts
 
+TIMED = "expected k=tokens per second, perhaps @batch"
+After = Annotated[
+    Path,
+    typer.Option(
+        "--after", help="Metrics, answers as JSON, acceptance.csv or a log of a server; or a saved matrix.", **READ
+    ),
+]
+Before = Annotated[
+    Path | None, typer.Option("--before", help="An earlier reading of the metrics, to be subtracted.", **READ)
+]
+Engine = Annotated[str, typer.Option("--engine", help="auto, vllm, llama.cpp or sglang.")]
+Model = Annotated[
+    str | None, typer.Option("--model", help="Which of several models that the server has, or drafters in its log.")
+]
+Rates = Annotated[
+    str | None,
+    typer.Option("--rates", help="What rates by position are: survival (of all drafts) or conditional."),
+]
+Profile = Annotated[
+    Path | None,
+    typer.Option("--profile", help="Costs: a profile, measured or modelled, or llama-bench's output.", **READ),
+]
+BenchDraft = Annotated[
+    Path | None,
+    typer.Option("--bench-draft", help="llama-bench's output of the draft, where in another file.", **READ),
+]
+Timed = Annotated[
+    str | None,
+    typer.Option("--timed", help="Costs: tokens per second at some k, @batch: 0=70,2=110,4=118,0=200@4"),
+]
+
+
+@app.command("doctor")
+def doctor_command(
+    after: After,
+    before: Before = None,
+    earlier: Annotated[
+        Path | None,
+        typer.Option("--earlier", help="Another period to compare with, or rates published of the same draft.", **READ),
+    ] = None,
+    engine: Engine = "auto",
+    model: Model = None,
+    rates: Rates = None,
+    profile: Profile = None,
+    draft_profile: BenchDraft = None,
+    timed: Timed = None,
+    as_json: Json = False,
+) -> None:
+    """Say what is wrong with a server's speculative decoding, if anything, by what it counted. Loads no model."""
+    from ..design.chain_acceptance import chain_acceptance
+    from ..design.request_spread import by_prompt_length, spread
+    from ..design.server_costs import costs_of
+    from ..design.server_diagnosis import diagnose
+
+    counts = _counts(after, before, engine, model, rates)
+    then = None
+    if earlier is not None:
+        then = _counts(earlier, None, engine, model, None)
+    elif before is not None:  # what it counted before is a period of its own
+        then = _counts(before, None, engine, model, None)
+    found = [] if timed is None else [_timed(part) for part in timed.split(",")]
+    costs = None
+    if profile is not None or len({k for k, _, _ in found if k}) > 1:
+        chains = chain_acceptance(counts)
+        settings = [] if timed is None else _settings(timed, chains)
+        hardware = None if profile is None else _profile(profile, draft_profile, not settings)
+        costs = costs_of(hardware, settings)
+    diagnosis = diagnose(counts, then, timed=found, costs=costs)
+    over, lengths = spread(counts.totals), by_prompt_length(counts.totals)
+    result = _about(counts) | diagnosis.to_json() | {"requests": None if over is None else over._asdict()}
+    result |= {"by_prompt_length": [row._asdict() for row in lengths], "warnings": list(counts.notes)}
+    report(result, as_json, doctor_parts(counts, diagnosis, over, lengths))
+
 
 @app.command("server-plan")
 def server_plan_command(
-    after: Annotated[
-        Path,
-        typer.Option(
-            "--after", help="Metrics, answers as JSON, acceptance.csv or a log of a server; or a saved matrix.", **READ
-        ),
-    ],
-    before: Annotated[
-        Path | None, typer.Option("--before", help="An earlier reading of the metrics, to be subtracted.", **READ)
-    ] = None,
-    engine: Annotated[str, typer.Option("--engine", help="auto, vllm, llama.cpp or sglang.")] = "auto",
-    model: Annotated[
-        str | None, typer.Option("--model", help="Which of several models that the server has, or drafters in its log.")
-    ] = None,
-    rates: Annotated[
-        str | None,
-        typer.Option("--rates", help="What rates by position are: survival (of all drafts) or conditional."),
-    ] = None,
-    profile: Annotated[
-        Path | None,
-        typer.Option("--profile", help="Costs: a profile, measured or modelled, or llama-bench's output.", **READ),
-    ] = None,
-    draft_profile: Annotated[
-        Path | None,
-        typer.Option("--bench-draft", help="llama-bench's output of the draft, where in another file.", **READ),
-    ] = None,
-    timed: Annotated[
-        str | None,
-        typer.Option("--timed", help="Costs: tokens per second at some k, @batch: 0=70,2=110,4=118,0=200@4"),
-    ] = None,
+    after: After,
+    before: Before = None,
+    engine: Engine = "auto",
+    model: Model = None,
+    rates: Rates = None,
+    profile: Profile = None,
+    draft_profile: BenchDraft = None,
+    timed: Timed = None,
     batch: Annotated[str, typer.Option("--batch", help="Requests side by side, separated by commas.")] = "1",
     method: Annotated[
         str | None, typer.Option("--method", help="draft or ngram; default: ngram where few steps have a draft.")
@@ -179,14 +231,24 @@ def _settings(text: str, chains: ChainAcceptance) -> list[TimedSetting]:
 
     found = []
     for part in text.split(","):
-        k, _, rest = part.partition("=")
-        rate, _, batch = rest.partition("@")
+        k, rate, batch = _timed(part)
         try:
-            found.append(timed_setting(int(k), float(rate), chains, batch=int(batch or 1)))
-        except (ValueError, OverflowError) as error:
-            raise ValueError(
-                f"--timed: found {part[:40]!r} ({str(error)[:120]}), expected k=tokens per second, perhaps @batch"
-            ) from error
+            found.append(timed_setting(k, rate, chains, batch=batch))
+        except ValueError as error:
+            raise ValueError(f"--timed: found {part[:40]!r} ({str(error)[:120]}), {TIMED}") from error
+    return found
+
+
+def _timed(part: str) -> tuple[int, float, int]:
+    """Read k=rate@batch."""
+    k, _, rest = part.partition("=")
+    rate, _, batch = rest.partition("@")
+    try:
+        found = int(k), float(rate), int(batch or 1)
+    except ValueError as error:
+        raise ValueError(f"--timed: found {part[:40]!r}, {TIMED}") from error
+    if not 0 < found[1] < float("inf"):
+        raise ValueError(f"--timed: found {part[:40]!r}, {TIMED}")
     return found
 
 

@@ -32,6 +32,21 @@ class ServerRequest(NamedTuple):
     tokens: int | None = None
 
 
+class RequestTotals(NamedTuple):
+    """What a request came to, where its steps may be unknown.
+
+    Attributes:
+        steps: of verification; accepted: tokens in all of them.
+        prompt_tokens: None where it is not told.
+        looped: whether the answer ends in text that repeats itself; None where there is no text.
+    """
+
+    steps: int
+    accepted: int
+    prompt_tokens: int | None = None
+    looped: bool | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ServerCounts:
     """Counts of one engine and one model, between two readings or since its start.
@@ -44,6 +59,7 @@ class ServerCounts:
         positions: drafts in which positions 1, 2, ... were accepted; empty where the source does not tell.
         tokens: generated in all, drafts or not; requests_done: requests that they belong to. None where unknown.
         requests: where the source tells of each request; then all counts are theirs.
+        totals: of each request, where the source tells of each.
         ordered: whether the steps of `requests` are in their order, so that they can be replayed.
         mean_length: tokens per step, where the source only tells averages.
         shares: whether counts are published rates, of 10,000 drafts for want of the true number; nothing then has an
@@ -69,6 +85,7 @@ class ServerCounts:
     shares: bool = False
     model: str = ""
     notes: tuple[str, ...] = ()
+    totals: tuple[RequestTotals, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.positions) > MAX_POSITIONS:
@@ -110,6 +127,13 @@ class ServerCounts:
             return None
         steps = self.tokens - (self.requests_done or 0) - self.accepted_tokens
         return min(1.0, self.drafts / steps) if steps > 0 else 1.0
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Tokens per step at the present setting; None where the counts do not tell."""
+        if self.drafts and self.accepted_tokens is not None:
+            return 1 + (self.coverage or 1.0) * self.accepted_tokens / self.drafts
+        return 1.0 if self.drafts == 0 else self.mean_length
 
     @property
     def remarks(self) -> tuple[str, ...]:
