@@ -5,6 +5,7 @@ Heavy modules are imported inside the commands that need them, so that those wit
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,14 +79,14 @@ def doctor_command(
     from ..design.server_diagnosis import diagnose
 
     counts = _counts(after, before, engine, model, rates)
-    then = None
-    if earlier is not None:
-        then = _counts(earlier, None, engine, model, None)
-    elif before is not None:  # what it counted before is a period of its own
-        then = _counts(before, None, engine, model, None)
+    then = None if earlier is None else _counts(earlier, None, engine, model, None)
+    if earlier is None and before is not None:  # what it counted before is a period of its own
+        with suppress(ValueError):  # it may hold no counters yet
+            then = _counts(before, None, engine, model, None)
     found = [] if timed is None else [_timed(part) for part in timed.split(",")]
     costs = None
-    if profile is not None or len({k for k, _, _ in found if k}) > 1:
+    planned = counts.positions and counts.drafts and not counts.censored
+    if planned and (profile is not None or len({k for k, _, _ in found if k}) > 1):
         chains = chain_acceptance(counts)
         settings = [] if timed is None else _settings(timed, chains)
         hardware = None if profile is None else _profile(profile, draft_profile, not settings)

@@ -12,6 +12,7 @@ from ..files.server_counts import RequestTotals
 LEAST = 8  # requests: of fewer, halves differ by chance in more than 1 of 70 orders
 PARTS = 3  # of prompts by length
 SHUFFLES = 2000
+HALF = 0.5  # of what short prompts have: less is a fault (ik_llama.cpp#2296: .22 at 12K tokens, .8 at 1K)
 
 
 class Spread(NamedTuple):
@@ -70,7 +71,7 @@ def by_prompt_length(totals: Sequence[RequestTotals]) -> list[LengthPart]:
 
 
 def long_prompts(totals: Sequence[RequestTotals]) -> LongPrompts | None:
-    """Compare the longer half of the prompts with the shorter one; None where lengths are untold or too few.
+    """Compare long prompts with short ones; None where lengths are untold or too few, or long ones have HALF as much.
 
     Requests are shuffled, not drafts: those of one request resemble each other.
     """
@@ -78,12 +79,13 @@ def long_prompts(totals: Sequence[RequestTotals]) -> LongPrompts | None:
     middle = len(known) // 2
     if len(known) < LEAST or known[0, 0] == known[-1, 0]:
         return None
+    short, long = (float(part[:, 1].sum() / part[:, 2].sum()) for part in (known[:middle], known[middle:]))
+    if long >= HALF * short:
+        return None
     rates = known[:, 1] / known[:, 2]
-    rng = np.random.default_rng(0)
-    orders = rng.permuted(np.tile(rates, (SHUFFLES, 1)), axis=1)
+    orders = np.random.default_rng(0).permuted(np.tile(rates, (SHUFFLES, 1)), axis=1)
     falls = orders[:, :middle].mean(axis=1) - orders[:, middle:].mean(axis=1)
     fall = rates[:middle].mean() - rates[middle:].mean()
-    short, long = (float(part[:, 1].sum() / part[:, 2].sum()) for part in (known[:middle], known[middle:]))
     chance = float((np.count_nonzero(falls >= fall - 1e-12) + 1) / (SHUFFLES + 1))
     return LongPrompts(short, long, int(known[middle - 1, 0]), chance)
 
