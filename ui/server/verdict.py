@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from sequoia_core.design.server_diagnosis import Diagnosis
     from sequoia_core.files.server_counts import ServerCounts
 
-ICONS = {HEALTHY: ":green[:material/check_circle:]", UNKNOWN: ":material/help:", LIMIT: ":material/straighten:"}
-FAULT = ":orange[:material/warning:]"
+ICONS = {HEALTHY: ":material/check_circle:", UNKNOWN: ":material/help:", LIMIT: ":material/straighten:"}
+FAULT = ":material/warning:"
 
 
 def card(diagnosis: Diagnosis, counts: ServerCounts) -> None:
@@ -44,4 +44,7 @@ def card(diagnosis: Diagnosis, counts: ServerCounts) -> None:
                 for part in lengths
             ]
             st.dataframe(rows, hide_index=True, width="stretch", key="server_lengths")
-        st.caption("Bounds are exact and take drafts as independent. Healthy drafts set off each rule in at most 2%.")
+        if not counts.shares:
+            st.caption(
+                "Bounds are exact and take drafts as independent. Healthy drafts set off each rule in at most 2%."
+            )
