@@ -174,14 +174,14 @@ def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> di
     if plan is None:
         unknown = dict.fromkeys(("costs", "best", "off_from", "batches", "flags"))
         more = "Without costs (--profile or --timed) no length can be called the best."
-        return found | unknown | {"warnings": [*chains.notes, more]}
+        return found | unknown | {"warnings": [*chains.notes, *_doubts(chains.counts), more]}
     return found | {
         "costs": plan.source,
         "best": plan.best,
         "off_from": plan.off_from,
         "batches": [_row(each, chains.longest) for each in plan.batches],
         "flags": flags_by_batch(chains.counts.engine, plan.best, method=method),
-        "warnings": [*plan.notes],
+        "warnings": [*plan.notes, *_doubts(chains.counts)],
     }
 
 
@@ -208,10 +208,19 @@ def _about(counts: ServerCounts) -> dict[str, Any]:
     return {"engine": counts.engine, "model": counts.model, "source": counts.source, "drafts": drafts}
 
 
+def _doubts(counts: ServerCounts) -> list[str]:
+    """Return the doctor's verdict, where it is more than that nothing is wrong or known."""
+    from ..design.server_diagnosis import diagnose
+    from ..design.server_doctor import HEALTHY, UNKNOWN
+
+    found = diagnose(counts).verdict
+    return [] if found.verdict in (HEALTHY, UNKNOWN) else [f"{found.title}: {found.says} More: sequoia doctor."]
+
+
 def _report_unplanned(counts: ServerCounts, reason: str, as_json: bool) -> None:
     """Report what little a source tells that nothing can be planned from."""
     nothing = ("acceptance", "tokens_per_step", "best", "flags")
-    warnings = [reason[0].upper() + reason[1:], *counts.remarks]
+    warnings = [reason[0].upper() + reason[1:], *counts.notes, *_doubts(counts)]
     survival = [count / (counts.drafts or 1) for count in counts.positions] or None
     found = _about(counts) | {"mean_tokens_per_step": counts.mean_length, "survival": survival}
     found |= dict.fromkeys(nothing) | {"warnings": warnings}

@@ -175,7 +175,7 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> 
             "probability or n-grams end drafts early: measure without)"
         )
     survival = np.array(counts.positions) / counts.drafts
-    notes = list(counts.remarks)
+    notes = list(counts.notes)
     coverage = counts.coverage
     if counts.shares or len(counts.requests) == 1:
         trials, picks, again, low, high = counts.drafts, None, survival[None], survival, survival

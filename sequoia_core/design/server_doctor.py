@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..files.server_counts import LIMITED, WIRED, ServerCounts
+from ..files.server_counts import ServerCounts
 from .bootstrap import Estimate, exact_interval
 from .request_spread import long_prompts
 
 FALSE_ALARM = 0.01  # of one rule, where the truth lies at its threshold; healthy drafts lie further off
 DEVIATIONS = 2.576  # of a normal law: half of FALSE_ALARM, since few drafts have fatter tails
+WIRED = 0.2  # of drafts with their first token accepted: healthy heads have .5 to .85
+LIMITED = 0.9  # of drafts accepted whole
 FOLLOWS = 0.5  # accepted given the first, above which a low first position is selection: drafts begin at hard places
 CLIFF = 0.6  # of the rate before: a window, block or position limit (vllm#51009: .25 after a first that is near normal)
 FADES = 0.6  # of the first half's rate: one layer of a head used again and again (vllm#52688)

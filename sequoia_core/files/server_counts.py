@@ -15,7 +15,6 @@ MAX_COUNT = 2**53  # beyond, a float64 no longer counts by ones
 MAX_POSITIONS = 1024
 UNCENSORED = 0.95  # of K tokens in each draft: below, positions that were never drafted count as refused
 RATES = ("survival", "conditional")  # what rates by position may be: of all drafts, or given the position before
-WIRED, LIMITED = 0.2, 0.9  # survival of the first position below which, and of the last from which, more is said
 SHARES = 10_000  # drafts that published rates are counted as
 
 
@@ -134,29 +133,6 @@ class ServerCounts:
         if self.drafts and self.accepted_tokens is not None:
             return 1 + (self.coverage or 1.0) * self.accepted_tokens / self.drafts
         return 1.0 if self.drafts == 0 else self.mean_length
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """Notes, and what such counts usually mean; for people."""
-        found, mean = list(self.notes), self.mean_length
-        if mean is None and self.drafts and self.accepted_tokens is not None:
-            mean = 1 + self.accepted_tokens / self.drafts
-        known = bool(self.positions and self.drafts)
-        shares = [count / (self.drafts or 1) for count in self.positions]
-        shares = shares if known else [] if mean is None else [mean - 1]
-        if shares and shares[0] < WIRED:
-            first = f"Only {shares[0]:.1%} of drafts have their first token accepted"
-            what = first if shares[0] else "No draft is accepted"
-            found.append(
-                f"{what}: where a model drafts, that is rarely a weak draft and mostly wiring (another tokenizer or "
-                "chat template, a head of another target, its hidden states)."
-            )
-        if known and shares[-1] >= LIMITED:
-            found.append(
-                f"{shares[-1]:.0%} of drafts are accepted whole: K = {len(shares)} is the limit, not the draft. Let "
-                "the server draft more and count again; beyond K nothing is known."
-            )
-        return tuple(found)
 
 
 def counts_of_survival(

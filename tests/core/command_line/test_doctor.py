@@ -60,6 +60,16 @@ def test_what_cannot_be_planned_has_a_verdict(found, files):
     assert found("--after", files("off"), "--timed", "0=60,2=70,4=80")["verdict"] == "never drafted"
 
 
+def test_server_plan_says_what_the_doctor_does(files, capsys):
+    limited = vllm_text(1000, 2000, 1960, (990, 970), 3000, 10)
+    Path(files("limited")).write_text(limited)
+    for name, said in (("wired", "Wired wrong: "), ("limited", "K is the limit: "), ("pmin", "Drafts rarely: ")):
+        assert main(["server-plan", "--after", files(name), "--json"]) == 0
+        assert any(line.startswith(said) for line in json.loads(capsys.readouterr().out)["warnings"])
+    assert main(["server-plan", "--after", files("after"), "--json"]) == 0
+    assert "sequoia doctor" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("columns", ["60", "80"])
 def test_people_read_sentences(files, capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
