@@ -2,15 +2,17 @@
 
 import streamlit as st
 
+from sequoia_core.design.server_diagnosis import diagnose
 from sequoia_core.design.server_plan import plan_server
 from ui import page_setup
 from ui.markdown import escaped
-from ui.server import costs, figures, reading
+from ui.server import costs, figures, reading, verdict
 
 page_setup.setup_page("Server")
 st.title("Server")
 st.caption(
-    "Which draft length pays on your vLLM, SGLang or llama.cpp server, or none? Its own counts tell, without a model."
+    "Is something wrong with speculation on your vLLM, SGLang or llama.cpp server, and which draft length pays, or "
+    "none? Its own counts tell, without a model."
 )
 found = reading.section()
 answer, pictures, untold_place = st.container(), st.container(), st.container()
@@ -24,11 +26,14 @@ try:
 except ValueError as error:
     answer.error(escaped(str(error)), icon=":material/error:")
     st.stop()
+earlier = reading.earlier(found, untold.engine, untold.model)
 try:
     chains = reading.chains(counts, found, untold.engine, untold.model, untold.rates, untold.new_tokens)
 except ValueError as error:
     with answer:
-        figures.unplanned(counts, str(error))
+        verdict.card(diagnose(counts, earlier), counts)
+        if counts.drafts != 0:
+            figures.unplanned(counts, str(error))
     st.stop()
 free = chains.drafted_share < 1 if untold.drafts_free is None else untold.drafts_free
 st.subheader("What a step costs")
@@ -41,6 +46,7 @@ if known is not None:
     except ValueError as error:
         st.error(escaped(str(error)), icon=":material/error:")
 with answer:
+    verdict.card(diagnose(counts, earlier, costs=known if plan is not None else None), counts)
     figures.key_figures(chains, plan)
     if plan is not None:
         words = f"By {escaped(plan.source)}: **{escaped(plan.sentence(chains.longest))}**"

@@ -1,4 +1,4 @@
-"""What the commands without a model say to people: tree, table, score, plan, lookup, server-plan. One function each.
+"""What the commands without a model say to people: one function for each.
 
 Each yields sentences and tables; none computes what it says.
 """
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ..design.planning import BestShape
     from ..design.prediction import Prediction
     from ..design.profile import HardwareProfile
+    from ..design.request_spread import LengthPart, Spread
+    from ..design.server_diagnosis import Diagnosis
     from ..design.server_plan import BatchPlan, ServerPlan
     from ..design.tree import TokenTree
     from ..files.server_counts import ServerCounts
@@ -228,6 +230,30 @@ def server_plan_parts(
         yield "Next: the same with --timed 0=RATE,2=RATE,4=RATE (tokens per second at those k) or --profile FILE."
     else:
         yield "Next: sequoia server-check holds this against a real server."
+
+
+def doctor_parts(
+    counts: ServerCounts, diagnosis: Diagnosis, over: Spread | None, lengths: Sequence[LengthPart]
+) -> Parts:
+    yield _source(counts)
+    first, *others = diagnosis.findings
+    yield f"{first.title}. {first.says}"
+    for evidence in first.evidence:
+        yield f"- {evidence}"
+    yield f"Check next: {first.check}."
+    if diagnosis.gain:
+        yield diagnosis.gain
+    for finding in others:
+        yield f"Also {finding.title}: {'; '.join(map(str, finding.evidence))}. Check {finding.check}."
+    if over is not None:
+        yield str(over)
+    if lengths:
+        rows = [
+            (f"{part.shortest:,} to {part.longest:,}", figure(part.tokens_per_step), str(part.requests))
+            for part in lengths
+        ]
+        yield table(("prompt tokens", "tokens per step", "requests"), rows)
+    yield from counts.notes
 
 
 def _speeds(batches: Sequence[BatchPlan]) -> Any:

@@ -1,16 +1,17 @@
-"""Commands about speculative decoding in other people's servers: server-plan.
+"""Commands about speculative decoding in other people's servers: doctor, server-plan.
 
 Heavy modules are imported inside the commands that need them, so that those without a model start at once.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .design_words import server_plan_parts, unplanned_parts
+from .design_words import doctor_parts, server_plan_parts, unplanned_parts
 from .inputs import vector_of
 from .options import READ, Entries, Json, Out, app
 from .output import check_out, report
@@ -23,38 +24,90 @@ if TYPE_CHECKING:
     from ..design.server_plan import BatchPlan, ServerPlan
     from ..files.server_counts import ServerCounts
 
+TIMED = "expected k=tokens per second, perhaps @batch"
+After = Annotated[
+    Path,
+    typer.Option(
+        "--after", help="Metrics, answers as JSON, acceptance.csv or a log of a server; or a saved matrix.", **READ
+    ),
+]
+Before = Annotated[
+    Path | None, typer.Option("--before", help="An earlier reading of the metrics, to be subtracted.", **READ)
+]
+Engine = Annotated[str, typer.Option("--engine", help="auto, vllm, llama.cpp or sglang.")]
+Model = Annotated[
+    str | None, typer.Option("--model", help="Which of several models that the server has, or drafters in its log.")
+]
+Rates = Annotated[
+    str | None,
+    typer.Option("--rates", help="What rates by position are: survival (of all drafts) or conditional."),
+]
+Profile = Annotated[
+    Path | None,
+    typer.Option("--profile", help="Costs: a profile, measured or modelled, or llama-bench's output.", **READ),
+]
+BenchDraft = Annotated[
+    Path | None,
+    typer.Option("--bench-draft", help="llama-bench's output of the draft, where in another file.", **READ),
+]
+Timed = Annotated[
+    str | None,
+    typer.Option("--timed", help="Costs: tokens per second at some k, @batch: 0=70,2=110,4=118,0=200@4"),
+]
+
+
+@app.command("doctor")
+def doctor_command(
+    after: After,
+    before: Before = None,
+    earlier: Annotated[
+        Path | None,
+        typer.Option("--earlier", help="Another period to compare with, or rates published of the same draft.", **READ),
+    ] = None,
+    engine: Engine = "auto",
+    model: Model = None,
+    rates: Rates = None,
+    profile: Profile = None,
+    draft_profile: BenchDraft = None,
+    timed: Timed = None,
+    as_json: Json = False,
+) -> None:
+    """Say what is wrong with a server's speculative decoding, if anything, by what it counted. Loads no model."""
+    from ..design.chain_acceptance import chain_acceptance
+    from ..design.request_spread import by_prompt_length, spread
+    from ..design.server_costs import costs_of
+    from ..design.server_diagnosis import diagnose
+
+    counts = _counts(after, before, engine, model, rates)
+    then = None if earlier is None else _counts(earlier, None, engine, model, None)
+    if earlier is None and before is not None:  # what it counted before is a period of its own
+        with suppress(ValueError):  # it may hold no counters yet
+            then = _counts(before, None, engine, model, None)
+    found = [] if timed is None else [_timed(part) for part in timed.split(",")]
+    costs = None
+    planned = counts.positions and counts.drafts and not counts.censored
+    if planned and (profile is not None or len({k for k, _, _ in found if k}) > 1):
+        chains = chain_acceptance(counts)
+        settings = [] if timed is None else _settings(timed, chains)
+        hardware = None if profile is None else _profile(profile, draft_profile, not settings)
+        costs = costs_of(hardware, settings)
+    diagnosis = diagnose(counts, then, timed=found, costs=costs)
+    over, lengths = spread(counts.totals), by_prompt_length(counts.totals)
+    result = _about(counts) | diagnosis.to_json() | {"requests": None if over is None else over._asdict()}
+    result |= {"by_prompt_length": [row._asdict() for row in lengths], "warnings": list(counts.notes)}
+    report(result, as_json, doctor_parts(counts, diagnosis, over, lengths))
+
 
 @app.command("server-plan")
 def server_plan_command(
-    after: Annotated[
-        Path,
-        typer.Option(
-            "--after", help="Metrics, answers as JSON, acceptance.csv or a log of a server; or a saved matrix.", **READ
-        ),
-    ],
-    before: Annotated[
-        Path | None, typer.Option("--before", help="An earlier reading of the metrics, to be subtracted.", **READ)
-    ] = None,
-    engine: Annotated[str, typer.Option("--engine", help="auto, vllm, llama.cpp or sglang.")] = "auto",
-    model: Annotated[
-        str | None, typer.Option("--model", help="Which of several models that the server has, or drafters in its log.")
-    ] = None,
-    rates: Annotated[
-        str | None,
-        typer.Option("--rates", help="What rates by position are: survival (of all drafts) or conditional."),
-    ] = None,
-    profile: Annotated[
-        Path | None,
-        typer.Option("--profile", help="Costs: a profile, measured or modelled, or llama-bench's output.", **READ),
-    ] = None,
-    draft_profile: Annotated[
-        Path | None,
-        typer.Option("--bench-draft", help="llama-bench's output of the draft, where in another file.", **READ),
-    ] = None,
-    timed: Annotated[
-        str | None,
-        typer.Option("--timed", help="Costs: tokens per second at some k, @batch: 0=70,2=110,4=118,0=200@4"),
-    ] = None,
+    after: After,
+    before: Before = None,
+    engine: Engine = "auto",
+    model: Model = None,
+    rates: Rates = None,
+    profile: Profile = None,
+    draft_profile: BenchDraft = None,
+    timed: Timed = None,
     batch: Annotated[str, typer.Option("--batch", help="Requests side by side, separated by commas.")] = "1",
     method: Annotated[
         str | None, typer.Option("--method", help="draft or ngram; default: ngram where few steps have a draft.")
@@ -121,14 +174,14 @@ def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> di
     if plan is None:
         unknown = dict.fromkeys(("costs", "best", "off_from", "batches", "flags"))
         more = "Without costs (--profile or --timed) no length can be called the best."
-        return found | unknown | {"warnings": [*chains.notes, more]}
+        return found | unknown | {"warnings": [*chains.notes, *_doubts(chains.counts), more]}
     return found | {
         "costs": plan.source,
         "best": plan.best,
         "off_from": plan.off_from,
         "batches": [_row(each, chains.longest) for each in plan.batches],
         "flags": flags_by_batch(chains.counts.engine, plan.best, method=method),
-        "warnings": [*plan.notes],
+        "warnings": [*plan.notes, *_doubts(chains.counts)],
     }
 
 
@@ -155,10 +208,19 @@ def _about(counts: ServerCounts) -> dict[str, Any]:
     return {"engine": counts.engine, "model": counts.model, "source": counts.source, "drafts": drafts}
 
 
+def _doubts(counts: ServerCounts) -> list[str]:
+    """Return the doctor's verdict, where it is more than that nothing is wrong or known."""
+    from ..design.server_diagnosis import diagnose
+    from ..design.server_doctor import HEALTHY, UNKNOWN
+
+    found = diagnose(counts).verdict
+    return [] if found.verdict in (HEALTHY, UNKNOWN) else [f"{found.title}: {found.says} More: sequoia doctor."]
+
+
 def _report_unplanned(counts: ServerCounts, reason: str, as_json: bool) -> None:
     """Report what little a source tells that nothing can be planned from."""
     nothing = ("acceptance", "tokens_per_step", "best", "flags")
-    warnings = [reason[0].upper() + reason[1:], *counts.remarks]
+    warnings = [reason[0].upper() + reason[1:], *counts.notes, *_doubts(counts)]
     survival = [count / (counts.drafts or 1) for count in counts.positions] or None
     found = _about(counts) | {"mean_tokens_per_step": counts.mean_length, "survival": survival}
     found |= dict.fromkeys(nothing) | {"warnings": warnings}
@@ -179,14 +241,24 @@ def _settings(text: str, chains: ChainAcceptance) -> list[TimedSetting]:
 
     found = []
     for part in text.split(","):
-        k, _, rest = part.partition("=")
-        rate, _, batch = rest.partition("@")
+        k, rate, batch = _timed(part)
         try:
-            found.append(timed_setting(int(k), float(rate), chains, batch=int(batch or 1)))
-        except (ValueError, OverflowError) as error:
-            raise ValueError(
-                f"--timed: found {part[:40]!r} ({str(error)[:120]}), expected k=tokens per second, perhaps @batch"
-            ) from error
+            found.append(timed_setting(k, rate, chains, batch=batch))
+        except ValueError as error:
+            raise ValueError(f"--timed: found {part[:40]!r} ({str(error)[:120]}), {TIMED}") from error
+    return found
+
+
+def _timed(part: str) -> tuple[int, float, int]:
+    """Read k=rate@batch."""
+    k, _, rest = part.partition("=")
+    rate, _, batch = rest.partition("@")
+    try:
+        found = int(k), float(rate), int(batch or 1)
+    except ValueError as error:
+        raise ValueError(f"--timed: found {part[:40]!r}, {TIMED}") from error
+    if not 0 < found[1] < float("inf"):
+        raise ValueError(f"--timed: found {part[:40]!r}, {TIMED}")
     return found
 
 

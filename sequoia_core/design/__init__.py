@@ -6,6 +6,7 @@ Each module imports, of this room, only the modules named:
     conditions        -
     model_shapes      -
     near_ties         -
+    request_spread    -
     scenarios         -
     server_flags      -
     tree              -
@@ -26,6 +27,8 @@ Each module imports, of this room, only the modules named:
     chain_acceptance  bootstrap, acceptance, replay
     server_costs      profile_files, profile, step_time, chain_acceptance
     server_plan       bootstrap, chain_acceptance, server_costs
+    server_doctor     bootstrap, request_spread
+    server_diagnosis  bootstrap, chain_acceptance, server_costs, server_plan, server_doctor
     what_if           acceptance_files, acceptance
     bounded_search    tree, tree_search, acceptance, optimal_trees
     node_facts        tree, acceptance, optimal_trees

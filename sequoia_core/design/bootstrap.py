@@ -85,6 +85,15 @@ def stretched(samples: np.ndarray, value: float, prompts: int) -> np.ndarray:
     return value * (samples / value) ** factor
 
 
+def exact_interval(hits: int, trials: int, level: float) -> tuple[float, float]:
+    """Return the Clopper-Pearson bounds of a share of independent trials: never too narrow, however few there are."""
+    from scipy.special import betaincinv
+
+    tail = (1 - level) / 2
+    low = float(betaincinv(hits, trials - hits + 1, tail)) if hits else 0.0
+    return low, float(betaincinv(hits + 1, trials - hits, 1 - tail)) if hits < trials else 1.0
+
+
 def wilson_interval(rate: np.ndarray, trials: int | np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the Wilson bounds of shares of independent trials.
 

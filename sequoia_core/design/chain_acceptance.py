@@ -164,6 +164,8 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> 
     Raises:
         ValueError: where the source has no counts by position, or most drafts ended early.
     """
+    if counts.drafts == 0:
+        raise ValueError("found no drafts counted, expected a server that speculated")
     if not counts.positions or not counts.drafts:
         raise ValueError(f"found {counts.source} of {counts.engine} alone, expected counts by position to plan from")
     if counts.censored:
@@ -173,7 +175,7 @@ def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> 
             "probability or n-grams end drafts early: measure without)"
         )
     survival = np.array(counts.positions) / counts.drafts
-    notes = list(counts.remarks)
+    notes = list(counts.notes)
     coverage = counts.coverage
     if counts.shares or len(counts.requests) == 1:
         trials, picks, again, low, high = counts.drafts, None, survival[None], survival, survival

@@ -1,7 +1,7 @@
 """Counters of speculative decoding in Prometheus text: of vLLM, llama.cpp's server and SGLang.
 
 vLLM and llama.cpp count by the same names behind other prefixes. Counters only grow, so two readings are subtracted;
-one that is smaller afterwards began again at 0. `_created` samples are times. SGLang gives averages alone.
+one that is smaller afterwards, or was created later, began again at 0. SGLang gives averages alone.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ _SAMPLE = re.compile(
     r"([a-zA-Z_:][\w:]*+)(?:\s*+\{(.*)\})?+\s++([^\s{]\S*+)(?:\s++-?\d++(?=\s|$))?+\s*+(?:#.*)?", re.ASCII
 )
 _LABEL = re.compile(r'\s*+([a-zA-Z_]\w*+)\s*+=\s*+"((?:[^"\\]|\\.)*+)"\s*+(?:,|$)', re.ASCII)
-_COUNTER = re.compile(r"(.*?)[:_]?spec_decode_num_(drafts|draft_tokens|accepted_tokens(?:_per_pos)?)(?:_total)?")
+_COUNTER = re.compile(
+    r"(.*?)[:_]?spec_decode_num_(drafts(?:_created)?|draft_tokens|accepted_tokens(?:_per_pos)?)(?:_total)?"
+)
 _TOKENS = {"generation_tokens_total": "tokens", "tokens_predicted_total": "tokens", "request_success_total": "requests"}
 _AVERAGES = ("spec_accept_length", "spec_accept_rate")
 _OURS = re.compile("|".join(["spec_decode_num_", *_TOKENS, *_AVERAGES]))
+_CREATED = "drafts_created"  # a time, of Prometheus' own; in llama.cpp's metrics there is none
 _KEPT = ("drafts", "draft_tokens", "accepted_tokens", "tokens", "requests")
 
 
@@ -72,6 +75,11 @@ def counts_between(after: str, before: str | None, *, engine: str = "auto", mode
             then = {}
         for name, value in values.items():
             total[name] = total.get(name, 0) + value - then.get(name, 0)
+    if earlier and len(later) > 1 and not all(_CREATED in values for values in later.values()):
+        notes.append(
+            f"{len(later)} engines without the times of their start: one that began again between the readings and has "
+            "counted past its first since would not be noticed."
+        )
     gone = [series for series in earlier if series not in later]
     if gone:
         notes.append(f"{_named(gone[0])} is in the first reading alone: what it counted since is missing.")
@@ -85,11 +93,10 @@ def _counts(series: Series, total: Mapping[str | int, float], notes: list[str]) 
     if places != list(range(1, len(places) + 1)):
         raise ValueError(f"found positions {[place - 1 for place in places][:8]}, expected 0, 1, 2, … without gaps")
     known = {name: int(total[name]) for name in _KEPT if name in total}
-    if not known.get("drafts"):
-        raise ValueError("found no drafts counted, expected a server that speculated between the readings")
-    if not {"draft_tokens", "accepted_tokens"} <= set(known):
+    known.setdefault("drafts", 0)
+    if known["drafts"] and not {"draft_tokens", "accepted_tokens"} <= set(known):
         raise ValueError("found drafts without draft tokens or accepted tokens, expected the whole text")
-    if not places:
+    if known["drafts"] and not places:
         notes.append("No counts by position: totals alone, which say nothing of another k.")
     return ServerCounts(
         series.engine, "counters", known["drafts"], known.get("draft_tokens"), known.get("accepted_tokens"),
@@ -146,7 +153,7 @@ def _reading(text: str, engine: str, model: str | None, *, empty: bool = False) 
         elif key in values:
             raise ValueError(f"line {number}: found {name} twice, expected it once for each engine")
         else:
-            values[key] = _count(name, value, number, whole=key not in _AVERAGES)
+            values[key] = _count(name, value, number, whole=key not in (*_AVERAGES, _CREATED))
             if key == "spec_accept_rate" and values[key] > 1:
                 raise ValueError(f"line {number}: found {name} = {value[:20]}, expected a rate from 0 to 1")
     return _wanted(found, engine, model, others, empty)
@@ -204,6 +211,12 @@ def _wanted(found: Reading, engine: str, model: str | None, others: list[str], e
         if engine in ("auto", series.engine) and model in (None, series.model)
         and any(name not in ("tokens", "requests") for name in values)
     }  # fmt: skip
+    if not speculating:  # a server that answers and has no draft, or has none yet
+        speculating = {
+            series: values
+            for series, values in found.items()
+            if engine in ("auto", series.engine) and model in (None, series.model)
+        }
     if not speculating and empty:
         return {}
     models = {series.model for series in found}
@@ -221,6 +234,8 @@ def _wanted(found: Reading, engine: str, model: str | None, others: list[str], e
 
 
 def _was_reset(then: Mapping[str | int, float], now: Mapping[str | int, float]) -> bool:
+    if then.get(_CREATED, math.inf) < now.get(_CREATED, -math.inf):
+        return True
     return any(value > now.get(name, 0) for name, value in then.items())
 
 

@@ -15,7 +15,6 @@ MAX_COUNT = 2**53  # beyond, a float64 no longer counts by ones
 MAX_POSITIONS = 1024
 UNCENSORED = 0.95  # of K tokens in each draft: below, positions that were never drafted count as refused
 RATES = ("survival", "conditional")  # what rates by position may be: of all drafts, or given the position before
-WIRED, LIMITED = 0.2, 0.9  # survival of the first position below which, and of the last from which, more is said
 SHARES = 10_000  # drafts that published rates are counted as
 
 
@@ -32,6 +31,21 @@ class ServerRequest(NamedTuple):
     tokens: int | None = None
 
 
+class RequestTotals(NamedTuple):
+    """What a request came to, where its steps may be unknown.
+
+    Attributes:
+        steps: of verification; accepted: tokens in all of them.
+        prompt_tokens: None where it is not told.
+        looped: whether the answer ends in text that repeats itself; None where there is no text.
+    """
+
+    steps: int
+    accepted: int
+    prompt_tokens: int | None = None
+    looped: bool | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ServerCounts:
     """Counts of one engine and one model, between two readings or since its start.
@@ -44,6 +58,7 @@ class ServerCounts:
         positions: drafts in which positions 1, 2, ... were accepted; empty where the source does not tell.
         tokens: generated in all, drafts or not; requests_done: requests that they belong to. None where unknown.
         requests: where the source tells of each request; then all counts are theirs.
+        totals: of each request, where the source tells of each.
         ordered: whether the steps of `requests` are in their order, so that they can be replayed.
         mean_length: tokens per step, where the source only tells averages.
         shares: whether counts are published rates, of 10,000 drafts for want of the true number; nothing then has an
@@ -69,6 +84,7 @@ class ServerCounts:
     shares: bool = False
     model: str = ""
     notes: tuple[str, ...] = ()
+    totals: tuple[RequestTotals, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.positions) > MAX_POSITIONS:
@@ -112,27 +128,11 @@ class ServerCounts:
         return min(1.0, self.drafts / steps) if steps > 0 else 1.0
 
     @property
-    def remarks(self) -> tuple[str, ...]:
-        """Notes, and what such counts usually mean; for people."""
-        found, mean = list(self.notes), self.mean_length
-        if mean is None and self.drafts and self.accepted_tokens is not None:
-            mean = 1 + self.accepted_tokens / self.drafts
-        known = bool(self.positions and self.drafts)
-        shares = [count / (self.drafts or 1) for count in self.positions]
-        shares = shares if known else [] if mean is None else [mean - 1]
-        if shares and shares[0] < WIRED:
-            first = f"Only {shares[0]:.1%} of drafts have their first token accepted"
-            what = first if shares[0] else "No draft is accepted"
-            found.append(
-                f"{what}: where a model drafts, that is rarely a weak draft and mostly wiring (another tokenizer or "
-                "chat template, a head of another target, its hidden states)."
-            )
-        if known and shares[-1] >= LIMITED:
-            found.append(
-                f"{shares[-1]:.0%} of drafts are accepted whole: K = {len(shares)} is the limit, not the draft. Let "
-                "the server draft more and count again; beyond K nothing is known."
-            )
-        return tuple(found)
+    def tokens_per_step(self) -> float | None:
+        """Tokens per step at the present setting; None where the counts do not tell."""
+        if self.drafts and self.accepted_tokens is not None:
+            return 1 + (self.coverage or 1.0) * self.accepted_tokens / self.drafts
+        return 1.0 if self.drafts == 0 else self.mean_length
 
 
 def counts_of_survival(

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from operator import mul
 from typing import NamedTuple
 
-from .server_counts import LLAMA_CPP, MAX_POSITIONS, SGLANG, VLLM, ServerCounts
+from .server_counts import LLAMA_CPP, MAX_POSITIONS, SGLANG, VLLM, RequestTotals, ServerCounts
 
 LONGEST_LINE = 16_384  # characters of a line that counts
 VLLM_MARK, VLLM_V0_MARK, REQUEST_MARK, EVAL_MARK, TOTALS_MARK, SGLANG_MARK = (
@@ -56,16 +57,26 @@ def counts_of_log(text: str, model: str | None = None) -> ServerCounts:
         return _of_windows([found.groups() for found in windows])
     if totals := [(number, _read(_VLLM_V0, rest, number)) for number, _, rest in _marked(text, VLLM_V0_MARK)]:
         return _of_v0_totals(*totals[-1])
-    requests, answered = [], []
+    requests: list[Drafted] = []
+    answered: list[int] = []
+    prompts: list[int] = []
     for number, before, rest in _marked(text, REQUEST_MARK, EVAL_MARK):
         if REQUEST_MARK in before:
             requests.append(_request(_read(_REQUEST, rest, number), number))
-        elif not before.endswith("prompt" + EVAL_MARK):
-            answered.append(int(_read(_EVAL, rest, number)[1]))
+        else:
+            read = prompts if before.endswith("prompt" + EVAL_MARK) else answered
+            read.append(int(_read(_EVAL, rest, number)[1]))
     drafters = _running_totals(text)
     if requests or drafters:
         tokens = sum(answered) if len(answered) == len(requests) and requests else None
-        return _of_llama_log(requests, tokens, drafters, model)
+        found = _of_llama_log(requests, tokens, drafters, model)
+        if tokens is None or len(prompts) != len(requests):
+            return found
+        totals = zip(requests, answered, prompts, strict=True)
+        told = (RequestTotals(max(many - 1 - one.accepted, 0), one.accepted, prompt) for one, many, prompt in totals)
+        return replace(found, totals=tuple(told))
+    if answered:  # a llama.cpp that answers and has no draft
+        return ServerCounts(LLAMA_CPP, "totals", 0, 0, 0, tokens=sum(answered), requests_done=len(answered))
     if averages := [_average(_read(_AVERAGE, rest, number), number) for number, _, rest in _marked(text, SGLANG_MARK)]:
         notes = ("SGLang's log shows averages: no counts, no positions, and so no interval.",)
         return ServerCounts(SGLANG, "averages", mean_length=sum(averages) / len(averages), notes=notes)

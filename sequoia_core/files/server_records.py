@@ -21,6 +21,7 @@ from .server_counts import (
     MAX_POSITIONS,
     RATES,
     VLLM,
+    RequestTotals,
     ServerCounts,
     ServerRequest,
     counts_of_survival,
@@ -28,6 +29,7 @@ from .server_counts import (
 
 MAX_REQUESTS = 10_000  # each is in every resample: 80 MB
 MAX_STEPS = 5_000_000  # of all requests
+LOOPING = 64  # characters, below which a repeated text says little
 EXPECTED_ANSWERS = (
     "answers of vLLM with metrics.speculative_decoding (--per-request-spec-decode-metrics detailed), or of llama.cpp's "
     "server with timings"
@@ -42,6 +44,8 @@ def counts_of_answers(data: bytes) -> ServerCounts:
     """
     rows = _rows(data)
     parts = [part for row in rows for part in _parts(row)]
+    if not parts:  # answers of a llama.cpp without a draft
+        parts = [part for row in rows for part in _parts(row, "predicted_n")]
     engines = {engine for engine, _ in parts}
     if len(engines) != 1:
         mixed = " and ".join(sorted(engines)) or f"{len(rows)} objects without counts"
@@ -67,23 +71,39 @@ def _rows(data: bytes) -> list[Any]:
     return whole if isinstance(whole, list) else [whole]
 
 
-def _parts(row: Any) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yield the parts of an answer that count: engine -> fields, with `completion_tokens` where it is known."""
+def _parts(row: Any, timed: str = "draft_n") -> Iterable[tuple[str, dict[str, Any]]]:
+    """Yield the parts of an answer that count: engine -> fields, with what the rest of it tells of the request."""
     if not isinstance(row, dict):
         return
     row = row["response"] if isinstance(row.get("response"), dict) else row
     metrics, usage = row.get("metrics"), row.get("usage")
     fields = metrics.get("speculative_decoding") if isinstance(metrics, dict) else row
     tokens = usage.get("completion_tokens") if isinstance(usage, dict) else row.get("completion_tokens")
+    prompt = usage.get("prompt_tokens") if isinstance(usage, dict) else row.get("tokens_evaluated")
+    about = {"model": row.get("model", ""), "prompt_tokens": prompt, "looped": _looped(row)}
     if isinstance(fields, dict) and "num_spec_steps" in fields:
-        yield VLLM, fields | {"completion_tokens": tokens, "model": row.get("model", "")}
+        yield VLLM, fields | {"completion_tokens": tokens} | about
     timings = row.get("timings", row)
-    if isinstance(timings, dict) and "draft_n" in timings:
-        yield LLAMA_CPP, timings | {"model": row.get("model", "")}
+    if isinstance(timings, dict) and timed in timings:
+        yield LLAMA_CPP, timings | about
+
+
+def _looped(row: dict[str, Any]) -> bool | None:
+    """Return whether an answer's last half, at least, is one text of up to 200 characters again and again."""
+    choices = row.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else row
+    message = choice.get("message")
+    text = message.get("content") if isinstance(message, dict) else choice.get("text", row.get("content"))
+    if not isinstance(text, str) or not text:
+        return None
+    half = text[-max(len(text) // 2, LOOPING) :]
+    return len(half) >= LOOPING and any(
+        half[period:] == half[:-period] for period in range(1, len(half) // 4 + 1)[:200]
+    )
 
 
 def _of_vllm(found: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
-    requests, lengths = [], set()
+    requests, totals, lengths = [], [], set()
     ordered = all(isinstance(fields.get("per_step_accepted"), list) for fields in found)
     steps = 0
     for number, fields in enumerate(found, start=1):
@@ -106,6 +126,7 @@ def _of_vllm(found: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
         except ValueError as error:
             raise ValueError(f"request {number}: {error}") from error
         requests.append(ServerRequest(tuple(accepted), tuple(drafted), after_first))
+        totals.append(_totals(fields, len(accepted), sum(accepted)))
         lengths.add(longest)
     if len(lengths) > 1:
         raise ValueError(f"found num_spec_tokens {sorted(lengths)}, expected one setting in all requests")
@@ -115,8 +136,6 @@ def _of_vllm(found: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
     if not ordered:
         notes.append("Histograms without the order of steps: nothing can be replayed.")
     taken = [step for request in requests for step in request.accepted]
-    if not taken:
-        raise ValueError("found no drafts counted, expected a server that speculated")
     drafted_in_all = sum(_whole(fields, "num_draft_tokens") for fields in found)
     lengths_known = all(request.tokens is not None for request in requests)
     return ServerCounts(
@@ -124,8 +143,14 @@ def _of_vllm(found: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
         sum(taken), tuple(sum(step >= place for step in taken) for place in range(1, longest + 1)),
         tokens=sum((request.tokens or 0) + 1 for request in requests) if lengths_known else None,
         requests_done=len(requests), requests=tuple(requests), ordered=ordered,
-        model=_model(found), notes=tuple(notes),
+        model=_model(found), notes=tuple(notes), totals=tuple(totals),
     )  # fmt: skip
+
+
+def _totals(fields: dict[str, Any], steps: int, accepted: int) -> RequestTotals:
+    prompt = fields["prompt_tokens"]
+    known = type(prompt) is int and 0 <= prompt <= MAX_COUNT
+    return RequestTotals(max(steps, 0), accepted, prompt if known else None, fields["looped"])
 
 
 def _check_steps(accepted: Sequence[int], drafted: Sequence[int], longest: int, steps: int) -> None:
@@ -140,22 +165,29 @@ def _check_steps(accepted: Sequence[int], drafted: Sequence[int], longest: int, 
 
 def _of_timings(found: Sequence[dict[str, Any]], notes: list[str]) -> ServerCounts:
     drafted = accepted = tokens = 0
+    totals = []
     for number, fields in enumerate(found, start=1):
         try:
-            tokens += _whole(fields, "predicted_n")
-            drafted += _whole(fields, "draft_n")
-            accepted += _whole(fields, "draft_n_accepted")
+            fields = {"draft_n": 0, "draft_n_accepted": 0} | fields
+            counted = [_whole(fields, name) for name in ("predicted_n", "draft_n", "draft_n_accepted")]
         except ValueError as error:
             raise ValueError(f"request {number}: {error}") from error
+        tokens, drafted, accepted = tokens + counted[0], drafted + counted[1], accepted + counted[2]
+        totals.append(_totals(fields, counted[0] - 1 - counted[2], counted[2]))
     steps = tokens - len(found) - accepted
-    if steps < 1 or not drafted:
+    if not drafted and not accepted and tokens:
+        return ServerCounts(
+            LLAMA_CPP, "totals", 0, 0, 0, tokens=tokens, requests_done=len(found), model=_model(found),
+            notes=tuple(notes), totals=tuple(totals),
+        )  # fmt: skip
+    if steps < 1:
         raise ValueError(
             f"found {tokens} tokens, {drafted} drafted, {accepted} accepted, expected answers that were speculated"
         )
     notes.append("llama.cpp's timings are totals: tokens per step of the present setting, nothing by position.")
     return ServerCounts(
         LLAMA_CPP, "totals", None, drafted, accepted, tokens=tokens, requests_done=len(found),
-        mean_length=1 + accepted / steps, model=_model(found), notes=tuple(notes),
+        mean_length=1 + accepted / steps, model=_model(found), notes=tuple(notes), totals=tuple(totals),
     )  # fmt: skip
 
 

@@ -134,14 +134,11 @@ def server_method(address: str, engine: str, k: int) -> Callable[[Prompt, int, i
         answer = read_answer(content, address, engine)
         if not k:
             return answer
-        try:
-            if b"per_step_accepted" in content:
-                return replace(answer, counts=counts_from_bytes(content, address, engine=engine))
-            counts = counts_from_bytes(ask(address, "/metrics"), f"{address}/metrics", before, engine=engine)
-        except ValueError as error:
-            if "no drafts" in str(error):  # n-grams may find nothing to draft
-                return answer
-            raise
+        if b"per_step_accepted" in content:
+            return replace(answer, counts=counts_from_bytes(content, address, engine=engine))
+        counts = counts_from_bytes(ask(address, "/metrics"), f"{address}/metrics", before, engine=engine)
+        if not counts.drafts:  # n-grams may find nothing to draft
+            return answer
         return replace(answer, counts=replace(counts, requests=(_steps(counts, answer.tokens),)))
 
     return run

@@ -154,6 +154,34 @@ def test_pasted_text_is_read_like_a_file(assets) -> None:
     assert metrics(page)["Tokens per step now"][0] == "2.99"
 
 
+WIRED = (8000, 24_000, 295, (290, 5, 0), 8305, 10)
+
+
+def test_the_verdict_stands_first_with_its_evidence(assets) -> None:
+    page = open_page("server", server_way="Paste")
+    page.text_area(key="server_text_after").set_value(vllm_text(*WIRED).strip())
+    settled(page.run())
+    said = words(page)
+    assert "Wired wrong" in said and "first position accepted: 3.6% (3.2% to 4.1%) of 8,000" in said
+    assert "If mended (supposed: 70% at every position): 2.53 tokens per step instead of 1.04" in said
+    assert said.index("Wired wrong") < said.index("No costs yet")
+    page.text_area(key="server_text_after").set_value(vllm_text(*AFTER).strip())
+    settled(page.run())
+    assert "Healthy" in words(page) and "Wired wrong" not in words(page)
+
+
+def test_a_server_that_got_worse_between_its_readings_says_so(assets) -> None:
+    page = with_files(
+        vllm_text(8693, 26_079, 1417, (759, 363, 295), 9500, 27), vllm_text(693, 2079, 1122, (469, 358, 295), 2056, 17)
+    )
+    assert "Worse than before" in words(page)
+
+
+def test_a_server_that_never_drafted_has_a_verdict_and_nothing_else(assets) -> None:
+    page = with_files("# HELP vllm:generation_tokens_total x\nvllm:generation_tokens_total 900\n")
+    assert "Never drafted" in words(page) and not page.error and not page.metric and not page.get("plotly_chart")
+
+
 def test_rates_alone_say_how_they_were_read_and_can_be_read_otherwise(assets) -> None:
     page = open_page("server", server_way="Paste")
     page.text_area(key="server_text_after").set_value("0.8\n0.5\n0.3")

@@ -38,7 +38,7 @@ def unplanned(counts: ServerCounts, reason: str) -> None:
     if counts.positions and counts.drafts:
         shares = ", ".join(f"{count / counts.drafts:.3f}" for count in counts.positions)
         st.caption(f"Accepted by position, of {counts.drafts:,} drafts: {shares}.")
-    for note in counts.remarks:
+    for note in counts.notes:
         st.caption(f":material/info: {escaped(note)}")
 
 

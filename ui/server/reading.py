@@ -185,6 +185,17 @@ def counts(reading: Reading, engine: str, model: str | None, rates: str | None =
     return counts_from_bytes(data, name, before, before_name, engine=engine, model=model, rates=rates)
 
 
+def earlier(reading: Reading, engine: str, model: str | None) -> ServerCounts | None:
+    """Return what was counted before the first reading, a period of its own; None where nothing was drafted then."""
+    if reading.before is None:
+        return None
+    try:
+        found = counts(Reading(reading.before, None), engine, model)
+    except ValueError:  # no counters yet
+        return None
+    return found if found.drafts else None
+
+
 @st.cache_resource(max_entries=4, show_spinner="Replaying…")
 def chains(
     _counts: ServerCounts, reading: Reading, engine: str, model: str | None, rates: str | None, new_tokens: int | None

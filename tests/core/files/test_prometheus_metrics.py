@@ -53,6 +53,32 @@ def test_a_counter_that_fell_began_again_at_0():
     assert two.drafts == 352 + 689 and "(engine 0) began again" in two.notes[0] and two.notes[1] == "2 engines, summed."
 
 
+def test_an_engine_that_was_created_later_began_again_though_it_counted_further():
+    before = vllm_text(*BEFORE) + vllm_text(*AFTER, engine="1")
+    restarted = vllm_text(*AFTER).replace(" 1.79539", " 1.79540")
+    found = read(restarted + vllm_text(*AFTER, engine="1"), before)
+    assert found.drafts == 693 and "(engine 0) began again" in found.notes[0]
+    assert read(vllm_text(*AFTER) + vllm_text(*AFTER, engine="1"), before).drafts == 689
+
+
+def test_several_engines_without_the_time_of_their_start_are_a_doubt():
+    def two(first, second):
+        lines = vllm_text(*first) + vllm_text(*second, engine="1")
+        return "".join(f"{line}\n" for line in lines.splitlines() if "_created" not in line)
+
+    assert any("would not be noticed" in note for note in read(two(AFTER, AFTER), two(BEFORE, BEFORE)).notes)
+    assert not any("would not be noticed" in note for note in read(two(AFTER, AFTER)).notes)
+    one = llama_text(*LLAMA_AFTER), llama_text(*LLAMA_BEFORE)
+    assert not any("would not be noticed" in note for note in read(*one).notes)
+
+
+def test_a_server_that_never_drafted_is_read_too():
+    nothing = read(vllm_text(0, 0, 0, (0, 0), 500, 2))
+    assert (nothing.drafts, nothing.tokens, nothing.positions) == (0, 500, (0, 0))
+    between = read(vllm_text(*AFTER), vllm_text(*AFTER))
+    assert (between.drafts, between.tokens) == (0, 0)
+
+
 def test_a_server_that_drafts_less_than_before_began_again():
     shorter = (10, 20, 9, (6, 3), 30, 1)
     assert read(vllm_text(*shorter), vllm_text(*BEFORE)).positions == (6, 3)

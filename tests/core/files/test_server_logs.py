@@ -50,7 +50,7 @@ def test_running_totals_count_once_and_with_a_request_that_accepted_nothing():
     )
     assert found.coverage == 1.0 and found.requests_done == 2
     alone = counts_of_log(NOTHING)
-    assert (alone.accepted_tokens, alone.mean_length) == (0, 1.0) and "No draft is accepted" in alone.remarks[-1]
+    assert (alone.accepted_tokens, alone.mean_length) == (0, 1.0)
 
 
 def test_running_totals_that_begin_again_or_belong_elsewhere():
@@ -72,14 +72,6 @@ def test_drafters_are_told_apart():
     assert (counts_of_log(log, "draft").drafts, counts_of_log(log, "ngram_mod").positions) == (20, (4, 3, 2, 1))
     idle = FIRST + running("ngram_mod", 0, 0, 0, "0.000")
     assert counts_of_log(idle).drafts == 20  # one that never drafted is none
-
-
-def test_what_few_or_only_accepted_drafts_mean_is_said():
-    few = running("draft", 100, 400, 7, "0.050, 0.010, 0.010, 0.000")
-    assert "Only 5.0% of drafts" in counts_of_log(few).remarks[-1] and "wiring" in counts_of_log(few).remarks[-1]
-    most = running("draft", 100, 200, 195, "1.000, 0.950")
-    assert "K = 2 is the limit, not the draft" in counts_of_log(most).remarks[-1]
-    assert not any("wiring" in word or "limit" in word for word in counts_of_log(FIRST).remarks)
 
 
 def test_totals_of_the_first_vllm_engine_are_read_to_the_last():

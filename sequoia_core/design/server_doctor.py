@@ -1,0 +1,321 @@
+"""The rules that tell what is wrong with a server's speculative decoding by what it counted: one small function each.
+
+A rule fires only where exact bounds lie beyond its threshold; `benchmarks/doctor.py` tells how often healthy drafts
+set it off, and planted faults. Drafts are taken as independent. Names such as vllm#50170 are threads on GitHub where
+the pattern was seen. Shapes: K = positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, nan
+from typing import NamedTuple
+
+import numpy as np
+
+from ..files.server_counts import ServerCounts
+from .bootstrap import Estimate, exact_interval
+from .request_spread import long_prompts
+
+FALSE_ALARM = 0.01  # of one rule, where the truth lies at its threshold; healthy drafts lie further off
+DEVIATIONS = 2.576  # of a normal law: half of FALSE_ALARM, since few drafts have fatter tails
+WIRED = 0.2  # of drafts with their first token accepted: healthy heads have .5 to .85
+LIMITED = 0.9  # of drafts accepted whole
+FOLLOWS = 0.5  # accepted given the first, above which a low first position is selection: drafts begin at hard places
+CLIFF = 0.6  # of the rate before: a window, block or position limit (vllm#51009: .25 after a first that is near normal)
+FADES = 0.6  # of the first half's rate: one layer of a head used again and again (vllm#52688)
+WORSE_BY = 0.05  # fewer accepted: other texts and another K do 2 to 6 % by themselves (llama.cpp#27106: .7 to .5)
+RARE = 0.5  # of steps with a draft: a minimum probability, n-grams (llama.cpp#22506)
+LOOPING = 0.2  # of answers that repeat themselves: a draft guesses a loop (model-serving-minefield#108)
+SLOW = 0.97  # of the speed without a draft (mlx-lm#1132: .65)
+HEALTHY_RATE = 0.7  # at every position: what published heads reach, supposed where nothing better is known
+FEW = 500  # trials of later positions, below which a fall at one of them may not show (power: benchmarks/results)
+MOST_DRAFTS = 1_000_000
+
+HEALTHY, WIRED_WRONG, RUNS_OUT, LONGER = "healthy", "wired wrong", "runs out", "falls with prompt length"
+TOO_LONG, NEVER, RARELY, LIMIT = "K above what the head gives", "never drafted", "drafts rarely", "K is the limit"
+WORSE, LOOPS, COSTS, UNKNOWN = "worse than before", "degenerate text", "fine but costs too much", "cannot tell"
+
+
+class Evidence(NamedTuple):
+    """A number found, with its bounds (NaN where it has none); `of` is how many trials it rests on."""
+
+    what: str
+    value: float
+    low: float = nan
+    high: float = nan
+    of: int | None = None
+    share: bool = True
+
+    def __str__(self) -> str:
+        form = "{:.1%}" if self.share else "{:,.2f}"
+        bounds = f" ({form} to {form})".format(self.low, self.high) if self.low < self.high else ""
+        return f"{self.what}: {form.format(self.value)}{bounds}" + ("" if self.of is None else f" of {self.of:,}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Finding:
+    """What a rule found.
+
+    Args:
+        says: what it means, one sentence; check: what to look at next.
+        position: where drafts run out, from 1.
+        mended: survival by position that is supposed once it is mended; empty where unknown.
+        supposed: where that comes from.
+    """
+
+    verdict: str
+    evidence: tuple[Evidence, ...]
+    says: str
+    check: str
+    position: int | None = None
+    mended: tuple[float, ...] = ()
+    supposed: str = f"{HEALTHY_RATE:.0%} at every position"
+
+    @property
+    def title(self) -> str:
+        """The verdict, with its position."""
+        return self.verdict[0].upper() + self.verdict[1:] + (f" at position {self.position}" if self.position else "")
+
+
+def never_drafted(counts: ServerCounts) -> Finding | None:
+    """Fire where nothing was proposed (mlx-engine#280: the draft failed to load almost in silence)."""
+    if counts.drafts != 0 and counts.draft_tokens != 0:
+        return None
+    return Finding(
+        NEVER, () if counts.tokens is None else (Evidence("tokens generated", counts.tokens, share=False),),
+        "Nothing was drafted: the draft is not loaded, or not used for these requests.",
+        "the log at start: a draft refused (tokenizer, memory), an option misspelt, batches or images that turn it off",
+        mended=_geometric(3),
+    )  # fmt: skip
+
+
+def wired_wrong(counts: ServerCounts) -> Finding | None:
+    """Fire where the first position is hardly ever accepted (vllm#50170: .036, healthy .751; vllm#56792: .009)."""
+    first, later = _first(counts), _later(counts)
+    if first is None or not first.high < WIRED or (later and later[0].low > FOLLOWS):
+        return None
+    return Finding(
+        WIRED_WRONG, (first, *later), "A weak draft does better: what it is given is not what it was trained on.",
+        "the head's layer ids, their layout and its anchor against its own config; tokenizer; chat template",
+        mended=_geometric(len(counts.positions) or 3),
+    )  # fmt: skip
+
+
+def runs_out(counts: ServerCounts) -> Finding | None:
+    """Fire where the rate given the position before falls by 40 % or more at one position."""
+    reached = _reached(counts)
+    rates = [
+        _share(f"position {place}, given the one before", reached[place], reached[place - 1], counts)
+        for place in range(1, len(reached))
+    ]
+    for place, (before, here) in enumerate(zip(rates, rates[1:], strict=False), start=2):
+        if here.high < CLIFF * before.low:
+            held = sum(reached[1:place]) / sum(reached[: place - 1])
+            survival = [count / reached[0] for count in reached[1:place]]
+            survival += [survival[-1] * held**more for more in range(1, len(reached) - place + 1)]
+            return Finding(
+                RUNS_OUT, (before, here), "The rate falls at once, which text does not do.",
+                "the draft's window, block size and position limit; how it is fed its own output",
+                place, tuple(survival), f"{held:.0%} from there on, as before",
+            )  # fmt: skip
+    return None
+
+
+def too_long(counts: ServerCounts) -> Finding | None:
+    """Fire where the later half of the positions is accepted far less often than the first, little by little."""
+    reached = _reached(counts)
+    longest, middle = len(reached) - 1, len(reached) // 2
+    if longest < 3:
+        return None
+    first, last = (
+        _share(f"positions {start + 1} to {end}", sum(reached[start + 1 : end + 1]), sum(reached[start:end]), counts)
+        for start, end in ((0, middle), (middle, longest))
+    )
+    if not last.high < FADES * first.low:
+        return None
+    kept = sum(reached[: middle + 1]) / sum(reached)
+    return Finding(
+        TOO_LONG, (first, last), f"K = {longest} is more than the head can do.",
+        f"how many tokens it was trained for; K = {middle} keeps {kept:.0%} of the tokens per step",
+    )  # fmt: skip
+
+
+def falls_with_length(counts: ServerCounts) -> Finding | None:
+    """Fire where long prompts have half the acceptance of short ones, by more than chance."""
+    found = long_prompts(counts.totals)
+    if found is None or found.chance > FALSE_ALARM:
+        return None
+    seen = [
+        Evidence(f"accepted per step, prompts up to {found.middle:,} tokens", found.short, share=False),
+        Evidence("accepted per step, longer ones", found.long, share=False),
+        Evidence("such a difference by chance", found.chance),
+    ]
+    return Finding(
+        LONGER, tuple(seen), "Acceptance falls with the length of the prompt.",
+        "the draft's own context limit and rope scaling; the position it starts at (off by one); its window",
+        mended=(found.short,), supposed="what short prompts have",
+    )  # fmt: skip
+
+
+def worse(counts: ServerCounts, earlier: ServerCounts | None) -> Finding | None:
+    """Fire where fewer tokens are accepted than in another period."""
+    before, now = (None, None) if earlier is None else (_yield(earlier, counts), _yield(counts, earlier))
+    if earlier is None or before is None or now is None:
+        return None
+    spread = float(np.hypot(now[1], (1 - WORSE_BY) * before[1]))
+    if now[0] + DEVIATIONS * spread >= (1 - WORSE_BY) * before[0]:
+        return None
+    known = bool(earlier.positions and counts.positions)
+    what = "accepted per draft" if known else "drafted tokens accepted"
+    seen = (
+        Evidence(f"{what}, {when}", mean, max(mean - DEVIATIONS * by, 0.0), mean + DEVIATIONS * by, share=not known)
+        for when, (mean, by) in (("before", before), ("now", now))
+    )
+    mended = tuple(count / (earlier.drafts or 1) for count in earlier.positions[: len(counts.positions)])
+    return Finding(
+        WORSE, tuple(seen), "Fewer tokens are accepted than before.",
+        "what changed: the engine's version, sampling, thinking on or off, the kind of text, longer prompts",
+        mended=mended, supposed="the earlier acceptance",
+    )  # fmt: skip
+
+
+def degenerate(counts: ServerCounts) -> Finding | None:
+    """Fire where answers repeat themselves."""
+    known = [total.looped for total in counts.totals if total.looped is not None]
+    loops = known.count(True)
+    if loops < max(LOOPING * len(known), 1):
+        return None
+    return Finding(
+        LOOPS, (Evidence("answers that end in a loop", loops / len(known), of=len(known)),),
+        "A draft guesses a loop almost always: these counts tell of loops, not of the draft.",
+        "the answers themselves; measure with other prompts, or without ignore_eos",
+    )  # fmt: skip
+
+
+def too_slow(counts: ServerCounts, speed: Estimate | None) -> Finding | None:
+    """Fire where speculation loses time, however well drafts are accepted."""
+    if speed is None or (speed.value if speed.high is None else speed.high) >= SLOW:
+        return None
+    low, high = (nan, nan) if speed.low is None or speed.high is None else (speed.low, speed.high)
+    seen = [Evidence("speed over no speculation", speed.value, low, high, share=False)]
+    if (tokens := counts.tokens_per_step) is not None:
+        seen.append(Evidence("tokens per step", tokens, share=False))
+        seen.append(Evidence("a step's time over one without a draft", tokens / speed.value, share=False))
+    return Finding(
+        COSTS, tuple(seen), "A step costs more than it yields.",
+        "a smaller draft, a shorter K, or none: mixtures of experts and large batches make wide passes dear",
+    )  # fmt: skip
+
+
+def drafts_rarely(counts: ServerCounts) -> Finding | None:
+    """Fire where few steps have a draft, or drafts end early."""
+    coverage, filled = counts.coverage, counts.filled
+    if not counts.censored and (coverage is None or coverage >= RARE):
+        return None
+    seen = [] if filled is None else [Evidence("drafts are filled to", filled)]
+    seen += [] if coverage is None else [Evidence("steps with a draft", coverage)]
+    seen.append(_share("drafted tokens accepted", counts.accepted_tokens or 0, counts.draft_tokens or 0, counts))
+    return Finding(
+        RARELY, tuple(seen), "What is drafted may be good; little is.",
+        "--spec-draft-p-min 0 (or lower), then count again; n-grams find something in few texts only",
+    )  # fmt: skip
+
+
+def limited(counts: ServerCounts) -> Finding | None:
+    """Fire where nearly all that is drafted is accepted (llama.cpp#24508: .97 with a minimum probability of .85)."""
+    found = _share("drafted tokens accepted", counts.accepted_tokens or 0, counts.draft_tokens or 0, counts)
+    if counts.positions:
+        found = _share("drafts accepted whole", counts.positions[-1], counts.drafts or 0, counts)
+    if not found.low >= LIMITED:
+        return None
+    return Finding(
+        LIMIT, (found,), "The draft could do more: K or a minimum probability is the limit.",
+        "a larger K or a lower minimum probability; and the answers, since loops look alike",
+    )  # fmt: skip
+
+
+def sound(counts: ServerCounts) -> Finding:
+    """Say that no rule fired, or that there are too few counts to say so."""
+    first, later = _first(counts), _later(counts)
+    if first is not None and first.of and first.low <= WIRED and not counts.shares:
+        more = _needed(first.value, first.of)
+        enough = f"about {more:,} would do" if more else "the rate lies at the limit itself"
+        says = f"{first.of:,} drafts are too few: {enough}."
+        return Finding(UNKNOWN, (first,), says, "the same after more requests")
+    if first is not None and not counts.positions:
+        if counts.draft_tokens:
+            first = _share("drafted tokens accepted", counts.accepted_tokens or 0, counts.draft_tokens, counts)
+        if not first.low > WIRED:  # a share of all drafted tokens is no more than that of the first ones
+            first = None
+    if first is None:
+        return Finding(UNKNOWN, (), "These counts say nothing by position.", "metrics, or answers with their counts")
+    normal = "The first position is accepted least, which is normal: drafts begin where text is hard."
+    says = normal if later and first.high < later[0].low else "Nothing in the counts looks wrong."
+    if later and counts.drafts and (of := later[0].of) and of < FEW:
+        says += f" Of the later positions too few drafts tell: {counts.drafts * FEW // of:,} would do."
+    return Finding(HEALTHY, (first, *later), says, "what steps cost: --timed or --profile tell which K pays")
+
+
+def _first(counts: ServerCounts) -> Evidence | None:
+    """Return how often the first position is accepted; of totals and averages, the most that it can be."""
+    if counts.positions and counts.drafts:
+        return _share("first position accepted", counts.positions[0], counts.drafts, counts)
+    what, accepted, drafts = "first position accepted, at most", counts.accepted_tokens, counts.drafts or 0
+    if not drafts and counts.tokens is not None:
+        drafts = counts.tokens - (counts.requests_done or 0) - (accepted or 0)
+    if drafts > 0 and accepted is not None:
+        return _share(what, min(accepted, drafts), drafts, counts)
+    rate = nan if counts.mean_length is None else min(counts.mean_length - 1, 1.0)
+    return None if rate != rate else Evidence(what, rate, rate, rate)
+
+
+def _later(counts: ServerCounts) -> tuple[Evidence, ...]:
+    reached = _reached(counts)
+    trials = sum(reached[1:-1])
+    return (_share("later ones, given the one before", sum(reached[2:]), trials, counts),) if trials else ()
+
+
+def _reached(counts: ServerCounts) -> list[int]:
+    """Return in how many drafts 0, 1, …, K positions were accepted; nothing where drafts ended early by themselves."""
+    return [] if counts.censored or not counts.drafts else [counts.drafts, *counts.positions]
+
+
+def _share(what: str, hits: int, trials: int, counts: ServerCounts) -> Evidence:
+    """Return a share with bounds that miss the truth to either side in FALSE_ALARM of all readings."""
+    if not trials:
+        return Evidence(what, 0.0, 0.0, 1.0, 0)
+    if counts.shares:  # published: of how many drafts is not known
+        return Evidence(what, hits / trials, hits / trials, hits / trials)
+    return Evidence(what, hits / trials, *exact_interval(hits, trials, 1 - 2 * FALSE_ALARM), trials)
+
+
+def _needed(rate: float, trials: int) -> int | None:
+    """Return how many drafts tell such a rate from WIRED, to one digit; None for more than MOST_DRAFTS."""
+    while trials < MOST_DRAFTS:
+        trials = ceil(trials * 1.25)
+        low, high = exact_interval(round(rate * trials), trials, 1 - 2 * FALSE_ALARM)
+        if low > WIRED or high < WIRED:
+            digit = 10 ** (len(str(trials)) - 1)
+            return ceil(trials / digit) * digit
+    return None
+
+
+def _yield(counts: ServerCounts, other: ServerCounts) -> tuple[float, float] | None:
+    """Return the tokens accepted per draft up to a K that both have, and how unsure; of totals, per drafted token."""
+    if counts.positions and other.positions and counts.drafts:
+        longest = min(len(counts.positions), len(other.positions))
+        ends = -np.diff([counts.drafts, *counts.positions[:longest], 0]) / counts.drafts
+        lengths = np.arange(longest + 1)
+        mean = float(ends @ lengths)
+        variance = max(float(ends @ lengths**2) - mean**2, 0.0)
+        return mean, 0.0 if counts.shares else (variance / counts.drafts) ** 0.5
+    first = _first(counts)
+    if first is None or not first.of or not counts.draft_tokens:
+        return None
+    share = (counts.accepted_tokens or 0) / counts.draft_tokens
+    return share, (share * (1 - share) / first.of) ** 0.5  # tokens of a draft hang together: each draft is one trial
+
+
+def _geometric(longest: int) -> tuple[float, ...]:
+    return tuple(HEALTHY_RATE**place for place in range(1, longest + 1))

@@ -1,0 +1,239 @@
+"""The doctor's verdicts: situations of public threads rebuilt with small counts of our own; false alarms and power."""
+
+import json
+
+import pytest
+
+from benchmarks.doctor import false_alarms, power
+from sequoia_core.design import server_doctor as rules
+from sequoia_core.design.bootstrap import exact_interval
+from sequoia_core.design.chain_acceptance import chain_acceptance, counts_of_matrix
+from sequoia_core.design.matrix_files import load_acceptance
+from sequoia_core.design.request_spread import by_prompt_length, spread
+from sequoia_core.design.server_costs import costs_of, timed_setting
+from sequoia_core.design.server_diagnosis import diagnose
+from sequoia_core.files.model_names import ASSETS
+from sequoia_core.files.server_counts import ServerCounts, counts_of_survival
+from sequoia_core.files.server_readings import counts_from_bytes
+from tests.core.files.server_samples import (
+    AFTER,
+    BEFORE,
+    LLAMA_PMIN,
+    NGRAM,
+    SGLANG_TEXT,
+    llama_text,
+    step_records,
+    vllm_text,
+)
+
+
+def read(text: str | bytes, before: str | None = None, **options) -> ServerCounts:
+    data = text.encode() if isinstance(text, str) else text
+    return counts_from_bytes(data, "after", None if before is None else before.encode(), **options)
+
+
+def vllm(positions: tuple[int, ...], drafts: int, **options) -> str:
+    accepted = sum(positions)
+    return vllm_text(drafts, drafts * len(positions), accepted, positions, drafts + accepted + 10, 10, **options)
+
+
+def answers(*rows: tuple[int, int, int, int], text: str = "") -> bytes:
+    """Return answers of llama.cpp's server: prompt tokens, tokens predicted, drafted, accepted; with one text."""
+    return json.dumps(
+        [
+            {"choices": [{"text": text}], "usage": {"prompt_tokens": prompt},
+             "timings": {"predicted_n": many, "draft_n": drafted, "draft_n_accepted": accepted}}
+            for prompt, many, drafted, accepted in rows
+        ]
+    ).encode()  # fmt: skip
+
+
+def llama_log(*requests: tuple[int, int, int]) -> str:
+    """Return a log: tokens of the answer, drafted and accepted of each request."""
+    lines = []
+    for number, (many, drafted, accepted) in enumerate(requests):
+        lines += [
+            f"slot print_timing: id 0 | task {number} | prompt eval time = 40.00 ms / 12 tokens",
+            f"slot print_timing: id 0 | task {number} |        eval time = 1000.00 ms / {many} tokens",
+            f"slot print_timing: id 0 | task {number} | draft acceptance = {accepted / drafted:.5f} ( {accepted} "
+            f"accepted / {drafted} generated), mean len = 2.00",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def verdict(counts: ServerCounts, earlier: ServerCounts | None = None, **options) -> str:
+    return diagnose(counts, earlier, **options).verdict.title
+
+
+def test_layer_ids_that_were_guessed_are_wired_wrong():
+    """vllm#50170: an EAGLE-3 head whose config names no layers."""
+    found = diagnose(read(vllm((290, 5, 0), 8000)), timed=[(0, 60.0, 1), (3, 45.0, 1)])
+    assert found.verdict.title == "Wired wrong" and "layer ids" in found.verdict.check
+    first, later = found.verdict.evidence
+    assert first.value == pytest.approx(0.03625) and first.low < 0.036 < first.high < 0.05 and first.of == 8000
+    assert later.value == pytest.approx(5 / 295, abs=1e-6)
+    assert found.mended_tokens == pytest.approx(1 + 0.7 + 0.49 + 0.343)
+    assert found.mended_speed == pytest.approx(45 / 60 * found.mended_tokens / found.tokens_per_step)
+    assert [each.verdict for each in found.findings[1:]] == [rules.COSTS]
+
+
+def test_a_block_layout_read_the_other_way_is_wired_wrong():
+    """vllm#56792: the flag that says from which slot a block is sampled is missing; .9 % of all drafted tokens."""
+    assert verdict(read(vllm((55, 8, 2, 1, 0, 0, 0), 1000))) == "Wired wrong"
+
+
+def test_prompts_beyond_the_drafts_own_context():
+    """vllm#58080: beyond the draft's length dummies are drafted; told by requests, and by two periods of counters."""
+    rows = [(500 * n, 201, 210, 130) for n in range(1, 9)] + [(30_000 + n, 201, 600, 1) for n in range(8)]
+    found = diagnose(read(answers(*rows)))
+    assert found.verdict.title == "Falls with prompt length" and "context limit" in found.verdict.check
+    assert "up to 4,000 tokens" in str(found.verdict.evidence[0])
+    before = read(vllm((700, 500), 1000))
+    assert verdict(read(vllm((800, 505), 3000), vllm((700, 500), 1000)), before) == "Worse than before"
+
+
+def test_a_block_seeded_one_position_early_falls_with_the_prompt():
+    """ik_llama.cpp#2296: .8 of the drafted tokens at 1K, .22 at 12K."""
+    rows = [(1000 + n, 261, 200, 160) for n in range(6)] + [(12_000 + n, 145, 200, 44) for n in range(6)]
+    found = diagnose(read(answers(*rows)))
+    assert found.verdict.title == "Falls with prompt length" and "off by one" in found.verdict.check
+    short, long = (each.value for each in found.verdict.evidence[:2])
+    assert short == pytest.approx(1.6) and long == pytest.approx(0.44)
+    table = by_prompt_length(read(answers(*rows)).totals)
+    assert [part.requests for part in table] == [4, 4, 4] and table[0].tokens_per_step == pytest.approx(2.6)
+    mixed = [(prompt, *rows[n][1:]) for n, prompt in enumerate(range(1000, 13_000, 2000))]
+    assert by_prompt_length(read(answers(*mixed)).totals) == []  # six requests tell nothing
+
+
+@pytest.mark.parametrize("fault", ["first and no further", "window"])
+def test_a_rate_that_falls_at_one_position_runs_out_there(fault):
+    """vllm#51009: near normal at the first position, a quarter after it; a window that is read as full attention."""
+    positions = {"first and no further": (740, 185, 46, 12, 3), "window": (600, 385, 215, 108, 60, 0, 0, 0)}[fault]
+    found = diagnose(read(vllm(positions, 1000)))
+    place = {"first and no further": 2, "window": 6}[fault]
+    assert found.verdict.title == f"Runs out at position {place}" and "window" in found.verdict.check
+    assert found.mended_tokens > found.tokens_per_step
+
+
+def test_one_layer_used_again_and_again_fades():
+    """vllm#52688: K above the layers that the head has."""
+    found = diagnose(read(vllm((3000, 1350, 350, 56, 6), 4000)))
+    assert found.verdict.title == "K above what the head gives"
+    assert "K = 3 keeps 99% of the tokens per step" in found.verdict.check
+
+
+def test_an_update_that_lost_acceptance_is_worse_than_before():
+    """llama.cpp#27106: .7 of the drafted tokens before, .5 after; logs alone."""
+    before, after = llama_log(*[(241, 200, 140)] * 10), llama_log(*[(201, 200, 100)] * 10)
+    found = diagnose(read(after), read(before))
+    assert found.verdict.title == "Worse than before"
+    assert [each.value for each in found.verdict.evidence] == [0.7, 0.5]
+    assert verdict(read(before), read(after)) == "Healthy" == verdict(read(before), read(before))
+
+
+def test_a_text_unlike_the_published_ones_is_worse_than_they():
+    """z-lab/dflash#133: thinking was on; every position a little lower than published."""
+    published = counts_of_matrix(load_acceptance(ASSETS / "servers" / "gemma-4-31b-dflash.json"))
+    share = [count / published.drafts for count in published.positions]
+    counts = read(vllm(tuple(int(2000 * each * 0.8) for each in share), 2000))
+    found = diagnose(counts, published)
+    assert found.verdict.title == "Worse than before" and "thinking" in found.verdict.check
+    assert found.mended_tokens == pytest.approx(1 + sum(share))
+    assert verdict(counts) == "Healthy"
+
+
+def test_a_minimum_probability_drafts_rarely():
+    """llama.cpp#22506: what the draft doubts is not drafted."""
+    found = diagnose(read(llama_text(*LLAMA_PMIN)))
+    assert found.verdict.title == "Drafts rarely" and "p-min" in found.verdict.check
+    assert verdict(read(vllm_text(*NGRAM))) == "Drafts rarely"
+    assert verdict(read(answers(*[(10, 200, 90, 88)] * 8))) == "K is the limit"
+
+
+def test_a_fine_draft_that_is_too_dear_costs_too_much():
+    """mlx-lm#1132: a mixture of experts with a draft half the size of what is active, 22.9 instead of 35.3."""
+    found = diagnose(read(vllm((800, 640, 512), 1000)), timed=[(0, 35.3, 1), (3, 22.94, 1)])
+    assert found.verdict.title == "Fine but costs too much" and "experts" in found.verdict.check
+    speed, tokens, step = (each.value for each in found.verdict.evidence)
+    assert speed == pytest.approx(0.65, abs=0.001) and step == pytest.approx(tokens / speed)
+    assert verdict(read(vllm((800, 640, 512), 1000)), timed=[(0, 35.3, 1), (3, 52.0, 1)]) == "Healthy"
+
+
+@pytest.mark.parametrize("source", ["vllm", "none", "answers", "log"])
+def test_a_draft_that_is_not_loaded_never_drafted(source):
+    """mlx-engine#280 and others: the server answers, and says nothing of its draft."""
+    plain = "".join(f"{line}\n" for line in vllm_text(*AFTER).splitlines() if "spec_decode" not in line)
+    plain = "# TYPE vllm:generation_tokens_total counter\n" + plain
+    timings = {"timings": {"predicted_n": 200, "predicted_ms": 1.0}}
+    log = "\n".join(line for line in llama_log((200, 9, 9)).splitlines() if "draft acceptance" not in line)
+    text = {"vllm": vllm((0, 0), 0), "none": plain, "answers": json.dumps([timings] * 3), "log": log}[source]
+    found = diagnose(read(text))
+    assert found.verdict.title == "Never drafted" and found.tokens_per_step == 1
+    with pytest.raises(ValueError, match="found no drafts counted"):
+        chain_acceptance(read(text))
+
+
+def test_answers_that_loop_are_degenerate_text():
+    """model-serving-minefield#108: one token again and again, nearly all accepted."""
+    rows = [(20, 901, 800, 780)] * 8
+    found = diagnose(read(answers(*rows, text="A sound beginning of an answer. " + "- word " * 60)))
+    assert found.verdict.title == "Degenerate text" and found.verdict.evidence[0].of == 8
+    fine = "".join(f"Line {n} says that {n * n} is the square of {n}, which is no loop. " for n in range(40))
+    assert verdict(read(answers(*rows, text=fine))) == "K is the limit"
+    assert verdict(read(answers(*rows))) == "K is the limit"
+
+
+def test_sound_servers_are_healthy_and_a_low_first_position_is_normal():
+    for counts in (read(vllm_text(*AFTER), vllm_text(*BEFORE)), read(step_records())):
+        found = diagnose(counts)
+        assert found.verdict.title == "Healthy" and "normal" in found.verdict.says and not found.gain
+    hard = read(vllm((150, 135, 120), 1000))  # drafts begin where it is hard; what follows is nearly sure
+    assert rules.wired_wrong(hard) is None and rules.wired_wrong(read(vllm((150, 30, 10), 1000))) is not None
+
+
+def test_too_few_drafts_cannot_tell_and_say_how_many_would():
+    found = diagnose(read(vllm((3, 1), 12)))
+    assert found.verdict.title == "Cannot tell" and "12 drafts are too few: about " in found.verdict.says
+    more = int(found.verdict.says.split("about ")[1].split(" ")[0].replace(",", ""))
+    low, high = exact_interval(more // 4, more, 1 - 2 * rules.FALSE_ALARM)
+    assert low > 0.19 and more < 3000
+    assert diagnose(read(SGLANG_TEXT)).tokens_per_step == 2.65
+    nothing = read(SGLANG_TEXT.replace(" 2.65", " 1.0"))
+    assert verdict(nothing) == "Wired wrong"
+
+
+def test_published_rates_have_no_bounds_and_a_verdict_all_the_same():
+    assert verdict(counts_of_survival([0.03, 0.001], "a page")) == "Wired wrong"
+    assert verdict(counts_of_survival([0.7, 0.5], "a page")) == "Healthy"
+
+
+def test_costs_plan_what_mending_brings():
+    counts = read(vllm((290, 5, 0, 0), 8000))
+    chains = chain_acceptance(counts)
+    costs = costs_of(None, [timed_setting(k, rate, chains) for k, rate in ((0, 60), (2, 55), (4, 50))])
+    found = diagnose(counts, costs=costs)
+    assert found.mended_speed > 1.5 and "× the speed without speculation" in found.gain
+
+
+def test_requests_differ():
+    found = spread(read(answers((10, 101, 90, 60), (10, 101, 90, 20))).totals)
+    assert (found.least, found.most, found.requests) == (pytest.approx(1 + 20 / 80), pytest.approx(1 + 60 / 40), 2)
+    assert "±47%" in str(found)
+
+
+def test_exact_bounds_are_those_of_a_table():
+    assert exact_interval(0, 10, 0.95) == (0.0, pytest.approx(0.3085, abs=1e-4))
+    assert exact_interval(3, 10, 0.95) == (pytest.approx(0.0667, abs=1e-4), pytest.approx(0.6525, abs=1e-4))
+    assert exact_interval(10, 10, 0.95) == (pytest.approx(0.6915, abs=1e-4), 1.0)
+
+
+def test_healthy_drafts_seldom_set_a_rule_off():
+    """80 readings in each of 42 settings: a true share of 2 % exceeds 9 of 80 in one of 40,000."""
+    found = false_alarms(80, drafts=(30, 1000), lengths=(1, 3, 8))
+    assert all(row["worst"] <= 9 / 80 and row["mean"] <= 0.01 for row in found.values()), found
+
+
+def test_planted_faults_are_found():
+    """Of 1,000 drafts, 40 readings each; a true power of 80 % falls below 60 % in one of 500."""
+    found = power(40, drafts=(1000,))
+    assert {name: row["found"][1000] for name, row in found.items() if row["found"][1000] < 0.6} == {}

@@ -1,0 +1,50 @@
+"""The doctor's verdict on a server: what is wrong, if anything, by what it counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from sequoia_core.design.request_spread import by_prompt_length, spread
+from sequoia_core.design.server_doctor import HEALTHY, LIMIT, UNKNOWN
+from ui.markdown import escaped
+
+if TYPE_CHECKING:
+    from sequoia_core.design.server_diagnosis import Diagnosis
+    from sequoia_core.files.server_counts import ServerCounts
+
+ICONS = {HEALTHY: ":material/check_circle:", UNKNOWN: ":material/help:", LIMIT: ":material/straighten:"}
+FAULT = ":material/warning:"
+
+
+def card(diagnosis: Diagnosis, counts: ServerCounts) -> None:
+    """Draw the verdict with its evidence, the next check, and what mending would bring."""
+    first, *others = diagnosis.findings
+    with st.container(border=True, key="server_verdict"):
+        st.markdown(f"#### {ICONS.get(first.verdict, FAULT)} {escaped(first.title)}")
+        st.markdown(escaped(first.says))
+        if first.evidence:
+            st.markdown("\n".join(f"- {escaped(str(evidence))}" for evidence in first.evidence))
+        st.markdown(f"**Check next:** {escaped(first.check)}.")
+        if diagnosis.gain:
+            st.markdown(escaped(diagnosis.gain))
+        for finding in others:
+            st.caption(f"Also **{escaped(finding.title)}**: {escaped('; '.join(map(str, finding.evidence)))}.")
+        over, lengths = spread(counts.totals), by_prompt_length(counts.totals)
+        if over is not None:
+            st.caption(escaped(str(over)))
+        if lengths:
+            rows = [
+                {
+                    "prompt tokens": f"{part.shortest:,} to {part.longest:,}",
+                    "tokens per step": f"{part.tokens_per_step:.2f}",
+                    "requests": part.requests,
+                }
+                for part in lengths
+            ]
+            st.dataframe(rows, hide_index=True, width="stretch", key="server_lengths")
+        if not counts.shares:
+            st.caption(
+                "Bounds are exact and take drafts as independent. Healthy drafts set off each rule in at most 2%."
+            )
