@@ -72,8 +72,8 @@ def counts_of_log(text: str, model: str | None = None) -> ServerCounts:
         found = _of_llama_log(requests, tokens, drafters, model)
         if tokens is None or len(prompts) != len(requests):
             return found
-        totals = zip(requests, answered, prompts, strict=True)
-        told = (RequestTotals(max(many - 1 - one.accepted, 0), one.accepted, prompt) for one, many, prompt in totals)
+        together = zip(requests, answered, prompts, strict=True)
+        told = (RequestTotals(max(many - 1 - one.accepted, 0), one.accepted, prompt) for one, many, prompt in together)
         return replace(found, totals=tuple(told))
     if answered:  # a llama.cpp that answers and has no draft
         return ServerCounts(LLAMA_CPP, "totals", 0, 0, 0, tokens=sum(answered), requests_done=len(answered))
