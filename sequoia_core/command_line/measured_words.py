@@ -1,4 +1,4 @@
-"""What the commands that run models say to people: measure, profile, generate, bench, server-check, sweep. One each.
+"""What the commands that run models say to people: measure, profile, generate, bench, server-check, audit, sweep.
 
 Each yields sentences and tables; none computes what it says.
 """
@@ -172,6 +172,24 @@ def server_check_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
         yield f"Best measured: k = {result['best']}; the plan's k = {result['chosen']} has {ratio} times its speed."
     yield f"{result['same_text']:.0%} of the answers are the same text as without a draft."
     yield from result["notes"]
+    if out is None:
+        yield "Nothing was saved: --out FILE keeps it."
+
+
+def audit_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
+    yield result["verdict"]
+    parted, drafts = result["first_difference"], result["drafts"]
+    if parted is not None:
+        named = ["the end" if token is None else repr(token)[:40] for token in parted["tokens"]]
+        how = f"; {parted['words']}" if parted["words"] else ""
+        yield f"Prompt {parted['prompt'] + 1}: token {parted['position']} is {named[1]}, not {named[0]}{how}."
+    if result["lossless"] is False and result["p_value"] is not None:
+        there, plain = map(percent, result["shares"])
+        begins = " ".join(repr(token)[:40] for token in result["furthest"]["begins"])
+        where = f"prompt {result['furthest']['prompt'] + 1}, {begins}"
+        yield f"Furthest apart: {where} and on: {there}, without a draft {plain}."
+    counted_drafts = "" if drafts is None else f", {counted(drafts, 'draft')}"
+    yield f"{counted(result['requests'], 'request')}, {counted(result['prompts'], 'prompt')}{counted_drafts}."
     if out is None:
         yield "Nothing was saved: --out FILE keeps it."
 

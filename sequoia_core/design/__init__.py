@@ -6,6 +6,7 @@ Each module imports, of this room, only the modules named:
     conditions        -
     model_shapes      -
     near_ties         -
+    same_law          -
     scenarios         -
     server_flags      -
     tree              -
