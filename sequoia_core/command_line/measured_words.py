@@ -178,18 +178,10 @@ def server_check_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
 
 def audit_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
     yield result["verdict"]
-    parted, drafts = result["first_difference"], result["drafts"]
-    if parted is not None:
-        named = ["the end" if token is None else repr(token)[:40] for token in parted["tokens"]]
-        how = f"; {parted['words']}" if parted["words"] else ""
-        yield f"Prompt {parted['prompt'] + 1}: token {parted['position']} is {named[1]}, not {named[0]}{how}."
     if result["lossless"] is False and result["p_value"] is not None:
-        there, plain = map(percent, result["shares"])
-        begins = " ".join(repr(token)[:40] for token in result["furthest"]["begins"])
-        where = f"prompt {result['furthest']['prompt'] + 1}, {begins}"
-        yield f"Furthest apart: {where} and on: {there}, without a draft {plain}."
-    counted_drafts = "" if drafts is None else f", {counted(drafts, 'draft')}"
-    yield f"{counted(result['requests'], 'request')}, {counted(result['prompts'], 'prompt')}{counted_drafts}."
+        yield f"{result['false_alarm']:.0%} of lossless servers look so: run it again."
+    sent = [counted(result["requests"], "request"), counted(result["prompts"], "prompt")]
+    yield f"{', '.join(sent + [counted(result['drafts'], 'draft')] * (result['drafts'] is not None))}."
     if out is None:
         yield "Nothing was saved: --out FILE keeps it."
 

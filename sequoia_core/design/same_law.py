@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from scipy.stats import chi2, ncx2
 
 FALSE_ALARM = 0.01  # how often samples of one law are said to differ
 POWER = 0.9
-GROUPS = 32  # of texts, at most: each holds at least this share of all samples, so fewer samples need no other plan
+GROUPS = 32  # of texts, at most: each holds this share of all samples or more
 SMALLEST_GROUP = 20  # texts of both samples; half of them are expected in each
 
 Text = tuple[Hashable, ...]
@@ -32,16 +32,12 @@ class LawTest:
         statistic: chi-square, summed over strata.
         degrees_of_freedom: groups less strata; at 0 there was nothing to compare.
         p_value: how often one law gives as much.
-        furthest: the group that adds most, with the beginning its texts share; None without any.
-        shares: of the texts of its stratum, in each sample.
     """
 
     samples: tuple[int, int]
     statistic: float
     degrees_of_freedom: int
     p_value: float
-    furthest: Text | None
-    shares: tuple[float, float] | None
 
     @property
     def same(self) -> bool:
@@ -51,54 +47,49 @@ class LawTest:
         return power(variation, sum(self.samples) / 2, self.degrees_of_freedom)
 
 
-def compare_laws(seen: Mapping[Text, Sequence[int]], *, given: int) -> LawTest:
+def compare_laws(seen: Mapping[Text, Sequence[float]], *, given: int) -> LawTest:
     """Test whether what follows the first `given` entries of a text has one law in both samples.
 
     Args:
         seen: text -> its count in each sample.
         given: entries that are conditioned on; where such a beginning is rare, texts share a stratum with others.
     """
-    counts = {text: np.array(pair, dtype=np.float64) for text, pair in seen.items()}
-    samples = sum(counts.values(), start=np.zeros(2))
+    samples = np.sum([*seen.values(), (0, 0)], axis=0)
     smallest = max(SMALLEST_GROUP, samples.sum() / GROUPS)
-    beginnings: defaultdict[Text, float] = defaultdict(float)
-    for text, pair in counts.items():
-        beginnings[text[:given]] += pair.sum()
-    statistic, freedom, most, furthest, shares = 0.0, 0, -1.0, None, None
-    for stratum, members in _pooled(beginnings, 2 * smallest).items():
-        below: defaultdict[Text, np.ndarray] = defaultdict(lambda: np.zeros(2))
-        for text, pair in counts.items():
-            if text[:given] in members:
-                below[text[given:]] += pair
-        groups = _pooled({text: pair.sum() for text, pair in below.items()}, smallest)
-        table = np.array([sum(below[text] for text in group) for group in groups.values()])
-        in_each = table.sum(axis=0)
-        if len(table) < 2 or not in_each.all():
-            continue
-        expected = np.outer(table.sum(axis=1), in_each) / in_each.sum()
-        parts = ((table - expected) ** 2 / expected).sum(axis=1)
-        statistic, freedom = statistic + float(parts.sum()), freedom + len(table) - 1
-        if parts.max() > most:
-            most, place = float(parts.max()), int(parts.argmax())
-            furthest, shares = (*stratum, *list(groups)[place]), tuple((table[place] / in_each).tolist())
+    home = _pooled(((text[:given], sum(pair)) for text, pair in seen.items()), 2 * smallest)
+    statistic, freedom = 0.0, 0
+    for stratum in set(home.values()):
+        inside = [(text[given:], pair) for text, pair in seen.items() if home[text[:given]] == stratum]
+        group = _pooled(((text, sum(pair)) for text, pair in inside), smallest)
+        rows: defaultdict[Text, np.ndarray] = defaultdict(lambda: np.zeros(2))
+        for text, pair in inside:
+            rows[group[text]] += pair
+        table = np.array(list(rows.values()))
+        expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / table.sum()
+        if expected.all():
+            statistic += float(((table - expected) ** 2 / expected).sum())
+            freedom += len(table) - 1
     p_value = float(chi2.sf(statistic, freedom)) if freedom else 1.0
-    return LawTest((int(samples[0]), int(samples[1])), statistic, freedom, p_value, furthest, shares)
+    return LawTest((int(samples[0]), int(samples[1])), statistic, freedom, p_value)
 
 
-def _pooled(counts: Mapping[Text, float], smallest: float) -> dict[Text, set[Text]]:
-    """Return groups of texts that hold at least `smallest`, by what their texts begin with.
+def _pooled(texts: Iterable[tuple[Text, float]], smallest: float) -> dict[Text, Text]:
+    """Return the group of each text: groups hold at least `smallest`, by what their texts begin with.
 
     What remains too small goes to the smallest other group.
     """
-    groups = {text: {text} for text in counts}
-    size = dict(counts)
-    for length in range(max(map(len, counts), default=0), -1, -1):
-        for text in [text for text in groups if len(text) == length and size[text] < smallest]:
-            members, held = groups.pop(text), size.pop(text)
-            home = text[:-1] if length else min(groups, key=size.__getitem__, default=())
-            groups[home] = groups.get(home, set()) | members
-            size[home] = size.get(home, 0.0) + held
-    return groups
+    size: defaultdict[Text, float] = defaultdict(float)
+    for text, count in texts:
+        size[text] += count
+    group = {text: text for text in size}
+    for length in range(max(map(len, size), default=0), -1, -1):
+        into: dict[Text, Text] = {}
+        for text in [text for text, held in size.items() if len(text) == length and held < smallest]:
+            held = size.pop(text)
+            into[text] = text[:-1] if length else min(size, key=size.__getitem__, default=())
+            size[into[text]] += held
+        group = {text: into.get(found, found) for text, found in group.items()}
+    return group
 
 
 def power(variation: float, samples: float, freedom: int = GROUPS - 1) -> float:

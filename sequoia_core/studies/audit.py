@@ -1,9 +1,9 @@
 """Is a server's speculation lossless? The same requests go to it with a draft and without.
 
-At temperature 0 token by token: where they part, the gap of the two logits there tells whether rounding did it. Above 0
-by the law of tokens 2 to 4, given the first: the first comes from reading the prompt and is never drafted, so that a
-test of it cannot fail; it is the control instead, which finds servers that differ in something else. Answers are
-foreign: bounded by `ask`, and their shapes are checked here. Knows no models and starts no servers.
+At temperature 0 answers are compared token by token: where they part, the gap of the two logits tells whether rounding
+did it. Above 0 it is the law of tokens 2 to 4, given the first. The first comes from reading the prompt and is never
+drafted, so that a test of it cannot fail; as the control it finds sides that differ in more than speculation.
+Answers are foreign: `ask` bounds them, and their shapes are checked here. Knows no models and starts no servers.
 """
 
 from __future__ import annotations
@@ -11,29 +11,28 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from ..design.near_ties import gap_words, is_near_tie
-from ..design.same_law import FALSE_ALARM, LawTest, compare_laws, samples_needed
+from ..design.same_law import FALSE_ALARM, compare_laws, samples_needed
 from ..files.local_server import ask
 from ..files.server_readings import counts_from_bytes
 from .prompt_loop import Progress, Report, one_by_one
 
 COMPARED = 4  # tokens of each sampled answer
 ASKED = COMPARED + 2  # servers draft less where an answer ends
-MOST_CHOICES = 64  # answers to one request
-MOST_SAMPLES = 2**20
-TOPS = 5  # most likely tokens to be told with each, which vLLM allows
+CHOICES = (64, 16, 4, 1)  # answers to one request, tried in turn
 REQUEST_SEC = 600
+T = TypeVar("T")
 Token = int | str
-SHAPE = "expected choices with token_ids, or logprobs with the tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A server, with or without a draft, and the fields that its requests have beside the usual ones."""
+    """A server, with a draft or without, and the fields that its requests have beside the usual ones."""
 
     address: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -47,73 +46,48 @@ class Answer:
     tops: tuple[Mapping[Token, float], ...]
 
 
-def ask_side(side: Side, prompt: str, length: int, sampling: Mapping[str, float], choices: int = 1) -> list[Answer]:
-    """Return a server's answers to one prompt.
+Both = Callable[..., list[list[Answer]]]  # turn, length, answers to one request -> of each side
+
+
+def ask_side(side: Side, prompt: str, length: int, sampling: Mapping[str, Any], choices: int) -> list[Answer]:
+    """Return a server's answers to one prompt, as many as `choices` or fewer.
 
     Raises:
-        ValueError: where there is no answer, too few, or none that tells its tokens.
+        ValueError: where there is none, or none that tells its tokens.
     """
-    greedy = not sampling["temperature"]
-    body: dict[str, Any] = {
-        "prompt": prompt,
-        "max_tokens": length,
-        "n": choices,
-        "logprobs": TOPS if greedy else 1,
-        **sampling,
-    }
-    body |= {"top_k": -1, "min_p": 0, "ignore_eos": True}  # the law asked for, not a server's own
-    body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}  # vLLM; others do not look
-    content = ask(side.address, "/v1/completions", json.dumps(body | dict(side.fields)).encode(), seconds=REQUEST_SEC)
+    body = {"prompt": prompt, "max_tokens": length, "n": choices, "logprobs": 5, **sampling, "top_k": -1, "min_p": 0}
+    body |= {"ignore_eos": True, "return_token_ids": True, "return_tokens_as_token_ids": True, **side.fields}
+    content = ask(side.address, "/v1/completions", json.dumps(body).encode(), seconds=REQUEST_SEC)
     try:
-        found = [_answer(choice) for choice in json.loads(content)["choices"]]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        found = [_answer(choice) for choice in json.loads(content)["choices"][:choices]]
+        assert found, "without choices there is no answer"
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, AssertionError) as error:
         said = " ".join(content[:120].decode(errors="replace").split())
-        raise ValueError(f"{side.address}: found {said!r}, {SHAPE}") from error
-    if not 1 <= len(found) <= choices:
-        raise ValueError(f"{side.address}: found {len(found)} choices, expected {choices}")
+        raise ValueError(
+            f"{side.address}: found {said!r}, expected choices with token_ids or logprobs of tokens"
+        ) from error
     return found
 
 
 def _answer(choice: Mapping[str, Any]) -> Answer:
-    logprobs = choice.get("logprobs") or {}
-    rows = logprobs.get("content")  # llama.cpp
-    if rows is not None:
-        tokens = [_name(row) for row in rows]
-        tops = [{_name(top): float(top["logprob"]) for top in row.get("top_logprobs") or ()} for row in rows]
+    told = choice.get("logprobs") or {}
+    if "content" in told:  # llama.cpp
+        rows = [[each, *(each.get("top_logprobs") or ())] for each in told["content"]]
+        pairs = [[(each["id"] if "id" in each else each["token"], each["logprob"]) for each in row] for row in rows]
+        tokens, tops = [row[0][0] for row in pairs], [dict(row[1:]) for row in pairs]
     else:  # vLLM, SGLang
-        tokens = logprobs["tokens"] if "tokens" in logprobs else choice["token_ids"]
-        tops = [
-            {token: float(value) for token, value in (top or {}).items()} for top in logprobs.get("top_logprobs") or ()
-        ]
+        tokens = told["tokens"] if "tokens" in told else choice["token_ids"]
+        tops = [dict(each or {}) for each in told.get("top_logprobs") or ()]
     if not tokens or not all(type(token) in (int, str) for token in tokens):
         raise ValueError("no tokens")
-    return Answer(tuple(tokens), tuple(tops))
-
-
-def _name(row: Mapping[str, Any]) -> Token:
-    return row["id"] if "id" in row else row["token"]
-
-
-def choices_at_once(sides: Sequence[Side], prompt: str, sampling: Mapping[str, float]) -> int:
-    """Return how many answers to one request all servers give."""
-    most = MOST_CHOICES
-    for side in sides:
-        while True:
-            try:
-                most = len(ask_side(side, prompt, 1, sampling, most))
-                break
-            except ValueError as error:
-                if most == 1 or "found status 4" not in str(error):
-                    raise
-                most //= 2
-    return most
+    return Answer(tuple(tokens), tuple({token: float(value) for token, value in each.items()} for each in tops))
 
 
 def audit(
     sides: tuple[Side, Side],
     prompts: Sequence[str],
     *,
-    sampling: Mapping[str, float],
+    sampling: Mapping[str, Any],
     length: int,
     variation: float,
     progress: Progress | None = None,
@@ -122,7 +96,7 @@ def audit(
 
     Args:
         sides: with a draft, and without.
-        sampling: the fields `temperature` and `top_p`, perhaps `model`.
+        sampling: fields of the requests, `temperature` among them.
         length: tokens of an answer at temperature 0.
         variation: the bias that is to be found above temperature 0.
 
@@ -132,20 +106,20 @@ def audit(
     Raises:
         ValueError: also where the side without a draft drafts.
     """
+
+    def both(turn: int, tokens: int, choices: int = 1) -> list[list[Answer]]:
+        return [ask_side(side, prompts[turn % len(prompts)], tokens, sampling, choices) for side in sides]
+
     audited, plain = sides
-    earlier = _metrics(plain)
-    ask_side(plain, prompts[0], 2 * ASKED, sampling)
-    drafted = _drafts(plain, earlier)
-    if drafted or (drafted is None and plain.address == audited.address):
-        told = "no counters of drafts" if drafted is None else f"{drafted:,} drafts in a request that should have none"
+    _, drafts = _drafts_while(plain, lambda: ask_side(plain, prompts[0], 2 * ASKED, sampling, 1))
+    if drafts or (drafts is None and plain.address == audited.address):
+        told = "no counters of drafts" if drafts is None else f"{drafts:,} drafts in a request that should have none"
         raise ValueError(
             f"{plain.address}: found {told} (sent {json.dumps(plain.fields)}), expected none drafted: "
             "start a second server without a draft and name it with --against"
         )
-    earlier = _metrics(audited)
-    compare = _compare_laws if sampling["temperature"] else _compare_texts
-    found = compare(sides, prompts, sampling, length, variation, progress)
-    drafts = _drafts(audited, earlier)
+    compare = partial(_laws, variation=variation) if sampling["temperature"] else partial(_texts, length=length)
+    found, drafts = _drafts_while(audited, lambda: compare(both, len(prompts), progress=progress))
     if drafts == 0:
         found |= {"lossless": None, "verdict": "The server drafted nothing, so nothing was tested."}
     elif drafts is None:
@@ -153,126 +127,93 @@ def audit(
     return found | {"drafts": drafts, "prompts": len(prompts), "sampling": dict(sampling)}
 
 
-def _metrics(side: Side) -> bytes | None:
+def _drafts_while(side: Side, act: Callable[[], T]) -> tuple[T, int | None]:
+    """Return what a function does, and how often the server drafted meanwhile; None where it does not count that."""
     try:
-        return ask(side.address, "/metrics")
+        before = ask(side.address, "/metrics")
     except ValueError:  # llama.cpp has them with --metrics only
-        return None
-
-
-def _drafts(side: Side, earlier: bytes | None) -> int | None:
-    """Return how often a server drafted since a reading of its metrics; None where it does not count that."""
-    if earlier is None:
-        return None
+        return act(), None
+    found = act()
     try:
-        return counts_from_bytes(ask(side.address, "/metrics"), side.address, earlier).drafts
+        return found, counts_from_bytes(ask(side.address, "/metrics"), side.address, before).drafts
     except ValueError as error:
-        return 0 if "no drafts" in str(error) else None
+        return found, 0 if "no drafts" in str(error) else None
 
 
-def _compare_texts(
-    sides: tuple[Side, Side],
-    prompts: Sequence[str],
-    sampling: Mapping[str, float],
-    length: int,
-    variation: float,
-    progress: Progress | None,
-) -> dict[str, Any]:
-    def both(place: int, report: Report) -> list[Answer]:
-        answers = [ask_side(side, prompts[place], length, sampling)[0] for side in sides]
+def _texts(both: Both, prompts: int, *, length: int, progress: Progress | None) -> dict[str, Any]:
+    def parted(turn: int, report: Report) -> dict[str, Any]:
+        (found,), (wanted,) = both(turn, length)
         report(1.0)
-        return answers
+        return first_difference(found, wanted) | {"prompt": turn}
 
-    parted = []
-    for place, answers in enumerate(one_by_one(len(prompts), both, progress=progress)):
-        difference = first_difference(*answers)
-        if difference is not None:
-            parted.append({"prompt": place} | difference)
-    worst = min(parted, key=lambda each: {False: 0, None: 1, True: 2}[each["near_tie"]], default=None)
-    same = f"{len(prompts) - len(parted)} of {len(prompts)} answers of {length} tokens are the same with and without"
-    if worst is None or worst["near_tie"]:
-        lossless, verdict = True, f"Lossless: {same}" + ("; the others part at near ties." if worst else ".")
-    elif worst["near_tie"] is None:
-        lossless, verdict = None, f"Cannot be told: {same}; another parts where the server tells no two logits."
-    else:
-        lossless, verdict = False, f"Not lossless: {same}; another parts where there is no near tie."
+    each = list(one_by_one(prompts, parted, progress=progress))
+    worst = min((one for one in each if one["tokens"]), key=lambda one: one["near_tie"] is not False, default=None)
+    lossless = next((state for state in (False, None) if state in [one["near_tie"] for one in each]), True)
+    same = sum(not one["tokens"] for one in each)
+    said = {True: "Lossless", False: "Not lossless", None: "Cannot be told"}[lossless]
+    verdict = f"{said}: {same} of {prompts} answers of {length} tokens are the same with a draft and without."
+    if worst is not None:
+        verdict += f" In prompt {worst['prompt'] + 1} {worst['words']}."
     return {
-        "lossless": lossless, "verdict": verdict, "requests": 2 * len(prompts), "length": length,
-        "first_difference": worst, "gap": worst and worst["gap"], "differences": parted, "p_value": None, "power": None,
+        "lossless": lossless, "verdict": verdict, "requests": 2 * prompts, "first_difference": worst,
+        "gap": worst and worst["gap"], "differences": prompts - same, "p_value": None, "power": None,
     }  # fmt: skip
 
 
-def first_difference(found: Answer, wanted: Answer) -> dict[str, Any] | None:
+def first_difference(found: Answer, wanted: Answer) -> dict[str, Any]:
     """Return where two answers part, the tokens there, and the gap of their logits where a server told both."""
     if found.tokens == wanted.tokens:
-        return None
+        return {"tokens": None, "near_tie": True, "gap": None}
     pairs = list(zip(wanted.tokens, found.tokens, strict=False))
     place = next((place for place, (a, b) in enumerate(pairs) if a != b), len(pairs))
-    tokens = [answer.tokens[place] if place < len(answer.tokens) else None for answer in (wanted, found)]
-    gap = None
-    for answer in (found, wanted):  # the plain server's word is the last
-        told: Mapping[Any, float] = answer.tops[place] if place < len(answer.tops) else {}
-        if set(tokens) <= set(told) and math.isfinite(difference := told[tokens[0]] - told[tokens[1]]):
-            gap = difference
+    tokens: list[Any] = [answer.tokens[place] if place < len(answer.tokens) else None for answer in (wanted, found)]
+    gap, how = None, "the server does not tell how near their logits are"
+    for told in (answer.tops[place] for answer in (found, wanted) if place < len(answer.tops)):  # the plain one counts
+        if set(tokens) <= set(told) and math.isfinite(told[tokens[0]] - told[tokens[1]]):
+            gap = told[tokens[0]] - told[tokens[1]]
+            how = gap_words(gap, exact=False)
     near = None if gap is None else is_near_tie(gap, exact=False)
-    words = None if gap is None else gap_words(gap, exact=False)
+    named = ["the end" if token is None else repr(token)[:40] for token in tokens]
+    words = f"token {place + 1} is {named[1]}, not {named[0]}; {how}"
     return {"position": place + 1, "tokens": tokens, "gap": gap, "near_tie": near, "words": words}
 
 
-def _compare_laws(
-    sides: tuple[Side, Side],
-    prompts: Sequence[str],
-    sampling: Mapping[str, float],
-    length: int,
-    variation: float,
-    progress: Progress | None,
-) -> dict[str, Any]:
-    choices = choices_at_once(sides, prompts[0], sampling)
-    rounds = math.ceil(samples_needed(variation) / (len(prompts) * choices))
+def _laws(both: Both, prompts: int, *, variation: float, progress: Progress | None) -> dict[str, Any]:
+    for choices in CHOICES:
+        try:
+            choices = min(map(len, both(0, 1, choices)))
+            break
+        except ValueError as error:  # llama.cpp gives no more than it has slots
+            if choices == 1 or "found status 4" not in str(error):
+                raise
+    firsts: defaultdict[tuple, list[int]] = defaultdict(lambda: [0, 0])
     seen: defaultdict[tuple, list[int]] = defaultdict(lambda: [0, 0])
 
-    def both(turn: int, report: Report) -> bool:
-        place = turn % len(prompts)
-        for number, side in enumerate(sides):
-            answers = ask_side(side, prompts[place], ASKED, sampling, choices)
-            if len(answers) != choices:
-                raise ValueError(f"{side.address}: found {len(answers)} choices, expected {choices} as before")
+    def ask_both(turn: int, report: Report) -> int:
+        for side, answers in enumerate(both(turn, ASKED, choices)):
             for answer in answers:
-                seen[place, *answer.tokens[:COMPARED]][number] += 1
+                text = (turn % prompts, *answer.tokens[:COMPARED])
+                seen[text][side] += 1
+                firsts[text[:2]][side] += 1
         report(1.0)
-        return True
+        return 2
 
-    requests = 2 * len(list(one_by_one(rounds * len(prompts), both, noun="request", progress=progress)))
-    firsts: defaultdict[tuple, list[int]] = defaultdict(lambda: [0, 0])
-    for text, counts in seen.items():
-        firsts[text[:2]] = [sum(pair) for pair in zip(firsts[text[:2]], counts, strict=True)]
+    turns = prompts * math.ceil(samples_needed(variation) / (prompts * choices))
+    requests = sum(one_by_one(turns, ask_both, noun="request", progress=progress))
     control, law = compare_laws(firsts, given=1), compare_laws(seen, given=2)
-    lossless, verdict = _verdict(control, law, variation)
-    return {
-        "lossless": lossless, "verdict": verdict, "requests": requests, "choices": choices, "samples": law.samples[0],
-        "first_difference": None, "gap": None, "p_value": law.p_value, "control_p_value": control.p_value,
-        "false_alarm": FALSE_ALARM, "variation": variation, "power": law.power(variation),
-        "statistic": law.statistic, "degrees_of_freedom": law.degrees_of_freedom,
-        "furthest": None if law.furthest is None else {"prompt": law.furthest[0], "begins": law.furthest[1:]},
-        "shares": law.shares,
-    }  # fmt: skip
-
-
-def _verdict(control: LawTest, law: LawTest, variation: float) -> tuple[bool | None, str]:
-    p = f"(p = {law.p_value:.2g})"
+    told, power, p = control.same and law.degrees_of_freedom > 0, law.power(variation), f"(p = {law.p_value:.2g})"
     if not control.same:
-        return None, (
-            f"Cannot be told: already the first tokens, which no draft touches, have different laws "
-            f"(p = {control.p_value:.2g}), so the two sides differ in more than speculation."
+        verdict = (
+            f"Cannot be told: already the first tokens, which no draft touches, differ (p = {control.p_value:.2g})."
         )
-    if not law.degrees_of_freedom:
-        return None, "Cannot be told: each prompt has one answer only; take others or a higher temperature."
-    if law.same:
-        return True, (
-            f"No bias found {p}: one of total variation {variation:g} would have shown with a probability of "
-            f"{law.power(variation):.2f}."
-        )
-    return False, (
-        f"Not lossless: tokens 2 to {COMPARED} have another law with a draft than without {p}; "
-        f"of lossless servers {FALSE_ALARM:.0%} are called so."
-    )
+    elif not told:
+        verdict = "Cannot be told: a prompt has one answer only; take others or a higher temperature."
+    elif law.same:
+        verdict = f"No bias found {p}: one of total variation {variation:g} would show with probability {power:.2f}."
+    else:
+        verdict = f"Not lossless: tokens 2 to {COMPARED} have another law with a draft {p}."
+    return {
+        "lossless": law.same if told else None, "verdict": verdict, "requests": requests, "samples": law.samples,
+        "p_value": law.p_value, "control_p_value": control.p_value, "degrees_of_freedom": law.degrees_of_freedom,
+        "false_alarm": FALSE_ALARM, "variation": variation, "first_difference": None, "gap": None, "power": power,
+    }  # fmt: skip
