@@ -5,7 +5,6 @@ them has the law of one drafted node, which is enumerated.
 """
 
 import itertools
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -105,7 +104,8 @@ def samples(laws, count, generator):
 class MarkovModel:
     """A table of rows as a model."""
 
-    vocab_size, max_context, eos_ids, device, offload, dtype = V, 64, frozenset(), torch.device("cpu"), None, torch.float32
+    vocab_size, max_context, eos_ids = V, 64, frozenset()
+    device, offload, dtype = torch.device("cpu"), None, torch.float32
 
     def __init__(self, name, rows):
         self.name = name
@@ -115,7 +115,3 @@ class MarkovModel:
 
     def open(self, capacity):
         return RecalledSession(lambda text: self.logits[text[-1]], self.passes)
-
-
-def most_common(texts):
-    return Counter(texts).most_common(1)[0][0]

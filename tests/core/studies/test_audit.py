@@ -13,12 +13,11 @@ from sequoia_core.command_line.main import main
 from sequoia_core.decoding.loop import decode
 from sequoia_core.decoding.sampling import SamplingConfig
 from sequoia_core.design.plain_trees import chain_tree
-from sequoia_core.files.local_server import ask
 from sequoia_core.studies.audit import Answer, Side, ask_side, audit, first_difference
 from tests.core.planted import BIASED, PROMPTS, MarkovModel, V, planted, tables  # noqa: F401
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0}
-BIAS = 0.1
+BIAS = 0.2
 
 
 @contextmanager
@@ -110,8 +109,8 @@ def audited(sides, temperature=1.0, bias=BIAS):
 def test_an_exact_server_passes():
     with pair_of("specinfer") as sides:
         found = audited(sides)
-    assert found["lossless"] is True and found["p_value"] >= 0.01 and found["drafts"] > 1000
-    assert found["power"] >= 0.9 and min(found["samples"]) >= 1978
+    assert found["lossless"] is True and found["p_value"] >= 0.01 and found["drafts"] > 300
+    assert found["power"] >= 0.9 and min(found["samples"]) >= 495
     assert found["verdict"].startswith("No bias found (p = ")
 
 
@@ -120,7 +119,7 @@ def test_each_planted_bias_is_found_on_a_server(rule, planted):  # noqa: F811
     with pair_of(planted(rule), most=20) as sides:  # llama.cpp has as many answers as slots
         found = audited(sides)
     assert found["lossless"] is False and found["p_value"] < 0.01 <= found["control_p_value"]
-    assert found["requests"] == 2 * 2 * -(-1978 // (2 * 16))
+    assert found["requests"] == 2 * 2 * -(-495 // (2 * 16))
 
 
 def test_the_same_server_without_its_draft():
@@ -128,7 +127,7 @@ def test_the_same_server_without_its_draft():
     with served(engine, engine.metrics) as address:
         found = audited((Side(address), Side(address, {"speculative.n_max": 0})), bias=0.3)
         assert found["lossless"] is True and found["drafts"] > 100
-        with pytest.raises(ValueError, match=r"found 1\d? drafts in a request that should have none \(sent {}\), exp"):
+        with pytest.raises(ValueError, match=r"found \d+ drafts in a request that should have none \(sent {}\), exp"):
             audited((Side(address), Side(address)))
     with served(engine) as address, pytest.raises(ValueError, match="found no counters of drafts"):
         audited((Side(address), Side(address, {"speculative.n_max": 0})))
@@ -164,7 +163,8 @@ def test_greedy_answers_are_the_same_or_part_where_it_is_said():
             found = audited((Side(first), Side(second)), 0.0)
         parted = found["first_difference"]
         assert found["lossless"] is near and found["differences"] == 2
-        assert (parted["position"], parted["tokens"]) == (1, [0, 1]) and found["gap"] == pytest.approx(abs(by), abs=1e-4)
+        assert (parted["position"], parted["tokens"]) == (1, [0, 1])
+        assert found["gap"] == pytest.approx(abs(by), abs=1e-5)
         assert f"token 1 is 1, not 0; their logits differ by {abs(by):.2g}, " in found["verdict"]
 
 
