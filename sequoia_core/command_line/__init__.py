@@ -14,7 +14,6 @@ Each module imports, of this room, only the modules named:
     decode_commands   options, output, progress, measured_words, inputs
     measure_commands  options, output, progress, measured_words, inputs
     server_check      options, output, progress, measured_words, inputs
-    audit_command     options, output, progress, measured_words, inputs
     sweep_command     options, output, progress, measured_words
-    main              options, design_commands, server_commands, decode_commands, measure_commands, server_check, audit_command, sweep_command
+    main              options, design_commands, server_commands, decode_commands, measure_commands, server_check, sweep_command
 """  # noqa: E501

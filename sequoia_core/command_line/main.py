@@ -16,15 +16,7 @@ import typer
 from typer.exceptions import TyperException
 
 from ..files.faults import OUT_OF_MEMORY, is_out_of_memory, is_panic
-from . import (
-    audit_command,
-    decode_commands,
-    design_commands,
-    measure_commands,
-    server_check,
-    server_commands,
-    sweep_command,
-)
+from . import decode_commands, design_commands, measure_commands, server_check, server_commands, sweep_command
 from .options import app
 
 CLOSED_PIPE = 141  # 128 + SIGPIPE, which Windows does not have
@@ -35,7 +27,6 @@ COMMANDS = (
     measure_commands,
     decode_commands,
     server_check,
-    audit_command,
     sweep_command,
 )  # importing them joins their commands to the app
 

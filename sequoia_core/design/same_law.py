@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
@@ -23,8 +23,7 @@ SMALLEST_GROUP = 20  # texts of both samples; half of them are expected in each
 Text = tuple[Hashable, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LawTest:
+class LawTest(NamedTuple):
     """Two samples compared.
 
     Attributes:
@@ -38,13 +37,6 @@ class LawTest:
     statistic: float
     degrees_of_freedom: int
     p_value: float
-
-    @property
-    def same(self) -> bool:
-        return self.p_value >= FALSE_ALARM
-
-    def power(self, variation: float) -> float:
-        return power(variation, sum(self.samples) / 2, self.degrees_of_freedom)
 
 
 def compare_laws(seen: Mapping[Text, Sequence[float]], *, given: int) -> LawTest:

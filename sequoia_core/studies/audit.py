@@ -12,12 +12,11 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..design.near_ties import gap_words, is_near_tie
-from ..design.same_law import FALSE_ALARM, compare_laws, samples_needed
+from ..design.same_law import FALSE_ALARM, compare_laws, power, samples_needed
 from ..files.local_server import ask
 from ..files.server_readings import counts_from_bytes
 from .prompt_loop import Progress, Report, one_by_one
@@ -30,16 +29,14 @@ T = TypeVar("T")
 Token = int | str
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(NamedTuple):
     """A server, with a draft or without, and the fields that its requests have beside the usual ones."""
 
     address: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """The tokens of an answer, and at each the log-probabilities of the most likely ones, where the server told."""
 
     tokens: tuple[Token, ...]
@@ -147,9 +144,9 @@ def _texts(both: Both, prompts: int, *, length: int, progress: Progress | None) 
         return first_difference(found, wanted) | {"prompt": turn}
 
     each = list(one_by_one(prompts, parted, progress=progress))
-    worst = min((one for one in each if one["tokens"]), key=lambda one: one["near_tie"] is not False, default=None)
-    lossless = next((state for state in (False, None) if state in [one["near_tie"] for one in each]), True)
-    same = sum(not one["tokens"] for one in each)
+    parting = [one for one in each if one["tokens"]]
+    worst = min(parting, key=lambda one: (False, None, True).index(one["near_tie"]), default=None)
+    lossless, same = worst is None or worst["near_tie"], prompts - len(parting)
     said = {True: "Lossless", False: "Not lossless", None: "Cannot be told"}[lossless]
     verdict = f"{said}: {same} of {prompts} answers of {length} tokens are the same with a draft and without."
     if worst is not None:
@@ -201,19 +198,20 @@ def _laws(both: Both, prompts: int, *, variation: float, progress: Progress | No
     turns = prompts * math.ceil(samples_needed(variation) / (prompts * choices))
     requests = sum(one_by_one(turns, ask_both, noun="request", progress=progress))
     control, law = compare_laws(firsts, given=1), compare_laws(seen, given=2)
-    told, power, p = control.same and law.degrees_of_freedom > 0, law.power(variation), f"(p = {law.p_value:.2g})"
-    if not control.same:
-        verdict = (
-            f"Cannot be told: already the first tokens, which no draft touches, differ (p = {control.p_value:.2g})."
-        )
-    elif not told:
+    lossless: bool | None = law.p_value >= FALSE_ALARM
+    p, shown = f"(p = {law.p_value:.2g})", power(variation, sum(law.samples) / 2, law.degrees_of_freedom)
+    if control.p_value < FALSE_ALARM:
+        lossless, p = None, f"(p = {control.p_value:.2g})"
+        verdict = f"Cannot be told: already the first tokens, which no draft touches, have two laws {p}."
+    elif not law.degrees_of_freedom:
+        lossless = None
         verdict = "Cannot be told: a prompt has one answer only; take others or a higher temperature."
-    elif law.same:
-        verdict = f"No bias found {p}: one of total variation {variation:g} would show with probability {power:.2f}."
+    elif lossless:
+        verdict = f"No bias found {p}: one of total variation {variation:g} would show with probability {shown:.2f}."
     else:
         verdict = f"Not lossless: tokens 2 to {COMPARED} have another law with a draft {p}."
     return {
-        "lossless": law.same if told else None, "verdict": verdict, "requests": requests, "samples": law.samples,
+        "lossless": lossless, "verdict": verdict, "requests": requests, "samples": law.samples,
         "p_value": law.p_value, "control_p_value": control.p_value, "degrees_of_freedom": law.degrees_of_freedom,
-        "false_alarm": FALSE_ALARM, "variation": variation, "first_difference": None, "gap": None, "power": power,
+        "false_alarm": FALSE_ALARM, "variation": variation, "first_difference": None, "gap": None, "power": shown,
     }  # fmt: skip
