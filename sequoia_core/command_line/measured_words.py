@@ -180,8 +180,8 @@ def audit_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
     yield result["verdict"]
     if result["lossless"] is False and result["p_value"] is not None:
         yield f"{result['false_alarm']:.0%} of lossless servers look so: run it again."
-    sent = [counted(result["requests"], "request"), counted(result["prompts"], "prompt")]
-    yield f"{', '.join(sent + [counted(result['drafts'], 'draft')] * (result['drafts'] is not None))}."
+    drafts = "" if result["drafts"] is None else f", {counted(result['drafts'], 'draft')}"
+    yield f"{counted(result['requests'], 'request')}, {counted(result['prompts'], 'prompt')}{drafts}."
     if out is None:
         yield "Nothing was saved: --out FILE keeps it."
 

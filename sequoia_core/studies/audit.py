@@ -75,7 +75,7 @@ def _answer(choice: Mapping[str, Any]) -> Answer:
     else:  # vLLM, SGLang
         tokens = told["tokens"] if "tokens" in told else choice["token_ids"]
         tops = [dict(each or {}) for each in told.get("top_logprobs") or ()]
-    if not tokens or not all(type(token) in (int, str) for token in tokens):
+    if type(tokens) is not list or not tokens or not all(type(token) in (int, str) for token in tokens):
         raise ValueError("no tokens")
     return Answer(tuple(tokens), tuple({token: float(value) for token, value in each.items()} for each in tops))
 
