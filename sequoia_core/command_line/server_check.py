@@ -105,7 +105,6 @@ def audit_command(
         str, typer.Option("--off", help="JSON of the fields that switch a request's draft off, without --against.")
     ] = SWITCHED_OFF,
     remote: Annotated[bool, typer.Option("--remote", help="Let servers be on other machines.")] = False,
-    model: Annotated[str | None, typer.Option("--model", help="Which one, where a server has several.")] = None,
     temperature: Temperature = 1.0,
     top_p: TopP = 1.0,
     bias: Annotated[
@@ -126,11 +125,11 @@ def audit_command(
     from ..studies.audit import Side, audit
 
     check_out(out)
-    plain = checked_address(against or server, remote=remote)
-    sides = (Side(checked_address(server, remote=remote)), Side(plain, {} if against else _fields(off)))
-    sampling: dict = {"temperature": temperature, "top_p": top_p} | ({} if model is None else {"model": model})
+    plain = checked_address(server if against is None else against, remote=remote)
+    sides = (Side(checked_address(server, remote=remote)), Side(plain, _fields(off) if against is None else {}))
+    sampling = {"temperature": temperature, "top_p": top_p}
     if not 0 <= temperature <= 10 or not 0 < top_p <= 1:
-        raise ValueError(f"found temperature {temperature:g}, top-p {top_p:g}, expected 0 to 10, above 0 to 1")
+        raise ValueError(f"--temperature {temperature:g}, --top-p {top_p:g}: expected 0 to 10, and above 0 to 1")
     texts = prompt_texts(prompts, prompt_count or (4 if temperature else 32), column)
     if temperature:
         tell(
