@@ -1,7 +1,7 @@
 """Other engines' speculation audited: transformers' assisted generation, served here, and llama.cpp's server.
 
     python benchmarks/audit.py --engines transformers --bias 0.15
-    python benchmarks/audit.py --engines llama.cpp --bias 0.05
+    python benchmarks/audit.py --engines llama.cpp --bias 0.06
 
 transformers runs a random pair of 16 tokens, llama.cpp the demo draft as the target of its own 4-bit file (wheel of
 requirements-real.txt); both at temperature 1. The day's record is completed. Last line: engine -> verdict and p-value.
@@ -121,7 +121,6 @@ def main() -> None:
     parser.add_argument("--bias", type=float, default=0.05, help="total variation to be found")
     args = parser.parse_args()
     out = ROOT / "benchmarks" / "results" / f"audit-{date.today().isoformat()}.json"
-    result = json.loads(out.read_text()) if out.exists() else {}
     print(f"{samples_needed(args.bias):,} answers of each side", flush=True)
     for engine in args.engines:
         with SIDES[engine]() as (one, other, prompts, named):
@@ -129,6 +128,7 @@ def main() -> None:
                 (Side(one), Side(other)), prompts, sampling={"temperature": 1.0, "top_p": 1.0}, length=64,
                 variation=args.bias, progress=lambda share, words: print(f"{share:.0%} {words}", file=sys.stderr),
             )  # fmt: skip
+        result = json.loads(out.read_text()) if out.exists() else {}  # read late: engines may run side by side
         result[engine] = {"version": named, "drafted": DRAFTED} | found
         print(f"{engine} ({named}): {found['verdict']}", flush=True)
         out.write_text(json.dumps(result, indent=1) + "\n")
