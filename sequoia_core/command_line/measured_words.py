@@ -1,4 +1,4 @@
-"""What the commands that run models say to people: measure, profile, generate, bench, server-check, sweep. One each.
+"""What the commands that run models say to people: measure, profile, generate, bench, server-check, audit, sweep.
 
 Each yields sentences and tables; none computes what it says.
 """
@@ -172,6 +172,16 @@ def server_check_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
         yield f"Best measured: k = {result['best']}; the plan's k = {result['chosen']} has {ratio} times its speed."
     yield f"{result['same_text']:.0%} of the answers are the same text as without a draft."
     yield from result["notes"]
+    if out is None:
+        yield "Nothing was saved: --out FILE keeps it."
+
+
+def audit_parts(result: Mapping[str, Any], out: Path | None) -> Parts:
+    yield result["verdict"]
+    if result["lossless"] is False and result["p_value"] is not None:
+        yield f"{result['false_alarm']:.0%} of lossless servers look so: run it again."
+    drafts = "" if result["drafts"] is None else f", {counted(result['drafts'], 'draft')}"
+    yield f"{counted(result['requests'], 'request')}, {counted(result['prompts'], 'prompt')}{drafts}."
     if out is None:
         yield "Nothing was saved: --out FILE keeps it."
 

@@ -1,10 +1,11 @@
-"""The command server-check, which runs real servers.
+"""The commands server-check and audit, which ask real servers.
 
 Heavy modules are imported inside, so that commands without a model start at once.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +15,13 @@ from typing import Annotated
 import typer
 
 from .inputs import prompt_texts
-from .measured_words import server_check_parts
-from .options import PROMPT_COUNT, Column, Json, MaxNewTokens, Out, Prompts, app
+from .measured_words import audit_parts, server_check_parts
+from .options import PROMPT_COUNT, Column, Json, MaxNewTokens, Out, Prompts, Temperature, TopP, app
 from .output import check_out, report, tell
 from .progress import shown_progress
 
 PROGRAMS = {"vllm": "python -m vllm.entrypoints.openai.api_server", "llama.cpp": "llama-server"}
+SWITCHED_OFF = '{"speculative.n_max": 0}'  # llama.cpp until 2025
 
 
 @app.command("server-check")
@@ -93,6 +95,55 @@ def server_check_command(
     report(result, as_json, server_check_parts(result, out))
 
 
+@app.command("audit")
+def audit_command(
+    server: Annotated[str, typer.Option("--server", help="Address of the server that speculates.")],
+    against: Annotated[
+        str | None, typer.Option("--against", help="The same model without a draft; default: --server with --off.")
+    ] = None,
+    off: Annotated[
+        str, typer.Option("--off", help="JSON of the fields that switch a request's draft off, without --against.")
+    ] = SWITCHED_OFF,
+    remote: Annotated[bool, typer.Option("--remote", help="Let servers be on other machines.")] = False,
+    temperature: Temperature = 1.0,
+    top_p: TopP = 1.0,
+    bias: Annotated[
+        float, typer.Option("--bias", help="Total variation to be found above temperature 0.", min=0.01, max=1)
+    ] = 0.05,
+    prompts: Prompts = None,
+    column: Column = None,
+    prompt_count: Annotated[int | None, PROMPT_COUNT] = None,
+    max_new_tokens: MaxNewTokens = 128,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether a server's speculation is lossless: the same requests with a draft and without."""
+    # Long only by its options, which typer reads from the signature.
+    from ..design.same_law import FALSE_ALARM, POWER, samples_needed
+    from ..files.local_server import checked_address
+    from ..files.safe_files import json_bytes, write_atomic
+    from ..studies.audit import Side, audit
+
+    check_out(out)
+    plain = checked_address(server if against is None else against, remote=remote)
+    sides = (Side(checked_address(server, remote=remote)), Side(plain, _fields(off) if against is None else {}))
+    sampling = {"temperature": temperature, "top_p": top_p}
+    if not 0 <= temperature <= 10 or not 0 < top_p <= 1:
+        raise ValueError(f"--temperature {temperature:g}, --top-p {top_p:g}: expected 0 to 10, and above 0 to 1")
+    texts = prompt_texts(prompts, prompt_count or (4 if temperature else 32), column)
+    if temperature:
+        tell(
+            f"Asks for {samples_needed(bias):,} answers of each side: a bias of total variation {bias:g} is found with "
+            f"a probability of {POWER:g} or more, a lossless server is called biased in {FALSE_ALARM:.0%} of audits."
+        )
+    with shown_progress(as_json) as progress:
+        found = audit(sides, texts, sampling=sampling, length=max_new_tokens, variation=bias, progress=progress)
+    result = {"server": sides[0].address, "against": plain, "off": sides[1].fields} | found
+    if out is not None:
+        write_atomic(out, json_bytes(result))
+    report(result, as_json, audit_parts(result, out))
+
+
 def _given(text: str) -> tuple[int, str]:
     k, _, address = text.partition("=")
     if not k.isdecimal() or not address:
@@ -107,6 +158,16 @@ def _lengths(option: str, text: str) -> list[int]:
         raise ValueError(f"{option}: found {text!r}, expected whole numbers separated by commas") from error
     if found[0] != 0 or len(found) < 3:
         raise ValueError(f"{option}: found {text!r}, expected 0 and two numbers above it")
+    return found
+
+
+def _fields(text: str) -> dict:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"--off: found {text[:80]!r}, expected a JSON object such as {SWITCHED_OFF}")
     return found
 
 

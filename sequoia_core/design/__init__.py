@@ -7,6 +7,7 @@ Each module imports, of this room, only the modules named:
     model_shapes      -
     near_ties         -
     request_spread    -
+    same_law          -
     scenarios         -
     server_flags      -
     tree              -

@@ -22,6 +22,7 @@ NEEDED = {
     "score": ["--acceptance", str(VECTOR), "--tree", "TREE"],
     "lookup": ["--responses", "LOG"],
     "server-plan": ["--after", "METRICS"],
+    "audit": ["--server", "http://127.0.0.1:1"],
     "sweep": ["PLAN", "--out", "new"],
     "plan": ["--acceptance", str(VECTOR), "--profile", str(PROFILE)],
 }

@@ -1,0 +1,139 @@
+"""Other engines' speculation audited: transformers' assisted generation, served here, and llama.cpp's server.
+
+    python benchmarks/audit.py --engines transformers --bias 0.15
+    python benchmarks/audit.py --engines llama.cpp --bias 0.06
+
+transformers runs a random pair of 16 tokens, llama.cpp the demo draft as the target of its own 4-bit file (wheel of
+requirements-real.txt); both at temperature 1. The day's record is completed. Last line: engine -> verdict and p-value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.server
+import json
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+from sequoia_core.design.same_law import samples_needed
+from sequoia_core.files.local_server import running_server
+from sequoia_core.studies.audit import Side, audit
+from sequoia_core.studies.server_check import server_command
+
+ROOT = Path(__file__).resolve().parent.parent
+VOCABULARY = 16
+DRAFTED = 4
+
+
+def random_pair() -> list:
+    """Return a target and a draft with random weights, sharp enough that they disagree."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    pair = []
+    for seed, layers in ((1, 2), (2, 1)):
+        torch.manual_seed(seed)
+        config = LlamaConfig(
+            vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=layers, num_attention_heads=4,
+            num_key_value_heads=2, intermediate_size=64, eos_token_id=None, bos_token_id=None, pad_token_id=0,
+        )  # fmt: skip
+        model = LlamaForCausalLM(config).eval()
+        with torch.no_grad():
+            model.lm_head.weight.mul_(10)
+        pair.append(model)
+    draft = pair[1].generation_config
+    draft.num_assistant_tokens, draft.num_assistant_tokens_schedule = DRAFTED, "constant"
+    return pair
+
+
+@contextmanager
+def served(target, assistant) -> Iterator[str]:
+    """Serve `generate` of transformers, whose prompt is one token: its number."""
+    import torch
+
+    def answer(body: dict) -> dict:
+        ids = torch.tensor([[int(body["prompt"])]])
+        asked = {"do_sample": True, "temperature": body["temperature"], "max_new_tokens": body["max_tokens"]}
+        if assistant is None:
+            rows = target.generate(ids, num_return_sequences=body["n"], top_k=0, **asked).tolist()
+        else:  # one at a time: it takes no batch
+            rows = [
+                target.generate(ids, assistant_model=assistant, top_k=0, **asked)[0].tolist() for _ in range(body["n"])
+            ]
+        return {"choices": [{"token_ids": row[1:]} for row in rows]}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def do_POST(self) -> None:
+            content = json.dumps(answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+
+
+@contextmanager
+def transformers_sides() -> Iterator[tuple[str, str, list[str], str]]:
+    target, draft = random_pair()
+    with served(target, draft) as one, served(target, None) as other:
+        yield one, other, ["3", "7"], f"transformers {version('transformers')}"
+
+
+@contextmanager
+def llama_sides() -> Iterator[tuple[str, str, list[str], str]]:
+    from servers import as_gguf
+
+    program = f"{sys.executable} {ROOT / 'scripts' / 'llama_server.py'} --ctx-size 8192 --parallel 64"
+    demo = str(ROOT / "assets" / "demo" / "draft")
+    texts = [json.loads(line)["text"] for line in (ROOT / "assets/prompts/prompts.jsonl").read_text().splitlines()[:4]]
+    with ExitStack() as kept:
+        folders = [Path(kept.enter_context(tempfile.TemporaryDirectory())) for _ in range(2)]
+        files = [as_gguf(demo, folder, dtype) for folder, dtype in zip(folders, ("float32", "q4_0"), strict=True)]
+        commands = [server_command("llama.cpp", program, files[0], files[1], k) for k in (DRAFTED, 0)]
+        one, other = [kept.enter_context(running_server(command)) for command in commands]
+        yield one, other, texts, f"xllamacpp {version('xllamacpp')}"
+
+
+SIDES = {"transformers": transformers_sides, "llama.cpp": llama_sides}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engines", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--bias", type=float, default=0.05, help="total variation to be found")
+    args = parser.parse_args()
+    out = ROOT / "benchmarks" / "results" / f"audit-{date.today().isoformat()}.json"
+    print(f"{samples_needed(args.bias):,} answers of each side", flush=True)
+    for engine in args.engines:
+        with SIDES[engine]() as (one, other, prompts, named):
+            found = audit(
+                (Side(one), Side(other)), prompts, sampling={"temperature": 1.0, "top_p": 1.0}, length=64,
+                variation=args.bias, progress=lambda share, words: print(f"{share:.0%} {words}", file=sys.stderr),
+            )  # fmt: skip
+        result = json.loads(out.read_text()) if out.exists() else {}  # read late: engines may run side by side
+        result[engine] = {"version": named, "drafted": DRAFTED} | found
+        print(f"{engine} ({named}): {found['verdict']}", flush=True)
+        out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps({engine: {key: each[key] for key in ("verdict", "p_value")} for engine, each in result.items()}))
+
+
+if __name__ == "__main__":
+    main()

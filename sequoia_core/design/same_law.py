@@ -1,0 +1,106 @@
+"""Whether two samples of short texts follow one law, and how many of them tell.
+
+A chi-square test within strata. Texts that are seen rarely are pooled with others of the same beginning, by what both
+samples have together, so that the same rule holds for both. Knows tokens and counts, no models or servers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import chi2, ncx2
+
+FALSE_ALARM = 0.01  # how often samples of one law are said to differ
+POWER = 0.9
+GROUPS = 32  # of texts, at most: each holds this share of all samples or more
+SMALLEST_GROUP = 20  # texts of both samples; half of them are expected in each
+
+Text = tuple[Hashable, ...]
+
+
+class LawTest(NamedTuple):
+    """Two samples compared.
+
+    Attributes:
+        samples: texts in each.
+        statistic: chi-square, summed over strata.
+        degrees_of_freedom: groups less strata; at 0 there was nothing to compare.
+        p_value: how often one law gives as much.
+    """
+
+    samples: tuple[int, int]
+    statistic: float
+    degrees_of_freedom: int
+    p_value: float
+
+
+def compare_laws(seen: Mapping[Text, Sequence[float]], *, given: int) -> LawTest:
+    """Test whether what follows the first `given` entries of a text has one law in both samples.
+
+    Args:
+        seen: text -> its count in each sample.
+        given: entries that are conditioned on; where such a beginning is rare, texts share a stratum with others.
+    """
+    samples = np.sum([*seen.values(), (0, 0)], axis=0)
+    smallest = max(SMALLEST_GROUP, samples.sum() / GROUPS)
+    home = _pooled(((text[:given], sum(pair)) for text, pair in seen.items()), 2 * smallest)
+    statistic, freedom = 0.0, 0
+    for stratum in set(home.values()):
+        inside = [(text[given:], pair) for text, pair in seen.items() if home[text[:given]] == stratum]
+        group = _pooled(((text, sum(pair)) for text, pair in inside), smallest)
+        rows: defaultdict[Text, np.ndarray] = defaultdict(lambda: np.zeros(2))
+        for text, pair in inside:
+            rows[group[text]] += pair
+        table = np.array(list(rows.values()))
+        expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / table.sum()
+        if expected.all():
+            statistic += float(((table - expected) ** 2 / expected).sum())
+            freedom += len(table) - 1
+    p_value = float(chi2.sf(statistic, freedom)) if freedom else 1.0
+    return LawTest((int(samples[0]), int(samples[1])), statistic, freedom, p_value)
+
+
+def _pooled(texts: Iterable[tuple[Text, float]], smallest: float) -> dict[Text, Text]:
+    """Return the group of each text: groups hold at least `smallest`, by what their texts begin with.
+
+    What remains too small goes to the smallest other group.
+    """
+    size: defaultdict[Text, float] = defaultdict(float)
+    for text, count in texts:
+        size[text] += count
+    group = {text: text for text in size}
+    for length in range(max(map(len, size), default=0), -1, -1):
+        into: dict[Text, Text] = {}
+        for text in [text for text, held in size.items() if len(text) == length and held < smallest]:
+            held = size.pop(text)
+            into[text] = text[:-1] if length else min(size, key=size.__getitem__, default=())
+            size[into[text]] += held
+        group = {text: into.get(found, found) for text, found in group.items()}
+    return group
+
+
+def power(variation: float, samples: float, freedom: int = GROUPS - 1) -> float:
+    """Return how surely a bias is found, whatever its form.
+
+    Of all biases of a total variation, chi-square grows least with one that changes all groups in the same proportion:
+    by 2 samples variation^2 (Cauchy-Schwarz).
+
+    Args:
+        variation: half the sum of absolute differences between the two laws, over the groups.
+        samples: of each law.
+        freedom: groups less strata.
+    """
+    if not freedom:
+        return 0.0
+    return float(ncx2.sf(chi2.isf(FALSE_ALARM, freedom), freedom, 2.0 * samples * variation**2))
+
+
+def samples_needed(variation: float, freedom: int = GROUPS - 1) -> int:
+    """Return the samples of each law by which a bias is found with a probability of 0.9; see `power`."""
+    found = brentq(lambda samples: power(variation, samples, freedom) - POWER, 1.0, 1e4 * (1 + freedom) / variation**2)
+    return math.ceil(float(found))

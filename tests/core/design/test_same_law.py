@@ -1,0 +1,72 @@
+"""The test of two laws holds its false alarms and its power, simulated; each planted bias is found as promised."""
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from sequoia_core.design.same_law import FALSE_ALARM, GROUPS, POWER, compare_laws, power, samples_needed
+from tests.core.planted import BIASED, law, planted, samples  # noqa: F401
+
+AUDITS = 200
+BIAS = 0.05
+
+
+def differing(laws, count, *, audits=AUDITS, seed=0, given=2):
+    """Return how many audits of two laws tell them apart."""
+    generator = np.random.default_rng(seed)
+    return sum(compare_laws(samples(laws, count, generator), given=given).p_value < FALSE_ALARM for _ in range(audits))
+
+
+def test_one_law_is_told_apart_as_rarely_as_stated():
+    plain = law()
+    # fails a correct test once in 10,000
+    assert differing((plain, plain), samples_needed(BIAS)) <= binom.isf(1e-4, AUDITS, FALSE_ALARM)
+    assert differing((plain, plain), 300, seed=1) <= binom.isf(1e-4, AUDITS, FALSE_ALARM)
+
+
+def test_the_hardest_bias_is_found_as_often_as_stated():
+    """All groups change in the same proportion, and there are as many as there can be."""
+    count = samples_needed(BIAS)
+    plain = {(0, 0, token): 1 / GROUPS for token in range(GROUPS)}
+    biased = {text: chance * (1 + 2 * BIAS * (-1) ** place) for place, (text, chance) in enumerate(plain.items())}
+    assert sum(abs(biased[text] - plain[text]) for text in plain) / 2 == pytest.approx(BIAS)
+    assert power(BIAS, count) == pytest.approx(POWER, abs=1e-3)
+    found = differing((biased, plain), count, audits=1000)
+    assert binom.ppf(1e-4, 1000, POWER) <= found <= binom.isf(1e-4, 1000, POWER)
+    fewer = differing((biased, plain), count // 4, audits=1000)
+    assert binom.ppf(1e-4, 1000, power(BIAS, count // 4)) <= fewer <= binom.isf(1e-4, 1000, power(BIAS, count // 4))
+
+
+@pytest.mark.parametrize("rule", BIASED, ids=lambda rule: rule.__name__)
+def test_each_planted_bias_is_found_by_the_stated_samples(rule, planted):  # noqa: F811
+    biased, plain, count = law(planted(rule)), law(), samples_needed(BIAS)
+    assert sum(biased.values()) == pytest.approx(1.0)
+    whole = compare_laws({text: (count * biased[text], count * plain[text]) for text in plain}, given=2)
+    assert whole.statistic >= 2 * count * BIAS**2  # what the hardest bias of that size weighs
+    assert differing((biased, plain), count) >= POWER * AUDITS
+
+
+def test_a_bias_of_the_first_token_alone_is_left_to_the_control():
+    plain = law()
+    first = {text: chance * (1.3 if text[1] == 0 else 1.0) for text, chance in plain.items()}
+    other = {text: chance / sum(first.values()) for text, chance in first.items()}
+    pair = samples((other, plain), 8000, np.random.default_rng(0))
+    assert compare_laws(pair, given=2).p_value >= FALSE_ALARM
+    control = {}
+    for text, counts in pair.items():
+        control[text[:2]] = np.add(control.get(text[:2], 0), counts)
+    assert compare_laws(control, given=1).p_value < FALSE_ALARM
+
+
+def test_rare_texts_share_groups_and_none_is_lost():
+    seen = {(0, 0, token, other): (3, 4) for token in range(40) for other in range(3)}
+    found = compare_laws(seen | {(0, 0, 99, 0): (500, 400)}, given=2)
+    assert found.samples == (3 * 120 + 500, 4 * 120 + 400)
+    assert 1 <= found.degrees_of_freedom < GROUPS
+    alone = compare_laws({(0, 0, 1, 1): (50, 50)}, given=2)
+    assert (alone.degrees_of_freedom, alone.p_value, power(BIAS, 50, 0)) == (0, 1.0, 0.0)
+    assert compare_laws({}, given=2).degrees_of_freedom == 0
+
+
+def test_fewer_groups_and_larger_biases_need_fewer_samples():
+    assert samples_needed(0.1) < samples_needed(0.05) / 3.9 and samples_needed(0.05, 5) < samples_needed(0.05)

@@ -1,0 +1,244 @@
+"""Servers of our own, over a law that is known: exact ones pass, each planted bias is found; foreign answers."""
+
+import http.server
+import json
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from sequoia_core.command_line.main import main
+from sequoia_core.decoding.loop import decode
+from sequoia_core.decoding.sampling import SamplingConfig
+from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.studies.audit import Answer, Side, ask_side, audit, first_difference
+from tests.core.planted import BIASED, PROMPTS, MarkovModel, V, planted, tables  # noqa: F401
+
+SAMPLING = {"temperature": 1.0, "top_p": 1.0}
+BIAS = 0.2
+
+
+@contextmanager
+def served(answer, metrics=None):
+    """Serve what `answer` makes of the body of a request."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.reply(200 if metrics else 404, (metrics() if metrics else "").encode())
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            try:
+                self.reply(200, json.dumps(answer(body)).encode())
+            except ValueError as error:
+                self.reply(400, str(error).encode())
+
+        def reply(self, status, content):
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *words):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Engine:
+    """Answers by this project's `decode`, with a chain or without; a request may switch the draft off."""
+
+    def __init__(self, verifier=None, *, seed=0, target=None, most=64):
+        rows, draft = tables()
+        self.target, self.draft = MarkovModel("target", rows if target is None else target), MarkovModel("draft", draft)
+        self.verifier, self.drafts, self.most = verifier, 0, most
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def metrics(self):
+        counts = {"drafts": self.drafts, "draft_tokens": 4 * self.drafts, "accepted_tokens": 0}
+        return "".join(f"llamacpp:spec_decode_num_{name}_total {count}\n" for name, count in counts.items())
+
+    def text(self, prompt, length, sampling, drafts):
+        found = self.decoded(prompt, 1, sampling, False)  # from the prompt, as servers do
+        return [*found, *self.decoded([*prompt, *found], length - 1, sampling, drafts)] if length > 1 else found
+
+    def decoded(self, prompt, length, sampling, drafts):
+        steps = decode(
+            prompt, target=self.target, draft=self.draft if drafts else None, tree=chain_tree(4 if drafts else 0),
+            sampling=sampling, max_new_tokens=length, verifier=self.verifier if drafts else None,
+            generator=self.generator, explain=False,
+        )  # fmt: skip
+        steps = list(steps)
+        self.drafts += len(steps) * drafts
+        return [token for step in steps for token in step.new_tokens]
+
+    def __call__(self, body):
+        if body["n"] > self.most:
+            raise ValueError(f"n must be at most {self.most}")
+        prompt, sampling = [PROMPTS.index(body["prompt"])], SamplingConfig(body["temperature"], body["top_p"])
+        drafts = self.verifier is not None and body.get("speculative.n_max") != 0
+        texts = [self.text(prompt, body["max_tokens"], sampling, drafts) for _ in range(body["n"])]
+        return {"choices": [self.choice(prompt, text) for text in texts]}
+
+    def choice(self, prompt, text):
+        rows = self.target.logits.log_softmax(-1)[[*prompt, *text[:-1]]].tolist()
+        tops = [[{"id": token, "logprob": value} for token, value in enumerate(row)] for row in rows]
+        content = [tops[i][token] | {"top_logprobs": tops[i]} for i, token in enumerate(text)]
+        return {"logprobs": {"content": content}}
+
+
+@contextmanager
+def pair_of(verifier, **options):
+    speculating, plain = Engine(verifier, **options), Engine(seed=1)
+    with served(speculating, speculating.metrics) as one, served(plain, plain.metrics) as other:
+        yield Side(one), Side(other)
+
+
+def audited(sides, temperature=1.0, bias=BIAS):
+    return audit(sides, PROMPTS, sampling=SAMPLING | {"temperature": temperature}, length=24, variation=bias)
+
+
+def test_an_exact_server_passes():
+    with pair_of("specinfer") as sides:
+        found = audited(sides)
+    assert found["lossless"] is True and found["p_value"] >= 0.01 and found["drafts"] > 300
+    assert found["power"] >= 0.9 and min(found["samples"]) >= 495
+    assert found["verdict"].startswith("No bias found (p = ")
+
+
+@pytest.mark.parametrize("rule", BIASED, ids=lambda rule: rule.__name__)
+def test_each_planted_bias_is_found_on_a_server(rule, planted):  # noqa: F811
+    with pair_of(planted(rule), most=20) as sides:  # llama.cpp has as many answers as slots
+        found = audited(sides)
+    assert found["lossless"] is False and found["p_value"] < 0.01 <= found["control_p_value"]
+    assert found["requests"] == 2 * 2 * -(-495 // (2 * 16))
+
+
+def test_the_same_server_without_its_draft():
+    engine = Engine("specinfer")
+    with served(engine, engine.metrics) as address:
+        found = audited((Side(address), Side(address, {"speculative.n_max": 0})), bias=0.3)
+        assert found["lossless"] is True and found["drafts"] > 100
+        with pytest.raises(ValueError, match=r"found \d+ drafts in a request that should have none \(sent {}\), exp"):
+            audited((Side(address), Side(address)))
+    with served(engine) as address, pytest.raises(ValueError, match="found no counters of drafts"):
+        audited((Side(address), Side(address, {"speculative.n_max": 0})))
+
+
+def test_what_tells_nothing_is_no_pass():
+    with pair_of(None) as sides:
+        assert audited(sides, bias=0.5)["verdict"] == "The server drafted nothing, so nothing was tested."
+        assert audited(sides, 0.0)["lossless"] is None
+    other = np.roll(tables()[0], 1, axis=0)
+    with pair_of("specinfer", target=other) as sides:
+        found = audited(sides)
+    assert found["lossless"] is None and "already the first tokens" in found["verdict"]
+    certain = np.eye(V)
+    one, two = Engine("specinfer", target=certain), Engine(target=certain)
+    with served(one) as first, served(two) as second:
+        found = audited((Side(first), Side(second)), bias=0.5)
+    assert found["lossless"] is None and "one answer only" in found["verdict"]
+    assert found["verdict"].endswith("Whether it drafted at all, it does not tell.")
+
+
+def test_greedy_answers_are_the_same_or_part_where_it_is_said():
+    with pair_of("specinfer") as sides:
+        found = audited(sides, 0.0)
+        assert found["lossless"] is True and found["differences"] == 0 and found["first_difference"] is None
+    rows = tables()[0]
+    for by, near in ((1e-4, True), (-2.0, False)):
+        tied, other = rows.copy(), rows.copy()
+        tied[:, 0], tied[:, 1] = 0.45, 0.45 * np.exp(-abs(by))
+        other[:, 0], other[:, 1] = 0.45, 0.45 * np.exp(abs(by))
+        one, two = Engine("specinfer", target=other), Engine(target=tied)
+        with served(one, one.metrics) as first, served(two, two.metrics) as second:
+            found = audited((Side(first), Side(second)), 0.0)
+        parted = found["first_difference"]
+        assert found["lossless"] is near and found["differences"] == 2
+        assert (parted["position"], parted["tokens"]) == (1, [0, 1])
+        assert found["gap"] == pytest.approx(abs(by), abs=1e-5)
+        assert f"token 1 is 1, not 0; their logits differ by {abs(by):.2g}, " in found["verdict"]
+
+
+def test_the_worst_difference_decides():
+    plain = Answer((5, 6, 7), ({}, {6: -1.0, 8: -1.1}, {7: -0.1, 9: -4.0}))
+    near, far = Answer((5, 8, 7), ()), Answer((5, 6, 9), ())
+    assert first_difference(plain, plain)["near_tie"] is True
+    assert first_difference(near, plain)["near_tie"] is True
+    assert (first_difference(far, plain)["position"], first_difference(far, plain)["near_tie"]) == (3, False)
+    short = first_difference(Answer((5, 6), ()), plain)
+    assert (short["tokens"], short["near_tie"], short["gap"]) == ([7, None], None, None)
+    assert first_difference(Answer((5, 1, 7), ({}, {6: float("nan"), 1: 0.0})), plain)["gap"] is None
+
+
+LEGACY = {"tokens": ["token_id:5", "token_id:6"], "top_logprobs": [{"token_id:5": -0.1}, None]}
+
+
+@pytest.mark.parametrize(
+    ("choice", "tokens", "tops"),
+    [
+        ({"logprobs": LEGACY}, ("token_id:5", "token_id:6"), ({"token_id:5": -0.1}, {})),
+        ({"token_ids": [5, 6], "logprobs": None}, (5, 6), ()),
+        ({"logprobs": {"content": [{"token": "a", "logprob": -1, "top_logprobs": []}]}}, ("a",), ({},)),
+    ],
+)
+def test_tokens_are_read_in_the_shapes_of_several_servers(choice, tokens, tops):
+    with served(lambda body: {"choices": [choice]}) as address:
+        (found,) = ask_side(Side(address), "a", 2, SAMPLING, 1)
+    assert (found.tokens, found.tops) == (tokens, tops)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [], {}, {"choices": []}, {"choices": [{}]}, {"choices": {"0": 1}}, {"choices": [{"text": "abc"}]},
+        {"choices": [None]}, {"choices": [{"token_ids": "abc"}]}, {"choices": [{"token_ids": [1.5]}]},
+        {"choices": [{"token_ids": [True]}]}, {"choices": [{"logprobs": {"content": [{"id": [], "logprob": 0}]}}]},
+        {"choices": [{"logprobs": {"content": [{"id": 1}]}}]}, {"choices": [{"token_ids": []}]},
+        {"choices": [{"logprobs": {"tokens": ["a"], "top_logprobs": [5]}}]}, {"choices": [{"logprobs": 7}]},
+    ],
+)  # fmt: skip
+def test_foreign_answers_are_one_line(answer, capsys):
+    with served(lambda body: answer) as address:
+        assert main(["audit", "--server", address, "--against", address.replace("127.0.0.1", "localhost")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "expected choices with token_ids or logprobs of tokens" in error
+
+
+def test_the_command_says_and_keeps_it(tmp_path, capsys):
+    (tmp_path / "prompts.txt").write_text("a\nb\n")
+    out, asked = tmp_path / "audit.json", ["--prompts", str(tmp_path / "prompts.txt"), "--bias", "0.4"]
+    with pair_of("specinfer") as (one, other):
+        asked += ["--server", one.address, "--against", other.address, "--out", str(out)]
+        assert main(["audit", *asked, "--json"]) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert json.loads(out.read_text()) == result and result["lossless"] is True
+        assert main(["audit", *asked, "--temperature", "0"]) == 0
+    assert capsys.readouterr().out.startswith("Lossless: 2 of 2 answers of 128 tokens are the same")
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--server", "nowhere"], "server: found 'nowhere', expected an address such as"),
+        (["--server", "http://10.0.0.1"], "server: found 10.0.0.1, expected an address of this machine (--remote"),
+        (["--against", "http://10.0.0.1"], "server: found 10.0.0.1, expected an address of this machine (--remote"),
+        (["--off", "[]"], "--off: found '[]', expected a JSON object such as"),
+        (["--temperature", "-1"], "--temperature"),
+        (["--top-p", "0"], "--top-p"),
+        (["--bias", "0"], "--bias"),
+        ([], "http://127.0.0.1:1/v1/completions: found no answer"),
+    ],
+)
+def test_bad_options_are_one_line(options, fault, capsys):
+    assert main(["audit", "--server", "http://127.0.0.1:1", *options]) == 2
+    error = capsys.readouterr().err
+    assert fault in error and error.count("\n") == 1
