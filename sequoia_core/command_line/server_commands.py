@@ -5,6 +5,7 @@ Heavy modules are imported inside the commands that need them, so that those wit
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +30,9 @@ def server_plan_command(
     after: Annotated[
         Path,
         typer.Option(
-            "--after", help="Metrics, answers as JSON, acceptance.csv or a log of a server; or a saved matrix.", **READ
+            "--after",
+            help="Metrics, answers as JSON, acceptance.csv or a log of a server; or a saved matrix or measured vector.",
+            **READ,
         ),
     ],
     before: Annotated[
@@ -42,6 +45,12 @@ def server_plan_command(
     rates: Annotated[
         str | None,
         typer.Option("--rates", help="What rates by position are: survival (of all drafts) or conditional."),
+    ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            "--rule", help="How the server accepts, for a vector: match (default of all engines) or rejection."
+        ),
     ] = None,
     profile: Annotated[
         Path | None,
@@ -85,7 +94,7 @@ def server_plan_command(
         raise ValueError("--bench-draft: found it without --profile, expected the target's times there")
     check_out(out)
     vector = vector_of(acceptance, entries)
-    counts = _counts(after, before, engine, model, rates)
+    counts = _counts(after, before, engine, model, rates, rule)
     try:
         chains = chain_acceptance(counts, new_tokens=new_tokens)
     except ValueError as error:
@@ -132,10 +141,12 @@ def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> di
     }
 
 
-def _counts(after: Path, before: Path | None, engine: str, model: str | None, rates: str | None) -> ServerCounts:
-    """Read a server's counts, or those behind a matrix that was saved of them."""
+def _counts(
+    after: Path, before: Path | None, engine: str, model: str | None, rates: str | None, rule: str | None
+) -> ServerCounts:
+    """Read a server's counts, those behind a matrix that was saved of them, or what a vector says it would count."""
     from ..design.acceptance import AcceptanceVector
-    from ..design.chain_acceptance import counts_of_matrix
+    from ..design.chain_acceptance import MATCH, counts_of_matrix, counts_of_vector, other_rule_note
     from ..design.matrix_files import acceptance_from_bytes
     from ..files.safe_files import read_bytes
     from ..files.server_readings import MAX_READING_BYTES, counts_from_bytes
@@ -144,8 +155,12 @@ def _counts(after: Path, before: Path | None, engine: str, model: str | None, ra
     if before is None and b'"sequoia-acceptance"' in data[:4096]:
         matrix = acceptance_from_bytes(data, str(after))
         if isinstance(matrix, AcceptanceVector):
-            raise ValueError(f"{after}: found a vector of ranks, expected what a server counted, or its saved matrix")
-        return counts_of_matrix(matrix, rates)
+            counts = counts_of_vector(matrix, engine, rule or MATCH)
+            return replace(counts, notes=tuple(filter(None, [other_rule_note(matrix, rule or MATCH)])))
+        if rule is None:
+            return counts_of_matrix(matrix, rates)
+    if rule is not None:
+        raise ValueError(f"--rule: found {rule[:40]!r} for what a server counted, expected it for a vector alone")
     earlier = None if before is None else read_bytes(before, limit=MAX_READING_BYTES)
     return counts_from_bytes(data, str(after), earlier, str(before), engine=engine, model=model, rates=rates)
 

@@ -23,7 +23,7 @@ Each module imports, of this room, only the modules named:
     optimal_trees     tree, tree_search, acceptance
     replay            tree, acceptance
     matrix_files      acceptance_files, acceptance
-    chain_acceptance  bootstrap, acceptance, replay
+    chain_acceptance  bootstrap, conditions, acceptance, replay
     server_costs      profile_files, profile, step_time, chain_acceptance
     server_plan       bootstrap, chain_acceptance, server_costs
     what_if           acceptance_files, acceptance
