@@ -64,6 +64,10 @@ def server_plan_command(
         str | None,
         typer.Option("--timed", help="Costs: tokens per second at some k, @batch: 0=70,2=110,4=118,0=200@4"),
     ] = None,
+    target_shape: Annotated[
+        str | None,
+        typer.Option("--target-shape", help="A mixture of experts: --timed grows as it does."),
+    ] = None,
     batch: Annotated[str, typer.Option("--batch", help="Requests side by side, separated by commas.")] = "1",
     method: Annotated[
         str | None, typer.Option("--method", help="draft or ngram; default: ngram where few steps have a draft.")
@@ -82,6 +86,7 @@ def server_plan_command(
     # Long only by its options, which typer reads from the signature.
     from ..design.chain_acceptance import chain_acceptance
     from ..design.matrix_files import matrix_bytes
+    from ..design.model_shapes import find_shape
     from ..design.server_costs import costs_of
     from ..design.server_flags import METHODS
     from ..design.server_plan import plan_server
@@ -107,7 +112,9 @@ def server_plan_command(
     free = method == METHODS[1]
     needs_draft = not free and len({setting.k for setting in settings if setting.k}) < 2
     hardware = None if profile is None else _profile(profile, draft_profile, needs_draft)
-    costs = costs_of(hardware, settings, drafts_free=free)
+    costs = costs_of(
+        hardware, settings, drafts_free=free, target=None if target_shape is None else find_shape(target_shape)
+    )
     plan = None if costs is None else plan_server(chains, costs, batches)
     if out is not None:
         write_atomic(out, matrix_bytes(chains.to_matrix()))

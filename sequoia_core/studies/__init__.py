@@ -21,7 +21,6 @@ Each module imports, of this room, only the modules named:
     race                 prompt_loop, request_law
     ranks_along_text     prompt_loop
     measure_acceptance   prompt_loop, ranks_along_text
-    engine_rules         prompt_loop, ranks_along_text, measure_acceptance
     server_check         prompt_loop, race
     bench                first_difference, measure_profile, prompt_loop, race, measure_acceptance
     sweep.jobs           measure_profile, race, measure_acceptance, bench, sweep.content, sweep.plan

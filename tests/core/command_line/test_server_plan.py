@@ -202,3 +202,14 @@ def test_a_measured_vector_is_carried_over_by_the_rule_of_engines(plan, tmp_path
     assert f"With rejection in place of match the same texts yield {gain:.2f} times" in " ".join(found["warnings"])
     assert main(["server-plan", "--after", str(ASSETS / "servers" / "gemma-4-31b-dflash.json"), "--rule", "match"]) == 2
     assert "--rule: found 'match' for what a server counted" in capsys.readouterr().err
+
+
+def test_steps_of_experts_grow_as_more_are_read(plan, files):
+    """Between two timed settings a step follows the experts, which new tokens find ever fewer of: above the line."""
+    options = ("--after", files("after"), "--before", files("before"), "--timed", "0=70,1=80,4=75")
+    straight, bent = plan(*options), plan(*options, "--target-shape", "qwen3-30b-a3b")
+    for k, same in ((1, True), (2, False), (3, False), (4, True)):
+        speeds = [found["batches"][0]["tokens_per_sec"][k]["value"] for found in (straight, bent)]
+        assert speeds[1] == pytest.approx(speeds[0]) if same else speeds[1] < 0.999 * speeds[0]
+    dense = plan(*options, "--target-shape", "qwen3-8b")
+    assert dense["batches"] == straight["batches"]
