@@ -67,7 +67,7 @@ def main() -> None:
         predicted = float(pass_sec(shape, size, ANY, dtype="float32", context=1, software=fitted))
         bound, found = float(shape.experts_read(size)), float(np.mean(experts[size]))
         rows.append({"tokens": size, "ms": 1e3 * median[size], "predicted_ms": 1e3 * predicted,
-                     "error": predicted / median[size] - 1, "experts": found, "experts_independent": bound})  # fmt: skip
+                     "error": predicted / median[size] - 1, "experts": found, "independent": bound})  # fmt: skip
         print(f"{size:3d} tokens: {1e3 * median[size]:6.1f} ms, predicted {1e3 * predicted:6.1f} "
               f"({rows[-1]['error']:+.0%}); experts of a layer {found:.1f}, independent {bound:.1f}")  # fmt: skip
     print(json.dumps({"benchmark": "experts", "processor": processor_name(), "shape": shape.to_config(),
