@@ -124,14 +124,14 @@ def plan_command(
     from ..design.planning import best_shape, more_ranks_wanted, pair_mismatches, smallest_good_shape, speedup_surface
     from ..design.prediction import predict, prompts_for
     from ..design.profile import HardwareProfile
-    from ..design.profile_files import falling_times
+    from ..design.profile_files import odd_times
 
     vector, hardware = told(AcceptanceVector.load(acceptance, entries)), HardwareProfile.load(profile)
     surface = speedup_surface(vector, hardware, max_size=max_size, max_depth=max_depth, context=context)
     best, small = best_shape(surface), smallest_good_shape(surface)
     tree = optimal_tree(vector, size=best.size, depth=best.depth)
     found = predict(tree, vector, hardware, context=context)
-    doubts = more_ranks_wanted(tree, vector), falling_times(hardware.sizes, hardware.verify_sec)
+    doubts = more_ranks_wanted(tree, vector), odd_times(hardware.sizes, hardware.verify_sec)
     warnings = [*pair_mismatches(vector, hardware), *filter(None, doubts)]
     if hardware.most_leaves is not None and tree.leaves > hardware.most_leaves:
         warnings.append(f"The tree has {tree.leaves} leaves; llama.cpp takes {hardware.most_leaves}.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..design.acceptance import AcceptanceVector
-from ..design.break_even import idle_arithmetic
+from ..design.break_even import chain_pays, idle_arithmetic
 from .inputs import (
     checked_sampling,
     encode_within,
@@ -176,6 +176,10 @@ def profile_command(
             "--sizes", help="Tokens per target pass, separated by commas; default: 1 to 64, modelled to 1024."
         ),
     ] = None,
+    guess: Annotated[
+        float | None,
+        typer.Option("--guess", help="How often the draft is taken to be right, such as 0.7: says whether it pays."),
+    ] = None,
     context: Annotated[int, typer.Option("--context", help="Tokens already in the cache.", min=1)] = 128,
     out: Out = None,
     repeats: Annotated[int, typer.Option("--repeats", help="Rounds of timing, those of --resume included.", min=1)] = 9,
@@ -189,6 +193,8 @@ def profile_command(
         wanted = None if sizes is None else [int(part) for part in sizes.split(",")]
     except ValueError as error:
         raise ValueError(f"--sizes: found {sizes!r}, expected whole numbers separated by commas") from error
+    if guess is not None and not 0 < guess < 1:
+        raise ValueError(f"--guess: found {guess:g}, expected a share between 0 and 1")
     check_out(out)
     without_weights = (target_shape, draft_shape, device_model) != (None, None, None)
     if not without_weights:
@@ -222,7 +228,9 @@ def profile_command(
             )  # fmt: skip
     if out is not None:
         profile.save(out)
-    report(profile.to_json(), as_json, profile_parts(profile, idle_arithmetic(profile), out))
+    pays = None if guess is None else chain_pays(guess, profile)
+    result = profile.to_json() | ({} if pays is None else {"pays": pays._asdict()})
+    report(result, as_json, profile_parts(profile, idle_arithmetic(profile), out, pays))
 
 
 def _shapes(target: str | None, draft: str | None) -> tuple[ModelShape, ModelShape]:

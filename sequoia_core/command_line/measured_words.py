@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ..design.acceptance import AcceptanceVector
     from ..design.bootstrap import Estimate
+    from ..design.break_even import ChainPays
     from ..design.profile import HardwareProfile
 
     Parts = Iterator[RenderableType]
@@ -65,7 +66,9 @@ def measure_parts(
     yield command("profile", *models, "--out", "profile.json")
 
 
-def profile_parts(profile: HardwareProfile, idle: tuple[int, float], out: Path | None) -> Parts:
+def profile_parts(
+    profile: HardwareProfile, idle: tuple[int, float], out: Path | None, pays: ChainPays | None = None
+) -> Parts:
     """Args: idle: tokens of a pass that cost hardly more than one, and what each beyond costs in passes over one."""
     quartiles = profile.quartiles
     rows = []
@@ -88,6 +91,17 @@ def profile_parts(profile: HardwareProfile, idle: tuple[int, float], out: Path |
     tokens, further = idle
     beyond = f"; each beyond costs {further:.2f} of a pass" if further else ", the most that was timed"
     yield f"Up to n = {tokens} a pass takes at most 10 % longer than over one token{beyond}."
+    if pays is not None:
+        even = "at no acceptance" if pays.breaks_even is None else f"from {percent(pays.breaks_even)} on"
+        yield (
+            f"A draft that is right {percent(pays.guess)} of the time "
+            + (
+                f"pays: chains of {pays.length} give {figure(pays.speedup)}× the speed"
+                if pays.speedup > 1
+                else f"does not pay: its best chain, of {pays.length}, gives {figure(pays.speedup)}× the speed"
+            )
+            + f"; it pays {even}."
+        )
     if out is None:
         yield "Nothing was saved: --out profile.json keeps it."
     yield command("plan", "--acceptance", "vector.json", "--profile", out or "profile.json")

@@ -6,6 +6,7 @@ Heavy modules are imported inside the commands that need them, so that those wit
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +29,9 @@ TIMED = "expected k=tokens per second, perhaps @batch"
 After = Annotated[
     Path,
     typer.Option(
-        "--after", help="Metrics, answers as JSON, acceptance.csv or a log of a server; or a saved matrix.", **READ
+        "--after",
+        help="Metrics, answers as JSON, acceptance.csv or a log of a server; or a saved matrix or measured vector.",
+        **READ,
     ),
 ]
 Before = Annotated[
@@ -79,10 +82,10 @@ def doctor_command(
     from ..design.server_diagnosis import diagnose
 
     counts = _counts(after, before, engine, model, rates)
-    then = None if earlier is None else _counts(earlier, None, engine, model, None)
+    then = None if earlier is None else _counts(earlier, None, engine, model)
     if earlier is None and before is not None:  # what it counted before is a period of its own
         with suppress(ValueError):  # it may hold no counters yet
-            then = _counts(before, None, engine, model, None)
+            then = _counts(before, None, engine, model)
     found = [] if timed is None else [_timed(part) for part in timed.split(",")]
     costs = None
     planned = counts.positions and counts.drafts and not counts.censored
@@ -105,9 +108,19 @@ def server_plan_command(
     engine: Engine = "auto",
     model: Model = None,
     rates: Rates = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            "--rule", help="How the server accepts, for a vector: match (default of all engines) or rejection."
+        ),
+    ] = None,
     profile: Profile = None,
     draft_profile: BenchDraft = None,
     timed: Timed = None,
+    target_shape: Annotated[
+        str | None,
+        typer.Option("--target-shape", help="A mixture of experts: --timed grows as it does."),
+    ] = None,
     batch: Annotated[str, typer.Option("--batch", help="Requests side by side, separated by commas.")] = "1",
     method: Annotated[
         str | None, typer.Option("--method", help="draft or ngram; default: ngram where few steps have a draft.")
@@ -126,6 +139,7 @@ def server_plan_command(
     # Long only by its options, which typer reads from the signature.
     from ..design.chain_acceptance import chain_acceptance
     from ..design.matrix_files import matrix_bytes
+    from ..design.model_shapes import find_shape
     from ..design.server_costs import costs_of
     from ..design.server_flags import METHODS
     from ..design.server_plan import plan_server
@@ -138,7 +152,7 @@ def server_plan_command(
         raise ValueError("--bench-draft: found it without --profile, expected the target's times there")
     check_out(out)
     vector = vector_of(acceptance, entries)
-    counts = _counts(after, before, engine, model, rates)
+    counts = _counts(after, before, engine, model, rates, rule)
     try:
         chains = chain_acceptance(counts, new_tokens=new_tokens)
     except ValueError as error:
@@ -151,7 +165,9 @@ def server_plan_command(
     free = method == METHODS[1]
     needs_draft = not free and len({setting.k for setting in settings if setting.k}) < 2
     hardware = None if profile is None else _profile(profile, draft_profile, needs_draft)
-    costs = costs_of(hardware, settings, drafts_free=free)
+    costs = costs_of(
+        hardware, settings, drafts_free=free, target=None if target_shape is None else find_shape(target_shape)
+    )
     plan = None if costs is None else plan_server(chains, costs, batches)
     if out is not None:
         write_atomic(out, matrix_bytes(chains.to_matrix()))
@@ -185,10 +201,17 @@ def _result(chains: ChainAcceptance, plan: ServerPlan | None, method: str) -> di
     }
 
 
-def _counts(after: Path, before: Path | None, engine: str, model: str | None, rates: str | None) -> ServerCounts:
-    """Read a server's counts, or those behind a matrix that was saved of them."""
+def _counts(
+    after: Path,
+    before: Path | None,
+    engine: str,
+    model: str | None,
+    rates: str | None = None,
+    rule: str | None = None,
+) -> ServerCounts:
+    """Read a server's counts, those behind a matrix that was saved of them, or what a vector says it would count."""
     from ..design.acceptance import AcceptanceVector
-    from ..design.chain_acceptance import counts_of_matrix
+    from ..design.chain_acceptance import MATCH, counts_of_matrix, counts_of_vector, other_rule_note
     from ..design.matrix_files import acceptance_from_bytes
     from ..files.safe_files import read_bytes
     from ..files.server_readings import MAX_READING_BYTES, counts_from_bytes
@@ -197,8 +220,12 @@ def _counts(after: Path, before: Path | None, engine: str, model: str | None, ra
     if before is None and b'"sequoia-acceptance"' in data[:4096]:
         matrix = acceptance_from_bytes(data, str(after))
         if isinstance(matrix, AcceptanceVector):
-            raise ValueError(f"{after}: found a vector of ranks, expected what a server counted, or its saved matrix")
-        return counts_of_matrix(matrix, rates)
+            counts = counts_of_vector(matrix, engine, rule or MATCH)
+            return replace(counts, notes=tuple(filter(None, [other_rule_note(matrix, rule or MATCH)])))
+        if rule is None:
+            return counts_of_matrix(matrix, rates)
+    if rule is not None:
+        raise ValueError(f"--rule: found {rule[:40]!r} for what a server counted, expected it for a vector alone")
     earlier = None if before is None else read_bytes(before, limit=MAX_READING_BYTES)
     return counts_from_bytes(data, str(after), earlier, str(before), engine=engine, model=model, rates=rates)
 

@@ -25,8 +25,8 @@ Each module imports, of this room, only the modules named:
     optimal_trees     tree, tree_search, acceptance
     replay            tree, acceptance
     matrix_files      acceptance_files, acceptance
-    chain_acceptance  bootstrap, acceptance, replay
-    server_costs      profile_files, profile, step_time, chain_acceptance
+    chain_acceptance  bootstrap, conditions, acceptance, replay
+    server_costs      model_shapes, profile_files, profile, step_time, chain_acceptance
     server_plan       bootstrap, chain_acceptance, server_costs
     server_doctor     bootstrap, request_spread
     server_diagnosis  bootstrap, chain_acceptance, server_costs, server_plan, server_doctor
@@ -37,7 +37,7 @@ Each module imports, of this room, only the modules named:
     planning          tree, tree_search, profile, acceptance, step_time, optimal_trees, replay, what_if
     regret            acceptance, optimal_trees
     tree_files        tree, growmap, acceptance, optimal_trees
-    break_even        profile, acceptance, optimal_trees, planning
+    break_even        profile, step_time, acceptance, optimal_trees, planning
     growth            bootstrap, tree, acceptance, optimal_trees, plain_trees
     prediction        bootstrap, tree, profile, acceptance, step_time, optimal_trees, replay, plain_trees, planning
     tree_comparison   tree, acceptance, optimal_trees, plain_trees

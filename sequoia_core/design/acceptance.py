@@ -45,6 +45,8 @@ class AcceptanceVector:
         prompt_trials: int64 [m], positions of each prompt.
         prompt_ranks: int16 [prompt_trials[i]] for each prompt i, the rank accepted at each position of its text, 0
             where all were rejected; `replay` computes from it how any tree decodes these texts.
+        prompt_matched: int16, the same shapes: 1 where the text's token is the draft's likeliest one, which is all that
+            an engine accepts that drafts greedily (`chain_acceptance.counts_of_vector`).
         meta: where the vector comes from (JSON values).
         note: what was assumed when the file was read, for the reader.
         calibration: acceptance by the draft's own probabilities, from the same text, for trees that look at them.
@@ -60,6 +62,7 @@ class AcceptanceVector:
     prompt_sums: np.ndarray | None = None
     prompt_trials: np.ndarray | None = None
     prompt_ranks: tuple[np.ndarray, ...] | None = None
+    prompt_matched: tuple[np.ndarray, ...] | None = None
     meta: dict[str, Any] = field(default_factory=dict)
     note: str = ""
     holds_for: Conditions | None = None
@@ -74,7 +77,7 @@ class AcceptanceVector:
         if (self.prompt_sums is None) != (self.prompt_trials is None):
             raise ValueError("found only one of prompt_sums and prompt_trials, expected both or neither")
         if self.prompt_sums is None or self.prompt_trials is None:
-            if self.prompt_ranks is not None:
+            if self.prompt_ranks is not None or self.prompt_matched is not None:
                 raise ValueError("found prompt_ranks without prompt_sums and prompt_trials, expected all or none")
             return
         sums = np.array(self.prompt_sums, dtype=np.float64)
@@ -94,6 +97,8 @@ class AcceptanceVector:
             object.__setattr__(self, "trials", int(counts.sum()))
         if self.prompt_ranks is not None:
             object.__setattr__(self, "prompt_ranks", checked_ranks(self.prompt_ranks, counts, self.probs.size))
+        if self.prompt_matched is not None:
+            object.__setattr__(self, "prompt_matched", checked_ranks(self.prompt_matched, counts, 1, "prompt_matched"))
 
     def __eq__(self, other: object) -> bool:
         if self is other or not isinstance(other, AcceptanceVector):
@@ -286,6 +291,7 @@ class AcceptanceVector:
             "prompt_sums": None if self.prompt_sums is None else self.prompt_sums.tolist(),
             "prompt_trials": None if self.prompt_trials is None else self.prompt_trials.tolist(),
             "prompt_ranks": None if self.prompt_ranks is None else [ranks.tolist() for ranks in self.prompt_ranks],
+            "prompt_matched": None if self.prompt_matched is None else [row.tolist() for row in self.prompt_matched],
             "note": self.note or None,
             "holds_for": None if self.holds_for is None else self.holds_for.to_json(),
             "calibration": None if self.calibration is None else self.calibration.to_json(),

@@ -54,7 +54,7 @@ def read_vector(data: bytes, suffix: str, entries: str | None = None) -> dict[st
 
     Returns:
         `probs` (1-D, not yet checked by `checked_probs`) and whichever of `trials`, `prompt_sums`,
-        `prompt_trials`, `prompt_ranks`, `meta`, `note`, `holds_for` and `calibration` the file gives.
+        `prompt_trials`, `prompt_ranks`, `prompt_matched`, `meta`, `note`, `holds_for` and `calibration` the file gives.
 
     Raises:
         ValueError: in one line, what was found and what was expected.
@@ -124,6 +124,7 @@ def _from_json(data: bytes, entries: str | None) -> dict[str, Any]:
         prompt_sums: list[list[float]] | None = None
         prompt_trials: list[Count] | None = None
         prompt_ranks: list[list[Annotated[int, Field(ge=0, le=MAX_RANKS)]]] | None = None
+        prompt_matched: list[list[Annotated[int, Field(ge=0, le=1)]]] | None = None
         meta: dict[str, Any] = {}
         note: str | None = None
         holds_for: dict[str, Any] | None = None
@@ -152,6 +153,7 @@ def _from_json(data: bytes, entries: str | None) -> dict[str, Any]:
     laid_out = _from_layout(arrays["probs"], entries) if by_others or entries is not None else {}
     return arrays | {
         "prompt_ranks": None if read.prompt_ranks is None else tuple(map(np.array, read.prompt_ranks)),
+        "prompt_matched": None if read.prompt_matched is None else tuple(map(np.array, read.prompt_matched)),
         "trials": read.trials,
         "meta": read.meta,
         "note": read.note or "",
@@ -233,15 +235,13 @@ def _from_text(data: bytes, entries: str | None) -> dict[str, Any]:
     return {"probs": probs, "note": note}
 
 
-def checked_ranks(raw: Any, counts: np.ndarray, largest: int) -> tuple[np.ndarray, ...]:
+def checked_ranks(raw: Any, counts: np.ndarray, largest: int, name: str = "prompt_ranks") -> tuple[np.ndarray, ...]:
     """Return the accepted ranks of each prompt as read-only int16 arrays, or raise ValueError."""
     found = tuple(np.array(ranks, dtype=np.int64) for ranks in raw)
     if [ranks.shape for ranks in found] != [(count,) for count in counts]:
-        raise ValueError(
-            f"prompt_ranks: found {len(found)} lists, expected one rank for each of prompt_trials' positions"
-        )
+        raise ValueError(f"{name}: found {len(found)} lists, expected one rank for each of prompt_trials' positions")
     if any(ranks.size and not 0 <= ranks.min() <= ranks.max() <= largest for ranks in found):
-        raise ValueError(f"prompt_ranks: found a rank outside 0 to {largest}, expected one that the vector has, or 0")
+        raise ValueError(f"{name}: found a rank outside 0 to {largest}, expected one that the vector has, or 0")
     found = tuple(ranks.astype(np.int16) for ranks in found)
     for ranks in found:
         ranks.setflags(write=False)

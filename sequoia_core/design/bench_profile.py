@@ -124,13 +124,15 @@ def _of_fields(row: Any) -> Pass | None:
         samples = row.get("samples_ns")
         least = min(map(float, samples)) if isinstance(samples, list) and samples else float(row["avg_ns"])
         parameters = float(row.get("model_n_params") or 0)
+        at_once = int(row.get("n_ubatch") or tokens)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"found numbers that cannot be read ({error}), expected {EXPECTED}") from error
     if generated or not tokens:
         return None
     name = str(row.get("model_filename") or row.get("model_type") or "unnamed")[:200]
     device = str(row.get("gpu_info") or row.get("cpu_info") or "unknown")[:200]
-    return _checked(Pass(name, parameters, tokens, context, least / 1e9, device, not isinstance(samples, list)))
+    sec, means = least / 1e9, not isinstance(samples, list)
+    return _checked(_one(Pass(name, parameters, tokens, context, sec, device, means), at_once))
 
 
 def _table(text: str) -> Iterable[dict[str, str]]:
@@ -150,13 +152,21 @@ def _of_markdown(row: Mapping[str, str]) -> Pass | None:
     try:
         number, unit = row.get("params", "0 K").split()
         parameters = float(number) * _UNITS[unit]
-        rate = float(row["t/s"].split("±")[0])
+        rate, at_once = float(row["t/s"].split("±")[0]), int(row.get("n_ubatch", test[1]))
     except (KeyError, ValueError) as error:
         raise ValueError(f"found the row {str(dict(row))[:60]!r}, expected {EXPECTED}") from error
     tokens = int(test[1])
     sec = tokens / rate if rate > 0 else math.nan
     name = row.get("model", "unnamed")[:200]
-    return _checked(Pass(name, parameters, tokens, int(test[2] or 0), sec, row.get("backend", "unknown"), True))
+    found = Pass(name, parameters, tokens, int(test[2] or 0), sec, row.get("backend", "unknown"), True)
+    return _checked(_one(found, at_once))
+
+
+def _one(found: Pass, at_once: int) -> Pass:
+    """Return one of the passes that a text is read in: -p 256 -ub 2 takes 128 of them."""
+    if not 0 < at_once < found.tokens:
+        return found
+    return found._replace(tokens=at_once, sec=found.sec * at_once / found.tokens)
 
 
 def _checked(found: Pass) -> Pass:

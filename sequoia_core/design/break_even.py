@@ -26,10 +26,12 @@ from .planning import (
     text_correction,
 )
 from .profile import HardwareProfile
+from .step_time import step_seconds
 
 LARGEST, DEEPEST = 128, 12  # sizes and depths tried: small trees show whether speculation pays
 EVEN = 1.0 + 1e-9
 HALVINGS = 30
+LONGEST = 16  # tokens of a chain that is tried on a guess
 LEAST, MOST = 1e-3, 1e3  # factors beyond these are not realistic
 
 
@@ -162,6 +164,37 @@ def _factor(change: Change, tables: _Tables, profile: HardwareProfile) -> float 
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if (best(float(np.exp(middle))) > EVEN) == pays else (inside, middle)
     return float(np.exp((inside + outside) / 2))
+
+
+class ChainPays(NamedTuple):
+    """Whether chains pay if the draft is right in a share of its guesses, each independent of the others.
+
+    Attributes:
+        guess: that share; length, speedup: of the best chain.
+        breaks_even: the least share from which a chain pays; None where none does.
+    """
+
+    guess: float
+    length: int
+    speedup: float
+    breaks_even: float | None
+
+
+def chain_pays(guess: float, profile: HardwareProfile) -> ChainPays:
+    """Return what the best chain of up to `LONGEST` tokens does, and the guess at which the best breaks even."""
+    lengths = np.arange(1, min(LONGEST, profile.max_size - 1) + 1)
+    plain = float(step_seconds(np.array([1]), np.zeros((1, 1), dtype=np.int64), profile)[0])
+    cost = step_seconds(lengths + 1, (np.arange(LONGEST) < lengths[:, None]).astype(np.int64), profile) / plain
+
+    def speedups(share: float) -> np.ndarray:
+        return (share ** np.arange(lengths[-1] + 1)).cumsum()[lengths] / cost
+
+    best = int(speedups(guess).argmax())
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if speedups(middle).max() > EVEN else (middle, high)
+    return ChainPays(guess, int(lengths[best]), float(speedups(guess)[best]), high if high < 1 else None)
 
 
 PAYS_FROM = 1.05  # smallest predicted speedup that counts as a gain

@@ -25,7 +25,12 @@ from ..files.server_counts import (
 from ..files.server_records import counts_of_rates
 from .acceptance import AcceptanceMatrix, AcceptanceVector
 from .bootstrap import LEVEL, RESAMPLES, Estimate, bounds, estimate, resampled, wilson_interval
+from .conditions import TOPK
 from .replay import replay_while_growing
+
+RULES = MATCH, REJECTION = ("match", "rejection")  # by which engines accept a drafted token
+CARRIED = 16  # positions of a draft that a measured vector is carried over to
+SHOWN_K = 4  # at which rules are compared
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,6 +143,58 @@ def counts_of_matrix(matrix: AcceptanceMatrix, rates: str | None = None) -> Serv
         sum(positions), tuple(positions), known[1], known[2], model=str(matrix.meta.get("model", ""))[:4096],
         notes=("A saved matrix: counts by position, requests not kept.",),
     )  # fmt: skip
+
+
+def counts_of_vector(
+    vector: AcceptanceVector, engine: str, rule: str = MATCH, *, longest: int = CARRIED
+) -> ServerCounts:
+    """Return what a server would count on the texts that a vector was measured on, with drafts of so many tokens.
+
+    Args:
+        rule: "match" where the engine drafts greedily and accepts what the target drew too, as vLLM, SGLang and
+            llama.cpp's server do unless told otherwise; "rejection" where it draws its draft and accepts by p / q.
+
+    Raises:
+        ValueError: for a vector that does not say where that rule accepts.
+    """
+    if rule not in RULES:
+        raise ValueError(f"rule: found {rule[:40]!r}, expected one of {', '.join(RULES)}")
+    known, kept = vector.holds_for, vector.prompt_ranks
+    greedy = known is not None and known.temperature == 0
+    own = None if known is None else MATCH if known.verifier == TOPK else REJECTION
+    hits = vector.prompt_matched if rule == MATCH and own != MATCH and not greedy else kept
+    if known is None or kept is None or hits is None or (rule == REJECTION and own == MATCH and not greedy):
+        wanted = "measured with --verifier " + (f"{TOPK}, or by this version" if rule == MATCH else "sequoia")
+        raise ValueError(f"found a vector without the outcome of {rule} at each position, expected one {wanted}")
+    requests = tuple(_steps_of_text(row == 1, longest) for row in hits if len(row))
+    taken = np.array([length for request in requests for length in request.accepted])
+    positions = tuple(int((taken >= place).sum()) for place in range(1, longest + 1))
+    how = known.sampling.removesuffix(f", {known.verifier}")
+    return ServerCounts(
+        engine, f"a vector measured at {how}, as accepted by {rule}", len(taken), longest * len(taken), sum(positions),
+        positions, requests=requests, ordered=True, model=f"{known.target} ← {known.draft}",
+    )  # fmt: skip
+
+
+def other_rule_note(vector: AcceptanceVector, rule: str) -> str:
+    """Say how many tokens per step another rule than the one planned with would yield; "" where that is not known."""
+    (other,) = set(RULES) - {rule}
+    try:
+        here, there = (counts_of_vector(vector, "", each, longest=SHOWN_K).drafts or 1 for each in (rule, other))
+    except ValueError:
+        return ""
+    gain = f"{here / there:.2f} times the tokens per step at k = {SHOWN_K}"
+    return f"With {other} in place of {rule} the same texts yield {gain}."
+
+
+def _steps_of_text(right: np.ndarray, longest: int) -> ServerRequest:
+    """Return the steps of a text, bool [N]: whether each token would be accepted from a draft."""
+    accepted, at, stops = [], 0, np.append(np.flatnonzero(~right), len(right))
+    while at < len(right):
+        length = min(int(stops[np.searchsorted(stops, at)]) - at, longest)
+        accepted.append(length)
+        at += length + 1
+    return ServerRequest(tuple(accepted), (longest,) * len(accepted), len(right))
 
 
 def _published_counts(matrix: AcceptanceMatrix, source: str, rates: str | None) -> ServerCounts:

@@ -20,6 +20,9 @@ from ..files.safe_files import checked, read_bytes, read_json
 MAX_FILE_BYTES = 1_000_000
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of one number
 Size = Annotated[int, Field(ge=1, le=2**24)]
+OfExperts = Annotated[int, Field(ge=0, le=2**24)]
+WITH_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe")
+EXPERT_FIELDS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size")
 
 
 class ModelShape(BaseModel):
@@ -27,6 +30,8 @@ class ModelShape(BaseModel):
 
     Args:
         num_key_value_heads: several heads may share keys and values.
+        num_experts, num_experts_per_tok: of a layer, and that each token is sent to; 0 for a model without.
+        moe_intermediate_size, shared_expert_intermediate_size: of an expert, and of what all tokens are sent to.
         tie_word_embeddings: whether the embedding is the head too, one copy of both.
         name: what the shape is called: a name of the shipped table, or the file it was read from.
         model: what a model of this shape is called once it is loaded (`model_names.model_name`), so that times can be
@@ -35,7 +40,7 @@ class ModelShape(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True)
     # first: other families spell their sizes in other ways
-    model_type: Literal["llama", "mistral", "qwen2", "qwen3"]
+    model_type: Literal["llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe"]
     hidden_size: Size
     num_hidden_layers: Annotated[int, Field(ge=1, le=10_000)]
     num_attention_heads: Size
@@ -45,6 +50,10 @@ class ModelShape(BaseModel):
     vocab_size: Size
     max_position_embeddings: Annotated[int, Field(ge=1)] = 2048
     tie_word_embeddings: bool = False
+    num_experts: OfExperts = 0
+    num_experts_per_tok: OfExperts = 0
+    moe_intermediate_size: OfExperts = 0
+    shared_expert_intermediate_size: OfExperts = 0
     name: str
     model: str = ""
 
@@ -57,14 +66,35 @@ class ModelShape(BaseModel):
     def layer_products(self) -> int:
         """Weights of one layer that each token is multiplied with."""
         attention = self.hidden_size * self.head_dim * 2 * (self.num_attention_heads + self.num_key_value_heads)
-        return attention + 3 * self.hidden_size * self.intermediate_size
+        if not self.num_experts:
+            return attention + 3 * self.hidden_size * self.intermediate_size
+        shared = self.shared_expert_intermediate_size  # with a gate of its own
+        routed = self.hidden_size * (self.num_experts + 3 * shared + (shared > 0))
+        return attention + routed + self.num_experts_per_tok * self.expert_parameters
+
+    @property
+    def expert_parameters(self) -> int:
+        return 3 * self.hidden_size * self.moe_intermediate_size
 
     @property
     def layer_parameters(self) -> int:
         """All weights of one layer: its products, two norms, and what the family has besides."""
         biases = (self.num_attention_heads + 2 * self.num_key_value_heads) * self.head_dim
         besides = {"qwen2": biases, "qwen3": 2 * self.head_dim}
-        return self.layer_products + 2 * self.hidden_size + besides.get(self.model_type, 0)
+        resting = (self.num_experts - self.num_experts_per_tok) * self.expert_parameters
+        family = self.model_type.removesuffix("_moe")
+        return self.layer_products + resting + 2 * self.hidden_size + besides.get(family, 0)
+
+    def experts_read(self, tokens: int | np.ndarray, alike: float = 0.0) -> np.ndarray:
+        """Return how many experts of a layer a pass over so many tokens reads, float64 of their shape.
+
+        Args:
+            alike: 0 where tokens choose independently of each other, the most there is; 1 where all choose the same;
+                between, that share of the way.
+        """
+        count, active = self.num_experts, self.num_experts_per_tok
+        independent = count * (1 - (1 - active / max(count, 1)) ** np.asarray(tokens, dtype=np.float64))
+        return active + (1 - alike) * (independent - active)
 
     @property
     def parameters(self) -> int:
@@ -99,7 +129,7 @@ class ModelShape(BaseModel):
 
     def to_config(self) -> dict[str, Any]:
         """Return the sizes as a config.json spells them."""
-        return self.model_dump(exclude={"name", "model"})
+        return self.model_dump(exclude={"name", "model", *(() if self.num_experts else EXPERT_FIELDS)})
 
 
 def bytes_of(dtype: str) -> int:
@@ -158,14 +188,24 @@ def shape_of(fields: Any, name: str, *, model: str = "") -> ModelShape:
     for key in ("attention_bias", "mlp_bias"):
         if fields.get(key):
             raise ValueError(f"{key}: found {str(fields[key])[:40]}, expected false: its biases would not be counted")
+    if fields.get("mlp_only_layers") or fields.get("decoder_sparse_step", 1) != 1:
+        raise ValueError("decoder_sparse_step, mlp_only_layers: found layers without experts, expected them in all")
     heads, hidden = fields.get("num_attention_heads"), fields.get("hidden_size")
     sizes = {**fields, "name": name, "model": model}
+    if fields.get("model_type") == "mixtral":  # which has other names for two
+        sizes |= {"num_experts": fields.get("num_local_experts", fields.get("num_experts", 0))}
+        sizes |= {"moe_intermediate_size": fields.get("intermediate_size")}
     sizes["num_key_value_heads"] = fields.get("num_key_value_heads") or heads
     if not fields.get("head_dim") and isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
         if hidden % heads:
             raise ValueError(f"hidden_size: found {hidden}, expected a multiple of {heads} heads")
         sizes["head_dim"] = hidden // heads
     shape = checked(ModelShape, sizes)
+    known = 0 < shape.num_experts_per_tok <= shape.num_experts and shape.moe_intermediate_size > 0
+    if (shape.model_type in WITH_EXPERTS) != known:
+        found = [getattr(shape, field) for field in EXPERT_FIELDS[:3]]
+        wanted = "sizes above 0" if shape.model_type in WITH_EXPERTS else f"none in a {shape.model_type}"
+        raise ValueError(f"{', '.join(EXPERT_FIELDS[:3])}: found {found}, expected {wanted}")
     if shape.num_attention_heads % shape.num_key_value_heads:
         raise ValueError(
             f"num_key_value_heads: found {shape.num_key_value_heads}, expected a divisor of "

@@ -52,6 +52,7 @@ def corrected(acceptance: AcceptanceVector, drafted: np.ndarray, accepted: np.nd
     probs[~seen] = prior[~seen] * (min(1.0, room / kept) if kept else 1.0)
     return replace(
         acceptance, probs=probs, trials=None, prompt_sums=None, prompt_trials=None, prompt_ranks=None,
+        prompt_matched=None,
         meta={**acceptance.meta, "corrected_by_nodes": int(drafted.max(initial=0))}, calibration=None,
     )  # fmt: skip
 

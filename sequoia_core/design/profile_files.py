@@ -18,6 +18,7 @@ FORMAT, VERSION = "sequoia-profile", 2
 MAX_FILE_BYTES = 1_000_000
 MIN_SEC, MAX_SEC = 1e-12, 1e9  # beyond, ratios of two times overflow
 MAX_CONTEXT = 10**9  # tokens
+JUMPS = 1.15  # times more than tokens in proportion: less is a machine's noise
 FALLS = 0.75  # of the longest time over fewer tokens: noise, and kernels that suit one size, take less
 
 
@@ -54,8 +55,20 @@ class Streaming(NamedTuple):
         return told if plausible and MIN_SEC <= told.layer_read_sec <= MAX_SEC else None
 
 
-def falling_times(sizes: np.ndarray, verify_sec: np.ndarray) -> str | None:
-    """Say that passes over more tokens take much less time than over fewer, which no machine does."""
+def odd_times(sizes: np.ndarray, verify_sec: np.ndarray) -> str | None:
+    """Say that passes over more tokens take much less time than over fewer, or much more than one by one.
+
+    The first no machine does; nothing that a model reads or computes explains the second, experts neither.
+    """
+    grown = verify_sec[1:] / verify_sec[:-1]
+    jumps = np.flatnonzero(grown > JUMPS * sizes[1:] / sizes[:-1])
+    if jumps.size:
+        few, many, times = sizes[jumps[0]], sizes[jumps[0] + 1], sizes[jumps[0] + 1] / sizes[jumps[0]]
+        return (
+            f"A pass over {many} tokens takes {grown[jumps[0]]:.2f} times one over {few}, and {times:.3g} times is the "
+            "most that weights or experts explain: the software changes its kernel there. Plans hold where times were "
+            "taken, and not between these two."
+        )
     longest = np.maximum.accumulate(verify_sec)
     fallen = np.flatnonzero(verify_sec < FALLS * longest)
     if not fallen.size:

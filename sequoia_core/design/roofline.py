@@ -9,7 +9,7 @@ Neither is a measurement, and profiles made here say so. This machine's own peak
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -21,6 +21,7 @@ from .profile import HardwareProfile
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # tokens of target passes
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # tokens of draft passes
+FIT_SLACK = 0.05  # by which times of experts may grow faster than the bound: noise
 RING = 3  # buffers for streamed layers
 LINKS = {"host": "host_bytes_per_sec", "disk": "disk_bytes_per_sec"}  # where offloaded weights lie -> how they come
 
@@ -97,6 +98,7 @@ class Software(BaseModel):
         hiding: h: reading for r seconds and computing for a takes (r^h + a^h)^(1/h) together. None: the two
             overlap fully.
         layer_sec: seconds for each layer beside both; None takes the device's own.
+        alike: share of the way from experts chosen independently by each token to the same for all; see `experts_read`.
         stored: bytes of a layer as it is kept and read ÷ bytes in the dtype of the arithmetic: 0.26 for 4 bits with a
             scale for each 128 weights. Whether models fit is still asked in the dtype.
         source: where the numbers come from.
@@ -110,6 +112,7 @@ class Software(BaseModel):
     hiding: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     layer_sec: Seconds | None = None
     stored: Positive = 1.0
+    alike: Annotated[float, Field(ge=0, le=1)] = 0.0
     source: str = ""
 
 
@@ -149,7 +152,9 @@ def pass_sec(
     tokens = np.asarray(tokens, dtype=np.float64)
     visible = context + tokens
     layers = shape.num_hidden_layers * shape.layer_parameters
-    weights = shape.read_parameters - (1 - software.stored) * layers
+    resting = shape.num_experts - shape.experts_read(tokens, software.alike)
+    resting = shape.num_hidden_layers * shape.expert_parameters * resting
+    weights = shape.read_parameters - (1 - software.stored) * layers - software.stored * resting
     read = weights * bytes_of(dtype) + shape.kv_bytes(dtype) * visible
     reading = read / (device.bytes_per_sec * software.traffic)
     computing = tokens * shape.operations_per_token(visible) / (device.rate(dtype) * software.arithmetic)
@@ -160,6 +165,45 @@ def pass_sec(
     if offload is None:
         return found
     return np.maximum(found, shape.num_hidden_layers * layer_read_sec(shape, device, dtype, software, offload))
+
+
+def fit_experts(
+    shape: ModelShape,
+    device: Device,
+    seconds: Mapping[int, float],
+    *,
+    dtype: str = "bfloat16",
+    context: int = 128,
+    software: Software = BOUND,
+) -> Software:
+    """Return the software with the `traffic` and `alike` by which two passes of a mixture of experts take their times.
+
+    Args:
+        seconds: tokens -> seconds of a pass, for two numbers of tokens that are bound by reading.
+
+    Raises:
+        ValueError: for times that grow by more than independent experts give, or by less than none does.
+    """
+    (few, less), (many, more) = sorted(seconds.items())
+    at_once = device.model_copy(update={"operations_per_sec": {dtype: 1e30}})
+    same, independent = (
+        pass_sec(
+            shape, [few, many], at_once, dtype=dtype, context=context,
+            software=software.model_copy(update={"traffic": 1.0, "alike": alike, "layer_sec": 0.0}),
+        )
+        for alike in (1.0, 0.0)
+    )  # fmt: skip
+    layers = shape.num_hidden_layers * (device.layer_sec if software.layer_sec is None else software.layer_sec)
+    slower, grown = np.linalg.solve(np.stack([same, independent - same], 1), np.array([less, more]) - layers)
+    if not 0 <= grown <= slower * (1 + FIT_SLACK):
+        most = float(independent[-1] / independent[0])
+        raise ValueError(
+            f"found {more / less:.2f} times the seconds for {many} tokens of those for {few}, expected 1 to {most:.2f}"
+            ", which is all that experts give: another kernel, or passes that are not bound by reading"
+        )
+    return software.model_copy(
+        update={"name": "fitted", "traffic": float(1 / slower), "alike": max(0.0, 1 - float(grown / slower))}
+    )
 
 
 def layer_read_sec(shape: ModelShape, device: Device, dtype: str, software: Software, offload: str) -> float:

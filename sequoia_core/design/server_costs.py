@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from .chain_acceptance import ChainAcceptance
+from .model_shapes import ModelShape
 from .profile import HardwareProfile
-from .profile_files import falling_times
+from .profile_files import odd_times
 from .step_time import step_seconds
 
 MAX_K = 1024
@@ -60,6 +61,7 @@ class ServerCosts:
         profile: of the passes; None where only settings were timed.
         settings: that the server was timed with; may be empty.
         drafts_free: the draft is no model (n-grams), so that its passes cost nothing.
+        target: its shape where known: steps of a mixture of experts grow with the experts that they read.
 
     Raises:
         ValueError: for neither profile nor enough settings, or settings out of range.
@@ -69,6 +71,7 @@ class ServerCosts:
     profile: HardwareProfile | None = None
     settings: tuple[TimedSetting, ...] = ()
     drafts_free: bool = False
+    target: ModelShape | None = None
 
     def __post_init__(self) -> None:
         for k, sec, batch in self.settings:
@@ -103,7 +106,7 @@ class ServerCosts:
             found.append("What turning speculation on costs beside its passes is unknown and counted as nothing.")
         if self.profile is not None and self.profile.modelled:
             found.append("Costs are modelled, not measured.")
-        if self.profile is not None and (fall := falling_times(self.profile.sizes, self.profile.verify_sec)):
+        if self.profile is not None and (fall := odd_times(self.profile.sizes, self.profile.verify_sec)):
             found.append(fall)
         return found
 
@@ -115,7 +118,7 @@ class ServerCosts:
         line = self._line(batch if self.profile is None else self._nearest(batch))
         verify = self._passes_sec(k, batch, drafts=line is None)
         if k and line is not None:
-            verify += line.fixed_sec + line.per_token_sec * k
+            verify += line.fixed_sec + line.per_token_sec * self._length(k, batch)
         elif self.profile is None:
             return math.nan
         return verify if math.isnan(verify) else max(verify, 1e-12)
@@ -144,11 +147,17 @@ class ServerCosts:
             step_seconds(np.array([nodes]), np.full((1, max(passes, 1)), batch * (passes > 0)), self.profile)[0]
         )
 
+    def _length(self, k: int, batch: int) -> float:
+        """Return what a step's time grows with: drafted tokens, or experts read where no profile has the passes."""
+        if self.target is None or not self.target.num_experts or self.profile is not None:
+            return k
+        return float(self.target.experts_read(batch * (k + 1)))
+
     def _line(self, batch: int) -> Line | None:
         """Fit what settings with k > 0 take beyond the target's pass; None without two of different k."""
         drafting = [setting for setting in self.settings if setting.k and setting.batch == batch]
         left = [(k, sec - self._passes_sec(k, batch, drafts=False)) for k, sec, _ in drafting]
-        known = np.array([pair for pair in left if not math.isnan(pair[1])])
+        known = np.array([(self._length(k, batch), sec) for k, sec in left if not math.isnan(sec)])
         if len({k for k, _ in known}) < 2:
             return None
         slope, fixed = np.polyfit(known[:, 0], known[:, 1], 1)
@@ -158,7 +167,11 @@ class ServerCosts:
 
 
 def costs_of(
-    profile: HardwareProfile | None, settings: Sequence[TimedSetting] = (), *, drafts_free: bool = False
+    profile: HardwareProfile | None,
+    settings: Sequence[TimedSetting] = (),
+    *,
+    drafts_free: bool = False,
+    target: ModelShape | None = None,
 ) -> ServerCosts | None:
     """Return the costs that a profile and timed settings tell, naming their source; None without either."""
     parts = []
@@ -170,4 +183,4 @@ def costs_of(
         parts.append(f"the server's own speed at {len(settings)} settings")
     if not parts:
         return None
-    return ServerCosts(" and ".join(parts), profile, tuple(settings), drafts_free)
+    return ServerCosts(" and ".join(parts), profile, tuple(settings), drafts_free, target)

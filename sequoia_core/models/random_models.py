@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from ..files.model_names import DEMO_PAIR
@@ -128,7 +129,7 @@ def padded_tokenizer(settings: Settings) -> dict[str, Any]:
 
 def _config(settings: Settings) -> Any:
     """Return transformers' configuration; without an end of text, which random models would write at any moment."""
-    architecture = f"{settings['model_type'].capitalize()}ForCausalLM"
+    architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[settings["model_type"]]
     ends: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None}
     return AutoConfig.for_model(**settings, **ends, architectures=[architecture])
 

@@ -35,7 +35,7 @@ from .ranks_along_text import (
 
 TARGET_TEXT = "measured on text the target wrote"
 OWN_TEXT = "measured on the user's own text"
-Found = tuple[list[np.ndarray], list[np.ndarray], list[Calibration]]  # sums, accepted ranks and calibration by prompt
+Found = tuple[list[np.ndarray], list[np.ndarray], list[Calibration]]  # sums, outcomes [N, 2] and calibration by prompt
 
 
 class CannotResume(ValueError):
@@ -137,7 +137,7 @@ def _measure_prompt(
     seed: int,
     cancel: threading.Event,
 ) -> tuple[np.ndarray, np.ndarray, Calibration] | None:
-    """Return one prompt's sums by rank, accepted ranks and calibration; None once cancelled.
+    """Return one prompt's sums by rank, outcomes and calibration; None once cancelled.
 
     Args:
         max_new_tokens: None where the prompt is itself the text.
@@ -168,7 +168,7 @@ def _measure_prompt(
 def _vector_so_far(
     found: Found, prompts: Sequence[Sequence[int]], target: LanguageModel, settings: dict[str, Any]
 ) -> AcceptanceVector:
-    sums, ranks, calibrations = found
+    sums, outcomes, calibrations = found
     done = {
         "prompts": len(sums),
         "prompts_wanted": len(prompts),
@@ -178,7 +178,8 @@ def _vector_so_far(
         done["offload"] = target.offload
     names = ("target", "draft", "temperature", "top_p", "verifier", "top_k")
     return vector_from_prompts(
-        sums, [len(accepted) for accepted in ranks], meta=settings | done, ranks=ranks,
+        sums, [len(each) for each in outcomes], meta=settings | done, ranks=[each[:, 0] for each in outcomes],
+        matched=[each[:, 1] for each in outcomes],
         holds_for=Conditions(**{name: settings[name] for name in names}),
         calibration=Calibration.joined(calibrations),
     )  # fmt: skip
@@ -208,9 +209,10 @@ def vector_from_prompts(
     meta: Mapping[str, Any],
     holds_for: Conditions | None = None,
     ranks: Sequence[np.ndarray] | None = None,
+    matched: Sequence[np.ndarray] | None = None,
     calibration: Calibration | None = None,
 ) -> AcceptanceVector:
-    """Pool per-prompt sums, float64 [m, W], over their positions, int [m], into one vector that keeps `ranks`."""
+    """Pool per-prompt sums, float64 [m, W], over their positions, int [m], into one vector that keeps the rest."""
     prompt_sums, trials = np.array(sums), np.array(counts)
     return AcceptanceVector(
         probs=prompt_sums.sum(axis=0) / trials.sum(),
@@ -218,6 +220,7 @@ def vector_from_prompts(
         prompt_sums=prompt_sums,
         prompt_trials=trials,
         prompt_ranks=None if ranks is None else tuple(ranks),
+        prompt_matched=None if matched is None else tuple(matched),
         meta=dict(meta),
         holds_for=holds_for,
         calibration=calibration,
@@ -268,8 +271,9 @@ def _resumed(resume: AcceptanceVector, settings: dict[str, Any], prompts: Sequen
         if key not in resume.meta or resume.meta[key] != wanted:
             found = repr(resume.meta[key]) if key in resume.meta else "nothing"
             raise CannotResume(f"found {found} for {key}, expected {wanted!r} as this measurement has it")
-    sums, ranks, calibration = resume.prompt_sums, resume.prompt_ranks, resume.calibration
-    if sums is None or resume.prompt_trials is None or ranks is None or calibration is None:
+    sums, calibration, matched = resume.prompt_sums, resume.calibration, resume.prompt_matched
+    ranks = resume.prompt_ranks
+    if sums is None or resume.prompt_trials is None or ranks is None or matched is None or calibration is None:
         raise CannotResume(
             "found a vector without per-prompt sums, ranks and calibration, expected one that this version measured"
         )
@@ -278,4 +282,4 @@ def _resumed(resume: AcceptanceVector, settings: dict[str, Any], prompts: Sequen
         raise CannotResume(f"found {done} prompts measured, expected at most the {len(prompts)} of this run")
     if resume.meta.get("prompts_hash") != prompts_hash(prompts[:done]):
         raise CannotResume(f"found other prompts, expected this measurement's first {done} in the same order")
-    return list(sums), list(ranks), [calibration]
+    return list(sums), [np.stack(pair, 1) for pair in zip(ranks, matched, strict=True)], [calibration]

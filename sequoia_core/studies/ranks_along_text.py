@@ -49,7 +49,9 @@ def rank_questions(rules: Mapping[str, RankRule], width: int) -> dict[str, Quest
 
 
 def outcome_question(verifier: Verifier, width: int, *, teacher_forced: bool, generator: torch.Generator) -> Question:
-    """Ask which rank is accepted when the text is decoded with a tree; answers are int64 [N], 0 for none.
+    """Ask which rank is accepted when the text is decoded with a tree, and whether the draft's likeliest token is.
+
+    Answers are int64 [N, 2]: the rank, 0 for none; 1 where a greedy draft's token is what the target drew.
 
     Args:
         teacher_forced: the target did not write the text, so the question is about tokens that the target draws there.
@@ -65,7 +67,8 @@ def outcome_question(verifier: Verifier, width: int, *, teacher_forced: bool, ge
     ) -> torch.Tensor:
         if teacher_forced:
             tokens = torch.multinomial(target, 1, generator=generator)[:, 0]
-        return verifier.outcomes(target, draft, tokens, width, generator, first)
+        ranks = verifier.outcomes(target, draft, tokens, width, generator, first)
+        return torch.stack([ranks, (draft.argmax(1) == tokens).long()], 1)
 
     return ask
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from sequoia_core.design.profile_files import falling_times
+from sequoia_core.design.profile_files import odd_times
 from ui import controls, scenarios, uploads
 from ui.hardware import measurement
 from ui.markdown import escaped
@@ -74,7 +74,7 @@ def in_use(profile: HardwareProfile) -> None:
     )
     if profile.meta.get("passes_by"):
         st.caption(escaped(f"Target passes in {profile.dtype} by {str(profile.meta['passes_by'])[:120]}."))
-    if (fall := falling_times(profile.sizes, profile.verify_sec)) is not None:
+    if (fall := odd_times(profile.sizes, profile.verify_sec)) is not None:
         st.warning(fall, icon=":material/warning:")
     scenarios.banner()
     scenarios.beside_reported()

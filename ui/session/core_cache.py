@@ -45,7 +45,8 @@ _HASH = {
 def _measured(vector: AcceptanceVector) -> bytes:
     """Return all that a vector holds, to tell it from others; writing its file's text on every rerun would be felt."""
     calibration = vector.calibration
-    arrays = [vector.probs, vector.prompt_sums, vector.prompt_trials, *(vector.prompt_ranks or ())]
+    arrays = [vector.probs, vector.prompt_sums, vector.prompt_trials]
+    arrays += [*(vector.prompt_ranks or ()), *(vector.prompt_matched or ())]
     if calibration is not None:
         arrays += [
             getattr(calibration, name) for name in ("counts", "accepted", "positions", "accepted_by_rank", "rows")

@@ -185,3 +185,31 @@ def test_it_loads_no_torch(files):
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ASSETS.parent, capture_output=True)
+
+
+def test_a_measured_vector_is_carried_over_by_the_rule_of_engines(plan, tmp_path, tiny_target, tiny_draft, capsys):
+    from sequoia_core.decoding.sampling import SamplingConfig
+    from sequoia_core.studies.measure_acceptance import measure_acceptance
+
+    models, path = {"target": tiny_target, "draft": tiny_draft}, tmp_path / "vector.json"
+    measure_acceptance([[1, 2], [7]], **models, sampling=SamplingConfig(0.8), width=2, max_new_tokens=40).save(path)
+    options = ("--after", str(path), "--engine", "llama.cpp")
+    found = plan(*options)
+    by_p_over_q = plan(*options, "--rule", "rejection")
+    assert found["source"] == "a vector measured at temperature 0.8, as accepted by match"
+    assert by_p_over_q["tokens_per_step"][4] > found["tokens_per_step"][4] and len(found["survival"]) == 16
+    gain = by_p_over_q["tokens_per_step"][4] / found["tokens_per_step"][4]
+    assert f"With rejection in place of match the same texts yield {gain:.2f} times" in " ".join(found["warnings"])
+    assert main(["server-plan", "--after", str(ASSETS / "servers" / "gemma-4-31b-dflash.json"), "--rule", "match"]) == 2
+    assert "--rule: found 'match' for what a server counted" in capsys.readouterr().err
+
+
+def test_steps_of_experts_grow_as_more_are_read(plan, files):
+    """Between two timed settings a step follows the experts, which new tokens find ever fewer of: above the line."""
+    options = ("--after", files("after"), "--before", files("before"), "--timed", "0=70,1=80,4=75")
+    straight, bent = plan(*options), plan(*options, "--target-shape", "qwen3-30b-a3b")
+    for k, same in ((1, True), (2, False), (3, False), (4, True)):
+        speeds = [found["batches"][0]["tokens_per_sec"][k]["value"] for found in (straight, bent)]
+        assert speeds[1] == pytest.approx(speeds[0]) if same else speeds[1] < 0.999 * speeds[0]
+    dense = plan(*options, "--target-shape", "qwen3-8b")
+    assert dense["batches"] == straight["batches"]

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from sequoia_core.command_line.main import main
+from sequoia_core.design.model_shapes import find_shape
 from sequoia_core.design.profile import HardwareProfile
 from sequoia_core.design.scenarios import ASSETS
 from sequoia_core.models.default_dtype import dtype_for
@@ -66,3 +67,34 @@ def test_mistakes_end_in_one_line(arguments, message, capsys):
     assert main(["profile", *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_two_files_and_a_guess_say_whether_it_pays(capsys, tmp_path):
+    """Before anything is downloaded; the break-even guess is one at which the best chain is as fast as none."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(find_shape("qwen3-30b-a3b").to_config()))
+    options = ["profile", "--target-shape", str(path), "--draft-shape", "qwen3-0.6b", "--device-model", "h100"]
+    found = call(capsys, *options, "--guess", "0.95")["pays"]
+    assert found["speedup"] > 1 and 0.5 < found["breaks_even"] < 0.95
+    even = call(capsys, *options, "--guess", str(found["breaks_even"]))["pays"]
+    assert even["speedup"] == pytest.approx(1, abs=1e-6)
+    assert main([*options, "--guess", "0.05"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "A draft that is right 5.00 % of the time does not pay: its best chain, of 1, gives" in said
+    assert f"it pays from {100 * found['breaks_even']:.1f} % on." in said
+    assert main([*options, "--guess", "1.5"]) == 2 and "--guess: found 1.5" in capsys.readouterr().err
+
+
+def test_a_draft_as_slow_as_its_target_never_pays(capsys):
+    options = ["profile", "--target-shape", "qwen3-0.6b", "--draft-shape", "qwen3-8b", "--device-model", "h100"]
+    assert call(capsys, *options, "--guess", "0.9")["pays"]["breaks_even"] is None
+    assert main([*options, "--guess", "0.9"]) == 0 and "it pays at no acceptance" in capsys.readouterr().out
+
+
+def test_a_random_mixture_of_experts_is_timed(capsys, tmp_path):
+    path = tmp_path / "config.json"
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    path.write_text(json.dumps(TINY | experts | {"model_type": "qwen3_moe"}))
+    shapes = ["--target-shape", str(path), "--draft-shape", str(path)]
+    found = call(capsys, "profile", *shapes, "--sizes", "1,4", "--context", "16", "--repeats", "1")
+    assert found["sizes"] == [1, 4] and min(found["verify_sec"]) > 0

@@ -6,6 +6,7 @@ import pytest
 
 from sequoia_core.design.bench_profile import profile_from_bench, profile_from_files
 from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.design.server_costs import costs_of
 
 
 def row(tokens, samples, *, model="target.gguf", parameters=19_000_000, generated=0, depth=64) -> dict:
@@ -52,6 +53,20 @@ def test_csv_and_markdown_have_means():
     assert found.meta["source"] == "llama-bench, means"
     found = profile_from_bench([(MARKDOWN.encode(), "bench.md")])
     assert found.verify_sec.tolist() == pytest.approx([1 / 500, 4 / 1000]) and found.draft_sec == pytest.approx(5e-5)
+
+
+def test_a_text_read_in_parts_tells_of_passes_over_a_part():
+    """ik_llama.cpp#1630: pp256 at ubatch 1 to 8, which are passes over 1 to 8 tokens and not over 256."""
+    table = "| model | params | backend | n_ubatch | test | t/s |\n|---|---|---|---|---|---|\n"
+    rates = {1: 169.98, 2: 111.52, 3: 145.78, 4: 174.78, 6: 221.85, 8: 266.06}
+    table += "".join(f"| glm4moe | 106 B | CUDA | {n} | pp256 | {rate} ± 0.5 |\n" for n, rate in rates.items())
+    fields = [row(256, [256e9 / rate], depth=0) | {"n_ubatch": n} for n, rate in rates.items()]
+    for text in (table, json.dumps(fields)):
+        found = profile_from_bench([(text.encode(), "bench")], needs_draft=False)
+        assert found.sizes.tolist() == [*rates]
+        assert found.verify_sec.tolist() == pytest.approx([n / rate for n, rate in rates.items()])
+        costs = costs_of(found, drafts_free=True)
+        assert "takes 3.05 times one over 1" in " ".join(costs.notes)
 
 
 def test_two_files_are_one_pair_and_a_profile_of_ours_stays_one():

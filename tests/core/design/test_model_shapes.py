@@ -1,4 +1,5 @@
 import json
+from itertools import combinations, product
 
 import pytest
 
@@ -12,6 +13,7 @@ PUBLISHED = {  # parameters, as the models' pages on the hub count them
     "vicuna-33b": 32_528_943_616, "sheared-llama-1.3b": 1_345_423_360,
     "qwen3-32b": 32_762_123_264, "jackfram-68m": 68_030_208, "jackfram-160m": 162_417_408,
     "demo-target": 19_275_648, "demo-draft": 1_229_376,
+    "qwen3-30b-a3b": 30_532_122_624, "mixtral-8x7b": 46_702_792_704,
 }  # fmt: skip
 TINY = {
     "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -89,7 +91,7 @@ def test_names_in_any_case_hub_ids_folders_and_files(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mixtral"}, "model_type: found 'mixtral', expected: Input should be 'llama'"),
+        ({"model_type": "gpt2"}, "model_type: found 'gpt2', expected: Input should be 'llama'"),
         ({"model_type": None}, "model_type: found nothing, expected this key"),
         ({"model_type": ["llama"]}, "model_type"),
         ({"hidden_size": None}, "hidden_size: found nothing"),
@@ -119,3 +121,45 @@ def test_files_that_are_no_configuration_are_refused(tmp_path):
         path.write_text(content)
         with pytest.raises(ValueError, match=message):
             find_shape(str(path))
+
+
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen2_moe", "qwen3_moe"])
+def test_mixtures_of_experts_are_counted_as_transformers_builds_them(family, tmp_path):
+    from torch import device
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"num_local_experts": 4, "num_experts_per_tok": 2} if family == "mixtral" else EXPERTS
+    sizes = sizes | ({"shared_expert_intermediate_size": 24} if family == "qwen2_moe" else {})
+    shape = shape_of(tmp_path, model_type=family, head_dim=8, **sizes)
+    with device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape.to_config()))
+    assert shape.parameters == sum(weights.numel() for weights in model.parameters())
+    resting = shape.layer_parameters - shape.layer_products  # norms, biases, and the experts that a token skips
+    assert resting > 2 * shape.expert_parameters == 2 * 3 * 32 * (64 if family == "mixtral" else 16)
+
+
+def test_experts_that_a_pass_reads_by_enumeration(tmp_path):
+    """Three tokens that choose two of four experts each, all 6^3 ways alike."""
+    shape = shape_of(tmp_path, model_type="qwen3_moe", **EXPERTS)
+    ways = list(combinations(range(4), 2))
+    read = [len(set().union(*chosen)) for chosen in product(ways, repeat=3)]
+    assert shape.experts_read(3) == pytest.approx(sum(read) / len(read))
+    assert shape.experts_read(3, alike=1.0) == shape.experts_read(1) == 2
+    assert shape.experts_read(3, alike=0.5) == pytest.approx((shape.experts_read(3) + 2) / 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (EXPERTS | {"num_experts_per_tok": 5}, r"found \[4, 5, 16\], expected sizes above 0"),
+        ({}, r"found \[0, 0, 0\], expected sizes above 0"),
+        (EXPERTS | {"model_type": "llama"}, "expected none in a llama"),
+        (EXPERTS | {"mlp_only_layers": [0]}, "found layers without experts, expected them in all"),
+    ],
+)
+def test_wrong_experts_end_in_one_line(changes, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        shape_of(tmp_path, **{"model_type": "qwen3_moe"} | changes)

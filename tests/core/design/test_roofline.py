@@ -7,14 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from sequoia_core.design.model_shapes import find_shape, shipped_table
+from sequoia_core.design.model_shapes import ModelShape, find_shape, shipped_table
 from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.design.profile_files import odd_times
 from sequoia_core.design.roofline import (
     BOUND,
     TUNED,
     Device,
     Software,
     find_device,
+    fit_experts,
     largest_tree,
     memory_bytes,
     modelled_profile,
@@ -241,3 +243,42 @@ def test_a_trees_memory_by_hand_and_the_largest_tree_that_fits():
     for free in (0, 10**6, 10**9, 10**11):
         most = largest_tree(**pair, free=free)
         assert tree_bytes(**pair, nodes=most) <= free < tree_bytes(**pair, nodes=most + 1)
+
+
+A3B, M3_MAX = find_shape("qwen3-30b-a3b"), find_device("m3-max")
+MLX = {1: 8.47e-3, 2: 13.49e-3, 3: 15.64e-3, 5: 20.67e-3, 8: 28.13e-3}  # vllm-mlx#763, 30B-A3B by tokens of a pass
+IK_LLAMA = {1: 170, 2: 112, 3: 146, 4: 175, 6: 222, 8: 266}  # ik_llama.cpp#1630, GLM-4.5-Air: tokens per second
+AIR = ModelShape(**A3B.model_dump() | {"shared_expert_intermediate_size": 768, "name": "128 experts and a shared one"})
+
+
+def test_a_pass_over_more_tokens_reads_more_experts():
+    """By hand: with weights alone to read, the resting experts are what a pass leaves out."""
+    toy = TOY.model_copy(update={"operations_per_sec": {"bfloat16": 1e30}})
+    for tokens, read in ((1, 8.0), (2, 15.5)):
+        resting = 48 * (128 - read) * 3 * 2048 * 768
+        seconds = (2 * (A3B.read_parameters - resting) + A3B.kv_bytes("bfloat16") * (128 + tokens)) / 1e10
+        assert pass_sec(A3B, tokens, toy) == pytest.approx(seconds)
+    assert pass_sec(A3B, 4096, toy) == pytest.approx(2 * A3B.read_parameters / 1e10, rel=0.05)
+    half = Software(name="4 bits", layer_sec=0.0, stored=0.25)
+    assert pass_sec(A3B, 4, toy, software=half, context=1) < 0.35 * pass_sec(A3B, 4, toy, context=1)
+
+
+def test_public_times_of_experts_are_predicted_from_two():
+    fitted = fit_experts(
+        A3B, M3_MAX, {n: MLX[n] for n in (1, 8)}, software=Software(name="4 bits", layer_sec=0.0, stored=0.28)
+    )
+    errors = {n: float(pass_sec(A3B, n, M3_MAX, software=fitted)) / MLX[n] - 1 for n in MLX}
+    assert 0 < fitted.alike < 0.5
+    assert [round(100 * errors[n]) for n in (1, 2, 3, 5, 8)] == [0, -12, -4, 1, 0]  # docs/planning.md tells these
+
+
+def test_a_change_of_kernel_is_said_and_not_fitted():
+    """Three times the seconds for two tokens: two tokens read at most twice the experts of one."""
+    seconds = {n: n / rate for n, rate in IK_LLAMA.items()}
+    with pytest.raises(
+        ValueError, match=r"found 3.04 times the seconds for 2 tokens of those for 1, expected 1 to 1\.\d"
+    ):
+        fit_experts(AIR, M3_MAX, {n: seconds[n] for n in (1, 2)})
+    said = odd_times(np.array([*seconds]), np.array([*seconds.values()]))
+    assert "A pass over 2 tokens takes 3.04 times one over 1, and 2 times is the most" in said
+    assert odd_times(np.array([*MLX]), np.array([*MLX.values()])) is None

@@ -1,0 +1,171 @@
+"""What the rule by which engines accept drafted tokens costs: tokens per step by rule, temperature and top-p.
+
+    python benchmarks/engine_rules.py                                       # the demo pair
+    python benchmarks/engine_rules.py --target FOLDER --draft FILE.gguf     # another
+
+"match" is the rule of engines that draft greedily, sample from the target and accept what is equal: chance P at Q's
+likeliest token. Accepting such a draft with probability p, as vLLM says it, is the same. "match sampled" is that with
+a drawn draft: sum of P · Q. "rejection" accepts a drawn token with probability min(1, p / q): sum of min(P, Q).
+All are asked about the same text, which the target writes at each temperature; chains are replayed along it, and
+intervals of ratios are paired by prompt. A table, and one JSON line last.
+Shapes: N = positions, V = vocabulary, R = rules; P = target row, Q = draft row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+
+# isort: split
+import numpy as np
+import torch
+
+from sequoia_core import SamplingConfig, load_pair
+from sequoia_core.decoding.sampling import probabilities
+from sequoia_core.design.acceptance import AcceptanceVector
+from sequoia_core.design.bootstrap import ratio_estimate
+from sequoia_core.design.chain_acceptance import MATCH, REJECTION
+from sequoia_core.design.plain_trees import chain_tree
+from sequoia_core.design.replay import replay
+from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.models.prompting import Prompting, encode_prompt
+from sequoia_core.models.protocol import LanguageModel
+from sequoia_core.native.processor import processor_name
+from sequoia_core.studies.measure_acceptance import pair_settings, vector_from_prompts
+from sequoia_core.studies.prompt_loop import Report, one_by_one, room_after
+from sequoia_core.studies.ranks_along_text import Question, ranks_on_target_text
+
+RULES = (MATCH, "match sampled", REJECTION, "rejection, draft cut")  # the last draws from Q cut by the same top-p
+
+
+def rule_acceptance(target: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
+    """Return the chance that a drafted token is accepted by each of the first three rules, float64 [N, 3].
+
+    Args:
+        target, draft: float [N, V], rows P and Q.
+    """
+    likeliest = target.gather(1, draft.argmax(1, keepdim=True))[:, 0]
+    sums = (target * draft).sum(1), torch.minimum(target, draft).sum(1)
+    return torch.stack([likeliest, *sums], 1).double()
+
+
+def accepted_given_token(
+    target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, uniform: torch.Tensor
+) -> torch.Tensor:
+    """Draw whether the draft was accepted, given the token that came out, by the first three rules, bool [N, 3].
+
+    The token's law is P whatever the rule, so a text that the target wrote serves all. Rejection yields it by accepting
+    a draft with probability min(p, q), of p in all.
+
+    Args:
+        tokens: int64 [N], which P gives some probability; uniform: float64 [N], from 0 to 1.
+    """
+    p, q = (rows.gather(1, tokens[:, None])[:, 0].double() for rows in (target, draft))
+    return torch.stack([draft.argmax(1) == tokens, uniform < q, uniform * p < q], 1)
+
+
+def measure_rules(
+    prompts: Sequence[Sequence[int]],
+    *,
+    target: LanguageModel,
+    draft: LanguageModel,
+    sampling: SamplingConfig,
+    max_new_tokens: int = 128,
+    seed: int = 0,
+) -> dict[str, AcceptanceVector]:
+    """Return for each rule a vector of rank 1 with its outcome at every position, all on the same text.
+
+    Args:
+        prompts: token ids, one list per prompt; sampling: of the target, temperature above 0.
+    """
+    if sampling.greedy:
+        raise ValueError("temperature: found 0, expected more: there all rules accept the target's likeliest token")
+    room_after(prompts, (target, draft), max_new_tokens)
+    cancel = threading.Event()
+
+    def measure(number: int, report: Report) -> np.ndarray | None:
+        parts = ranks_on_target_text(
+            prompts[number], target=target, draft=draft, sampling=sampling, questions={"rules": _question(sampling)},
+            max_new_tokens=max_new_tokens, seed=seed, number=number, cancel=cancel, report=report,
+        )  # fmt: skip
+        return None if parts is None else parts[0]["rules"]
+
+    found = list(one_by_one(len(prompts), measure, progress=None, cancel=cancel))  # [N, 2, R] of each prompt
+    meta = pair_settings(target, draft) | {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    return {
+        rule: vector_from_prompts(
+            [part[:, 0, place].sum(keepdims=True) for part in found], [len(part) for part in found],
+            meta=meta | {"rule": rule}, ranks=[part[:, 1, place].astype(np.int16) for part in found],
+        )
+        for place, rule in enumerate(RULES)
+    }  # fmt: skip
+
+
+def _question(sampling: SamplingConfig) -> Question:
+    """Ask for the chance of acceptance and for its outcome, by each rule: answers are float64 [N, 2, R]."""
+
+    def ask(target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
+        cut = SamplingConfig(1.0, top_p=sampling.top_p)
+        rows = [draft, draft if sampling.top_p == 1 else probabilities(draft.clamp_min(1e-30).log(), cut)]
+        uniform = torch.rand(len(tokens), dtype=torch.float64, device=draft.device, generator=draws)
+        chances = torch.cat([rule_acceptance(target, row) for row in rows], 1)
+        drawn = torch.cat([accepted_given_token(target, row, tokens, uniform) for row in rows], 1)
+        return torch.stack([chances, drawn.double()], 1)[:, :, [0, 1, 2, 5]]
+
+    return ask
+
+
+def row_of(found: Mapping[str, AcceptanceVector], lengths: list[int]) -> dict:
+    """Return acceptance by rule, tokens per step of each length, and what each rule adds to matching."""
+    row: dict = {"acceptance": {rule: float(vector.probs[0]) for rule, vector in found.items()}}
+    row["tokens_per_step"], row["over_match"] = {}, {}
+    for k in lengths:
+        replays = {rule: replay(chain_tree(k), vector) for rule, vector in found.items()}
+        steps = {rule: each.steps.astype(np.float64) for rule, each in replays.items() if each is not None}
+        row["tokens_per_step"][k] = {rule: each.tokens_per_step for rule, each in replays.items() if each is not None}
+        row["over_match"][k] = {rule: ratio_estimate(steps[MATCH], each).to_json() for rule, each in steps.items()}
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target")
+    parser.add_argument("--draft")
+    parser.add_argument("--prompts")
+    parser.add_argument("--prompt-count", type=int, default=32)
+    parser.add_argument("--max-new-tokens", type=int, default=96)
+    parser.add_argument("--temperatures", default="0.3,0.6,0.8,1")
+    parser.add_argument("--top-p", default="1,0.9")
+    parser.add_argument("--lengths", default="1,2,4,8")
+    args = parser.parse_args()
+    temperatures, top_ps = ([float(each) for each in text.split(",")] for text in (args.temperatures, args.top_p))
+    lengths = [int(each) for each in args.lengths.split(",")]
+    pair = load_pair(args.target, args.draft)
+    texts = load_prompts(args.prompts or "assets/prompts/prompts.jsonl")[: args.prompt_count]
+    prompts = [encode_prompt(pair, text, Prompting()) for text in texts]
+    rows = []
+    for temperature, top_p in product(temperatures, top_ps):
+        found = measure_rules(
+            prompts, target=pair.target, draft=pair.draft, sampling=SamplingConfig(temperature, top_p=top_p),
+            max_new_tokens=args.max_new_tokens,
+        )  # fmt: skip
+        rows.append({"temperature": temperature, "top_p": top_p} | row_of(found, lengths))
+        added = rows[-1]["over_match"][lengths[-1]][REJECTION]
+        shown = "  ".join(f"{rule} {value:.3f}" for rule, value in rows[-1]["acceptance"].items())
+        bounds = "" if added["low"] is None else f" [{added['low'] - 1:+.1%}, {added['high'] - 1:+.1%}]"
+        print(f"T = {temperature:g}, top-p {top_p:g}: {shown}; rejection over match at k = {lengths[-1]}: "
+              f"{added['value'] - 1:+.1%}{bounds}", flush=True)  # fmt: skip
+    print(json.dumps({
+        "benchmark": "engine_rules", "processor": processor_name(), "target": pair.target.name,
+        "draft": pair.draft.name, "dtype": str(pair.target.dtype).removeprefix("torch."), "prompts": len(prompts),
+        "max_new_tokens": args.max_new_tokens, "rows": rows,
+    }))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""How far times of a small random mixture of experts, passes over 1 to 16 tokens, are from what two of them predict.
+
+    python benchmarks/experts.py
+
+A Qwen3-MoE of transformers in float32, larger than a processor's caches; rounds take turns over the sizes, and medians
+count. Counted too: how many experts of a layer the passes read. A table, and one JSON line last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+
+# isort: split
+import numpy as np
+import torch
+
+from sequoia_core.design.model_shapes import shape_of
+from sequoia_core.design.roofline import Device, Software, fit_experts, pass_sec
+from sequoia_core.models.random_models import random_pair
+from sequoia_core.native.processor import processor_name
+
+SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+TARGET = {
+    "model_type": "qwen3_moe", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16,
+    "num_key_value_heads": 4, "head_dim": 64, "intermediate_size": 2048, "vocab_size": 4096, "num_experts": 32,
+    "num_experts_per_tok": 4, "moe_intermediate_size": 512, "max_position_embeddings": 1024,
+}  # fmt: skip
+TINY = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 4096,
+        "num_key_value_heads": 4, "head_dim": 16, "intermediate_size": 64}  # fmt: skip
+ANY = Device(name="any", title="any", bytes_per_sec=1e10, operations_per_sec={"float32": 1e30})  # `traffic` is fitted
+
+
+@torch.inference_mode()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--fitted", default="2,12", help="the two sizes that are seen")
+    args = parser.parse_args()
+    seen = [int(each) for each in args.fitted.split(",")]
+    shape = shape_of(TARGET, "Qwen3-MoE, random")
+    model = random_pair(shape.to_config(), TINY, names=("target", "draft")).target.model
+    read: list[int] = []
+    for layer in model.model.layers:
+        layer.mlp.gate.register_forward_hook(lambda gate, given, found: read.append(len(found[-1].unique())))
+    seconds: dict[int, list[float]] = {size: [] for size in SIZES}
+    experts: dict[int, list[int]] = {size: [] for size in SIZES}
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(args.rounds + 1):  # the first warms up
+        for size in SIZES:
+            ids = torch.randint(TARGET["vocab_size"], (1, size), generator=generator)
+            read.clear()
+            began = time.perf_counter()
+            model(ids, use_cache=False)
+            seconds[size].append(time.perf_counter() - began)
+            experts[size] += read
+    median = {size: float(np.median(each[1:])) for size, each in seconds.items()}
+    fitted = fit_experts(
+        shape, ANY, {size: median[size] for size in seen}, dtype="float32", context=1,
+        software=Software(name="bound", layer_sec=0.0),
+    )  # fmt: skip
+    rows = []
+    for size in SIZES:
+        predicted = float(pass_sec(shape, size, ANY, dtype="float32", context=1, software=fitted))
+        bound, found = float(shape.experts_read(size)), float(np.mean(experts[size]))
+        rows.append({"tokens": size, "ms": 1e3 * median[size], "predicted_ms": 1e3 * predicted,
+                     "error": predicted / median[size] - 1, "experts": found, "independent": bound})  # fmt: skip
+        print(f"{size:3d} tokens: {1e3 * median[size]:6.1f} ms, predicted {1e3 * predicted:6.1f} "
+              f"({rows[-1]['error']:+.0%}); experts of a layer {found:.1f}, independent {bound:.1f}")  # fmt: skip
+    print(json.dumps({"benchmark": "experts", "processor": processor_name(), "shape": shape.to_config(),
+                      "rounds": args.rounds, "fitted": seen, "alike": fitted.alike, "rows": rows}))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
