@@ -81,6 +81,7 @@ def doctor_command(
     from ..design.server_costs import costs_of
     from ..design.server_diagnosis import diagnose
 
+    _check_times(profile, draft_profile)
     counts = _counts(after, before, engine, model, rates)
     then = None if earlier is None else _counts(earlier, None, engine, model)
     if earlier is None and before is not None:  # what it counted before is a period of its own
@@ -148,8 +149,7 @@ def server_plan_command(
     batches = [_number("--batch", part, 1) for part in batch.split(",")]
     if method not in (None, *METHODS):
         raise ValueError(f"--method: found {method!r}, expected one of {', '.join(METHODS)}")
-    if draft_profile is not None and profile is None:
-        raise ValueError("--bench-draft: found it without --profile, expected the target's times there")
+    _check_times(profile, draft_profile)
     check_out(out)
     vector = vector_of(acceptance, entries)
     counts = _counts(after, before, engine, model, rates, rule)
@@ -252,6 +252,11 @@ def _report_unplanned(counts: ServerCounts, reason: str, as_json: bool) -> None:
     found = _about(counts) | {"mean_tokens_per_step": counts.mean_length, "survival": survival}
     found |= dict.fromkeys(nothing) | {"warnings": warnings}
     report(found, as_json, unplanned_parts(counts, counts.mean_length, survival, warnings))
+
+
+def _check_times(profile: Path | None, draft_profile: Path | None) -> None:
+    if draft_profile is not None and profile is None:
+        raise ValueError("--bench-draft: found it without --profile, expected the target's times there")
 
 
 def _profile(path: Path, draft: Path | None, needs_draft: bool) -> HardwareProfile:
