@@ -233,7 +233,7 @@ def outcomes(tree, drawn, target, draft, place, *first):
 def test_it_walks_where_one_trial_after_the_other_leads(parents):
     tree, numbers = TokenTree(np.array(parents)), np.random.default_rng(0)
     target, draft = random_law(3, 1), random_law(3, 101)
-    drawn = drawn_tree(tree, draft, Script(), "sequoia")
+    drawn = drawn_tree(tree, draft, Script(), "sequoia", None)
     ends = set()
     for _ in range(200):
         uniforms = numbers.random(8)
