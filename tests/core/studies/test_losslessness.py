@@ -222,8 +222,8 @@ def runs(monkeypatch):
 
 
 def test_draft_keys_reused_in_every_step_are_caught(small_pair, runs, monkeypatch):
-    def reuse(probs, k, generator):
-        return sample_without_replacement(probs, k, torch.Generator().manual_seed(runs.number))
+    def reuse(probs, k, generator, first):
+        return sample_without_replacement(probs, k, torch.Generator().manual_seed(runs.number), first)
 
     monkeypatch.setitem(VERIFIERS, "broken", unpaired(reuse, sequoia_rule))
     report = check(small_pair, samples=1000, verifier="broken")
