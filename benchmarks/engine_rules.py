@@ -26,7 +26,6 @@ import numpy as np
 import torch
 
 from sequoia_core import SamplingConfig, load_pair
-from sequoia_core.decoding.sampling import probabilities
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.bootstrap import ratio_estimate
 from sequoia_core.design.chain_acceptance import MATCH, REJECTION
@@ -38,7 +37,7 @@ from sequoia_core.models.protocol import LanguageModel
 from sequoia_core.native.processor import processor_name
 from sequoia_core.studies.measure_acceptance import pair_settings, vector_from_prompts
 from sequoia_core.studies.prompt_loop import Report, one_by_one, room_after
-from sequoia_core.studies.ranks_along_text import Question, ranks_on_target_text
+from sequoia_core.studies.ranks_along_text import ranks_on_target_text
 
 RULES = (MATCH, "match sampled", REJECTION, "rejection, draft cut")  # the last draws from Q cut by the same top-p
 
@@ -90,7 +89,7 @@ def measure_rules(
 
     def measure(number: int, report: Report) -> np.ndarray | None:
         parts = ranks_on_target_text(
-            prompts[number], target=target, draft=draft, sampling=sampling, questions={"rules": _question(sampling)},
+            prompts[number], target=target, draft=draft, sampling=sampling, questions={"rules": _ask},
             max_new_tokens=max_new_tokens, seed=seed, number=number, cancel=cancel, report=report,
         )  # fmt: skip
         return None if parts is None else parts[0]["rules"]
@@ -106,18 +105,15 @@ def measure_rules(
     }  # fmt: skip
 
 
-def _question(sampling: SamplingConfig) -> Question:
-    """Ask for the chance of acceptance and for its outcome, by each rule: answers are float64 [N, 2, R]."""
-
-    def ask(target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
-        cut = SamplingConfig(1.0, top_p=sampling.top_p)
-        rows = [draft, draft if sampling.top_p == 1 else probabilities(draft.clamp_min(1e-30).log(), cut)]
-        uniform = torch.rand(len(tokens), dtype=torch.float64, device=draft.device, generator=draws)
-        chances = torch.cat([rule_acceptance(target, row) for row in rows], 1)
-        drawn = torch.cat([accepted_given_token(target, row, tokens, uniform) for row in rows], 1)
-        return torch.stack([chances, drawn.double()], 1)[:, :, [0, 1, 2, 5]]
-
-    return ask
+def _ask(
+    target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor, draws: torch.Generator, first: torch.Tensor | None
+) -> torch.Tensor:
+    """Answer with the chance of acceptance and with its outcome, by each rule: float64 [N, 2, R]."""
+    rows = [draft, draft if first is None else first]
+    uniform = torch.rand(len(tokens), dtype=torch.float64, device=draft.device, generator=draws)
+    chances = torch.cat([rule_acceptance(target, row) for row in rows], 1)
+    drawn = torch.cat([accepted_given_token(target, row, tokens, uniform) for row in rows], 1)
+    return torch.stack([chances, drawn.double()], 1)[:, :, [0, 1, 2, 5]]
 
 
 def row_of(found: Mapping[str, AcceptanceVector], lengths: list[int]) -> dict:

@@ -164,8 +164,8 @@ def find_shape(text: str) -> ModelShape:
     path = os.path.join(path, "config.json") if os.path.isdir(path) else path
     if not os.path.isfile(path):
         raise ValueError(
-            f"{text[:200] or repr(text)}: found no such shape, expected a config.json, a folder that holds one, or one of "
-            f"{', '.join(shipped_table('shapes'))}"
+            f"{text[:200] or repr(text)}: found no such shape, expected a config.json, a folder that holds one, or "
+            f"one of {', '.join(shipped_table('shapes'))}"
         )
     content = read_bytes(path, limit=MAX_FILE_BYTES)
     try:
