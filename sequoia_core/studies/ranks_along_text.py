@@ -43,7 +43,9 @@ def rank_questions(rules: Mapping[str, RankRule], width: int) -> dict[str, Quest
     """Ask each rule how likely it accepts the child of each rank: answers are float64 [N, W]."""
 
     def question(rule: RankRule) -> Question:
-        return lambda target, draft, tokens, draws, first: rule(target, draft, width, draws, first)
+        return lambda target, draft, tokens, draws, first: rule(  # bounds know of no first rows
+            target, draft, width, draws, *([] if first is None else [first])
+        )
 
     return {name: question(rule) for name, rule in rules.items()}
 

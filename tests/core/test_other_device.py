@@ -231,7 +231,7 @@ def test_profiles_and_studies_run(each_path, pair):
     profile = measure_profile(target=target, draft=draft, sizes=[1, 4, 8], context=16, repeats=1)
     assert (profile.verify_sec > 0).all() and len(profile.growing_sec) == 2
     study = measure_rejection(
-        [PROMPT], target=target, draft=draft, samplings=[SamplingConfig(0.0), SamplingConfig(0.8, 0.9)], width=4,
+        [PROMPT], target=target, draft=draft, samplings=[SamplingConfig(0.0), SamplingConfig(0.8)], width=4,
         max_new_tokens=6, optimum=True,
     )  # fmt: skip
     assert len(study.curves) > 5
