@@ -207,8 +207,13 @@ int rows_cut_one(const float *probs, int64_t size, int64_t top_k, double top_p, 
     for (int floor = 0; floor < 3; floor++) {
         double sum = 0.0;
         count = 0;
-        for (int64_t i = 0; i < size; i++)
-            if (probs[i] >= floors[floor]) entries[count++] = (Entry){probs[i], (int32_t)i}, sum += probs[i];
+        for (int64_t from = 0; from < size; from += STRIPE) {
+            const int64_t to = from + STRIPE < size ? from + STRIPE : size;
+            int any = 0;
+            for (int64_t i = from; i < to; i++) any |= probs[i] >= floors[floor];
+            for (int64_t i = from; any && i < to; i++)
+                if (probs[i] >= floors[floor]) entries[count++] = (Entry){probs[i], (int32_t)i}, sum += probs[i];
+        }
         if (most < size ? count >= most : sum > top_p + 1e-6) break;
     }
     if (count) {
