@@ -83,11 +83,11 @@ def explain_path(
         row, children = target_row(node), tree.children(node)
         draft, residuals, accepted = (draft_row(node) if children else None), [], None
         if verifier is not None and draft is not None:
-            rule = verifier.rule
+            rule, first = verifier.rule, first_row(node)
             if drawn and rule not in WALKS:  # those decide over whole paths
-                accepted = acceptance_at(row, draft, len(children), verifier, sampling)
+                accepted = acceptance_at(row, draft, len(children), verifier, sampling, first)
             proposed = [tokens[child] for child in children]
-            offers = offers_at(rule, node, share * row, draft, proposed, looked_up, first_row(node))
+            offers = offers_at(rule, node, share * row, draft, proposed, looked_up, first)
             residuals = [likely(offer.residual, most) for offer in islice(offers, refused[node])]
             if rule in WALKS and place + 1 < len(walk.path):
                 share = next(offers).accept_prob
@@ -102,6 +102,7 @@ def acceptance_at(
     children: int,
     verifier: Verifier,
     sampling: SamplingConfig = PLAIN,
+    first_row: np.ndarray | None = None,
 ) -> dict[str, float] | None:
     """Return how often one of a node's children is accepted, on the average of all draws.
 
@@ -109,6 +110,7 @@ def acceptance_at(
         target, draft: float64 [V], rows P and Q.
         verifier: whose way of drawing children "best" is about.
         sampling: the target's, which cuts the rows of first children.
+        first_row: float64 [V], Q as cut, where the drafter has it.
 
     Returns:
         Verifier -> acceptance, where each draws its own way, and "best": the most that any verifier reaches with
@@ -119,7 +121,9 @@ def acceptance_at(
         return None
     rows = [torch.from_numpy(row) for row in (target, draft)]
     if not sampling.plain:
-        rows += cut(rows[1][None], sampling.top_p, sampling.top_k)
+        rows += (
+            cut(rows[1][None], sampling.top_p, sampling.top_k) if first_row is None else [torch.from_numpy(first_row)]
+        )
     wanted, given, *first = (row[None] for row in rows)
     short, generator = grouped(*rows), torch.Generator().manual_seed(0)
     ranks = {
