@@ -126,12 +126,13 @@ def acceptance_at(
         )
     wanted, given, *first = (row[None] for row in rows)
     short, generator = grouped(*rows), torch.Generator().manual_seed(0)
+    single = [row.float() for row in (wanted, given, *first)]  # compiled code takes these
     ranks = {
         SEQUOIA: average_rank_acceptance(
             short[0], short[1], children, samples=SAMPLES, generator=generator, first=short[2] if first else None
         ),
-        SPECINFER: VERIFIERS[SPECINFER].ranks(wanted, given, children, None, *first),
-        TOPK: VERIFIERS[TOPK].ranks(wanted, given, children, None),
+        SPECINFER: VERIFIERS[SPECINFER].ranks(*single[:2], children, None, *single[2:]),
+        TOPK: VERIFIERS[TOPK].ranks(*single[:2], children, None),
     }
     if verifier.name == TOPK:
         ranks[BEST] = ranks[TOPK]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from .residuals import BLOCK, Residuals, remaining_masses, rows_at_once
+from .residuals import BLOCK, Residuals, remaining_masses, row_sums, rows_at_once
 from .sampling import invert, sample_without_replacement, take_most_likely
 
 LIKELIEST = 4096  # tokens of the draft among which the optimum without replacement looks; it takes time for each
@@ -81,7 +81,7 @@ def rank_acceptance_with_replacement(
     """
     residuals = Residuals(target, draft, first)
     one = torch.ones(len(target), 1, dtype=torch.float64, device=target.device)
-    total, reached = target.sum(1, keepdim=True, dtype=torch.float64), one
+    total, reached = row_sums(target), one
     columns = []
     for _ in range(width):
         left = residuals.left.clone()

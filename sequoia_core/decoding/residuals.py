@@ -19,6 +19,11 @@ def rows_at_once(rows: torch.Tensor) -> int:
     return max(1, BLOCK // rows.shape[1] if rows.device.type == "cpu" else len(rows))
 
 
+def row_sums(rows: torch.Tensor) -> torch.Tensor:
+    """Return the sums of [N, V] in double precision, float64 [N, 1], without a copy of all rows in it."""
+    return torch.cat([part.sum(1, keepdim=True, dtype=torch.float64) for part in rows.split(rows_at_once(rows))])
+
+
 def remaining_masses(draft: torch.Tensor, children: torch.Tensor, among: torch.Tensor | None = None) -> torch.Tensor:
     """Return what Q has left when each of the children, int64 [N, W], is drawn: float64 [N, W], 1 at first.
 
@@ -107,9 +112,10 @@ class Residuals:
 
     def _reject_first(self, first: torch.Tensor, among: torch.Tensor | None) -> torch.Tensor:
         over = (self.target - first).clamp_min_(0.0)
-        left = over.sum(1, keepdim=True, dtype=torch.float64)
+        left = row_sums(over)
         left = left if among is None else left * among
-        self.target, self.first = torch.where(left > 0, over, self.target), None
+        over = torch.where(left > 0, over, self.target) if (left <= 0).any() else over
+        self.target, self.first = over, None
         self.left = torch.where(left > 0, left, self.left)
         self._sum_over(self.target)
         return left

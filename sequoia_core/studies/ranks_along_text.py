@@ -32,7 +32,8 @@ from ..models.prefill import prefill
 from ..models.protocol import LanguageModel, causal_mask
 from .prompt_loop import Report
 
-CHUNK = 128  # positions handled at once: bounds the [positions, vocabulary] rows
+CHUNK = 128  # positions in one pass
+ROW_NUMBERS = 2_097_152  # of rows asked about at once on CPU: larger arrays come as new pages from the system each time
 # asks about target rows and draft rows, float32 [N, V], the text's tokens there, int64 [N], and the rows that first
 # children are drawn from (None where they are the draft's); answers with [N, ...]
 Question = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Generator, torch.Tensor | None], torch.Tensor]
@@ -253,10 +254,14 @@ def ranks_along(
     ):
         if target_logits is None or draft_logits is None:
             return None
-        target_rows = probabilities(target_logits, sampling).to(draft.device)
-        draft_rows, first = draft_probabilities(draft_logits, draft_sampling)
-        for name, ask in questions.items():
-            parts[name].append(ask(target_rows, draft_rows, tokens, generator, first).cpu())
+        some = max(1, ROW_NUMBERS // draft.vocab_size) if draft_logits.is_cpu else CHUNK
+        for some_target, some_draft, some_tokens in zip(
+            *(part.split(some) for part in (target_logits, draft_logits, tokens)), strict=True
+        ):
+            target_rows = probabilities(some_target, sampling).to(draft.device)
+            draft_rows, first = draft_probabilities(some_draft, draft_sampling)
+            for name, ask in questions.items():
+                parts[name].append(ask(target_rows, draft_rows, some_tokens, generator, first).cpu())
     return {name: torch.cat(chunks).numpy() for name, chunks in parts.items()}
 
 

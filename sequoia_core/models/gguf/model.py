@@ -8,12 +8,13 @@ from __future__ import annotations
 import copy
 import os
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ...files.gguf_header import MOST_SEQUENCES, GGUFHeader, read_gguf_header
+from ...files.gguf_header import GGUFHeader, read_gguf_header
 from ...files.model_names import model_source
 from ...files.server_counts import LLAMA_CPP
 from ..model_files import explained
@@ -146,10 +147,16 @@ class GGUFModel:
         Raises:
             ValueError: where llama.cpp makes no context, such as for want of memory.
         """
+        make_context = partial(self._context, capacity)
+        return LlamaCppSession(
+            self._library, make_context, capacity, rows=self._rows, vocab_size=self.vocab_size, owner=self.weights
+        )
+
+    def _context(self, capacity: int, sequences: int) -> int:
         c, options = self._library.c, self.options
         params = c.llama_context_default_params()
         params.n_ctx = params.n_batch = capacity  # one pass may fill it: llama.cpp ends the process over a longer one
-        params.n_seq_max = min(MOST_SEQUENCES, capacity)
+        params.n_seq_max = min(sequences, capacity)
         params.n_threads = params.n_threads_batch = options.threads or torch.get_num_threads()
         params.type_k, params.type_v = CACHE_TYPES[options.cache_type_k], CACHE_TYPES[options.cache_type_v]
         params.kv_unified = True  # all sequences in one buffer, so that they can share what they have in common
@@ -160,9 +167,7 @@ class GGUFModel:
                 f"{self.name}: found no room for a context of {capacity:,} tokens ({self._library.error()}), expected "
                 "memory for its keys and values"
             )
-        return LlamaCppSession(
-            self._library, context, capacity, rows=self._rows, vocab_size=self.vocab_size, owner=self.weights
-        )
+        return context
 
     def plain_logits(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the logits of a text read in one pass without a tree, float32 [tokens, V]."""

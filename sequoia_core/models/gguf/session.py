@@ -7,7 +7,7 @@ Sequence 0 is the committed text. Shapes: q = tokens in one pass, V = vocabulary
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -15,12 +15,14 @@ import torch
 from ...files.gguf_header import MOST_SEQUENCES
 from .bindings import Batch, Library
 
+FIRST_SEQUENCES = 16  # of a new context, times 4 or 16 is `MOST_SEQUENCES`
+
 
 class LlamaCppSession:
     """One text, with one tree at its end, in a context of its own (see `protocol.Session`).
 
     Args:
-        context: of llama.cpp, freed with this session.
+        make_context: takes how many sequences it may hold, returns a context of llama.cpp, freed with this session.
         capacity: tokens that it holds; at most what it was made for.
         vocab_size: logits of real tokens, of `rows` that the model has.
         owner: what has to live as long: the model.
@@ -31,17 +33,40 @@ class LlamaCppSession:
     bytes_read = 0
 
     def __init__(
-        self, library: Library, context: int, capacity: int, *, rows: int, vocab_size: int, owner: object
+        self,
+        library: Library,
+        make_context: Callable[[int], int],
+        capacity: int,
+        *,
+        rows: int,
+        vocab_size: int,
+        owner: object,
     ) -> None:
-        self._library, self._context, self._owner = library, context, owner
-        weakref.finalize(self, library.c.llama_free, context).atexit = False
-        self._memory = library.c.llama_get_memory(context)
+        self._library, self._make_context, self._owner = library, make_context, owner
+        self._hold(make_context(FIRST_SEQUENCES), FIRST_SEQUENCES)
         self.capacity, self._rows, self._vocab_size = capacity, rows, vocab_size
         self.length = 0
         self._through = np.zeros(capacity, np.int32)  # of each token held: a sequence that it belongs to
         self._positions = np.zeros(capacity, np.int32)
         self._ends: dict[int, int] = {}  # of tokens at which a sequence ends: that sequence
-        self._unused = [*range(MOST_SEQUENCES - 1, -1, -1)]
+        self._unused = [*range(self._sequence_count - 1, -1, -1)]
+
+    def _hold(self, context: int, sequences: int) -> None:
+        self._context, self._sequence_count = context, sequences
+        self._free = weakref.finalize(self, self._library.c.llama_free, context)
+        self._free.atexit = False
+        self._memory = self._library.c.llama_get_memory(context)
+
+    def _grow(self) -> None:
+        """Move to a context of more sequences; the first has few, since llama.cpp clears V logits for each."""
+        c, before, held = self._library.c, self._sequence_count, self._free
+        state = np.empty(c.llama_state_get_size(self._context), np.uint8)
+        size = c.llama_state_get_data(self._context, state.ctypes.data, len(state))
+        self._hold(self._make_context(4 * before), 4 * before)
+        if c.llama_state_set_data(self._context, state.ctypes.data, size) != size:
+            raise RuntimeError(f"llama.cpp: a text of {self.length} tokens was not copied ({self._library.error()})")
+        held()
+        self._unused = [*range(self._sequence_count - 1, before - 1, -1)]
 
     @torch.inference_mode()
     def forward(
@@ -97,9 +122,11 @@ class LlamaCppSession:
     def _begin(self, parent: int) -> int:
         """Return a sequence of its own that holds the path to a cached token."""
         if not self._unused:
-            raise ValueError(
-                f"tree: found more than {MOST_SEQUENCES} leaves, expected at most {MOST_SEQUENCES} in llama.cpp"
-            )
+            if self._sequence_count >= MOST_SEQUENCES:
+                raise ValueError(
+                    f"tree: found more than {MOST_SEQUENCES} leaves, expected at most {MOST_SEQUENCES} in llama.cpp"
+                )
+            self._grow()
         sequence = self._unused.pop()
         if parent >= 0:
             stop = int(self._positions[parent]) + 1
@@ -123,7 +150,7 @@ class LlamaCppSession:
         self._positions[start : self.length] = self._positions[moved]
         self._through[: self.length] = 0
         self._ends = {self.length - 1: 0} if self.length else {}
-        self._unused = [*range(MOST_SEQUENCES - 1, 0 if self.length else -1, -1)]
+        self._unused = [*range(self._sequence_count - 1, 0 if self.length else -1, -1)]
 
     def wait(self) -> None:
         self._library.c.llama_synchronize(self._context)

@@ -156,6 +156,29 @@ def test_as_many_leaves_as_llama_cpp_has_sequences_and_not_one_more(models):
         wider.forward(torch.zeros(MOST_SEQUENCES + 2, dtype=torch.int64), depths, mask, keep=1)
 
 
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_a_tree_that_widens_moves_to_more_sequences_with_all_that_was_read(models, architecture):
+    draw, model = np.random.default_rng(3), models[architecture]
+    session, text = model.open(200), draw.integers(0, VOCAB, 12).tolist()
+    read(session, text)
+    for _ in range(2):  # in a session that has grown before, too
+        levels = [0], [0] * 10, [1 + int(at) for at in draw.integers(0, 10, 60)]
+        parents = [at - (place == 0) for place, level in enumerate(levels) for at in level]
+        depths, mask = masks(parents)
+        ids, start, end = torch.tensor(draw.integers(0, VOCAB, len(parents))), 0, 0
+        for level in levels:  # first 10, then 60 leaves of what the context holds already
+            start, end = end, end + len(level)
+            rows = session.forward(ids[start:end], len(text) + depths[start:end], mask[start:end, :end], keep=len(level))
+            for node in draw.integers(start, end, 4).tolist():
+                path = path_to(parents, node)
+                plain = model.plain_logits(torch.tensor([*text, *ids[path].tolist()]))[-1]
+                assert difference(rows[node - start], plain) < ALLOWED, (node, architecture)
+        kept = path_to(parents, len(parents) - 1)
+        session.commit(len(text), kept)
+        text += ids[kept].tolist()
+    assert session.length == len(text) == 18
+
+
 def test_a_full_cache_is_refused_before_llama_cpp_sees_it(models):
     session = models["llama"].open(8)
     read(session, [1] * 6)
