@@ -114,8 +114,7 @@ class Residuals:
         over = (self.target - first).clamp_min_(0.0)
         left = row_sums(over)
         left = left if among is None else left * among
-        over = torch.where(left > 0, over, self.target) if (left <= 0).any() else over
-        self.target, self.first = over, None
+        self.target, self.first = torch.where(left > 0, over, self.target), None
         self.left = torch.where(left > 0, left, self.left)
         self._sum_over(self.target)
         return left

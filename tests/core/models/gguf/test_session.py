@@ -168,7 +168,8 @@ def test_a_tree_that_widens_moves_to_more_sequences_with_all_that_was_read(model
         ids, start, end = torch.tensor(draw.integers(0, VOCAB, len(parents))), 0, 0
         for level in levels:  # first 10, then 60 leaves of what the context holds already
             start, end = end, end + len(level)
-            rows = session.forward(ids[start:end], len(text) + depths[start:end], mask[start:end, :end], keep=len(level))
+            places, seen = len(text) + depths[start:end], mask[start:end, :end]
+            rows = session.forward(ids[start:end], places, seen, keep=len(level))
             for node in draw.integers(start, end, 4).tolist():
                 path = path_to(parents, node)
                 plain = model.plain_logits(torch.tensor([*text, *ids[path].tolist()]))[-1]
