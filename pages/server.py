@@ -11,8 +11,7 @@ from ui.server import costs, figures, reading, verdict
 page_setup.setup_page("Server")
 st.title("Server")
 st.caption(
-    "Is something wrong with speculation on your vLLM, SGLang or llama.cpp server, and which draft length pays, or "
-    "none? Its own counts tell, without a model."
+    "Is speculation on your vLLM, SGLang or llama.cpp server healthy, and which draft length pays? Its counts tell."
 )
 found = reading.section()
 answer, pictures, untold_place = st.container(), st.container(), st.container()
@@ -48,13 +47,12 @@ if known is not None:
 with answer:
     verdict.card(diagnose(counts, earlier, costs=known if plan is not None else None), counts)
     figures.key_figures(chains, plan)
-    if plan is not None:
-        words = f"By {escaped(plan.source)}: **{escaped(plan.sentence(chains.longest))}**"
-        st.markdown(f":material/arrow_forward: {words}")
 left, right = pictures.columns(2)
 figures.survival(left, chains, is_example=found.is_example)
 figures.speeds(right, plan, chains.longest)
 if plan is not None:
+    words = f"By {escaped(plan.source)}: **{escaped(plan.sentence(chains.longest))}**"
+    st.markdown(f":material/arrow_forward: {words}")
     figures.settings(plan, chains, drafts_free=free)
 for note in chains.notes if plan is None else plan.notes:
     st.caption(f":material/info: {escaped(note)}")

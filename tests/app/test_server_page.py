@@ -43,7 +43,9 @@ def with_example(assets) -> Path:
 
 
 def words(page: AppTest) -> str:
-    return " ".join(each.value for kind in ("markdown", "caption", "info", "warning") for each in page.get(kind))
+    titles = [each.label for each in page.get("expander")]
+    said = [each.value for kind in ("markdown", "caption", "info", "warning") for each in page.get(kind)]
+    return " ".join([*titles, *said])
 
 
 def with_files(after: str | bytes, before: str | None = None) -> AppTest:

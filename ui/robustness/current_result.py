@@ -43,8 +43,6 @@ def result(part: str) -> Row | None:
     settings = record["settings"]
     how = f"recorded on {settings['recorded']} on the" if "recorded" in settings else "measured here on the"
     st.markdown(f":material/label: **On show:** {how} {escaped(settings['pair'])}, {escaped(_conditions(settings))}")
-    if not settings.get("first_cut") and any(row["top_p"] < 1 for row in record.get("runs", [])):
-        st.caption("Recorded before top-p also cut first children: below top-p 1 verifiers that draw accept more now.")
     if job is not None and job.state == "cancelled":
         kept = "nothing was complete by then" if job.result is None else "what was complete by then is on show"
         st.caption(f":material/stop_circle: Cancelled: {kept}.")

@@ -53,6 +53,8 @@ def show_comparison(record: Row) -> None:
     else:
         whose = "This recording" if "recorded" in record["settings"] else "This comparison"
         st.caption(f":material/info: {whose} has no two values of top-p: run one on your pair with several.")
+    if not record["settings"].get("first_cut") and any(row["top_p"] < 1 for row in runs):
+        st.caption("Recorded before top-p also cut first children: below top-p 1 verifiers that draw accept more now.")
     cards(*(_ratio_card(rival, against.get(rival), shown) for rival in RIVALS))
     if ratios:
         st.markdown(wording.verdict(ratios))
