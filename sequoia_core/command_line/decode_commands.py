@@ -156,15 +156,19 @@ def generate_command(
 
 def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[TreePolicy, str]:
     """Return trees from the text under way for a target alone, by the user's profile or a shipped one of the target."""
-    from ..decoding.lookup.lookup_tree import lookup_in_own_text, profile_of_target
+    from ..decoding.lookup.lookup_tree import LookupTree, profile_of_target
+    from ..decoding.lookup.text_index import TextIndex
     from ..design.profile import HardwareProfile
     from ..models.protocol import dtype_name
 
     dtype = dtype_name(pair.target)
     shipped = map(HardwareProfile.load, shipped_files(ASSETS / "profiles", dtype).values())
     fitting = profile_of_target(shipped, target=pair.target.name, dtype=dtype, offload=pair.target.offload)
-    policy = lookup_in_own_text(profile or fitting)
+    policy = LookupTree(TextIndex(), profile=profile or fitting).timed(pair.target)
     costs = "as costs say" if policy.profile else "no profile tells what more would cost"
+    if policy.profile and not (profile or fitting):
+        costs = f"as the target's passes cost here: {1e3 * policy.profile.verify_sec[0]:.3g} ms over one token, "
+        costs += f"{1e3 * policy.profile.verify_sec[-1]:.3g} over {policy.profile.max_size} (timed once and kept)"
     return policy, f"trees of text already seen, at most {policy.max_size} nodes, {costs}"
 
 

@@ -28,7 +28,8 @@ Each module imports, of this room, only the modules named:
     judging                     sampling, verifiers, walk, drafting, explaining
     static_judging              plan, sampling, verifiers, walk, walk_by_rank, drafting, judging
     record                      dynamic.marginal_gains, lookup.text_index, walk, explaining
-    lookup.lookup_tree          dynamic.expansion, dynamic.step_costs, plan, dynamic.adaptive_expansion, lookup.text_index, drafting
+    pass_times                  sampling
+    lookup.lookup_tree          dynamic.expansion, dynamic.step_costs, plan, dynamic.adaptive_expansion, lookup.text_index, drafting, pass_times
     dynamic.growing             dynamic.expansion, dynamic.step_costs, plan, sampling, dynamic.marginal_gains, dynamic.growing_prediction, verifiers, tree_policy, drafting, lookup.in_turn_expansion, dynamic.compiled_growing
     dynamic.adaptive            dynamic.expansion, dynamic.step_costs, dynamic.adaptive_expansion, verifiers, tree_policy, drafting, dynamic.growing
     dynamic.spec_exec           dynamic.expansion, verifiers, tree_policy, dynamic.growing

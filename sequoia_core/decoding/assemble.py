@@ -72,6 +72,7 @@ def assemble(
         ValueError: for a policy that no drafter supports.
     """
     draft_sampling = sampling_of_draft(sampling, verifier)
+    policy = policy.timed(target) if isinstance(policy, LookupTree) else policy
     session = target.open(capacity + padded(policy.max_size))
     reach = Reach(target.max_context, 0 if draft is None else draft.max_context)
     drafter: Drafter

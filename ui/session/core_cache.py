@@ -200,11 +200,10 @@ def policy(
     kind: str, size: int, depth: int, vector: AcceptanceVector | None, profile: HardwareProfile | None
 ) -> SpecExecTree | AdaptiveTree | LookupTree | HybridTree:
     """Return the policy of a kind of `tree_kinds`; SpecExec's has a budget, the others are bounded by costs."""
-    from sequoia_core import AdaptiveTree, HybridTree, SpecExecTree, TextIndex
-    from sequoia_core.decoding.lookup.lookup_tree import lookup_in_own_text
+    from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SpecExecTree, TextIndex
 
     if kind == "lookup":
-        return lookup_in_own_text(profile)
+        return LookupTree(TextIndex(), profile=profile)
     if kind == "hybrid":
         return HybridTree(
             index=TextIndex(), profile=profile, calibration=vector.calibration, holds_for=vector.holds_for

@@ -7,7 +7,7 @@ A tree depends on committed text alone, so the top-k rule is exact for it at eve
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -17,16 +17,18 @@ from ...design.conditions import TOPK, Conditions
 from ...design.optimal_trees import check_whole
 from ...design.profile import HardwareProfile
 from ...design.tree import MAX_SIZE, TokenTree
+from ...models.protocol import LanguageModel
 from ...native import sampling_ops, tree_expansion
 from ...native.text_index import MOST, TreeColumns
 from ..drafting import DraftTree, Reach, RootDrafter
 from ..dynamic.adaptive_expansion import Controller, looked_up_gain
 from ..dynamic.expansion import worth_verifying
 from ..dynamic.step_costs import RunCosts, StepCosts
+from ..pass_times import SIZES, pass_times
 from ..plan import TreePlan
 from .text_index import LEAST_SCORE, RunningText, TextIndex
 
-UNPROFILED_SIZE = 8  # nodes that lose little on any machine where they are in vain
+PROFILED_SIZE = 64  # nodes at most where none are asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +40,27 @@ class LookupTree:
 
     Args:
         index: earlier texts; an empty one leaves the text under way.
-        max_size: nodes of a tree at most, root included; no more than the profile has times for.
+        max_size: nodes of a tree at most, root included; no more than the profile has times for. With a size and no
+            profile no cost is counted: every node with a chance of at least 0.005. With neither, a run first takes the
+            times of the target (`pass_times`), as trees that nobody sized shall not be slower than none.
         max_depth: edges from the root at most.
         profile: what verifying costs. The likeliest nodes are taken as long as they are worth it at the rate of the
-            run. None counts no cost: every node with a chance of at least 0.005, up to `max_size`.
+            run.
 
     Raises:
         ValueError: for a bound out of range.
     """
 
     index: TextIndex
-    max_size: int = 64
+    max_size: int = None  # type: ignore[assignment]  # a whole number once it is made
     max_depth: int = 16
     profile: HardwareProfile | None = None
+    untimed: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
+        if self.max_size is None:
+            object.__setattr__(self, "untimed", self.profile is None)
+            object.__setattr__(self, "max_size", SIZES[-1] if self.profile is None else PROFILED_SIZE)
         if not isinstance(self.index, TextIndex):
             raise ValueError(f"index: found {type(self.index).__name__}, expected a TextIndex")
         check_whole("max_size", self.max_size, 1, MAX_SIZE)
@@ -88,9 +96,11 @@ class LookupTree:
         return []  # nothing was measured for it
 
 
-def lookup_in_own_text(profile: HardwareProfile | None) -> LookupTree:
-    """Return the policy for one model alone: what is worth its cost, or small trees where no profile tells the cost."""
-    return LookupTree(TextIndex(), profile=profile, **({} if profile else {"max_size": UNPROFILED_SIZE}))
+    def timed(self, target: LanguageModel) -> LookupTree:
+        """Return this policy, with the target's times where it needs them; streamed weights hide what nodes cost."""
+        if not self.untimed or target.offload is not None:
+            return self
+        return LookupTree(self.index, max_depth=self.max_depth, profile=pass_times(target))
 
 
 def profile_of_target(
