@@ -55,7 +55,7 @@ def pass_times(target: LanguageModel) -> HardwareProfile:
 
 @torch.inference_mode()
 def _timed(target: LanguageModel) -> tuple[int, np.ndarray]:
-    """Return the tokens before each pass and the least seconds of a pass over each of `SIZES` with a choice of tokens."""
+    """Return the tokens before a pass, and the least seconds of one over each of `SIZES` with a choice of tokens."""
     context = max(1, min(CONTEXT, target.max_context - SIZES[-1]))
     session = target.open(context + SIZES[-1])
     prefill(session, torch.zeros(context, dtype=torch.int64))

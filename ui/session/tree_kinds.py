@@ -61,7 +61,8 @@ def lookup() -> tuple[TreePolicy, str]:
     spec, held = session.pair_spec(), session.profile()
     of_target = {"target": pair_names(*spec[:2])[0], "dtype": predictions.dtype_in_use(), "offload": spec.offload}
     policy = core_cache.policy("lookup", 0, 0, None, profile_of_target([held] if held else [], **of_target))
-    return policy, "trees of text already seen" + ("" if policy.profile else ", as long as they pay by the target's passes, timed when a run starts")
+    costs = "" if policy.profile else ", as long as they pay: passes are timed when a run starts"
+    return policy, f"trees of text already seen{costs}"
 
 
 def looks_up(tree: TokenTree | TreePolicy) -> bool:

@@ -95,7 +95,6 @@ class LookupTree:
     def differences(self, wanted: Conditions) -> list[str]:
         return []  # nothing was measured for it
 
-
     def timed(self, target: LanguageModel) -> LookupTree:
         """Return this policy, with the target's times where it needs them; streamed weights hide what nodes cost."""
         if not self.untimed or target.offload is not None:

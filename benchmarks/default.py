@@ -1,0 +1,92 @@
+"""What runs when nothing is asked for, against plain decoding: tokens per second, default ÷ plain.
+
+    python benchmarks/default.py [--folder FOLDER] [--file FILE.gguf]
+
+The demo target and pair; with both options a real model as a folder alone, a file alone and the folder drafted by the
+file. Plain and default write each prompt in turns, the first of each pair of turns changing; ratios are of the sums of
+seconds per token. A table, and one JSON line last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import sequoia_core  # noqa: F401  before torch, whose threads read their settings once
+
+# isort: split
+import numpy as np
+import torch
+
+from sequoia_core import LookupTree, SamplingConfig, TextIndex, autoregressive, decode, load_pair
+from sequoia_core.command_line.decode_commands import _default_tree
+from sequoia_core.files.prompt_files import load_prompts
+from sequoia_core.native.processor import processor_name
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLINGS = (0.0, 0.7, 1.0)
+
+
+def seconds_per_token(prompt: list[int], pair, tree, sampling: SamplingConfig, tokens: int, seed: int) -> float:
+    options = {"sampling": sampling, "max_new_tokens": tokens, "generator": torch.Generator().manual_seed(seed)}
+    started = time.perf_counter()
+    if tree is None:
+        steps = autoregressive(prompt, target=pair.target, **options)
+    else:
+        steps = decode(prompt, target=pair.target, draft=pair.draft, tree=tree, explain=False, **options)
+    count = sum(len(step.new_tokens) for step in steps)
+    return (time.perf_counter() - started) / count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder")
+    parser.add_argument("--file")
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--max-new-tokens", type=int, default=96)
+    args = parser.parse_args()
+    models = {"demo target alone": (None, "none"), "demo pair": (None, None)}
+    if args.folder:
+        models["folder alone"] = args.folder, "none"
+    if args.file:
+        models["file alone"] = args.file, "none"
+    if args.folder and args.file:
+        models["folder drafted by file"] = args.folder, args.file
+    texts = load_prompts(ROOT / "assets" / "prompts" / "prompts.jsonl")[: args.prompts]
+    found = {}
+    for name, (target, draft) in models.items():
+        pair = load_pair(target, draft)
+        prompts = [pair.tokenizer.encode(text)[:256] for text in texts]
+        for temperature in SAMPLINGS:
+            sampling = SamplingConfig(temperature)
+            tree = LookupTree(TextIndex())
+            if pair.draft is not None:
+                tree, _ = _default_tree(pair, sampling, None, None, None, {})
+            for way in (None, tree):
+                seconds_per_token(prompts[0], pair, way, sampling, 16, 0)  # warms up, and times passes
+            taken = []
+            for turn, prompt in enumerate(prompts):
+                ways = (None, tree) if turn % 2 else (tree, None)
+                by_way = {
+                    way is None: seconds_per_token(prompt, pair, way, sampling, args.max_new_tokens, turn)
+                    for way in ways
+                }
+                taken.append([by_way[True], by_way[False]])
+            plain, default = np.array(taken).T
+            found[f"{name}, T={temperature:g}"] = {
+                "plain_tokens_per_sec": len(plain) / plain.sum(),
+                "default_tokens_per_sec": len(default) / default.sum(),
+                "ratio": plain.sum() / default.sum(),
+                "least_ratio_of_a_prompt": float((plain / default).min()),
+            }
+            row = found[f"{name}, T={temperature:g}"]
+            print(
+                f"{name + f', T={temperature:g}':<34}" + "".join(f"{value:10.2f}" for value in row.values()), flush=True
+            )
+    print(json.dumps({"processor": processor_name(), "threads": torch.get_num_threads(), "found": found}))
+
+
+if __name__ == "__main__":
+    main()
