@@ -19,6 +19,7 @@ from .safe_files import kind_of, read_bytes, read_json
 
 MAX_PROMPT_BYTES = 16 * 2**20
 CANDIDATE_ROWS = 100  # rows looked at to tell text from numbers
+JSON_ROWS = "JSON: an object a line, or one list of objects (not CSV or parquet)"
 
 
 def load_prompts(path: str | Path, column: str | None = None) -> list[str]:
@@ -101,13 +102,13 @@ def _kind(name: str) -> str:
     return (endings | {".parquet": "parquet"}).get(PurePath(name).suffix.lower(), "text")
 
 
-def _decoded(data: bytes) -> str:
+def _decoded(data: bytes, expected: str = "text, JSONL, CSV or parquet") -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"found {kind_of(data)} that is not UTF-8, expected text, JSONL, CSV or parquet") from error
+        raise ValueError(f"found {kind_of(data)} that is not UTF-8, expected {expected}") from error
     if "\0" in text:
-        raise ValueError("found binary data, expected text, JSONL, CSV or parquet")
+        raise ValueError(f"found binary data, expected {expected}")
     return text
 
 
@@ -116,18 +117,20 @@ def json_rows(data: bytes) -> Iterator[tuple[str, dict]]:
     for place, row in _json_values(data):
         row = {"messages": row} if is_chat(row) else row
         if not isinstance(row, dict):
-            raise ValueError(f'{place}: found {str(row)[:40]!r}, expected an object with a "text"')
+            raise ValueError(f'{place}: found {str(row)[:40]!r}, expected an object such as {{"prompt": …}}')
         check_few(row)
         yield place, row
 
 
 def _json_values(data: bytes) -> Iterator[tuple[str, Any]]:
-    text = _decoded(data)
+    text = _decoded(data, JSON_ROWS)
     # other line ends may be part of a text
     lines = [(f"line {number}", line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     try:
         first = [] if not lines else _json_line(*lines[0])
     except ValueError as error:
+        if not text.lstrip().startswith(("{", "[")):
+            raise ValueError(f"{lines[0][0]}: found {lines[0][1].strip()[:40]!r}, expected {JSON_ROWS}") from error
         try:
             whole = read_json(data)
         except ValueError as fault:

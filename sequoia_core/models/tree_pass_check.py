@@ -69,6 +69,7 @@ def check_tree_pass(model: LoadedModel, tokenizer: Tokenizer | None = None) -> N
             others = [node for node in range(WIDTH) if node not in path]
             in_order.append(pass_after_prefix(nodes[path + others], places, causal_mask(WIDTH))[: len(path)])
     if not all(rows.isfinite().all() for rows in (plain, all_seen, read, tree, *in_order)):
+        model.check_weights()  # else all that stream would be looked at in every load
         dtype = dtype_name(model)
         raise ValueError(
             f"{name}: found logits that are not finite in {dtype}, expected finite ones{overflow_words([dtype])}"

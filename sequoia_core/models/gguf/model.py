@@ -135,6 +135,9 @@ class GGUFModel:
         twin.eos_ids = frozenset()
         return twin
 
+    def check_weights(self) -> None:
+        """llama.cpp reads them, in the kinds that the file stores."""
+
     def rest(self) -> None:
         """There is nothing to give back."""
 

@@ -78,6 +78,10 @@ class OffloadedModel(HuggingFaceModel):
         if isinstance(self._backend, StreamedLlama):  # decoding does not use the model's own forward
             self._streamed.rest(self.model)
 
+    def check_weights(self) -> None:
+        with _naming(self.name):
+            self._streamed.check_weights(self.model)
+
     def open(self, capacity: int) -> Session:
         if self._closed:  # its descriptors may belong to other files now
             raise ValueError(f"{self.name}: found a model that was closed, expected one that is loaded")
@@ -120,7 +124,7 @@ def predicted_needs(
     Raises:
         ValueError: for what `load_offloaded` refuses before it checks memory.
     """
-    with ExitStack() as undo, _naming(source):
+    with ExitStack() as undo, _naming(source.name):
         return _open(source, plan, device, dtype, tier, beside=beside, undo=undo).needs
 
 
@@ -147,7 +151,7 @@ def load_offloaded(
         ValueError: for weights quantised in a way that cannot be streamed, files that do not hold exactly the model, or
             too little memory; the message has the numbers.
     """
-    with ExitStack() as undo, _naming(source):
+    with ExitStack() as undo, _naming(source.name):
         model, files, streamed, compiled, needs = _open(source, plan, device, dtype, tier, beside=beside, undo=undo)
         needs.check(source.name, device)
         backend: StreamedLlama | StreamedBackend
@@ -162,15 +166,15 @@ def load_offloaded(
 
 
 @contextmanager
-def _naming(source: Source) -> Iterator[None]:
+def _naming(name: str) -> Iterator[None]:
     """Let errors begin with the model's name."""
     try:
         yield
     except ValueError as error:
         message = str(error)
-        if message.startswith((source.name, "offload: ")):
+        if message.startswith((name, "offload: ")):
             raise
-        raise ValueError(f"{source.name}: {message}") from error
+        raise ValueError(f"{name}: {message}") from error
 
 
 def _open(

@@ -233,16 +233,25 @@ class StreamedModules:
             self._replace(model, self._empty)
             _put(self._matrices_at_rest)  # else the last layers would keep their buffers
 
+    def check_weights(self, model: PreTrainedModel) -> None:
+        """Read every weight once, also those that stream, and refuse one that is not finite in the model's dtype."""
+        for name in self.stored:
+            self._read(model, name)
+
     def _fill(self, model: PreTrainedModel, names: list[str]) -> None:
         filled = {}
         for name in names:
-            weights = read_weights(self.files, self.stored[name], model.get_parameter(name).dtype)
-            if not all(part.isfinite().all() for part in weights.view(-1).split(PIECE)):  # in parts, to save memory
-                held = self.stored[name]
-                stored = None if isinstance(held, FourBits) else read_weights(self.files, held, held.dtype)
-                raise ValueError(not_finite(name, stored, weights.dtype))
-            filled[name] = torch.nn.Parameter(weights.to(self.device), requires_grad=False)
+            weights = self._read(model, name).to(self.device)
+            filled[name] = torch.nn.Parameter(weights, requires_grad=False)
         self._replace(model, filled)
+
+    def _read(self, model: PreTrainedModel, name: str) -> torch.Tensor:
+        held = self.stored[name]
+        weights = read_weights(self.files, held, model.get_parameter(name).dtype)
+        if not all(part.isfinite().all() for part in weights.view(-1).split(PIECE)):  # in parts, to save memory
+            stored = None if isinstance(held, FourBits) else read_weights(self.files, held, held.dtype)
+            raise ValueError(not_finite(name, stored, weights.dtype))
+        return weights
 
     @staticmethod
     def _replace(model: PreTrainedModel, fresh: dict[str, torch.nn.Parameter]) -> None:

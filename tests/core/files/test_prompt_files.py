@@ -135,6 +135,7 @@ def test_repeated_text_in_parquet_takes_its_memory_once():
     ("name", "data", "message"),
     [
         ("a.jsonl", b"{", "line 1: found no readable JSON"),
+        ("a.jsonl", CSV, "line 1: found 'id,question,answer', expected JSON"),
         ("a.jsonl", b'{"text": "x"}\n{"words": 1}', "line 2 .keys: words"),
         ("a.jsonl", b'{"text": 3}', "line 1"),
         ("a.jsonl", b"[1]", "entry 1"),

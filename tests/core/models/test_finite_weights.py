@@ -38,14 +38,16 @@ def written(folder, key, value, dtype=torch.float32):
         (torch.nan, torch.float32, torch.float32, "numbers that are not finite in {}, loaded in float32, expected fin"),
     ],
 )
-@pytest.mark.parametrize(("key", "offload"), [(NORM, None), (MATRIX, None), (NORM, "disk")])
+@pytest.mark.parametrize(("key", "offload"), [(NORM, None), (MATRIX, None), (NORM, "disk"), (MATRIX, "disk")])
 def test_an_overflow_of_the_cast_names_the_dtype_and_another(key, offload, value, stored, dtype, found, tmp_path):
     source = written(tmp_path, key, value, stored)
     with pytest.raises(ValueError) as caught:
         if offload is None:
             load_weights(source, read_plan(source), torch.device("cpu"), dtype)
         else:
-            load_offloaded(source, read_plan(source), torch.device("cpu"), dtype, offload, name="model")
+            check_tree_pass(
+                load_offloaded(source, read_plan(source), torch.device("cpu"), dtype, offload, name=source.name)
+            )
     assert str(tmp_path) in str(caught.value) and found.format(key) in str(caught.value)
 
 

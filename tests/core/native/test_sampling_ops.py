@@ -203,17 +203,19 @@ def test_decoding_is_the_same_without_a_compiler(name, sampling_config, tiny_tar
     assert steps() == compiled
 
 
-def walker() -> rows.Walker:
+def walker(*looked_up: np.ndarray) -> rows.Walker:
     firsts = [TREE.children(node).start for node in range(TREE.size)]
-    return walker_over(firsts, TREE.child_counts, np.arange(TREE.size))  # every node has a draft row of its own
+    # every node has a draft row of its own
+    return walker_over(firsts, TREE.child_counts, np.arange(TREE.size), *looked_up)
 
 
 @pytest.mark.parametrize("size", [4, 5, 40, 300])
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
-@pytest.mark.parametrize("name", rows.RULES)
-def test_walks_are_those_of_the_rule(name, size, temperature):
-    """Decision by decision, rows in which the draft's mass is used up included."""
-    walks, config, depths, bonus = walker(), SamplingConfig(temperature), set(), set()
+@pytest.mark.parametrize(("name", "looked_up"), [*((name, 0) for name in rows.RULES), ("sequoia", 1), ("sequoia", 2)])
+def test_walks_are_those_of_the_rule(name, looked_up, size, temperature):
+    """Decision by decision, rows in which the draft's mass is used up and looked-up children included."""
+    known = {"looked_up": np.minimum(TREE.child_counts, looked_up)} if looked_up else {}
+    walks, config, depths, bonus = walker(*known.values()), SamplingConfig(temperature), set(), set()
     for seed in range(60):
         generator = torch.Generator().manual_seed(seed)
         target = torch.randn(TREE.size, size, generator=generator) * 2
@@ -237,7 +239,7 @@ def test_walks_are_those_of_the_rule(name, size, temperature):
             TREE, tokens.tolist(),
             target_row=[sampling.distribution(row, config, "target") for row in target].__getitem__,
             draft_row=[sampling.to_float64(row) for row in draft].__getitem__, rule=VERIFIERS[name].rule,
-            uniform=iter(uniforms.tolist()).__next__,
+            uniform=iter(uniforms.tolist()).__next__, **known,
         )  # fmt: skip
         assert (tuple(path), token) == (wanted.path, wanted.bonus_token)
         if name == "traversal":  # the share that is left is a sum, added up in another order

@@ -3,7 +3,7 @@
 The statistical tests raise a false alarm with a probability below 1e-6 each; their seeds are fixed besides.
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from sequoia_core.decoding.dynamic.expansion import Nodes, TokenCosts, TopKExpan
 from sequoia_core.decoding.dynamic.step_costs import Rate
 from sequoia_core.decoding.lookup.hybrid_expansion import HybridExpansion, likely_beside, likely_by_both
 from sequoia_core.decoding.lookup.hybrid_tree import HybridDrafter
+from sequoia_core.decoding.lookup.in_turn_expansion import InTurnExpansion
 from sequoia_core.decoding.lookup.text_index import LEAST_SCORE, RunningText
 from sequoia_core.decoding.loop import autoregressive, decode
 from sequoia_core.decoding.sampling import SamplingConfig, take_most_likely
@@ -167,6 +168,9 @@ class Rows:
     def given(self, row, tokens):
         return self.block[row, tokens]
 
+    def drawn(self, ranks, without):
+        return self.most_likely(ranks)
+
 
 def expansion_after(tokens, *, costs=None, index=None, bounds=None):
     bounds = bounds or TreeBounds(max_size=8, max_depth=4, beam=4, branch=3)
@@ -223,6 +227,19 @@ def test_after_the_root_a_pass_reads_whole_paths():
     assert len(frontier) == 3 and frontier.tolist() == sorted(frontier.tolist())
     for node in frontier.tolist():
         assert nodes.parents[node] in (0, *frontier.tolist())
+
+
+@pytest.mark.parametrize(("threshold", "tokens"), [(0.2, [3, 4, 5, 6, 7]), (0.7, [3])])
+def test_what_is_left_out_takes_all_below_it_along(threshold, tokens):
+    """The draft is sure that 4, which the text is sure of, does not follow: that leaves it a gain between the two."""
+    of_text = expansion_after(sure_text())
+    expansion = InTurnExpansion(*(getattr(of_text, field.name) for field in fields(of_text)), threshold=threshold)
+    nodes = expansion.start(3)
+    nodes.cache_positions[0] = 0
+    row = np.full(10, 1e-4)
+    row[9] = 1.0 - 9e-4
+    after = expansion.extended(nodes, np.array([0]), Rows([row]))
+    assert after.tokens.tolist() == tokens and after.parents.tolist() == [*range(-1, len(tokens) - 1)]
 
 
 def test_the_draft_changes_the_chance_of_what_was_looked_up():
