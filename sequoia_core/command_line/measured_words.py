@@ -147,9 +147,9 @@ def bench_parts(record: Mapping[str, Any], over_plain: Mapping[str, Estimate], m
     )
     if settings["prompts"] < 2:
         yield "One prompt has no interval over texts: race two or more (--prompt-count, --prompts)."
-    hf = "HF: transformers' own generation, prompt reading counted. " if "hf_generate" in over_plain else ""
+    hf = "HF: transformers' own generation, whole decodes in both. " if "hf_generate" in over_plain else ""
     yield (
-        f"* The fastest. {hf}The planned tree has "
+        f"* The fastest by steps alone; tokens/s count reading the prompt too. {hf}The planned tree has "
         f"{counted(tree['size'], 'node')} and is {tree['depth']} deep; the best chain drafts "
         f"{counted(record['chain_length'], 'token')}."
     )

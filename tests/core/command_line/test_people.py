@@ -256,6 +256,7 @@ def test_a_race_has_a_row_for_each_method_the_fastest_first(capsys, columns):
     order = [words.index(name) for name in ("planned tree *", "best chain 180", "no draft 100", "HF generate 40.0")]
     assert order == sorted(order) and "is inside its predicted interval" in words
     assert words.endswith("Next: sequoia measure --draft d --temperature 0.6 --out vector.json")
+    assert "* The fastest by steps alone; tokens/s count reading the prompt too." in words
     assert "HF: transformers' own" in words and "left out" not in words
 
 
