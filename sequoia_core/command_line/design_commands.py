@@ -15,7 +15,7 @@ import typer
 from ..design.acceptance import AcceptanceVector
 from ..design.tree import TokenTree
 from .design_words import lookup_parts, plan_parts, score_parts, table_parts, tree_parts
-from .inputs import told
+from .inputs import options_of, told
 from .options import READ, Acceptance, Entries, Json, Out, app
 from .output import check_out, report
 from .progress import shown_progress
@@ -160,7 +160,8 @@ def plan_command(
         tree = optimal_tree(vector, size=drafting.size, depth=drafting.depth)
         found = predict(tree, vector, hardware, context=context)
     said = [*warnings, *filter(None, [words])]
-    people = plan_parts(tree, found, small, larger_tree(surface, best), vector, hardware, said, (acceptance, profile))
+    larger, options = larger_tree(surface, best), options_of(vector.holds_for)
+    people = plan_parts(tree, found, small, larger, vector, hardware, said, (acceptance, profile), options)
     report(result, as_json, people)
 
 

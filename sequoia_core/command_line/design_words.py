@@ -108,8 +108,15 @@ def plan_parts(
     profile: HardwareProfile,
     warnings: Sequence[str],
     files: tuple[Path, Path],
+    options: tuple[Sequence[str], Sequence[str]],
 ) -> Parts:
-    """Args: tree, found: the best tree, or the fastest that drafts where none pays; files: of vector and profile."""
+    """Say what to draft, why, and what it brings.
+
+    Args:
+        tree, found: the best tree, or the fastest that drafts where none pays.
+        files: of vector and profile.
+        options: that name the vector's pair again, and its way of sampling, the temperature first.
+    """
     speedup, tokens, step = found.speedup, found.tokens_per_step, found.step
     pays = small.size > 1
     alone, taken = duration(found.autoregressive_sec), duration(step.total_sec)
@@ -156,11 +163,13 @@ def plan_parts(
     yield from missing
     if missing:
         return
+    pair, sampling = options
     if pays:
-        yield command("generate", "--prompt", "def read_lines(path):", "--acceptance", files[0], "--profile", files[1])
+        asked = ("--prompt", "def read_lines(path):", *pair, *sampling)
+        yield command("generate", *asked, "--acceptance", files[0], "--profile", files[1])
     else:
         yield "A draft that is cheaper or right more often would be needed; bench measures this one."
-        yield command("bench")
+        yield command("bench", *pair, *sampling[:2])  # of sampling a race knows the temperature alone
 
 
 def _missing(vector: AcceptanceVector, profile: HardwareProfile) -> Parts:

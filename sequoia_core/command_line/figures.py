@@ -51,6 +51,12 @@ def duration(seconds: float) -> str:
     return f"{figure(1e3 * seconds)} ms" if seconds < 1 else f"{figure(seconds)} s"
 
 
+def durations(low: float, high: float) -> str:
+    """Write an interval of such times, both in the unit of the shorter one."""
+    unit, factor = ("µs", 1e6) if low < 1e-3 else ("ms", 1e3) if low < 1 else ("s", 1)
+    return between(factor * low, factor * high, unit=f" {unit}")
+
+
 def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 

@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ..files.model_names import ASSETS, needed_draft, pair_names
+from ..files.model_names import ASSETS, named_source, needed_draft, pair_names
 from .output import held_stderr, tell
 from .progress import shown_progress
 
 if TYPE_CHECKING:
     from ..decoding.sampling import SamplingConfig
     from ..design.acceptance import AcceptanceVector
+    from ..design.conditions import Conditions
     from ..models.language_model import ModelPair
     from ..models.prompting import Prompting
 
@@ -56,6 +57,21 @@ def pair_options(target: str | None, draft: str | None) -> list[str]:
     """Return the options that name the same pair again."""
     given = {"--target": target, "--draft": draft}
     return [word for option, value in given.items() if value is not None for word in (option, value)]
+
+
+def options_of(holds_for: Conditions | None) -> tuple[list[str], list[str]]:
+    """Return the options of the pair, and of the sampling, that a vector holds for, where they are not the default."""
+    from ..design.conditions import SEQUOIA
+
+    if holds_for is None:
+        return [], []
+    names = holds_for.target, holds_for.draft
+    pair = [] if names == pair_names(None, None) else pair_options(*map(named_source, names))
+    if holds_for.temperature == 0:
+        return pair, []
+    sampling = ["--temperature", f"{holds_for.temperature:g}"]
+    sampling += ["--top-p", f"{holds_for.top_p:g}"] if holds_for.top_p < 1 else []
+    return pair, sampling + (["--verifier", holds_for.verifier] if holds_for.verifier != SEQUOIA else [])
 
 
 def open_pair(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .figures import between, command, counted, duration, figure, percent, sure, table
+from .figures import command, counted, duration, durations, figure, percent, sure, table
 from .output import AsItIs
 from .progress import span
 
@@ -73,7 +73,7 @@ def profile_parts(
     quartiles = profile.quartiles
     rows = []
     for place, n in enumerate(profile.sizes.tolist()):
-        half = "" if quartiles is None else between(1e3 * quartiles[0][place], 1e3 * quartiles[1][place], unit=" ms")
+        half = "" if quartiles is None else durations(*(float(quartile[place]) for quartile in quartiles))
         rows.append((str(n), duration(profile.verify_sec[place]), half, f"{float(profile.t(n)):.2f}"))
     how = "modelled" if profile.modelled else "measured"
     models = f"{profile.meta.get('target', 'a target')} ← {profile.meta.get('draft', 'a draft')}"
@@ -82,7 +82,7 @@ def profile_parts(
     shown = (0, 1, 3) if quartiles is None else (0, 1, 2, 3)
     yield table([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], words=0)
     widths = profile.draft_widths.tolist() or [1]
-    draft = [(str(w), duration(float(profile.draft_at(w))), f"{float(profile.draft_cost(w)):.3f}") for w in widths]
+    draft = [(str(w), duration(float(profile.draft_at(w))), figure(float(profile.draft_cost(w)))) for w in widths]
     yield table(("tokens", "draft pass", "c"), draft, words=0)
     yield (
         f"t(n) is a target pass over n tokens ÷ one over a single token, c a draft pass ÷ the same; "
@@ -147,9 +147,9 @@ def bench_parts(record: Mapping[str, Any], over_plain: Mapping[str, Estimate], m
     )
     if settings["prompts"] < 2:
         yield "One prompt has no interval over texts: race two or more (--prompt-count, --prompts)."
-    hf = "HF: transformers' own generation, prompt reading counted. " if "hf_generate" in over_plain else ""
+    hf = "HF: transformers' own generation, whole decodes in both. " if "hf_generate" in over_plain else ""
     yield (
-        f"* The fastest. {hf}The planned tree has "
+        f"* The fastest by steps alone; tokens/s count reading the prompt too. {hf}The planned tree has "
         f"{counted(tree['size'], 'node')} and is {tree['depth']} deep; the best chain drafts "
         f"{counted(record['chain_length'], 'token')}."
     )

@@ -62,6 +62,11 @@ def model_name(name: str | os.PathLike) -> str:
     return f"demo {path.name}" if path.parent == DEMO_PAIR else source
 
 
+def named_source(recorded: str) -> str:
+    """Return where to load a model from that `model_name` recorded."""
+    return str(DEMO_PAIR / recorded.removeprefix("demo ")) if recorded.startswith("demo ") else recorded
+
+
 def pair_names(target: str | os.PathLike | None, draft: str | os.PathLike | None) -> tuple[str, str]:
     """Return the names of a pair as `load_pair` would call its models; None twice is the demo pair."""
     return model_name(target or DEMO_PAIR / "target"), (

@@ -8,12 +8,19 @@ import pytest
 
 from sequoia_core.command_line import figures
 from sequoia_core.command_line.main import main
-from sequoia_core.command_line.measured_words import bench_parts, generate_parts, server_check_parts, sweep_parts
+from sequoia_core.command_line.measured_words import (
+    bench_parts,
+    generate_parts,
+    profile_parts,
+    server_check_parts,
+    sweep_parts,
+)
 from sequoia_core.command_line.output import report
 from sequoia_core.design.acceptance import AcceptanceVector
 from sequoia_core.design.bootstrap import Estimate
 from sequoia_core.design.conditions import SEQUOIA, Conditions
 from sequoia_core.design.profile import HardwareProfile
+from sequoia_core.files.model_names import DEMO_PAIR, pair_names
 from tests.core.files.server_samples import AFTER, vllm_text
 
 ASSETS = Path(__file__).parents[3] / "assets"
@@ -110,8 +117,29 @@ def test_where_nothing_pays_both_times_are_said_in_words(said, tmp_path):
     options = files(tmp_path, [0.1, 0.05], [0.02, 0.04, 0.08, 0.16], known=True)
     words = said("plan", *options)
     assert words.startswith("Do not speculate: a token takes 20.0 ms without a draft and ")
-    assert "with the fastest tree (2 nodes, 1 deep: " in words and words.endswith("Next: sequoia bench")
+    assert "with the fastest tree (2 nodes, 1 deep: " in words and words.endswith(
+        "Next: sequoia bench --target a --draft b"
+    )
     assert "speed without a draft" not in words
+
+
+@pytest.mark.parametrize(
+    ("pair", "options"),
+    [
+        ((None, None), ""),
+        ((None, ASSETS / "demo" / "draft-large"), f"--target {DEMO_PAIR}/target --draft {DEMO_PAIR}/draft-large "),
+        (("owner/large", "owner/small"), "--target owner/large --draft owner/small "),
+    ],
+)
+def test_a_plan_goes_on_with_the_pair_and_the_sampling_that_it_was_made_for(pair, options, said, tmp_path):
+    given = files(tmp_path, [0.6, 0.1, 0.05], [0.02, 0.0202, 0.0206, 0.03], known=True)
+    held = Conditions(*pair_names(*pair), temperature=0.6, top_p=0.9, verifier="specinfer")
+    AcceptanceVector(np.array([0.6, 0.1, 0.05]), holds_for=held).save(given[1])
+    words = said("plan", *given)
+    sampled = "--temperature 0.6 --top-p 0.9 --verifier specinfer"
+    assert words.endswith(
+        f"Next: sequoia generate --prompt 'def read_lines(path):' {options}{sampled} {' '.join(given)}"
+    )
 
 
 def test_a_vector_of_one_prompt_plans_without_an_interval(said, tmp_path):
@@ -181,9 +209,16 @@ def test_a_profile_is_a_small_table(said):
     shapes = ["--target-shape", "llama-2-7b", "--draft-shape", "jackfram-68m", "--device-model", "a100-80g"]
     words = said("profile", *shapes, "--sizes", "1,16,64")
     assert "n target pass t(n)" in words and "1 9.60 ms 1.00 16 9.66 ms 1.01 64 10.4 ms 1.08" in words
-    assert "tokens draft pass c" in words and "1 72.3 µs 0.008" in words and "modelled" in words
+    assert "tokens draft pass c" in words and "1 72.3 µs 0.0075" in words and "modelled" in words
     words = said("profile", "--sizes", "1,3", "--context", "16", "--repeats", "2")
     assert "middle half of rounds" in words and "measured" in words
+
+
+def test_quartiles_of_times_have_the_unit_of_the_shorter_one(capsys, columns):
+    rounds = [[762e-6, 765e-6, 791e-6], [1.07e-3, 1.09e-3, 1.1e-3]]
+    times = HardwareProfile([1, 8], [765e-6, 1.09e-3], 7.65e-3, verify_samples=rounds)
+    words = shown(capsys, columns, profile_parts(times, (1, 0.06), None))
+    assert "1 765 µs [764, 778] µs 1.00 8 1.09 ms [1.080, 1.095] ms 1.42" in words and "1 7.65 ms 10.0 t(n)" in words
 
 
 def test_generated_text_comes_out_whole(capsys, columns):
@@ -221,6 +256,7 @@ def test_a_race_has_a_row_for_each_method_the_fastest_first(capsys, columns):
     order = [words.index(name) for name in ("planned tree *", "best chain 180", "no draft 100", "HF generate 40.0")]
     assert order == sorted(order) and "is inside its predicted interval" in words
     assert words.endswith("Next: sequoia measure --draft d --temperature 0.6 --out vector.json")
+    assert "* The fastest by steps alone; tokens/s count reading the prompt too." in words
     assert "HF: transformers' own" in words and "left out" not in words
 
 
