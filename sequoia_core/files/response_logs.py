@@ -9,6 +9,7 @@ chat each answer is a request of its own, with all turns before it as its prompt
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +40,9 @@ def load_responses(path: str | Path) -> list[Recorded]:
 
 
 def responses_from_bytes(data: bytes, name: str) -> list[Recorded]:
-    """Read the requests of a file's content, such as an upload, in its order; answers without a token are left out.
+    """Read the requests of a file's content, such as an upload, in its order.
+
+    Answers without a token are left out, with a warning.
 
     Raises:
         ValueError: in one line, naming the file and the line, what was found and what was expected.
@@ -47,11 +50,14 @@ def responses_from_bytes(data: bytes, name: str) -> list[Recorded]:
     try:
         if len(data) > MAX_LOG_BYTES:
             raise ValueError(f"found {len(data):,} bytes, expected at most {MAX_LOG_BYTES:,}")
-        found = [request for place, row in json_rows(data) for request in _requests(place, row) if request.answer]
+        read = [request for place, row in json_rows(data) for request in _requests(place, row)]
+        found = [request for request in read if request.answer]
         if not found:
             raise ValueError("found no answers, expected at least one")
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
+    if empty := len(read) - len(found):
+        warnings.warn(f"{name}: found {empty:,} of {len(read):,} answers empty: they are left out", stacklevel=2)
     return found
 
 
