@@ -7,7 +7,7 @@ A tree depends on committed text alone, so the top-k rule is exact for it at eve
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -42,10 +42,11 @@ class LookupTree:
         index: earlier texts; an empty one leaves the text under way.
         max_size: nodes of a tree at most, root included; no more than the profile has times for. With a size and no
             profile no cost is counted: every node with a chance of at least 0.005. With neither, a run first takes the
-            times of the target (`pass_times`), as trees that nobody sized shall not be slower than none.
+            times of the target (`pass_times`): trees that nobody sized shall not be slower than none.
         max_depth: edges from the root at most.
         profile: what verifying costs. The likeliest nodes are taken as long as they are worth it at the rate of the
             run.
+        untimed: a run first takes the times; so where neither size nor profile is given.
 
     Raises:
         ValueError: for a bound out of range.
@@ -55,7 +56,7 @@ class LookupTree:
     max_size: int = None  # type: ignore[assignment]  # a whole number once it is made
     max_depth: int = 16
     profile: HardwareProfile | None = None
-    untimed: bool = field(init=False, default=False)
+    untimed: bool = False
 
     def __post_init__(self) -> None:
         if self.max_size is None:
@@ -99,7 +100,7 @@ class LookupTree:
         """Return this policy, with the target's times where it needs them; streamed weights hide what nodes cost."""
         if not self.untimed or target.offload is not None:
             return self
-        return LookupTree(self.index, max_depth=self.max_depth, profile=pass_times(target))
+        return replace(self, profile=pass_times(target), untimed=False)
 
 
 def profile_of_target(

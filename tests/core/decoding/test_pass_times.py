@@ -1,5 +1,7 @@
 """Times of a target's passes: taken once, kept, asked for only where nobody sized the trees."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -49,3 +51,9 @@ def test_a_target_whose_wider_passes_cost_as_much_as_more_tokens_is_not_given_tr
     tree = LookupTree(TextIndex()).timed(tiny_target)
     steps = list(decode(PROMPT, target=tiny_target, draft=None, tree=tree, max_new_tokens=16))
     assert all(step.tree.size == 1 for step in steps)
+
+
+def test_trees_that_get_another_index_still_ask_for_times(tiny_target, cache):
+    tree = replace(LookupTree(TextIndex()), index=TextIndex())  # as a session's earlier answers are looked through
+    list(decode(PROMPT, target=tiny_target, draft=None, tree=tree, max_new_tokens=2))
+    assert len(list(cache.iterdir())) == 1
