@@ -24,7 +24,7 @@ from .rank_acceptance import (
     grouped,
     optimal_rank_acceptance_with_replacement,
 )
-from .sampling import SamplingConfig
+from .sampling import SamplingConfig, take_most_likely
 from .verifiers import VERIFIERS, Verifier
 from .walk import WALKS, Walk, no_first_row, offers_at
 
@@ -126,13 +126,16 @@ def acceptance_at(
         )
     wanted, given, *first = (row[None] for row in rows)
     short, generator = grouped(*rows), torch.Generator().manual_seed(0)
-    single = [row.float() for row in (wanted, given, *first)]  # compiled code takes these
+    counts = np.flatnonzero(
+        target > rows[-1].numpy()
+    )  # after a rejection the others' residual is 0: one stands for all
+    kept = [torch.cat([row[counts], 1.0 - row[counts].sum(0, keepdim=True)])[None] for row in rows]
     ranks = {
         SEQUOIA: average_rank_acceptance(
             short[0], short[1], children, samples=SAMPLES, generator=generator, first=short[2] if first else None
         ),
-        SPECINFER: VERIFIERS[SPECINFER].ranks(*single[:2], children, None, *single[2:]),
-        TOPK: VERIFIERS[TOPK].ranks(*single[:2], children, None),
+        SPECINFER: VERIFIERS[SPECINFER].ranks(*kept[:2], children, None, *kept[2:]),
+        TOPK: wanted.gather(1, take_most_likely(given.float(), children)),
     }
     if verifier.name == TOPK:
         ranks[BEST] = ranks[TOPK]
