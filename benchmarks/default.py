@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from sequoia_core import LookupTree, SamplingConfig, TextIndex, autoregressive, decode, load_pair
-from sequoia_core.command_line.decode_commands import _default_tree
+from sequoia_core.command_line.decode_commands import default_tree
 from sequoia_core.files.prompt_files import load_prompts
 from sequoia_core.native.processor import processor_name
 
@@ -63,7 +63,7 @@ def main() -> None:
             sampling = SamplingConfig(temperature)
             tree = LookupTree(TextIndex())
             if pair.draft is not None:
-                tree, _ = _default_tree(pair, sampling, None, None, None, {})
+                tree, _ = default_tree(pair, sampling, None, None, None, {})
             for way in (None, tree):
                 seconds_per_token(prompts[0], pair, way, sampling, 16, 0)  # warms up, and times passes
             taken = []

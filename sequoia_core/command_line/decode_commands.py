@@ -124,7 +124,7 @@ def generate_command(
         tell(f"Decodes with {source}.")
     elif policy is None:
         prompted = prompting.record(pair.tokenizer)
-        policy, source = _default_tree(pair, sampling, verifier, vector, hardware, prompted)
+        policy, source = default_tree(pair, sampling, verifier, vector, hardware, prompted)
         size, depth = policy.size, policy.depth
         tell(f"Decodes with a static tree of {size} nodes, {depth} deep: {source}; --tree takes another.")
     bounds = policy_of(policy)
@@ -172,7 +172,7 @@ def _lookup_trees(pair: ModelPair, profile: HardwareProfile | None) -> tuple[Tre
     return policy, f"trees of text already seen, at most {policy.max_size} nodes, {costs}"
 
 
-def _default_tree(
+def default_tree(
     pair: ModelPair,
     sampling: SamplingConfig,
     verifier: str | None,

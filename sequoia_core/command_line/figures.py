@@ -46,15 +46,18 @@ def percent(share: float) -> str:
 
 def duration(seconds: float) -> str:
     """Write the time of a pass or a step."""
-    if seconds < 1e-3:
-        return f"{figure(1e6 * seconds)} µs"
-    return f"{figure(1e3 * seconds)} ms" if seconds < 1 else f"{figure(seconds)} s"
+    unit, factor = _unit(seconds)
+    return f"{figure(factor * seconds)} {unit}"
 
 
 def durations(low: float, high: float) -> str:
     """Write an interval of such times, both in the unit of the shorter one."""
-    unit, factor = ("µs", 1e6) if low < 1e-3 else ("ms", 1e3) if low < 1 else ("s", 1)
+    unit, factor = _unit(low)
     return between(factor * low, factor * high, unit=f" {unit}")
+
+
+def _unit(seconds: float) -> tuple[str, float]:
+    return ("µs", 1e6) if seconds < 1e-3 else ("ms", 1e3) if seconds < 1 else ("s", 1.0)
 
 
 def counted(count: int, noun: str) -> str:

@@ -21,9 +21,9 @@ FAULT = ":material/warning:"
 def card(diagnosis: Diagnosis, counts: ServerCounts) -> None:
     """Draw the verdict with its evidence, the next check, and what mending would bring; folded where all is well."""
     first, *others = diagnosis.findings
-    well, title = first.verdict == HEALTHY, f"**{escaped(first.title)}:** {escaped(first.says)}"
+    title = f"**{escaped(first.title)}:** {escaped(first.says)}"
     icon, key = ICONS.get(first.verdict, FAULT), f"server_verdict_{first.verdict.replace(' ', '_')}"
-    with st.expander(title, icon=icon, expanded=not well, key=key):
+    with st.expander(title, icon=icon, expanded=first.verdict != HEALTHY, key=key):
         if first.evidence:
             st.markdown("\n".join(f"- {escaped(str(evidence))}" for evidence in first.evidence))
         st.markdown(f"**Check next:** {escaped(first.check)}.")
