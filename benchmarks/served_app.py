@@ -91,10 +91,14 @@ def cpu_sec(processes: list[psutil.Process]) -> float:
 
 
 def settle(page) -> None:
-    """Wait until the script has run and its results are on the page."""
+    """Wait until the script has run, and has not begun again within 400 ms, and its results are on the page."""
     page.wait_for_selector('[data-testid="stApp"][data-test-connection-state="CONNECTED"]')
-    page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]', timeout=LONG_MS)
-    page.wait_for_timeout(400)
+    rests = '[data-testid="stApp"][data-test-script-state="notRunning"]:not(:has([data-stale="true"]))'
+    while True:
+        page.wait_for_selector(rests, timeout=LONG_MS)
+        page.wait_for_timeout(400)
+        if page.locator(rests).count():
+            break
     assert page.locator('[data-testid="stException"]').count() == 0, page.locator(
         '[data-testid="stException"]'
     ).inner_text()

@@ -64,4 +64,5 @@ def test_two_turns_the_second_reads_the_first_answer(page, server, shot, tmp_pat
 
     page.get_by_role("button", name="New conversation").click()
     settle(page)
-    assert not messages.count() and page.get_by_text("Nothing was said yet").is_visible()
+    page.get_by_text("Nothing was said yet").wait_for()
+    assert not messages.count()
