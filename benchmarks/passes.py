@@ -3,12 +3,15 @@
     python benchmarks/passes.py                  # a table, one JSON line last; a few minutes
     python benchmarks/passes.py --compile        # also torch.compile with frozen weights: minutes of compiling
     python benchmarks/passes.py --llama-cpp      # beside llama.cpp: the demo target and 340M parameters
+    python benchmarks/passes.py --real FOLDER [--file FILE.gguf]   # a real model that transformers runs
 
 Demo target after 128 tokens. The bound of a pass over n tokens is the larger of bytes / bandwidth and operations /
 rate: bandwidth is that of all threads reading a buffer of the packed weights' size, rate that of a loop on registers
 alone with the instructions of the set; both are measured between the passes. Methods take turns, in another order each
 time so that none always pays for the one before it, and so do sizes; medians of the turns. With --llama-cpp each
-method has a process of its own, as two OpenMP runtimes in one spoil each other's times.
+method has a process of its own, as two OpenMP runtimes in one spoil each other's times. With --real the linear layers
+of a model are timed alone, the output layer and all together, for each instruction set, PyTorch in bfloat16 and in
+float32; then passes with compiled layers, with PyTorch's, and of a file by llama.cpp.
 """
 
 from __future__ import annotations
@@ -40,10 +43,12 @@ from sequoia_core.models.language_model import HuggingFaceModel
 from sequoia_core.models.llama_torch import TorchLlama
 from sequoia_core.models.protocol import causal_mask
 from sequoia_core.models.random_models import write_random_model
-from sequoia_core.native import compile_c, instruction_sets, llama_x86
+from sequoia_core.models.transformers_passes import TransformersBackend
+from sequoia_core.native import compile_c, instruction_sets, linear, llama_x86
 from sequoia_core.native.instruction_sets import InstructionSet
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+REAL_SIZES = (1, 2, 4, 8, 16, 64)
 CONTEXT = 128  # tokens before the pass
 LARGER = {
     "model_type": "llama",
@@ -64,7 +69,7 @@ class Bounds:
 
     def __init__(self, instructions: InstructionSet, size: int, folder: Path) -> None:
         source = Path(__file__).with_name("bounds.c")
-        flags = [*llama_x86.FLAGS, *instructions.flags, *(["-DWITH_TILES"] if instructions.name == "amx" else [])]
+        flags = [*llama_x86.FLAGS, *instructions.flags]
         functions = ctypes.CDLL(str(compile_c.build([source], flags, folder)))
         functions.bound_read.restype = functions.bound_rate.restype = ctypes.c_double
         functions.bound_read.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
@@ -161,15 +166,83 @@ def against_llama_cpp(rounds: int) -> None:
     print(json.dumps({"device": describe_device("cpu"), "ms": taken}))
 
 
+def times_of_layers(model: torch.nn.Module, only_head: bool, dtype: torch.dtype) -> Callable[[int], float]:
+    """Return n -> seconds of the linear layers of a model over n tokens, one after the other."""
+    head = model.get_output_embeddings()
+    layers = [head] if only_head else [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
+
+    def timed(count: int) -> float:
+        with torch.inference_mode():
+            inputs = {width: torch.randn(count, width).to(dtype) for width in {layer.in_features for layer in layers}}
+            return median_sec(lambda: [layer(inputs[layer.in_features]) for layer in layers])
+
+    return timed
+
+
+def real_model(folder: str, file: str | None, rounds: int) -> None:
+    """Time a model's linear layers and passes: compiled for each instruction set, and by PyTorch."""
+    from transformers import AutoModelForCausalLM
+
+    def read(dtype: torch.dtype):
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+
+    models = {"torch bfloat16": read(torch.bfloat16), "torch float32": read(torch.float32)}
+    sets = [found for found in instruction_sets.runnable() if not found.emulated]
+    for found in sets:
+        os.environ[instruction_sets.VARIABLE] = found.name
+        models[found.name] = read(torch.bfloat16)
+        linear.compile_layers(models[found.name])
+    del os.environ[instruction_sets.VARIABLE]
+    layers = [layer for layer in models["torch bfloat16"].modules() if isinstance(layer, torch.nn.Linear)]
+    head = models["torch bfloat16"].get_output_embeddings()
+    sizes = {"output layer": 2 * head.weight.numel(), "linear layers": 2 * sum(one.weight.numel() for one in layers)}
+    methods: dict[tuple[str, str], Callable[[int], float]] = {}
+    for name, model in models.items():
+        dtype = torch.float32 if name.endswith("float32") else torch.bfloat16
+        for part in sizes:
+            methods[part, name] = times_of_layers(model, part == "output layer", dtype)
+        methods["passes", name] = passes_of(HuggingFaceModel(model, name, backend=TransformersBackend(model)))
+    taken: dict[tuple[str, str], dict[int, list[float]]] = {way: {} for way in methods}
+    read_at: dict[str, list[float]] = {part: [] for part in sizes}
+    order = random.Random(0)
+    with tempfile.TemporaryDirectory() as built:
+        bounds = {part: Bounds(sets[0], size, Path(built)) for part, size in sizes.items()}
+        for turn in range(rounds):
+            for part, bound in bounds.items():
+                read_at[part].append(bound.bytes_per_sec())
+            for way in order.sample(list(methods), len(methods)):
+                for count in order.sample(REAL_SIZES, len(REAL_SIZES)):
+                    taken[way].setdefault(count, []).append(methods[way](count))
+            if file:
+                command = [sys.executable, __file__, "--only", file]
+                run = subprocess.run(command, check=True, capture_output=True, text=True)
+                for count, sec in json.loads(run.stdout.splitlines()[-1]).items():
+                    if int(count) in REAL_SIZES:
+                        taken.setdefault(("passes", "llama.cpp, the file"), {}).setdefault(int(count), []).append(sec)
+            print(f"turn {turn + 1} of {rounds}", file=sys.stderr)
+    gb = {part: statistics.median(rates) / 1e9 for part, rates in read_at.items()}
+    record = {}
+    for (part, name), counts in taken.items():
+        ms = {n: 1e3 * statistics.median(counts[n]) for n in sorted(counts)}
+        record[f"{part}, {name}"] = ms
+        share = f"; {sizes[part] / gb[part] / 1e6 / ms[1]:.0%} of the bound" if part in sizes else ""
+        print(f"{part}, {name}, ms: " + ", ".join(f"{n}: {value:.2f}" for n, value in ms.items()) + share)
+    print(json.dumps({"device": describe_device("cpu"), "model": Path(folder).name, "gb_per_sec": gb, "ms": record}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="turns that each method takes")
     parser.add_argument("--compile", action="store_true", help="also torch.compile, at 1, 4, 16 and 64 tokens")
     parser.add_argument("--llama-cpp", action="store_true", help="compare with llama.cpp's passes alone")
+    parser.add_argument("--real", metavar="FOLDER", help="a model's linear layers and passes instead")
+    parser.add_argument("--file", help="with --real: its GGUF file")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.only:
         return timed_alone(args.only)
+    if args.real:
+        return real_model(args.real, args.file, args.rounds)
     if args.llama_cpp:
         return against_llama_cpp(args.rounds)
     sets = [found for found in instruction_sets.runnable() if not found.emulated]

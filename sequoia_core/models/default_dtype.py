@@ -1,7 +1,7 @@
 """The default dtype of a pair, by a rule that times nothing, so that the answer is always the same.
 
 The dtype that the target's weights are stored in, where this machine computes in it natively for that model: on a GPU;
-for bfloat16 also on a CPU with AMX or AVX-512-BF16, and wherever compiled passes run the model. Else float32.
+for bfloat16 also on a CPU with AMX or AVX-512-BF16, and wherever its products are compiled. Else float32.
 Loads no torch, so that a page can show it before anything is loaded.
 """
 
@@ -28,8 +28,9 @@ NAMES = {
     "F16": "float16",
     "BF16": "bfloat16",
 }  # as safetensors files spell them: dtypes that hold weights themselves
-COMPILED = ("llama", "mistral", "qwen2", "qwen3")  # model types that compiled passes run, see `plain_decoder`
-TILE = 32  # sizes that compiled passes take are multiples of it
+# Where most weights are not of `torch.nn.Linear`, so that PyTorch multiplies: model types, and fields of fused experts.
+OTHER_LAYERS = ("gpt2", "openai-gpt", "ctrl")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 
 
@@ -71,8 +72,8 @@ def dtype_for(stored: str, config: Mapping[str, Any], *, gpu: bool) -> DefaultDt
     if gpu:
         return DefaultDtype(stored, "as stored")
     if stored == "bfloat16":
-        if _runs_compiled(config):
-            return DefaultDtype(stored, "as stored; passes are compiled")
+        if _has_compiled_products(config):
+            return DefaultDtype(stored, "as stored; its products are compiled")
         if set(BFLOAT16_FLAGS) & set(processor_flags().split()):
             return DefaultDtype(stored, "as stored; the processor computes in it")
     return DefaultDtype("float32", f"stored in {stored}, in which this processor does not compute natively")
@@ -95,17 +96,16 @@ def _stored(folder: Path, config: Mapping[str, Any]) -> str:
     return counts.most_common(1)[0][0] if counts else str(config.get("dtype") or config.get("torch_dtype") or "float32")
 
 
-def _runs_compiled(config: Mapping[str, Any]) -> bool:
-    """Whether compiled passes run a model, as far as its config.json tells."""
-    if config.get("model_type") not in COMPILED or not can_compile() or instruction_sets.chosen()[0] is None:
+def _has_compiled_products(config: Mapping[str, Any]) -> bool:
+    """Whether compiled code multiplies most weights of a model, as far as its config.json tells."""
+    if not can_compile() or instruction_sets.chosen()[0] is None:
         return False
-    sizes: list[Any] = [config.get("hidden_size"), config.get("intermediate_size"), config.get("num_attention_heads")]
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
-        return False
-    hidden, inner, heads = sizes
-    head = config.get("head_dim") or hidden // heads
-    window, context = config.get("sliding_window"), config.get("max_position_embeddings")
-    limited = isinstance(window, int) and isinstance(context, int) and window < context
-    return all(size % TILE == 0 for size in (hidden, inner, head)) and not (
-        limited and config.get("use_sliding_window", True)
+    text = config.get("text_config")
+    fields = {**config, **(text if isinstance(text, dict) else {})}
+    hidden = fields.get("hidden_size")
+    return (
+        isinstance(hidden, int)
+        and hidden % 32 == 0
+        and fields.get("model_type") not in OTHER_LAYERS
+        and not any(fields.get(name) for name in EXPERTS)
     )

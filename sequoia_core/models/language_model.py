@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..native import linear
 from ..native.llama_x86 import CompiledLlama
 from .llama_torch import TorchLlama
 from .protocol import Backend, LoadedModel, Session, Tokenizer, dtype_name
@@ -16,8 +17,6 @@ from .transformers_passes import TransformersBackend, is_spread
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
-
-FASTEST_FIRST = (CompiledLlama, TorchLlama)  # each says which models it supports; the others go through transformers
 
 
 def choose_backend(model: PreTrainedModel) -> Backend:
@@ -29,7 +28,10 @@ def choose_backend(model: PreTrainedModel) -> Backend:
     backend = TransformersBackend(model)
     if is_spread(model):
         return backend
-    return next((kind(model) for kind in FASTEST_FIRST if kind.supports(model)), backend)
+    if CompiledLlama.supports(model):
+        return CompiledLlama(model)
+    linear.compile_layers(model)
+    return TorchLlama(model) if TorchLlama.supports(model) else backend
 
 
 class HuggingFaceModel:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
-from ..native import llama_x86
+from ..native import linear, llama_x86
 from ..native.plain_decoder import has_biases, has_head_norms, head_size, is_plain_decoder
 from .tree_cache import CacheSession
 
@@ -56,7 +56,7 @@ class TorchLlama:
         self.head_dim = head_size(model)
         self.eps = config.rms_norm_eps
         self.embedding, self.norm = base.embed_tokens.weight, base.norm.weight
-        self.head = model.lm_head
+        self.head, self.logits_dtype = model.lm_head, linear.logits_dtype(model)
         layers = [
             Layer(
                 layer.input_layernorm.weight,
@@ -82,7 +82,11 @@ class TorchLlama:
         for part in parts:
             part.weight = torch.nn.Parameter(weight[start : start + part.out_features], requires_grad=False)
             start += part.out_features
-        return lambda x: F.linear(x, weight)
+        joined = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+        joined.weight = torch.nn.Parameter(weight, requires_grad=False)
+        if isinstance(parts[0], linear.CompiledLinear):
+            linear.compile_layers(joined)
+        return joined
 
     @staticmethod
     def supports(model: torch.nn.Module) -> bool:
@@ -92,7 +96,8 @@ class TorchLlama:
     @property
     def description(self) -> str:
         reason = llama_x86.compiled()[1] if self.embedding.dtype == torch.bfloat16 else ""
-        return f"fused PyTorch operations ({reason})" if reason else "fused PyTorch operations"
+        compiled = linear.description(self.head)
+        return "fused PyTorch operations" + (f" ({reason})" if reason else f", {compiled}" if compiled else "")
 
     def open(self, capacity: int, vocab_size: int) -> TorchLlamaSession:
         return TorchLlamaSession(self, capacity, vocab_size)
@@ -105,8 +110,9 @@ class TorchLlamaSession(CacheSession):
 
     def __init__(self, model: TorchLlama, capacity: int, vocab_size: int) -> None:
         super().__init__(
-            model.layer_count, capacity, device=torch.device("cpu"), dtype=model.embedding.dtype, vocab_size=vocab_size
-        )
+            model.layer_count, capacity, device=torch.device("cpu"), dtype=model.embedding.dtype,
+            logits_dtype=model.logits_dtype, vocab_size=vocab_size,
+        )  # fmt: skip
         self.model = model
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:

@@ -106,10 +106,10 @@ class StaticPass:
         place, (width, covered) = session.device, tree_mask.shape
         self.session, self.first = session, first
         self.ids = torch.zeros(width, dtype=torch.int64, device=place)
-        self.tree_mask, self.depths = tree_mask.to(place, session.logits_dtype, copy=True), depths.to(place, copy=True)
+        self.tree_mask, self.depths = tree_mask.to(place, session.dtype, copy=True), depths.to(place, copy=True)
         self._covered = torch.arange(covered, device=place)
         self._slots = torch.arange(session.cache.capacity, device=place)
-        self._hidden = torch.full((width, len(self._slots)), -torch.inf, dtype=session.logits_dtype, device=place)
+        self._hidden = torch.full((width, len(self._slots)), -torch.inf, dtype=session.dtype, device=place)
 
     def logits(self) -> torch.Tensor:
         """Run the model over `ids`; return float [q, V]."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..native import linear
 from .tree_cache import CacheSession
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ class TransformersBackend:
     Raises:
         ValueError: for layers that cannot attend along a tree; the message lacks the model's name.
     """
-
-    description = "transformers"
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -40,6 +39,10 @@ class TransformersBackend:
         self.mixed = self.window is not None and len(kinds) == 2  # such models take one mask per kind of layer
         self.windowed = self.window is not None and "full_attention" not in kinds
         self.shares = layers_by_device(model) if is_spread(model) else None
+
+    @property
+    def description(self) -> str:
+        return ", ".join(filter(None, ["transformers", linear.description(self.model)]))
 
     @property
     def device(self) -> torch.device:
@@ -77,8 +80,8 @@ class TransformersSession(CacheSession):
     def __init__(self, passes: TransformersBackend, capacity: int, vocab_size: int) -> None:
         model = passes.model
         super().__init__(
-            passes.layers, capacity, device=passes.device, dtype=model.dtype, vocab_size=vocab_size,
-            shares=passes.shares,
+            passes.layers, capacity, device=passes.device, dtype=model.dtype,
+            logits_dtype=linear.logits_dtype(model), vocab_size=vocab_size, shares=passes.shares,
         )  # fmt: skip
         self.passes, self.any_slot = passes, passes.window is None and passes.shares is None
 

@@ -129,6 +129,7 @@ class CacheSession:
     Args:
         layers: of the model.
         device, dtype: of the model.
+        logits_dtype: of what its passes return.
         vocab_size: logits of real tokens; those of padding are cut off.
         shares: as for `TreeCache`.
     """
@@ -138,11 +139,12 @@ class CacheSession:
     any_slot = False  # whether its passes can write to any slots and see any others, see `logits_at`
 
     def __init__(
-        self, layers: int, capacity: int, *, device: torch.device, dtype: torch.dtype, vocab_size: int,
-        shares: Mapping[torch.device, int] | None = None,
+        self, layers: int, capacity: int, *, device: torch.device, dtype: torch.dtype, logits_dtype: torch.dtype,
+        vocab_size: int, shares: Mapping[torch.device, int] | None = None,
     ) -> None:  # fmt: skip
         self.cache = TreeCache(layers, capacity, shares)
-        self.device, self.logits_dtype, self.vocab_size = torch.device(device), dtype, vocab_size
+        self.device, self.dtype = torch.device(device), dtype
+        self.logits_dtype, self.vocab_size = logits_dtype, vocab_size
 
     @property
     def length(self) -> int:
@@ -194,7 +196,7 @@ class CacheSession:
             return tree_mask  # already of all slots
         queries, covered = tree_mask.shape
         total = self.cache.length + queries
-        mask = torch.zeros(1, 1, queries, total, dtype=self.logits_dtype)
+        mask = torch.zeros(1, 1, queries, total, dtype=self.dtype)
         mask[0, 0, :, total - covered :] = tree_mask
         if window is not None:
             keys = self.cache.positions[:total]

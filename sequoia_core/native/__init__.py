@@ -10,5 +10,6 @@ Each module imports, of this room, only the modules named:
     text_index        compile_c
     tree_expansion    compile_c, sampling_ops
     llama_x86         plain_decoder, compile_c, instruction_sets, sampling_ops, tree_expansion
+    linear            instruction_sets, llama_x86
     drafting_calls    sampling_ops, tree_expansion, llama_x86
 """

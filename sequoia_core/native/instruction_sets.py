@@ -49,9 +49,9 @@ def _compiler_flags(features: tuple[str, ...]) -> tuple[str, ...]:
 
 _BFLOAT16 = (*_AVX512, "avx512_bf16")
 _AMX = (*_BFLOAT16, "amx_tile", "amx_bf16")
-_WITH_BFLOAT16 = "-DWITH_BFLOAT16"
+_WITH_BFLOAT16, _WITH_TILES = "-DWITH_BFLOAT16", "-DWITH_TILES"
 FASTEST_FIRST = (
-    InstructionSet("amx", "AMX", _AMX, (*_compiler_flags(_AMX), _WITH_BFLOAT16), "products_amx.h"),
+    InstructionSet("amx", "AMX", _AMX, (*_compiler_flags(_AMX), _WITH_BFLOAT16, _WITH_TILES), "products_amx.h"),
     InstructionSet(
         "avx512-bf16", "AVX-512 with bfloat16", _BFLOAT16, (*_compiler_flags(_BFLOAT16), _WITH_BFLOAT16),
         "products_avx512.h",
@@ -61,7 +61,8 @@ FASTEST_FIRST = (
 )  # fmt: skip
 EMULATED = (
     InstructionSet(
-        "amx-emulated", "AMX, emulated", _AVX512, (*_compiler_flags(_AVX512), _WITH_BFLOAT16), "products_amx.h", True
+        "amx-emulated", "AMX, emulated", _AVX512, (*_compiler_flags(_AVX512), _WITH_BFLOAT16, _WITH_TILES),
+        "products_amx.h", True,
     ),
     InstructionSet(
         "avx512-bf16-emulated", "AVX-512 with bfloat16, emulated", _AVX512,

@@ -20,7 +20,7 @@ from . import sampling_ops as rows
 from .instruction_sets import InstructionSet
 from .plain_decoder import has_biases, has_head_norms, head_size, is_plain_decoder
 
-SOURCES = ("llama_x86.c", *tree_expansion.SOURCES)
+SOURCES = ("llama_x86.c", "linear.c", *tree_expansion.SOURCES)
 FLAGS = ("-mtune=native", *rows.ARITHMETIC_FLAGS)  # no -march=native: `InstructionSet.flags` names the instructions
 EMULATION = "amx_emulation.h"
 MAX_PACKED_BYTES = 2 * 2**30  # packed weights are a second copy, too large for large models
@@ -60,6 +60,7 @@ _FUNCTIONS = {
     "sequoia_draft": (_NUMBER, _POINTER, _POINTER),
     "sequoia_grow": (_NUMBER, _POINTER, _POINTER),
     "sequoia_keep": (None, _POINTER, _NUMBER, _POINTER, _NUMBER),
+    "sequoia_linear": (_NUMBER, _POINTER, _POINTER, _POINTER, *[_NUMBER] * 5, _POINTER),
 }  # fmt: skip
 
 

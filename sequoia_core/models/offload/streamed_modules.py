@@ -301,7 +301,11 @@ class StreamedBackend(TransformersBackend):
 
     def __init__(self, model: PreTrainedModel, streamed: StreamedModules, tier: str) -> None:
         super().__init__(model)
-        self.streamed, self.description = streamed, f"transformers, layers streamed from {tier}"
+        self.streamed, self._tier = streamed, tier
+
+    @property
+    def description(self) -> str:
+        return f"transformers, layers streamed from {self._tier}"
 
     @property
     def ring(self) -> LayerRing | None:

@@ -329,7 +329,7 @@ def test_attention_asked_for_by_a_file_gives_way_to_one_that_takes_a_tree(model)
 
 def test_a_context_too_long_for_a_table_of_angles_still_loads(model):
     edit_json(model / "config.json", max_position_embeddings=10**9)
-    assert load_pair(model, model, device="cpu").target.backend == "transformers"
+    assert load_pair(model, model, device="cpu").target.backend.startswith("transformers")
 
 
 @pytest.mark.parametrize(("method", "package"), [("hqq", "hqq"), ("quanto", "optimum-quanto")])
