@@ -398,7 +398,8 @@ download; they write plausible-looking Python and nothing more.
 
 **Data.** The standard library of Python and the pinned packages that the recipe names (licences: PSF, BSD, MIT,
 Apache-2.0), at most {shape["package_bytes"] // 1_000_000} MB of each: {facts["train_files"]:,} files
-({facts["train_tokens"]:,} tokens) to train on, {facts["held_out_files"]:,} files ({facts["held_out_tokens"]:,} tokens) held out, the same for every model.
+({facts["train_tokens"]:,} tokens) to train on, {facts["held_out_files"]:,} files ({facts["held_out_tokens"]:,} tokens)
+held out, the same for every model.
 
 **Drafts.** Distilled from the target, the small one half on corpus text and half on {facts["written_tokens"]:,} tokens
 that the target wrote. The large one is the small one made wider and deeper, trained on for {first:,} tokens in the
@@ -417,8 +418,8 @@ prompts continued by 128 tokens, {looping:.0%} loop (more than half of their 4-g
 **Outside code** the target is weak: within a line, an essay becomes a comment of a program, in words that soon
 repeat. Acceptance does not show this: it is about text that the target wrote, and loops are easy to draft. Below, on
 the first {KIND_PROMPTS} prompts of each file of `assets/prompts` (the first three are code), 128 new tokens each, in
-{DTYPE}: the target's loss in nats per token, and for the small draft p_1 and the expected tokens per pass of the best tree of
-{KIND_TREE} nodes, with its 95% interval.
+{DTYPE}: the target's loss in nats per token, and for the small draft p_1 and the expected tokens per pass
+of the best tree of {KIND_TREE} nodes, with its 95% interval.
 
 | prompts | loss | p_1, T = 0 | tokens | p_1, T = 0.6 | tokens |
 |---|---|---|---|---|---|
