@@ -382,9 +382,9 @@ def write_card(pair) -> None:
     target_ms, draft_ms = profile.verify_sec[0] * 1e3, profile.draft_sec * 1e3
     card = f"""# The demo pair
 
-Llama-architecture models with one byte-level BPE tokenizer of {shape["vocab"]} tokens, trained from scratch by
-`scripts/train_demo_pair.py` on Python source code: a target and two drafts for it. They exist so that every page works
-without a download; they write plausible-looking Python and nothing more.
+Llama-architecture models with one byte-level BPE tokenizer of {shape["vocab"]} tokens, trained from scratch on
+Python source code by `scripts/train_demo_pair.py`: a target and two drafts. They make every page work without a
+download; they write plausible-looking Python and nothing more.
 
 | | target | small draft | large draft |
 |---|---|---|---|
@@ -396,17 +396,15 @@ without a download; they write plausible-looking Python and nothing more.
 | held-out loss, nats per token | {facts["target_held_out_loss"]:.3f} | {facts["draft_held_out_loss"]:.3f} | \
 {large["draft_held_out_loss"]:.3f} |
 
-**Data.** The standard library of the Python that ran the recipe and the pinned packages it names, at most
-{shape["package_bytes"] // 1_000_000} MB of each, without duplicates and generated files: {facts["train_files"]:,} files
+**Data.** The standard library of Python and the pinned packages that the recipe names (licences: PSF, BSD, MIT,
+Apache-2.0), at most {shape["package_bytes"] // 1_000_000} MB of each: {facts["train_files"]:,} files
 ({facts["train_tokens"]:,} tokens) to train on, {facts["held_out_files"]:,} files ({facts["held_out_tokens"]:,} tokens)
-held out. The split is by the file's name, the same for every model. The packages are under permissive licences (PSF,
-BSD, MIT, Apache-2.0).
+held out, the same for every model.
 
 **Drafts.** Distilled from the target, the small one half on corpus text and half on {facts["written_tokens"]:,} tokens
-that the target wrote at temperatures 0, 0.6 and 1. The large one begins as the small one made wider and deeper, and
-goes on in the same way for {first:,} tokens, then for {second:,}: one batch in eight of corpus text, the
-others of {large["written_tokens"]:,} tokens that the target wrote. A pass over one token takes {draft_ms:.2f} ms
-with the small one where it takes {target_ms:.2f} with the target ({profile.device}).
+that the target wrote. The large one is the small one made wider and deeper, trained on for {first:,} tokens in the
+same way, then for {second:,}, one batch in eight of corpus text. A pass over one token takes {draft_ms:.2f} ms with the
+small one, {target_ms:.2f} with the target ({profile.device}).
 
 **Looping.** Greedy text of small models repeats itself, and repetition is easy to draft: of {len(outputs)} held-out
 prompts continued by 128 tokens, {looping:.0%} loop (more than half of their 4-grams occurred before).
@@ -417,12 +415,11 @@ prompts continued by 128 tokens, {looping:.0%} loop (more than half of their 4-g
 |---|---|---|---|---|
 {rows}
 
-**Outside code** the target is weak: it has read Python alone. Within a line, an essay or a story becomes a comment or
-a docstring of a program, in words that make no sense and soon repeat: "# This is a subclass of the carried
-spectrogram." Acceptance does not show this: it is about text that the target wrote, and loops are easy to draft.
-The table has the target's loss on the prompts, in nats per token, and for the small draft p_1 and the expected tokens
-per pass of the best tree of {KIND_TREE} nodes, with its 95% interval; on the first {KIND_PROMPTS} prompts of each file
-of `assets/prompts` (the first three are code), 128 new tokens each, in {DTYPE}.
+**Outside code** the target is weak: within a line, an essay becomes a comment of a program, in words that soon
+repeat. Acceptance does not show this: it is about text that the target wrote, and loops are easy to draft. Below, on
+the first {KIND_PROMPTS} prompts of each file of `assets/prompts` (the first three are code), 128 new tokens each, in
+{DTYPE}: the target's loss in nats per token, and for the small draft p_1 and the expected tokens per pass
+of the best tree of {KIND_TREE} nodes, with its 95% interval.
 
 | prompts | loss | p_1, T = 0 | tokens | p_1, T = 0.6 | tokens |
 |---|---|---|---|---|---|

@@ -225,7 +225,7 @@ WORST_PERCENT = {  # at 2 to 32 tokens, fitted at 1 and 64
 
 @pytest.mark.parametrize("passes", WORST_PERCENT)
 def test_how_well_two_times_predict_the_others(passes, recipe):
-    """The table of `docs/planning.md`; peaks cancel out of it, so any device serves."""
+    """The figures of `docs/planning.md`; peaks cancel out of it, so any device serves."""
     dtype = "float32" if "float32" in passes else "bfloat16"
     measured = {int(n): float(value) / 1e3 for n, value in MEASURED[passes].items()}
     sizes = [n for n in measured if 2 <= n <= 32]
