@@ -14,7 +14,7 @@ Each finished section goes to a JSON-lines file beside --out, and is not measure
 Ratios are of seconds per token to plain decoding of the same prompt: medians over prompts, and of all prompts together,
 which is what predictions are about. Prompt reading is left out, except in transformers' methods and the plain decoding
 that they are compared with. transformers cannot run 4-bit files of this kind, so its assistant is the folder again: the
-same numbers in bfloat16. No end of text ends an answer.
+same numbers in bfloat16. No end of text ends an answer: others write on past it, llama.cpp's server never draws it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ import sequoia_core  # noqa: F401  before torch, whose threads read their settin
 # isort: split
 import numpy as np
 import torch
-from passes import REST_SEC
 from transformers import AutoModelForCausalLM
 
 from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SamplingConfig, TextIndex, TokenTree, load_pair
@@ -56,29 +55,19 @@ from sequoia_core.models.protocol import LanguageModel
 from sequoia_core.models.transformers_passes import TransformersBackend
 from sequoia_core.native.instruction_sets import instructions_in_use
 from sequoia_core.native.processor import processor_name
+from sequoia_core.studies import race
 from sequoia_core.studies.first_difference import first_difference
 from sequoia_core.studies.lookup_replay import Request
 from sequoia_core.studies.measure_acceptance import measure_acceptance
 from sequoia_core.studies.measure_profile import measure_profile
 from sequoia_core.studies.prediction_on_texts import predict_on_texts
-from sequoia_core.studies.race import (
-    PHASES,
-    Method,
-    MethodResult,
-    own_method,
-    take_turns,
-    transformers_method,
-    unless_it_fails,
-)
-from sequoia_core.studies.server_check import REQUEST_SEC, Served, read_answer, server_command
+from sequoia_core.studies.server_check import REQUEST_SEC, server_command
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMPTS = {
     "prose": (
-        "The lighthouse had been dark for eleven years when the letter came. Marta read it twice at the kitchen table, "
-        "then",
-        "Bread is older than writing. Long before anyone kept accounts of grain, people in the hills above the river "
-        "had learned that",
+        "The lighthouse had been dark for eleven years when the letter came. Marta read it twice, then",
+        "Bread is older than writing. Long before anyone kept accounts of grain, people in the hills",
         "The city council voted on Tuesday to close the old bridge to cars. Supporters of the plan say that",
         "My first winter in the north taught me three things about snow. The first is that",
     ),
@@ -98,6 +87,7 @@ PROMPTS = {
 OTHERS = {"prose": "prose.jsonl", "chat": "chat.jsonl", "code": "not-looping.jsonl"}  # of assets: what is known before
 SIZES = (1, 2, 4, 8, 16, 32)
 EVERY = 4  # of the prompts, whose kinds take turns, one goes to transformers as well
+TRANSFORMERS = "transformers"
 LOOKED_UP, DRAFTED = 10, 8  # tokens that transformers looks up, as in its documentation, and that the server does
 
 
@@ -119,27 +109,8 @@ def in_transformers(folder: str, vocab_size: int) -> ModelPair:
     return ModelPair(*own, tokenizer=None)  # type: ignore[arg-type]  # nothing here reads text
 
 
-def on_every_fourth(method: Method) -> Method:
+def on_every_fourth(method: race.Method) -> race.Method:
     return lambda prompt, length, turn, report: None if turn % EVERY else method(prompt, length, turn, report)
-
-
-def rested(method: Callable) -> Callable:
-    """Let the threads of the method before go to sleep first."""
-
-    def run(*asked):
-        time.sleep(REST_SEC)
-        return method(*asked)
-
-    return run
-
-
-def decoded(methods: Mapping[str, Callable], asked: Asked) -> dict[str, list]:
-    """Return what each method did with each prompt that it took."""
-    found: dict[str, list] = {name: [] for name in methods}
-    methods = {name: rested(method) for name, method in methods.items()}
-    for name, one in take_turns(methods, asked.prompts, asked.tokens):
-        found[name].append(one)
-    return found
 
 
 def compared(plain: np.ndarray, own: np.ndarray, kinds: Sequence[str]) -> dict:
@@ -155,9 +126,9 @@ def compared(plain: np.ndarray, own: np.ndarray, kinds: Sequence[str]) -> dict:
     }
 
 
-def beside(prediction: Prediction, result: MethodResult, plain: MethodResult) -> dict:
+def beside(prediction: Prediction, result: race.MethodResult, plain: race.MethodResult) -> dict:
     """Say what was predicted, whether what was measured is inside, and which parts came otherwise."""
-    draft, verify, walk, commit = (result.phase_sec[phase] / sum(result.steps) for phase in PHASES)
+    draft, verify, walk, commit = (result.phase_sec[phase] / sum(result.steps) for phase in race.PHASES)
     per_step = sum(result.tokens) / sum(result.steps)
     measured = Measured(per_step, verify, draft, walk + commit, plain.sec_per_token)
     return {
@@ -170,18 +141,26 @@ def beside(prediction: Prediction, result: MethodResult, plain: MethodResult) ->
     }
 
 
-def rows_of(
-    results: Mapping[str, MethodResult], asked: Asked, predictions: Mapping[str, Prediction], target: LanguageModel
+def race_of(
+    methods: Mapping[str, race.Method], asked: Asked, predictions: Mapping[str, Prediction], target: LanguageModel
 ) -> dict[str, dict]:
-    """Return a row for each method that writes token ids; those of transformers took every fourth prompt."""
+    """Let methods take turns, the first of them plain decoding, and return a row for each."""
+    results, lanes = {name: race.MethodResult() for name in methods}, {}
+    for name, method in methods.items():
+        foreign = name.startswith(TRANSFORMERS)
+        lanes[name] = on_every_fourth(race.unless_it_fails(method, results[name])) if foreign else method
+    for name, one in race.take_turns(lanes, asked.prompts, asked.tokens):
+        results[name].add(one)
     rows, plain = {}, results["plain"]
     for name, result in results.items():
         if result.left_out:
             rows[name] = {"left_out": result.left_out}
             continue
-        few, clock = (slice(None), "step_sec") if result.step_sec else (slice(None, None, EVERY), "seconds")
-        before, own = (np.array(getattr(each, clock)) / each.tokens for each in (plain, result))
-        row = compared(before[few], own, asked.kinds[few])
+        few, clock = slice(None), plain.step_sec
+        if name.startswith(TRANSFORMERS):
+            few, clock = slice(None, None, EVERY), plain.seconds
+        before, own = np.array(clock) / plain.tokens, np.array(result.step_sec or result.seconds) / result.tokens
+        rows[name] = row = compared(before[few], own, asked.kinds[few])
         row["tokens_per_step"] = sum(result.tokens) / sum(result.steps)
         if name in predictions:
             row |= beside(predictions[name], result, plain)
@@ -190,7 +169,6 @@ def rows_of(
             parted = [first_difference(*each, target) for each in texts]
             row["same_text"] = parted.count(None)
             row["texts_differ"] = [asdict(one) | {"near_tie": one.near_tie} for one in parted if one is not None]
-        rows[name] = row
     return rows
 
 
@@ -220,20 +198,15 @@ def of_folder(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
     }  # fmt: skip
     alone = {"plain": ROOT_ONLY, "lookup": trees["lookup"]}  # a target without a draft
     methods = {
-        name: own_method(replace(pair, draft=None) if name in alone else pair, tree, sampling)
+        name: race.own_method(replace(pair, draft=None) if name in alone else pair, tree, sampling)
         for name, tree in (alone | trees).items()
     }
+    beside_it = in_transformers(args.folder, target.vocab_size)
     lanes = {"generate": {}, "assisted": {"assisted": True}, "prompt lookup": {"prompt_lookup": LOOKED_UP}}
-    results = {name: MethodResult() for name in (*methods, *(f"transformers {lane}" for lane in lanes))}
     for lane, options in lanes.items():
-        name = f"transformers {lane}"
-        method = transformers_method(in_transformers(args.folder, target.vocab_size), sampling, **options)
-        methods[name] = on_every_fourth(unless_it_fails(method, results[name]))
-    for name, answers in decoded(methods, asked).items():
-        for one in answers:
-            results[name].add(one)
+        methods[f"{TRANSFORMERS} {lane}"] = race.transformers_method(beside_it, sampling, **options)
     return {
-        "rows": rows_of(results, asked, predictions, target),
+        "rows": race_of(methods, asked, predictions, target),
         "acceptance": vector.probs.tolist(),
         "profile": profile.to_json(),
         "shapes": {name: [tree.size, tree.depth] for name, tree in fixed.items() if tree is not None},
@@ -241,17 +214,21 @@ def of_folder(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
     }
 
 
-def texts_of(method: Method, prompts: Sequence[Sequence[int]], tokens: int) -> dict:
+def texts_of(method: race.Method, prompts: Sequence[Sequence[int]], tokens: int) -> dict:
     return {"texts": [method(ids, tokens, turn, lambda share: None).output for turn, ids in enumerate(prompts)]}
 
 
-def server_method(address: str, sampling: SamplingConfig) -> Callable[..., Served]:
+def server_method(address: str, sampling: SamplingConfig) -> race.Method:
     """Return what has llama.cpp's server write as many tokens, drawn from the target's own distribution."""
     law = {"temperature": sampling.temperature, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "ignore_eos": True}
+    law |= {"return_tokens": True, "cache_prompt": False}  # after a cached prompt, passes would round differently
 
-    def run(prompt: Sequence[int], length: int, turn: int, report) -> Served:
-        body = json.dumps({"prompt": list(prompt), "max_tokens": length, "seed": turn, **law}).encode()
-        return read_answer(ask(address, "/v1/completions", body, seconds=REQUEST_SEC), address, LLAMA_CPP)
+    def run(prompt: Sequence[int], length: int, turn: int, report) -> race.Decoded:
+        body = json.dumps({"prompt": list(prompt), "n_predict": length, "seed": turn, **law}).encode()
+        answer = json.loads(ask(address, "/completion", body, seconds=REQUEST_SEC))
+        ids, timings = answer["tokens"], answer["timings"]
+        seconds = 1e-3 * timings["predicted_ms"] * len(ids) / (len(ids) - 1)  # its clock begins at the first token
+        return race.Decoded(ids, len(ids) - timings.get("draft_n_accepted", 0), seconds)
 
     return run
 
@@ -263,7 +240,7 @@ def of_file(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
     predicted = predict_on_texts(
         trees["lookup"], asked.known, profile, temperature=sampling.temperature, prompts=len(asked.prompts)
     )
-    methods = {name: own_method(pair, tree, sampling) for name, tree in trees.items()}
+    methods = {name: race.own_method(pair, tree, sampling) for name, tree in trees.items()}
     program = (
         f"{sys.executable} {ROOT / 'scripts' / 'llama_server.py'} --parallel 1 --threads {threads} --threads-batch "
         f"{threads} --ctx-size {max(map(len, asked.prompts)) + 2 * asked.tokens}"
@@ -272,19 +249,7 @@ def of_file(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
         for name, k in (("llama.cpp server", 0), ("llama.cpp server, n-grams", DRAFTED)):
             command = server_command(LLAMA_CPP, program, args.file, None, k, method="ngram")
             methods[name] = server_method(running.enter_context(running_server(command)), sampling)
-        found = decoded(methods, asked)
-    results = {name: MethodResult() for name in trees}
-    for name, result in results.items():
-        for one in found.pop(name):
-            result.add(one)
-    rows = rows_of(results, asked, {"lookup": predicted}, file)
-    wanted = [pair.tokenizer.decode(ids) for ids in results["plain"].outputs]
-    for name, answers in found.items():
-        own = np.array([one.seconds / one.tokens for one in answers])
-        rows[name] = compared(np.array(rows["plain"]["sec_per_token"]), own, asked.kinds)
-        if sampling.greedy:
-            rows[name]["same_text"] = sum(one.text == text for one, text in zip(answers, wanted, strict=True))
-    return {"rows": rows, "profile": profile.to_json()}
+        return {"rows": race_of(methods, asked, {"lookup": predicted}, file), "profile": profile.to_json()}
 
 
 def show(name: str, found: dict) -> None:
@@ -311,7 +276,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", default=str(gemma.folder()))
     parser.add_argument("--file", default=str(gemma.file()))
-    parser.add_argument("--prompts", type=int, default=12, help="raced; half as many others are measured on before")
+    parser.add_argument("--prompts", type=int, default=12, help="at most 12; half as many others are known before")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6, 1.0])
     parser.add_argument("--repeats", type=int, default=4, help="rounds of a profile")
@@ -331,7 +296,7 @@ def main() -> None:
     )
     known, raced = known[: max(2, args.prompts // 2)], raced[: args.prompts]
     kinds = (list(PROMPTS) * len(raced))[: len(raced)]
-    state = args.out.with_suffix(".sections.jsonl")
+    state = args.out.with_suffix(".jsonl.part")
     sections: dict[str, dict] = {}
 
     def section(name: str, make: Callable[..., dict], *given) -> dict:
@@ -349,18 +314,22 @@ def main() -> None:
 
     for temperature in args.temperatures:
         sampling, at = SamplingConfig(temperature), f"T = {temperature:g}"
-        write = own_method(file, ROOT_ONLY, sampling)
+        write = race.own_method(file, ROOT_ONLY, sampling)
         texts = section(f"texts, {at}", texts_of, write, known, args.tokens)["texts"]
         requests = [Request(*each) for each in zip(known, texts, strict=True)]
         asked = Asked(raced, kinds, args.tokens, sampling, requests)
         section(f"folder, {at}", of_folder, pair, asked, args)
         section(f"file, {at}", of_file, file, asked, args)
     told = {
-        f"{name}, {method}": row["inside"] for name, found in sections.items()
-        for method, row in found.get("rows", {}).items() if row.get("inside") is not None
+        f"{name}, {method}": row for name, found in sections.items() for method, row in found.get("rows", {}).items()
+        if row.get("inside") is not None
     }  # fmt: skip
-    outside = [name for name, held in told.items() if not held]
-    print(f"\n{len(told) - len(outside)} of {len(told)} predictions hold; outside: {'; '.join(outside) or 'none'}")
+    outside = {
+        name: ", ".join(f"{reason['part']} ×{reason['effect']:.2f}" for reason in row["reasons"])
+        for name, row in told.items() if not row["inside"]
+    }  # fmt: skip
+    print(f"\n{len(told) - len(outside)} of {len(told)} predictions hold")
+    print("".join(f"outside: {name}: {parts}\n" for name, parts in outside.items()), end="")
     result = {"benchmark": "real", "date": str(date.today()), **settings}
     result |= {"predictions": len(told), "outside": outside, "sections": sections}
     args.out.write_text(json.dumps(result, indent=1) + "\n")
