@@ -85,7 +85,7 @@ PROMPTS = {
     ),
 }
 OTHERS = {"prose": "prose.jsonl", "chat": "chat.jsonl", "code": "not-looping.jsonl"}  # of assets: what is known before
-SIZES = (1, 2, 4, 8, 16, 32)
+SIZES, OF_FILE = (1, 2, 4, 8, 16), (1, 4, 16)  # of trees that are timed: a larger one did not pay here
 EVERY = 4  # of the prompts, whose kinds take turns, one goes to transformers as well
 TRANSFORMERS = "transformers"
 LOOKED_UP, DRAFTED = 10, 8  # tokens that transformers looks up, as in its documentation, and that the server does
@@ -99,6 +99,11 @@ class Asked(NamedTuple):
     tokens: int
     sampling: SamplingConfig
     known: Sequence[Request]
+
+    @property
+    def context(self) -> int:
+        """Tokens before a step on average: where steps are timed."""
+        return round(sum(map(len, self.prompts)) / len(self.prompts) + self.tokens / 2)
 
 
 @cache
@@ -178,7 +183,7 @@ def of_folder(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
         [each.prompt_ids for each in asked.known], target=target, draft=draft, sampling=sampling,
         max_new_tokens=asked.tokens,
     )  # fmt: skip
-    profile = measure_profile(target=target, draft=draft, sizes=SIZES, repeats=args.repeats)
+    profile = measure_profile(target=target, draft=draft, sizes=SIZES, context=asked.context, repeats=args.repeats)
     costs = {"calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for}
     trees = {
         "best chain": best_chain(vector, profile), "planned tree": plan_tree(vector, profile),
@@ -186,11 +191,10 @@ def of_folder(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
         "lookup": LookupTree(TextIndex(), profile=profile),
     }  # fmt: skip
     many = len(asked.prompts)
-    of_run = {"context": float(np.mean([len(ids) for ids in asked.prompts])) + asked.tokens / 2, "prompts": many}
     fixed = {name: tree if isinstance(tree, TokenTree) else tree.fixed for name, tree in trees.items()}
     predictions = {
-        name: predict(fixed[name], vector, profile, **of_run) if fixed[name] is not None
-        else predict_policy(tree, vector, profile, **of_run) if name == "adaptive"
+        name: predict(fixed[name], vector, profile, prompts=many) if fixed[name] is not None
+        else predict_policy(tree, vector, profile, prompts=many) if name == "adaptive"
         else predict_on_texts(
             tree, asked.known, profile, draft=draft, temperature=sampling.temperature, prompts=many
         )
@@ -235,7 +239,7 @@ def server_method(address: str, sampling: SamplingConfig) -> race.Method:
 
 def of_file(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
     file, sampling, threads = pair.target, asked.sampling, torch.get_num_threads()
-    profile = measure_profile(target=file, draft=file, sizes=SIZES, repeats=args.repeats)
+    profile = measure_profile(target=file, draft=file, sizes=OF_FILE, context=asked.context, repeats=args.repeats)
     trees = {"plain": ROOT_ONLY, "lookup": LookupTree(TextIndex(), profile=profile)}
     predicted = predict_on_texts(
         trees["lookup"], asked.known, profile, temperature=sampling.temperature, prompts=len(asked.prompts)
