@@ -53,7 +53,8 @@ def with_index(pair, index: TextIndex, policy, sampling: SamplingConfig, *, adds
 
 
 def known_of(vector, profile) -> dict:
-    return {"calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for}
+    planned = plan_tree(vector, profile)
+    return {"calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for, "planned": planned}
 
 
 def hybrid_tree(vector, profile, index: TextIndex) -> HybridTree:

@@ -4,10 +4,10 @@
     python benchmarks/planner.py --prompts 24 --raced 8 --max-new-tokens 32     # a minute, rough
 
 Measures acceptance on all held-out prompts and decodes some of them with every shape, in turns. On a shared machine the
-speed drifts, so a round of the profile is timed between every two prompts, and means are taken, as totals are compared;
-the record also says what a profile taken beforehand would have given. Which of the decoded prompts are raced, and which
-calibrate with all others, is drawn again 50 times: the share of intervals that hold the measured speedup is counted.
-Prompt reading is left out. Ends with one line of JSON.
+speed drifts, so a round of the profile is timed between every two prompts; the record also says what a profile taken
+beforehand would have given. Which of the decoded prompts are raced, and which calibrate with all others, is drawn again
+50 times: the share of intervals that hold the measured speedup is counted. Prompt reading is left out. Ends with one
+line of JSON.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def run(pair, ids: list[list[int]], sampling: SamplingConfig, args: argparse.Nam
         )
         results = {name: joined(results.get(name, MethodResult()), result) for name, result in found.items()}
         rounds.take()
-    during = rounds.profile(np.mean)
+    during = rounds.profile()
     contexts = np.array([len(prompt) for prompt in ids]) + args.max_new_tokens / 2
     found = [compare(vector, during, trees, results, known, raced, contexts) for known, raced in splits]
     earlier = compare(vector, before, trees, results, *splits[0], contexts)

@@ -184,9 +184,12 @@ def of_folder(pair: ModelPair, asked: Asked, args: argparse.Namespace) -> dict:
         max_new_tokens=asked.tokens,
     )  # fmt: skip
     profile = measure_profile(target=target, draft=draft, sizes=SIZES, context=asked.context, repeats=args.repeats)
-    costs = {"calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for}
+    planned = plan_tree(vector, profile)
+    costs = {
+        "calibration": vector.calibration, "profile": profile, "holds_for": vector.holds_for, "planned": planned,
+    }  # fmt: skip
     trees = {
-        "best chain": best_chain(vector, profile), "planned tree": plan_tree(vector, profile),
+        "best chain": best_chain(vector, profile), "planned tree": planned,
         "adaptive": AdaptiveTree(**costs), "hybrid": HybridTree(index=TextIndex(), **costs),
         "lookup": LookupTree(TextIndex(), profile=profile),
     }  # fmt: skip

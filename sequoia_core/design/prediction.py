@@ -88,7 +88,7 @@ def predict(
     if not acceptance.of_one_prompt:  # how times vary says nothing about how texts do
         ratios = time_ratios(
             profile, lambda p: step_time(tree, p, context=context, greedy=greedy).total_sec,
-            context=context, greedy=greedy,
+            context=context, greedy=greedy, prompts=prompts,
         )  # fmt: skip
     return Prediction(
         speedup=combined(tokens * ratio, samples, ratios),
@@ -179,24 +179,36 @@ def rate_samples(tokens: np.ndarray, spent: np.ndarray, prompts: int | None) -> 
 
 
 def time_ratios(
-    profile: HardwareProfile, step_sec: Callable[[HardwareProfile], float], *, context: float | None, greedy: bool
-) -> np.ndarray | None:
-    """Return seconds of an autoregressive step ÷ those of one with a tree, for profiles timed again, float64 [r]."""
-    profiles = _timed_again(profile)
+    profile: HardwareProfile, step_sec: Callable[[HardwareProfile], float], *, context: float | None, greedy: bool,
+    prompts: int | None = None,
+) -> np.ndarray | None:  # fmt: skip
+    """Return seconds of an autoregressive step ÷ those of one with a tree, for profiles timed again, float64 [r].
+
+    Args:
+        prompts: as for `predict`; while they are decoded the machine is as unsteady as it was from round to round of
+            the profile, and never in the same moments with a tree and without.
+    """
+    profiles = _timed_again(profile, None, 2)
     if profiles is None:
         return None
-    return _plain_again(profile, context, greedy) / np.array([step_sec(times) for times in profiles])
+    ratios = _plain_again(profile, None, context, greedy) / np.array([step_sec(times) for times in profiles])
+    if prompts is not None:
+        plain = _plain_again(profile, prompts, context, greedy)
+        ratios = ratios * plain / np.array([step_sec(times) for times in _timed_again(profile, prompts, 4) or []])
+    return ratios
 
 
 @lru_cache(maxsize=8)  # many trees are predicted from one profile
-def _timed_again(profile: HardwareProfile) -> list[HardwareProfile] | None:
-    return profile.resampled(OTHER_DRAWS, np.random.default_rng(2))
+def _timed_again(profile: HardwareProfile, rounds: int | None, seed: int) -> list[HardwareProfile] | None:
+    return profile.resampled(OTHER_DRAWS, np.random.default_rng(seed), rounds=rounds)
 
 
 @lru_cache(maxsize=16)
-def _plain_again(profile: HardwareProfile, context: float | None, greedy: bool) -> np.ndarray:
+def _plain_again(
+    profile: HardwareProfile, rounds: int | None, context: float | None, greedy: bool
+) -> np.ndarray:  # fmt: skip
     """Return the seconds of an autoregressive step for profiles timed again, float64 [r]."""
-    again = _timed_again(profile) or []
+    again = _timed_again(profile, rounds, 2 if rounds is None else 3) or []
     return np.array([autoregressive_sec(times, context=context, greedy=greedy) for times in again])
 
 

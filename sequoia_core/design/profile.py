@@ -33,6 +33,7 @@ from .profile_files import (
 if TYPE_CHECKING:
     import pandas as pd
 
+LEAST_SHARE = 0.5  # of a pass remains in an empty cache, however noisy the times of a longer one are
 PER_SIZE = ("overhead_sec", "sampling_sec", "verify_growth_sec")  # one number for each size, or none at all
 PLACES = {None: "in memory", "disk": "on disk", "host": "in the host's memory"}  # of a target's weights
 
@@ -191,7 +192,7 @@ class HardwareProfile:
         if not further or len(self.verify_growth_sec) == 0:
             return seconds
         grown = seconds + further * np.interp(n, self.sizes, self.verify_growth_sec)
-        return np.maximum(grown, MIN_SEC)
+        return np.maximum(grown, LEAST_SHARE * seconds)
 
     def draft_at(self, tokens: float | np.ndarray, context: float | None = None) -> np.ndarray:
         """Return the seconds of one draft pass over some tokens; that over one token where only that was timed.
@@ -210,7 +211,7 @@ class HardwareProfile:
                 slope = max(0.0, (seconds[-1] - seconds[-2]) / (widths[-1] - widths[-2]))
                 found = found + slope * np.maximum(tokens - widths[-1], 0.0)
         grown = 0.0 if context is None else (tokens_cached(context) - self.context) * self.draft_growth_sec
-        return np.maximum(found + grown, MIN_SEC)
+        return np.maximum(found + grown, LEAST_SHARE * found)
 
     def overhead_at(self, n: int | np.ndarray, *, greedy: bool = True) -> np.ndarray:
         """Return the seconds of a step of n nodes outside its passes; 0 where they were not timed.
@@ -238,28 +239,30 @@ class HardwareProfile:
         """Return one draft pass over some tokens ÷ a target pass over one; `c` where only single tokens were timed."""
         return self.draft_at(tokens) / self.smooth_verify_sec[0]
 
-    def resampled(self, count: int, generator: np.random.Generator) -> list[Self] | None:
+    def resampled(self, count: int, generator: np.random.Generator, *, rounds: int | None = None) -> list[Self] | None:
         """Return profiles that the same measurement might have found, by resampling its rounds of timing.
 
         All parts of a round stay together, because a slow moment affects all of them.
 
+        Args:
+            rounds: None for medians of as many rounds as were taken; else means of so many, as totals of a run have.
+
         Returns:
             `count` profiles, or None without at least two rounds of target passes.
         """
-        rounds = {len(row) for row in (*self.verify_samples, *self.draft_samples, *self.overhead_samples)}
-        if len(rounds) != 1 or not self.verify_samples or (number := rounds.pop()) < 2:
+        counts = {len(row) for row in (*self.verify_samples, *self.draft_samples, *self.overhead_samples)}
+        if len(counts) != 1 or not self.verify_samples or (number := counts.pop()) < 2:
             return None
-        verify, draft, overhead = (
-            np.array(s) for s in (self.verify_samples, self.draft_samples, self.overhead_samples)
-        )
+        average = np.median if rounds is None else np.mean
+        verify, draft, overhead = map(np.array, (self.verify_samples, self.draft_samples, self.overhead_samples))
         found = []
-        for picks in generator.integers(number, size=(count, number)):
-            again = {"verify_sec": np.median(verify[:, picks], axis=1)}
+        for picks in generator.integers(number, size=(count, rounds or number)):
+            again = {"verify_sec": average(verify[:, picks], axis=1)}
             if len(draft):
-                again["draft_width_sec"] = np.median(draft[:, picks], axis=1)
+                again["draft_width_sec"] = average(draft[:, picks], axis=1)
                 again["draft_sec"] = float(again["draft_width_sec"][0])
             if len(overhead):
-                again["overhead_sec"] = np.median(overhead[:, picks], axis=1)
+                again["overhead_sec"] = average(overhead[:, picks], axis=1)
             found.append(replace(self, **again, verify_samples=(), draft_samples=(), overhead_samples=()))
         return found
 

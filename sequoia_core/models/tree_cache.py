@@ -129,7 +129,7 @@ class CacheSession:
     Args:
         layers: of the model.
         device, dtype: of the model.
-        logits_dtype: of what its passes return.
+        logits_dtype: of what its passes return; None for the model's.
         vocab_size: logits of real tokens; those of padding are cut off.
         shares: as for `TreeCache`.
     """
@@ -139,12 +139,12 @@ class CacheSession:
     any_slot = False  # whether its passes can write to any slots and see any others, see `logits_at`
 
     def __init__(
-        self, layers: int, capacity: int, *, device: torch.device, dtype: torch.dtype, logits_dtype: torch.dtype,
-        vocab_size: int, shares: Mapping[torch.device, int] | None = None,
+        self, layers: int, capacity: int, *, device: torch.device, dtype: torch.dtype,
+        logits_dtype: torch.dtype | None = None, vocab_size: int, shares: Mapping[torch.device, int] | None = None,
     ) -> None:  # fmt: skip
         self.cache = TreeCache(layers, capacity, shares)
         self.device, self.dtype = torch.device(device), dtype
-        self.logits_dtype, self.vocab_size = logits_dtype, vocab_size
+        self.logits_dtype, self.vocab_size = logits_dtype or dtype, vocab_size
 
     @property
     def length(self) -> int:

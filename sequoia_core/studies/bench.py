@@ -62,7 +62,9 @@ def dynamic_trees(
         return {}
     return {
         "specexec": SpecExecTree(max_size=planned.size, max_depth=max(1, planned.depth)),
-        "adaptive": AdaptiveTree(profile=profile, calibration=acceptance.calibration, holds_for=acceptance.holds_for),
+        "adaptive": AdaptiveTree(
+            profile=profile, calibration=acceptance.calibration, holds_for=acceptance.holds_for, planned=planned
+        ),
     }
 
 

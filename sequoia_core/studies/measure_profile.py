@@ -200,39 +200,34 @@ class StepRounds:
         self.taken, self.grown = list(compress(self.taken, calm)), list(compress(self.grown, calm))
         return int((~calm).sum())
 
-    def profile(self, average: Callable[..., np.ndarray] = np.median) -> HardwareProfile:
-        """Return the profile of all rounds taken.
-
-        Args:
-            average: over rounds, called with an array and `axis`. The mean predicts totals on a machine whose
-                speed drifts, if the rounds cover the same period.
-        """
+    def profile(self) -> HardwareProfile:
+        """Return the profile of all rounds taken: medians, since a slow moment spoils a difference of two means."""
         k, shown = len(self.sizes), self.shown
         greedy, sampled, longer = np.split(np.array(self.taken), [k + 1, k + 1 + len(shown)], axis=1)
         verify, overhead = greedy[:, :k, 1], greedy[:, :k, 2]
         levels, drafting = [timer.widths for timer in self.timers[: k + 1]], greedy[..., 0]
-        sampling = np.maximum(average((sampled - greedy[:, shown]).sum(axis=2), axis=0), 0.0)
-        widths, width_sec = draft_pass_times(levels, average(drafting, axis=0))
+        sampling = np.maximum(np.median((sampled - greedy[:, shown]).sum(axis=2), axis=0), 0.0)
+        widths, width_sec = draft_pass_times(levels, np.median(drafting, axis=0))
         by_round = np.array([np.maximum(draft_pass_times(levels, row)[1], 1e-9) for row in drafting])
         growth: dict = {}
         if self.longer is not None:
             more = (longer - greedy[:, shown]) / (self.longer - self.context)
             passes = np.array([len(levels[i]) for i in shown[1:]])
-            per_token = np.maximum(average(more, axis=0), 0.0)
+            per_token = np.maximum(np.median(more, axis=0), 0.0)
             growth = {
                 "verify_growth_sec": np.interp(self.sizes, np.array(self.sizes)[shown], per_token[:, 1]),
-                "draft_growth_sec": float(average(per_token[1:, 0] / passes, axis=0)),
+                "draft_growth_sec": float(np.median(per_token[1:, 0] / passes, axis=0)),
             }
         found = HardwareProfile(
             sizes=np.array(self.sizes),
-            verify_sec=average(verify, axis=0),
+            verify_sec=np.median(verify, axis=0),
             draft_sec=float(width_sec[0]),
             device=describe_device(self.target.device),
             dtype=dtype_name(self.target),
             context=self.context,
             draft_widths=widths,
             draft_width_sec=width_sec,
-            overhead_sec=average(overhead, axis=0),
+            overhead_sec=np.median(overhead, axis=0),
             sampling_sec=np.interp(self.sizes, np.array(self.sizes)[shown], sampling),
             verify_samples=_rows(verify),
             draft_samples=_rows(by_round),
@@ -244,7 +239,7 @@ class StepRounds:
                 "further_context": self.longer,
                 "passes_by": getattr(self.target, "backend", "unknown"),
                 "instructions": instructions_in_use() if torch.device(self.target.device).type == "cpu" else None,
-                **_streaming(self.target, float(average(verify[:, 0] + overhead[:, 0], axis=0))),
+                **_streaming(self.target, float(np.median(verify[:, 0] + overhead[:, 0], axis=0))),
             },
             **growth,
         )
@@ -255,7 +250,7 @@ class StepRounds:
             ]
             for grown in self.grown
         ]
-        return replace(found, growing_sec=np.maximum(average(np.array(beyond), axis=0), 0.0))
+        return replace(found, growing_sec=np.maximum(np.median(np.array(beyond), axis=0), 0.0))
 
 
 def _streaming(target: Any, one_token_sec: float) -> dict:

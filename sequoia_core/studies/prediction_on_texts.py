@@ -91,7 +91,7 @@ def predict_on_texts(
         speedup=combined(
             per_step * alone / step_sec(profile),
             by_time,
-            time_ratios(profile, step_sec, context=None, greedy=greedy) if several else None,
+            time_ratios(profile, step_sec, context=None, greedy=greedy, prompts=prompts) if several else None,
         ),
         tokens_per_step=combined(per_step, by_step, None),
         step=StepTime(*parts.mean(axis=1).tolist()),

@@ -201,16 +201,15 @@ def policy(
 ) -> SpecExecTree | AdaptiveTree | LookupTree | HybridTree:
     """Return the policy of a kind of `tree_kinds`; SpecExec's has a budget, the others are bounded by costs."""
     from sequoia_core import AdaptiveTree, HybridTree, LookupTree, SpecExecTree, TextIndex
+    from sequoia_core.design.planning import plan_tree
 
     if kind == "lookup":
         return LookupTree(TextIndex(), profile=profile)
-    if kind == "hybrid":
-        return HybridTree(
-            index=TextIndex(), profile=profile, calibration=vector.calibration, holds_for=vector.holds_for
-        )
     if kind == "specexec":
         return SpecExecTree(max_size=size, max_depth=depth)
-    return AdaptiveTree(profile=profile, calibration=vector.calibration, holds_for=vector.holds_for)
+    known = {"profile": profile, "calibration": vector.calibration, "holds_for": vector.holds_for}
+    known["planned"] = None if profile is None else plan_tree(vector, profile)
+    return HybridTree(TextIndex(), **known) if kind == "hybrid" else AdaptiveTree(**known)
 
 
 @st.cache_resource(show_spinner="Trying out trees…", max_entries=16, hash_funcs=_SAMPLE_HASH)

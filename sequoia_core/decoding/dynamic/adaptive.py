@@ -39,8 +39,8 @@ class AdaptiveTree(CalibratedTree):
             (`AcceptanceVector.calibration`).
         recipe: "deterministic" takes the draft's most likely tokens and prunes; "sampled" draws children without
             replacement and decides before each draw; "static" uses the best planned tree at every step, which costs
-            nothing to grow. "auto" becomes the one with the highest expected speed by the calibration; without a
-            profile one of the first two.
+            nothing to grow. "auto" is "static" unless another is expected to be a tenth faster by the calibration (at
+            all faster where weights stream in); without a profile one of the first two.
         holds_for: what the calibration was measured for (`AcceptanceVector.holds_for`); where another pair or other
             sampling is decoded, `decode` warns. None compares the temperature alone, which a calibration knows.
         max_size: where weights stream in, no more than the best planned tree has: larger trees take longer to compute
@@ -77,14 +77,15 @@ class AdaptiveTree(CalibratedTree):
         self.set(branch=min(self.branch, self.calibration.ranks))
         planned = {}
         if self.profile is not None and (self.streams or self.recipe in ("auto", STATIC)):
-            tree, planned[STATIC] = best_static(self.rules, self, self.calibration, self.profile)
+            tree, planned[STATIC] = best_static(self.rules, self, self.calibration, self.profile, self.planned)
         if self.streams:
             self.set(max_size=min(self.max_size, max(tree.size, 2)))
         grown = RECIPES if self.recipe == "auto" else RECIPES.keys() & {self.recipe}
         found = {name: expectation(RECIPES[name], self, self.calibration, self.costs()) for name in grown}
         if self.recipe in ("auto", STATIC):
             found |= planned
-        self.set(expected=found, recipe=max(found, key=lambda name: found[name].value))
+        advantage = dict.fromkeys(found, 1.0) | {STATIC: self.least_advantage}
+        self.set(expected=found, recipe=max(found, key=lambda name: found[name].value * advantage[name]))
         if self.recipe == STATIC:
             self.use_static(tree)
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from ...design.acceptance import AcceptanceVector
 from ...design.calibration import Calibration
-from ...design.optimal_trees import node_scores, optimal_tree
+from ...design.optimal_trees import expected_tokens, node_scores, optimal_tree
 from ...design.planning import best_shape, speedup_surface
 from ...design.profile import HardwareProfile
-from ...design.step_time import autoregressive_sec
+from ...design.step_time import step_time
 from ...design.tree import TokenTree
 from .expansion import ExpansionPolicy, Nodes, SampledExpansion, TopKExpansion, TreeBounds
 from .step_costs import StepCosts
@@ -168,19 +168,31 @@ def expectation(
 
 
 def best_static(
-    recipe: Recipe, bounds: TreeBounds, calibration: Calibration, profile: HardwareProfile
+    recipe: Recipe,
+    bounds: TreeBounds,
+    calibration: Calibration,
+    profile: HardwareProfile,
+    planned: TokenTree | None = None,
 ) -> tuple[TokenTree, Expectation]:
     """Return the best static tree where children are drawn by a recipe, and what it is expected to do.
 
     Its chances are by rank where those of `expectation` are by row, so that both can be compared.
+
+    Args:
+        planned: the tree, where it is known already.
     """
-    vector = AcceptanceVector(calibration.expected(recipe.kind)[: bounds.branch])
+    ranks = calibration.expected(recipe.kind)
     greedy = calibration.temperature == 0.0
-    largest = min(bounds.max_size, profile.max_size)
-    best = best_shape(speedup_surface(vector, profile, max_size=largest, max_depth=bounds.max_depth, greedy=greedy))
-    tree = optimal_tree(vector, size=best.size, depth=best.depth)
-    per_sec = best.predicted_speedup / autoregressive_sec(profile, greedy=greedy)
-    return tree, Expectation(best.expected_tokens, tree.size, per_sec, Controller(per_sec, LOWEST_THRESHOLD))
+    if planned is None:
+        vector = AcceptanceVector(ranks[: bounds.branch])
+        largest = min(bounds.max_size, profile.max_size)
+        best = best_shape(speedup_surface(vector, profile, max_size=largest, max_depth=bounds.max_depth, greedy=greedy))
+        planned = optimal_tree(vector, size=best.size, depth=best.depth)
+    tokens = expected_tokens(
+        planned, AcceptanceVector(np.pad(ranks, (0, max(0, int(planned.child_counts.max()) - len(ranks)))))
+    )
+    per_sec = tokens / step_time(planned, profile, greedy=greedy).total_sec
+    return planned, Expectation(tokens, planned.size, per_sec, Controller(per_sec, LOWEST_THRESHOLD))
 
 
 def _static_threshold(recipe: Recipe, bounds: TreeBounds, calibration: Calibration) -> float:

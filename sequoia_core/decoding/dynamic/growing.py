@@ -35,6 +35,7 @@ from .marginal_gains import MarginalGains, marginal_gains
 from .step_costs import StepCosts
 
 STREAMED_SIZE, STREAMED_DEPTH = 256, 24
+LEAST_ADVANTAGE = 1.1  # calibrations promise grown trees up to 13 % more tokens than come
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ class CalibratedTree(GrowingTree):
         profile: what the parts of a step cost. None counts no cost.
         calibration: chances by the draft's probabilities, of this pair at the temperature to come.
         holds_for: what the calibration was measured for. None compares the temperature alone.
+        planned: the tree of the recipe "static", as `plan_tree` returns it; None for the best by the calibration.
 
     Attributes:
         fixed: the tree of every step by the recipe "static", whose bounds are then the policy's, else None.
@@ -105,6 +107,7 @@ class CalibratedTree(GrowingTree):
     profile: HardwareProfile | None
     calibration: Calibration
     holds_for: Conditions | None = None
+    planned: TokenTree | None = None
     fixed: TokenTree | None = field(init=False, default=None)
 
     def set(self, **fields) -> None:
@@ -124,6 +127,11 @@ class CalibratedTree(GrowingTree):
     def streams(self) -> bool:
         """Whether weights stream in, so that passes over more nodes and deeper drafting cost little."""
         return self.profile is not None and self.profile.streaming is not None
+
+    @property
+    def least_advantage(self) -> float:
+        """How much faster grown trees have to be expected than the planned one before they are taken."""
+        return 1.0 if self.streams else LEAST_ADVANTAGE
 
     def wide_enough(self, size: int, depth: int) -> dict[str, int]:
         """Return the bounds on nodes and levels that were not given: these, or wider ones where weights stream in."""

@@ -78,7 +78,7 @@ def predict_growing(
     return Prediction(
         speedup=combined(
             per_step * alone / step_sec(profile), by_time,
-            time_ratios(profile, step_sec, context=context, greedy=greedy) if many else None,
+            time_ratios(profile, step_sec, context=context, greedy=greedy, prompts=prompts) if many else None,
         ),
         tokens_per_step=combined(per_step, by_step, None),
         step=StepTime(*(parts @ steps / steps.sum()).tolist()),

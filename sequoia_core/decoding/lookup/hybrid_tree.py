@@ -48,7 +48,7 @@ class HybridTree(CalibratedTree):
             draws from what the draft's row has besides the looked-up tokens, verified by Sequoia's rule; "static" looks
             nothing up and uses the best planned tree at every step. "auto" becomes "topk" at temperature 0, otherwise
             the one whose drafted part alone has the highest expected speed by the calibration (the most expected tokens
-            without a profile); "static" only where it is ahead by more than the little that look-ups add to fresh text.
+            without a profile); "static" unless that is ahead by more than such expectations promise too much.
 
     Attributes:
         expected: recipe -> what its drafted part alone is expected to do, where that was asked.
@@ -80,8 +80,8 @@ class HybridTree(CalibratedTree):
         found = {name: expectation(DRAFTED[name], self, self.calibration, self.costs()) for name in asked}
         recipe = max(found, key=lambda name: found[name].value) if found else self.recipe
         if self.profile is not None and self.recipe in ("auto", STATIC):
-            tree, found[STATIC] = best_static(self.rules, self, self.calibration, self.profile)
-            if recipe == STATIC or found[STATIC].value > LOOKED_UP_ADDS * found[recipe].value:
+            tree, found[STATIC] = best_static(self.rules, self, self.calibration, self.profile, self.planned)
+            if recipe == STATIC or self.least_advantage * found[STATIC].value > LOOKED_UP_ADDS * found[recipe].value:
                 recipe = STATIC
                 self.use_static(tree)
         self.set(expected=found, recipe=recipe)

@@ -79,6 +79,16 @@ def test_rounds_of_timing_alone_give_an_interval():
     assert found.tokens_per_step.low is None and 0 < found.speedup.high - found.speedup.low < 0.2 * found.speedup.value
 
 
+def test_a_short_run_on_an_unsteady_machine_has_a_wider_interval():
+    rng, vector = np.random.default_rng(3), AcceptanceVector(np.array([0.6, 0.2]))
+    widths = []
+    for timed in (profile(rng), PROFILE):
+        for prompts in (None, 400, 4):
+            speedup = predict(RAGGED, vector, timed, prompts=prompts).speedup
+            widths.append(None if speedup.low is None else speedup.high - speedup.low)
+    assert widths[0] < widths[1] < 0.6 * widths[2] and widths[3:] == [None] * 3
+
+
 def test_one_prompt_gives_no_interval_however_often_passes_were_timed():
     rng = np.random.default_rng(4)
     timed = profile(rng)
