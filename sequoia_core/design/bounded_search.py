@@ -1,7 +1,4 @@
-"""Tables of expected tokens for any vector: sizes too large to search are left out instead of raising.
-
-A long vector whose ranks rise and fall takes the whole dynamic program, which grows with the square of the tree size.
-"""
+"""Tables of expected tokens for any vector: sizes too large to search are left out instead of raising."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which draft to use with a target: each is planned with its own acceptance and costs, on the same device.
-
-And how long a chain to tell a server of, whose engine drafts no trees.
-"""
+"""Which draft to use with a target, each planned with its own acceptance and costs."""
 
 from __future__ import annotations
 
@@ -42,16 +39,8 @@ class DraftPlan:
 
 
 def compare_drafts(candidates: Mapping[str, tuple[AcceptanceVector, HardwareProfile]]) -> list[DraftPlan]:
-    """Plan every candidate, and return the fastest first.
-
-    Args:
-        candidates: name -> acceptance and times of one draft with the target.
-
-    Raises:
-        ValueError: for a vector and a profile of different pairs, or candidates of different targets, devices, formats,
-            contexts or ways of sampling.
-    """
-    found, first = [], None
+    """Plan every candidate by name, and return the fastest first."""
+    plans, first = [], None
     for name, (acceptance, profile) in candidates.items():
         mismatches = pair_mismatches(acceptance, profile)
         if mismatches:
@@ -67,20 +56,17 @@ def compare_drafts(candidates: Mapping[str, tuple[AcceptanceVector, HardwareProf
                 )
         tree = plan_tree(acceptance, profile)
         plan = predict(tree, acceptance, profile)
-        found.append(DraftPlan(name, tree, plan, float(acceptance.probs[0]), profile.c))
-    return sorted(found, key=lambda plan: -plan.prediction.speedup.value)
+        plans.append(DraftPlan(name, tree, plan, float(acceptance.probs[0]), profile.c))
+    return sorted(plans, key=lambda plan: -plan.prediction.speedup.value)
 
 
 def llama_server_sentence(
     acceptance: AcceptanceVector, profile: HardwareProfile, tree_speedup: float, *, context: float | None = None
 ) -> str | None:
-    """Say what llama.cpp's server should be told, and what the tree would give beyond it.
+    """Say what llama.cpp's server should be told, and what the tree would gain beyond it; None for other profiles.
 
     Args:
         tree_speedup: predicted of the planned tree over decoding without a draft.
-
-    Returns:
-        A sentence; None for a profile whose passes llama.cpp did not run.
     """
     if not profile.by_llama_cpp:
         return None

@@ -15,11 +15,11 @@ class NodeFacts:
 
     Args:
         rank, depth: 0 and 0 for the root.
-        ranks: of the path from the root, this node's last; empty for the root.
+        ranks: of the path from the root; empty for the root.
         probability: p[rank], 1 for the root.
-        score: f(v), how likely it is accepted.
-        children, below: nodes right below it, and below it at any depth.
-        subtree_tokens: sum of f over the node and all its descendants, the tokens per step that its subtree adds.
+        score: f(v), the probability that it is accepted.
+        children, below: number of children, and of all descendants.
+        subtree_tokens: sum of f over the node and all its descendants.
     """
 
     rank: int

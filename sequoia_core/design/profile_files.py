@@ -1,7 +1,4 @@
-"""The file of a hardware profile: which fields it has and of which types, in both versions.
-
-Version 1 had neither overhead nor growth with the context nor samples of draft passes. `profile` checks the numbers.
-"""
+"""The file of a hardware profile: which fields it has and of which types, in both versions."""
 
 from __future__ import annotations
 
@@ -45,10 +42,10 @@ class Streaming(NamedTuple):
 
     @classmethod
     def recorded_in(cls, meta: dict[str, Any]) -> Streaming | None:
-        """Return what a profile's `meta` tells of it; None where that is missing or implausible."""
+        """Return the streaming in a profile's `meta`; None where it is missing or implausible."""
         try:
-            found = meta["streaming"]
-            told = cls(int(found["layers"]), int(found["buffers"]), float(found["layer_read_sec"]))
+            fields = meta["streaming"]
+            told = cls(int(fields["layers"]), int(fields["buffers"]), float(fields["layer_read_sec"]))
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
         plausible = 1 <= told.layers <= MAX_SIZE and 1 <= told.buffers <= MAX_SIZE
@@ -56,10 +53,7 @@ class Streaming(NamedTuple):
 
 
 def odd_times(sizes: np.ndarray, verify_sec: np.ndarray) -> str | None:
-    """Say that passes over more tokens take much less time than over fewer, or much more than one by one.
-
-    The first no machine does; nothing that a model reads or computes explains the second, experts neither.
-    """
+    """Say that passes over more tokens take much less time than over fewer, or much more than one by one."""
     grown = verify_sec[1:] / verify_sec[:-1]
     jumps = np.flatnonzero(grown > JUMPS * sizes[1:] / sizes[:-1])
     if jumps.size:
@@ -81,11 +75,7 @@ def odd_times(sizes: np.ndarray, verify_sec: np.ndarray) -> str | None:
 
 
 def read_profile(data: bytes) -> dict[str, Any]:
-    """Read the fields of a profile from a file's content.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
-    """
+    """Read the fields of a profile from a file's content."""
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"found {len(data)} bytes, expected a profile of at most {MAX_FILE_BYTES}")
     content = read_json(data)
@@ -102,7 +92,6 @@ def read_profile(data: bytes) -> dict[str, Any]:
 
 @cache
 def _schema():
-    """Return the file's pydantic model: fields and types."""
     from pydantic import BaseModel, ConfigDict, Field
 
     class Meta(BaseModel):

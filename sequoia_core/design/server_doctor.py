@@ -1,8 +1,7 @@
-"""The rules that tell what is wrong with a server's speculative decoding by what it counted: one small function each.
+"""The rules that tell what is wrong with a server's speculative decoding by its counts: one function each.
 
-A rule fires only where exact bounds lie beyond its threshold; `benchmarks/doctor.py` tells how often healthy drafts
-set it off, and planted faults. Drafts are taken as independent. Names such as vllm#50170 are threads on GitHub where
-the pattern was seen. Shapes: K = positions.
+A rule fires only where exact bounds lie beyond its threshold; `benchmarks/doctor.py` tells how often healthy drafts set
+it off. Drafts are taken as independent. Names such as vllm#50170 are threads on GitHub. Shapes: K = positions.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Finding:
     Args:
         says: what it means, one sentence; check: what to look at next.
         position: where drafts run out, from 1.
-        mended: survival by position that is supposed once it is mended; empty where unknown.
+        mended: supposed survival by position once it is mended; empty where unknown.
         supposed: where that comes from.
     """
 
@@ -106,18 +105,18 @@ def runs_out(counts: ServerCounts) -> Finding | None:
     """Fire where the rate given the position before falls by 40 % or more at one position."""
     reached = _reached(counts)
     rates = [
-        _share(f"position {place}, given the one before", reached[place], reached[place - 1], counts)
-        for place in range(1, len(reached))
+        _share(f"position {position}, given the one before", reached[position], reached[position - 1], counts)
+        for position in range(1, len(reached))
     ]
-    for place, (before, here) in enumerate(zip(rates, rates[1:], strict=False), start=2):
+    for position, (before, here) in enumerate(zip(rates, rates[1:], strict=False), start=2):
         if here.high < CLIFF * before.low:
-            held = sum(reached[1:place]) / sum(reached[: place - 1])
-            survival = [count / reached[0] for count in reached[1:place]]
-            survival += [survival[-1] * held**more for more in range(1, len(reached) - place + 1)]
+            held = sum(reached[1:position]) / sum(reached[: position - 1])
+            survival = [count / reached[0] for count in reached[1:position]]
+            survival += [survival[-1] * held**more for more in range(1, len(reached) - position + 1)]
             return Finding(
                 RUNS_OUT, (before, here), "The rate falls at once, which text does not do.",
                 "the draft's window, block size and position limit; how it is fed its own output",
-                place, tuple(survival), f"{held:.0%} from there on, as before",
+                position, tuple(survival), f"{held:.0%} from there on, as before",
             )  # fmt: skip
     return None
 
@@ -143,18 +142,18 @@ def too_long(counts: ServerCounts) -> Finding | None:
 
 def falls_with_length(counts: ServerCounts) -> Finding | None:
     """Fire where long prompts have half the acceptance of short ones, by more than chance."""
-    found = long_prompts(counts.totals)
-    if found is None or found.chance > FALSE_ALARM:
+    comparison = long_prompts(counts.totals)
+    if comparison is None or comparison.chance > FALSE_ALARM:
         return None
     seen = [
-        Evidence(f"accepted per step, prompts up to {found.middle:,} tokens", found.short, share=False),
-        Evidence("accepted per step, longer ones", found.long, share=False),
-        Evidence("such a difference by chance", found.chance),
+        Evidence(f"accepted per step, prompts up to {comparison.middle:,} tokens", comparison.short, share=False),
+        Evidence("accepted per step, longer ones", comparison.long, share=False),
+        Evidence("such a difference by chance", comparison.chance),
     ]
     return Finding(
         LONGER, tuple(seen), "Acceptance falls with the length of the prompt.",
         "the draft's own context limit and rope scaling; the position it starts at (off by one); its window",
-        mended=(found.short,), supposed="what short prompts have",
+        mended=(comparison.short,), supposed="what short prompts have",
     )  # fmt: skip
 
 
@@ -224,13 +223,13 @@ def drafts_rarely(counts: ServerCounts) -> Finding | None:
 
 def limited(counts: ServerCounts) -> Finding | None:
     """Fire where nearly all that is drafted is accepted (llama.cpp#24508: .97 with a minimum probability of .85)."""
-    found = _share("drafted tokens accepted", counts.accepted_tokens or 0, counts.draft_tokens or 0, counts)
+    evidence = _share("drafted tokens accepted", counts.accepted_tokens or 0, counts.draft_tokens or 0, counts)
     if counts.positions:
-        found = _share("drafts accepted whole", counts.positions[-1], counts.drafts or 0, counts)
-    if not found.low >= LIMITED:
+        evidence = _share("drafts accepted whole", counts.positions[-1], counts.drafts or 0, counts)
+    if not evidence.low >= LIMITED:
         return None
     return Finding(
-        LIMIT, (found,), "The draft could do more: K or a minimum probability is the limit.",
+        LIMIT, (evidence,), "The draft could do more: K or a minimum probability is the limit.",
         "a larger K or a lower minimum probability; and the answers, since loops look alike",
     )  # fmt: skip
 
@@ -318,4 +317,4 @@ def _yield(counts: ServerCounts, other: ServerCounts) -> tuple[float, float] | N
 
 
 def _geometric(longest: int) -> tuple[float, ...]:
-    return tuple(HEALTHY_RATE**place for place in range(1, longest + 1))
+    return tuple(HEALTHY_RATE**position for position in range(1, longest + 1))

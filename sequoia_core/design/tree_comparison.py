@@ -85,33 +85,25 @@ class Gallery(NamedTuple):
 
 
 def gallery(trees: Sequence[TokenTree], shown: Sequence[int]) -> Gallery:
-    """Choose among the trees of a run.
-
-    Args:
-        trees: each topology once.
-        shown: int [steps], which of them each step had.
-
-    Raises:
-        ValueError: for a run without steps.
-    """
+    """Choose among the trees of a run: each topology once, and int [steps], which of them each step had."""
     if not len(shown):
         raise ValueError("shown: found no steps, expected at least one")
     counts = np.bincount(np.asarray(shown), minlength=len(trees))
     seen = np.flatnonzero(counts)
-    drafted = [trees[place] for place in seen.tolist()]
+    drafted = [trees[index] for index in seen.tolist()]
     sizes = np.array([tree.size for tree in drafted])
     widths = np.array([max(len(level) for level in tree.levels) for tree in drafted])
     depths = np.array([tree.depth for tree in drafted])
     median = np.quantile(np.repeat(sizes, counts[seen]), 0.5, method="lower")
 
     def most_frequent(chosen: np.ndarray) -> TokenTree:
-        return trees[int(max(seen[chosen], key=lambda place: counts[place]))]
+        return trees[int(max(seen[chosen], key=lambda index: counts[index]))]
 
-    occurred, places = np.unique(sizes, return_inverse=True)
+    occurred, size_index = np.unique(sizes, return_inverse=True)
     return Gallery(
         typical=most_frequent(sizes == median),
         widest=most_frequent(widths == widths.max()),
         deepest=most_frequent(depths == depths.max()),
         sizes=occurred,
-        steps=np.bincount(places, weights=counts[seen]).astype(np.int64),
+        steps=np.bincount(size_index, weights=counts[seen]).astype(np.int64),
     )

@@ -54,7 +54,6 @@ class BoundedProcess:
         """Return the function's answer.
 
         Raises:
-            ValueError: the function's own.
             LimitError: for too much memory, time or answer, and for a process that died.
         """
         with self._lock:

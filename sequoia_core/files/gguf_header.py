@@ -80,7 +80,6 @@ def read_gguf_header(path: str | os.PathLike) -> GGUFHeader:
     """Read what a GGUF file says of its model.
 
     Raises:
-        ValueError: for a file that is no GGUF, of another version, or cut off within its head.
         OSError: for a file that cannot be read.
     """
     path = Path(path).expanduser()

@@ -31,9 +31,6 @@ def checked_address(address: str, *, remote: bool = False, others: str = "--remo
     Args:
         remote: whether it may be elsewhere than on this machine.
         others: how that is allowed, for the error.
-
-    Raises:
-        ValueError: for what is no such address, or another machine's.
     """
     try:
         parts = urlsplit(address)
@@ -56,11 +53,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def ask(address: str, path: str, body: bytes | None = None, *, seconds: float = 60) -> bytes:
-    """Return a server's answer to GET, or to POST of a JSON body. No proxy and no redirect is followed.
-
-    Raises:
-        ValueError: where there is no whole answer in time, an error, or too long a one.
-    """
+    """Return a server's answer to GET, or to POST of a JSON body. No proxy and no redirect is followed."""
     deadline, late = time.monotonic() + seconds, threading.Event()
     parts = urlsplit(address)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
@@ -126,9 +119,6 @@ def running_server(
         command: its program and options; --host and --port are added.
         environment: variables beside those of this process.
         seconds: to wait for it.
-
-    Raises:
-        ValueError: with the end of its log, where it does not start.
     """
     if os.name == "nt":
         raise ValueError("found Windows, where the servers' processes cannot be ended together: start them yourself")

@@ -25,9 +25,6 @@ def read_metrics(address: str, *, allowed: tuple[str, ...] = ()) -> bytes:
 
     Args:
         allowed: hosts beside this machine.
-
-    Raises:
-        ValueError: in one line, for another address, or a server that does not answer.
     """
     address = address.strip()
     try:

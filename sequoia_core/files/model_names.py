@@ -79,9 +79,6 @@ def needed_draft(draft: Draft | None, why: str) -> Draft:
 
     Args:
         why: it is needed, such as "measuring acceptance compares two models".
-
-    Raises:
-        ValueError: for None or `NO_DRAFT`.
     """
     if draft is None or draft == NO_DRAFT:
         raise ValueError(f"draft: found none, expected a draft model: {why}")

@@ -24,11 +24,7 @@ class NumberColumn(NamedTuple):
 
 
 def number_column(data: bytes) -> NumberColumn:
-    """Read the numbers of a text, UTF-8 or UTF-16.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
-    """
+    """Read the numbers of a text, UTF-8 or UTF-16."""
     rows, header = _rows(data)
     if len(rows) == 1 and not (len(rows[0]) == 2 and rows[0][0] == 1):
         return NumberColumn(rows[0], None, header)

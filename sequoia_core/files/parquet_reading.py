@@ -19,11 +19,7 @@ BATCH = 100  # rows unpacked at a time, before their texts are counted
 
 
 def read(request: bytes) -> list[str]:
-    """Return the columns of text, or the texts of one column; see `parquet_prompts.request`.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
-    """
+    """Return the columns of text, or the texts of one column; see `parquet_prompts.request`."""
     question, _, data = request.partition(b"\n")
     wanted, column, most_chars = json.loads(question)
     try:

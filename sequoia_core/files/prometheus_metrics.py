@@ -54,9 +54,6 @@ def counts_between(after: str, before: str | None, *, engine: str = "auto", mode
     Args:
         engine: one of `server_counts.ENGINES`, or "auto".
         model: which of several; None where there is one.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
     """
     later = _reading(after, engine, model)
     if any(name in _AVERAGES for values in later.values() for name in values):

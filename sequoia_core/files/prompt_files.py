@@ -23,11 +23,7 @@ JSON_ROWS = "JSON: an object a line, or one list of objects (not CSV or parquet)
 
 
 def load_prompts(path: str | Path, column: str | None = None) -> list[str]:
-    """Read prompts from a file; see `prompts_from_bytes`.
-
-    Raises:
-        ValueError: naming the file and line, what was found and what was expected.
-    """
+    """Read prompts from a file; see `prompts_from_bytes`."""
     return prompts_from_bytes(read_bytes(path, limit=MAX_PROMPT_BYTES), str(path), column)
 
 
@@ -42,9 +38,6 @@ def prompts_from_bytes(data: bytes, name: str, column: str | None = None) -> lis
         name: gives the ending, and names the file in errors.
         column: which column (in JSON, key) holds the prompts, as text or as a chat. None takes the usual names in
             their order (`prompt_rows.USUAL_COLUMNS`), or the only column of text there is.
-
-    Raises:
-        ValueError: in one line, naming the file, what was found and what was expected.
     """
     try:
         if len(data) > MAX_PROMPT_BYTES:
@@ -72,9 +65,6 @@ def check_text(text: str) -> None:
     """Refuse a prompt that no tokenizer takes: half of a surrogate pair has no UTF-8 form.
 
     Such text comes from escapes in JSON and from command lines that are not UTF-8.
-
-    Raises:
-        ValueError: naming the first such character.
     """
     found = re.search("[\ud800-\udfff]", text)
     if found:
@@ -85,11 +75,7 @@ def check_text(text: str) -> None:
 
 
 def text_columns(data: bytes, name: str) -> list[str]:
-    """Return the columns of a file that could hold prompts, in the file's order; none for plain text.
-
-    Raises:
-        ValueError: in one line, naming the file, what was found and what was expected.
-    """
+    """Return the columns of a file that could hold prompts, in the file's order; none for plain text."""
     try:
         kind = _kind(name)
         return [] if kind == "text" else _COLUMNS[kind](data)

@@ -43,9 +43,6 @@ def responses_from_bytes(data: bytes, name: str) -> list[Recorded]:
     """Read the requests of a file's content, such as an upload, in its order.
 
     Answers without a token are left out, with a warning.
-
-    Raises:
-        ValueError: in one line, naming the file and the line, what was found and what was expected.
     """
     try:
         if len(data) > MAX_LOG_BYTES:

@@ -42,11 +42,7 @@ _TENSOR_PARTS = re.compile(
 
 
 def read_bytes(path: str | Path, *, limit: int = MAX_BYTES) -> bytes:
-    """Return a file's content, refusing one that is missing, not a plain file, or larger than `limit` bytes.
-
-    Raises:
-        ValueError: naming the file, what was found and what was expected.
-    """
+    """Return a file's content, refusing one that is missing, not a plain file, or larger than `limit` bytes."""
     path = Path(path)
     try:
         if not path.exists():
@@ -61,11 +57,7 @@ def read_bytes(path: str | Path, *, limit: int = MAX_BYTES) -> bytes:
 
 
 def check_replaceable(path: str | Path) -> None:
-    """Refuse a path that holds anything but a regular file: a folder, device, pipe or socket would be lost.
-
-    Raises:
-        ValueError: naming the path, what was found and what was expected.
-    """
+    """Refuse a path that holds anything but a regular file: a folder, device, pipe or socket would be lost."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -82,10 +74,6 @@ def write_atomic(path: str | Path, data: bytes) -> None:
     """Write a file whole or not at all: to a temporary file beside it, then rename.
 
     A file that was there gives its mode to the new one; a symbolic link stays, and what it points to is replaced.
-
-    Raises:
-        ValueError: when it cannot be written (folder missing, read-only, disk full) or something else than a regular
-            file is there; nothing is left behind.
     """
     check_replaceable(path)
     real = Path(os.path.realpath(path))
@@ -106,11 +94,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
 
 
 def json_bytes(fields: Mapping[str, Any]) -> bytes:
-    """Return a JSON object with one line per key: readable, and short even for long arrays.
-
-    Raises:
-        ValueError: when a number is not finite or a value has no JSON form.
-    """
+    """Return a JSON object with one line per key: readable, and short even for long arrays."""
     try:
         lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in fields.items()]
     except TypeError as error:
@@ -123,9 +107,6 @@ def read_json(data: bytes) -> Any:
 
     Not read: NaN and infinities, a key given twice, half of a surrogate pair, deep nesting, numbers beyond float64,
     more than `MAX_JSON_VALUES` values.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
     """
     # An empty list is two characters of text and 64 bytes of memory: counted before anything is built.
     values = sum(map(data.count, (b",", b"[", b"{")))
@@ -190,11 +171,7 @@ def _integer(digits: str) -> int:
 
 
 def checked(schema: type[Model] | TypeAdapter, value: Any) -> Model | Any:
-    """Return a file's content checked against a pydantic model or type adapter, whole and at once.
-
-    Raises:
-        ValueError: the first fault in one line: where, what was found and what was expected.
-    """
+    """Return a file's content checked against a pydantic model or type adapter, whole and at once."""
     from pydantic import TypeAdapter, ValidationError
 
     validate = schema.validate_python if isinstance(schema, TypeAdapter) else schema.model_validate
@@ -247,9 +224,6 @@ def load_torch(data: bytes, expected: str) -> Any:
     Args:
         data: content of a `.pt` file.
         expected: what the caller wants, for the error message.
-
-    Raises:
-        ValueError: when the archive or its pickle holds more than plain tensors, numbers and containers.
     """
     if kind_of(data) != "a zip archive":
         raise ValueError(f"found {kind_of(data)}, expected {expected} saved by torch.save (version 1.6 or later)")

@@ -65,9 +65,6 @@ class ServerCounts:
             interval.
         model: name as the server gives it.
         notes: what was assumed, and what the source cannot tell; for people.
-
-    Raises:
-        ValueError: naming the count that breaks a rule.
     """
 
     engine: str

@@ -49,9 +49,6 @@ def counts_of_log(text: str, model: str | None = None) -> ServerCounts:
 
     Args:
         model: which of several drafters.
-
-    Raises:
-        ValueError: where there are none, they cannot be, or vLLM's windows have different K.
     """
     if windows := [_read(_VLLM, rest, number) for number, _, rest in _marked(text, VLLM_MARK)]:
         return _of_windows([found.groups() for found in windows])

@@ -46,9 +46,6 @@ def counts_from_bytes(
         engine: which one wrote it; "auto" finds out, another name refuses what is not of it.
         model: which of several models, or of several drafters in a log.
         rates: what rates by position are; see `counts_of_rates`.
-
-    Raises:
-        ValueError: in one line, naming the file, what was found and what was expected.
     """
     if engine not in ("auto", *ENGINES):
         raise ValueError(f"engine: found {engine[:40]!r}, expected auto, {', '.join(ENGINES)}")

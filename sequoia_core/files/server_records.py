@@ -37,11 +37,7 @@ EXPECTED_ANSWERS = (
 
 
 def counts_of_answers(data: bytes) -> ServerCounts:
-    """Read JSON: one answer, a list of answers, or one answer on each line; whole answers or the part that counts.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
-    """
+    """Read JSON: one answer, a list of answers, or one answer on each line; whole answers or the part that counts."""
     rows = _rows(data)
     parts = [part for row in rows for part in _parts(row)]
     if not parts:  # answers of a llama.cpp without a draft
@@ -192,11 +188,7 @@ def _of_timings(found: Sequence[dict[str, Any]], notes: list[str]) -> ServerCoun
 
 
 def counts_of_table(text: str) -> ServerCounts:
-    """Read `acceptance.csv` of vLLM's speculators: a row for each subset, with drafts and rates by position.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
-    """
+    """Read `acceptance.csv` of vLLM's speculators: a row for each subset, with drafts and rates by position."""
     rows = list(csv.DictReader(io.StringIO(text)))
     names = [f"acceptance_at_pos_{place}" for place in range(MAX_POSITIONS)]
     header = rows[0].keys() if rows else ()
@@ -232,9 +224,6 @@ def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine
 
     Args:
         rates: one of `RATES`; None takes numbers that never rise as survival, and asks about others.
-
-    Raises:
-        ValueError: in one line, what was found and what was expected.
     """
     if rates not in (None, *RATES):
         raise ValueError(f"--rates: found {rates[:40]!r}, expected {' or '.join(RATES)}")

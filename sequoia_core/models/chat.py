@@ -56,11 +56,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
 
 
 def encode_chat(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, Any] | None = None) -> list[int]:
-    """Return the token ids of a conversation up to where the assistant's next turn begins.
-
-    Raises:
-        ValueError: see `chat_text`; when the tokenizer fails on the text.
-    """
+    """Return the token ids of a conversation up to where the assistant's next turn begins."""
     return encode_templated(tokenizer, chat_text(tokenizer, turns, arguments))
 
 
@@ -79,10 +75,6 @@ def chat_text(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, Any
 
     Args:
         arguments: name -> JSON value, given to the template beside the conversation.
-
-    Raises:
-        ValueError: where there is no template or no turn; for an argument that it does not read; for a template that
-            fails, takes too long or too much memory, refuses system turns, or writes no text or far too much.
     """
     if not has_template(tokenizer):
         raise ValueError("chat: found a tokenizer without a chat template, expected that of an instruct model")
@@ -114,9 +106,6 @@ def chat_remarks(tokenizer: Any, turns: Sequence[Turn], arguments: Mapping[str, 
     a user or a model ends the turn. The text is encoded as transformers does by default; this only warns. Marks are
     the tokenizer's special tokens, its other added tokens that the template writes, and the lines that the template
     writes right before and after turns, which in some templates are ordinary text such as "### Response:".
-
-    Raises:
-        ValueError: see `chat_text`.
     """
     places = [f"(turn {place})" for place in range(len(turns))]
     framed = [Turn(turn.role, place) for turn, place in zip(turns, places, strict=True)]

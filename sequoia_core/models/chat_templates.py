@@ -15,9 +15,6 @@ def render(request: bytes) -> tuple[int, str]:
     Args:
         request: JSON object of the template, its messages, the special tokens, other arguments, and the most
             characters to return.
-
-    Raises:
-        ValueError: with the reason alone.
     """
     asked = json.loads(request)
     try:

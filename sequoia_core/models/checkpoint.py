@@ -64,12 +64,7 @@ class Plan:
 
 
 def read_plan(source: Source) -> Plan:
-    """Read a model's configuration and the headers of its weights.
-
-    Raises:
-        ValueError: for files that are absent or damaged, settings that no model has, a
-            quantisation whose package is missing, and for what is no causal language model, saying what it is.
-    """
+    """Read a model's configuration and the headers of its weights."""
     where = f"{source.name}/config.json"
     fields = source.read_object("config.json", needed=True)
     assert fields is not None, "a needed file is there"
@@ -88,11 +83,7 @@ def read_plan(source: Source) -> Plan:
 def load_weights(
     source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, *, spread: bool = False
 ) -> PreTrainedModel:
-    """Return the whole model on a device, or spread by accelerate over all that there are, then memory and disk.
-
-    Raises:
-        ValueError: naming the tensors that are missing, of another shape, without a place in the model, or not finite.
-    """
+    """Return the whole model on a device, or spread by accelerate over all that there are, then memory and disk."""
     name, config = source.name, plan.config
     placed = plan.quantised not in ("", COMPRESSED_TENSORS)  # while they load; such weights cannot be moved
     if plan.quantised == COMPRESSED_TENSORS:  # else its package does so in the first pass: it has no kernels of its own
@@ -128,11 +119,7 @@ def align_weights(model: PreTrainedModel) -> None:
 
 
 def weight_paths(source: Source) -> list[Path]:
-    """Return a model's safetensors files, which `read_plan` has checked.
-
-    Raises:
-        ValueError: where there are none.
-    """
+    """Return a model's safetensors files, which `read_plan` has checked."""
     index = source.read_object(SAFE_WEIGHTS_INDEX_NAME)
     whole = source.find(SAFE_WEIGHTS_NAME, needed=index is None)
     if whole is not None:

@@ -33,11 +33,7 @@ class Source:
     place: str
 
     def find(self, file: str, *, needed: bool = False) -> Path | None:
-        """Return the path of one file of the model, downloaded if it is on the hub; None where the model has none.
-
-        Raises:
-            ValueError: for a hub model that cannot be downloaded, or a file that is `needed` and not there.
-        """
+        """Return the path of one file of the model, downloaded if it is on the hub; None where the model has none."""
         path: Path | None
         path = Path(self.place, file)
         if os.path.isdir(self.place):
@@ -74,11 +70,7 @@ class Source:
 
 
 def locate(model: str | os.PathLike) -> Source:
-    """Return the folder that a name means, or else the hub id.
-
-    Raises:
-        ValueError: for a name that is neither.
-    """
+    """Return the folder that a name means, or else the hub id."""
     name, found = os.fspath(model), "no such folder"
     shown = name[:200] or "''"
     place = model_source(name)

@@ -48,11 +48,7 @@ class Prompting:
         check_arguments(self.arguments)
 
     def by_template(self, tokenizer: Tokenizer) -> bool:
-        """Whether texts go through the tokenizer's chat template.
-
-        Raises:
-            ValueError: for arguments where there is no template to take them.
-        """
+        """Whether texts go through the tokenizer's chat template."""
         used = has_template(tokenizer) if self.chat is None else self.chat
         if self.arguments and not used:
             raise ValueError(
@@ -71,11 +67,7 @@ class Prompting:
 
 
 def parsed_arguments(given: Iterable[str]) -> dict[str, Any]:
-    """Read arguments of a template, each "name=value"; a value is JSON, or else a text.
-
-    Raises:
-        ValueError: for one without "=", a name that cannot be one, or a name given twice.
-    """
+    """Read arguments of a template, each "name=value"; a value is JSON, or else a text."""
     found: dict[str, Any] = {}
     for one in given:
         name, equals, value = (part.strip() for part in one.partition("="))
@@ -94,12 +86,7 @@ def parsed_arguments(given: Iterable[str]) -> dict[str, Any]:
 
 
 def encode_prompt(reader: Reader, text: str, prompting: Prompting | None = None) -> list[int]:
-    """Return a prompt's token ids, as the user's turn of a conversation where the model is a chat model.
-
-    Raises:
-        ValueError: for text that has no UTF-8 form, when a template is asked for and there is none, or the template
-            cannot be used; when the tokenizer fails on the text, or makes a token of it that the model cannot read.
-    """
+    """Return a prompt's token ids, as the user's turn of a conversation where the model is a chat model."""
     check_text(text)
     prompting, tokenizer = prompting or Prompting(), reader.tokenizer
     if prompting.by_template(tokenizer):

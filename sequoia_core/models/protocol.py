@@ -50,9 +50,6 @@ class Session(Protocol):
 
         Returns:
             float [keep, V] of `logits_dtype`, valid until the next call.
-
-        Raises:
-            ValueError: when the cache has no room.
         """
         ...
 
@@ -202,11 +199,7 @@ def dtype_name(model: LanguageModel) -> str:
 
 
 def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """Return one of `DTYPES` by its name, or itself.
-
-    Raises:
-        ValueError: for any other.
-    """
+    """Return one of `DTYPES` by its name, or itself."""
     found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if found is None or found not in DTYPES.values():
         raise ValueError(f"dtype: found {str(dtype)[:40]!r}, expected one of {', '.join(DTYPES)}")

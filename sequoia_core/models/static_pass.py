@@ -90,7 +90,6 @@ class StaticPass:
             before them is visible.
         depths: int64 [q], positions counted from that of `first`.
         first: int64 [1] on the device; the caller changes it from step to step.
-
     Attributes:
         ids, depths, tree_mask: what the next pass reads, on the device.
     """

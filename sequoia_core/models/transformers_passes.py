@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 class TransformersBackend:
-    """Runs any causal model of transformers.
-
-    Raises:
-        ValueError: for layers that cannot attend along a tree; the message lacks the model's name.
-    """
+    """Runs any causal model of transformers."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model

@@ -131,7 +131,6 @@ class CacheSession:
         device, dtype: of the model.
         logits_dtype: of what its passes return.
         vocab_size: logits of real tokens; those of padding are cut off.
-        shares: as for `TreeCache`.
     """
 
     unseen_sec = read_wait_sec = 0.0
@@ -189,7 +188,6 @@ class CacheSession:
         """Return the additive mask of a pass, [1, 1, q, kv] of the model's dtype on its device.
 
         Args:
-            tree_mask: as for `forward`.
             window: with a sliding window, how many positions back a token sees.
         """
         if self.cache.slots is not None:

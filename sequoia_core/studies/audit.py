@@ -47,11 +47,7 @@ Both = Callable[..., list[list[Answer]]]  # turn, length, answers to one request
 
 
 def ask_side(side: Side, prompt: str, length: int, sampling: Mapping[str, Any], choices: int) -> list[Answer]:
-    """Return a server's answers to one prompt, as many as `choices` or fewer.
-
-    Raises:
-        ValueError: where there is none, or none that tells its tokens.
-    """
+    """Return a server's answers to one prompt, as many as `choices` or fewer."""
     body = {"prompt": prompt, "max_tokens": length, "n": choices, "logprobs": 5, **sampling, "top_k": -1, "min_p": 0}
     body |= {"ignore_eos": True, "return_token_ids": True, "return_tokens_as_token_ids": True, **side.fields}
     content = ask(side.address, "/v1/completions", json.dumps(body).encode(), seconds=REQUEST_SEC)
@@ -99,9 +95,6 @@ def audit(
 
     Returns:
         JSON-ready: `lossless`, None where that cannot be told; `verdict`, a sentence; what was sent and what it shows.
-
-    Raises:
-        ValueError: also where the side without a draft drafts.
     """
 
     def both(turn: int, tokens: int, choices: int = 1) -> list[list[Answer]]:

@@ -86,11 +86,7 @@ class Replay:
 
 
 def text_encoder(tokenizer: Path) -> Callable[[str], list[int]]:
-    """Return what encodes text, by a tokenizer.json or the one in a folder, which is read when the first text comes.
-
-    Raises:
-        ValueError: then, for a file that is no tokenizer.
-    """
+    """Return what encodes text, by a tokenizer.json or the one in a folder, which is read when the first text comes."""
 
     @cache
     def loaded():
@@ -217,9 +213,6 @@ def replay(
 
     Returns:
         The steps of all requests, or of those that were finished before `cancel` was set.
-
-    Raises:
-        ValueError: for a size below 1 or token ids that are not whole numbers from 0 up.
     """
     sizes = tuple(sorted(sizes))
     if not sizes or sizes[0] < 1:

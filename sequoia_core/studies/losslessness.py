@@ -100,7 +100,6 @@ def check_losslessness(
             complete by then is tested.
 
     Raises:
-        ValueError: as `decode`; for counts below 1, a context that is too short.
         Cancelled: before the first sample.
         FloatingPointError: when a model returns logits that are not finite.
     """

@@ -87,9 +87,6 @@ def measure_acceptance(
         `design.replay`) and a calibration (`design.calibration`). Its meta holds the settings.
 
     Raises:
-        ValueError: for no prompts, one that fills a context, a verifier that is measured as another, a width outside
-            the vocabulary, own text without a second token, a vector to resume from that was measured with other
-            settings (naming them).
         Cancelled: before the first prompt was complete.
     """
     draft = needed_draft(draft, "measuring acceptance compares two models")

@@ -39,9 +39,6 @@ def measure_bounds(
         sides: of the matrices, increasing; the fastest counts. Larger ones than take `seconds` are left out: some
             formats run a thousand times slower than others where the processor lacks them.
         seconds: that each of the probes repeats for, at least once.
-
-    Raises:
-        ValueError: for fewer than 64 bytes, or seconds below 0.
     """
     if working_bytes < 64 or seconds < 0:
         raise ValueError(

@@ -91,7 +91,6 @@ def measure_growth(
         cancel: looked at within every step; prompts complete with every tree are kept.
 
     Raises:
-        ValueError: for no prompts or sizes, or an option that cannot be decoded.
         Cancelled: before the first prompt was complete.
     """
     draft = needed_draft(draft, "the growth of trees is that of drafted ones")

@@ -66,8 +66,6 @@ def measure_profile(
             rounds complete by then are kept.
 
     Raises:
-        ValueError: for sizes or a context that the models cannot hold, or a profile to resume from with another pair or
-            settings.
         Cancelled: before the first full round.
     """
     if repeats < 1:

@@ -58,9 +58,6 @@ def next_token_distribution(
     Returns:
         The distribution of the next token, float64 [V] (exactly P for a lossless verifier), and the probability that
         one of the children is accepted.
-
-    Raises:
-        ValueError: naming the row, k or verifier that cannot be enumerated.
     """
     verifiers = VERIFIERS | {GREEDY.name: GREEDY}
     if verifier_name not in verifiers:

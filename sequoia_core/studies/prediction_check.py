@@ -102,7 +102,6 @@ def static_versus_real(
         cancel: looked at within every step; prompts complete by then are kept, when there are 2 of each set.
 
     Raises:
-        ValueError: for too few prompts, an option that cannot be decoded.
         Cancelled: before 2 prompts of each set were complete.
     """
     sampling, cancel = sampling or SamplingConfig(), cancel or threading.Event()

@@ -44,14 +44,10 @@ def predict_on_texts(
     Args:
         answers: token ids of this target at that temperature. The policy's index stays as it is.
         draft: the model that hybrid trees draft with; not used for lookup trees.
-        prompts: as for `design.prediction.predict`.
         progress: called with a fraction and words after each answer.
 
     Returns:
         The prediction, over the answers finished before `cancel` was set.
-
-    Raises:
-        ValueError: for no answers, hybrid trees without a draft, or a policy that uses one tree at every step.
     """
     if isinstance(policy, HybridTree) and draft is None:
         raise ValueError("draft: found none for hybrid trees, expected the model that they draft with")

@@ -64,9 +64,6 @@ def room_after(
     Args:
         models: None for a draft that is not there.
         depth: of the trees that are decoded with; none of them is cut.
-
-    Raises:
-        ValueError: for a prompt that leaves no room.
     """
     shortest = min((model for model in models if model is not None), key=lambda model: model.max_context)
     most = shortest.max_context - depth

@@ -27,11 +27,7 @@ from .ranks_along_text import rank_questions, ranks_on_target_text
 
 
 def sampling_grid(temperatures: Sequence[float], top_ps: Sequence[float] = (1.0,)) -> list[SamplingConfig]:
-    """Return every temperature with every top-p; temperature 0 once, since top-p changes nothing there.
-
-    Raises:
-        ValueError: for a value out of range or an empty list.
-    """
+    """Return every temperature with every top-p; temperature 0 once, since top-p changes nothing there."""
     if not temperatures or not top_ps:
         raise ValueError(f"grid: found {len(temperatures)} temperatures and {len(top_ps)} top-p, expected some of each")
     pairs = [(t, p if t > 0 else 1.0) for t in temperatures for p in top_ps]
@@ -120,7 +116,6 @@ def measure_rejection(
         cancel: looked at between passes; prompts complete at every way of sampling are kept.
 
     Raises:
-        ValueError: for an option out of range.
         Cancelled: before the first prompt was complete.
     """
     draft = needed_draft(draft, "measuring rejection compares two models")

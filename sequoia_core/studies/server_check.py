@@ -62,9 +62,6 @@ def server_command(
         program: its own command with any options, such as "llama-server --threads 8".
         target, draft: models as this server takes them.
         method: "draft" or "ngram".
-
-    Raises:
-        ValueError: for a program whose quotes are open, or another method.
     """
     try:
         words = [*shlex.split(program), "--model", target]
@@ -145,11 +142,7 @@ def server_method(address: str, engine: str, k: int) -> Callable[[Prompt, int, i
 
 
 def read_answer(content: bytes, address: str, engine: str) -> Served:
-    """Return an answer with the server's own time for it.
-
-    Raises:
-        ValueError: where it lacks text, tokens or time.
-    """
+    """Return an answer with the server's own time for it."""
     part, name, option = CLOCKS[engine]
     try:
         answer = json.loads(content)

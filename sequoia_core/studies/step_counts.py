@@ -31,9 +31,6 @@ def count_by_depth(
 
     Returns:
         accepted, reached: int64 [L, B]; row `level - 1`, column `k - 1`; L is the tree's depth.
-
-    Raises:
-        ValueError: for no steps, steps of another tree, a tree of one node or a width below 1.
     """
     width = int(tree.child_ranks.max()) if width is None else width
     steps = _whole_steps(steps, tree)
@@ -106,11 +103,7 @@ class ConfidenceCurve:
         return np.where(self.offered > 0, self.accepted / np.maximum(self.offered, 1), np.nan)
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Return Wilson bounds of the rate, float64 [b] each: offers taken as independent, (0, 1) where there are none.
-
-        Raises:
-            ValueError: when the level is not between 0 and 1.
-        """
+        """Return Wilson bounds of the rate, float64 [b] each: offers taken as independent, (0, 1) where there are none."""
         if not 0 < level < 1:
             raise ValueError(f"level: found {level}, expected a number between 0 and 1")
         low, high = wilson_interval(np.nan_to_num(self.rate), np.maximum(self.offered, 1), level)
@@ -147,9 +140,6 @@ def acceptance_by_confidence(steps: Sequence[DecodeStep], tree: TokenTree, bins:
     Args:
         steps: decoded with `tree`.
         bins: how many between 0 and 1.
-
-    Raises:
-        ValueError: for no steps, steps of another tree, a tree of one node or less than one bin.
     """
     steps = _whole_steps(steps, tree)
     if bins < 1:

@@ -86,11 +86,7 @@ class VerifierComparison:
     settings: dict[str, Any]
 
     def run(self, verifier: str, sampling: SamplingConfig) -> TreeRun:
-        """Return one run; at temperature 0 every name means the greedy one.
-
-        Raises:
-            ValueError: when there is none.
-        """
+        """Return one run; at temperature 0 every name means the greedy one."""
         found = {(run.verifier, run.sampling): run for run in self.runs}
         for name in (verifier, GREEDY.name) if sampling.greedy else (verifier,):
             if (name, sampling) in found:
@@ -170,7 +166,6 @@ def compare_verifiers(
         cancel: looked at within every step; prompts complete under every verifier are kept.
 
     Raises:
-        ValueError: for an option that cannot be decoded.
         Cancelled: before the first prompt was complete.
     """
     policies = policies or {}
@@ -208,7 +203,6 @@ def decode_in_turns(
         cancel: looked at within every step; prompts complete by every method are kept.
 
     Raises:
-        ValueError: for an option that cannot be decoded.
         Cancelled: before the first prompt was complete.
     """
     cancel = cancel or threading.Event()

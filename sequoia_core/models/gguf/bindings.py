@@ -153,11 +153,7 @@ class Library:
 
 @cache
 def load() -> Library:
-    """Return llama.cpp's library, loaded once.
-
-    Raises:
-        ValueError: where there is none, or one of another layout.
-    """
+    """Return llama.cpp's library, loaded once."""
     named = os.environ.get(VARIABLE)
     if named:
         return Library(Path(named).expanduser())

@@ -49,11 +49,7 @@ class LlamaCppOptions:
 
     @classmethod
     def from_environment(cls) -> LlamaCppOptions:
-        """Return the options that llama.cpp's own environment variables ask for.
-
-        Raises:
-            ValueError: naming the variable whose value cannot be used.
-        """
+        """Return the options that llama.cpp's own environment variables ask for."""
         found: dict[str, Any] = {}
         for field in fields(cls):
             variable = f"LLAMA_ARG_{field.name.upper()}"
@@ -74,9 +70,6 @@ class GGUFModel:
     Args:
         path: of the file; of its first part where it is split.
         device: "cpu" keeps all layers there.
-
-    Raises:
-        ValueError: for a file that is broken, a model whose memory cannot branch, or a library that is not there.
     """
 
     offload: str | None = None
@@ -145,11 +138,7 @@ class GGUFModel:
         """Nothing streams; the weights go with the last session and the model."""
 
     def open(self, capacity: int) -> LlamaCppSession:
-        """Return an empty session with room for `capacity` tokens.
-
-        Raises:
-            ValueError: where llama.cpp makes no context, such as for want of memory.
-        """
+        """Return an empty session with room for `capacity` tokens."""
         make_context = partial(self._context, capacity)
         return LlamaCppSession(
             self._library, make_context, capacity, rows=self._rows, vocab_size=self.vocab_size, owner=self.weights
@@ -179,11 +168,7 @@ class GGUFModel:
 
 
 def gguf_path(name: str | os.PathLike) -> Path:
-    """Return the GGUF file that a name means.
-
-    Raises:
-        ValueError: where there is none.
-    """
+    """Return the GGUF file that a name means."""
     path = Path(model_source(name))
     if not path.is_file():
         raise ValueError(f"{str(name)[:200]}: found no such file, expected a GGUF file on this machine")

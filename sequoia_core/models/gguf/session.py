@@ -160,7 +160,6 @@ def _parents(tree_mask: np.ndarray, held: int) -> np.ndarray:
     """Return the slot of each new token's parent, the latest one that it sees: int [q], -1 for the text's first token.
 
     Args:
-        tree_mask: as for `Session.forward`.
         held: tokens in the cache before them.
     """
     count, covered = tree_mask.shape

@@ -50,9 +50,6 @@ class DirectFile:
     Attributes:
         size: bytes when it was opened.
         direct: whether reads go past the page cache.
-
-    Raises:
-        ValueError: when it cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,9 +91,6 @@ class DirectFile:
 
         Args:
             needed: bytes that must be there; the rest of `memory` may lie beyond the end of the file.
-
-        Raises:
-            ValueError: when the file ends before, or the disk fails.
         """
         done = 0
         while done < needed:

@@ -53,11 +53,7 @@ class LayerSource(Protocol):
         ...
 
     def read(self, layer: int, part: int, buffer: torch.Tensor) -> int:
-        """Read one part of a layer into its place in a buffer; return bytes read. Called by several threads.
-
-        Raises:
-            ValueError: when it cannot be read.
-        """
+        """Read one part of a layer into its place in a buffer; return bytes read. Called by several threads."""
         ...
 
     def check(self) -> None:
@@ -199,12 +195,7 @@ class LayerRing:
         return self._reading.bytes_read
 
     def layers(self) -> Generator[torch.Tensor, None, None]:
-        """Yield the buffers of the layers in order, uint8 [layer_bytes]; each is valid until the next is taken.
-
-        Raises:
-            ValueError: for files that changed or vanished since they were opened, a disk that fails or stalls, a ring
-                that was closed.
-        """
+        """Yield the buffers of the layers in order, uint8 [layer_bytes]; each is valid until the next is taken."""
         state = self._reading
         if state.over:
             raise ValueError("weights: found a model that was closed, expected one that is loaded")

@@ -119,11 +119,7 @@ class _Opened(NamedTuple):
 def predicted_needs(
     source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, tier: str, *, beside: int = 0
 ) -> OffloadNeeds:
-    """Return what an offloaded model will need, from the headers of its files; arguments as `load_offloaded`.
-
-    Raises:
-        ValueError: for what `load_offloaded` refuses before it checks memory.
-    """
+    """Return what an offloaded model will need, from the headers of its files; arguments as `load_offloaded`."""
     with ExitStack() as undo, _naming(source.name):
         return _open(source, plan, device, dtype, tier, beside=beside, undo=undo).needs
 
@@ -146,10 +142,6 @@ def load_offloaded(
             passes run it; "host" keeps the layers in pinned memory beside a CUDA device (no GPU has run that yet).
         beside: bytes that the draft will need.
         progress: called with a fraction and words while a packed copy is made, its size first.
-
-    Raises:
-        ValueError: for weights quantised in a way that cannot be streamed, files that do not hold exactly the model, or
-            too little memory; the message has the numbers.
     """
     with ExitStack() as undo, _naming(source.name):
         model, files, streamed, compiled, needs = _open(source, plan, device, dtype, tier, beside=beside, undo=undo)

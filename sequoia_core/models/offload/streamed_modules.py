@@ -56,11 +56,7 @@ def _empty_parameters() -> Iterator[None]:
 
 
 def decoder_layers(model: PreTrainedModel) -> tuple[str, torch.nn.ModuleList]:
-    """Return the list of a model's decoder layers and its name in the model.
-
-    Raises:
-        ValueError: where there is no such list; the message lacks the model's name.
-    """
+    """Return the list of a model's decoder layers and its name in the model."""
     count = int(model.config.get_text_config().num_hidden_layers)
     lists = [
         (name, module)
@@ -82,10 +78,6 @@ def match_names(
 
     Args:
         zero_points: whether matrices in 4 bits have some; None where nothing is in 4 bits.
-
-    Raises:
-        ValueError: for tensors that are missing, of another shape or dtype, or without a place; the message lacks the
-            model's name.
     """
     wanted = dict(model.named_parameters())
     places = {name for name, _ in model.named_parameters(remove_duplicate=False)}
@@ -150,8 +142,6 @@ class StreamedModules:
 
     Args:
         host: whether layers are read once, into pinned memory of the host, and not in each pass.
-        zero_points: as for `match_names`.
-
     Attributes:
         stored: how every parameter is stored, by its name in the model.
         resident_bytes: of embedding, head, and what else stays while it runs.

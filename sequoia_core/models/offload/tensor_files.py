@@ -63,11 +63,7 @@ class _Staging(threading.local):
 
 
 class TensorFiles:
-    """A model's safetensors files, open for reading.
-
-    Raises:
-        ValueError: for a file that cannot be opened, or whose header cannot be read.
-    """
+    """A model's safetensors files, open for reading."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.files: list[DirectFile] = []

@@ -162,9 +162,6 @@ def compare(rows: pd.DataFrame) -> Comparison:
 
     Args:
         rows: as `read_rows` returns them.
-
-    Raises:
-        ValueError: where no prompt was measured, and for rows that do not hold what their kind measures.
     """
     rows, notes = _alike(rows[rows["kind"].isin(DRAFTERS)])
     if rows.empty:

@@ -20,11 +20,7 @@ class PairHashes(NamedTuple):
 
 
 def pair_hashes(target: str | None, draft: str | None, tokenizer: str | None) -> PairHashes:
-    """Return the hashes of what `load_pair` reads for these names.
-
-    Raises:
-        ValueError: for files that are not there or cannot be read.
-    """
+    """Return the hashes of what `load_pair` reads for these names."""
     target = str(DEMO_PAIR / "target") if target is None else target
     draft = str(DEMO_PAIR / "draft") if draft is None else draft
     try:

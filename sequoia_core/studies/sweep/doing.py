@@ -79,11 +79,7 @@ _held: dict[tuple, _Loaded] = {}  # one pair in memory per worker, by how it was
 
 
 def _loaded(job: Job) -> _Loaded:
-    """Return a job's pair, loaded anew unless the job before had it; that one's pair goes before.
-
-    Raises:
-        ValueError: for a pair that does not load, or whose files are others than the plan was read with.
-    """
+    """Return a job's pair, loaded anew unless the job before had it; that one's pair goes before."""
     import torch
     from transformers.utils import logging
 

@@ -153,9 +153,6 @@ def read_plan(path: str | Path, *, elsewhere: bool = False) -> Plan:
 
     Args:
         elsewhere: other machines run it, and may have devices that this one lacks: those are not looked for.
-
-    Raises:
-        ValueError: naming each mistake with its line.
     """
     text = read_bytes(path, limit=MAX_PLAN).decode("utf-8-sig", errors="replace")
     _check_text(path, text)
@@ -268,11 +265,7 @@ def sizes_of(kind: str, settings: PlanFile) -> tuple[int, ...]:
 def _check_pair(
     pair: PairSection, settings: PlanFile, domains: Iterable[Domain], elsewhere: bool
 ) -> tuple[PairSection, PairHashes]:
-    """Return a pair with the dtype that it loads in here, and its models' content hashes.
-
-    Raises:
-        ValueError: for what loading, or reading the prompts, would refuse.
-    """
+    """Return a pair with the dtype that it loads in here, and its models' content hashes."""
     if not pair.drafters:
         raise ValueError("drafters: found none, expected some of model, lookup, both")
     if set(pair.drafters) == {LOOKUP} and not (settings.profile or settings.race):

@@ -67,11 +67,7 @@ def schema() -> pa.Schema:
 
 
 class Results:
-    """A folder of results; it is made when the first row is written.
-
-    Raises:
-        ValueError: for a place that holds something else, or where nothing can be made.
-    """
+    """A folder of results; it is made when the first row is written."""
 
     def __init__(self, folder: str | Path) -> None:
         if find_spec("pyarrow") is None:
@@ -88,11 +84,7 @@ class Results:
             raise ValueError(f"{shown}: found no folder {above} to write in, expected one")
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> str:
-        """Write rows: beside, then renamed, so that a file is whole or not there; return the file's name.
-
-        Raises:
-            ValueError: where they cannot be written, or are too many to be read again.
-        """
+        """Write rows: beside, then renamed, so that a file is whole or not there; return the file's name."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -166,9 +158,6 @@ def read_rows(folder: str | Path, columns: Sequence[str] | None = None) -> pd.Da
     """Return the rows of a folder as one table, in the order of keys: each once, of timed ones each that differs.
 
     A column that a file of an older version lacks is null.
-
-    Raises:
-        ValueError: for a folder without results, or a file that is no results file, is damaged or too large.
     """
     import pyarrow as pa
 
@@ -256,9 +245,6 @@ def vector_of(rows: pd.DataFrame) -> AcceptanceVector:
     """Return the acceptance vector of rows of kind "model", of one pair and way of sampling.
 
     Pairs are told apart by what their files hold. Their folders may have moved: the names are those of the first row.
-
-    Raises:
-        ValueError: for no rows, or rows of several pairs or ways of sampling.
     """
     same = "target_hash", "draft_hash", "dtype_used", "offload", "temperature", "top_p", "width", "new_tokens", "seed"
     first = _alike(rows, (*same, "version"))
@@ -292,11 +278,7 @@ def _prompted(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def profiles_of(rows: pd.DataFrame) -> tuple[HardwareProfile, ...]:
-    """Return the profiles among some rows; their `meta` says the content hashes of the models, and the host.
-
-    Raises:
-        ValueError: for a row that holds none.
-    """
+    """Return the profiles among some rows; their `meta` says the content hashes of the models, and the host."""
     profiles = []
     for row in rows[rows["kind"] == "profile"].itertuples():
         profile = HardwareProfile.loads(str(row.result).encode(), f"profile of {row.pair}")
@@ -310,9 +292,6 @@ def races_of(rows: pd.DataFrame) -> pd.DataFrame:
 
     Beside where and how it was raced: `predicted`, the speedup predicted of `sequoia`, the planned tree; and the
     measured one of each method, its tokens per second over those of the target alone.
-
-    Raises:
-        ValueError: for a race that holds no such numbers.
     """
     import pandas as pd
 

@@ -113,7 +113,6 @@ def run_sweep(
 
     Raises:
         Cancelled: once cancelled.
-        ValueError: where results cannot be written, or the workers are lost and do not come back.
     """
     jobs, skipped = missing_jobs(plan, results) if todo is None else todo
     results.forget_failures({key for job in jobs for key in job.keys})

@@ -55,11 +55,7 @@ class Workers(Protocol):
         ...
 
     def restart(self) -> None:
-        """Come back after a loss; jobs that were under way are forgotten.
-
-        Raises:
-            ValueError: where it does not come back.
-        """
+        """Come back after a loss; jobs that were under way are forgotten."""
         ...
 
     def close(self) -> None:
@@ -81,11 +77,7 @@ def was_cause(error: BaseException) -> bool:
 
 
 def check_request(count: int | None, address: str | None) -> None:
-    """Refuse a number of processes or a scheduler's address that cannot be; nothing is started or asked.
-
-    Raises:
-        ValueError: naming the option, what was found and what was expected.
-    """
+    """Refuse a number of processes or a scheduler's address that cannot be; nothing is started or asked."""
     if count is not None and not 1 <= count <= PER_CORE * len(_cores()):
         found = str(count)[:40]
         raise ValueError(f"--workers: found {found}, expected 1 to {PER_CORE * len(_cores())} on {len(_cores())} cores")
@@ -107,12 +99,8 @@ class LocalWorkers:
     Args:
         count: of processes; None for as many as there are cores for.
         threads: of each.
-
     Attributes:
         note: what is unfortunate about these numbers, for people; mostly nothing.
-
-    Raises:
-        ValueError: for more processes or threads than this machine can use.
     """
 
     machines = 1
@@ -190,9 +178,6 @@ class DaskWorkers:
     Args:
         address: such as "tcp://10.0.0.1:8786".
         timed: whether the sweep times anything.
-
-    Raises:
-        ValueError: where the package is missing, nobody answers, there are no workers, or none may time.
     """
 
     def __init__(self, address: str, *, timed: bool = False) -> None:
