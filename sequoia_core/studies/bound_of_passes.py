@@ -17,8 +17,7 @@ PROBE_SEC = 0.1
 def with_bound(profile: HardwareProfile, target: LanguageModel) -> HardwareProfile:
     """Measure this machine's bandwidth and arithmetic, and add to a profile the bound of its passes.
 
-    Takes about two seconds. Bandwidth is that of reading as many bytes as the weights have: those of a small model may
-    lie in a cache.
+    Takes about two seconds. Bandwidth is that of reading as many bytes as the weights have: a cache may hold them.
 
     Returns:
         The profile with `bound_sec` in its meta, seconds for each size, and `bound_device`; unchanged where the model

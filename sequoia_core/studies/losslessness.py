@@ -1,8 +1,4 @@
-"""Statistical evidence that decoding preserves the target's distribution, on real models.
-
-Runs the decode loop itself and compares what it wrote with the target's own probabilities; `node_enumeration` proves
-the same for one node exactly. Knows nothing of trees' construction or speed. V = vocabulary, c = cells of the test.
-"""
+"""Statistical evidence that decoding preserves the target's distribution, on real models. V = vocabulary, c = cells."""
 
 from __future__ import annotations
 

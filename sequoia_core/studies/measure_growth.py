@@ -1,7 +1,4 @@
-"""Tokens per step as trees grow, by decoding: best trees of a vector, independent chains, SpecInfer's, SpecExec's.
-
-What follows from a vector alone is in `design.growth`; here it is held against real steps.
-"""
+"""Tokens per step as trees grow, by decoding: best trees of a vector, independent chains, SpecInfer's, SpecExec's."""
 
 from __future__ import annotations
 
@@ -128,7 +125,7 @@ def measure_growth(
 def growing_trees(
     acceptance: AcceptanceVector, sizes: Sequence[int], depth: int
 ) -> dict[tuple[str, int], TokenTree | TreePolicy]:
-    """Return (kind, nodes) -> tree, for each kind as many as there are of these sizes at most; small ones first."""
+    """Return (kind, nodes) -> tree, small ones first, for each kind at most one for each of these sizes."""
     table = table_within_reach(acceptance, max_size=max(sizes), max_depth=depth)
     trees: dict[tuple[str, int], TokenTree | TreePolicy] = {}
     for size in sorted(sizes):

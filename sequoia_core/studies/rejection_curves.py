@@ -1,8 +1,4 @@
-"""Rejection curves: how often a node's first k children are all rejected, over ways of sampling and verifiers.
-
-No trees: every verifier is asked about the same positions of text that the target wrote.
-Shapes: m = prompts, W = ranks.
-"""
+"""Rejection curves: how often a node's first k children are all rejected. m = prompts, W = ranks."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ def sampling_grid(temperatures: Sequence[float], top_ps: Sequence[float] = (1.0,
 
 @dataclass(frozen=True, slots=True)
 class RejectionCurve:
-    """Under a verifier or the best one (`OPTIMA`) and a way of sampling: how often k children are all rejected."""
+    """How often k children are all rejected, by a verifier or the best one (`OPTIMA`) at a way of sampling."""
 
     verifier: str
     sampling: SamplingConfig
@@ -111,8 +107,8 @@ def measure_rejection(
         prompts: token ids, one list per prompt.
         samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one curve, "greedy".
         width: ranks W.
-        optimum: also find what the best verifier could reach (`OPTIMA`), above temperature 0 and where
-            neither top-p nor top-k gives first children rows of their own; it takes longer.
+        optimum: also compute the best verifier's (`OPTIMA`), above temperature 0 and where neither top-p nor top-k
+            gives first children rows of their own; it takes longer.
         cancel: looked at between passes; prompts complete at every way of sampling are kept.
 
     Raises:
@@ -132,22 +128,22 @@ def measure_rejection(
     counts: dict[tuple[SamplingConfig, str], list[int]] = {pairing: [] for pairing in pairings}
 
     def measure(number: int, report: Report) -> dict[tuple[SamplingConfig, str], np.ndarray] | None:
-        found: dict[tuple[SamplingConfig, str], np.ndarray] = {}
-        for place, sampling in enumerate(samplings):
+        rows_by_curve: dict[tuple[SamplingConfig, str], np.ndarray] = {}
+        for index, sampling in enumerate(samplings):
             parts = ranks_on_target_text(
                 prompts[number], target=target, draft=draft, sampling=sampling, seed=seed, number=number,
                 questions=rank_questions(rules[sampling], width),
                 max_new_tokens=max_new_tokens,
-                report=lambda share, place=place: report((place + share) / len(samplings)),  # type: ignore[misc]
+                report=lambda share, index=index: report((index + share) / len(samplings)),  # type: ignore[misc]
                 cancel=cancel,
             )  # fmt: skip
             if parts is None:
                 return None
-            found |= {(sampling, name): rows for part in parts for name, rows in part.items()}
-        return found
+            rows_by_curve |= {(sampling, name): rows for part in parts for name, rows in part.items()}
+        return rows_by_curve
 
-    for found in one_by_one(len(prompts), measure, progress=progress, cancel=cancel):
-        for pairing, rows in found.items():
+    for rows_by_curve in one_by_one(len(prompts), measure, progress=progress, cancel=cancel):
+        for pairing, rows in rows_by_curve.items():
             sums[pairing].append(rows.sum(axis=0))
             counts[pairing].append(len(rows))
     done = len(counts[pairings[0]])

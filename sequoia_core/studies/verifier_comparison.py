@@ -1,7 +1,4 @@
-"""The same fixed tree under every verifier and way of sampling: tokens per step by real decoding, with intervals.
-
-Dynamic trees can be decoded beside it, each kind by its own verifier. Shapes: m = prompts.
-"""
+"""The same fixed tree under every verifier and way of sampling: tokens per step by real decoding. m = prompts."""
 
 from __future__ import annotations
 
@@ -87,10 +84,10 @@ class VerifierComparison:
 
     def run(self, verifier: str, sampling: SamplingConfig) -> TreeRun:
         """Return one run; at temperature 0 every name means the greedy one."""
-        found = {(run.verifier, run.sampling): run for run in self.runs}
+        runs = {(run.verifier, run.sampling): run for run in self.runs}
         for name in (verifier, GREEDY.name) if sampling.greedy else (verifier,):
-            if (name, sampling) in found:
-                return found[name, sampling]
+            if (name, sampling) in runs:
+                return runs[name, sampling]
         raise ValueError(f"found no run of {verifier} at {sampling}, expected one of those compared")
 
     def ratio(self, verifier: str, other: str, sampling: SamplingConfig) -> Estimate:
@@ -199,11 +196,7 @@ def decode_in_turns(
 ) -> tuple[TreeRun, ...]:
     """Decode every prompt by every method, which take turns -> a run for each method, in their order.
 
-    Args:
-        cancel: looked at within every step; prompts complete by every method are kept.
-
-    Raises:
-        Cancelled: before the first prompt was complete.
+    Raises Cancelled before the first prompt was complete; later prompts complete by every method are kept.
     """
     cancel = cancel or threading.Event()
     deepest = max(policy_of(tree).max_depth for _, _, tree, _ in methods)
@@ -219,18 +212,18 @@ def decode_in_turns(
         run(0, method, min(4, rooms[0]))
 
     def measure(number: int, report: Report) -> list[tuple[int, int, int, float]] | None:
-        found: dict[int, tuple[int, int, int, float]] = {}
+        by_method: dict[int, tuple[int, int, int, float]] = {}
         for turn in range(len(methods)):
-            place = (number + turn) % len(methods)
+            index = (number + turn) % len(methods)
             started = time.perf_counter()
-            steps = run(number, methods[place], rooms[number])
+            steps = run(number, methods[index], rooms[number])
             seconds = time.perf_counter() - started
             if cancel.is_set():
                 return None
             committed = sum(len(step.new_tokens) for step in steps)
-            found[place] = (len(steps), whole_tokens(steps), committed, seconds)
+            by_method[index] = (len(steps), whole_tokens(steps), committed, seconds)
             report((turn + 1) / len(methods))
-        return [found[place] for place in range(len(methods))]
+        return [by_method[index] for index in range(len(methods))]
 
     rows = list(one_by_one(len(prompts), measure, progress=progress, cancel=cancel))
     require_a_prompt(rows, "decoding")

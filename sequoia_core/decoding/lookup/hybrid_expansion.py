@@ -18,7 +18,7 @@ from ...native.text_index import TreeColumns
 from ..dynamic.expansion import Nodes, Rows, TokenCosts, TreeBounds, best_width, worth_verifying
 from .text_index import LEAST_SCORE, RunningText
 
-# Log-odds of a token that text already seen gives chance a, and the draft chance b: 1.35 + 0.72 logit(a) + 0.55 logit(b).
+# Log-odds of a token that text already seen gives chance a, and the draft b: 1.35 + 0.72 logit(a) + 0.55 logit(b).
 # Of one that was not looked up, beside others with chances of A in all: 0.9 log(1 - A) + 0.92 logit(b).
 # Fitted to 200,000 proposed tokens along the demo target's answers, with own text and earlier answers, at temperatures
 # 0 and 0.6: on as many others 12 % less log loss than the larger of a and b.

@@ -1,4 +1,4 @@
-"""What a worker process does of a sweep's job: it loads the pair, measures prompt by prompt, and gives rows back."""
+"""What a worker process does with a sweep's job: it loads the pair, measures prompt by prompt, and returns rows."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def run_job(job: Job) -> Done:
             for key, text in zip(job.keys, job.prompts, strict=not job.timed):
                 begun = time.perf_counter()
                 try:
-                    found = measure(job, loaded, text)
+                    columns = measure(job, loaded, text)
                 except BaseException as error:
                     faults[key] = _words(error)
                     continue
                 prompt = {} if job.timed else {"prompt": text[:200], "prompt_hash": digest(text)}
                 prompt |= {} if job.kind == PROFILE else prompted
                 seconds = time.perf_counter() - begun
-                rows.append(job.common | prompt | found | {"key": key, "seconds": seconds, "worker": worker})
+                rows.append(job.common | prompt | columns | {"key": key, "seconds": seconds, "worker": worker})
         except BaseException as error:  # a pair that does not load
             faults = dict.fromkeys(job.keys, _words(error))
         return Done(rows, faults, worker, time.perf_counter() - started)
@@ -79,7 +79,7 @@ _held: dict[tuple, _Loaded] = {}  # one pair in memory per worker, by how it was
 
 
 def _loaded(job: Job) -> _Loaded:
-    """Return a job's pair, loaded anew unless the job before had it; that one's pair goes before."""
+    """Return a job's pair, loaded unless it was the last job's, which is freed before."""
     import torch
     from transformers.utils import logging
 
@@ -99,9 +99,9 @@ def _loaded(job: Job) -> _Loaded:
     for (part, name), found, wanted in zip(names.items(), pair_hashes(**names), hashes, strict=True):
         if (found or "") != wanted:
             _close(pair)
-            place = files_of(str(DEMO_PAIR / part) if name is None else name)
+            files = files_of(str(DEMO_PAIR / part) if name is None else name)
             raise ValueError(
-                f"{part}: found other files at {place} than when the plan was read, expected the same models everywhere"
+                f"{part}: found other files at {files} than when the plan was read, expected the same models everywhere"
             )
     _held[held] = _Loaded(pair)
     return _held[held]
@@ -117,7 +117,7 @@ def _seed(job: Job, text: str) -> int:
 
 
 def _measured(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
-    """Return what `measure_acceptance` finds on one prompt."""
+    """Measure acceptance on one prompt."""
     vector = _vector(loaded.pair, text, job)
     assert vector.prompt_sums is not None and vector.prompt_ranks is not None and vector.calibration is not None
     return {
@@ -149,7 +149,7 @@ def _sampling(job: Job) -> SamplingConfig:
 
 
 def _calibration(job: Job, loaded: _Loaded, text: str) -> Calibration:
-    """Return the chances of the draft on the domain's first prompts without this one; each is measured once."""
+    """Return the calibration on the domain's first prompts without this one; each is measured once."""
     from ...design.calibration import Calibration
 
     others = [other for other in job.calibrating if other != text][:CALIBRATING]
@@ -196,5 +196,5 @@ def _raced(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
     from ..bench import bench
 
     ids = [encode_prompt(loaded.pair, each, job.prompting) for each in job.prompts]
-    found = bench(loaded.pair, ids, sampling=_sampling(job), max_new_tokens=job.common["new_tokens"])
-    return {"result": json.dumps(found.record)} | _dtype(loaded.pair)
+    raced = bench(loaded.pair, ids, sampling=_sampling(job), max_new_tokens=job.common["new_tokens"])
+    return {"result": json.dumps(raced.record)} | _dtype(loaded.pair)

@@ -1,7 +1,7 @@
 """The jobs of a sweep, and the keys of their rows.
 
-A row depends only on its pair, settings and prompt, never on the worker, the order or the prompts beside it: each
-prompt has a seed of its own. So rows are equal however a sweep is spread, but for seconds.
+A row depends only on its pair, settings and prompt, never on the worker, the order or the prompts beside it, so rows
+are equal however a sweep is spread, but for seconds.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of a job.
+    """The result of a job.
 
     Attributes:
         rows: of the prompts that were measured.
@@ -86,7 +86,7 @@ class Done:
 def all_jobs(plan: Plan) -> Iterator[Job]:
     """Yield the jobs of a plan, pair by pair, those that are timed last; a row that two pairs share comes once.
 
-    Lookup comes first: it has the target alone in memory, and the others need the pair loaded only once then.
+    Lookup comes first, with the target alone in memory, so that the pair is loaded only once for the others.
     """
     seen: set[str] = set()
     chunk = plan.settings.prompts_per_job

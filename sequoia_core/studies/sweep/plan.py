@@ -1,7 +1,4 @@
-"""What a sweep measures: the plan that a person writes as TOML, checked whole before anything runs.
-
-A mistake is named with its line. tomllib keeps no lines of values, so they are looked for in the text.
-"""
+"""What a sweep measures: the plan that a person writes as TOML, checked whole before anything runs."""
 
 from __future__ import annotations
 
@@ -125,8 +122,7 @@ class Plan:
     """A checked plan.
 
     Attributes:
-        settings: as written, with paths resolved and the dtype that each pair loads in on this machine: another machine
-            might choose another.
+        settings: as written, with paths resolved and the dtype that each pair loads in on this machine.
         domains: its prompts, read; the same text twice in one domain counts once.
         pair_hashes: of each pair.
     """
@@ -138,12 +134,12 @@ class Plan:
     @property
     def ways(self) -> list[tuple[float, float]]:
         """(temperature, top-p) of every setting; at temperature 0 top-p changes nothing and stands once."""
-        found = [
+        ways = [
             (temperature, top_p if temperature else 1.0)
             for temperature in self.settings.temperatures
             for top_p in self.settings.top_p
         ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(ways))
 
 
 def read_plan(path: str | Path, *, elsewhere: bool = False) -> Plan:
@@ -165,8 +161,8 @@ def read_plan(path: str | Path, *, elsewhere: bool = False) -> Plan:
     try:
         settings = PlanFile.model_validate(fields)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)
-        raise _mistakes(path, text, [(fault["loc"], fault_words(fault)) for fault in found]) from error
+        errors = error.errors(include_url=False, include_context=False)
+        raise _mistakes(path, text, [(fault["loc"], fault_words(fault)) for fault in errors]) from error
     settings = _resolved(settings, Path(path).parent)
     plan, faults = _checked(settings, elsewhere)
     if faults:
@@ -175,24 +171,24 @@ def read_plan(path: str | Path, *, elsewhere: bool = False) -> Plan:
 
 
 def _check_text(path: str | Path, text: str) -> None:
-    """Refuse what TOML's reader takes minutes for, or cannot say the line of."""
+    """Refuse what TOML's reader takes minutes for, or cannot name the line of."""
     lines = text.split("\n")
     if len(lines) > MAX_LINES:
         raise ValueError(f"{path}: found {len(lines):,} lines, expected at most {MAX_LINES:,}")
     for number, line in enumerate(lines, start=1):
         if (dots := line.count(".")) > MAX_DOTS:
             raise ValueError(f"{path}: line {number}: found {dots:,} dots, expected at most {MAX_DOTS}")
-        if found := re.search(r"[\da-fA-F_]{1000,}", line):
-            raise ValueError(f"{path}: line {number}: found a number of {len(found[0]):,} digits, expected fewer")
+        if digits := re.search(r"[\da-fA-F_]{1000,}", line):
+            raise ValueError(f"{path}: line {number}: found a number of {len(digits[0]):,} digits, expected fewer")
 
 
 Fault = tuple[tuple[int | str, ...], str]
 
 
 def _resolved(settings: PlanFile, folder: Path) -> PlanFile:
-    """Return the plan with paths that do not depend on where it is read."""
+    """Return the plan with absolute paths."""
 
-    def place(name: str | None) -> str | None:
+    def absolute(name: str | None) -> str | None:
         if name is None or name == NO_DRAFT:
             return name
         try:
@@ -202,15 +198,15 @@ def _resolved(settings: PlanFile, folder: Path) -> PlanFile:
             return name
 
     pairs = [
-        pair.model_copy(update={key: place(getattr(pair, key)) for key in ("target", "draft", "tokenizer")})
+        pair.model_copy(update={key: absolute(getattr(pair, key)) for key in ("target", "draft", "tokenizer")})
         for pair in settings.pairs
     ]
-    prompts = [part.model_copy(update={"file": place(part.file)}) for part in settings.prompts]
+    prompts = [part.model_copy(update={"file": absolute(part.file)}) for part in settings.prompts]
     return settings.model_copy(update={"pairs": pairs, "prompts": prompts})
 
 
 def _checked(settings: PlanFile, elsewhere: bool) -> tuple[Plan, list[Fault]]:
-    """Return the plan, and its mistakes with where they are."""
+    """Return the plan, and its mistakes with their keys."""
     both = any(BOTH in pair.drafters for pair in settings.pairs)
     faults: list[Fault] = []
     ways = [("temperatures", value, 1.0) for value in settings.temperatures]
@@ -243,12 +239,12 @@ def _checked(settings: PlanFile, elsewhere: bool) -> tuple[Plan, list[Fault]]:
         if names.index(pair.name) != number:
             faults.append((("pairs", number, "name"), f"found {pair.name!r} twice, expected each name once"))
         try:
-            checked, found = _check_pair(pair, settings, domains.values(), elsewhere)
+            checked, hashed = _check_pair(pair, settings, domains.values(), elsewhere)
         except ValueError as error:
             faults.append((("pairs", number), str(error)))
             continue
         pairs.append(checked)
-        hashes.append(found)
+        hashes.append(hashed)
     count = len(domains) * len(settings.temperatures) * len(settings.top_p)
     count *= sum(len(sizes_of(kind, settings)) for pair in settings.pairs for kind in pair.drafters)
     if count > MOST_JOBS:
@@ -258,7 +254,7 @@ def _checked(settings: PlanFile, elsewhere: bool) -> tuple[Plan, list[Fault]]:
 
 
 def sizes_of(kind: str, settings: PlanFile) -> tuple[int, ...]:
-    """Return the sizes of trees at which a kind of job is done; the largest for one that has no such trees."""
+    """Return the sizes of trees of a kind of job; the largest for one that has no such trees."""
     return settings.max_size if kind in (LOOKUP, BOTH) else (max(settings.max_size),)
 
 
@@ -294,7 +290,7 @@ def _check_pair(
 
 
 def _options_of_elsewhere(pair: PairSection) -> dict[str, Any]:
-    """Return the options with which a pair is looked at here that loads on a device which may not be here."""
+    """Return options to look at a pair whose device may not be here."""
     options = pair.options() | {"device": None, "offload": pair.offload and "disk"}
     if pair.dtype is None and pair.device not in (None, "cpu") and not is_gguf(pair.target or ""):
         options["dtype"] = default_dtype(pair.target, gpu=True).dtype
@@ -302,21 +298,21 @@ def _options_of_elsewhere(pair: PairSection) -> dict[str, Any]:
 
 
 def _mistakes(path: str | Path, text: str, faults: Sequence[Fault]) -> ValueError:
-    found = sorted((_line_of(text, place), words) for place, words in faults[:MOST_FAULTS])
-    shown = "; ".join(f"line {line}: {words}" for line, words in found[:SHOWN])
+    mistakes = sorted((_line_of(text, keys), words) for keys, words in faults[:MOST_FAULTS])
+    shown = "; ".join(f"line {line}: {words}" for line, words in mistakes[:SHOWN])
     more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
     return ValueError(f"{path}: {shown}{more}")
 
 
-def _line_of(text: str, place: Sequence[int | str]) -> int:
+def _line_of(text: str, keys: Sequence[int | str]) -> int:
     """Return the line of a key of a plan, of its table's head where the key is not there, or else the first."""
-    names = [part for part in place if isinstance(part, str)]
-    number = next((part for part in place if isinstance(part, int)), 0)
+    names = [part for part in keys if isinstance(part, str)]
+    number = next((part for part in keys if isinstance(part, int)), 0)
     tables = [name for name in names if name in ("pairs", "prompts")]
     inside, seen, head = None, -1, 1
     for line, words in enumerate(text.splitlines(), start=1):
-        if found := re.match(r"\s*\[\[\s*(\w+)\s*\]\]", words):
-            inside = found[1]
+        if section := re.match(r"\s*\[\[\s*(\w+)\s*\]\]", words):
+            inside = section[1]
             seen += inside == tables[0] if tables else 0
             if tables and inside == tables[0] and seen == number:
                 head = line

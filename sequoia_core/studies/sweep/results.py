@@ -1,8 +1,7 @@
 """A folder of results: one Parquet file per job, one row per prompt and setting, read as one table.
 
 A row has a key of what it depends on, so a measurement is there once whatever was killed, repeated or merged. Files
-are called by what they hold, so to merge two folders, copy one into the other: what was timed on two machines stays
-twice.
+are named by their content, so to merge two folders, copy one into the other.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ class Results:
             (self.folder / name).unlink(missing_ok=True)
 
     def join(self) -> None:
-        """Put all rows into one file, or a few, which are shorter than one per job."""
+        """Put all rows into one file, or a few."""
         paths = list((self.folder / ROWS).glob("*.parquet"))
         rows = read_rows(self.folder)
         if len(paths) > 1:
@@ -130,10 +129,10 @@ class Results:
 
     def failures(self) -> dict[str, str]:
         """Return row key -> why it could not be measured."""
-        found: dict[str, str] = {}
+        faults: dict[str, str] = {}
         for path in sorted((self.folder / FAILED).glob("*.json")):
-            found |= _faults(path)
-        return found
+            faults |= _faults(path)
+        return faults
 
     def forget_failures(self, keys: set[str]) -> None:
         """Let what failed be tried again, where a job has no other rows than these."""
@@ -181,10 +180,7 @@ def _digest(data: bytes) -> str:
 
 
 def _opened(data: bytes, name: str) -> pq.ParquetFile:
-    """Return a results file of which the head is read, refusing one that is damaged or would fill memory.
-
-    Its name ends with a digest of its content, but for files of earlier versions.
-    """
+    """Return a results file with its head read, refusing one that is damaged or would fill memory."""
     import pyarrow.parquet as pq
 
     with _explained(name):
@@ -193,7 +189,7 @@ def _opened(data: bytes, name: str) -> pq.ParquetFile:
             raise ValueError("a damaged file: its content is not the one in its name")
         file = pq.ParquetFile(io.BytesIO(data))
         groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
-        parts = [group.column(place) for group in groups for place in range(group.num_columns)]
+        parts = [group.column(column) for group in groups for column in range(group.num_columns)]
         held = sum(map(_unpacked, parts))
         if not set(NEEDED) <= set(file.schema_arrow.names):
             raise ValueError(f"no columns {' and '.join(NEEDED)}")
@@ -237,14 +233,14 @@ def _plain(value: object) -> object:
 
 
 def cuts_first(kind: Any, temperature: Any, top_p: Any) -> Any:
-    """Return whether a row depends on the cut that first children are drawn from; arguments may be whole columns."""
+    """Return whether a row depends on the cut that first children are drawn from; for single values or columns."""
     return (kind != "lookup") & (kind != "profile") & (temperature > 0.0) & (top_p < 1.0)
 
 
 def vector_of(rows: pd.DataFrame) -> AcceptanceVector:
     """Return the acceptance vector of rows of kind "model", of one pair and way of sampling.
 
-    Pairs are told apart by what their files hold. Their folders may have moved: the names are those of the first row.
+    Names are those of the first row: folders may have moved.
     """
     same = "target_hash", "draft_hash", "dtype_used", "offload", "temperature", "top_p", "width", "new_tokens", "seed"
     first = _alike(rows, (*same, "version"))
@@ -269,7 +265,7 @@ def vector_of(rows: pd.DataFrame) -> AcceptanceVector:
 
 
 def _prompted(rows: pd.DataFrame) -> dict[str, Any]:
-    """Return what a vector's meta says of the prompts of some rows; rows of older versions do not say it."""
+    """Return how the prompts of some rows were made; rows of older versions do not say it."""
     endings, arguments = (sorted(rows[name].dropna().unique()) for name in PROMPTED)
     if not endings:
         return {}
@@ -278,7 +274,7 @@ def _prompted(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def profiles_of(rows: pd.DataFrame) -> tuple[HardwareProfile, ...]:
-    """Return the profiles among some rows; their `meta` says the content hashes of the models, and the host."""
+    """Return the profiles among some rows; their `meta` has the content hashes of the models, and the host."""
     profiles = []
     for row in rows[rows["kind"] == "profile"].itertuples():
         profile = HardwareProfile.loads(str(row.result).encode(), f"profile of {row.pair}")
@@ -290,20 +286,21 @@ def profiles_of(rows: pd.DataFrame) -> tuple[HardwareProfile, ...]:
 def races_of(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each race among some rows, and a column for each way of decoding raced.
 
-    Beside where and how it was raced: `predicted`, the speedup predicted of `sequoia`, the planned tree; and the
-    measured one of each method, its tokens per second over those of the target alone.
+    `predicted` is the speedup predicted of `sequoia`, the planned tree; measured ones are over the target alone.
     """
     import pandas as pd
 
     races = []
     for row in rows[rows["kind"] == "race"].itertuples():
         try:
-            found = json.loads(row.result)
-            methods = {name: each for name, each in found.items() if isinstance(each, dict)}
+            result = json.loads(row.result)
+            methods = {name: each for name, each in result.items() if isinstance(each, dict)}
             device, prompts = str(methods["settings"]["device"]), int(methods["settings"]["prompts"])
             rates = {name: float(each["tokens_per_sec"]) for name, each in methods.items() if "tokens_per_sec" in each}
             alone = rates.pop("autoregressive")
-            speedups = {"predicted": float(found["predicted_speedup"])} | {n: rate / alone for n, rate in rates.items()}
+            speedups = {"predicted": float(result["predicted_speedup"])} | {
+                n: rate / alone for n, rate in rates.items()
+            }
         except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             raise ValueError(f"race of {row.pair}: found none ({one_line(error)}), expected what bench says") from error
         where = {"pair": row.pair, "domain": row.domain, "temperature": row.temperature, "top_p": row.top_p}

@@ -1,4 +1,4 @@
-"""Running a sweep: what is missing is given to workers; rows are written as jobs end; losses are made good."""
+"""Run a sweep: submit missing jobs, write rows as they finish, restart lost workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...files.faults import Cancelled
 from .jobs import Done, Job, all_jobs, parts_of
 from .plan import Plan
 from .results import Results
-from .workers import ASK_SEC, Workers, is_loss, was_cause
+from .workers import ASK_SEC, Workers, is_worker_lost, killed_its_worker
 
 DEATHS = 2  # of workers with the same job and nothing else under way that are forgiven
 MOST_LOSSES = 10
@@ -63,11 +63,7 @@ class State:
 
 
 def missing_jobs(plan: Plan, results: Results, *, retry_failed: bool = False) -> tuple[list[Job], int]:
-    """Return the jobs for rows that are neither there nor recorded as failed, and how many rows are.
-
-    Args:
-        retry_failed: the failed ones count as missing too.
-    """
+    """Return the jobs for rows that are neither there nor recorded as failed, and how many rows are."""
     there = results.keys() | (set() if retry_failed else set(results.failures()))
     jobs: list[Job] = []
     skipped = 0
@@ -101,13 +97,12 @@ def run_sweep(
     progress: Callable[[State], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> State:
-    """Measure what is missing of a plan; a run that was killed goes on where it was.
+    """Measure the missing rows of a plan.
 
     Jobs that are timed come last, and only they then run: one per machine.
 
     Args:
-        todo: as `missing_jobs` returned it, where that was asked; None asks it. What failed before and is among it is
-            tried again.
+        todo: as `missing_jobs` returned it; None asks it.
         progress: called when a job ends, and about once a second.
         cancel: ends the run; what was finished stays.
 
@@ -157,7 +152,7 @@ def _count(state: State, job: Job, done: Done) -> None:
 def _through(
     jobs: list[Job], workers: Workers, *, one_per_machine: bool, cancel: threading.Event, tell: Callable[[], None]
 ) -> Iterator[tuple[Job, Done]]:
-    """Yield each job with what came of it, as they end.
+    """Yield each job with its result, as they end.
 
     A loss of workers does not say which job was the cause. Those that were under way are suspects: they are tried
     again one by one, and one whose worker dies again, alone, is given up: after `DEATHS`, or where Dask, which tries
@@ -178,7 +173,7 @@ def _through(
                 under_way[workers.submit(source[0])] = source[0]
                 source.popleft()
         except Exception as error:
-            if not is_loss(error):
+            if not is_worker_lost(error):
                 raise
             lost = True
         if under_way and not lost:
@@ -189,9 +184,9 @@ def _through(
             try:
                 done = future.result()
             except BaseException as error:
-                if not is_loss(error):
+                if not is_worker_lost(error):
                     raise
-                if not was_cause(error):
+                if not killed_its_worker(error):
                     lost = True
                     continue
                 job = under_way.pop(future)

@@ -27,7 +27,7 @@ def test_the_first_other_token_and_the_gap_of_the_two_logits(place):
         row = model.model(torch.tensor([[*PROMPT, *wanted[:place]]])).logits[0, -1]
     second = int(row.topk(2).indices[1])
     found = first_difference(PROMPT, wanted, [*wanted[:place], second, 0, 0], model)
-    assert (found.place, found.tokens, found.near_tie) == (place, (wanted[place], second), False)
+    assert (found.index, found.tokens, found.near_tie) == (place, (wanted[place], second), False)
     assert found.gap == pytest.approx(float(row.max() - row[second]), rel=1e-3) and found.gap > 0.01
     assert found.words(decode).startswith(f"token {place + 1} is '<{second}>', not '<{wanted[place]}>'; their logits")
     assert first_difference(PROMPT, wanted, list(wanted), model) is None
