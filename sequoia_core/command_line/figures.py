@@ -75,10 +75,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: int =
     from rich.table import Table
     from rich.text import Text
 
-    found, rows = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)), list(rows)
-    for place, name in enumerate(columns):
-        widest = max(len(name), *(len(row[place]) for row in rows))
-        found.add_column(name, justify="left" if place < words else "right", overflow="fold", no_wrap=widest <= WHOLE)
+    result, rows = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)), list(rows)
+    for column, name in enumerate(columns):
+        widest = max(len(name), *(len(row[column]) for row in rows))
+        result.add_column(name, justify="left" if column < words else "right", overflow="fold", no_wrap=widest <= WHOLE)
     for row in rows:
-        found.add_row(*map(Text, row))
-    return found
+        result.add_row(*map(Text, row))
+    return result

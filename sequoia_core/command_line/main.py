@@ -1,7 +1,4 @@
-"""The command line: every command of the engine, with `--json` for exactly one JSON object on stdout.
-
-Bad input ends with exit code 2 and one line on stderr.
-"""
+"""The command line; bad input ends with exit code 2 and one line on stderr."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Progress on stderr: a bar on a terminal, else a line at least every ten seconds with what is done and what is left.
-
-Knows nothing of what is done.
-"""
+"""Progress on stderr: a bar on a terminal, else a line at least every ten seconds."""
 
 from __future__ import annotations
 

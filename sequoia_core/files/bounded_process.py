@@ -1,8 +1,7 @@
 """Run a function in a child process with limits on memory, time and the size of its answer.
 
-For other people's programs and files: templates, and formats whose readers trust what a file claims. The child is a
-fresh interpreter, so that threads of this process do not matter, and lives until it is closed or exceeds a limit.
-`python -m sequoia_core.files.bounded_process MODULE FUNCTION BYTES SECONDS` is that child.
+For other people's programs and files. The child is a fresh interpreter, and lives until it is closed or exceeds a
+limit: `python -m sequoia_core.files.bounded_process MODULE FUNCTION BYTES SECONDS`.
 """
 
 from __future__ import annotations
@@ -51,11 +50,7 @@ class BoundedProcess:
         self.close()
 
     def ask(self, request: bytes) -> Any:
-        """Return the function's answer.
-
-        Raises:
-            LimitError: for too much memory, time or answer, and for a process that died.
-        """
+        """Return the function's answer; LimitError for too much memory, time or answer, and for a process that died."""
         with self._lock:
             if self._child is None or self._child.poll() is not None:
                 self._start()

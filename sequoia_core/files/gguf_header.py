@@ -1,7 +1,6 @@
 """The head of a GGUF file, the format of llama.cpp: what the model is and what it takes, without its weights.
 
-Imports no torch, so that a page can show it before anything is loaded. Files are untrusted: every length is checked
-against the file's size before it is used.
+Every length is checked against the file's size before it is used.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ FILE_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class GGUFHeader:
-    """What a GGUF file says of its model.
+    """The metadata of a GGUF file.
 
     Attributes:
         fields: metadata by key; of long arrays and arrays of strings their length.
@@ -77,11 +76,7 @@ def is_gguf(name: str | os.PathLike) -> bool:
 
 
 def read_gguf_header(path: str | os.PathLike) -> GGUFHeader:
-    """Read what a GGUF file says of its model.
-
-    Raises:
-        OSError: for a file that cannot be read.
-    """
+    """Read the head of a GGUF file; OSError for a file that cannot be read."""
     path = Path(path).expanduser()
     about = path.stat()
     if not path.is_file() or about.st_size < 24:
@@ -148,7 +143,7 @@ def _string(held: mmap.mmap, at: int) -> tuple[str, int]:
 
 
 def _value(held: mmap.mmap, at: int, kind: int, *, distinct: bool = False) -> tuple[Any, int]:
-    """Args: distinct: refuse a list with one text twice, where llama.cpp would end the whole process."""
+    """Return a value and where it ends; `distinct` refuses a list with one text twice, which ends llama.cpp."""
     if kind in NUMBERS:
         (value,) = struct.unpack_from("<" + NUMBERS[kind], held, at)
         return value, at + struct.calcsize("<" + NUMBERS[kind])
@@ -169,14 +164,14 @@ def _value(held: mmap.mmap, at: int, kind: int, *, distinct: bool = False) -> tu
     if count > MOST_ENTRIES:
         raise ValueError(f"an array of {count:,} texts")
     known, empty = set[bytes](), 0
-    for place in range(count):
+    for index in range(count):
         (length,) = struct.unpack_from("<Q", held, at)
         if length > len(held) - at - 8:
             raise struct.error
         text, at = held[at + 8 : at + 8 + length], at + 8 + length
         if distinct and text:
             known.add(text)
-            if len(known) <= place - empty:
+            if len(known) <= index - empty:
                 raise ValueError(f"the token {text[:40].decode('utf-8', 'replace')!r} twice")
         empty += not text
     return count, at

@@ -1,7 +1,4 @@
-"""Start a model server on the loopback address, ask it, and leave none behind.
-
-Knows processes and HTTP, no models. Answers are bounded in size and time.
-"""
+"""Start a model server on the loopback address, ask it, and leave none behind. Answers are bounded in size and time."""
 
 from __future__ import annotations
 
@@ -83,7 +80,7 @@ def ask(address: str, path: str, body: bytes | None = None, *, seconds: float = 
 
 @contextmanager
 def _ended_at(deadline: float, connected: socket.socket, late: threading.Event) -> Iterator[None]:
-    """End a connection at a time: its own limit is for each piece, and a server may send one byte after another."""
+    """End a connection at a time: its own limit is for each piece only."""
 
     def end() -> None:
         late.set()
@@ -163,7 +160,7 @@ def _end_of(log) -> str:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """End a server and every process that it started: they share its group."""
+    """End a server and every process that it started (its group)."""
     for sent in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, sent)

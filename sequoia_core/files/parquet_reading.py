@@ -58,11 +58,11 @@ def _texts(file: pyarrow.parquet.ParquetFile, names: list[str], most_chars: int)
     try:
         for batch in file.iter_batches(batch_size=BATCH, columns=names, use_threads=False):
             prompts = (prompt_of(row, names[0]) for row in batch.to_pylist() if row[names[0]])
-            found = [text for text in prompts if text.strip()]
-            total += sum(map(len, found))
+            filled = [text for text in prompts if text.strip()]
+            total += sum(map(len, filled))
             if total > most_chars:
                 raise ValueError(f"found more than {most_chars:,} characters, expected at most that")
-            texts.extend(found)
+            texts.extend(filled)
     except MemoryError:
         raise
     except (pyarrow.ArrowException, OSError) as error:

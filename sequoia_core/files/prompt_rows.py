@@ -1,7 +1,7 @@
 """Which part of a row is its prompt: the usual names of columns, and the shapes in which chats are kept.
 
 A chat is a list of turns: texts, or objects with `role` and `content` or with `from` and `value`. Its prompt is all
-that comes before the first answer, one turn below the other. An instruction and its input are one prompt.
+that comes before the first answer. An instruction and its input are one prompt.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LABEL = re.compile(
 
 
 def check_few(columns: Sized) -> Sized:
-    """Return columns that a person can choose from, or raise ValueError."""
+    """Refuse more columns than a person can choose from."""
     if len(columns) > MAX_COLUMNS:
         raise ValueError(f"found {len(columns):,} columns, expected at most {MAX_COLUMNS:,}")
     return columns
@@ -42,7 +42,7 @@ def usual_column(columns: Iterable[str]) -> str | None:
 
 
 def choose_column(columns: Sequence[str], candidates: Sequence[str], column: str | None) -> str:
-    """Return the column that holds the prompts, or raise ValueError listing those there are.
+    """Return the column that holds the prompts.
 
     Args:
         candidates: those of text, of which the only one is taken, unless it is called like a label.

@@ -1,8 +1,4 @@
-"""Read files that may be hostile; write files atomically.
-
-Knows bytes and containers only, not vectors, trees or profiles. Every fault is a one-line ValueError; callers add
-the file's name in front.
-"""
+"""Read files that may be hostile; write files atomically."""
 
 from __future__ import annotations
 
@@ -73,7 +69,7 @@ def check_replaceable(path: str | Path) -> None:
 def write_atomic(path: str | Path, data: bytes) -> None:
     """Write a file whole or not at all: to a temporary file beside it, then rename.
 
-    A file that was there gives its mode to the new one; a symbolic link stays, and what it points to is replaced.
+    A file that was there gives its mode to the new one; a symbolic link stays, and its target is replaced.
     """
     check_replaceable(path)
     real = Path(os.path.realpath(path))
@@ -145,12 +141,12 @@ def _check_levels(value: Any) -> None:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         keys = [key for key, _ in pairs]
-        twice = next(key for key in found if keys.count(key) > 1)
+        twice = next(key for key in unique if keys.count(key) > 1)
         raise ValueError(f"found the key {twice[:40]!r} twice, expected it once")
-    return found
+    return unique
 
 
 def _no_number(word: str) -> None:
@@ -219,11 +215,9 @@ def kind_of(data: bytes) -> str:
 
 
 def load_torch(data: bytes, expected: str) -> Any:
-    """Load what `torch.save` wrote, on the CPU, running no code and reserving no memory that the file does not fill.
+    """Load a `.pt` file on the CPU, running no code and reserving no memory that the file does not fill.
 
-    Args:
-        data: content of a `.pt` file.
-        expected: what the caller wants, for the error message.
+    `expected` is what the caller wants, for the error message.
     """
     if kind_of(data) != "a zip archive":
         raise ValueError(f"found {kind_of(data)}, expected {expected} saved by torch.save (version 1.6 or later)")

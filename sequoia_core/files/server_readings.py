@@ -1,7 +1,4 @@
-"""Read what a server said of its speculative decoding, whatever kind of file or text it is.
-
-Which reader fits shows in the content: JSON, Prometheus text, a table with rates by position, or a log.
-"""
+"""Read a server's counts of speculative decoding: JSON, Prometheus text, a table with rates by position, or a log."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ def counts_from_bytes(
     model: str | None = None,
     rates: str | None = None,
 ) -> ServerCounts:
-    """Read what a server counted: metrics, answers as JSON, `acceptance.csv`, a log, or rates by position alone.
+    """Read a server's counts: metrics, answers as JSON, `acceptance.csv`, a log, or rates by position alone.
 
     Args:
         name, before_name: for errors.
@@ -57,12 +54,12 @@ def counts_from_bytes(
             return counts_of_rates(numbers, rates, engine="unknown" if engine == "auto" else engine)
         if rates is not None:
             raise ValueError("found more than rates by position, expected those alone for --rates")
-        found = _counts(text, after, then, engine, model)
-        if engine not in ("auto", found.engine):
-            raise ValueError(f"found what {found.engine} writes, expected {engine}")
+        counts = _counts(text, after, then, engine, model)
+        if engine not in ("auto", counts.engine):
+            raise ValueError(f"found what {counts.engine} writes, expected {engine}")
     except ValueError as error:
         raise ValueError(f"{name}: {str(error).removeprefix(': ')}") from error
-    return found
+    return counts
 
 
 def _counts(text: str, data: bytes, then: str | None, engine: str, model: str | None) -> ServerCounts:

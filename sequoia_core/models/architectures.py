@@ -1,4 +1,4 @@
-"""Whether a folder holds a causal language model at all, and what it holds else: told by its config.json."""
+"""Whether a folder holds a causal language model at all, by its config.json."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Where one model's files are, in a folder or on the hub, and the meaning of faults in reading them.
-
-Knows the hub's client; knows nothing of the files' contents. Errors that a damaged file or the hub causes inside a
-library become one ValueError here, which names the model and what to do.
-"""
+"""Where one model's files are, in a folder or on the hub, and the meaning of faults in reading them."""
 
 from __future__ import annotations
 
@@ -53,7 +49,7 @@ class Source:
         return path
 
     def read_object(self, file: str, *, needed: bool = False) -> dict[str, Any] | None:
-        """Return the content of a JSON file; None and errors as for `find`, and an error for no JSON object."""
+        """Return the content of a JSON file, an object; None as for `find`."""
         path = self.find(file, needed=needed)
         if path is None:
             return None
@@ -124,7 +120,7 @@ def _hub_cause(name: str, error: BaseException | None) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's message, in one line, with its type where the message alone may be unclear."""
+    """Return an error's message in one line, with its type where the message alone may be unclear."""
     if isinstance(error, StrictDataclassError) and error.__cause__ is not None:  # the cause alone names the field
         error = error.__cause__
     text = " ".join(str(error).split())

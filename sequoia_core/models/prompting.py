@@ -58,7 +58,7 @@ class Prompting:
         return used
 
     def record(self, tokenizer: Tokenizer, turns: Sequence[Turn] = PROBE) -> dict[str, Any]:
-        """Return what a record says of its prompts: `prompt_ending`, `template_arguments`.
+        """Return `prompt_ending` and `template_arguments`, for records.
 
         The ending is "raw", "chat", or "chat, thinking on", "… off" or "… closed by default".
         """
@@ -68,21 +68,21 @@ class Prompting:
 
 def parsed_arguments(given: Iterable[str]) -> dict[str, Any]:
     """Read arguments of a template, each "name=value"; a value is JSON, or else a text."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for one in given:
         name, equals, value = (part.strip() for part in one.partition("="))
-        if not equals or name in found or len(one) > MAX_ARGUMENTS:
+        if not equals or name in arguments or len(one) > MAX_ARGUMENTS:
             raise ValueError(
-                f"template argument {one[:40]!r}: found {'it twice' if name in found else 'no short name=value'}, "
+                f"template argument {one[:40]!r}: found {'it twice' if name in arguments else 'no short name=value'}, "
                 "expected such as enable_thinking=false"
             )
         lowered = value.lower()
         try:  # "False" would be true, as every text is
-            found[name] = json.loads(lowered if lowered in ("true", "false", "null") else value)
+            arguments[name] = json.loads(lowered if lowered in ("true", "false", "null") else value)
         except (ValueError, RecursionError):
-            found[name] = value
-    check_arguments(found)
-    return found
+            arguments[name] = value
+    check_arguments(arguments)
+    return arguments
 
 
 def encode_prompt(reader: Reader, text: str, prompting: Prompting | None = None) -> list[int]:
@@ -98,7 +98,7 @@ def encode_prompt(reader: Reader, text: str, prompting: Prompting | None = None)
 
 
 def within_rows(reader: Reader, ids: list[int], text: str) -> list[int]:
-    """Return the ids of a text, or raise ValueError for a token that the model has no row of weights for."""
+    """Return the ids of a text, refusing a token that the model has no row of weights for."""
     outside = next((token for token in ids if token >= reader.vocab_size), None)
     if outside is not None:
         raise ValueError(

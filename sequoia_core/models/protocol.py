@@ -1,8 +1,6 @@
 """The interface of language models: sessions, each of which holds one sequence's keys and values.
 
-Everything that runs a model implements these protocols: transformers, a Llama in few PyTorch operations, compiled
-code, a table of logits in a test. The engine knows nothing else of a model.
-Shapes: q = tokens in one pass, V = vocabulary.
+Everything that runs a model implements these protocols. Shapes: q = tokens in one pass, V = vocabulary.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ class Session(Protocol):
         ...
 
     def wait(self) -> None:
-        """Return when the device has finished all work so far, so that times can be taken."""
+        """Return when the device has finished all work so far."""
         ...
 
 
@@ -125,15 +123,15 @@ class LoadedModel(LanguageModel, Protocol):
         ...
 
     def check_weights(self) -> None:
-        """Refuse a weight that is not finite where that was not done when it was loaded: one that streams."""
+        """Refuse a weight that is not finite where loading did not: one that streams."""
         ...
 
     def rest(self) -> None:
-        """Give back what only `plain_logits` takes; it takes it again when it is called."""
+        """Free the buffers of `plain_logits`; the next call allocates them again."""
         ...
 
     def close(self) -> None:
-        """Give back threads and descriptors, where layers stream; the model can then run no more."""
+        """End threads and close files, where layers stream; the model can then run no more."""
         ...
 
 
@@ -200,10 +198,10 @@ def dtype_name(model: LanguageModel) -> str:
 
 def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """Return one of `DTYPES` by its name, or itself."""
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found is None or found not in DTYPES.values():
+    known = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if known is None or known not in DTYPES.values():
         raise ValueError(f"dtype: found {str(dtype)[:40]!r}, expected one of {', '.join(DTYPES)}")
-    return found
+    return known
 
 
 def causal_mask(count: int) -> torch.Tensor:

@@ -93,7 +93,7 @@ class TreeCache(Cache):
         return pair[0:1, :, :stop], pair[1:2, :, :stop]
 
     def _place(self, keys: torch.Tensor) -> torch.Tensor:
-        """Return room for a layer's keys and values beside the layers that run on the same device."""
+        """Return buffers for a layer's keys and values beside the layers that run on the same device."""
         device = keys.device
         if device not in self._buffers:
             _, heads, _, width = keys.shape
@@ -103,10 +103,7 @@ class TreeCache(Cache):
         return self._buffers[device][row : row + 2]
 
     def commit(self, start: int, slots: Sequence[int]) -> None:
-        """Keep of the slots from `start` on only `start + slots[i]`, moved to `start + i`; forget the rest.
-
-        Only slots that really move are copied; `slots` must increase.
-        """
+        """Keep of the slots from `start` on only `start + slots[i]`, rising, moved to `start + i`; forget the rest."""
         moved = next((i for i, slot in enumerate(slots) if slot != i), len(slots))
         if moved < len(slots):
             source = torch.tensor(slots[moved:]) + start
@@ -159,7 +156,7 @@ class CacheSession:
         return logits[:, : self.vocab_size]
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, tree_mask: torch.Tensor, keep: int) -> torch.Tensor:
-        """Return the last `keep` rows of logits, [keep, rows of the model]; arguments as for `forward`."""
+        """Return the last `keep` rows of logits, [keep, rows of the model]."""
         raise NotImplementedError
 
     def logits_at(
@@ -187,8 +184,7 @@ class CacheSession:
     def mask(self, tree_mask: torch.Tensor, window: int | None = None) -> torch.Tensor:
         """Return the additive mask of a pass, [1, 1, q, kv] of the model's dtype on its device.
 
-        Args:
-            window: with a sliding window, how many positions back a token sees.
+        `window` is how many positions back a token sees, with a sliding window.
         """
         if self.cache.slots is not None:
             return tree_mask  # already of all slots

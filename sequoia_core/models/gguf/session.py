@@ -25,7 +25,7 @@ class LlamaCppSession:
         make_context: takes how many sequences it may hold, returns a context of llama.cpp, freed with this session.
         capacity: tokens that it holds; at most what it was made for.
         vocab_size: logits of real tokens, of `rows` that the model has.
-        owner: what has to live as long: the model.
+        owner: the model, which has to live as long.
     """
 
     logits_dtype = torch.float32
@@ -76,15 +76,15 @@ class LlamaCppSession:
         if first + count > self.capacity:
             raise ValueError(f"cache: found {first} + {count} tokens, expected at most {self.capacity} slots")
         parents = _parents(tree_mask.numpy(), first)
-        places = positions.numpy().astype(np.int32)
-        self._positions[first : first + count] = places
+        own = positions.numpy().astype(np.int32)
+        self._positions[first : first + count] = own
         sequences = self._sequences(parents)
         flat = np.fromiter((each for row in sequences for each in row), np.int32)
         counts = np.fromiter(map(len, sequences), np.int32, count)
         rows = flat.ctypes.data + 4 * np.concatenate([[0], np.cumsum(counts[:-1])]).astype(np.uint64)
         tokens, wanted = ids.numpy().astype(np.int32), np.zeros(count, np.int8)
         wanted[count - keep :] = 1
-        addresses = (array.ctypes.data for array in (places, counts, rows, wanted))
+        addresses = (array.ctypes.data for array in (own, counts, rows, wanted))
         status = self._library.c.llama_decode(self._context, Batch(count, tokens.ctypes.data, None, *addresses))
         if status:
             raise RuntimeError(f"llama.cpp: a pass over {count} tokens failed ({status}: {self._library.error()})")
@@ -99,9 +99,9 @@ class LlamaCppSession:
             parents: int [q], the slot of each new token's parent, -1 for the first of the text.
         """
         first, ends = self.length, self._ends
-        found: list[list[int]] = [[] for _ in parents]
+        through: list[list[int]] = [[] for _ in parents]
         for node in range(len(parents) - 1, -1, -1):
-            if found[node]:
+            if through[node]:
                 continue  # a leaf below it has named its sequence
             top = node
             while (parent := int(parents[top])) >= first:
@@ -112,15 +112,15 @@ class LlamaCppSession:
             ends[first + node] = sequence
             above = node
             while True:
-                found[above].append(sequence)
+                through[above].append(sequence)
                 if above == top:
                     break
                 above = int(parents[above]) - first
-        self._through[first : first + len(parents)] = [each[0] for each in found]
-        return found
+        self._through[first : first + len(parents)] = [each[0] for each in through]
+        return through
 
     def _begin(self, parent: int) -> int:
-        """Return a sequence of its own that holds the path to a cached token."""
+        """Return a new sequence that holds the path to a cached token."""
         if not self._unused:
             if self._sequence_count >= MOST_SEQUENCES:
                 raise ValueError(

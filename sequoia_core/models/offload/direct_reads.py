@@ -1,7 +1,7 @@
 """Files that several threads read past the page cache, and that are refused once they have changed.
 
-Direct reads always take the disk's time, so speed does not depend on what the cache still holds. Where a file system
-does not allow them, pages are dropped after reading.
+Direct reads take the disk's time whatever the cache holds. Where a file system does not allow them, pages are dropped
+after reading.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def round_up(size: int, unit: int = ALIGNMENT) -> int:
 def aligned_memory(size: int) -> memoryview:
     """Return zeroed memory of at least `size` bytes that begins at a page, in large pages where the system allows.
 
-    A direct read into small pages, which are scattered, is divided into many requests and takes up to 1.7 times as long
-    (docs/offloading.md). Only private memory gets large pages. It is not copied into forked processes, since they might
-    keep the pages that are being filled. It is freed with its last view.
+    A direct read into small pages is divided into many requests and takes up to 1.7 times as long (docs/offloading.md).
+    Only private memory gets large pages. It is not copied into forked processes, since they might keep the pages that
+    are being filled. It is freed with its last view.
     """
     if sys.platform != "linux" or size < LARGE_PAGE:
         return memoryview(mmap.mmap(-1, max(round_up(size), ALIGNMENT)))
@@ -67,11 +67,10 @@ class DirectFile:
         return str(self.path.resolve()), *self._facts.values()
 
     def stat(self) -> os.stat_result:
-        """Return that of the file as it is now."""
         return os.stat(self.path)
 
     def check(self) -> None:
-        """Raise ValueError unless the file still exists and was not written to since it was opened."""
+        """Refuse a file that is gone or was written to since it was opened."""
         try:
             found = _facts(self.stat())
         except OSError as error:
@@ -135,5 +134,5 @@ def _open(path: Path) -> tuple[int, bool]:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC), False
 
 
-def _facts(found: os.stat_result) -> dict[str, int]:
-    return {"size": found.st_size, "time": found.st_mtime_ns, "file": found.st_ino, "device": found.st_dev}
+def _facts(stat: os.stat_result) -> dict[str, int]:
+    return {"size": stat.st_size, "time": stat.st_mtime_ns, "file": stat.st_ino, "device": stat.st_dev}

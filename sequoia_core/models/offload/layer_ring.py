@@ -1,7 +1,6 @@
 """Decoder layers that stream through a few buffers: threads read ahead, a pass takes one layer after the other.
 
 Reading continues from a pass's last layers to the next pass's first ones, so that the disk works during drafting.
-Knows nothing of models; a `LayerSource` brings the bytes.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ class LayerSource(Protocol):
         ...
 
     def read(self, layer: int, part: int, buffer: torch.Tensor) -> int:
-        """Read one part of a layer into its place in a buffer; return bytes read. Called by several threads."""
+        """Read one part of a layer into a buffer; return bytes read. Called by several threads."""
         ...
 
     def check(self) -> None:
-        """Raise ValueError where something has changed since the source was opened."""
+        """Refuse a source that has changed since it was opened."""
         ...
 
     def close(self) -> None:
@@ -76,7 +75,7 @@ class _Reader(threading.Thread):
 
 
 class _Reading:
-    """State shared by the reading threads and the pass; without a reference to the ring, whose end ends it.
+    """State shared by the reading threads and the pass, without a reference to the ring, so that its end ends reading.
 
     Turns count layers over all passes since the last restart: turn t is layer t mod L in buffer t mod R.
 
@@ -155,9 +154,7 @@ class _Reading:
 
 
 class LayerRing:
-    """The layers of one model (`protocol.Weights`): R buffers and the threads that fill them.
-
-    Memory and threads are taken by the first pass.
+    """The layers of one model (`protocol.Weights`): R buffers and the threads that fill them, from the first pass on.
 
     Args:
         slots: R, at least 2; None for `slots_for` these layers.
@@ -213,7 +210,6 @@ class LayerRing:
             self._in_pass = False
 
     def close(self) -> None:
-        """Stop reading; end threads, close files and free memory."""
         self._reading.stop()
         until = time.monotonic() + CLOSING_SEC
         for thread in self._threads:
@@ -231,7 +227,7 @@ class LayerRing:
             thread.start()
 
     def _restart(self) -> None:
-        """Forget what was read, after a pass that ended early or failed, and begin at the first layer."""
+        """Begin at the first layer, after a pass that ended early or failed."""
         state = self._reading
         with state.changed:
             held, state.fault = state.fault, state.fault or ValueError("weights: restarting")  # stops the readers

@@ -83,11 +83,7 @@ class TensorSource:
 
 
 class PackedSource:
-    """Layers of one length from one file, each a multiple of 4,096 bytes: read straight into the buffers.
-
-    Args:
-        offset: of the first layer.
-    """
+    """Layers of one length from one file, each a multiple of 4,096 bytes: read straight into the buffers."""
 
     device = torch.device("cpu")
 
@@ -118,7 +114,7 @@ class PackedSource:
 class HostSource:
     """Layers from pinned memory of the host to a CUDA device, one copy per layer on a stream of its own.
 
-    No GPU has run this yet: it uses the same interface as the files, and only its refusal is tested.
+    No GPU has run this yet: only its refusal is tested.
 
     Args:
         origin: what fills the pinned memory, once; its buffers are the device's.

@@ -96,7 +96,7 @@ class OffloadedModel(HuggingFaceModel):
 
 
 def check_tier(tier: str, device: torch.device) -> None:
-    """Raise ValueError for an unknown tier, or one that does not work with this device."""
+    """Refuse an unknown tier, or one that does not work with this device."""
     if tier not in TIERS:
         raise ValueError(f"offload: found {str(tier)[:40]!r}, expected {' or '.join(TIERS)}")
     if tier == "host" and device.type != "cuda":
@@ -119,7 +119,7 @@ class _Opened(NamedTuple):
 def predicted_needs(
     source: Source, plan: Plan, device: torch.device, dtype: torch.dtype, tier: str, *, beside: int = 0
 ) -> OffloadNeeds:
-    """Return what an offloaded model will need, from the headers of its files; arguments as `load_offloaded`."""
+    """Return what an offloaded model will need, from the headers of its files."""
     with ExitStack() as undo, _naming(source.name):
         return _open(source, plan, device, dtype, tier, beside=beside, undo=undo).needs
 
@@ -152,9 +152,9 @@ def load_offloaded(
             undo.callback(backend.ring.close)
         else:
             backend = StreamedBackend(model, streamed, TIERS[tier])
-        found = OffloadedModel(model, name, backend, streamed=streamed, tier=tier, needs=needs)
+        offloaded = OffloadedModel(model, name, backend, streamed=streamed, tier=tier, needs=needs)
         undo.pop_all()
-    return found
+    return offloaded
 
 
 @contextmanager

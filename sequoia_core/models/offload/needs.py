@@ -1,4 +1,4 @@
-"""How much memory and disk an offloaded model needs, predicted before it is loaded, and whether it is there."""
+"""How much memory and disk an offloaded model needs, predicted before it is loaded, and whether it is free."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class OffloadNeeds:
 
     @property
     def parts(self) -> str:
-        """What memory is taken for, in MB: "resident 3, ring 11, cache 24, scratch 38, loading 17, beside 5"."""
+        """The parts in MB: "resident 3, ring 11, cache 24, scratch 38, loading 17, beside 5"."""
         names = ("resident", "ring", "cache", "scratch", "loading", "beside")
         return ", ".join(f"{name} {getattr(self, name) / 1e6:,.0f}" for name in names)
 
     def check(self, name: str, device: torch.device) -> None:
-        """Raise ValueError, with the numbers, unless there is so much memory; unknown memory counts as enough."""
+        """Refuse a device with too little memory; unknown memory counts as enough."""
         if self.host and (pinned := available_bytes()) is not None and self.host > pinned:
             raise ValueError(
                 f"{name}: found {pinned / 1e6:,.0f} MB of the host's memory free, expected {self.host / 1e6:,.0f} MB "
