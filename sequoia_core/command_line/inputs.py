@@ -54,7 +54,6 @@ def require_draft(target: str | None, draft: str | None, why: str | None) -> Non
 
 
 def pair_options(target: str | None, draft: str | None) -> list[str]:
-    """Return the options that name the same pair again."""
     given = {"--target": target, "--draft": draft}
     return [word for option, value in given.items() if value is not None for word in (option, value)]
 

@@ -39,16 +39,13 @@ class ProgressLines:
         self.tick()
 
     def due_in(self) -> float:
-        """Return the seconds until a line is due."""
         return max(0.0, self._said + LINE_SEC - self._clock())
 
     def end(self) -> None:
-        """Say nothing more."""
         with self._lock:
             self._say = lambda line: None
 
     def tick(self) -> None:
-        """Say a line where one is due."""
         with self._lock:
             if self.due_in() == 0.0:
                 self._said = self._clock()
@@ -103,5 +100,4 @@ def to_stderr(line: str) -> None:
 
 
 def span(seconds: float) -> str:
-    """Write seconds as people say them."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

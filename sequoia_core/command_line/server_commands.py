@@ -279,7 +279,6 @@ def _settings(text: str, chains: ChainAcceptance) -> list[TimedSetting]:
 
 
 def _timed(part: str) -> tuple[int, float, int]:
-    """Read k=rate@batch."""
     k, _, rest = part.partition("=")
     rate, _, batch = rest.partition("@")
     try:

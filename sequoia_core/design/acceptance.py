@@ -170,7 +170,6 @@ class AcceptanceVector:
 
     @property
     def of_one_prompt(self) -> bool:
-        """Whether all was measured on a single prompt."""
         return self.prompt_trials is not None and len(self.prompt_trials) == 1
 
     @property
@@ -223,11 +222,9 @@ class AcceptanceVector:
             raise ValueError(f"{name}: {error}") from error
 
     def save(self, path: str | Path) -> None:
-        """Write the native JSON file."""
         write_atomic(path, self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """Return the native JSON file's content."""
         return json_bytes({"format": "sequoia-acceptance", "version": 2, **self._fields()})
 
     def _fields(self) -> dict[str, Any]:

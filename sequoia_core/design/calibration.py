@@ -202,7 +202,6 @@ class Calibration:
         return self.accepted_by_rank.shape[2]
 
     def tables(self) -> ChanceTables:
-        """Fit the tables to all prompts."""
         return self._fitted(np.ones(len(self.positions)))
 
     def expected(self, kind: str) -> np.ndarray:
@@ -277,7 +276,6 @@ class Calibration:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Calibration:
-        """Read what `to_json` wrote."""
         expected = [*cls.__dataclass_fields__, "edges"]
         names = list(fields) if isinstance(fields, Mapping) else []
         if sorted(names) != sorted(expected):

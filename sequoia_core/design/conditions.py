@@ -61,7 +61,6 @@ class Conditions:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Conditions:
-        """Read what `to_json` wrote."""
         unknown = sorted(set(fields) - set(cls.__dataclass_fields__))
         missing = sorted({"target", "draft", "temperature"} - set(fields))
         if unknown or missing:

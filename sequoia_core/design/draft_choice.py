@@ -34,7 +34,6 @@ class DraftPlan:
 
     @property
     def tokens_per_sec(self) -> float:
-        """Predicted speed with the best tree."""
         return 1.0 / self.prediction.sec_per_token
 
 

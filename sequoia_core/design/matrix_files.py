@@ -36,7 +36,6 @@ def acceptance_from_bytes(data: bytes, name: str, entries: str | None = None) ->
 
 
 def matrix_bytes(matrix: AcceptanceMatrix) -> bytes:
-    """Return the content of a matrix's file."""
     fields = {
         "matrix": matrix.probs.tolist(),
         "trials": None if matrix.trials is None else matrix.trials.tolist(),

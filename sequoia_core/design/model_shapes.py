@@ -103,7 +103,6 @@ class ModelShape(BaseModel):
         return self.parameters - (0 if self.tie_word_embeddings else self.embedding)
 
     def weight_bytes(self, dtype: str) -> int:
-        """Return the bytes of all weights in a dtype."""
         return self.parameters * bytes_of(dtype)
 
     def kv_bytes(self, dtype: str) -> int:

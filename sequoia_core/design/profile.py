@@ -117,7 +117,6 @@ class HardwareProfile:
 
     @property
     def max_size(self) -> int:
-        """Largest tree profiled."""
         return int(self.sizes[-1])
 
     @property
@@ -127,7 +126,6 @@ class HardwareProfile:
 
     @property
     def by_llama_cpp(self) -> bool:
-        """Whether llama.cpp ran the target's passes."""
         return self.meta.get("passes_by") == LLAMA_CPP
 
     @property
@@ -294,16 +292,13 @@ class HardwareProfile:
         }  # fmt: skip
 
     def to_bytes(self) -> bytes:
-        """Return the native JSON file's content."""
         return json_bytes(self.to_json())
 
     def save(self, path: str | Path) -> None:
-        """Write native JSON."""
         write_atomic(path, self.to_bytes())
 
     @classmethod
     def loads(cls, data: bytes, name: str) -> HardwareProfile:
-        """Read native JSON; errors name `name`."""
         try:
             return cls(**read_profile(data))
         except ValueError as error:
@@ -311,5 +306,4 @@ class HardwareProfile:
 
     @classmethod
     def load(cls, path: str | Path) -> HardwareProfile:
-        """Read a native JSON profile."""
         return cls.loads(read_bytes(path, limit=MAX_FILE_BYTES), str(path))

@@ -75,7 +75,6 @@ def odd_times(sizes: np.ndarray, verify_sec: np.ndarray) -> str | None:
 
 
 def read_profile(data: bytes) -> dict[str, Any]:
-    """Read the fields of a profile from a file's content."""
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"found {len(data)} bytes, expected a profile of at most {MAX_FILE_BYTES}")
     content = read_json(data)

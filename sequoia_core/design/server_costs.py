@@ -86,12 +86,10 @@ class ServerCosts:
 
     @property
     def batches(self) -> list[int]:
-        """Batch sizes that the server was timed at."""
         return sorted({setting.batch for setting in self.settings})
 
     @property
     def notes(self) -> list[str]:
-        """What is assumed of these costs."""
         notes = []
         if self.profile is not None and not any(self._line(batch) for batch in self.batches):
             notes.append("What turning speculation on costs beside its passes is unknown and counted as nothing.")

@@ -73,7 +73,6 @@ class Finding:
 
     @property
     def title(self) -> str:
-        """The verdict, with its position."""
         return self.verdict[0].upper() + self.verdict[1:] + (f" at position {self.position}" if self.position else "")
 
 

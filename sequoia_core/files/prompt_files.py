@@ -20,7 +20,6 @@ JSON_ROWS = "JSON: an object a line, or one list of objects (not CSV or parquet)
 
 
 def load_prompts(path: str | Path, column: str | None = None) -> list[str]:
-    """Read prompts from a file; see `prompts_from_bytes`."""
     return prompts_from_bytes(read_bytes(path, limit=MAX_PROMPT_BYTES), str(path), column)
 
 

@@ -90,7 +90,6 @@ def is_chat(value: object) -> bool:
 
 
 def turn_of(turn: Any) -> tuple[str, str]:
-    """Return role and text of a turn."""
     if isinstance(turn, str):
         return "user", turn
     if not isinstance(turn, dict):

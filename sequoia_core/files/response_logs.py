@@ -34,7 +34,6 @@ class Recorded(NamedTuple):
 
 
 def load_responses(path: str | Path) -> list[Recorded]:
-    """Read the requests of a file, in its order; see `responses_from_bytes`."""
     return responses_from_bytes(read_bytes(path, limit=MAX_LOG_BYTES), str(path))
 
 

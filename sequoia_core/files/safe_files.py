@@ -183,7 +183,6 @@ def first_fault(error: ValidationError) -> str:
 
 
 def fault_words(fault: Mapping[str, Any]) -> str:
-    """Return one fault of a pydantic error as one line."""
     where = ".".join(str(part) for part in fault["loc"]) or "JSON"
     if fault["type"] == "missing":
         return f"{where}: found nothing, expected this key"

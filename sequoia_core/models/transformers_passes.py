@@ -65,8 +65,6 @@ def layers_by_device(model: PreTrainedModel) -> Counter[torch.device]:
 
 
 class TransformersSession(CacheSession):
-    """One sequence in a model of transformers."""
-
     def __init__(self, passes: TransformersBackend, capacity: int, vocab_size: int) -> None:
         model = passes.model
         super().__init__(

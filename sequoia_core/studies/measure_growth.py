@@ -54,8 +54,6 @@ class GrowthPoint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GrowthStudy:
-    """Points of all kinds and sizes on the same prompts, and the settings."""
-
     points: tuple[GrowthPoint, ...]
     settings: dict[str, Any]
 

@@ -50,7 +50,6 @@ class StaticVersusReal:
 
     @property
     def static_holds(self) -> bool:
-        """Whether the gap's interval contains 0."""
         return _holds_zero(self.static_gap)
 
     @property

@@ -77,7 +77,6 @@ class MethodResult:
     left_out: str = ""
 
     def add(self, decoded: Decoded) -> None:
-        """Count one more prompt."""
         self.outputs.append(decoded.output)
         self.tokens.append(len(decoded.output))
         self.steps.append(decoded.passes)

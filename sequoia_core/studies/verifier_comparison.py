@@ -115,7 +115,6 @@ class VerifierComparison:
         return rows
 
     def to_frame(self) -> pd.DataFrame:
-        """Return `rows` as a table."""
         import pandas as pd
 
         return pd.DataFrame(self.rows())

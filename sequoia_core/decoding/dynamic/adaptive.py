@@ -83,7 +83,6 @@ class AdaptiveTree(CalibratedTree):
 
     @property
     def rules(self) -> Recipe:
-        """How children are drawn."""
         static = "deterministic" if self.calibration.temperature == 0.0 else "sampled"
         return RECIPES.get(self.recipe, RECIPES[static])
 
@@ -100,8 +99,6 @@ class AdaptiveTree(CalibratedTree):
 
 
 class AdaptiveDrafter(GrowingDrafter):
-    """Grows the trees of an `AdaptiveTree`, at the speed that the run shows."""
-
     policy: AdaptiveTree
 
     def __init__(self, session: Session, policy: AdaptiveTree, **options) -> None:

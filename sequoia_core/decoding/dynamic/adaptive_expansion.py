@@ -142,7 +142,6 @@ class Expectation(NamedTuple):
 
     @property
     def value(self) -> float:
-        """The value by which recipes are compared."""
         return self.tokens_per_step if self.tokens_per_sec is None else self.tokens_per_sec
 
 

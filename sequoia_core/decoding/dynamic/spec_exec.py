@@ -23,8 +23,6 @@ class SpecExecTree(GrowingTree):
 
 
 class SpecExecDrafter(GrowingDrafter):
-    """Grows the trees of a `SpecExecTree`."""
-
     def __init__(self, session: Session, policy: SpecExecTree, **options) -> None:
         super().__init__(session, policy, **options)
         self._expansion = policy.expansion_at_start()

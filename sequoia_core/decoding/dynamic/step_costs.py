@@ -96,7 +96,6 @@ class Rate:
         return self._tokens / self._seconds
 
     def seen(self, tokens: float, seconds: float) -> None:
-        """Count a step."""
         kept = 1.0 - 1.0 / MEMORY
         self._tokens, self._seconds = kept * self._tokens + tokens, kept * self._seconds + seconds
 
@@ -124,6 +123,5 @@ class RunCosts:
         return self._costs.token_costs(self._rate.tokens_per_sec)
 
     def seen(self, tokens: float, size: int, widths: Sequence[int] = ()) -> None:
-        """Count a step that committed so many tokens."""
         assert self._costs is not None and self._rate is not None, "a step's costs were asked for before it was taken"
         self._rate.seen(tokens, self._costs.seconds(size, widths))

@@ -79,7 +79,6 @@ class HybridTree(CalibratedTree):
 
     @property
     def rules(self) -> Recipe:
-        """How the draft proposes children."""
         return DRAFTED.get(self.recipe, DRAFTED["topk" if self.calibration.temperature == 0.0 else "in_turn"])
 
     @property
@@ -100,8 +99,6 @@ class HybridTree(CalibratedTree):
 
 
 class HybridDrafter(GrowingDrafter):
-    """Grows the trees of a `HybridTree`, at the speed that the run shows."""
-
     policy: HybridTree
 
     def __init__(self, session: Session, policy: HybridTree, **options) -> None:

@@ -160,7 +160,6 @@ class GGUFModel:
 
 
 def gguf_path(name: str | os.PathLike) -> Path:
-    """Return the GGUF file that a name means."""
     path = Path(model_source(name))
     if not path.is_file():
         raise ValueError(f"{str(name)[:200]}: found no such file, expected a GGUF file on this machine")

@@ -63,7 +63,6 @@ class DirectFile:
         self.size = self._facts["size"]
 
     def identity(self) -> tuple:
-        """Return what identifies this file and its version."""
         return str(self.path.resolve()), *self._facts.values()
 
     def stat(self) -> os.stat_result:

@@ -178,12 +178,10 @@ class LayerRing:
 
     @property
     def slots(self) -> int:
-        """How many buffers there are."""
         return self._reading.slots
 
     @property
     def buffer_bytes(self) -> int:
-        """Size of all buffers together."""
         return self._reading.slots * self._reading.source.layer_bytes
 
     @property

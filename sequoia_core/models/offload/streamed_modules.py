@@ -216,7 +216,6 @@ class StreamedModules:
             self.ring = LayerRing(HostSource(source) if self.host else source, slots=SLOTS)
 
     def rest(self, model: PreTrainedModel) -> None:
-        """Free what `load` loaded."""
         if self.ring is not None:
             self.ring.close()
             self.ring, self._pass, self._views = None, None, {}
@@ -311,8 +310,6 @@ class StreamedBackend(TransformersBackend):
 
 
 class StreamedSession(TransformersSession):
-    """One sequence in a model whose layers stream."""
-
     def __init__(self, passes: StreamedBackend, capacity: int, vocab_size: int) -> None:
         super().__init__(passes, capacity, vocab_size)
         assert passes.ring is not None, "`open` loads it"

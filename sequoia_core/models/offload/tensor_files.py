@@ -56,8 +56,6 @@ class Piece:
 
 
 class _Staging(threading.local):
-    """Memory that each thread reads into."""
-
     def __init__(self) -> None:
         self.memory = aligned_memory(PIECE)
 

@@ -117,7 +117,6 @@ def _seed(job: Job, text: str) -> int:
 
 
 def _measured(job: Job, loaded: _Loaded, text: str) -> dict[str, Any]:
-    """Measure acceptance on one prompt."""
     vector = _vector(loaded.pair, text, job)
     assert vector.prompt_sums is not None and vector.prompt_ranks is not None and vector.calibration is not None
     return {

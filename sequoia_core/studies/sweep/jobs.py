@@ -57,7 +57,6 @@ class Job:
 
     @property
     def words(self) -> str:
-        """What the job is about, for people."""
         parts = [self.pair.name, self.kind]
         if self.kind != PROFILE:
             parts += [self.common["domain"], f"T = {self.common['temperature']:g}"]

@@ -110,8 +110,6 @@ class PlanFile(_Section):
 
 
 class Domain(NamedTuple):
-    """The prompts of one kind of text."""
-
     name: str
     texts: tuple[str, ...]
     prompting: Prompting = Prompting()

@@ -141,7 +141,6 @@ class Results:
                 path.unlink(missing_ok=True)
 
     def keys(self) -> set[str]:
-        """Return the keys of all rows."""
         return set(read_rows(self.folder, ["key"])["key"]) if (self.folder / ROWS).is_dir() else set()
 
 

@@ -43,9 +43,7 @@ class Workers(Protocol):
     @property
     def machines(self) -> int: ...
 
-    def submit(self, job: Job) -> Future[Done]:
-        """Begin a job."""
-        ...
+    def submit(self, job: Job) -> Future[Done]: ...
 
     def lost(self) -> bool:
         """Return whether the jobs under way will never end."""
