@@ -122,8 +122,8 @@ def plan_parts(
         yield _levels(tree)
     else:
         yield (
-            f"Do not speculate: a token takes {alone} without a draft and {duration(prediction.sec_per_token)} with the "
-            f"fastest tree ({counted(tree.size, 'node')}, {tree.depth} deep: {taken} a step for "
+            f"Do not speculate: a token takes {alone} without a draft and {duration(prediction.sec_per_token)} with "
+            f"the fastest tree ({counted(tree.size, 'node')}, {tree.depth} deep: {taken} a step for "
             f"{figure(tokens.value)} tokens)."
         )
     yield table(

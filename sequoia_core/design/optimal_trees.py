@@ -6,7 +6,7 @@ import numpy as np
 
 from .acceptance import AcceptanceMatrix, AcceptanceVector
 from .tree import TokenTree
-from .tree_search import best_first, dynamic_program, rebuild
+from .tree_search import REACH, best_first, dynamic_program, rebuild
 
 Acceptance = AcceptanceVector | AcceptanceMatrix
 
@@ -188,3 +188,23 @@ def best_expected_tokens(tree: TokenTree, acceptance: Acceptance) -> float:
 
 def _capacity(ranks: int, depth: int) -> int:
     return sum(ranks**level for level in range(min(depth, 60) + 1))
+
+
+def table_within_reach(acceptance: AcceptanceVector, *, max_size: int, max_depth: int) -> np.ndarray:
+    """Return G(n, d), float64 [max_size + 1, max_depth + 1]; NaN beyond n = REACH where that is too much to search."""
+    try:
+        return expected_tokens_table(acceptance, max_size=max_size, max_depth=max_depth)
+    except ValueError:
+        if max_size <= REACH:
+            raise
+        table = np.full((max_size + 1, max_depth + 1), np.nan)
+        table[: REACH + 1] = expected_tokens_table(acceptance, max_size=REACH, max_depth=max_depth)
+        return table
+
+
+def best_value_within_reach(tree: TokenTree, acceptance: AcceptanceVector) -> float | None:
+    """Return the largest F at a tree's size and depth; None where that is too much to search."""
+    try:
+        return best_expected_tokens(tree, acceptance)
+    except ValueError:
+        return None

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from .number_tables import number_column
 from .prometheus_metrics import MAX_METRICS_BYTES, counts_between, looks_like_metrics
-from .safe_files import kind_of, read_bytes, read_json
+from .safe_files import kind_of, read_json
 from .server_counts import ENGINES, ServerCounts
 from .server_logs import counts_of_log
 from .server_records import counts_of_answers, counts_of_rates, counts_of_table
 
 MAX_READING_BYTES = 64 * 2**20
 MAX_RATES_BYTES = 2**16
-
-
-def load_counts(
-    after: str | Path, before: str | Path | None = None, *, engine: str = "auto", model: str | None = None
-) -> ServerCounts:
-    """Read one file, or the difference of two readings of metrics; see `counts_from_bytes`."""
-    files = [None if path is None else read_bytes(path, limit=MAX_READING_BYTES) for path in (after, before)]
-    assert files[0] is not None
-    return counts_from_bytes(files[0], str(after), files[1], str(before), engine=engine, model=model)
 
 
 def counts_from_bytes(

@@ -1,20 +1,25 @@
-"""Measures this machine's peak bandwidth and arithmetic for the roofline, as a `Device`."""
+"""Measures this machine's peak bandwidth and arithmetic for the roofline, and the bound of passes by them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 
-from ..design.roofline import Device
+from ..design.model_shapes import shape_of
+from ..design.profile import HardwareProfile
+from ..design.roofline import Device, pass_sec
 from ..models.device import describe_device
 from ..models.free_memory import available_bytes
-from ..models.protocol import DTYPES
+from ..models.language_model import HuggingFaceModel
+from ..models.protocol import DTYPES, LanguageModel
 
 THIS_MACHINE = "this-machine"
 WORKING_BYTES = 256 * 2**20  # read at once: more than caches hold; a small model's weights may lie in them
+PROBE_SEC = 0.1  # of the probes for one profile
 SIDES = (128, 256, 512, 1024, 2048)  # of the square matrices that are multiplied
 
 
@@ -88,3 +93,27 @@ def _timed(work: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - started
+
+
+def with_bound(profile: HardwareProfile, target: LanguageModel) -> HardwareProfile:
+    """Measure this machine's bandwidth and arithmetic, and add to a profile the bound of its passes.
+
+    Takes about two seconds. Bandwidth is that of reading as many bytes as the weights have: a cache may hold them.
+
+    Returns:
+        The profile with `bound_sec` in its meta, seconds for each size, and `bound_device`; unchanged where the model
+        is of a family whose sizes are not known.
+    """
+    if not isinstance(target, HuggingFaceModel):  # a GGUF file mixes formats in its tensors
+        return profile
+    try:
+        shape = shape_of(target.model.config.to_dict(), target.name)
+        working = min(shape.weight_bytes(profile.dtype), WORKING_BYTES)
+        device = measure_bounds(target.device, working_bytes=working, seconds=PROBE_SEC)
+        bound = pass_sec(shape, profile.sizes, device, dtype=profile.dtype, context=profile.context)
+    except ValueError:
+        return profile
+    return replace(
+        profile,
+        meta=profile.meta | {"bound_sec": bound.tolist(), "bound_device": device.model_dump(exclude={"sources"})},
+    )

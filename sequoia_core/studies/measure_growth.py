@@ -13,9 +13,8 @@ from ..decoding.dynamic.spec_exec import SpecExecTree
 from ..decoding.sampling import SamplingConfig
 from ..decoding.tree_policy import FixedTree, TreePolicy
 from ..design.acceptance import AcceptanceVector
-from ..design.bounded_search import table_within_reach
 from ..design.conditions import SEQUOIA, SPECINFER, Conditions
-from ..design.optimal_trees import expected_tokens, optimal_tree
+from ..design.optimal_trees import expected_tokens, optimal_tree, table_within_reach
 from ..design.plain_trees import best_chains, independent_chains
 from ..design.tree import TokenTree
 from ..files.model_names import needed_draft

@@ -112,7 +112,7 @@ def tokens_table(vector: AcceptanceVector, largest: int = USUAL_SIZE) -> np.ndar
     Returns:
         float64 [largest + 2, MAX_DEPTH + 1]; NaN where it is too much to search.
     """
-    from sequoia_core.design.bounded_search import table_within_reach
+    from sequoia_core.design.optimal_trees import table_within_reach
 
     return table_within_reach(vector, max_size=largest + 1, max_depth=MAX_DEPTH)
 

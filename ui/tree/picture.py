@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from sequoia_core import AcceptanceVector, TokenTree
-from sequoia_core.design.node_facts import node_facts
 from sequoia_core.design.optimal_trees import node_scores
+from sequoia_core.design.tree_comparison import node_facts
 from ui import charts
 from ui.phrases import count
 from ui.tree_layout import visible_nodes
