@@ -109,9 +109,7 @@ class AcceptanceVector:
         return max(0.0, 1.0 - float(self.probs.sum()))
 
     def differences(self, wanted: Conditions) -> list[str]:
-        """Return what keeps the vector from predicting a decode under these conditions, such as "temperature 0, not
-        0.6".
-        """
+        """Return what keeps the vector from predicting under these conditions, such as "temperature 0, not 0.6"."""
         if self.holds_for is None:
             return ["the vector does not say which pair and settings it was measured for"]
         return self.holds_for.differences(wanted)
@@ -139,9 +137,7 @@ class AcceptanceVector:
         return wilson_interval(self.probs, self.trials, level)
 
     def more_prompts(self, width: float, level: float = 0.95) -> int | None:
-        """Return how many more prompts narrow every rank's interval (high - low) to `width`; None without per-prompt
-        sums.
-        """
+        """Return how many more prompts narrow every rank's interval (high - low) to `width`; None without sums."""
         if not width > 0:
             raise ValueError(f"width: found {width}, expected a number above 0")
         bounds = self.interval(level)

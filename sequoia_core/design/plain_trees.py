@@ -34,9 +34,7 @@ def chains_limit(acceptance: AcceptanceVector) -> float:
 
 
 def best_chains(acceptance: AcceptanceVector, *, size: int, depth: int) -> TokenTree:
-    """Return the independent chains with the most expected tokens, of at most `size` nodes with the root and `depth`
-    long.
-    """
+    """Return the independent chains with the most expected tokens, of at most `size` nodes and `depth` edges."""
     counts = np.arange(1, min(len(acceptance), size - 1) + 1)
     if not counts.size:
         return chain_tree(0)

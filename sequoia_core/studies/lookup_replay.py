@@ -203,7 +203,6 @@ def replay(
         sizes: the largest trees to try.
         max_children: 1 for chains, which servers draft.
         index: earlier texts to begin with; None for none. Where `shared`, the requests are added to it.
-        progress: called with a fraction and words after each request.
 
     Returns:
         The steps of all requests, or of those that were finished before `cancel` was set.

@@ -91,7 +91,6 @@ def check_losslessness(
         samples: continuations to draw; more find smaller errors.
         new_tokens: tokens compared per continuation, fewer where it meets EOS.
         generator: one source for all runs; None seeds a fresh one.
-        progress: called with the fraction done and a message.
         cancel: looked at between phases of a run, and while the prompt is read after every 512 tokens; what is
             complete by then is tested.
 

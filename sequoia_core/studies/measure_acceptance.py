@@ -67,7 +67,6 @@ def measure_acceptance(
     the vector of a run that was not.
 
     Args:
-        prompts: token ids, one list per prompt.
         width: ranks W to measure.
         max_new_tokens: positions per prompt that the target writes; fewer, with a warning, where a context ends.
         own_text: teacher-forced: the prompts are themselves the text, every token after the first is a position, and
@@ -77,7 +76,6 @@ def measure_acceptance(
         resume: the vector of an earlier run with the same settings; its prompts are the first of `prompts`.
         prompted: what the meta says of how the prompts were made, as `Prompting.record` returns it.
         checkpoint: called with the vector so far after each prompt, to save it.
-        progress: called with the fraction done and a message.
         cancel: looked at between passes; the prompts complete by then are returned.
 
     Returns:

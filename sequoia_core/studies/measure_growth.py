@@ -77,7 +77,6 @@ def measure_growth(
     """Decode the same prompts with trees of each size and kind (the paper's figure of growth with the tree).
 
     Args:
-        prompts: token ids.
         acceptance: the vector that static trees and chains are planned for, of this way of sampling; its verifier
             decides on them.
         sizes: nodes of a tree at most. Kinds that stop growing before have fewer points.

@@ -43,7 +43,6 @@ def predict_on_texts(
     Args:
         answers: token ids of this target at that temperature. The policy's index stays as it is.
         draft: the model that hybrid trees draft with; not used for lookup trees.
-        progress: called with a fraction and words after each answer.
 
     Returns:
         The prediction, over the answers finished before `cancel` was set.

@@ -34,7 +34,6 @@ def one_by_one(
             returns None when it was cancelled before the prompt was complete.
         done: how many of the first prompts an earlier run measured.
         noun: what is counted, for `progress`.
-        progress: called with the fraction of all that is done and with words such as "prompt 2 of 8".
         cancel: looked at before each prompt.
     """
     for number in range(done, count):

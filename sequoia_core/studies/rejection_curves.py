@@ -104,7 +104,6 @@ def measure_rejection(
     exactly for SpecInfer and top-k, in expectation along one draw without replacement for Sequoia.
 
     Args:
-        prompts: token ids, one list per prompt.
         samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one curve, "greedy".
         width: ranks W.
         optimum: also compute the best verifier's (`OPTIMA`), above temperature 0 and where neither top-p nor top-k

@@ -23,7 +23,6 @@ class LlamaCppSession:
 
     Args:
         make_context: takes how many sequences it may hold, returns a context of llama.cpp, freed with this session.
-        capacity: tokens that it holds; at most what it was made for.
         vocab_size: logits of real tokens, of `rows` that the model has.
         owner: the model, which has to live as long.
     """

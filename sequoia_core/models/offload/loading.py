@@ -141,7 +141,6 @@ def load_offloaded(
         tier: one that `check_tier` accepts. "disk" reads the model's own files, or a packed copy of them where compiled
             passes run it; "host" keeps the layers in pinned memory beside a CUDA device (no GPU has run that yet).
         beside: bytes that the draft will need.
-        progress: called with a fraction and words while a packed copy is made, its size first.
     """
     with ExitStack() as undo, _naming(source.name):
         model, files, streamed, compiled, needs = _open(source, plan, device, dtype, tier, beside=beside, undo=undo)
