@@ -28,7 +28,7 @@ class Card:
 
 
 def cards(*row: Card) -> list[DeltaGenerator]:
-    """Draw one row of figures -> the places they stand in, for what belongs below each."""
+    """Draw one row of figures -> their containers, for what belongs below each."""
     places = st.columns(len(row))
     for place, card in zip(places, row, strict=True):
         draw_card(place, card)
@@ -36,7 +36,7 @@ def cards(*row: Card) -> list[DeltaGenerator]:
 
 
 def draw_card(place: DeltaGenerator, card: Card) -> None:
-    """Draw one figure in a place of its own."""
+    """Draw one figure in a container."""
     place.metric(
         card.label,
         card.value,

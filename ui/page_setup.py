@@ -33,7 +33,7 @@ def setup_page(title: str, *, follows: str = "") -> None:
 
 
 def _drop_junk_from_link() -> None:
-    """Take out of the link what no page writes, before widget or page reads it: what is missing shows its default.
+    """Remove from the link what no page writes, before any widget reads it.
 
     A widget that is bound to a parameter takes an empty value for "nothing chosen", even where a choice is required,
     and overflows on infinite numbers. Streamlit lets only itself change what a widget is bound to, hence its context.

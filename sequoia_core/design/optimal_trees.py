@@ -16,7 +16,7 @@ MAX_CELLS = 5_000_000  # numbers of G(n, d): 38 MiB, and ten times that as JSON
 
 
 def node_scores(tree: TokenTree, acceptance: Acceptance) -> np.ndarray:
-    """Return f(v) float64 [n], the probability that node v is accepted: the product of p[rank] along its path (§3.1)."""
+    """Return f(v) float64 [n], the probability that node v is accepted: the product of p[rank] along its path (§3.1)"""
     by_level = np.atleast_2d(acceptance.probs)  # deeper than the last row: as the last row
     levels, ranks = by_level.shape
     table = np.zeros((levels, ranks + 2))  # column 0 for the root, the last one for ranks beyond the vector

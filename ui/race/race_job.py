@@ -1,7 +1,4 @@
-"""A race as a job for the engine's worker: ways to decode one prompt, each alone on the device, one after another.
-
-Runs on the worker's thread, so no Streamlit here. `studies.race` runs, times and sums up; each method leaves a run.
-"""
+"""A race as a job for the engine's worker: ways to decode one prompt, one after another; no Streamlit."""
 
 from __future__ import annotations
 

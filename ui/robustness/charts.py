@@ -132,7 +132,7 @@ def verifier_rejection_figure(rows: Rows) -> go.Figure:
 
 
 def _no_zero(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a log axis has no place for: a rejection of 0 is left out, a lower bound of 0 stops at the point."""
+    """Leave out a rejection of 0, which a log axis cannot show, and stop a lower bound of 0 at the point."""
     value = row["rejection"] if row["rejection"] > 1e-9 else None
     low = row["ci_low"] if row["ci_low"] is None or row["ci_low"] > 1e-9 else value
     return {"rejection": value, "ci_low": low}

@@ -112,9 +112,6 @@ def subject(
 
     Args:
         samplings: (temperature, top-p) that hybrid trees are to be decoded at.
-
-    Raises:
-        ValueError: when there is no tree of that kind, or for too few or too long prompts.
     """
     if len(texts) < least:
         raise ValueError(f"prompts: found {len(texts)}, expected at least {least}")

@@ -1,7 +1,4 @@
-"""What the engine's worker does for the robustness page; each piece of work leaves a record of `ui.robustness`.
-
-Runs on the worker's thread, so no Streamlit here. What is complete is kept as it comes.
-"""
+"""What the engine's worker does for the robustness page: work that leaves records; no Streamlit."""
 
 from __future__ import annotations
 

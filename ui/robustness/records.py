@@ -1,8 +1,4 @@
-"""Records of robustness evidence: what a measurement found, in plain rows.
-
-One form for what the worker found, what a session keeps, what ships in `assets/runs/robustness.json` and what is
-downloaded; `record_files` writes and reads it. No Streamlit here.
-"""
+"""Records of robustness evidence in plain rows: of a worker, a session, `assets/runs/robustness.json`, a download."""
 
 from __future__ import annotations
 

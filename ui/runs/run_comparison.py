@@ -1,4 +1,4 @@
-"""Two runs beside each other: what was asked differently, where their texts part, step by step. No Streamlit here."""
+"""Two runs beside each other: what was asked differently, where their texts part, step by step; no Streamlit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs to and from files: JSON lines, the header first, then one line per step. No Streamlit here.
-
-A file may come from anybody: everything in it is checked before a page or the live tree sees it.
-"""
+"""Runs to and from files: JSON lines, header first, then one line per step; all of it is checked. No Streamlit."""
 
 from __future__ import annotations
 
@@ -93,9 +90,6 @@ def run_from_bytes(data: bytes, name: str) -> dict[str, Any]:
 
     Args:
         name: of the file, for errors.
-
-    Raises:
-        ValueError: naming the file, what was found and what was expected.
     """
     lines = data.splitlines()
     try:

@@ -88,7 +88,7 @@ def current() -> Conversation:
 
 
 def drop_of_another_pair() -> bool:
-    """Let go of a conversation with another pair -> whether there was one."""
+    """Drop a conversation with another pair -> whether there was one."""
     kept = get("conversation")
     if kept is None or kept.pair == current().pair:
         return False

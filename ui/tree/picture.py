@@ -60,7 +60,7 @@ def _choose_node() -> None:
 
 
 def _folded_nodes(tree: TokenTree) -> set[int]:
-    """Return the nodes folded up by hand, in this very tree; another tree starts unfolded."""
+    """Return the nodes folded up by hand, in this very tree."""
     held, nodes = st.session_state.get("tree_folds", (None, set()))
     return nodes if held == tree else set()
 

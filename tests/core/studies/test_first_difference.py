@@ -44,7 +44,7 @@ def test_two_tokens_with_one_row_of_weights_are_a_near_tie():
 
 def test_a_text_that_ends_before_the_other_has_no_gap():
     found = first_difference(PROMPT, [1, 2, 3], [1, 2], tiny_llama(1))
-    assert (found.place, found.tokens, found.gap) == (2, (3, None), None)
+    assert (found.index, found.tokens, found.gap) == (2, (3, None), None)
     assert found.words(decode) == "token 3 is the end, not '<3>'"
 
 

@@ -1,7 +1,4 @@
-"""The race track: a custom component that replays finished methods side by side, in real time or slower.
-
-Everything is sent at once, for a race is over when it is shown; the clock runs in the browser.
-"""
+"""The race track: a custom component that replays finished methods side by side, in real time or slower."""
 
 from __future__ import annotations
 
