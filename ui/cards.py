@@ -13,11 +13,9 @@ from ui.markdown import escaped
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One number with what it compares with.
+    """One number with what it compares with, which fits a quarter of the page: about 24 characters.
 
-    Args:
-        against: short enough for a quarter of the page, about 24 characters.
-        signed: `against` begins with + or −, shown as better or worse.
+    If `signed`, `against` begins with + or −, shown as better or worse.
     """
 
     label: str

@@ -121,11 +121,9 @@ def size_and_depth_sliders(
     size_help: str,
     smallest: int = 1,
 ) -> tuple[int, int]:
-    """Draw the sliders of a tree's shape -> (n, d), both kept in the link.
+    """Draw the sliders of a tree's shape -> (n, d), kept in the link under their keys.
 
-    Args:
-        keys: of the size and of the depth slider, which are their names in the link.
-        size_help: ends the sentence that begins "Tokens in one target pass, ".
+    `size_help` ends the sentence that begins "Tokens in one target pass, ".
     """
     n = left.slider(
         "Size n",

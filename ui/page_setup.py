@@ -19,8 +19,7 @@ MAX_LINKED = 200  # characters; the longest value that a page writes into its li
 def setup_page(title: str, *, follows: str = "") -> None:
     """Set the page's title and draw the sidebar; the first call of every page, so that each works from a cold link.
 
-    Args:
-        follows: the job that the page itself always follows to its end; the sidebar then does not.
+    `follows` is the job that the page itself always follows to its end; the sidebar then does not.
     """
     # a Material favicon would be fetched from a font server: our own keeps the app free of outside requests
     st.set_page_config(page_title=f"{title} · Sequoia Studio", page_icon=FAVICON, layout="wide")

@@ -18,12 +18,7 @@ LINE_SEC = 10.0
 
 
 class ProgressLines:
-    """Says a line when one is due, with the time that is left at the pace so far.
-
-    Args:
-        clock: seconds, from any moment on.
-        say: takes each line.
-    """
+    """Says a line when one is due, with the time that is left at the pace so far."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, say: Callable[[str], None] | None = None):
         self._clock, self._say = clock, say or to_stderr
@@ -65,11 +60,7 @@ class ProgressLines:
 
 @contextmanager
 def shown_progress(as_json: bool, to: TextIO | None = None) -> Iterator[Progress]:
-    """Give what takes the fraction that is done and words; lines come even while nothing calls it.
-
-    Args:
-        to: where it is shown; stderr as it is, if None.
-    """
+    """Give what takes the fraction that is done and words; lines come even while nothing calls it."""
     if not as_json and (to or sys.stderr).isatty():
         yield partial(_bar, to)
         return

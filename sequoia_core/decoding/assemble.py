@@ -31,11 +31,7 @@ JUDGES = (StaticJudge, RowJudge)  # fastest first, elsewhere
 
 
 class Parts(NamedTuple):
-    """What one run works with; its sessions are still empty.
-
-    Attributes:
-        sessions: the target's and the draft's, if any; the caller reads all of the prompt but its last token into them.
-    """
+    """What one run works with: empty sessions, into which the caller reads all of the prompt but its last token."""
 
     drafter: Drafter
     judge: Judge
@@ -52,12 +48,7 @@ def assemble(
     capacity: int,
     generator: torch.Generator,
 ) -> Parts:
-    """Choose a drafter and a judge, and open their sessions.
-
-    Args:
-        draft: None if the policy needs no draft model.
-        capacity: tokens of the committed sequence at its longest.
-    """
+    """Choose a drafter and a judge, and open their sessions for `capacity` committed tokens."""
     draft_sampling = sampling_of_draft(sampling, verifier)
     policy = policy.timed(target) if isinstance(policy, LookupTree) else policy
     session = target.open(capacity + padded(policy.max_size))

@@ -95,11 +95,7 @@ class Drafter(Protocol):
 
 
 class Reach(NamedTuple):
-    """How deep trees may be where a model's context ends.
-
-    Attributes:
-        target, draft: positions that each model has.
-    """
+    """How deep trees may be where a context ends: the positions that each model has."""
 
     target: int
     draft: int

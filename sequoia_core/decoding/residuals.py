@@ -25,10 +25,8 @@ def row_sums(rows: torch.Tensor) -> torch.Tensor:
 def remaining_masses(draft: torch.Tensor, children: torch.Tensor, among: torch.Tensor | None = None) -> torch.Tensor:
     """Return what Q has left when each of the children, int64 [N, W], is drawn: float64 [N, W], 1 at first.
 
-    What is left is added up, never subtracted: of peaked rows nothing but rounding would remain.
-
-    Args:
-        among: bool [N, W], the children that there are; the others repeat one of them.
+    What is left is added up, never subtracted: of peaked rows nothing but rounding would remain. Children that are not
+    `among`, bool [N, W], repeat one that is.
     """
     some = rows_at_once(draft)
     others = [
@@ -72,9 +70,7 @@ class Residuals:
     def offer(self, tokens: torch.Tensor, mass: torch.Tensor, drawn: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what residuals and draft give the tokens int64 [m, 1] of the first m rows, float64 [m, 1] each.
 
-        Args:
-            mass: float64 [m, 1], what Q has left.
-            drawn: how many tokens were drawn before.
+        `mass`, float64 [m, 1], is what Q has left after `drawn` tokens.
         """
         offering = self.draft if self.first is None else self.first
         count, given = len(tokens), offering[: len(tokens)].gather(1, tokens).double()
@@ -85,10 +81,7 @@ class Residuals:
     def reject(self, mass: torch.Tensor, drawn: int, among: torch.Tensor | None = None) -> torch.Tensor:
         """Take one more draw off the first m rows; return what is left before it is scaled, float64 [m, 1].
 
-        Where nothing would be left, the residual stays.
-
-        Args:
-            among: bool [m, 1], rows that had such a draw; the others stay as they are from now on.
+        Where nothing would be left, the residual stays, and so do rows that are not `among`, bool [m, 1], from now on.
         """
         if self.first is not None:
             return self._reject_first(self.first, among)

@@ -128,10 +128,7 @@ def stops(
 ) -> Iterator[Stop]:
     """Yield where a walk from the leaves may end, children before their parents and in the order drawn, the root last.
 
-    Nodes below a child that is never kept are left out.
-
-    Args:
-        share: how often the node or one below it is kept.
+    Nodes below a child that is never kept are left out. `share` is how often the node or one below it is kept.
     """
     children, residual = tree.children(node), None
     if children:

@@ -104,8 +104,7 @@ def offers_by_rank(
 ) -> tuple[Residuals, torch.Tensor]:
     """Offer all children at every node, as if those before them had been rejected.
 
-    Returns:
-        What the target has left once all are rejected, in the tree's order; the masses of `Decision`.
+    Returns what the target has left once all are rejected, in the tree's order, and the masses of `Decision`.
     """
     there = tree.children > 0
     drawn = tokens[torch.where(there, tree.children, tree.children[:, :1])]

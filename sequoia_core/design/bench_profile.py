@@ -34,11 +34,9 @@ class Pass(NamedTuple):
 
 
 def profile_from_bench(files: Iterable[tuple[bytes, str]], *, needs_draft: bool = True) -> HardwareProfile:
-    """Return the profile of a pair; of two models the larger is the target.
+    """Return the profile of a pair, the larger of two models the target, from (content, name) of each file.
 
-    Args:
-        files: (content, name) of each.
-        needs_draft: refuse passes of one model alone; else a draft pass counts as nothing.
+    Without `needs_draft` a draft that was not timed counts as nothing.
     """
     passes: list[Pass] = []
     for data, name in files:

@@ -90,9 +90,7 @@ class ChanceTables:
     def before(self, left: np.ndarray, largest: np.ndarray) -> np.ndarray:
         """Return the chance of the next token before it is drawn, for ranks 1 to k, float64 [w, k].
 
-        Args:
-            left: draft mass not drawn before each rank, float64 [w, k].
-            largest: largest probability among it, float64 [w, k].
+        `left` and `largest`, float64 [w, k], are the draft mass not drawn before each rank, and the largest of it.
         """
         table, first = _before_table(left), BEFORE.start
         chances = np.empty(largest.shape)

@@ -199,10 +199,9 @@ def _published_counts(matrix: AcceptanceMatrix, source: str, rates: str | None) 
 
 
 def chain_acceptance(counts: ServerCounts, *, new_tokens: int | None = None) -> ChainAcceptance:
-    """Work out what chains yield from what a server counted.
+    """Work out what chains yield from a server's counts.
 
-    Args:
-        new_tokens: that every request generated, where records by step do not tell; steps go a little past the end.
+    `new_tokens` is what every request generated, where records by step do not tell; steps go a little past the end.
     """
     if counts.drafts == 0:
         raise ValueError("found no drafts counted, expected a server that speculated")

@@ -62,11 +62,7 @@ def compare_drafts(candidates: Mapping[str, tuple[AcceptanceVector, HardwareProf
 def llama_server_sentence(
     acceptance: AcceptanceVector, profile: HardwareProfile, tree_speedup: float, *, context: float | None = None
 ) -> str | None:
-    """Say what llama.cpp's server should be told, and what the tree would gain beyond it; None for other profiles.
-
-    Args:
-        tree_speedup: predicted of the planned tree over decoding without a draft.
-    """
+    """Say what llama.cpp's server should be told, and what the tree's speedup adds; None for other profiles."""
     if not profile.by_llama_cpp:
         return None
     chain = best_chain(acceptance, profile)

@@ -20,8 +20,7 @@ RESAMPLES = 100
 def growth_curves(acceptance: AcceptanceVector, table: np.ndarray, *, depth: int) -> dict[str, Curve]:
     """Return name -> curve of the best tree at two depth limits (`depth` and D) and of plain trees of that depth.
 
-    Args:
-        table: float64 [N + 1, D + 1], G(n, d); -inf or NaN where there is no value.
+    `table` is G(n, d), float64 [N + 1, D + 1]; -inf or NaN where there is no value.
     """
     max_size, max_depth = table.shape[0] - 1, table.shape[1] - 1
     curves = {}

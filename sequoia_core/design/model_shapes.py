@@ -81,8 +81,7 @@ class ModelShape(BaseModel):
     def experts_read(self, tokens: int | np.ndarray, alike: float = 0.0) -> np.ndarray:
         """Return how many experts of a layer a pass over so many tokens reads, float64 of their shape.
 
-        Args:
-            alike: from 0, where tokens choose independently of each other, to 1, where all choose the same.
+        `alike` goes from 0, where tokens choose independently of each other, to 1, where all choose the same.
         """
         count, active = self.num_experts, self.num_experts_per_tok
         independent = count * (1 - (1 - active / max(count, 1)) ** np.asarray(tokens, dtype=np.float64))
@@ -154,11 +153,7 @@ def find_shape(text: str) -> ModelShape:
 
 
 def shape_of(fields: Any, name: str, *, model: str = "") -> ModelShape:
-    """Return the shape in the settings of a config.json; settings that are not sizes are ignored.
-
-    Args:
-        name: what to call the shape; model: the name of the model it is of.
-    """
+    """Return the shape in the settings of a config.json, with a name and that of the model it is of."""
     if not isinstance(fields, dict):
         raise ValueError(f"found a JSON {type(fields).__name__}, expected a JSON object")
     for key in ("attention_bias", "mlp_bias"):

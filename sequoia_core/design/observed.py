@@ -16,10 +16,8 @@ PRIOR_NODES = 30.0  # the vector in use counts as this many nodes of the run
 def count_ranks(steps: Iterable[tuple[TokenTree, Sequence[int]]]) -> tuple[np.ndarray, np.ndarray]:
     """Count acceptance by rank over steps, each a tree and its accepted path, node ids from the root.
 
-    Only for trees that do not depend on the draft's probabilities: otherwise uncertain nodes have the many children.
-
-    Returns:
-        int64 [B]: nodes on accepted paths that had a child of each rank, and how many of those children were accepted.
+    Returns int64 [B]: nodes on accepted paths that had a child of each rank, and how many of those were accepted. Only
+    for trees that do not depend on the draft's probabilities: otherwise uncertain nodes have the many children.
     """
     drafted: list[int] = []
     accepted: list[int] = []

@@ -123,9 +123,7 @@ def relative_cost(
 ) -> np.ndarray:
     """Return seconds of a step ÷ seconds of an autoregressive one for n = 1 .. N, float64 [N, D + 1].
 
-    Args:
-        widths: int64 [N + 1, D + 1, D] from `shape_widths`.
-        context: tokens in the cache; None for as many as the profile was timed with.
+    `widths` are those of `shape_widths`.
     """
     widths = widths[1:]
     sizes = np.broadcast_to(np.arange(1, len(widths) + 1)[:, None], widths.shape[:2])
@@ -248,8 +246,7 @@ def size_and_depth_spread(
 ) -> ShapeSpread:
     """Choose the best shape for each resampled vector, and compare.
 
-    Args:
-        tables: float64 [resamples, N + 1, D + 1] from `bootstrap_tables`; N at most the largest size profiled.
+    `tables` are `bootstrap_tables` up to the largest size profiled.
     """
     bounds = {"max_size": tables.shape[1] - 1, "max_depth": tables.shape[2] - 1}
     cost = relative_cost(shape_widths(acceptance, **bounds), profile, greedy=is_greedy(acceptance))

@@ -162,9 +162,7 @@ class HardwareProfile:
     def verify_at(self, n: int | np.ndarray, context: float | None = None) -> np.ndarray:
         """Return the seconds of a target pass over n tokens, interpolated between measured sizes; float64 of n's shape.
 
-        Args:
-            n: tokens, any shape, 1 to `max_size`.
-            context: tokens in the cache; None for as many as were there when it was timed.
+        `context` is tokens in the cache; None for as many as were there when it was timed.
         """
         n = np.asarray(n)
         if n.size and (n.min() < 1 or n.max() > self.max_size):

@@ -46,8 +46,7 @@ def replay_while_growing(
 ) -> list[Replay] | None:
     """Replay the trees of the first nodes of one order, one for each of `sizes`; None where texts are not kept.
 
-    Args:
-        parents, ranks: int [n], of nodes in an order in which parents and elder siblings come first.
+    `parents`, `ranks` int [n]: in an order in which parents and elder siblings come first.
     """
     if acceptance.prompt_ranks is None:
         return None

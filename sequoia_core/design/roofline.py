@@ -120,10 +120,7 @@ def pass_sec(
 ) -> np.ndarray:
     """Return the seconds of a pass over n tokens (any shape) behind a context, float64.
 
-    Offloaded layers stream in while those before them compute, so the longer of the two counts.
-
-    Args:
-        offload: "host" or "disk" where the layers are streamed from there; None keeps all weights on the device.
+    Layers offloaded to "host" or "disk" stream in while those before them compute, so the longer of the two counts.
     """
     tokens = np.asarray(tokens, dtype=np.float64)
     visible = context + tokens

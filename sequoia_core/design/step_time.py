@@ -50,11 +50,7 @@ def padded_widths(steps: Sequence[Sequence[int]]) -> np.ndarray:
 def step_time(
     tree: TokenTree, profile: HardwareProfile, *, context: float | None = None, greedy: bool = True
 ) -> StepTime:
-    """Return what a step with this tree takes: t(n) + the sum over levels of c(width) + o(n), each in seconds.
-
-    Args:
-        context: tokens in the cache; None for as many as the profile was timed with.
-    """
+    """Return what a step with this tree takes: t(n) + the sum over levels of c(width) + o(n), each in seconds."""
     drafting = profile.draft_at(np.array(level_widths(tree)), context).sum() if tree.size > 1 else np.array(0.0)
     overhead = profile.overhead_at(tree.size, greedy=greedy)
     computing = computing_sec(profile, np.array(tree.size), context)

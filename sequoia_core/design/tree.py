@@ -93,8 +93,7 @@ class TokenTree:
     def to_networkx(self, **attributes: Sequence[Any] | np.ndarray) -> nx.DiGraph:
         """Return the tree as a graph: an edge from each parent to its children, nodes 0 to n - 1 with rank and depth.
 
-        Args:
-            attributes: more of each node by name, [n] each, such as score, token, draft_prob, outcome.
+        `attributes` are more of each node by name, [n] each, such as score, token, draft_prob, outcome.
         """
         import networkx as nx  # installed with torch; designing a tree does not need it
 

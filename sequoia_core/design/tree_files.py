@@ -40,11 +40,9 @@ MAX_PATH_RANKS = 5_000_000  # path lists grow with n * depth
 
 
 def export_tree(tree: TokenTree, format: str, path: str | Path, acceptance: AcceptanceVector | None = None) -> None:
-    """Write a tree for another tool.
+    """Write a tree for another tool, in one of `FORMATS` or `GRAPH_FORMATS`.
 
-    Args:
-        format: a key of `FORMATS` or `GRAPH_FORMATS`.
-        acceptance: kept in the native format with the tokens it predicts, and as scores of a graph's nodes.
+    The acceptance is kept in the native format with the tokens it predicts, and as scores of a graph's nodes.
     """
     write_atomic(path, tree_to_bytes(tree, format, acceptance))
 

@@ -78,11 +78,7 @@ def single_node(max_size: int) -> np.ndarray:
 
 
 def rebuild(rows: np.ndarray, tables: list[np.ndarray], size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Read one optimal tree of `size` nodes off T[1..L].
-
-    Returns:
-        parents int [n] and ranks int [n], parents before children.
-    """
+    """Read one optimal tree of `size` nodes off T[1..L]: parents and ranks int [n], parents before children."""
     best = [single_node(len(tables[0]) - 1), *(table.max(axis=1) for table in tables)]
     parents, ranks = [-1], [0]
     todo = [(0, len(tables), size)]  # (node, levels left, size of its subtree)
@@ -106,10 +102,8 @@ def rebuild(rows: np.ndarray, tables: list[np.ndarray], size: int) -> tuple[np.n
 def best_first(rows: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Take the `size` best-scored nodes, one after another, each below a node and after an elder sibling taken before.
 
+    Returns parents, ranks int [m] and scores float64 [m] in the order taken; m < size when levels and ranks run out.
     Optimal when no row increases: then a parent and an elder sibling never score less than the node itself.
-
-    Returns:
-        parents int [m], ranks int [m], scores float64 [m] in the order taken; m < size when levels and ranks run out.
     """
     depth, ranks_available = rows.shape
     # by_depth[d]: ranks below a node of depth d; a vector's rows are one row seen many times, so it is listed once

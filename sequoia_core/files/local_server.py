@@ -23,11 +23,9 @@ LAST_WORDS = 300  # characters of a server's log that a fault shows
 
 
 def checked_address(address: str, *, remote: bool = False, others: str = "--remote allows others") -> str:
-    """Return the scheme, host and port of a server.
+    """Return the scheme, host and port of a server, which is on this machine unless `remote`.
 
-    Args:
-        remote: whether it may be elsewhere than on this machine.
-        others: how that is allowed, for the error.
+    `others` says in errors how that is allowed.
     """
     try:
         parts = urlsplit(address)

@@ -49,12 +49,7 @@ def looks_like_metrics(text: str) -> bool:
 
 
 def counts_between(after: str, before: str | None, *, engine: str = "auto", model: str | None = None) -> ServerCounts:
-    """Return the counts between two readings, or since the server's start where there is only one.
-
-    Args:
-        engine: one of `server_counts.ENGINES`, or "auto".
-        model: which of several; None where there is one.
-    """
+    """Return the counts between two readings, or since the server's start, of one of `ENGINES` or "auto"."""
     later = _reading(after, engine, model)
     if any(name in _AVERAGES for values in later.values() for name in values):
         return _averages(later)

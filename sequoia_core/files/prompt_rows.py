@@ -42,11 +42,7 @@ def usual_column(columns: Iterable[str]) -> str | None:
 
 
 def choose_column(columns: Sequence[str], candidates: Sequence[str], column: str | None) -> str:
-    """Return the column that holds the prompts.
-
-    Args:
-        candidates: those of text, of which the only one is taken, unless it is called like a label.
-    """
+    """Return the column of prompts; the only one of the text `candidates` unless it is called like a label."""
     if column is not None:
         if column not in columns:
             raise ValueError(f"found columns {listed(columns)}, expected one named {column!r}")

@@ -44,11 +44,7 @@ class Drafted(NamedTuple):
 
 
 def counts_of_log(text: str, model: str | None = None) -> ServerCounts:
-    """Read the lines of a server's log.
-
-    Args:
-        model: which of several drafters.
-    """
+    """Read the lines of a server's log; `model` is one of several drafters."""
     if windows := [_read(_VLLM, rest, number) for number, _, rest in _marked(text, VLLM_MARK)]:
         return _of_windows([counts.groups() for counts in windows])
     if totals := [(number, _read(_VLLM_V0, rest, number)) for number, _, rest in _marked(text, VLLM_V0_MARK)]:

@@ -222,8 +222,7 @@ def counts_of_table(text: str) -> ServerCounts:
 def counts_of_rates(values: Sequence[float], rates: str | None = None, *, engine: str = "unknown") -> ServerCounts:
     """Return published rates by position as counts, without an interval.
 
-    Args:
-        rates: one of `RATES`; None takes numbers that never rise as survival, and asks about others.
+    `rates` is one of `RATES`; None takes numbers that never rise as survival, and asks about others.
     """
     if rates not in (None, *RATES):
         raise ValueError(f"--rates: found {rates[:40]!r}, expected {' or '.join(RATES)}")

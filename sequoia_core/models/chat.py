@@ -30,12 +30,7 @@ _RENDERER = BoundedProcess(
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one side said in a conversation.
-
-    Args:
-        role: one of `ROLES`.
-        text: may be empty.
-    """
+    """What one side, one of `ROLES`, said in a conversation; may be empty."""
 
     role: str
     text: str

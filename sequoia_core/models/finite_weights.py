@@ -31,9 +31,7 @@ def check_finite(name: str, model: PreTrainedModel, files: Callable[[], Iterable
 def not_finite(key: str, stored: torch.Tensor | None, dtype: torch.dtype) -> str:
     """Say what was found and expected where the numbers of a tensor are not finite.
 
-    Args:
-        stored: the tensor as its file holds it; None where that is not known.
-        dtype: that it was loaded in.
+    `stored` is the tensor as its file holds it, `dtype` that in which it was loaded.
     """
     kind = str(dtype).removeprefix("torch.")
     if stored is None or not stored.isfinite().all():

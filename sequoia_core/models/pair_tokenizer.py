@@ -23,11 +23,9 @@ Names = Sequence[str | os.PathLike | None]
 
 
 def tokenizer_of(names: Names, given: str | os.PathLike | None) -> tuple[Tokenizer, tuple[str, ...]]:
-    """Return the tokenizer of some models, and what to know of it.
+    """Return the tokenizer of some models, the target first, and what to know of it.
 
-    Args:
-        names: of the models, the target first.
-        given: whose tokenizer is used; None takes the first folder's, and that of a GGUF file where there is none.
+    None takes the first folder's tokenizer, and that of a GGUF file where there is none.
     """
     tokenizers: dict[str, Tokenizer] = {}
     for name in (given, *names):

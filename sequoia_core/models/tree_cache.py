@@ -164,8 +164,7 @@ class CacheSession:
     ) -> torch.Tensor:
         """Return the logits [q, V] of tokens in any slots, int64 [q] each on the device; `length` stays.
 
-        Args:
-            mask: [1, 1, q, capacity] of the model's dtype, over all slots there are.
+        The mask is [1, 1, q, capacity] of the model's dtype, over all slots there are.
         """
         self.cache.slots = slots
         try:

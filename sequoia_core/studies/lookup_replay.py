@@ -119,11 +119,7 @@ def encode_requests(
     progress: Callable[[float, str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> Encoded:
-    """Return recorded requests as token ids, encoding those that came as text.
-
-    Args:
-        encode: text -> token ids, without special tokens.
-    """
+    """Return recorded requests as token ids, encoding text by `encode`, without special tokens."""
     requests: list[Request] = []
     tokens = 0
     for number, request in enumerate(recorded):

@@ -199,9 +199,7 @@ class StepRounds:
     def profile(self, average: Callable[..., np.ndarray] = np.median) -> HardwareProfile:
         """Return the profile of all rounds taken.
 
-        Args:
-            average: over rounds, called with an array and `axis`. The mean predicts totals on a machine whose speed
-                drifts.
+        `average` is called with an array and `axis`; the mean predicts totals on a machine whose speed drifts.
         """
         k, shown = len(self.sizes), self.shown
         greedy, sampled, longer = np.split(np.array(self.taken), [k + 1, k + 1 + len(shown)], axis=1)

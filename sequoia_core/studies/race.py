@@ -122,8 +122,7 @@ def own_method(
 ) -> Method:
     """Return what decodes a prompt with a tree, EOS switched off; `ROOT_ONLY` is the autoregressive baseline.
 
-    Args:
-        options: of `decode`; explanations are off by default.
+    `options` are those of `decode`; explanations are off by default.
     """
     models = {"target": pair.target.ignore_eos(), "draft": pair.draft and pair.draft.ignore_eos()}
     options = {**models, "tree": tree, "sampling": sampling, "explain": False, **options}

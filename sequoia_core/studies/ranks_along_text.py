@@ -77,8 +77,7 @@ def outcome_question(verifier: Verifier, width: int, *, teacher_forced: bool, ge
 def calibration_question(width: int, *, generator: torch.Generator) -> Question:
     """Ask how likely children of known draft probability are accepted; answers are `Sample` fields, [N, 5, W].
 
-    Args:
-        generator: a stream of its own, on the draft's device, so that other questions' answers stay the same.
+    The generator, on the draft's device, is not that of other questions, so that their answers stay the same.
     """
 
     def ask(
@@ -227,9 +226,7 @@ def ranks_along(
 ) -> Answers | None:
     """Return the answer to each question at every position of `text`: name -> array [N, ...]; None when cancelled.
 
-    Args:
-        questions: by name, asked in this order.
-        generator: on the draft's device, handed to each question.
+    Questions are asked in order and get the generator, on the draft's device.
     """
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in questions}
     written = torch.tensor(text, dtype=torch.int64, device=draft.device).split(CHUNK)

@@ -97,11 +97,9 @@ def start_and_ask(
     one_at_a_time: bool = False,
     progress: Progress | None = None,
 ) -> dict[int, list[Served]]:
-    """Do the same with servers that are started for it and ended after it.
+    """Do the same with servers that are started for it by commands (length of draft -> command) and ended after it.
 
-    Args:
-        commands: length of draft -> what starts its server.
-        one_at_a_time: needs memory for one server only, but disturbances then hit settings differently.
+    `one_at_a_time` needs memory for one server only, but disturbances then hit settings differently.
     """
     answers: dict[int, list[Served]] = {}
     for group in [[k] for k in commands] if one_at_a_time else [list(commands)]:

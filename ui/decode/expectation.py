@@ -29,9 +29,7 @@ def draw(
 ) -> tuple[float | None, Estimate | None]:
     """Say what is expected of a tree -> tokens per step, speedup of one prompt; None where nothing is.
 
-    Args:
-        origin: where the tree comes from, for people.
-        vector: one that holds for the conditions; None when none does, which is then offered to be measured.
+    Without a vector that holds for the conditions its measurement is offered.
     """
     if not isinstance(tree, TokenTree):
         return _draw_dynamic(tree, origin, vector, wanted)

@@ -47,9 +47,7 @@ def decode_beside_baseline(
 ) -> dict[str, Any]:
     """Decode with the tree and without it, in turns, so that a slow moment of the machine touches both.
 
-    Args:
-        keep: gets the run before it is filled, so that a cancel or failure loses nothing.
-        progress: called with the share that is done, 0 to 1, and with what is being done.
+    `keep` gets the run before it is filled, so that a cancel or failure loses nothing.
     """
     import torch
 

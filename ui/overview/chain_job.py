@@ -112,9 +112,7 @@ class _Enough:
 def chain_work(prompts: Sequence[str], *, models: PairSpec = DEMO) -> Callable[[JobContext], ChainResult]:
     """Return the work of the whole chain at temperature 0: profile, measure, plan, decode.
 
-    Args:
-        prompts: the last one is decoded; acceptance is measured on those before it until the plan is settled. At
-            least two.
+    Of two prompts or more the last is decoded; acceptance is measured on the others until the plan is settled.
     """
 
     def work(context: JobContext) -> ChainResult:

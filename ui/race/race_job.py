@@ -32,11 +32,9 @@ class Race:
 
 
 def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], Race]:
-    """Return the work of a race.
+    """Return the work of a race between decodes of one pair, prompt and length, sampled alike.
 
-    Args:
-        entrants: method -> its decode; all of one pair, one prompt and one length, sampled alike. The baseline of the
-            others is the first, whose tree is a root alone.
+    The first is the baseline of the others: its tree is a root alone.
     """
 
     def work(context: JobContext) -> Race:

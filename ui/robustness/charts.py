@@ -87,11 +87,7 @@ def _along(axis: str, rows: Rows, by: str, value: str, low: str, high: str, y: s
 
 
 def tokens_figure(runs: Rows, axis: str = "temperature") -> go.Figure:
-    """Draw tokens per step with 95% intervals over temperature, one line per verifier; rows of one top-p.
-
-    Args:
-        axis: "temperature", or "top_p" for rows of one temperature.
-    """
+    """Draw tokens per step with 95% intervals over temperature (of one top-p) or top-p, one line per verifier."""
     hover = (
         f"%{{fullData.name}}, {AXES[axis][1]} %{{customdata[2]}}<br>%{{y:.2f}} tokens per step"
         "<br>95%: %{customdata[0]:.2f} to %{customdata[1]:.2f}<extra></extra>"
@@ -257,8 +253,7 @@ def confidence_figure(bins: Rows) -> go.Figure:
 def dynamic_trees_figure(rows: Rows) -> go.Figure:
     """Draw tokens per step ÷ the static tree's over temperature, with 95% intervals and the line of a tie.
 
-    Args:
-        rows: of one budget, each with `tree`, `temperature` and `over_static` of value, low and high.
+    Rows are of one budget, each with `tree`, `temperature` and `over_static` of value, low and high.
     """
     traces = []
     for colour, name in zip(SERIES, dict.fromkeys(row["tree"] for row in rows), strict=False):

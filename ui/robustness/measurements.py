@@ -57,9 +57,7 @@ class Subject:
     def trees(self, kind: str, sampling: SamplingConfig) -> TokenTree | TreePolicy | None:
         """Return the tree, SpecInfer's own, or trees of text already seen that are no larger or deeper, at no cost.
 
-        Args:
-            kind: "" for the tree, "specinfer_tree", "lookup", or "hybrid", of which there are none where no vector
-                tells the draft's chances.
+        `kind` is "" for the tree, "specinfer_tree", "lookup", or "hybrid", which a vector must calibrate.
         """
         from sequoia_core import HybridTree, LookupTree, TextIndex
         from sequoia_core.decoding.tree_policy import SPECINFER_TREE
@@ -83,8 +81,7 @@ def compare_work(
 ) -> Work:
     """Return the work of comparing the verifiers: on the tree by decoding, then rank by rank without a tree.
 
-    Args:
-        beside: kinds of other trees to decode beside the tree, as `Subject.trees` has them.
+    `beside` are kinds of other trees to decode, as `Subject.trees` has them.
     """
 
     def work(context: JobContext) -> Row:
@@ -157,8 +154,7 @@ def lossless_work(
 ) -> Work:
     """Return the work of decoding the subject's first prompt many times and testing what was written.
 
-    Args:
-        kind: of trees, as `Subject.trees` has them; all but the tree itself are walked by their own verifier.
+    `kind` is of trees, as in `Subject.trees`; all but the tree itself are walked by their own verifier.
     """
 
     def work(context: JobContext) -> Row:

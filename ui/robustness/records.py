@@ -52,11 +52,9 @@ def comparison_record(
 def losslessness_record(
     report: LosslessnessReport, texts: Sequence[str], *, false_alarm: float, **settings: Any
 ) -> Row:
-    """Return the record of a losslessness check.
+    """Return the record of a losslessness check, with the text of each of the report's cells.
 
-    Args:
-        texts: what each of the report's cells reads as.
-        false_alarm: how often a correct verifier fails, at most.
+    `false_alarm` is how often a correct verifier fails, at most.
     """
     low, high = count_bounds(report.expected, report.samples)
     return {

@@ -86,11 +86,7 @@ def load_run(path: str | Path) -> dict[str, Any]:
 
 
 def run_from_bytes(data: bytes, name: str) -> dict[str, Any]:
-    """Read a run, also of version 1: one JSON object with one tree for all steps.
-
-    Args:
-        name: of the file, for errors.
-    """
+    """Read a run, also of version 1: one JSON object with one tree for all steps."""
     lines = data.splitlines()
     try:
         first = read_json(lines[0]) if lines else None

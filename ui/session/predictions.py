@@ -91,8 +91,7 @@ def profiled_machine() -> str:
 def predicted(tree: TokenTree, vector: AcceptanceVector | None = None) -> float | None:
     """Return the predicted speedup of a tree with the pair in use on this machine, or None: see `no_prediction`.
 
-    Args:
-        vector: one that holds for the decode in question; None takes the one in use, for its own settings.
+    The vector holds for the decode in question; None takes the one in use, for its own settings.
     """
     found = prediction(tree, vector)
     return None if found is None else found.speedup.value
@@ -101,10 +100,9 @@ def predicted(tree: TokenTree, vector: AcceptanceVector | None = None) -> float 
 def prediction(
     tree: TokenTree, vector: AcceptanceVector | None = None, *, prompts: int | None = None
 ) -> Prediction | None:
-    """Return what is predicted of a tree, with intervals, or None: see `no_prediction`. Arguments as `predicted`.
+    """Return what is predicted of a tree, with intervals, or None: see `no_prediction`.
 
-    Args:
-        prompts: how many will be decoded; None for the average over all text of that kind.
+    `prompts` is how many will be decoded; None for the average over all text of that kind.
     """
     if no_prediction(tree, vector) is not None:
         return None

@@ -86,12 +86,7 @@ def use_vector(name: str) -> None:
 
 
 def set_acceptance(vector: AcceptanceVector, source: str, name: str) -> None:
-    """Use this vector on every page, and keep it by that name beside the shipped ones.
-
-    Args:
-        source: where it comes from, for people.
-        name: short; numbered when a different vector has it already.
-    """
+    """Use this vector on every page, and keep it beside the shipped ones by that name, numbered where it is taken."""
     kept, sources = get("own_vectors", {}), get("own_sources", {})
     unique = next(
         candidate

@@ -92,12 +92,7 @@ class Nodes(NamedTuple):
     def with_children(
         self, frontier: np.ndarray, counts: np.ndarray, tokens: np.ndarray, probs: np.ndarray, scores: np.ndarray
     ) -> Nodes:
-        """Add the first `counts[i]` of row i as children of node `frontier[i]`.
-
-        Args:
-            frontier, counts: int64 [w].
-            tokens, probs, scores: [w, k].
-        """
+        """Add the first `counts[i]` of row i [k] as children of node `frontier[i]`, int64 [w]."""
         ranks = np.arange(1, tokens.shape[1] + 1)
         chosen = ranks <= counts[:, None]
         rows, columns = np.nonzero(chosen)
@@ -124,9 +119,7 @@ class Rows(Protocol):
     def drawn(self, k: int, seen: Sequence[np.ndarray] = ()) -> tuple[np.ndarray, np.ndarray]:
         """Draw k tokens of each row, at most all, as the verifier asks for them; shapes as for `most_likely`.
 
-        Args:
-            seen: tokens of each row that are looked up already; the first is drawn from what top-p leaves of the
-                others.
+        After the looked-up tokens `seen`, the first is drawn from what top-p leaves of the others.
         """
         ...
 
@@ -175,9 +168,7 @@ def best_draws(
 ) -> tuple[float, float]:
     """Return what the best number of nodes more gains beyond its cost, and the least gain among them (inf for none).
 
-    Args:
-        gains: of the nodes that may be added to `size` nodes.
-        threshold: the gain of each has to be above it.
+    `gains` are of the nodes that may be added to `size` nodes; each has to be above the threshold.
     """
     gains = -np.sort(-gains)[: max_size - size]
     gains = gains[gains > threshold]
@@ -192,9 +183,7 @@ def best_draws(
 def worth_verifying(scores: np.ndarray, step: np.ndarray) -> int:
     """Return how many of the likeliest nodes are worth what verifying them costs.
 
-    Args:
-        scores: float64 [n], falling, the root's 1 first.
-        step: float64 [N + 1], the cost of a step of that many nodes in tokens; entry 0 is unused.
+    `scores` float64 [n] fall from the root's 1; `step` float64 [N + 1] is the cost of n nodes in tokens.
     """
     return int((np.cumsum(scores) - step[1 : len(scores) + 1]).argmax()) + 1
 

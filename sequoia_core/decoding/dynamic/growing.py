@@ -143,11 +143,7 @@ def predict_policy(
     context: float | None = None,
     prompts: int | None = None,
 ) -> Prediction:
-    """Predict the speedup of a dynamic or adaptive policy.
-
-    Args:
-        acceptance: a vector with a calibration.
-    """
+    """Predict the speedup of a dynamic or adaptive policy; the vector needs a calibration."""
     if policy.fixed is not None:
         return predict(policy.fixed, acceptance, profile, context=context, prompts=prompts)
     assert acceptance.calibration is not None

@@ -32,11 +32,9 @@ def predict_growing(
     prompts: int | None = None,
     seed: int = 0,
 ) -> Prediction:
-    """Predict decoding with trees of this expansion policy; no interval for one prompt or rows that are not by prompt.
+    """Predict decoding with trees of this expansion policy, as it is at the start of a run.
 
-    Args:
-        expansion: as it is at the start of a run; what it learns from the run is left out.
-        kind: of `calibration.KINDS`, which tables apply to its children: "most likely" or "drawn".
+    There is no interval for one prompt or rows that are not by prompt. `kind` is one of `calibration.KINDS`.
     """
     greedy = calibration.temperature == 0.0
     rows, gain = calibration.rows_by_prompt(), calibration.gain_by_prompt(kind)

@@ -44,11 +44,9 @@ class MarginalGains:
 
 
 def marginal_gains(expansion: ExpansionPolicy, nodes: Nodes, rows: Rows, *, most: int) -> MarginalGains:
-    """Return the gains and costs of a finished tree; for an unknown policy the gains alone.
+    """Return the gains and costs of a finished tree, and up to `most` candidates left out.
 
-    Args:
-        rows: after those nodes that the draft read, in the order of the nodes.
-        most: how many left-out candidates to list.
+    `rows` are those after the nodes that the draft read, in their order. For an unknown policy the gains alone.
     """
     costs: list[float | None] = [None] * nodes.size
     next_cost: float | None = None

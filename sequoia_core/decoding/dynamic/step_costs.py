@@ -81,11 +81,7 @@ class StepCosts:
 
 
 class Rate:
-    """Tokens per second by the profile, of the last steps of a run.
-
-    Args:
-        tokens_per_step, tokens_per_sec: to start from, as if `MEMORY` steps had shown it.
-    """
+    """Tokens per second by the profile, of the last steps of a run; begins as if `MEMORY` steps had shown the given."""
 
     def __init__(self, tokens_per_step: float, tokens_per_sec: float) -> None:
         self._tokens = MEMORY * tokens_per_step
@@ -103,8 +99,7 @@ class Rate:
 class RunCosts:
     """Cost of each part of a step, in tokens, at the current length and recent speed.
 
-    Args:
-        costs_at: committed tokens -> profiled times; asked again after every `CONTEXT_STEP` of them.
+    `costs_at`, committed tokens -> profiled times, is asked again after every `CONTEXT_STEP` of them.
     """
 
     def __init__(self, costs_at: Callable[[int], StepCosts | None]) -> None:

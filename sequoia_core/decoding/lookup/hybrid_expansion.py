@@ -158,9 +158,7 @@ class HybridExpansion:
     def looked_up_below(self, nodes: Nodes, added: list[tuple[int, int, float, float]], least: float) -> Nodes:
         """Return the nodes with the children that the draft added, and below these what followed such text before.
 
-        Args:
-            added: parent, token, probability and chance after the parent of each child.
-            least: the score that looked-up nodes have at least.
+        `added` has parent, token, probability and chance after the parent; looked-up nodes score `least` or more.
         """
         columns, old = self.columns.columns, nodes.size
         size = old + len(added)

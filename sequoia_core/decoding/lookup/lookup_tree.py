@@ -108,12 +108,7 @@ def profile_of_target(
 
 
 class LookupDrafter:
-    """Drafts the trees of a `LookupTree`; it has no session.
-
-    Args:
-        capacity: tokens of the text at its longest.
-        temperature: of the target, for a step's costs and for the chances to begin with.
-    """
+    """Drafts the trees of a `LookupTree`; it has no session. `capacity` is the tokens of the text at its longest."""
 
     def __init__(self, policy: LookupTree, *, reach: Reach, capacity: int, temperature: float) -> None:
         self._text, self._policy, self._reach = RunningText(policy.index, capacity), policy, reach

@@ -145,11 +145,9 @@ class RunningText:
         return library.index_grow(self._ring.address, _address(self._store), tree.address, size, fresh)
 
     def occurrences(self, parents: np.ndarray, tokens: np.ndarray, read: np.ndarray) -> tuple[Occurrence | None, ...]:
-        """Return where each node of a tree below this text was found [n]; empty where none was.
+        """Return where each node of a tree int [n] below this text was found [n]; empty where none was.
 
-        Args:
-            parents, tokens: int [n], of the tree.
-            read: bool [n], which nodes the draft model has read, so that it gave their children probabilities.
+        `read`, bool [n], are the nodes that the draft model has read.
         """
         size = len(parents)
         tree = TreeColumns(max_size=size * (1 + MOST), max_depth=1, max_children=size + MOST, least=LEAST_SCORE)

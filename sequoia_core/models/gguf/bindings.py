@@ -168,11 +168,7 @@ def load() -> Library:
 
 
 class Weights:
-    """A model in llama.cpp's memory, freed when nothing uses it any more.
-
-    Args:
-        options: fields of llama_model_params.
-    """
+    """A model in llama.cpp's memory, freed when nothing uses it any more; options are fields of llama_model_params."""
 
     def __init__(self, library: Library, path: Path, name: str, **options: Any) -> None:
         params = library.c.llama_model_default_params()

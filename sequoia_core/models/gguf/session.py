@@ -92,11 +92,7 @@ class LlamaCppSession:
         return torch.from_numpy(logits)[:, : self._vocab_size]
 
     def _sequences(self, parents: np.ndarray) -> list[list[int]]:
-        """Return which sequences each new token belongs to, one for each leaf, and give those their cached paths.
-
-        Args:
-            parents: int [q], the slot of each new token's parent, -1 for the first of the text.
-        """
+        """Return which sequences each new token belongs to, one for each leaf, and give those their cached paths."""
         first, ends = self.length, self._ends
         through: list[list[int]] = [[] for _ in parents]
         for node in range(len(parents) - 1, -1, -1):
@@ -156,11 +152,7 @@ class LlamaCppSession:
 
 
 def _parents(tree_mask: np.ndarray, held: int) -> np.ndarray:
-    """Return the slot of each new token's parent, the latest one that it sees: int [q], -1 for the text's first token.
-
-    Args:
-        held: tokens in the cache before them.
-    """
+    """Return the slot of each new token's parent, the latest one that it sees: int [q], -1 for the first of all."""
     count, covered = tree_mask.shape
     own = covered - count + np.arange(count)
     seen = (tree_mask == 0) & (np.arange(covered) < own[:, None])

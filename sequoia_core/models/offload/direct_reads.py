@@ -85,11 +85,7 @@ class DirectFile:
                 )
 
     def read(self, memory: memoryview, offset: int, needed: int) -> None:
-        """Read into `memory`, which is aligned and of a multiple of 4,096 bytes, as is `offset`.
-
-        Args:
-            needed: bytes that must be there; the rest of `memory` may lie beyond the end of the file.
-        """
+        """Read `needed` bytes and more into `memory`, aligned and a multiple of 4,096 bytes as is `offset`."""
         done = 0
         while done < needed:
             try:

@@ -46,9 +46,7 @@ def host_buffer(size: int) -> torch.Tensor:
 class TensorSource:
     """Layers from the model's own files, converted to the dtype of their places (`layer_ring.LayerSource`).
 
-    Args:
-        stored: each layer's matrices in the files.
-        places: where they go, in the same order.
+    `stored` has each layer's matrices in the files, `places` where they go, in the same order.
     """
 
     def __init__(
@@ -112,12 +110,9 @@ class PackedSource:
 
 
 class HostSource:
-    """Layers from pinned memory of the host to a CUDA device, one copy per layer on a stream of its own.
+    """Layers from pinned memory of the host, which `origin` fills once, to a CUDA device, on a stream of its own.
 
     No GPU has run this yet: only its refusal is tested.
-
-    Args:
-        origin: what fills the pinned memory, once; its buffers are the device's.
     """
 
     def __init__(self, origin: TensorSource) -> None:

@@ -77,12 +77,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def needs_of(model: PreTrainedModel, streamed: StreamedModules, *, compiled: bool, beside: int) -> OffloadNeeds:
-    """Compute what a model needs, from its sizes.
-
-    Args:
-        compiled: whether compiled passes run it from a packed copy.
-        beside: bytes of the draft.
-    """
+    """Compute what a model needs, from its sizes; compiled passes run it from a packed copy."""
     config, width = model.config.get_text_config(), model.dtype.itemsize
     rows, slots = (
         LARGEST_TREE,

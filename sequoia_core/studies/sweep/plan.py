@@ -143,10 +143,8 @@ class Plan:
 def read_plan(path: str | Path, *, elsewhere: bool = False) -> Plan:
     """Read a plan, and check everything that can be checked before a weight is read.
 
-    Paths of models and prompts are relative to the plan's folder.
-
-    Args:
-        elsewhere: other machines run it, and may have devices that this one lacks: those are not looked for.
+    Paths of models and prompts are relative to the plan's folder. Run `elsewhere`, it may need devices that this
+    machine lacks.
     """
     text = read_bytes(path, limit=MAX_PLAN).decode("utf-8-sig", errors="replace")
     _check_text(path, text)
