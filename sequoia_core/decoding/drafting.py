@@ -206,9 +206,7 @@ class LevelDrafter:
                 self._first_rows[start : start + len(block)] = first
             start += len(block)
         rows = torch.empty(0, 0) if rows is None else rows
-        return DraftTree(
-            plan, root_position, tokens, probs, rows, plan.cache_positions, first_rows=self._first_rows
-        )  # fmt: skip
+        return DraftTree(plan, root_position, tokens, probs, rows, plan.cache_positions, first_rows=self._first_rows)
 
     def commit(self, draft: DraftTree, path: tuple[int, ...]) -> None:
         read = [position for position in draft.cache_positions[list(path)].tolist() if position >= 0]

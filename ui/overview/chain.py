@@ -120,7 +120,7 @@ def _draw_calibration() -> None:
                 False,
                 found.acceptance,
                 Prompting(),
-            )  # fmt: skip
+            )
         )
     job_panel.draw("measure")
 

@@ -275,7 +275,7 @@ def dynamic_trees_figure(rows: Rows) -> go.Figure:
                 line={"color": colour, "width": 2},
                 error_y=spread,
                 hovertemplate=f"{name}, T = %{{x}}<br>%{{y:.2f}}× the static tree<extra></extra>",
-            )  # fmt: skip
+            )
         )
     figure = new_figure(*traces, x="temperature", y="tokens per step ÷ static tree's")
     figure.add_hline(y=1.0, line={"color": GREY, "width": 1.5, "dash": "dot"})
