@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Parts = Iterator[RenderableType]
 
 SHOWN_SIZES = 32  # rows of a table
-NOTHING = 5e-4  # a smaller share of more tokens is none
+MIN_SHARE = 5e-4  # a smaller share of more tokens is none
 DEPTHS_BESIDE, BATCHES_BESIDE = 8, 2  # columns that fit 60 characters
 
 
@@ -138,7 +138,7 @@ def plan_parts(
         ],
     )
     if pays and larger is not None:
-        more = percent(larger.more_tokens) if larger.more_tokens >= NOTHING else "no"
+        more = percent(larger.more_tokens) if larger.more_tokens >= MIN_SHARE else "no"
         yield (
             f"Why no larger tree: {larger.size} nodes would bring {more} more tokens per step, but their step "
             f"takes {percent(larger.more_time)} longer: a bigger tree gains fewer tokens than its passes cost."

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..studies.sweep.run import State
 
 SHOWN_FAULTS = 3
-TOLD_SEC = 1.0  # about how often a sweep tells its state
+STATE_SEC = 1.0  # about how often a sweep tells its state
 
 
 @app.command("sweep")
@@ -114,7 +114,7 @@ def _lines() -> Callable[[State], None]:
 
     def tell(state: State) -> None:
         nonlocal said_sec, over
-        due = state.seconds - said_sec > LINE_SEC - TOLD_SEC
+        due = state.seconds - said_sec > LINE_SEC - STATE_SEC
         if not over and (due or state.fraction == 1.0):
             said_sec, over = state.seconds, state.fraction == 1.0
             to_stderr(_so_far(state))

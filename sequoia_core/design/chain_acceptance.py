@@ -28,7 +28,7 @@ from .conditions import TOPK
 from .replay import replay_while_growing
 
 RULES = MATCH, REJECTION = ("match", "rejection")  # by which engines accept a drafted token
-CARRIED = 16  # positions of a draft that a measured vector is carried over to
+CARRIED_POSITIONS = 16  # positions of a draft that a measured vector is carried over to
 SHOWN_K = 4  # at which rules are compared
 
 
@@ -135,7 +135,7 @@ def counts_of_matrix(matrix: AcceptanceMatrix, rates: str | None = None) -> Serv
 
 
 def counts_of_vector(
-    vector: AcceptanceVector, engine: str, rule: str = MATCH, *, longest: int = CARRIED
+    vector: AcceptanceVector, engine: str, rule: str = MATCH, *, longest: int = CARRIED_POSITIONS
 ) -> ServerCounts:
     """Return what a server would count on the texts of a vector, with drafts of `longest` tokens.
 

@@ -13,7 +13,7 @@ from .profile import HardwareProfile
 from .server_flags import server_flags
 from .tree import TokenTree
 
-SAME = ("device", "dtype", "context")  # profiles must agree in these if their drafts are compared
+SHARED_FIELDS = ("device", "dtype", "context")  # profiles must agree in these if their drafts are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def compare_drafts(candidates: Mapping[str, tuple[AcceptanceVector, HardwareProf
             raise ValueError(f"{name}: {mismatches[0]}")
         assert acceptance.holds_for is not None
         same = {"target": acceptance.holds_for.target, "sampling": acceptance.holds_for.sampling}
-        same |= {key: getattr(profile, key) for key in SAME} | {"offload": profile.offload}
+        same |= {key: getattr(profile, key) for key in SHARED_FIELDS} | {"offload": profile.offload}
         first = first or same
         for key, value in same.items():
             if value != first[key]:

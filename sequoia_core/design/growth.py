@@ -13,7 +13,7 @@ from .plain_trees import beam_tree, best_chains, best_first_tree, branching_tree
 from .tree import TokenTree
 
 Curve = tuple[np.ndarray, np.ndarray]  # sizes int [k], expected tokens float64 [k]
-POINTS = 24  # of the curve of a plain tree
+CURVE_POINTS = 24  # of the curve of a plain tree
 RESAMPLES = 100
 
 
@@ -35,8 +35,8 @@ def growth_curves(acceptance: AcceptanceVector, table: np.ndarray, *, depth: int
 
 
 def _plain_trees(acceptance: AcceptanceVector, max_size: int, depth: int, max_depth: int) -> dict[str, list[TokenTree]]:
-    widths = np.unique(np.geomspace(1, max((max_size - 1) // depth, 1), POINTS).astype(int)).tolist()
-    sizes = np.unique(np.geomspace(1, max_size, POINTS).astype(int)).tolist()
+    widths = np.unique(np.geomspace(1, max((max_size - 1) // depth, 1), CURVE_POINTS).astype(int)).tolist()
+    sizes = np.unique(np.geomspace(1, max_size, CURVE_POINTS).astype(int)).tolist()
     trees = {
         "one chain": [chain_tree(length) for length in range(depth + 1)],
         f"k chains, d ≤ {max_depth}": [best_chains(acceptance, size=size, depth=max_depth) for size in sizes],

@@ -15,8 +15,8 @@ FORMAT, VERSION = "sequoia-profile", 2
 MAX_FILE_BYTES = 1_000_000
 MIN_SEC, MAX_SEC = 1e-12, 1e9  # beyond, ratios of two times overflow
 MAX_CONTEXT = 10**9  # tokens
-JUMPS = 1.15  # times more than tokens in proportion: less is a machine's noise
-FALLS = 0.75  # of the longest time over fewer tokens: noise, and kernels that suit one size, take less
+MAX_JUMP = 1.15  # times more than tokens in proportion: less is a machine's noise
+MIN_FALL = 0.75  # of the longest time over fewer tokens: noise, and kernels that suit one size, take less
 
 
 class Streaming(NamedTuple):
@@ -55,7 +55,7 @@ class Streaming(NamedTuple):
 def odd_times(sizes: np.ndarray, verify_sec: np.ndarray) -> str | None:
     """Say that passes over more tokens take much less time than over fewer, or much more than one by one."""
     grown = verify_sec[1:] / verify_sec[:-1]
-    jumps = np.flatnonzero(grown > JUMPS * sizes[1:] / sizes[:-1])
+    jumps = np.flatnonzero(grown > MAX_JUMP * sizes[1:] / sizes[:-1])
     if jumps.size:
         few, many, times = sizes[jumps[0]], sizes[jumps[0] + 1], sizes[jumps[0] + 1] / sizes[jumps[0]]
         return (
@@ -64,7 +64,7 @@ def odd_times(sizes: np.ndarray, verify_sec: np.ndarray) -> str | None:
             "taken, and not between these two."
         )
     longest = np.maximum.accumulate(verify_sec)
-    fallen = np.flatnonzero(verify_sec < FALLS * longest)
+    fallen = np.flatnonzero(verify_sec < MIN_FALL * longest)
     if not fallen.size:
         return None
     last, before = fallen[0], int(verify_sec[: fallen[0]].argmax())

@@ -10,9 +10,9 @@ import numpy as np
 from ..files.server_counts import RequestTotals
 
 MIN_REQUESTS = 8  # of fewer, halves differ by chance in more than 1 of 70 orders
-PARTS = 3  # of prompts by length
+LENGTH_PARTS = 3  # of prompts by length
 SHUFFLES = 2000
-HALF = 0.5  # of what short prompts have: less is a fault (ik_llama.cpp#2296: .22 at 12K tokens, .8 at 1K)
+FAULTY_RATIO = 0.5  # of what short prompts have: less is a fault (ik_llama.cpp#2296: .22 at 12K tokens, .8 at 1K)
 
 
 class Spread(NamedTuple):
@@ -66,12 +66,12 @@ def by_prompt_length(totals: Sequence[RequestTotals]) -> list[LengthPart]:
     known = _known(totals)
     if len(known) < MIN_REQUESTS:
         return []
-    parts = [part for part in np.array_split(known, PARTS) if len(part)]
+    parts = [part for part in np.array_split(known, LENGTH_PARTS) if len(part)]
     return [LengthPart(int(p[0, 0]), int(p[-1, 0]), 1 + float(p[:, 1].sum() / p[:, 2].sum()), len(p)) for p in parts]
 
 
 def long_prompts(totals: Sequence[RequestTotals]) -> LongPrompts | None:
-    """Compare long prompts with short ones; None where lengths are unknown or too few, or long ones have HALF as much.
+    """Compare long prompts with short ones; None where lengths are unknown or too few, or long ones accept enough.
 
     Requests are shuffled, not drafts: those of one request resemble each other.
     """
@@ -80,7 +80,7 @@ def long_prompts(totals: Sequence[RequestTotals]) -> LongPrompts | None:
     if len(known) < MIN_REQUESTS or known[0, 0] == known[-1, 0]:
         return None
     short, long = (float(part[:, 1].sum() / part[:, 2].sum()) for part in (known[:middle], known[middle:]))
-    if long >= HALF * short:
+    if long >= FAULTY_RATIO * short:
         return None
     rates = known[:, 1] / known[:, 2]
     orders = np.random.default_rng(0).permuted(np.tile(rates, (SHUFFLES, 1)), axis=1)

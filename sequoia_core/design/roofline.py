@@ -20,7 +20,7 @@ from .profile import HardwareProfile
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # tokens of target passes
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # tokens of draft passes
 FIT_SLACK = 0.05  # by which times of experts may grow faster than the bound: noise
-RING = 3  # buffers for streamed layers
+RING_BUFFERS = 3  # buffers for streamed layers
 LINKS = {"host": "host_bytes_per_sec", "disk": "disk_bytes_per_sec"}  # where offloaded weights lie -> how they come
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -215,7 +215,7 @@ def modelled_profile(
     }  # fmt: skip
     if offload is not None:
         read_sec = layer_read_sec(target, device, dtype, software, offload)
-        meta["streaming"] = {"layers": target.num_hidden_layers, "buffers": RING, "layer_read_sec": read_sec}
+        meta["streaming"] = {"layers": target.num_hidden_layers, "buffers": RING_BUFFERS, "layer_read_sec": read_sec}
     return HardwareProfile(
         sizes=timed, verify_sec=seconds(target, timed, software=software, offload=offload),
         draft_sec=float(drafting[0]), device=device.title, dtype=dtype, context=context,
@@ -225,7 +225,7 @@ def modelled_profile(
 
 def memory_bytes(target: ModelShape, draft: ModelShape, *, dtype: str, tokens: int, offload: str | None) -> int:
     """Return the bytes that a pair needs on the device: weights, or what streaming keeps of them, and both caches."""
-    kept = target.parameters if offload is None else target.resident_parameters + RING * target.layer_parameters
+    kept = target.parameters if offload is None else target.resident_parameters + RING_BUFFERS * target.layer_parameters
     return bytes_of(dtype) * (kept + draft.parameters) + tokens * (target.kv_bytes(dtype) + draft.kv_bytes(dtype))
 
 

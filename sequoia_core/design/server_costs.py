@@ -101,7 +101,7 @@ class ServerCosts:
 
     def step_sec(self, k: int, batch: int = 1) -> float:
         """Return the seconds of one step of `batch` requests that each verify k drafted tokens; NaN where unknown."""
-        timed = [setting.step_sec for setting in self.settings if setting[::2] == (0, batch)]
+        timed = [setting.step_sec for setting in self.settings if (setting.k, setting.batch) == (0, batch)]
         if k == 0 and timed:
             return float(np.mean(timed))
         line = self._line(batch if self.profile is None else self._nearest(batch))

@@ -11,9 +11,9 @@ from .bootstrap import Estimate, bounds, estimate
 from .chain_acceptance import ChainAcceptance
 from .server_costs import MAX_BATCH, ServerCosts
 
-FLAT = 0.98  # of the best speed: less is lost in a machine's noise
-SURE = 1.96  # standard deviations
-HELPS = 1.02
+FLAT_SHARE = 0.98  # of the best speed: less is lost in a machine's noise
+DEVIATIONS = 1.96  # standard deviations
+MIN_HELP = 1.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,7 +134,7 @@ def _of_batch(acceptance: ChainAcceptance, seconds: np.ndarray, batch: int, cost
     speeds = batch * acceptance.tokens_per_step[:count] / seconds
     samples = batch * acceptance.samples[:, :count] / seconds
     best = int(speeds.argmax())
-    flat = tuple(int(k) for k in np.flatnonzero(speeds >= FLAT * speeds[best]))
+    flat = tuple(int(k) for k in np.flatnonzero(speeds >= FLAT_SHARE * speeds[best]))
     low, high = best, best
     if len(samples) > 1:
         # of equally fast ones the least, as for `best`
@@ -162,7 +162,7 @@ def _more(trials: int, samples: np.ndarray, best: int, flat: tuple[int, ...]) ->
     wanted = 1.0
     for other in others:
         ratio = np.log(samples[:, best] / samples[:, other])
-        wanted = max(wanted, (SURE * float(ratio.std()) / max(abs(float(ratio.mean())), 1e-9)) ** 2)
+        wanted = max(wanted, (DEVIATIONS * float(ratio.std()) / max(abs(float(ratio.mean())), 1e-9)) ** 2)
     return int(np.ceil(trials * (wanted - 1)))
 
 
@@ -180,4 +180,4 @@ def _what_helps(
     if drafting.any():
         speeds = batch * acceptance.tokens_per_step[:count] / (seconds - drafting / 2)
         helps["half the draft's time"] = float(speeds.max()) / now
-    return {what: speed for what, speed in helps.items() if speed >= HELPS}
+    return {what: speed for what, speed in helps.items() if speed >= MIN_HELP}

@@ -19,7 +19,7 @@ from typing import IO, Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SEC = 120  # for importing, from a slow disk too
-HEAD = 8  # bytes that say how long a message is
+HEAD_BYTES = 8  # bytes that say how long a message is
 TEXT = ("utf-8", "surrogatepass")  # of answers, which may hold half a surrogate pair
 
 
@@ -110,18 +110,18 @@ class BoundedProcess:
 
 
 def _send(stream: IO[bytes], message: bytes) -> None:
-    stream.write(len(message).to_bytes(HEAD, "little") + message)
+    stream.write(len(message).to_bytes(HEAD_BYTES, "little") + message)
     stream.flush()
 
 
 def _receive(stream: IO[bytes], limit: int | None = None) -> bytes | None:
     """Return a message; None where the other side ended first."""
-    head = stream.read(HEAD)
+    head = stream.read(HEAD_BYTES)
     length = int.from_bytes(head, "little")
     if limit is not None and length > limit:
         raise LimitError(f"answers with {length:,} bytes, expected at most {limit:,}")
     message = stream.read(length)
-    return message if len(head) == HEAD and len(message) == length else None
+    return message if len(head) == HEAD_BYTES and len(message) == length else None
 
 
 def _serve(module: str, function: str, memory_bytes: str, seconds: str) -> None:

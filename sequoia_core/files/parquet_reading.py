@@ -11,7 +11,7 @@ os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the default reserves more 
 import pyarrow  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
-from .prompt_rows import BESIDE, check_few, choose_column, listed, prompt_of, usual_column
+from .prompt_rows import SECOND_PARTS, check_few, choose_column, listed, prompt_of, usual_column
 from .safe_files import kind_of, one_line
 
 MAX_ROWS = 1_000_000  # empty rows take no space
@@ -38,7 +38,7 @@ def read(request: bytes) -> list[str]:
     if name not in candidates:
         kind = str(file.schema_arrow.field(name).type)[:80]
         raise ValueError(f"found column {name} of {kind}, expected text (there is: {listed(candidates)})")
-    beside = [other for other in texts if other.strip().lower() == BESIDE.get(name.strip().lower())]
+    beside = [other for other in texts if other.strip().lower() == SECOND_PARTS.get(name.strip().lower())]
     return _texts(file, [name, *beside], most_chars)
 
 

@@ -14,7 +14,7 @@ from .safe_files import read_json
 
 CHATS = ("turns", "messages", "conversations", "conversation")
 USUAL_COLUMNS = ("text", "prompt", *CHATS, "instruction")
-BESIDE = {"instruction": "input"}  # a part of the same prompt, where a row has it
+SECOND_PARTS = {"instruction": "input"}  # a part of the same prompt, where a row has it
 ASSISTANTS = ("assistant", "gpt", "model", "bot")
 MAX_COLUMNS = 1000  # for a person to choose from
 _LABEL = re.compile(
@@ -64,7 +64,7 @@ def prompt_of(row: Mapping[str, Any], column: str) -> str:
     if name in CHATS and isinstance(value, str) and value.lstrip().startswith("["):  # in a cell of a table
         value = read_json(value.encode())
     prompt = _before_the_answer(value) if isinstance(value, list) else text_of(value, column[:40])
-    beside = next((row[other] for other in row if other.strip().lower() == BESIDE.get(name)), None)
+    beside = next((row[other] for other in row if other.strip().lower() == SECOND_PARTS.get(name)), None)
     return f"{prompt}\n{beside}" if prompt and isinstance(beside, str) and beside.strip() else prompt
 
 

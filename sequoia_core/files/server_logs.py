@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from .server_counts import LLAMA_CPP, MAX_POSITIONS, SGLANG, VLLM, RequestTotals, ServerCounts
 
-LONGEST_LINE = 16_384  # characters of a line that counts
+MAX_LINE = 16_384  # characters of a line that counts
 VLLM_MARK, VLLM_V0_MARK, REQUEST_MARK, EVAL_MARK, TOTALS_MARK, SGLANG_MARK = (
     "SpecDecoding metrics:", "Speculative metrics:", "draft acceptance", " eval time =", "statistics ", "accept len:"
 )  # fmt: skip
@@ -80,8 +80,8 @@ def _marked(text: str, *marks: str) -> Iterator[tuple[int, str, str]]:
     for number, line in enumerate(text.splitlines(), start=1):
         for mark in marks:
             before, mark_found, after = line.partition(mark)
-            if mark_found and len(line) > LONGEST_LINE:
-                raise ValueError(f"line {number}: found {len(line):,} characters, expected at most {LONGEST_LINE:,}")
+            if mark_found and len(line) > MAX_LINE:
+                raise ValueError(f"line {number}: found {len(line):,} characters, expected at most {MAX_LINE:,}")
             if mark_found:
                 yield number, before + mark_found, after
 

@@ -29,7 +29,7 @@ from .server_counts import (
 
 MAX_REQUESTS = 10_000  # each is in every resample: 80 MB
 MAX_STEPS = 5_000_000  # of all requests
-LOOPING = 64  # characters, below which a repeated text says little
+MIN_LOOP_CHARS = 64  # characters, below which a repeated text says little
 EXPECTED_ANSWERS = (
     "answers of vLLM with metrics.speculative_decoding (--per-request-spec-decode-metrics detailed), or of llama.cpp's "
     "server with timings"
@@ -92,8 +92,8 @@ def _looped(row: dict[str, Any]) -> bool | None:
     text = message.get("content") if isinstance(message, dict) else choice.get("text", row.get("content"))
     if not isinstance(text, str) or not text:
         return None
-    half = text[-max(len(text) // 2, LOOPING) :]
-    return len(half) >= LOOPING and any(
+    half = text[-max(len(text) // 2, MIN_LOOP_CHARS) :]
+    return len(half) >= MIN_LOOP_CHARS and any(
         half[period:] == half[:-period] for period in range(1, len(half) // 4 + 1)[:200]
     )
 

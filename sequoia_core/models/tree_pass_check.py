@@ -10,7 +10,7 @@ from .protocol import LoadedModel, Tokenizer, causal_mask, dtype_name
 
 TOLERANCE = 1e-3  # of the spread of float32 logits, where right models differ by less than 1e-5
 ROUNDED_TOLERANCE = 0.05  # in fewer digits or quantised, where right models differ by 0.01 and wrong ones by 0.12
-UNCHANGED = 1e-6  # logits that differ by less did not notice what changed
+MIN_CHANGE = 1e-6  # logits that differ by less did not notice what changed
 TEXT = (
     "The old lighthouse keeper climbed the stairs every evening, lit the lamp and wrote down the weather of the day. "
     "In winter the sea was loud and few ships came by."
@@ -79,7 +79,7 @@ def check_tree_pass(model: LoadedModel, tokenizer: Tokenizer | None = None) -> N
             f"{name}: found the same logit for every token in {dtype_name(model)}, expected logits that tell tokens "
             "apart (one very large weight can drown all others)"
         )
-    if misplaced is not None and _difference(misplaced, tree) < UNCHANGED:
+    if misplaced is not None and _difference(misplaced, tree) < MIN_CHANGE:
         raise ValueError(
             f"{name}: found a {kind} that ignores the positions it is given: a tree gets the same logits with others, "
             "expected a model that takes positions (models with ALiBi derive distances from the order in the cache)"

@@ -20,8 +20,8 @@ from ..files.local_server import ask
 from ..files.server_readings import counts_from_bytes
 from .prompt_loop import Progress, Report, one_by_one
 
-COMPARED = 4  # tokens of each sampled answer
-ASKED = COMPARED + 2  # servers draft less where an answer ends
+COMPARED_TOKENS = 4  # tokens of each sampled answer
+ASKED_TOKENS = COMPARED_TOKENS + 2  # servers draft less where an answer ends
 CHOICES = (64, 16, 4, 1)  # answers to one request, tried in turn
 REQUEST_SEC = 600
 T = TypeVar("T")
@@ -100,7 +100,7 @@ def audit(
         return [ask_side(side, prompts[turn % len(prompts)], tokens, sampling, choices) for side in sides]
 
     audited, plain = sides
-    _, drafts = _drafts_while(plain, lambda: ask_side(plain, prompts[0], 2 * ASKED, sampling, 1))
+    _, drafts = _drafts_while(plain, lambda: ask_side(plain, prompts[0], 2 * ASKED_TOKENS, sampling, 1))
     if drafts or (drafts is None and plain.address == audited.address):
         told = "no counters of drafts" if drafts is None else f"{drafts:,} drafts in a request that should have none"
         raise ValueError(
@@ -179,9 +179,9 @@ def _laws(both: Both, prompts: int, *, variation: float, progress: Progress | No
     seen: defaultdict[tuple, list[int]] = defaultdict(lambda: [0, 0])
 
     def ask_both(turn: int, report: Report) -> int:
-        for side, answers in enumerate(both(turn, ASKED, choices)):
+        for side, answers in enumerate(both(turn, ASKED_TOKENS, choices)):
             for answer in answers:
-                text = (turn % prompts, *answer.tokens[:COMPARED])
+                text = (turn % prompts, *answer.tokens[:COMPARED_TOKENS])
                 seen[text][side] += 1
                 firsts[text[:2]][side] += 1
         report(1.0)
@@ -201,7 +201,7 @@ def _laws(both: Both, prompts: int, *, variation: float, progress: Progress | No
     elif lossless:
         verdict = f"No bias found {p}: one of total variation {variation:g} would show with probability {shown:.2f}."
     else:
-        verdict = f"Not lossless: tokens 2 to {COMPARED} have another law with a draft {p}."
+        verdict = f"Not lossless: tokens 2 to {COMPARED_TOKENS} have another law with a draft {p}."
     return {
         "lossless": lossless, "verdict": verdict, "requests": requests, "samples": law.samples,
         "p_value": law.p_value, "control_p_value": control.p_value, "degrees_of_freedom": law.degrees_of_freedom,

@@ -29,7 +29,7 @@ from .prompt_loop import part_of
 SIZES = (2, 4, 8, 16, 32, 64)
 DEPTH = 16
 MAX_TOKENS = 1_000_000  # of prompts and answers that are replayed: a minute or two
-ENOUGH = 0.95  # of the largest tree's gain: the size that is named where no profile tells the best
+ENOUGH_GAIN = 0.95  # of the largest tree's gain: the size that is named where no profile tells the best
 
 
 class Request(NamedTuple):
@@ -71,7 +71,7 @@ class Replay:
         if profile is not None:
             return max(self.within(profile), key=lambda size: self.predicted_speedup(size, profile))
         gains = self.tokens.sum() / self.steps.sum(axis=1) - 1.0
-        return self.sizes[int((gains >= ENOUGH * gains.max()).argmax())]
+        return self.sizes[int((gains >= ENOUGH_GAIN * gains.max()).argmax())]
 
     def within(self, profile: HardwareProfile) -> list[int]:
         """Return the sizes that were profiled."""

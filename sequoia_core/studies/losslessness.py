@@ -136,7 +136,7 @@ def check_losslessness(
     count = seen.total()
     if not count:
         raise Cancelled("samples: cancelled before the first was complete, expected at least one")
-    assert expected is not None, "whatever was counted was decoded after the prompt was read for the expected cells"
+    assert expected is not None, "expected counts are set before the first sample"
     expected.split(SMALLEST_EXPECTED / count)
     report = _g_test(expected, seen)
     if sampling.greedy and report.impossible and not report.pooled[0]:

@@ -30,7 +30,7 @@ DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32)
 GROWN_SIZE = 16  # nodes of the dynamic trees that are timed, at most
 SAMPLED_AT = 0.6  # any temperature above 0 draws and walks in the same way
 GROWN_AT = (GREEDY, SamplingConfig(SAMPLED_AT))
-DISTURBED = 1.5  # times the median round: other work used the machine
+DISTURBED_RATIO = 1.5  # times the median round: other work used the machine
 MAX_MEASURED = 4096  # tokens of a pass that is timed: its mask alone is 64 MiB
 
 
@@ -190,9 +190,9 @@ class StepRounds:
         return True
 
     def drop_disturbed(self) -> int:
-        """Forget rounds that took more than `DISTURBED` times the median of all, and return their number."""
+        """Forget rounds that took more than `DISTURBED_RATIO` times the median of all, and return their number."""
         totals = np.array(self.taken).sum(axis=(1, 2))
-        calm = totals <= DISTURBED * np.median(totals)
+        calm = totals <= DISTURBED_RATIO * np.median(totals)
         self.taken, self.grown = list(compress(self.taken, calm)), list(compress(self.grown, calm))
         return int((~calm).sum())
 

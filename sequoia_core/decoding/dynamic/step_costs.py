@@ -12,7 +12,7 @@ from ...design.profile_files import Streaming
 from ...design.step_time import computing_sec, overlapped
 from .expansion import TokenCosts, TreeBounds
 
-MEMORY = 20  # steps after which a past step counts 1 / e: long enough to average, short enough to follow the text
+MEMORY_STEPS = 20  # steps after which a past step counts 1 / e: long enough to average, short enough to follow the text
 CONTEXT_STEP = 64  # committed tokens after which costs are computed again
 EXPOSED_DRAFT_SHARE = 0.5  # of a draft pass, not overlapped by reading weights; 0.2 to 0.5 work equally well
 
@@ -84,7 +84,7 @@ class Rate:
     """Tokens per second by the profile, of the last steps of a run; begins as if `MEMORY` steps had shown the given."""
 
     def __init__(self, tokens_per_step: float, tokens_per_sec: float) -> None:
-        self._tokens = MEMORY * tokens_per_step
+        self._tokens = MEMORY_STEPS * tokens_per_step
         self._seconds = self._tokens / tokens_per_sec
 
     @property
@@ -92,7 +92,7 @@ class Rate:
         return self._tokens / self._seconds
 
     def seen(self, tokens: float, seconds: float) -> None:
-        kept = 1.0 - 1.0 / MEMORY
+        kept = 1.0 - 1.0 / MEMORY_STEPS
         self._tokens, self._seconds = kept * self._tokens + tokens, kept * self._seconds + seconds
 
 

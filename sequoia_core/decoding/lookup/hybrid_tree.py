@@ -28,7 +28,7 @@ from .in_turn_expansion import InTurnExpansion
 from .text_index import LEAST_SCORE, RunningText, TextIndex
 
 DRAFTED = {"topk": RECIPES["deterministic"], "in_turn": RECIPES["sampled"]}  # how each recipe has the draft propose
-LOOKED_UP_ADDS = 1.03
+LOOKUP_GAIN = 1.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class HybridTree(CalibratedTree):
         recipe = max(expected, key=lambda name: expected[name].value) if expected else self.recipe
         if self.profile is not None and self.recipe in ("auto", STATIC):
             tree, expected[STATIC] = best_static(self.rules, self, self.calibration, self.profile)
-            if recipe == STATIC or expected[STATIC].value > LOOKED_UP_ADDS * expected[recipe].value:
+            if recipe == STATIC or expected[STATIC].value > LOOKUP_GAIN * expected[recipe].value:
                 recipe = STATIC
                 self.use_static(tree)
         self.set(expected=expected, recipe=recipe)

@@ -21,7 +21,7 @@ from . import plain_index
 
 MAX_TOKENS = 1 << 26  # of an index: 4 GB
 LEAST_SCORE = 0.005  # of a node in a tree: rarer ones are not worth their verification on any machine
-SHOWN = 6  # tokens of a passage before a token, and from it on
+SHOWN_TOKENS = 6  # tokens of a passage before a token, and from it on
 PRIOR_TRIALS = 8.0
 # A token that followed a context k times, others o times, comes again with chance k / (k + o + a). The a by length of
 # match, if it was the newest there and if not: fitted to 17,000 positions of the demo target's answers.
@@ -164,7 +164,7 @@ class RunningText:
         return tuple(occurrences) if any(occurrences) else ()
 
     def _occurrence(self, place: int, source: int, match: int, *, drafted: bool) -> Occurrence:
-        sides = ((SHOWN, 0), (0, SHOWN))
+        sides = ((SHOWN_TOKENS, 0), (0, SHOWN_TOKENS))
         before, after = (self.passage(place, source, before=b, after=a) for b, a in sides)
         return Occurrence(match, bool(source), tuple(before), tuple(after), drafted)
 

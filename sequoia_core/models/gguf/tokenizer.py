@@ -14,7 +14,7 @@ from .bindings import Weights, load
 
 NONE, SENTENCEPIECE, WORD_PIECES = 0, 1, 3  # of enum llama_vocab_type
 UNKNOWN, UNUSED, CONTROL, USER_DEFINED = 1, 2, 8, 16  # of enum llama_token_attr
-ABSENT = -1  # the id of a token that there is not
+NO_TOKEN = -1  # the id of a token that there is not
 TEMPLATE_NAMES = {  # what chat templates call certain tokens, and the fields that number them
     "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding", "sep_token": "seperator",
 }  # fmt: skip
@@ -46,7 +46,7 @@ class GGUFTokenizer:
         self._pieces: dict[int, bytes] = {}
         template = fields.get("tokenizer.chat_template")
         self.chat_template: str | None = template if isinstance(template, str) else None
-        ids = {name: fields.get(f"tokenizer.ggml.{field}_token_id", ABSENT) for name, field in TEMPLATE_NAMES.items()}
+        ids = {name: fields.get(f"tokenizer.ggml.{field}_token_id", NO_TOKEN) for name, field in TEMPLATE_NAMES.items()}
         ids |= {
             "bos_token": library.c.llama_vocab_bos(self._vocab), "eos_token": library.c.llama_vocab_eos(self._vocab)
         }  # fmt: skip

@@ -14,7 +14,7 @@ from ...files.faults import is_out_of_memory, is_panic
 from ...files.model_names import DEMO_PAIR
 from ...models.prompting import encode_prompt
 from .content import PairHashes, files_of, pair_hashes
-from .jobs import CALIBRATING, PROFILE, RACE, Done, Job, digest, version_of
+from .jobs import CALIBRATION_PROMPTS, PROFILE, RACE, Done, Job, digest, version_of
 from .plan import BOTH, LOOKUP, MODEL, TREE_DEPTH
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _calibration(job: Job, loaded: _Loaded, text: str) -> Calibration:
     """Return the calibration on the domain's first prompts without this one; each is measured once."""
     from ...design.calibration import Calibration
 
-    others = [other for other in job.calibrating if other != text][:CALIBRATING]
+    others = [other for other in job.calibrating if other != text][:CALIBRATION_PROMPTS]
     assert others, "a plan has two prompts of each domain where there is a job of both"
     setting = (job.prompting, *(job.common[key] for key in ("temperature", "top_p", "new_tokens", "width", "seed")))
     for other in others:

@@ -21,9 +21,10 @@ from .plan import BOTH, LOOKUP, MODEL, Domain, PairSection, Plan, sizes_of
 from .results import cuts_first
 
 PROFILE, RACE = TIMED = ("profile", "race")  # kinds of jobs that have a machine to themselves
-MEASURES = 1  # raised when a row of the same key would hold other numbers
+MEASURE_VERSION = 1  # raised when a row of the same key would hold other numbers
 NAMES = ("pair", "target", "draft", "tokenizer_hash")  # columns that are in no key
-CALIBRATING = 4  # prompts of the domain by which "both" knows the draft's chances; never the one that is decoded
+# of the domain, by which "both" knows the draft's chances; never the one that is decoded
+CALIBRATION_PROMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def _job(
         "new_tokens": settings.new_tokens, "width": settings.width, "max_size": size,
         "threads": settings.threads, "version": version_of(kind, *way),
     }  # fmt: skip
-    calibrating = domain.texts[: CALIBRATING + 1] if kind == BOTH else ()
+    calibrating = domain.texts[: CALIBRATION_PROMPTS + 1] if kind == BOTH else ()
     # Not part of a key: names that people choose, and what a kind does not depend on; the tokenizer is, further below.
     unused = {
         MODEL: ("max_size",), LOOKUP: ("width",), BOTH: (), PROFILE: ("width", "max_size", "seed", "new_tokens"),
@@ -157,7 +158,7 @@ def _job(
 
 def version_of(kind: str, temperature: float, top_p: float) -> int:
     """Return the version of a measurement: one more where top-p cuts, since first children are drawn from cut rows."""
-    return MEASURES + cuts_first(kind, temperature, top_p)
+    return MEASURE_VERSION + cuts_first(kind, temperature, top_p)
 
 
 def digest(value: Any) -> str:

@@ -23,9 +23,9 @@ from ...models.prompting import Prompting, encode_prompt
 from .content import PairHashes, pair_hashes
 
 MODEL, LOOKUP, BOTH = DRAFTERS = ("model", "lookup", "both")
-MOST_JOBS = 100_000  # before they are split into parts
-MOST_THREADS = 1024
-SHOWN, MOST_FAULTS = 12, 100  # mistakes named at once, and looked for in the text
+MAX_JOBS = 100_000  # before they are split into parts
+MAX_THREADS = 1024
+SHOWN_FAULTS, MAX_FAULTS = 12, 100  # mistakes named at once, and looked for in the text
 MAX_PLAN, MAX_LINES, MAX_TABLES = 256 * 2**10, 10_000, 200  # bytes, lines, and tables of a kind
 MAX_DOTS = 200  # of a line: TOML's reader takes minutes for a key of 50,000 parts
 TREE_DEPTH, RACE_DEPTH = 16, 32  # edges of a path at most: of the trees of "lookup" and "both", of those that are raced
@@ -104,7 +104,7 @@ class PlanFile(_Section):
         BeforeValidator(_listed), AfterValidator(_once), Field(min_length=1),
     ] = (4, 8, 16)  # fmt: skip
     prompts_per_job: Annotated[int, Field(ge=1)] = 8
-    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] = 1
+    threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] = 1
     profile: bool = False
     race: bool = False
 
@@ -243,8 +243,8 @@ def _checked(settings: PlanFile, elsewhere: bool) -> tuple[Plan, list[Fault]]:
         hashes.append(hashed)
     count = len(domains) * len(settings.temperatures) * len(settings.top_p)
     count *= sum(len(sizes_of(kind, settings)) for pair in settings.pairs for kind in pair.drafters)
-    if count > MOST_JOBS:
-        faults.append((("temperatures",), f"found {count:,} settings, expected at most {MOST_JOBS:,}"))
+    if count > MAX_JOBS:
+        faults.append((("temperatures",), f"found {count:,} settings, expected at most {MAX_JOBS:,}"))
     settings = settings.model_copy(update={"pairs": pairs})
     return Plan(settings, tuple(domains.values()), tuple(hashes)), faults
 
@@ -294,9 +294,9 @@ def _options_of_elsewhere(pair: PairSection) -> dict[str, Any]:
 
 
 def _mistakes(path: str | Path, text: str, faults: Sequence[Fault]) -> ValueError:
-    mistakes = sorted((_line_of(text, keys), words) for keys, words in faults[:MOST_FAULTS])
-    shown = "; ".join(f"line {line}: {words}" for line, words in mistakes[:SHOWN])
-    more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
+    mistakes = sorted((_line_of(text, keys), words) for keys, words in faults[:MAX_FAULTS])
+    shown = "; ".join(f"line {line}: {words}" for line, words in mistakes[:SHOWN_FAULTS])
+    more = f"; and {len(faults) - SHOWN_FAULTS} more" if len(faults) > SHOWN_FAULTS else ""
     return ValueError(f"{path}: {shown}{more}")
 
 

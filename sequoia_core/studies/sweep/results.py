@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 ROWS, FAILED = "rows", "failed"
-MOST_ROWS, MOST_BYTES = 1_000_000, 2**30  # of one file, unpacked
-JOINED = 20_000  # rows of a file that others are joined into
-PLAINLY = {"PLAIN", "RLE", "BIT_PACKED"}  # encodings of text that do not repeat what came before
+MAX_ROWS, MAX_BYTES = 1_000_000, 2**30  # of one file, unpacked
+JOINED_ROWS = 20_000  # rows of a file that others are joined into
+PLAIN_ENCODINGS = {"PLAIN", "RLE", "BIT_PACKED"}  # encodings of text that do not repeat what came before
 FIRST_UNCUT = 1  # the last version of rows at top-p < 1 whose first children were drawn from uncut rows
-NEEDED = ("key", "kind")  # columns that files of every version have
+NEEDED_COLUMNS = ("key", "kind")  # columns that files of every version have
 PROMPT = ["domain", "prompt_hash"]  # what tells prompts from others
 PROMPTED = ["prompt_ending", "template_arguments"]  # how prompts were made, as `Prompting.record` has it
 TIMES = ("seconds", "worker")  # columns that differ between equal sweeps, beside what timed rows found
@@ -122,7 +122,7 @@ class Results:
         rows = read_rows(self.folder)
         if len(paths) > 1:
             plain = rows.astype(object).where(rows.notna(), None).to_dict("records")
-            names = {self.add(plain[start : start + JOINED]) for start in range(0, len(plain), JOINED)}
+            names = {self.add(plain[start : start + JOINED_ROWS]) for start in range(0, len(plain), JOINED_ROWS)}
             for path in paths:
                 if path.name not in names:
                     path.unlink()
@@ -190,9 +190,9 @@ def _opened(data: bytes, name: str) -> pq.ParquetFile:
         groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
         parts = [group.column(column) for group in groups for column in range(group.num_columns)]
         held = sum(map(_unpacked, parts))
-        if not set(NEEDED) <= set(file.schema_arrow.names):
-            raise ValueError(f"no columns {' and '.join(NEEDED)}")
-    if file.metadata.num_rows > MOST_ROWS or held > MOST_BYTES:
+        if not set(NEEDED_COLUMNS) <= set(file.schema_arrow.names):
+            raise ValueError(f"no columns {' and '.join(NEEDED_COLUMNS)}")
+    if file.metadata.num_rows > MAX_ROWS or held > MAX_BYTES:
         raise ValueError(f"{name}: found {file.metadata.num_rows:,} rows of {held:,} bytes in a file, expected fewer")
     return file
 
@@ -203,7 +203,7 @@ def _unpacked(part: pq.ColumnChunkMetaData) -> int:
     An entry without a value is a bit in the file, a number that repeats less than one; a text that does may be nearly
     the whole part.
     """
-    repeats = part.physical_type == "BYTE_ARRAY" and not set(part.encodings) <= PLAINLY
+    repeats = part.physical_type == "BYTE_ARRAY" and not set(part.encodings) <= PLAIN_ENCODINGS
     return part.total_uncompressed_size + part.num_values * (part.total_uncompressed_size if repeats else 8)
 
 

@@ -18,10 +18,10 @@ from .plan import Plan
 from .results import Results
 from .workers import ASK_SEC, Workers, is_worker_lost, killed_its_worker
 
-DEATHS = 2  # of workers with the same job and nothing else under way that are forgiven
-MOST_LOSSES = 10
-AHEAD = 2  # jobs given out per worker, so that none waits for its next one
-DIED = "the worker process died with this job, several times (out of memory?)"
+MAX_DEATHS = 2  # of workers with the same job and nothing else under way that are forgiven
+MAX_LOSSES = 10
+JOBS_AHEAD = 2  # jobs given out per worker, so that none waits for its next one
+DIED_FAULT = "the worker process died with this job, several times (out of memory?)"
 
 
 class WorkerState(NamedTuple):
@@ -155,8 +155,8 @@ def _through(
     """Yield each job with its result, as they end.
 
     A loss of workers does not say which job was the cause. Those that were under way are suspects: they are tried
-    again one by one, and one whose worker dies again, alone, is given up: after `DEATHS`, or where Dask, which tries
-    a job on several workers itself, gives it up once more.
+    again one by one, and one whose worker dies again, alone, is given up: after `MAX_DEATHS`, or where Dask, which
+    tries a job on several workers itself, gives it up once more.
     """
     waiting, suspects = deque(jobs), deque[Job]()
     under_way: dict[Future[Done], Job] = {}
@@ -166,7 +166,7 @@ def _through(
         if cancel.is_set():
             raise Cancelled("sweep: cancelled; what was finished is kept")
         on_trial = bool(suspects) or any(job.key in deaths for job in under_way.values())
-        most = 1 if on_trial else workers.machines if one_per_machine else AHEAD * workers.count
+        most = 1 if on_trial else workers.machines if one_per_machine else JOBS_AHEAD * workers.count
         lost = workers.lost()
         try:
             while len(under_way) < most and (source := suspects or waiting) and not lost:
@@ -201,7 +201,7 @@ def _through(
             yield under_way.pop(future), done
         if lost:
             losses += 1
-            if losses > MOST_LOSSES:
+            if losses > MAX_LOSSES:
                 raise ValueError(f"found workers lost {losses} times without a job that ended, expected some that stay")
             gone = workers.lost()  # all of them, with what gave out jobs: no job is the cause
             alone = len(under_way) == 1 and not gone
@@ -210,7 +210,7 @@ def _through(
                     waiting.appendleft(job)
                     continue
                 deaths[job.key] += alone
-                if deaths[job.key] <= DEATHS:
+                if deaths[job.key] <= MAX_DEATHS:
                     suspects.append(job)
                     continue
                 losses = 0
@@ -222,4 +222,4 @@ def _through(
 
 
 def _died(job: Job) -> Done:
-    return Done([], dict.fromkeys(job.keys, DIED), "lost workers", 0.0)
+    return Done([], dict.fromkeys(job.keys, DIED_FAULT), "lost workers", 0.0)
