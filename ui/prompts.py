@@ -97,10 +97,7 @@ def _first_line(prompt: str) -> str:
 
 
 def pick_in_form(place: DeltaGenerator, *, key: str) -> int:
-    """Draw the choice of a shipped prompt -> its number, or OWN_PLACE for one's own.
-
-    A form redraws nothing before it is sent, so a pick cannot be copied into a text area as `one` does.
-    """
+    """Draw the choice of a shipped prompt in a form -> its number, or OWN_PLACE for one's own."""
     examples = shipped.prompts()
     return place.selectbox(
         "Prompt",

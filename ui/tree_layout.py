@@ -13,10 +13,7 @@ MAX_DRAWN = 4_096  # nodes that a browser still draws
 
 
 def tidy_layout(graph: nx.DiGraph) -> dict[int, tuple[float, int]]:
-    """Return node -> across, from 0 to leaves - 1, and the depth in edges.
-
-    Leaves stand one unit apart and every parent centred over its first and last child, so no two edges cross.
-    """
+    """Return node -> across, from 0 to leaves - 1, and depth: parents stand over their children, so no edges cross."""
     import networkx as nx
 
     across: dict[int, float] = {}

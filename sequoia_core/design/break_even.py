@@ -92,10 +92,7 @@ def _tables(acceptance: AcceptanceVector, size: int) -> _Tables:
 
 
 def break_even(acceptance: AcceptanceVector, profile: HardwareProfile) -> dict[str, BreakEven]:
-    """Return where speculation breaks even: in "p_1", "c" and "t", each changed alone.
-
-    One factor multiplies all ranks of p, all draft passes, or all that a target pass takes beyond a single token.
-    """
+    """Return where speculation breaks even: in "p_1" (with all of p), "c" (of all draft passes) and "t", each alone."""
     tables = _tables(acceptance, profile.max_size)
     speedups = tables.speedups(profile)
     size = int(np.unravel_index(np.nanargmax(speedups), speedups.shape)[0]) + 2

@@ -218,10 +218,7 @@ class Calibration:
         return self.accepted[:, tables].sum(axis=(1, 2)) / np.maximum(predicted, 1e-9)
 
     def held_out_gain(self, kind: str) -> Estimate | None:
-        """Return the gain in log-likelihood of the tables over a plain vector, nats per position; None for one prompt.
-
-        Both are fitted on every second prompt and scored on the others, child by child.
-        """
+        """Return the gain in log-likelihood of the tables over a plain vector, nats per position of held-out prompts."""
         if len(self.positions) < 2:
             return None
         fit, score = _halves(len(self.positions))

@@ -91,10 +91,7 @@ class ChainAcceptance:
         return counts.accepted_tokens / (counts.accepted_tokens + counts.drafts - counts.positions[-1])
 
     def to_matrix(self) -> AcceptanceMatrix:
-        """Return acceptance by depth, of rank 1 alone, up to K.
-
-        A matrix's last row holds for all depths beyond it, so a row of 0 ends this one.
-        """
+        """Return acceptance by depth, of rank 1 alone, up to K, ended by a row of 0."""
         assert self.counts.drafts is not None
         reached = np.array([self.counts.drafts, *self.counts.positions[:-1], 0])
         probs = np.array([*self.counts.positions, 0]) / np.maximum(reached, 1)

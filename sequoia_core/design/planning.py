@@ -121,10 +121,7 @@ def surface_within_reach(
 def relative_cost(
     widths: np.ndarray, profile: HardwareProfile, *, greedy: bool, context: float | None = None
 ) -> np.ndarray:
-    """Return seconds of a step ÷ seconds of an autoregressive one for n = 1 .. N, float64 [N, D + 1].
-
-    `widths` are those of `shape_widths`.
-    """
+    """Return seconds of a step of `shape_widths` ÷ of an autoregressive one for n = 1 .. N, float64 [N, D + 1]."""
     widths = widths[1:]
     sizes = np.broadcast_to(np.arange(1, len(widths) + 1)[:, None], widths.shape[:2])
     seconds = step_seconds(sizes, widths, profile, context=context, greedy=greedy)
@@ -171,10 +168,7 @@ def _inner_by_level(parents: np.ndarray, ranks: np.ndarray, depth: int) -> np.nd
 
 
 def text_correction(table: np.ndarray, acceptance: AcceptanceVector) -> np.ndarray:
-    """Return what trees yield along the measured texts ÷ G(n, d) of them, float64 [N + 1, D + 1]; 1 without texts.
-
-    Replayed at a few sizes of every depth, and interpolated between them.
-    """
+    """Return what trees yield along the measured texts ÷ G(n, d) of them, float64 [N + 1, D + 1]; 1 without texts."""
     correction = np.ones_like(table)
     if acceptance.prompt_ranks is None:
         return correction
@@ -244,10 +238,7 @@ class ShapeSpread:
 def size_and_depth_spread(
     acceptance: AcceptanceVector, profile: HardwareProfile, tables: np.ndarray, *, level: float = 0.95
 ) -> ShapeSpread:
-    """Choose the best shape for each resampled vector, and compare.
-
-    `tables` are `bootstrap_tables` up to the largest size profiled.
-    """
+    """Choose the best shape for each resampled vector, by its `bootstrap_tables`, and compare."""
     bounds = {"max_size": tables.shape[1] - 1, "max_depth": tables.shape[2] - 1}
     cost = relative_cost(shape_widths(acceptance, **bounds), profile, greedy=is_greedy(acceptance))
     table = expected_tokens_table(acceptance, **bounds)

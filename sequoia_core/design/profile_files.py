@@ -20,11 +20,7 @@ MIN_FALL = 0.75  # of the longest time over fewer tokens: noise, and kernels tha
 
 
 class Streaming(NamedTuple):
-    """How layers stream in during every target pass.
-
-    Attributes:
-        layers: that are streamed; buffers: that hold them in turn; layer_read_sec: seconds to read one.
-    """
+    """How layers stream through a few buffers during every target pass."""
 
     layers: int
     buffers: int

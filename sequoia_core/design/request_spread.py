@@ -41,10 +41,7 @@ class LengthPart(NamedTuple):
 
 
 class LongPrompts(NamedTuple):
-    """Tokens accepted per step with short and with long prompts; `middle` divides them, tokens.
-
-    chance: of a difference as large or larger if lengths meant nothing.
-    """
+    """Tokens accepted per step with prompts up to `middle` tokens and longer, and the chance of no real difference."""
 
     short: float
     long: float

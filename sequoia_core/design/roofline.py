@@ -149,10 +149,7 @@ def fit_experts(
     context: int = 128,
     software: Software = BOUND,
 ) -> Software:
-    """Return the software whose `traffic` and `alike` fit two passes of a mixture of experts, tokens -> seconds.
-
-    Both must be bound by reading.
-    """
+    """Return the software whose `traffic` and `alike` fit two passes of experts that are bound by reading."""
     (few, less), (many, more) = sorted(seconds.items())
     at_once = device.model_copy(update={"operations_per_sec": {dtype: 1e30}})
     same, independent = (

@@ -152,10 +152,7 @@ def _estimate(value: float, samples: np.ndarray) -> Estimate:
 
 
 def _more(trials: int, samples: np.ndarray, best: int, flat: tuple[int, ...]) -> int | None:
-    """Return how many more requests or drafts tell the best k from those outside the flat region.
-
-    The deviation of a log ratio of speeds shrinks with the square root of their number.
-    """
+    """Return how many more requests or drafts tell the best k from those outside the flat region."""
     if len(samples) < 2:
         return None
     others = [k for k in range(samples.shape[1]) if k not in flat]

@@ -97,10 +97,7 @@ def start_and_ask(
     one_at_a_time: bool = False,
     progress: Progress | None = None,
 ) -> dict[int, list[Served]]:
-    """Do the same with servers that are started for it by commands (length of draft -> command) and ended after it.
-
-    `one_at_a_time` needs memory for one server only, but disturbances then hit settings differently.
-    """
+    """Do the same with servers that are started by commands (length of draft -> command) and ended afterwards."""
     answers: dict[int, list[Served]] = {}
     for group in [[k] for k in commands] if one_at_a_time else [list(commands)]:
         with ExitStack() as running:

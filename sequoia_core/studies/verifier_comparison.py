@@ -193,10 +193,7 @@ def decode_in_turns(
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> tuple[TreeRun, ...]:
-    """Decode every prompt by every method, which take turns -> a run for each method, in their order.
-
-    Raises Cancelled before the first prompt was complete; later prompts complete by every method are kept.
-    """
+    """Decode every prompt by every method, which take turns -> a run for each method; Cancelled before the first."""
     cancel = cancel or threading.Event()
     deepest = max(policy_of(tree).max_depth for _, _, tree, _ in methods)
     rooms = room_after(prompts, (target, draft), max_new_tokens, depth=deepest)

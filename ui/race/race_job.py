@@ -32,10 +32,7 @@ class Race:
 
 
 def race_work(entrants: Mapping[str, DecodeRequest]) -> Callable[[JobContext], Race]:
-    """Return the work of a race between decodes of one pair, prompt and length, sampled alike.
-
-    The first is the baseline of the others: its tree is a root alone.
-    """
+    """Return the work of a race between decodes of one prompt, sampled alike; the first is the baseline."""
 
     def work(context: JobContext) -> Race:
         from sequoia_core import SamplingConfig

@@ -79,10 +79,7 @@ class Subject:
 def compare_work(
     subject: Subject, temperatures: Sequence[float], top_ps: Sequence[float], beside: Sequence[str] = ()
 ) -> Work:
-    """Return the work of comparing the verifiers: on the tree by decoding, then rank by rank without a tree.
-
-    `beside` are kinds of other trees to decode, as `Subject.trees` has them.
-    """
+    """Return the work of comparing the verifiers on the tree and other kinds of trees, then rank by rank."""
 
     def work(context: JobContext) -> Row:
         from sequoia_core import compare_verifiers, measure_rejection

@@ -23,11 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Load(Generic[Spec, Pair]):
-    """One load in progress; `pair` or `error` is set before `over`, neither if the load was abandoned.
-
-    Attributes:
-        told: how far it is, 0 to 1, and what it does; None where it says nothing.
-    """
+    """One load in progress; `pair` or `error` is set before `over`, neither if the load was abandoned."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec

@@ -168,10 +168,7 @@ def expectation(
 def best_static(
     recipe: Recipe, bounds: TreeBounds, calibration: Calibration, profile: HardwareProfile
 ) -> tuple[TokenTree, Expectation]:
-    """Return the best static tree where children are drawn by a recipe, and what it is expected to do.
-
-    Its chances are by rank where those of `expectation` are by row, so that both can be compared.
-    """
+    """Return the best static tree where children are drawn by a recipe, and what it is expected to do."""
     vector = AcceptanceVector(calibration.expected(recipe.kind)[: bounds.branch])
     greedy = calibration.temperature == 0.0
     largest = min(bounds.max_size, profile.max_size)

@@ -44,10 +44,7 @@ class MarginalGains:
 
 
 def marginal_gains(expansion: ExpansionPolicy, nodes: Nodes, rows: Rows, *, most: int) -> MarginalGains:
-    """Return the gains and costs of a finished tree, and up to `most` candidates left out.
-
-    `rows` are those after the nodes that the draft read, in their order. For an unknown policy the gains alone.
-    """
+    """Return the gains and costs of a finished tree, whose read nodes have `rows`; of an unknown policy the gains."""
     costs: list[float | None] = [None] * nodes.size
     next_cost: float | None = None
     left_out: tuple[LeftOut, ...] = ()

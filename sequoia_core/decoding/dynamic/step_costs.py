@@ -81,7 +81,7 @@ class StepCosts:
 
 
 class Rate:
-    """Tokens per second by the profile, of the last steps of a run; begins as if `MEMORY` steps had shown the given."""
+    """Tokens per second by the profile, of the last steps of a run; the first count as `MEMORY_STEPS` steps."""
 
     def __init__(self, tokens_per_step: float, tokens_per_sec: float) -> None:
         self._tokens = MEMORY_STEPS * tokens_per_step

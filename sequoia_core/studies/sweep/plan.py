@@ -86,11 +86,7 @@ class PromptSection(_Section):
 
 
 class PlanFile(_Section):
-    """A plan as it is written.
-
-    Attributes:
-        max_size: nodes of the trees of "lookup" and "both", which are decoded at each of these sizes.
-    """
+    """A plan as it is written; the trees of "lookup" and "both" are decoded at each `max_size`."""
 
     pairs: Annotated[list[PairSection], Field(min_length=1, max_length=MAX_TABLES)]
     prompts: Annotated[list[PromptSection], Field(min_length=1, max_length=MAX_TABLES)]
