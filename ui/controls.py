@@ -47,7 +47,6 @@ def sampling(
 
     Args:
         keys: of the two sliders, which are their names in the link.
-        default, warmest: of the temperature.
         in_form: leave top-p open at temperature 0, because a form does not know yet what was chosen in it.
     """
     temperature = left.slider(

@@ -125,7 +125,6 @@ def several(place: DeltaGenerator, prefix: str, *, usual: int, uploaded: Sequenc
 
     Args:
         place: of the slider; the text area follows in the page.
-        prefix: of the widgets' keys.
         usual: shipped prompts to begin with, where no file brought any.
         uploaded: prompts of a file, taken as well.
     """

@@ -111,7 +111,6 @@ def plan_parts(
 
     Args:
         tree, prediction: the best tree, or the fastest that drafts where none pays.
-        files: of vector and profile.
         options: that name the vector's pair again, and its way of sampling, the temperature first.
     """
     speedup, tokens, step = prediction.speedup, prediction.tokens_per_step, prediction.step

@@ -140,7 +140,6 @@ class LevelDrafter:
     Args:
         session: holds all of the prompt except its last token.
         policy: one that `supports` accepts.
-        draft_sampling: how children are drawn from a row.
         sampling: of the draft; its top-p and top-k cut the rows of first children (`draft_probabilities`).
     """
 

@@ -34,7 +34,6 @@ class NodeRows(NamedTuple):
     """The rows at one node of the accepted path.
 
     Attributes:
-        target: the target's most likely tokens after it.
         draft: the draft's; empty for a node without children, and for one that it did not read.
         residuals: the target's residual after each child that was rejected there; none at temperature 0.
         accepted: as `acceptance_at` returns it; None where that is not known.

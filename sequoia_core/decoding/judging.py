@@ -51,7 +51,6 @@ class RowJudge:
 
     Args:
         session: holds all of the prompt except its last token.
-        sampling: of the target.
         explained_by: sampling settings for `target_probs` and `path_rows`, which are only displayed.
     """
 

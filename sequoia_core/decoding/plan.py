@@ -21,7 +21,6 @@ class Level:
     Attributes:
         nodes, counts: the level's nodes that have children and how many, int64 [m]; only these are forwarded.
         tree_mask: float32 [m, earlier + m], additive mask over the nodes forwarded earlier and these.
-        most_children: the largest of `counts`.
         children: the nodes of the next level, numbered one after the other.
         rows: int64 [c], which of the m nodes is each child's parent.
         draw_indices: int64 [c], where each child's token lies in the draws [m, most_children], counted row after row.
@@ -40,7 +39,6 @@ class TreePlan:
     """A tree's masks and draft passes.
 
     Attributes:
-        tree: the tree, n nodes.
         inner: int64 [i], the nodes that have children, in the order in which they are forwarded.
         cache_positions: int64 [n], a node's index in `inner`, and so its position in the draft's cache counted from the
             root's; -1 for a leaf, which is not forwarded.

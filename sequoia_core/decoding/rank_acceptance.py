@@ -40,7 +40,6 @@ def rank_acceptance(
 
     Args:
         target, draft: float32 [N, V], rows P and Q.
-        width: ranks W.
         first: float32 [N, V], what the first child is drawn from; None for Q.
 
     Returns:
@@ -273,7 +272,6 @@ def accepted_ranks(
     Args:
         target, draft: float32 [N, V], rows P and Q.
         tokens: int64 [N], what was committed; P must give each of them some probability.
-        width: ranks W.
         first: float32 [N, V], what the first child is drawn from; None for Q.
         replacement: children are independent draws from Q, as SpecInfer draws them.
 

@@ -16,8 +16,6 @@ class DecodeStep:
     """One draft-verify-commit round.
 
     Attributes:
-        index: 0 for the first step.
-        tree: the topology that was drafted.
         tokens: token of every node [n], root first.
         outcomes: per node [n] "accepted", "rejected" or "not reached"; the root counts as accepted. What lies beyond
             the end of the text was not reached.

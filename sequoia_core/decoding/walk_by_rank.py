@@ -85,7 +85,6 @@ def walk_by_rank(
         target: float64 [n, V], rows P of every node, summing to 1.
         draft: float64 [.., V], rows Q as `tree.rows` numbers them.
         uniforms: float64 [n] in [0, 1), for the trial of each node and, at the root, for the bonus token.
-        depth: of the tree, or more.
         first: as `draft`, the rows that first children were drawn from; None for Q.
     """
     residuals, masses = offers_by_rank(tree, tokens, target, draft, first)

@@ -238,7 +238,6 @@ class Larger(NamedTuple):
     """What a tree of twice the size, or of the largest there is below that, would bring.
 
     Attributes:
-        size: its nodes.
         more_tokens, more_time: of a step, as shares of the best tree's.
     """
 

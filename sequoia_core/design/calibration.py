@@ -122,7 +122,6 @@ class Calibration:
         positions: int64 [m].
         accepted_by_rank: float64 [m, 2, k], the same by rank alone: most likely tokens, drawn tokens.
         rows: float64 [r, k], the draft's largest probabilities at some positions.
-        temperature: of the sampling that it was measured at.
     """
 
     counts: np.ndarray
@@ -218,7 +217,7 @@ class Calibration:
         return self.accepted[:, tables].sum(axis=(1, 2)) / np.maximum(predicted, 1e-9)
 
     def held_out_gain(self, kind: str) -> Estimate | None:
-        """Return the gain in log-likelihood of the tables over a plain vector, nats per position of held-out prompts."""
+        """Return the gain in log-likelihood of the tables over a plain vector on held-out prompts, nats a position."""
         if len(self.positions) < 2:
             return None
         fit, score = _halves(len(self.positions))

@@ -44,8 +44,6 @@ class ChainAcceptance:
         replayed: whether chains shorter than K are exact, not read from counts at K.
         coverage: share of steps that have a draft; None where the source does not tell, and then taken as 1.
         trials: requests or drafts, whichever are resampled.
-        counts: the source.
-        notes: what was assumed.
     """
 
     survival: np.ndarray

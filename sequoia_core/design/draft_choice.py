@@ -21,7 +21,6 @@ class DraftPlan:
     """What one draft would do with its best tree.
 
     Attributes:
-        name: of the candidate.
         tree: its best one; prediction: what decoding with that does.
         first_guess: p_1; draft_cost: c.
     """

@@ -87,7 +87,6 @@ def speedup_surface(
 
     Args:
         max_size: N; None for the largest size profiled.
-        max_depth: D.
         context: tokens in the cache; None for as many as the profile was timed with.
         greedy: whether steps are taken at temperature 0; None as the vector was measured.
         paper: the paper's formula instead, G(n, d) / (t(n) + d c).

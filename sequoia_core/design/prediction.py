@@ -31,8 +31,6 @@ class Prediction:
     Attributes:
         speedup: against autoregressive decoding of the same target, totals against totals, without prompt reading.
         tokens_per_step: committed tokens per target pass.
-        step: seconds of one step by parts.
-        autoregressive_sec: seconds of one token without speculation.
         paper_speedup: F(T) / (t(n) + d c), the paper's formula (§3.3); None for trees that differ from step to step.
         replayed: whether tokens per step come from the measured texts rather than from the vector alone.
     """
@@ -205,8 +203,6 @@ class Measured(NamedTuple):
     """What a run did.
 
     Attributes:
-        tokens_per_step: committed tokens ÷ steps.
-        verify_sec, draft_sec, overhead_sec: of one step, on average.
         autoregressive_sec: of one token without speculation; None where that was not measured.
     """
 

@@ -41,15 +41,12 @@ class HardwareProfile:
         sizes: int64 [k], tokens in one target pass, increasing, starting at 1.
         verify_sec: float64 [k], seconds of a target pass over that many tokens.
         draft_sec: seconds of one draft pass over one token, drawing included.
-        device, dtype: what was measured, in words.
         context: tokens already in the cache during measurement.
         draft_widths, draft_width_sec: int64 [j] and float64 [j], draft passes over several tokens.
         verify_samples: float64 [k][r], raw seconds.
-        meta: anything else to keep, such as model names and versions.
         overhead_sec: float64 [k], seconds of a step outside its passes: walking, committing, keeping the record.
         sampling_sec: float64 [k], seconds that a temperature above 0 adds to a step.
         draft_samples: float64 [j][r], draft passes round by round.
-        overhead_samples: float64 [k][r].
         verify_growth_sec: float64 [k], seconds that each further cached token adds to a target pass.
         draft_growth_sec: the same for a draft pass of any width.
         growing_sec: float64 [2], seconds that a dynamic tree adds to a step, beyond those of a static tree of its size
@@ -249,7 +246,6 @@ class HardwareProfile:
         Args:
             target, draft: names as `model_names.pair_names` gives them.
             device: the name of the processor or GPU, with or without its number of threads.
-            offload: where the target's weights live, as for `load_pair`.
             instructions: as `instructions_in_use` names them; None, here or in the file, is unknown.
         """
         phrases = ["the times are modelled, not measured"] if self.modelled else []

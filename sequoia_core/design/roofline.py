@@ -81,10 +81,8 @@ class Software(BaseModel):
         traffic, arithmetic, streaming: shares of the memory's bandwidth, the arithmetic and the link.
         hiding: h: reading for r seconds and computing for a takes (r^h + a^h)^(1/h) together. None: full overlap.
         layer_sec: seconds for each layer beside both; None takes the device's own.
-        alike: as for `experts_read`.
         stored: bytes of a layer as it is kept and read ÷ bytes in the dtype of the arithmetic: 0.26 for 4 bits with a
             scale for each 128 weights. Whether models fit is still asked in the dtype.
-        source: where the numbers come from.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)

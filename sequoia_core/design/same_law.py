@@ -23,8 +23,6 @@ class LawTest(NamedTuple):
     """Two samples compared.
 
     Attributes:
-        samples: texts in each.
-        statistic: chi-square, summed over strata.
         degrees_of_freedom: groups less strata; at 0 there was nothing to compare.
         p_value: how often one law gives as much.
     """

@@ -33,11 +33,8 @@ class Scenario(BaseModel):
     """A pair and a machine, as its file says it.
 
     Args:
-        order: its place in a list, lowest first.
-        title, sentence: what it is, for people.
         acceptance, profile: the files, by their paths inside the assets.
         vector: measured by this project, published by somebody else, or fitted to agree with what they say.
-        reported: what others measured there.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")

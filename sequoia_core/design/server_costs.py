@@ -51,9 +51,7 @@ class ServerCosts:
     """Seconds of a server's steps.
 
     Args:
-        source: where they come from, for people.
         profile: of the passes; None where only settings were timed.
-        settings: that the server was timed with; may be empty.
         drafts_free: the draft is no model (n-grams), so that its passes cost nothing.
         target: its shape where known: steps of a mixture of experts grow with the experts that they read.
     """

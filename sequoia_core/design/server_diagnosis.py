@@ -65,7 +65,6 @@ def diagnose(
     Args:
         earlier: another period, or published rates of the same draft.
         timed: its own speed: k, tokens per second of all requests together, batch size.
-        costs: of steps, to plan what mending would bring.
     """
     speed = _present_speed(counts, timed, costs)
     if (nothing := rules.never_drafted(counts)) is not None:

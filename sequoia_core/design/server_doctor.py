@@ -63,7 +63,6 @@ class Finding:
         says: what it means, one sentence; check: what to look at next.
         position: where drafts run out, from 1.
         mended: supposed survival by position once it is mended; empty where unknown.
-        supposed: where that comes from.
     """
 
     verdict: str

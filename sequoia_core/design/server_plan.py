@@ -53,8 +53,6 @@ class ServerPlan:
 
     Args:
         unknown: batch sizes whose costs are not known.
-        source: of the costs.
-        notes: what was assumed, for people.
     """
 
     batches: tuple[BatchPlan, ...]

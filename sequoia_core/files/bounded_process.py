@@ -33,8 +33,6 @@ class BoundedProcess:
     Args:
         module, function: of this package; called with bytes, it returns JSON values or raises ValueError.
         memory_bytes: that it may use beyond its imports; enforced on Linux only.
-        seconds: for an answer.
-        answer_bytes: of an answer, as JSON.
     """
 
     def __init__(self, module: str, function: str, *, memory_bytes: int, seconds: float, answer_bytes: int) -> None:

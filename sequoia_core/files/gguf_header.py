@@ -38,7 +38,6 @@ class GGUFHeader:
 
     Attributes:
         fields: metadata by key; of long arrays and arrays of strings their length.
-        file_bytes: size of the file.
     """
 
     fields: dict[str, Any]

@@ -113,7 +113,6 @@ def running_server(
     Args:
         command: its program and options; --host and --port are added.
         environment: variables beside those of this process.
-        seconds: to wait for it.
     """
     if os.name == "nt":
         raise ValueError("found Windows, where the servers' processes cannot be ended together: start them yourself")

@@ -124,9 +124,6 @@ class CacheSession:
     """A session over a `TreeCache`; a kind of model adds `_logits`, one pass of it.
 
     Args:
-        layers: of the model.
-        device, dtype: of the model.
-        logits_dtype: of what its passes return.
         vocab_size: logits of real tokens; those of padding are cut off.
     """
 

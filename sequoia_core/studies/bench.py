@@ -43,7 +43,6 @@ class Bench:
     """What a bench measured.
 
     Attributes:
-        record: everything, as JSON; see `bench`.
         over_plain: method -> how many times as fast it is as decoding without a draft.
     """
 

@@ -196,7 +196,6 @@ def replay(
     Args:
         requests: in the order in which they came; those without an answer take no part.
         shared: every request also looks through the ones before it; else through its own text alone.
-        sizes: the largest trees to try.
         max_children: 1 for chains, which servers draft.
         index: earlier texts to begin with; None for none. Where `shared`, the requests are added to it.
 

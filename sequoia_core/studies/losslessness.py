@@ -35,7 +35,6 @@ class LosslessnessReport:
     """A G-test of what was written against the target's own probabilities.
 
     Attributes:
-        samples: continuations compared.
         statistic: G = 2 sum observed ln(observed / expected), over Williams' correction; infinite where the target
             cannot have written what was seen.
         degrees_of_freedom: cells minus 1; at 0 only what is impossible can fail.
@@ -88,7 +87,6 @@ def check_losslessness(
 
     Args:
         prompt_ids: int [L], at least one token.
-        samples: continuations to draw; more find smaller errors.
         new_tokens: tokens compared per continuation, fewer where it meets EOS.
         generator: one source for all runs; None seeds a fresh one.
         cancel: looked at between phases of a run, and while the prompt is read after every 512 tokens; what is

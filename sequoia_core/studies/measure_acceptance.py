@@ -67,7 +67,6 @@ def measure_acceptance(
     the vector of a run that was not.
 
     Args:
-        width: ranks W to measure.
         max_new_tokens: positions per prompt that the target writes; fewer, with a warning, where a context ends.
         own_text: teacher-forced: the prompts are themselves the text, every token after the first is a position, and
             nothing is generated. Text longer than the models' context is read in pieces of that length.

@@ -36,7 +36,6 @@ class GrowthPoint:
     Attributes:
         size: nodes, root included; of SpecExec's at most.
         predicted: expected tokens by the vector; None where it does not describe the trees.
-        run: named by its kind, one of `KINDS`.
     """
 
     size: int

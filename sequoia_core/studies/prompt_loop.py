@@ -29,12 +29,10 @@ def one_by_one(
     """Yield the results of `measure` for each prompt, in order, until the last one or a cancel.
 
     Args:
-        count: prompts there are.
         measure: called with a prompt's index and a function that takes the fraction of this prompt that is done;
             returns None when it was cancelled before the prompt was complete.
         done: how many of the first prompts an earlier run measured.
         noun: what is counted, for `progress`.
-        cancel: looked at before each prompt.
     """
     for number in range(done, count):
         if cancel is not None and cancel.is_set():

@@ -42,8 +42,6 @@ class Decoded:
     """One prompt decoded by one method.
 
     Attributes:
-        passes: of the target.
-        seconds: of the whole decode.
         steps: their records, of our own methods only.
     """
 

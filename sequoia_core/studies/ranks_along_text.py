@@ -126,8 +126,6 @@ def ranks_on_target_text(
     Args:
         questions: by name, asked in this order.
         seed, number: of the study and of the prompt in it; both give this prompt its own random stream.
-        report: called with the fraction written after each step.
-        cancel: looked at between passes.
     """
     text_generator, draws, *_ = prompt_generators(seed, number, draft.device)
     text = continuation(

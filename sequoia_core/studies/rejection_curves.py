@@ -105,7 +105,6 @@ def measure_rejection(
 
     Args:
         samplings: such as `sampling_grid([0, 0.6, 1])`; at temperature 0 there is one curve, "greedy".
-        width: ranks W.
         optimum: also compute the best verifier's (`OPTIMA`), above temperature 0 and where neither top-p nor top-k
             gives first children rows of their own; it takes longer.
         cancel: looked at between passes; prompts complete at every way of sampling are kept.

@@ -42,7 +42,6 @@ def tree_figure(
     Args:
         color_by: "score" colours by log10 f(v), "rank" and "depth" by those numbers. Area grows with f(v) in all three.
         visible: nodes from `visible_nodes`; what is hidden below a node is counted beside it.
-        selected: node to ring.
     """
     drawn = graph if visible is None else graph.subgraph(visible)
     nodes = _node_table(graph, drawn)

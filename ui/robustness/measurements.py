@@ -34,7 +34,6 @@ class Subject:
     Attributes:
         pair: its name for people, to follow "the".
         tree_source: where the tree comes from, for people.
-        models: what to load for it.
         calibrated: (temperature, top-p) -> a vector that tells hybrid trees the draft's chances there.
     """
 

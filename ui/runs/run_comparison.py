@@ -62,7 +62,6 @@ class FirstToken:
 
     Attributes:
         place: tokens before it.
-        texts: that of each run.
         gap: of their logits, as the target of the first run gave them; None where it did not record both.
     """
 

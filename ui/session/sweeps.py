@@ -26,8 +26,6 @@ class Sweep(NamedTuple):
     """A sweep that was read.
 
     Attributes:
-        comparison: its cells.
-        profiles: measured in it.
         races: run in it, as `races_of` returns them.
     """
 

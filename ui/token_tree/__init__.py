@@ -89,7 +89,6 @@ def live_tree(
         run: as `ui.runs.runs` describes it; its own steps are not looked at.
         steps: step records so far, as `ui.runs.runs.step_record` makes them.
         running: more steps may come.
-        waiting: shown while there is no step.
         interval_sec: seconds until more steps come, about.
         lean: send all steps but the last without their tables until the run has ended: making and reading them takes
             processor time from the run.

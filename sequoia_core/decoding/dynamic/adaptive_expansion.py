@@ -83,7 +83,6 @@ class Recipe:
     Attributes:
         verifier: name of the only one that is.
         kind: which tables of the calibration apply to its children.
-        expansion: makes the expansion policy of a step.
     """
 
     verifier: str
@@ -129,10 +128,8 @@ class Expectation(NamedTuple):
     """What a recipe is expected to do.
 
     Attributes:
-        tokens_per_step: committed tokens per target pass.
         size: nodes of a tree on average.
         tokens_per_sec: None without costs.
-        controller: with which a run starts.
     """
 
     tokens_per_step: float

@@ -213,7 +213,6 @@ class TopKExpansion:
     """Keeps the best of all candidates; nothing depends on what the target will draw.
 
     Args:
-        chances: of the most likely tokens.
         expected: float64 [k], that chance by rank where nothing is known of the row.
         token_costs: None uses the whole budget, and stops only when no better node than the worst kept can follow.
     """

@@ -158,7 +158,6 @@ class DraftRows:
 
     Args:
         block: float32 [w, V].
-        draft_sampling: how the verifier wants children drawn.
         first: as `block`, what the first of them are drawn from; None for `block`.
     """
 

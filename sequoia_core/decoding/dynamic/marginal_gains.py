@@ -16,7 +16,6 @@ class LeftOut(NamedTuple):
     Attributes:
         parent: node of the tree below which it would be.
         token: None for the first child of a node that the draft did not read.
-        gain: tokens that it is expected to add.
     """
 
     parent: int

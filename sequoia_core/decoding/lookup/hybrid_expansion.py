@@ -59,7 +59,6 @@ class HybridExpansion:
     All is chosen before the target draws, so the top-k rule is exact.
 
     Args:
-        chances: of the draft's most likely tokens.
         expected: float64 [k], that chance by rank where nothing is known of the row.
         token_costs: None spends the whole budget.
         text: the text under way and the index behind it.

@@ -36,7 +36,6 @@ class HybridTree(CalibratedTree):
     """The policy by which the draft model and text already seen propose for the same tree.
 
     Args:
-        index: earlier texts, as for `LookupTree`.
         max_size: None for 64, for 256 where weights stream in; no more than was profiled.
         max_depth: None for 16, and for 24 where weights stream in.
         recipe: "topk" adds the draft's most likely tokens to those looked up, verified by the top-k rule; "in_turn"
@@ -146,8 +145,6 @@ class HybridDrafter(GrowingDrafter):
         """Follow the run after a step.
 
         Args:
-            size: of its tree.
-            tokens: that it committed.
             accepted, expected: how many of them are looked-up nodes that the draft did not read, and how many were
                 expected.
         """

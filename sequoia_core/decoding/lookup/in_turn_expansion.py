@@ -81,7 +81,6 @@ class InTurnExpansion(HybridExpansion):
 
         Args:
             seen, given: int64 and float64 [c], its looked-up children's tokens and what the draft gives them.
-            ranks: how many draws to weigh.
 
         Returns:
             Indices [k] of the draws that are not looked-up tokens; the chance of each, float64 [k], before its token is

@@ -38,11 +38,8 @@ class LookupTree:
         index: earlier texts; an empty one leaves the text under way.
         max_size: nodes of a tree at most, root included; no more than the profile has times for. With a size and no
             profile no cost is counted: every node with a chance of at least 0.005. With neither, a run first takes the
-            times of the target (`pass_times`).
-        max_depth: edges from the root at most.
-        profile: what verifying costs. The likeliest nodes are taken as long as they are worth it at the rate of the
-        run.
-        untimed: whether a run first takes the times.
+            times of the target (`pass_times`), as `untimed` says.
+        profile: what verifying costs; the likeliest nodes are taken while they are worth it at the run's rate.
     """
 
     index: TextIndex

@@ -113,7 +113,6 @@ class RunningText:
     """One text that is extended while it is read, and what an index and itself say about what comes next.
 
     Args:
-        index: is not changed.
         room: tokens that the text will have at most.
         learns_here: whether the index's own tables count what comes true, not a copy.
     """

@@ -36,7 +36,6 @@ class LayerSource(Protocol):
     Attributes:
         layer_count: L.
         layer_bytes: of a buffer that has room for any layer.
-        device: of the buffers.
     """
 
     layer_count: int

@@ -27,12 +27,7 @@ TIERS = {"disk": "disk", "host": "pinned host memory"}
 
 
 class OffloadedModel(HuggingFaceModel):
-    """A Hugging Face model whose layers stream; `close` frees memory, threads and files at once.
-
-    Attributes:
-        offload: the tier, "disk" or "host".
-        needs: what was predicted before it was loaded.
-    """
+    """A Hugging Face model whose layers stream; `close` frees memory, threads and files at once."""
 
     _backend: StreamedLlama | StreamedBackend
 

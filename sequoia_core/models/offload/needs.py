@@ -31,7 +31,6 @@ class OffloadNeeds:
         cache: keys and values of a text of 2,048 tokens and a tree of 1,024 nodes.
         scratch: of a pass over such a tree, its logits included.
         loading: used only while the model is checked against its own forward.
-        beside: the draft.
         host: pinned memory of the host; 0 unless layers are kept there.
         copy: on disk, for a packed copy of the layers; 0 where the model's own files are streamed.
     """

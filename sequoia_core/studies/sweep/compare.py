@@ -51,7 +51,6 @@ class Drafter(NamedTuple):
         kind: one of `DRAFTERS`.
         target, draft: names of models, "none" where there is no draft.
         target_hash, draft_hash: of their files' content.
-        dtype, offload: how the target was loaded.
     """
 
     name: str
@@ -127,9 +126,7 @@ class Comparison:
 
     Attributes:
         drafters, settings: in the order in which people read them.
-        cells: those that were measured.
         max_size: nodes of the largest tree.
-        notes: what was left out, for people.
     """
 
     drafters: tuple[Drafter, ...]

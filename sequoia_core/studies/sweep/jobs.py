@@ -71,7 +71,6 @@ class Done:
     """The result of a job.
 
     Attributes:
-        rows: of the prompts that were measured.
         faults: key -> why a prompt could not be; a fault of one leaves the others.
         worker: host and process.
         seconds: inside the job, loading counted.

@@ -118,7 +118,6 @@ class Plan:
     Attributes:
         settings: as written, with paths resolved and the dtype that each pair loads in on this machine.
         domains: its prompts, read; the same text twice in one domain counts once.
-        pair_hashes: of each pair.
     """
 
     settings: PlanFile

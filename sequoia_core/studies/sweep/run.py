@@ -39,8 +39,6 @@ class State:
     Attributes:
         jobs: of this run, counted once; done and failed are parts of it. A job of which some prompts failed is failed.
         skipped: rows that were there already, or had failed before.
-        rows: written in this run.
-        workers: by name.
         work_sec: inside jobs, of all workers; seconds: in all.
         remaining_sec: an estimate from the jobs that are done, timed ones by themselves; None before the first.
         faults: row key -> why it could not be measured, of this run.

@@ -33,7 +33,6 @@ class Speed:
         tree: the one planned for the hardware; None where trees were decoded.
         sizes: (the largest tree of the decode that is fastest, how many sizes have times); None where one was planned.
         prompts: tokens and seconds of each, by `PROMPT`.
-        autoregressive_sec: of one token without speculation.
         ratios: seconds of a plain step ÷ those of a step, for times measured again, float64 [r]; None where unknown.
     """
 

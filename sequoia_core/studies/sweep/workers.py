@@ -93,7 +93,6 @@ class LocalWorkers:
 
     Args:
         count: of processes; None for as many as there are cores for.
-        threads: of each.
     Attributes:
         note: a warning about these numbers, for people; mostly empty.
     """
