@@ -1,7 +1,6 @@
-"""Drafters: each step, fill a tree with the draft's tokens and leave its keys and values in the draft's session.
+"""Drafters: each step, fill a tree with the draft's tokens. n = tree nodes, i = inner ones, V = vocabulary.
 
 `sequoia_draft` in `native/llama_x86.c` repeats `LevelDrafter.fill_tree`: change both.
-Shapes: n = tree nodes, i = those that have children, V = vocabulary.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The decode loop: draft a tree, verify it in one target pass, walk it, commit the accepted path.
-
-The autoregressive baseline is the same loop with a tree of one node, so both share model, cache, dtype and sampler.
-"""
+"""The decode loop: draft a tree, verify it in one target pass, walk it, commit the accepted path."""
 
 from __future__ import annotations
 

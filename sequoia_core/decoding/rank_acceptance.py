@@ -1,7 +1,4 @@
-"""Which rank a node accepts, in expectation or given the committed token: each verifier's rule over many rows.
-
-Shapes: N = positions, V = vocabulary, W = ranks; P = target row, Q = draft row.
-"""
+"""Which rank a node accepts: each verifier's rule over many rows P and Q. N = positions, V = vocabulary, W = ranks."""
 
 from __future__ import annotations
 

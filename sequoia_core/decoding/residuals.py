@@ -1,7 +1,4 @@
-"""What rejections leave of target rows, followed by three numbers a row instead of rows of their own.
-
-Shapes: N = positions, m = the first of them, V = vocabulary, W = ranks; P = target row, Q = draft row.
-"""
+"""What rejections leave of target rows P, by three numbers a row. N = positions, m = the first of them, W = ranks."""
 
 from __future__ import annotations
 

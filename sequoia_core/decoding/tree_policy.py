@@ -1,7 +1,4 @@
-"""Tree policies: what decides the tree of each step. A `TokenTree` is the policy with the same tree at every step.
-
-A policy is data: limits for buffers and requests, and whatever its drafter needs to choose trees.
-"""
+"""Tree policies: what decides the tree of each step. A `TokenTree` is the policy with the same tree at every step."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Verifiers: given a drafted tree and both models' rows, decide which path the target accepts.
 
-A verifier is a draft sampling (how children are drawn from the draft's row) together with the rule that is exact for
-it. Rules work on one node in float64 and are generators, so that a walk computes only the children it looks at and a
-test can enumerate the whole distribution. `rows_walk` in `native/sampling_ops.c` repeats these rules: change both.
+A verifier is a draft sampling together with the rule that is exact for it. Rules work on one node and are generators,
+so that a test can enumerate the whole distribution. `rows_walk` in `native/sampling_ops.c` repeats them: change both.
 
 P = target row, Q = draft row, V = vocabulary, k = children of the node.
 """

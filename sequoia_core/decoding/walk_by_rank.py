@@ -1,8 +1,4 @@
-"""The walk down a tree in few tensor operations, without reading back from the device.
-
-It decides as `walk.walk_tree` by Sequoia's rule and as `walk_greedily`, for all nodes at once.
-Shapes: n = nodes, K = most children of one node, V = vocabulary.
-"""
+"""The walk down a tree on the device, all nodes at once. n = nodes, K = most children of one node, V = vocabulary."""
 
 from __future__ import annotations
 

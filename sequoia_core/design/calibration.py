@@ -1,8 +1,6 @@
 """Calibration: how likely a child is accepted, by its rank and the draft's probabilities at its node.
 
-Three kinds of table: for the draft's most likely tokens, by their probability; for children drawn without replacement,
-before the draw by the largest probability left, and after it by the token's own. Each is split by rank, with ranks from
-3 on pooled. Shapes: m = prompts, T = tables, b = bins, k = ranks, r = rows kept.
+Shapes: m = prompts, T = tables, b = bins, k = ranks (from 3 on pooled in tables), r = rows kept.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """What chains of drafted tokens yield by a server's counts: a chain of k yields 1 + S_1 + … + S_k tokens per step.
 
-S_i, survival, is the share of drafts in which position i was accepted. Read from the counts of a server that drafts K
-tokens, shorter chains come out a little too low, because the text at the beginning of a draft depends on K. Records by
-step have no such bias: they are replayed with any k up to K. Nothing is extrapolated beyond K.
-Shapes: K = positions, m = requests, r = resamples.
+S_i, survival, is the share of drafts in which position i was accepted; counts at K make shorter chains look a little
+worse, records by step do not. Shapes: K = positions, m = requests, r = resamples.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What a tree would have decoded along texts whose accepted ranks are known. m = prompts, n = nodes, W = ranks.
-
-From a step's first position a tree descends along the accepted ranks as far as it has such children. This keeps two
-things that an acceptance vector averages away: easy positions follow easy ones, and a text ends within a step.
-"""
+"""What a tree would have decoded along texts whose accepted ranks are known. m = prompts, n = nodes, W = ranks."""
 
 from __future__ import annotations
 

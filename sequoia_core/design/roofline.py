@@ -1,8 +1,4 @@
-"""How long a pass takes on a device by the roofline model, neither a measurement nor presented as one.
-
-The *bound* is the longer of reading the weights once and computing, at the device's peaks. A *model* scales both by
-what software reaches (`Software`) and adds its overhead.
-"""
+"""How long a pass takes on a device by the roofline model; a bound at the device's peaks, or scaled by `Software`."""
 
 from __future__ import annotations
 

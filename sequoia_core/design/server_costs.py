@@ -1,8 +1,4 @@
-"""What a step of a server costs with k drafted tokens and B requests: target over B · (k + 1) tokens, k drafts over B.
-
-Costs come from a profile, from the server's own speed at some settings, or from both. Turning speculation on has a cost
-of its own, so lines are fitted through settings with k > 0 only.
-"""
+"""What a step of a server costs with k drafted tokens and B requests: target B · (k + 1) tokens, k drafts of B."""
 
 from __future__ import annotations
 

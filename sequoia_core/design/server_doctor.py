@@ -1,7 +1,6 @@
-"""The rules that tell what is wrong with a server's speculative decoding by its counts: one function each.
+"""The rules that tell what is wrong with a server's speculative decoding: one function each. K = positions.
 
-A rule fires only where exact bounds lie beyond its threshold; `benchmarks/doctor.py` tells how often healthy drafts set
-it off. Drafts are taken as independent. Names such as vllm#50170 are threads on GitHub. Shapes: K = positions.
+A rule fires only where exact bounds lie beyond its threshold. Names such as vllm#50170 are threads on GitHub.
 """
 
 from __future__ import annotations

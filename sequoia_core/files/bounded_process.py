@@ -1,8 +1,4 @@
-"""Run a function in a child process with limits on memory, time and the size of its answer.
-
-For other people's programs and files. The child is a fresh interpreter, and lives until it is closed or exceeds a
-limit: `python -m sequoia_core.files.bounded_process MODULE FUNCTION BYTES SECONDS`.
-"""
+"""Run a function in a child process with limits on memory, time and the size of its answer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The head of a GGUF file, the format of llama.cpp: what the model is and what it takes, without its weights.
-
-Every length is checked against the file's size before it is used.
-"""
+"""The head of a GGUF file, the format of llama.cpp: what the model is and what it takes, without its weights."""
 
 from __future__ import annotations
 

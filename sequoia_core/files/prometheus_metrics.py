@@ -1,8 +1,4 @@
-"""Counters of speculative decoding in Prometheus text: of vLLM, llama.cpp's server and SGLang.
-
-Two readings are subtracted; a counter that is smaller afterwards, or was created later, began again at 0. SGLang gives
-averages alone.
-"""
+"""Counters of speculative decoding in Prometheus text: of vLLM, llama.cpp's server and SGLang."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Which part of a row is its prompt: the usual names of columns, and the shapes in which chats are kept.
-
-A chat is a list of turns: texts, or objects with `role` and `content` or with `from` and `value`. Its prompt is all
-that comes before the first answer. An instruction and its input are one prompt.
-"""
+"""Which part of a row is its prompt: the usual names of columns; of a chat all that comes before the first answer."""
 
 from __future__ import annotations
 

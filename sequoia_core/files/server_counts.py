@@ -1,7 +1,4 @@
-"""What a server counted of its speculative decoding, and the rules that such counts obey.
-
-Position 1 is the first drafted token. K = most tokens that a draft has.
-"""
+"""What a server counted of its speculative decoding, positions from 1, and the rules that such counts obey."""
 
 from __future__ import annotations
 

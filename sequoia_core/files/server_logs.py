@@ -1,8 +1,7 @@
 """What servers say of speculative decoding in their logs: windows (vLLM), requests (llama.cpp) or averages (SGLang).
 
-vLLM's first engine wrote running totals instead, without positions. llama.cpp's lines of requests come in three forms:
-totals alone, with the mean length, with rates by position too. Its `statistics` lines are running totals of each
-drafter, so the last one counts, or the last before they begin again.
+llama.cpp's lines of requests come in three forms: totals alone, with the mean length, with rates by position too. Its
+`statistics` lines are running totals of each drafter, so the last one counts, or the last before they begin again.
 """
 
 from __future__ import annotations

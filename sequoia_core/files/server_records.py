@@ -1,8 +1,4 @@
-"""Servers' counts outside metrics and logs: answers as JSON, tables of benchmarks, rates by position.
-
-vLLM's answers hold histograms by request, and by step with `--per-request-spec-decode-metrics detailed`; llama.cpp's
-hold totals (`timings`). vLLM's speculators write `acceptance.csv`.
-"""
+"""Servers' counts outside metrics and logs: answers as JSON, `acceptance.csv`, rates by position."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The interface of language models: sessions, each of which holds one sequence's keys and values.
-
-Everything that runs a model implements these protocols. Shapes: q = tokens in one pass, V = vocabulary.
-"""
+"""The interface of language models: sessions with one text's keys and values. q = tokens in a pass, V = vocabulary."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A KV cache that holds a whole tree and then keeps only its accepted path, and the session that uses it.
-
-Shapes: q = tokens in one pass, kv = cached tokens including those q, V = vocabulary.
-"""
+"""A KV cache that holds a whole tree, then keeps its accepted path. q = tokens of a pass, kv = all, V = vocabulary."""
 
 from __future__ import annotations
 

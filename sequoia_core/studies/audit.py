@@ -1,8 +1,7 @@
 """Is a server's speculation lossless? The same requests go to it with a draft and without.
 
-At temperature 0 answers are compared token by token: where they part, the gap of the two logits tells whether rounding
-did it. Above 0 it is the law of tokens 2 to 4, given the first, which is never drafted and so is the control: it finds
-sides that differ in more than speculation.
+At temperature 0 answers are compared token by token, with the gap of the two logits where they part. Above 0 it is the
+law of tokens 2 to 4, given the first, which is never drafted and so is the control.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What lookup trees would have done on recorded answers: exactly, without a model. m = requests, S = sizes.
 
-A lookup tree is fixed before the target draws, so following a recorded answer through the trees that would have been
-built gives the tokens of each step: exactly for token ids, as an estimate for text that is encoded again. A tree holds
-its likeliest nodes in order, so one tree for each position tells of all sizes.
+A lookup tree is fixed before the target draws, so a recorded answer can be followed through the trees of each step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Acceptance vectors measured on a pair, on text that the target writes or on the user's own. W = ranks, m = prompts.
+"""Acceptance vectors measured on a pair, on text of the target or the user's own. W = ranks, m = prompts.
 
 At every position it adds up the probability that each child is accepted, not the result of one random draw
 (Rao-Blackwell), so few positions are enough.

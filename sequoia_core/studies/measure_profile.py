@@ -1,7 +1,4 @@
-"""Times the steps of a pair on this machine: what target passes, draft passes and the rest of a step cost.
-
-Times are medians of rounds after a warm-up, with raw samples kept; rounds that other work disturbed are timed again.
-"""
+"""Times the steps of a pair on this machine: medians of rounds after a warm-up; disturbed rounds are timed again."""
 
 from __future__ import annotations
 

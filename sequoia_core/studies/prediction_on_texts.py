@@ -1,8 +1,7 @@
 """Predictions of lookup and hybrid trees on recorded answers, without the target. S = steps of all answers.
 
-Trees of the top-k rule are fixed before the target draws, so following a recorded answer through them is exact at any
-temperature. Of trees whose children are drawn, the tokens of a step are the sum of their nodes' chances, which on the
-demo pair was 7 to 13 % less than what decoding then did. Seconds come from a profile.
+Of trees whose children are drawn, the tokens of a step are the sum of their nodes' chances, which on the demo pair was
+7 to 13 % less than what decoding then did.
 """
 
 from __future__ import annotations

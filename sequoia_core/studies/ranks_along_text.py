@@ -1,7 +1,4 @@
-"""Questions about both models' rows at every position of a text, such as how likely a verifier accepts each rank.
-
-Shapes: N = positions, V = vocabulary, W = ranks.
-"""
+"""Questions about both models' rows at every position of a text. N = positions, V = vocabulary, W = ranks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Prove a plan for a server: it answers the same requests with drafts of several lengths, and two predict the others.
-
-Requests take turns over the settings, and ratios over k = 0 are paired by request. Times are the server's own, of the
-tokens after the first. Shapes: m = requests.
-"""
+"""Prove a plan for a server: requests with drafts of several lengths, two of which predict the others. m = requests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Acceptance counted in real tree decoding: by depth and rank, and by the draft's own probability.
-
-Shapes: s = steps, n = tree nodes, L = levels below the root, B = ranks, b = bins.
-"""
+"""Acceptance counted in real tree decoding. s = steps, n = tree nodes, L = levels, B = ranks, b = bins."""
 
 from __future__ import annotations
 

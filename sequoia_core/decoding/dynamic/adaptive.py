@@ -1,7 +1,7 @@
-"""Trees that follow the draft's confidence and this machine's costs.
+"""Trees that follow the draft's confidence and this machine's costs, by a profile, not a clock.
 
 Related: SpecExec 2406.02532, EAGLE-2 2406.16858, and for other drafters BASTION 2605.29727, CaDDTree 2606.01813, CAST
-2510.26577, Yggdrasil. Costs come from a profile, not from a clock, so equal seeds give equal text.
+2510.26577, Yggdrasil.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Trees chosen by calibrated chances and profiled costs: the settings of a recipe, and its expected speed.
-
-The expected speed is found by growing trees on rows that the calibration kept, drawn independently: enough to choose a
-recipe and a starting point, without an interval. Shapes: k = ranks, w = nodes of one pass.
-"""
+"""Trees chosen by calibrated chances and profiled costs: the settings of a recipe, its expected speed. k = ranks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Expansion policies: which nodes of a step's dynamic tree are read next, which children they get, which nodes stay.
 
-Two recipes keep the output exact: `TopKExpansion` takes the draft's most likely tokens, and may prune and reorder them
-because the target has not drawn anything yet. `SampledExpansion` draws children without replacement, and decides on
-each before its token is known. Shapes: n = nodes so far, w = nodes read in one draft pass (the frontier), k = ranks.
+Shapes: n = nodes so far, w = nodes read in one draft pass (the frontier), k = ranks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Predictions for dynamic trees, with intervals. m = prompts, r = resamples, n = nodes.
-
-Dynamic trees need rows beside the path that a text took, which no file holds. So they are grown on the rows kept of
-each prompt, drawn independently, and scored by the calibrated chances times a factor for that prompt. This ignores that
-easy positions follow easy ones within a prompt.
-"""
+"""Predictions for dynamic trees, grown on each prompt's rows, drawn independently. m = prompts, r = resamples."""
 
 from __future__ import annotations
 

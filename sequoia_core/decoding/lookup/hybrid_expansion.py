@@ -1,9 +1,8 @@
 """How one step's tree grows where the draft model and text already seen both propose.
 
 A step begins with the likeliest continuations by text already seen. The draft model reads the nodes after which another
-token is likeliest, with their ancestors, while that is expected to add more than the pass costs. What it says of a
-looked-up token changes that token's chance, and below each token that it adds text is looked up again.
-`native/tree_expansion.c` does the same number for number: change both.
+token is likeliest; below each token that it adds text is looked up again. `native/tree_expansion.c` does the same
+number for number: change both.
 """
 
 from __future__ import annotations

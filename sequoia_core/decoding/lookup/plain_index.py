@@ -1,8 +1,7 @@
 """What `native/text_index.c` does, in Python on the same arrays, number for number: change both.
 
 Contexts of several lengths are chained by hash, newest first, in the ring of the last tokens (as LZ77 does). A place is
-the number of a token modulo 2^32. A chain may hold other contexts of the same hash, and places that were overwritten:
-tokens are always compared.
+the number of a token modulo 2^32.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """An index of text: which tokens followed which context, how often, and how often such a token came again.
 
-The chance that what followed a context follows it again depends on the length of the match, on how often that token
-and others followed, on whether it was the last to do so, and on whether it was this text or an earlier one. Each such
-kind has a table entry, which begins with a prior fitted to answers of the demo target (`PRIOR`) and counts what it sees
-come true. Related: prompt lookup decoding (Saxena 2023), REST (arXiv 2311.08252), SuffixDecoding (arXiv 2411.04975);
-the backing off is that of prediction by partial matching (Cleary and Witten 1984).
+Related: prompt lookup decoding (Saxena 2023), REST (arXiv 2311.08252), SuffixDecoding (arXiv 2411.04975); the backing
+off is that of prediction by partial matching (Cleary and Witten 1984).
 """
 
 from __future__ import annotations

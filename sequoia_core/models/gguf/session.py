@@ -1,6 +1,5 @@
 """A token tree in a llama.cpp context: each leaf is a sequence, and a node belongs to those of the leaves below it.
 
-llama.cpp lets a token see what shares a sequence with it and lies before it, so each node sees its own path alone.
 Sequence 0 is the committed text. Shapes: q = tokens in one pass, V = vocabulary.
 """
 

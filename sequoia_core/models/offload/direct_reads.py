@@ -1,8 +1,4 @@
-"""Files that several threads read past the page cache, and that are refused once they have changed.
-
-Direct reads take the disk's time whatever the cache holds. Where a file system does not allow them, pages are dropped
-after reading.
-"""
+"""Files that several threads read past the page cache, and that are refused once they have changed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Decoder layers that stream through a few buffers: threads read ahead, a pass takes one layer after the other.
-
-Reading continues from a pass's last layers to the next pass's first ones, so that the disk works during drafting.
-"""
+"""Decoder layers that stream through a few buffers: threads read ahead, into the next pass too."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A Hugging Face model whose decoder layers' matrices stream, through its own unmodified modules.
 
-The model is built without numbers; its norms and biases are loaded, embedding and head when it runs. A hook before each
-layer points that layer's parameters into the buffer that holds its matrices; of those stored in 4 bits it computes the
-weights, and another hook after the layer frees them.
+A hook before each layer points its parameters into the buffer that holds its matrices; of those stored in 4 bits it
+computes the weights, and another hook after the layer frees them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Sweeps compared: what each drafter yields on each kind of text, and which one pays on some hardware. m = prompts.
-
-A draft's best tree of at most the sweep's largest size is replayed along the measured texts; lookup and both were
-decoded with each size of the plan. Models are told apart by their files' content. Whole prompts are resampled for
-intervals, and two drafters are compared on the same prompts.
-"""
+"""Sweeps compared: what each drafter yields on each kind of text, and which one pays on some hardware. m = prompts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The jobs of a sweep, and the keys of their rows.
-
-A row depends only on its pair, settings and prompt, never on the worker, the order or the prompts beside it, so rows
-are equal however a sweep is spread, but for seconds.
-"""
+"""The jobs of a sweep, and the keys of their rows, which depend only on pair, settings and prompt."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A folder of results: one Parquet file per job, one row per prompt and setting, read as one table.
-
-A row has a key of what it depends on, so a measurement is there once whatever was killed, repeated or merged. Files
-are named by their content, so to merge two folders, copy one into the other.
-"""
+"""A folder of results: one Parquet file per job, one row per prompt and setting, keyed by what it depends on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which draft pays on this hardware? Speedups predicted of a sweep's cells, and the answer in one sentence.
-
-"None" is an answer. Two drafters are compared on the same prompts. m = prompts, r = resamples.
-"""
+"""Which draft pays on this hardware, if any? Speedups predicted of a sweep's cells. m = prompts, r = resamples."""
 
 from __future__ import annotations
 
