@@ -102,8 +102,6 @@ class _OneSize:
 
     Attributes:
         passes: over the nodes; those that pad see themselves and the text.
-        logits, rows, first_rows: the target's and the draft's, of the step.
-        score: returns the logits, [n, V].
         decide: returns all that the host needs, float64, see `parts`.
         keep: has the cache keep the path that was decided.
     """

@@ -69,11 +69,7 @@ def read_vector(data: bytes, suffix: str, entries: str | None = None) -> dict[st
 
 
 def _from_layout(values: np.ndarray, entries: str | None) -> dict[str, Any]:
-    """Leave out what is no rank: the reference implementation writes `[0, p1..pW]` or `[0, p1..pW, rejection]`.
-
-    With the rejection everything sums to 1. Where it does without the leading 0, the rejection may be the first entry,
-    the last or none.
-    """
+    """Leave out what is no rank: the reference implementation writes `[0, p1..pW]` or `[0, p1..pW, rejection]`."""
     if values.ndim != 1 or not values.size:
         return {"probs": values}
     whole = abs(float(values.sum(dtype=np.float64)) - 1) <= LAYOUT_TOLERANCE

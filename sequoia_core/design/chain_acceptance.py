@@ -265,10 +265,7 @@ def _yields(survival: np.ndarray, share: float) -> np.ndarray:
 def _replayed(
     requests: tuple[ServerRequest, ...], longest: int, new_tokens: int | None, picks: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens per step of chains of 0 to K on the recorded texts, float64 [K + 1], and resampled, [r, K + 1].
-
-    The token after a whole accepted draft counts as accepted.
-    """
+    """Return tokens per step of chains of 0 to K on the recorded texts, float64 [K + 1], and resampled, [r, K + 1]."""
     texts = [_guesses(request, new_tokens) for request in requests]
     answered = [index for index, text in enumerate(texts) if len(text)]
     if not answered:

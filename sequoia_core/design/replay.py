@@ -71,10 +71,7 @@ def _replays(
 
 
 def _accepted_nodes(below: np.ndarray, row: np.ndarray) -> list[np.ndarray]:
-    """Return for each depth the node accepted there when a step begins at a position, int64 [positions].
-
-    Where nothing is accepted it is a number larger than any node.
-    """
+    """Return the node accepted at each depth when a step begins at a position, int64 [positions]; huge for none."""
     nothing = np.iinfo(np.int64).max
     levels: list[np.ndarray] = []
     start, node = np.arange(len(row)), np.zeros(len(row), dtype=np.int64)

@@ -108,10 +108,7 @@ def _averages(later: Reading) -> ServerCounts:
 
 
 def _reading(text: str, engine: str, model: str | None, *, empty: bool = False) -> Reading:
-    """Return the counts of one reading, of the engine and model wanted.
-
-    `empty`: whether it may hold no counters yet, as before a server's first draft.
-    """
+    """Return the counts of one reading; an `empty` one may hold none yet, as before a server's first draft."""
     reading: Reading = {}
     others: list[str] = []
     if "spec_decode_num_" in text[text.rfind("\n") + 1 :]:

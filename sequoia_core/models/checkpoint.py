@@ -215,10 +215,7 @@ def _check_quantisation(name: str, config: PretrainedConfig) -> str:
 
 
 def _check_stored(name: str, empty: PreTrainedModel, plan: Plan) -> None:
-    """Refuse files that hold no weights, or far fewer than configured, before memory is taken for the model.
-
-    `empty` is the model as configured, without numbers.
-    """
+    """Refuse files with far fewer weights than the model as configured, `empty`, before memory is taken for it."""
     shapes = {key: shape for key, (shape, _) in plan.stored.items()}
     held = sum(math.prod(shape) for shape in shapes.values())
     wanted = sum(parameter.numel() for parameter in empty.parameters())

@@ -129,10 +129,7 @@ def _measure_prompt(
     seed: int,
     cancel: threading.Event,
 ) -> tuple[np.ndarray, np.ndarray, Calibration] | None:
-    """Return one prompt's sums by rank, outcomes and calibration; None once cancelled.
-
-    `max_new_tokens` is None where the prompt is itself the text.
-    """
+    """Return one prompt's sums by rank, outcomes and calibration; None once cancelled."""
     forced = max_new_tokens is None
     _, _, outcome_stream, calibration_stream = prompt_generators(seed, number, draft.device)
     options: dict[str, Any] = {

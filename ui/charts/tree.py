@@ -110,10 +110,7 @@ def comparison_figure(graph: nx.DiGraph, shared: np.ndarray) -> go.Figure:
 
 
 def _node_table(graph: nx.DiGraph, drawn: nx.DiGraph) -> pd.DataFrame:
-    """Return a row for each drawn node: rank, depth, score, x, path in words, nodes hidden below it and its number.
-
-    What is hidden counts at the lowest drawn node above it.
-    """
+    """Return a row for each drawn node: rank, depth, score, x, path in words, nodes hidden below it and its number."""
     import pandas as pd
 
     owner, paths = {}, {}

@@ -141,7 +141,7 @@ class _Read(NamedTuple):
 
     Attributes:
         looked_up: the chances of the node's looked-up children by text alone, summed.
-        total: what chances are divided by, so that they sum to no more than 1.
+        total: divides chances, so that they sum to no more than 1.
         gains: float64 [k], what each of the next draws is expected to add, as if the most likely tokens were drawn.
     """
 
@@ -156,10 +156,7 @@ def _settled(nodes: Nodes) -> np.ndarray:
 
 
 def _without(nodes: Nodes, fresh: np.ndarray, least: float, most: int) -> tuple[Nodes, np.ndarray]:
-    """Leave out the looked-up children `fresh`, bool [n], that gain less than `least`, with all below them.
-
-    Returns the nodes left, and the new index of every old one, int64 [n], -1 for none.
-    """
+    """Leave out `fresh` children, bool [n], that gain too little, and all below; return each node's new index or -1."""
     wanted = np.flatnonzero(fresh & (nodes.scores >= least))
     stay = ~fresh
     stay[wanted[np.argsort(-nodes.scores[wanted], kind="stable")][:most]] = True
